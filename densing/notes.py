@@ -1,0 +1,62 @@
+"""Trouble that is data rather than an exception.
+
+A result that can be computed, but should be read with care, carries :class:`Note` objects. They travel with
+the result into tables, JSON and the report, and decide the exit code of a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Severity = Literal["info", "warning", "error"]
+
+
+@dataclass(frozen=True)
+class Note:
+    """One remark on a result.
+
+    Parameters
+    ----------
+    code : str
+        Stable short name, ``kebab-case``; what programs match on.
+    severity : {"info", "warning", "error"}
+        ``error`` means the number should not be used as it stands.
+    message : str
+        One sentence for people: where, what value, which remedy.
+    details : mapping, optional
+        The figures behind the sentence, JSON-serialisable.
+
+    Examples
+    --------
+    >>> Note("few-families", "warning", "5 families; CRV3 wants 6 or more", {"families": 5}).code
+    'few-families'
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the note as plain JSON-serialisable data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Note:
+        """Rebuild a note written by :meth:`to_dict`."""
+        return cls(data["code"], data["severity"], data["message"], dict(data.get("details", {})))
+
+
+def worst(notes: Iterable[Note]) -> Severity | None:
+    """Return the highest severity among the notes, or None when there are none.
+
+    Examples
+    --------
+    >>> worst([Note("a", "info", ""), Note("b", "error", "")])
+    'error'
+    """
+    order: tuple[Severity, ...] = ("info", "warning", "error")
+    found = {note.severity for note in notes}
+    return max(found, key=order.index, default=None)

@@ -1,0 +1,342 @@
+"""Declared tables: every table that crosses a room has its columns, units and ranges written down once.
+
+A :class:`Column` says what may stand in a cell; a :class:`Table` is a list of columns and a key. One reader and
+one validator serve every CSV file, and their messages name file, row, column, value and remedy.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from densing.errors import InputError, TableError
+
+Kind = Literal["text", "number", "integer", "date", "flag"]
+MAX_BYTES = 64 * 1024 * 1024
+MAX_FIELD = 32 * 1024
+_TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Parameters
+    ----------
+    name : str
+        Column header.
+    kind : {"text", "number", "integer", "date", "flag"}
+        What a cell holds. Dates are ISO (``2024-02-29``).
+    meaning : str
+        One line for people, with the unit.
+    required : bool
+        Whether the column must be present and every cell filled.
+    low, high : float or str, optional
+        Inclusive range; ISO strings for dates.
+    choices : tuple of str
+        Closed vocabulary of a text column.
+    default : str, optional
+        Cell value where the column or the cell is missing.
+    remedy : str
+        What to do about a value outside the range.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    required: bool = False
+    low: float | str | None = None
+    high: float | str | None = None
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A named list of columns with a key that may not repeat."""
+
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Column names in declared order."""
+        return [column.name for column in self.columns]
+
+
+def read_table(source: Path | str | io.TextIOBase, table: Table, where: str | None = None) -> pd.DataFrame:
+    """Read a CSV file against its declaration.
+
+    Parameters
+    ----------
+    source : path or text stream
+        A CSV file in UTF-8 with a header row.
+    table : Table
+        What the file must look like. Unknown columns are kept as text.
+    where : str, optional
+        Name used in messages; the path by default.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One typed column per declared column, in declared order.
+
+    Raises
+    ------
+    TableError
+        With every problem found (row, column, value, remedy).
+    InputError
+        When the file cannot be read at all.
+
+    Examples
+    --------
+    >>> toy = Table("toy", (Column("score", "number", "share correct", required=True, low=0, high=1,
+    ...                            remedy="write 0.45 for 45 %"),))
+    >>> read_table(io.StringIO("score\\n0.5\\n"), toy, "toy.csv")["score"].tolist()
+    [0.5]
+    >>> read_table(io.StringIO("score\\n45\\n"), toy, "toy.csv")
+    Traceback (most recent call last):
+        ...
+    densing.errors.TableError: toy.csv: row 2, column score: 45 is above 1; write 0.45 for 45 %
+    """
+    name = where or str(source)
+    text = _read_text(source, name)
+    header, rows = _parse(text, name)
+    raw = pd.DataFrame(rows, columns=header, dtype=object)
+    return validate(raw, table, name, first_row=2)
+
+
+def validate(raw: pd.DataFrame, table: Table, where: str, first_row: int = 0) -> pd.DataFrame:
+    """Check a table of raw cells and return it typed.
+
+    Parameters
+    ----------
+    raw : pandas.DataFrame
+        Cells as text or as values.
+    table : Table
+        The declaration.
+    where : str
+        Name used in messages.
+    first_row : int
+        Number of the first row in messages (2 for a CSV file with a header).
+
+    Raises
+    ------
+    TableError
+        With every problem found.
+    """
+    problems = [
+        f"column {column.name} is missing ({column.meaning}); found: {', '.join(map(str, raw.columns)) or 'none'}"
+        for column in table.columns
+        if column.required and column.default is None and column.name not in raw.columns
+    ]
+    if problems:
+        raise TableError(where, problems)
+    typed: dict[str, pd.Series] = {}
+    for column in table.columns:
+        cells = raw[column.name].tolist() if column.name in raw.columns else [None] * len(raw)
+        typed[column.name] = _typed_column(cells, column, first_row, problems)
+    for extra in raw.columns:
+        if extra not in typed:
+            typed[str(extra)] = raw[extra].reset_index(drop=True)
+    if problems:
+        raise TableError(where, problems)
+    frame = pd.DataFrame(typed)
+    _check_key(frame, table, where, first_row)
+    return frame
+
+
+def write_csv(frame: pd.DataFrame, path: Path) -> None:
+    """Write a table as CSV, atomically: the file is whole or absent."""
+    write_text(path, frame.to_csv(index=False, date_format="%Y-%m-%d", lineterminator="\n"))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically (temporary file beside it, then rename)."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InputError(f"{path}: cannot write ({error.strerror}); choose another --out") from error
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise InputError(f"{path}: cannot write ({error.strerror}); choose another --out") from error
+
+
+def _read_text(source: Path | str | io.TextIOBase, name: str) -> str:
+    if isinstance(source, io.TextIOBase):
+        return source.read()
+    path = Path(source)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"{name}: larger than {MAX_BYTES // 2**20} MiB; split the table")
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{name}: cannot read ({reason}); check the path") from error
+
+
+def _parse(text: str, name: str) -> tuple[list[str], list[list[str]]]:
+    if "\x00" in text:
+        raise InputError(f"{name}: holds a NUL byte; it is not a CSV file")
+    csv.field_size_limit(MAX_FIELD)
+    try:
+        lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error as error:
+        raise InputError(f"{name}: not readable as CSV ({error}); check quotes and length of cells") from error
+    lines = [line for line in lines if any(cell.strip() for cell in line)]
+    if not lines:
+        raise InputError(f"{name}: empty; a header row and at least one data row are needed")
+    header = [cell.strip() for cell in lines[0]]
+    repeated = {cell for cell in header if header.count(cell) > 1}
+    if repeated:
+        raise InputError(f"{name}: header repeats {', '.join(sorted(repeated))}; rename one of them")
+    if len(lines) == 1:
+        raise InputError(f"{name}: has a header but no data row")
+    ragged = [
+        f"row {number}: {len(line)} cells where the header has {len(header)}; quote cells that hold commas"
+        for number, line in enumerate(lines[1:], start=2)
+        if len(line) != len(header)
+    ]
+    if ragged:
+        raise TableError(name, ragged)
+    return header, lines[1:]
+
+
+def _typed_column(cells: Sequence[Any], column: Column, first_row: int, problems: list[str]) -> pd.Series:
+    convert = _CONVERTERS[column.kind]
+    values: list[Any] = []
+    for number, cell in enumerate(cells, start=first_row):
+        text = _cell_text(cell)
+        if text == "" and column.default is not None:
+            text = column.default
+        if text == "":
+            if column.required:
+                problems.append(f"row {number}, column {column.name}: empty; {column.meaning}")
+            values.append(None)
+            continue
+        try:
+            value = convert(text)
+        except ValueError:
+            problems.append(f"row {number}, column {column.name}: {text[:60]!r} is not {_WANTED[column.kind]}")
+            values.append(None)
+            continue
+        problem = _range_problem(value, text, column)
+        if problem:
+            problems.append(f"row {number}, column {column.name}: {problem}")
+        values.append(value)
+    return pd.Series(values, dtype=_DTYPES[column.kind], name=column.name)
+
+
+def _cell_text(cell: Any) -> str:
+    if cell is None or cell is pd.NaT or cell is pd.NA or (isinstance(cell, float) and math.isnan(cell)):
+        return ""
+    if isinstance(cell, pd.Timestamp):
+        return str(cell.date())
+    return str(cell).strip()
+
+
+def _range_problem(value: Any, text: str, column: Column) -> str | None:
+    remedy = f"; {column.remedy}" if column.remedy else ""
+    if column.choices and value not in column.choices:
+        return f"{text[:60]!r} is not one of {', '.join(column.choices)}{remedy}"
+    for bound, below in ((column.low, True), (column.high, False)):
+        if bound is None:
+            continue
+        limit = pd.Timestamp(bound) if column.kind == "date" else bound
+        if (value < limit) if below else (value > limit):
+            return f"{text} is {'below' if below else 'above'} {bound}{remedy}"
+    return None
+
+
+def _check_key(frame: pd.DataFrame, table: Table, where: str, first_row: int) -> None:
+    if not table.key:
+        return
+    key = list(table.key)
+    exact = frame.duplicated(key, keep="first")
+    problems = []
+    for position in frame.index[exact]:
+        values = frame.loc[position, key]
+        first = frame.index[(frame[key].astype(str) == values.astype(str)).all(axis=1)][0]
+        same = frame.loc[[first, position]].astype(str).nunique().max() == 1
+        named = ", ".join(f"{name} {value}" for name, value in values.items())
+        differs = "the same row again" if same else "a second row with other values"
+        problems.append(f"row {position + first_row}: {differs} for {named}, first in row {first + first_row}; delete one")
+    if problems:
+        raise TableError(where, problems)
+
+
+def _to_number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value) or "_" in text:
+        raise ValueError(text)
+    return value
+
+
+def _to_integer(text: str) -> int:
+    value = _to_number(text)
+    if value != int(value):
+        raise ValueError(text)
+    return int(value)
+
+
+def _to_date(text: str) -> pd.Timestamp:
+    stamp = pd.to_datetime(text, format="%Y-%m-%d")
+    if len(text) != 10:
+        raise ValueError(text)
+    return stamp
+
+
+def _to_flag(text: str) -> bool:
+    if text.lower() in _TRUE | _FALSE:
+        return text.lower() in _TRUE
+    raise ValueError(text)
+
+
+_CONVERTERS: dict[str, Callable[[str], Any]] = {
+    "text": str,
+    "number": _to_number,
+    "integer": _to_integer,
+    "date": _to_date,
+    "flag": _to_flag,
+}
+_DTYPES: dict[str, str] = {
+    "text": "object",
+    "number": "float64",
+    "integer": "float64",
+    "date": "datetime64[ns]",
+    "flag": "object",
+}
+_WANTED: dict[str, str] = {
+    "text": "text",
+    "number": "a finite number",
+    "integer": "a whole number",
+    "date": "a date like 2024-02-29",
+    "flag": "true or false",
+}
+
+
+def describe(table: Table) -> pd.DataFrame:
+    """Return the declaration of a table as a table, for ``--help`` and the documentation."""
+    rows: Iterable[dict[str, Any]] = (
+        {"column": c.name, "kind": c.kind, "required": c.required, "meaning": c.meaning} for c in table.columns
+    )
+    return pd.DataFrame(list(rows))
