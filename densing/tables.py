@@ -1,7 +1,7 @@
 """Declared tables: every table that crosses a room has its columns, units and ranges written down once.
 
-A :class:`Column` says what may stand in a cell; a :class:`Table` is a list of columns and a key. One reader and
-one validator serve every CSV file, and their messages name file, row, column, value and remedy.
+A :class:`Column` says what may stand in a cell; a :class:`Table` is a list of columns and a key. One reader
+and one validator serve every CSV file, and their messages name file, row, column, value and remedy.
 """
 
 from __future__ import annotations
@@ -111,10 +111,30 @@ def read_table(source: Path | str | io.TextIOBase, table: Table, where: str | No
     densing.errors.TableError: toy.csv: row 2, column score: 45 is above 1; write 0.45 for 45 %
     """
     name = where or str(source)
-    text = _read_text(source, name)
-    header, rows = _parse(text, name)
-    raw = pd.DataFrame(rows, columns=header, dtype=object)
-    return validate(raw, table, name, first_row=2)
+    return validate(read_cells(source, name), table, name)
+
+
+def read_cells(source: Path | str | io.TextIOBase, where: str | None = None) -> pd.DataFrame:
+    """Read a CSV file as text cells, indexed by row number in the file (the header is row 1).
+
+    Parameters
+    ----------
+    source, where
+        As in :func:`read_table`.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read or is not a rectangular CSV table.
+
+    Examples
+    --------
+    >>> read_cells(io.StringIO("a,b\\n\\n1,2\\n"), "toy.csv").to_dict("index")
+    {3: {'a': '1', 'b': '2'}}
+    """
+    name = where or str(source)
+    header, rows = _parse(_read_text(source, name), name)
+    return pd.DataFrame(list(rows.values()), index=list(rows), columns=header, dtype=object)
 
 
 def validate(raw: pd.DataFrame, table: Table, where: str, first_row: int = 0) -> pd.DataFrame:
@@ -129,31 +149,34 @@ def validate(raw: pd.DataFrame, table: Table, where: str, first_row: int = 0) ->
     where : str
         Name used in messages.
     first_row : int
-        Number of the first row in messages (2 for a CSV file with a header).
+        Added to the index of ``raw`` to give row numbers in messages (2 for an index from 0 below a header).
 
     Raises
     ------
     TableError
         With every problem found.
     """
+    found = ", ".join(map(str, raw.columns)) or "none"
     problems = [
-        f"column {column.name} is missing ({column.meaning}); found: {', '.join(map(str, raw.columns)) or 'none'}"
+        f"column {column.name} is missing ({column.meaning}); found: {found}"
         for column in table.columns
         if column.required and column.default is None and column.name not in raw.columns
     ]
     if problems:
         raise TableError(where, problems)
+    whole = pd.api.types.is_integer_dtype(raw.index.dtype)
+    numbers = [int(n) + first_row for n in (raw.index if whole else range(len(raw)))]
     typed: dict[str, pd.Series] = {}
     for column in table.columns:
         cells = raw[column.name].tolist() if column.name in raw.columns else [None] * len(raw)
-        typed[column.name] = _typed_column(cells, column, first_row, problems)
+        typed[column.name] = _typed_column(cells, column, numbers, problems)
     for extra in raw.columns:
         if extra not in typed:
             typed[str(extra)] = raw[extra].reset_index(drop=True)
     if problems:
         raise TableError(where, problems)
     frame = pd.DataFrame(typed)
-    _check_key(frame, table, where, first_row)
+    _check_key(frame, table, where, numbers)
     return frame
 
 
@@ -180,10 +203,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _read_text(source: Path | str | io.TextIOBase, name: str) -> str:
-    if isinstance(source, io.TextIOBase):
-        return source.read()
-    path = Path(source)
     try:
+        if isinstance(source, io.TextIOBase):
+            return source.read()
+        path = Path(source)
         if path.stat().st_size > MAX_BYTES:
             raise InputError(f"{name}: larger than {MAX_BYTES // 2**20} MiB; split the table")
         return path.read_bytes().decode("utf-8-sig")
@@ -194,37 +217,39 @@ def _read_text(source: Path | str | io.TextIOBase, name: str) -> str:
         raise InputError(f"{name}: cannot read ({reason}); check the path") from error
 
 
-def _parse(text: str, name: str) -> tuple[list[str], list[list[str]]]:
+def _parse(text: str, name: str) -> tuple[list[str], dict[int, list[str]]]:
     if "\x00" in text:
         raise InputError(f"{name}: holds a NUL byte; it is not a CSV file")
-    csv.field_size_limit(MAX_FIELD)
+    limit = csv.field_size_limit(MAX_FIELD)
     try:
         lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except csv.Error as error:
         raise InputError(f"{name}: not readable as CSV ({error}); check quotes and length of cells") from error
-    lines = [line for line in lines if any(cell.strip() for cell in line)]
-    if not lines:
+    finally:
+        csv.field_size_limit(limit)
+    filled = {n: line for n, line in enumerate(lines, start=1) if any(cell.strip() for cell in line)}
+    if not filled:
         raise InputError(f"{name}: empty; a header row and at least one data row are needed")
-    header = [cell.strip() for cell in lines[0]]
+    header = [cell.strip() for cell in filled.pop(next(iter(filled)))]
     repeated = {cell for cell in header if header.count(cell) > 1}
     if repeated:
         raise InputError(f"{name}: header repeats {', '.join(sorted(repeated))}; rename one of them")
-    if len(lines) == 1:
+    if not filled:
         raise InputError(f"{name}: has a header but no data row")
     ragged = [
         f"row {number}: {len(line)} cells where the header has {len(header)}; quote cells that hold commas"
-        for number, line in enumerate(lines[1:], start=2)
+        for number, line in filled.items()
         if len(line) != len(header)
     ]
     if ragged:
         raise TableError(name, ragged)
-    return header, lines[1:]
+    return header, filled
 
 
-def _typed_column(cells: Sequence[Any], column: Column, first_row: int, problems: list[str]) -> pd.Series:
+def _typed_column(cells: Sequence[Any], column: Column, numbers: Sequence[int], problems: list[str]) -> pd.Series:
     convert = _CONVERTERS[column.kind]
     values: list[Any] = []
-    for number, cell in enumerate(cells, start=first_row):
+    for number, cell in zip(numbers, cells, strict=True):
         text = _cell_text(cell)
         if text == "" and column.default is not None:
             text = column.default
@@ -267,7 +292,7 @@ def _range_problem(value: Any, text: str, column: Column) -> str | None:
     return None
 
 
-def _check_key(frame: pd.DataFrame, table: Table, where: str, first_row: int) -> None:
+def _check_key(frame: pd.DataFrame, table: Table, where: str, numbers: Sequence[int]) -> None:
     if not table.key:
         return
     key = list(table.key)
@@ -279,7 +304,7 @@ def _check_key(frame: pd.DataFrame, table: Table, where: str, first_row: int) ->
         same = frame.loc[[first, position]].astype(str).nunique().max() == 1
         named = ", ".join(f"{name} {value}" for name, value in values.items())
         differs = "the same row again" if same else "a second row with other values"
-        problems.append(f"row {position + first_row}: {differs} for {named}, first in row {first + first_row}; delete one")
+        problems.append(f"row {numbers[position]}: {differs} for {named}, first in row {numbers[first]}; delete one")
     if problems:
         raise TableError(where, problems)
 
@@ -300,7 +325,8 @@ def _to_integer(text: str) -> int:
 
 def _to_date(text: str) -> pd.Timestamp:
     stamp = pd.to_datetime(text, format="%Y-%m-%d")
-    if len(text) != 10:
+    # Years beyond these do not fit nanoseconds, and pandas would fail later and less clearly.
+    if len(text) != 10 or not 1700 <= stamp.year <= 2200:
         raise ValueError(text)
     return stamp
 

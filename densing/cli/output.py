@@ -1,0 +1,145 @@
+"""How commands speak: one JSON document or a table on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from densing.notes import Note, worst
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STYLES = {"info": "dim", "warning": "yellow", "error": "bold red"}
+
+
+def plain(value: Any) -> Any:
+    """Turn results into JSON-ready data: timestamps to ISO dates, NaN and infinities to null.
+
+    Examples
+    --------
+    >>> plain({"hi": float("inf"), "n": 3})
+    {'hi': None, 'n': 3}
+    """
+    import numpy as np
+    import pandas as pd
+
+    if isinstance(value, pd.DataFrame):
+        return [plain(row) for row in value.to_dict("records")]
+    if isinstance(value, pd.Series):
+        return plain(value.to_dict())
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | np.ndarray):
+        return [plain(item) for item in value]
+    if isinstance(value, Note):
+        return plain(value.to_dict())
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> Any:
+    import numpy as np
+    import pandas as pd
+
+    if value is None or value is pd.NaT or value is pd.NA:
+        return None
+    if isinstance(value, pd.Timestamp | np.datetime64):
+        return str(pd.Timestamp(value).date())
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def emit_json(payload: Any) -> None:
+    """Print one JSON document to stdout."""
+    typer.echo(json.dumps(plain(payload), indent=2, ensure_ascii=False))
+
+
+def emit_table(frame: pd.DataFrame, title: str, rename: Mapping[str, str] | None = None) -> None:
+    """Print a table to stdout, with names kept as text (no markup from data)."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for column in frame.columns:
+        numeric = frame[column].dtype.kind in "fi"
+        table.add_column((rename or {}).get(str(column), str(column)), justify="right" if numeric else "left")
+    for row in frame.itertuples(index=False):
+        table.add_row(*(Text(_cell(value)) for value in row))
+    Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    import pandas as pd
+
+    if value is None or value is pd.NaT or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, pd.Timestamp):
+        return str(value.date())
+    if isinstance(value, float):
+        return "∞" if math.isinf(value) else f"{value:.4g}"
+    return str(value)
+
+
+def say(message: str, style: str = "") -> None:
+    """Print a line for people to stderr."""
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(stderr=True).print(Text(message, style=style), soft_wrap=True)
+
+
+def show_notes(notes: Iterable[Note], verbose: bool = True) -> None:
+    """Print notes to stderr, each once."""
+    seen = set()
+    for note in notes:
+        if note.message not in seen and (verbose or note.severity != "info"):
+            say(f"{note.severity}: {note.message}", STYLES[note.severity])
+        seen.add(note.message)
+
+
+def finish(notes: Iterable[Note]) -> None:
+    """Leave with exit code 3 when a note says that the result should not be used as it stands."""
+    if worst(notes) == "error":
+        raise typer.Exit(3)
+
+
+def save(frame: pd.DataFrame, payload: Any, out: Path | None) -> None:
+    """Write a result where ``--out`` says: CSV for ``.csv``, JSON for ``.json``."""
+    from densing.errors import InputError
+    from densing.tables import write_csv, write_text
+
+    if out is None:
+        return
+    if out.suffix == ".csv":
+        write_csv(frame, out)
+    elif out.suffix == ".json":
+        write_text(out, json.dumps(plain(payload), indent=2, ensure_ascii=False) + "\n")
+    else:
+        raise InputError(f"--out {out}: the name must end in .csv or .json")
+    say(f"wrote {out}")
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Any]:
+    """Yield ``step(label, fraction)``; shows a bar on a terminal and nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda label, fraction: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda label, fraction: bar.update(task, description=label, completed=fraction)

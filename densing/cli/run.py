@@ -1,0 +1,88 @@
+"""``densing run``: the main job end to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from densing.cli import options as o
+
+
+def run(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the report and tables.")] = Path("results/latest"),
+    reference: o.Reference = "qwen1.5",
+    benchmark: o.Benchmark = "mean",
+    since: o.Since = "2023-02-24",
+    until: o.Until = None,
+    catalog: o.CatalogFiles = None,
+    include: o.Include = None,
+    denominator: o.Denominator = "total",
+    tokens: o.Tokens = None,
+    guard: o.Guard = 3.0,
+    seed: o.Seed = 0,
+    json: o.JsonFlag = False,
+) -> None:
+    """Do the main job: catalogue, densities, doubling time, HTML report.
+
+    Writes report.html (opens offline), density.csv (a row per model) and trend.csv (a row per estimator).
+
+    Example: densing run --out results/mine --catalog my_scores.csv
+    """
+    from densing.catalog import load_catalog
+    from densing.cli.output import emit_json, finish, progress, say, show_notes
+    from densing.cli.selecting import selection_of
+    from densing.report import build_report
+    from densing.study import StudyOptions, run_study
+    from densing.tables import write_csv
+
+    o.parse_window(since, until)
+    asked = StudyOptions(reference, benchmark, since, until, selection_of(include), denominator, guard, tokens, seed)
+    with progress(quiet=json) as step:
+        study = run_study(load_catalog(*(catalog or [])), asked, step=step)
+        step("report", 0.99)
+        report = build_report(study, out / "report.html")
+    write_csv(study.models, out / "density.csv")
+    write_csv(study.trend.estimates, out / "trend.csv")
+    if json:
+        emit_json(_payload(study, report))
+    else:
+        show_notes(study.notes, verbose=False)
+        say("\n".join(_headline(study)))
+        typer.echo(str(report))
+    finish(study.notes)
+
+
+def _headline(study: Any) -> list[str]:
+    lines = [
+        f"Doubling time of density: {study.trend.text}, 95 % interval; {len(study.density)} models, "
+        f"{study.trend.headline['clusters']} families, ruler {study.reference.name} on {study.reference.benchmark}.",
+        f"Models: {study.selection}.",
+    ]
+    if study.long_trend is not None:
+        last = study.long_trend.data.released.max()
+        lines.append(f"Long window to {str(last)[:10]} ({study.long_reference.benchmark}): {study.long_trend.text}.")
+    return [*lines, *study.trend.sentences(), "Report:"]
+
+
+def _payload(study: Any, report: Path) -> dict[str, Any]:
+    return {
+        "report": str(report),
+        "density": str(report.with_name("density.csv")),
+        "trend": str(report.with_name("trend.csv")),
+        "options": study.options,
+        "selection": study.selection,
+        "reference": study.reference.describe(),
+        "headline": study.trend.to_dict()["headline"],
+        "estimates": study.trend.to_dict()["estimates"],
+        "checks": study.trend.checks,
+        "long_window": study.long_trend.to_dict()["headline"] if study.long_trend is not None else None,
+        "replication": study.replication,
+        "multiverse": study.multiverse,
+        "backtest": study.backtest,
+        "corollaries": study.corollaries,
+        "versions": study.versions,
+        "hashes": study.hashes,
+        "notes": list(study.notes),
+    }

@@ -1,0 +1,108 @@
+"""``densing trend``: how fast density doubles, by several estimators, with checks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from densing.cli import options as o
+
+SHOWN = ["method", "doubling_months", "lo", "hi", "n", "clusters", "dropped", "se_type"]
+
+
+def trend(
+    reference: o.Reference = "qwen1.5",
+    benchmark: o.Benchmark = "mean",
+    since: o.Since = "2023-02-24",
+    until: o.Until = None,
+    catalog: o.CatalogFiles = None,
+    include: o.Include = None,
+    denominator: o.Denominator = "total",
+    tokens: o.Tokens = None,
+    guard: o.Guard = 3.0,
+    permutations: Annotated[int, typer.Option("--permutations", min=19, help="Shuffles of the release dates.")] = 999,
+    bootstrap: Annotated[int, typer.Option("--bootstrap", min=50, help="Resamples of families.")] = 500,
+    when: Annotated[
+        list[str] | None,
+        typer.Option("--when", help="SCORE:PARAMS, e.g. 0.75:3e9: when does that score fit in that size? May be repeated."),
+    ] = None,
+    seed: o.Seed = 0,
+    out: o.Out = None,
+    json: o.JsonFlag = False,
+) -> None:
+    """Estimate the doubling time of density side by side, with the checks that belong to it.
+
+    Example: densing trend --reference qwen1.5 --benchmark mmlu --since 2023-02-24 --until 2024-09-30 --json
+    """
+    from densing.catalog import load_catalog
+    from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
+    from densing.cli.selecting import selection_of
+    from densing.density import catalog_densities
+    from densing.references import load_reference
+    from densing.trend import TrendData, estimate_trend
+
+    o.parse_window(since, until)
+    questions = [_question(text) for text in when or []]
+    merged = load_catalog(*(catalog or []))
+    ruler = load_reference(reference, benchmark, tokens=tokens, catalog=merged)
+    chosen = selection_of(include)
+    densities = catalog_densities(merged, ruler, selection=chosen, denominator=denominator, guard=guard, seed=seed)
+    headline = densities.subset((densities.table["stratum"] == "headline").to_numpy())
+    data = TrendData.from_density(headline).window(since, until)
+    result = estimate_trend(data, seed=seed, permutations=permutations, bootstrap=bootstrap)
+    answers = [_answer(result, ruler, score, params) for score, params in questions]
+    notes = (*densities.notes, *result.notes)
+    payload = {
+        "reference": ruler.describe(),
+        "selection": chosen.describe(),
+        "window": [since, until],
+        "denominator": denominator,
+        **result.to_dict(),
+        "when": answers,
+        "notes": list(notes),
+    }
+    save(result.estimates, payload, out)
+    if json:
+        emit_json(payload)
+    else:
+        emit_table(result.estimates[SHOWN], f"Doubling time in months, {reference} on {benchmark}: {result.text}")
+        say("\n".join([f"Models: {chosen.describe()}.", result.why, *result.sentences()]))
+        for answer in answers:
+            say(_sentence(answer))
+        show_notes(notes)
+    finish(notes)
+
+
+def _question(text: str) -> tuple[float, float]:
+    try:
+        score, params = (float(part) for part in text.split(":"))
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not SCORE:PARAMS, e.g. 0.75:3e9", param_hint="--when") from error
+    return score, params
+
+
+def _answer(result: Any, ruler: Any, score: float, params: float) -> dict[str, Any]:
+    from densing.trend.forecast import when as arrival
+
+    found = arrival(result, score, params, ruler)
+    return {
+        "score": score,
+        "params": params,
+        "date": found.date,
+        "lo": found.lo,
+        "hi": found.hi,
+        "level": found.level,
+        "density": found.density,
+        "note": found.note,
+    }
+
+
+def _sentence(answer: dict[str, Any]) -> str:
+    import pandas as pd
+
+    date, low, high = (
+        "never" if pd.isna(answer[key]) else str(pd.Timestamp(answer[key]).date()) for key in ("date", "lo", "hi")
+    )
+    note = f"; {answer['note']}" if answer["note"] else ""
+    return f"Score {answer['score']:g} in {answer['params']:.3g} parameters: {date} ({low} to {high}, 90 %){note}"

@@ -1,0 +1,16 @@
+"""Density: effective parameters per parameter, with a status and an interval for every model."""
+
+from densing.density.invert import DEFAULT_GUARD, DENOMINATORS, estimate_density
+from densing.density.result import DensityResult
+from densing.density.skills import skill_densities
+from densing.density.targets import catalog_densities, table_densities
+
+__all__ = [
+    "DEFAULT_GUARD",
+    "DENOMINATORS",
+    "DensityResult",
+    "catalog_densities",
+    "estimate_density",
+    "skill_densities",
+    "table_densities",
+]

@@ -1,0 +1,170 @@
+"""Scores to effective parameters to density, with a status and an interval for every model.
+
+The capability of a model is the size :math:`\\hat N` that the reference family would need for the same score; its
+density is :math:`\\rho = \\hat N / N`. Density is relative: two values compare only when reference family, benchmark set
+and reference tokens agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from densing.density.result import TABLE_COLUMNS, DensityResult
+from densing.errors import InputError
+from densing.notes import Note
+from densing.references import Reference
+
+DENOMINATORS = ("total", "active", "non_embedding")
+DEFAULT_GUARD = 3.0
+# Without a guard an effective size still has to be a size: from one parameter to a quadrillion.
+UNGUARDED = (1.0, 1e15)
+
+
+def estimate_density(
+    scores: pd.DataFrame,
+    reference: Reference,
+    *,
+    denominator: str = "total",
+    guard: float = DEFAULT_GUARD,
+    level: float = 0.95,
+    seed: int = 0,
+) -> DensityResult:
+    """Invert the reference law for every score and divide by the model's size.
+
+    .. math:: \\rho(M) = \\hat N(S_M) / N_M = f^{-1}(S_M) / N_M
+
+    Parameters
+    ----------
+    scores : pandas.DataFrame
+        ``model``, ``score`` in [0, 1], ``score_se`` and the size column that ``denominator`` names
+        (``params_total``, ``params_active``, ``params_non_embedding``; counts). Other columns are carried along.
+    reference : Reference
+        The ruler, see :func:`densing.references.load_reference`.
+    denominator : {"total", "active", "non_embedding"}
+        Which parameter count divides.
+    guard : float
+        Effective parameters are reported inside ``[N_min / guard, guard * N_max]`` of the reference family; outside
+        they are one-sided bounds. ``math.inf`` switches the guard off.
+    level : float
+        Level of the intervals.
+    seed : int
+        Seed of the score noise.
+
+    Returns
+    -------
+    DensityResult
+        A row per model that has a size; status ``ok``, ``extrapolated``, ``below_floor`` or ``above_ceiling``.
+
+    Raises
+    ------
+    InputError
+        For an unknown denominator, a guard below 1, or no usable row.
+
+    Notes
+    -----
+    Source: Xiao et al., arXiv 2412.04315, Eq. 1 and Eq. 4; statuses and bounds are ours.
+    """
+    if denominator not in DENOMINATORS:
+        raise InputError(f"denominator {denominator!r} is not one of {', '.join(DENOMINATORS)}")
+    if not guard >= 1:
+        raise InputError(f"guard {guard} is below 1; give the factor by which the size range may be exceeded, e.g. 3")
+    sized, notes = _sized_rows(scores, denominator)
+    values = _Inversion(reference, guard, seed).run(sized["score"].to_numpy(), sized["score_se"].to_numpy())
+    table = _fill_table(sized, reference, denominator, values, level)
+    log_n = np.log(sized["n_params"].to_numpy(dtype=float))
+    options = {"denominator": denominator, "guard": guard, "level": level, "seed": seed, **reference.given}
+    return DensityResult(
+        table,
+        values.draws - log_n,
+        values.law_draws - log_n,
+        values.limits[None, :] - log_n[:, None],
+        reference,
+        options,
+        (*reference.notes, *notes),
+    )
+
+
+@dataclass(frozen=True)
+class _Values:
+    point: np.ndarray
+    status: np.ndarray
+    draws: np.ndarray
+    law_draws: np.ndarray
+    limits: np.ndarray
+
+
+class _Inversion:
+    """ln effective parameters of an array of scores, clipped to the guard."""
+
+    def __init__(self, reference: Reference, guard: float, seed: int) -> None:
+        self.reference = reference
+        self.seed = seed
+        low, high = reference.fit.domain["params"]
+        self.limits = np.log([low / guard, high * guard] if np.isfinite(guard) else UNGUARDED)
+
+    def run(self, score: np.ndarray, score_se: np.ndarray) -> _Values:
+        fit, given = self.reference.fit, self.reference.given
+        n_eff, law_status = fit.law.invert(fit.theta, score, **given)
+        status = self._status(np.asarray(n_eff), np.asarray(law_status))
+        theta = fit.draws[:, None, :]
+        noise = np.random.default_rng(self.seed).standard_normal((len(fit.draws), len(score)))
+        law_draws, _ = fit.law.invert(theta, score[None, :], **given)
+        draws, _ = fit.law.invert(theta, score[None, :] + score_se[None, :] * noise, **given)
+        return _Values(self._clip(n_eff), status, self._clip(draws), self._clip(law_draws), self.limits)
+
+    def _clip(self, n_eff: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore"):
+            return np.clip(np.log(n_eff), *self.limits)
+
+    def _status(self, n_eff: np.ndarray, law_status: np.ndarray) -> np.ndarray:
+        low, high = np.exp(self.limits)
+        outside = (law_status == "ok") & ((n_eff < low) | (n_eff > high))
+        return np.where(outside, "extrapolated", law_status)
+
+
+def _sized_rows(scores: pd.DataFrame, denominator: str) -> tuple[pd.DataFrame, list[Note]]:
+    column = f"params_{denominator}"
+    if column not in scores.columns:
+        raise InputError(f"scores have no column {column}; choose another denominator or add the column")
+    sized = scores.assign(n_params=pd.to_numeric(scores[column], errors="coerce"))
+    usable = sized["n_params"].gt(0) & sized["score"].notna()
+    if not usable.any():
+        raise InputError(f"none of the {len(scores)} models has both a score and a size in {column}")
+    notes = []
+    if not usable.all():
+        left = sorted(sized.loc[~usable, "model"].astype(str))
+        message = f"{len(left)} models have no {denominator} parameter count and are left out"
+        notes.append(Note("no-size", "warning", message, {"models": left}))
+    return sized[usable].reset_index(drop=True), notes
+
+
+def _fill_table(
+    sized: pd.DataFrame, reference: Reference, denominator: str, values: _Values, level: float
+) -> pd.DataFrame:
+    tail = (1 - level) / 2
+    low, high = np.quantile(values.draws, [tail, 1 - tail], axis=0)
+    at_low, at_high = values.point <= values.limits[0], values.point >= values.limits[1]
+    n_lo = np.where(low <= values.limits[0], 0.0, np.exp(low))
+    n_hi = np.where(high >= values.limits[1], np.inf, np.exp(high))
+    size = sized["n_params"].to_numpy(dtype=float)
+    n_eff = np.exp(values.point)
+    table = sized.assign(
+        denominator=denominator,
+        reference=reference.name,
+        benchmark=reference.benchmark,
+        n_eff=n_eff,
+        n_eff_lo=n_lo,
+        n_eff_hi=n_hi,
+        density=n_eff / size,
+        density_lo=n_lo / size,
+        density_hi=n_hi / size,
+        status=values.status,
+        bound=np.select([at_low, at_high], ["upper", "lower"], default=""),
+    )
+    for column in TABLE_COLUMNS:
+        if column not in table.columns:
+            table[column] = None
+    return table[list(TABLE_COLUMNS)]

@@ -1,0 +1,102 @@
+"""The result of an inversion: densities of many models against one reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from densing.notes import Note
+from densing.references import Reference
+
+
+@dataclass(frozen=True)
+class DensityResult:
+    """Densities of a set of models against one reference.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        One row per model; columns as in :data:`TABLE_COLUMNS`, sizes as counts.
+    draws : numpy.ndarray, shape (R, n)
+        ln density per draw, with the uncertainty of the reference law and of the score.
+    law_draws : numpy.ndarray, shape (R, n)
+        ln density per draw of the reference law alone, at the reported score.
+    log_limits : numpy.ndarray, shape (n, 2)
+        ln density at the two ends of the guard: where a row is censored.
+    reference : Reference
+        The ruler.
+    options : mapping
+        Denominator, guard, level, seed.
+    notes : tuple of Note
+        What to keep in mind.
+    """
+
+    table: pd.DataFrame
+    draws: np.ndarray
+    law_draws: np.ndarray
+    log_limits: np.ndarray
+    reference: Reference
+    options: Mapping[str, Any]
+    notes: tuple[Note, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def subset(self, keep: np.ndarray) -> DensityResult:
+        """Return the result for the models where ``keep`` (a boolean array) is true."""
+        return DensityResult(
+            self.table[keep].reset_index(drop=True),
+            self.draws[:, keep],
+            self.law_draws[:, keep],
+            self.log_limits[keep],
+            self.reference,
+            self.options,
+            self.notes,
+        )
+
+    def _repr_html_(self) -> str:
+        shown = [
+            "model",
+            "released",
+            "n_params",
+            "score",
+            "n_eff",
+            "density",
+            "density_lo",
+            "density_hi",
+            "status",
+        ]
+        return self.table[shown].to_html(index=False, float_format=lambda value: f"{value:.3g}")
+
+
+TABLE_COLUMNS = (
+    "model",
+    "family",
+    "organisation",
+    "released",
+    "kind",
+    "architecture",
+    "verified",
+    "stratum",
+    "n_params",
+    "denominator",
+    "reference",
+    "benchmark",
+    "evaluator",
+    "score",
+    "score_se",
+    "n_sources",
+    "n_eff",
+    "n_eff_lo",
+    "n_eff_hi",
+    "density",
+    "density_lo",
+    "density_hi",
+    "status",
+    "bound",
+    "source",
+)

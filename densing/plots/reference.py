@@ -1,0 +1,144 @@
+"""The ruler: score against size for the reference family, with the models read off it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from densing.plots import status, style, text
+
+if TYPE_CHECKING:
+    from densing.density import DensityResult
+    from densing.references import Reference
+
+GUARD = 3.0
+CURVE_POINTS = 120
+
+
+def plot_reference(reference: Reference, density: DensityResult | None = None, level: float = 0.95) -> go.Figure:
+    """Draw a reference curve, its band, its points, and where the scored models meet it.
+
+    A model's score, read across to the curve and down, gives its effective parameters N_hat; the guard is
+    [Nmin / 3, 3 Nmax] of the family's sizes.
+
+    Source: Xiao et al., arXiv 2412.04315, eq. 4.
+
+    Parameters
+    ----------
+    reference : Reference
+        Fit, points and the inputs held fixed (D0 of a two-step law).
+    density : DensityResult, optional
+        Inverted targets.
+    level : float
+        Level of the curve's band.
+    """
+    points = reference.points.copy()
+    points["params"] = pd.to_numeric(points["params"], errors="coerce")
+    sizes = points["params"][np.isfinite(points["params"]) & (points["params"] > 0)]
+    if sizes.empty:
+        return style.empty("This reference has no points.")
+    low, high = float(sizes.min()) / GUARD, float(sizes.max()) * GUARD
+    fig = style.figure(480)
+    for edge in (low, high):
+        fig.add_vline(x=edge, line={"color": style.MUTED, "width": 1, "dash": "dot"})
+    _add_curve(fig, reference, np.geomspace(low, high, CURVE_POINTS), level)
+    if density is not None:
+        _add_targets(fig, density.table)
+    _add_points(fig, points)
+    wide = style.log_range([low, high], pad=0.04)
+    ticks = style.log_ticks(*wide)
+    ticks["ticktext"] = [text.size(value) for value in ticks["tickvals"]]
+    named = text.figure_text(reference.benchmark, 60)
+    y_title = "mean score" if reference.benchmark == "mean" else f"score on {named}"
+    x_axis = {"title": "parameters N (log scale)", **style.log_axis(*wide), **ticks}
+    return style.axes(fig, x_axis, {"title": y_title, "rangemode": "tozero"})
+
+
+def _add_curve(fig: go.Figure, reference: Reference, grid: Any, level: float) -> None:
+    x = {"params": grid, **{name: np.full(grid.shape, value) for name, value in reference.given.items()}}
+    band = reference.fit.band(x, level)
+    edge = {"width": 0, "color": style.MUTED}
+    shared = {"x": grid, "mode": "lines", "line": edge, "hoverinfo": "skip", "legendgroup": "curve"}
+    fig.add_scatter(**shared, y=np.asarray(band["hi"]), showlegend=False)
+    fig.add_scatter(
+        **shared, y=np.asarray(band["lo"]), fill="tonexty", fillcolor=style.BAND,
+        name=f"{text.percentage(level)} band of the curve",
+    )  # fmt: skip
+    curve = np.asarray(reference.fit.predict(x), dtype=float)
+    words = [f"N = {text.size(n)}: fitted score {text.number(s, 3)}" for n, s in zip(grid, curve, strict=True)]
+    fig.add_scatter(
+        x=grid, y=curve, mode="lines", line={"color": style.INK, "width": 2.5},
+        hovertext=words, hoverinfo="text",
+        name=f"fitted {text.figure_text(reference.fit.law.name, 40)} curve", legendgroup="curve",
+    )  # fmt: skip
+
+
+def _add_points(fig: go.Figure, points: pd.DataFrame) -> None:
+    if "held_out" in points:
+        held = points["held_out"].map(lambda cell: not text.is_missing(cell) and bool(cell))
+    else:
+        held = pd.Series(False, points.index)
+    kinds = (
+        (~held, "reference family (fitted)", "circle", style.VERMILLION),
+        (held, "held out (not fitted)", "square-open", style.VERMILLION),
+    )
+    for chosen, name, symbol, colour in kinds:
+        rows = points[chosen.to_numpy(dtype=bool)]
+        if rows.empty:
+            continue
+        errors = pd.to_numeric(rows["score_se"], errors="coerce").fillna(0.0) if "score_se" in rows else None
+        bar = {"type": "data", "array": errors, "color": colour, "thickness": 1, "width": 3}
+        fig.add_scatter(
+            x=rows["params"], y=rows["score"], mode="markers", name=name, hoverinfo="text",
+            marker={"symbol": symbol, "size": 11, "color": colour, "line": {"width": 2, "color": colour}},
+            error_y=bar if errors is not None else None,
+            hovertext=[_point_words(row) for row in rows.to_dict("records")],
+        )  # fmt: skip
+
+
+def _point_words(row: dict[str, Any]) -> str:
+    model = text.figure_text(row.get("model"), 60)
+    return f"<b>{model}</b><br>size: {text.size(row['params'])}<br>score: {text.number(row['score'], 3)}"
+
+
+def _add_targets(fig: go.Figure, table: pd.DataFrame) -> None:
+    rows = table.copy()
+    for column in ("n_eff", "n_eff_lo", "n_eff_hi", "score"):
+        rows[column] = pd.to_numeric(rows[column], errors="coerce") if column in rows else np.nan
+    bound = rows["bound"].fillna("").astype(str) if "bound" in rows else pd.Series("", rows.index)
+    ends = rows["n_eff"].where(np.isfinite(rows["n_eff"]) & (rows["n_eff"] > 0))
+    for name in ("n_eff_hi", "n_eff_lo"):
+        ends = ends.fillna(rows[name].where(np.isfinite(rows[name]) & (rows[name] > 0)))
+    rows = rows.assign(at=ends, bound=bound).dropna(subset=["at", "score"])
+    inside, outside = rows[rows["bound"] == ""], rows[rows["bound"] != ""]
+    kinds = (
+        (inside, "models read off the curve", "line-ns-open", style.BLUE),
+        (outside, "models at a limit (one-sided)", "triangle-down-open", style.ORANGE),
+    )
+    for group, name, symbol, colour in kinds:
+        if group.empty:
+            continue
+        shapes = [symbol if kind == "" else f"{_SIDE[kind]}-open" for kind in group["bound"]]
+        fig.add_scatter(
+            x=group["at"], y=group["score"], mode="markers", name=name, hoverinfo="text",
+            marker={"symbol": shapes, "size": 11, "color": colour, "line": {"width": 1.6, "color": colour}},
+            hovertext=[_target_words(row) for row in group.to_dict("records")],
+        )  # fmt: skip
+
+
+_SIDE = {"upper": "triangle-left", "lower": "triangle-right"}
+
+
+def _target_words(row: dict[str, Any]) -> str:
+    lines = [
+        f"<b>{text.figure_text(row.get('model'), 60)}</b>",
+        f"score: {text.number(row['score'], 3)}",
+        f"effective size: {text.size(row['n_eff'])}",
+        f"95 % interval: {text.size(row['n_eff_lo'])} to {text.size(row['n_eff_hi'])}",
+        f"own size: {text.size(row.get('n_params'))}",
+        text.figure_text(status.in_words(row.get("status"), row.get("bound"))),
+    ]
+    return "<br>".join(lines)

@@ -1,0 +1,191 @@
+"""The one style of every figure: colours, symbols, dashes, axes.
+
+Colours are Okabe and Ito's colour-blind-safe set, darkened where needed for contrast; no colour carries a
+meaning that a marker symbol, a dash pattern or a label does not carry too, so figures read the same in grey
+print. A report that shows figures on a dark page exchanges the colours by :data:`DARK`; both sets keep at
+least 3:1 contrast with their background.
+
+Source: M. Okabe and K. Ito, Color Universal Design (2008), the eight-colour set.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+INK = "#1b1f24"
+MUTED = "#5b6470"
+GRID = "#e3e6ea"
+PAPER = "#ffffff"
+BLUE = "#0072b2"
+ORANGE = "#b86e00"  # Okabe–Ito orange darkened: the original has 2.2:1 contrast on white
+GREEN = "#00795a"
+VERMILLION = "#d55e00"
+PURPLE = "#a8487f"
+FAN_OUTER = "rgba(0,114,178,0.12)"
+FAN_INNER = "rgba(0,114,178,0.22)"
+BAND = "rgba(91,100,112,0.18)"
+
+DARK: dict[str, str] = {
+    INK: "#e9ecef",
+    MUTED: "#a3adb8",
+    GRID: "#30363d",
+    PAPER: "#14181d",
+    BLUE: "#56b4e9",
+    ORANGE: "#e69f00",
+    GREEN: "#2fc29a",
+    VERMILLION: "#ff8a4a",
+    PURPLE: "#d98cb8",
+    FAN_OUTER: "rgba(86,180,233,0.14)",
+    FAN_INNER: "rgba(86,180,233,0.26)",
+    BAND: "rgba(163,173,184,0.22)",
+}
+
+CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, MUTED)
+SYMBOLS = ("circle", "square", "diamond", "cross", "x", "star", "hexagon", "pentagon")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+BOUND_SYMBOLS = {"upper": "triangle-down-open", "lower": "triangle-up-open"}
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+
+
+def figure(height: int = 480, **layout: Any) -> go.Figure:
+    """Return an empty figure in the house style.
+
+    Parameters
+    ----------
+    height : int
+        Height in pixels; the width follows the page.
+    **layout
+        Further entries of plotly's layout.
+
+    Examples
+    --------
+    >>> figure(300).layout.height
+    300
+    """
+    base: dict[str, Any] = {
+        "height": height,
+        "autosize": True,
+        "font": {"family": FONT, "size": 14, "color": INK},
+        "paper_bgcolor": PAPER,
+        "plot_bgcolor": PAPER,
+        "margin": {"l": 64, "r": 18, "t": 16, "b": 56},
+        "hovermode": "closest",
+        "hoverlabel": {
+            "bgcolor": PAPER,
+            "bordercolor": MUTED,
+            "align": "left",
+            "font": {"family": FONT, "size": 13, "color": INK},
+        },
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": MUTED, "activecolor": INK},
+        "legend": {
+            "orientation": "h",
+            "yanchor": "bottom",
+            "y": 1.02,
+            "xanchor": "left",
+            "x": 0,
+            "font": {"size": 13},
+            "bgcolor": "rgba(0,0,0,0)",
+        },
+    }
+    fig = go.Figure(layout={"template": "none", **base, **layout})
+    fig.update_xaxes(**_axis())
+    fig.update_yaxes(**_axis())
+    return fig
+
+
+def _axis() -> dict[str, Any]:
+    return {
+        "gridcolor": GRID,
+        "linecolor": MUTED,
+        "zeroline": False,
+        "showline": True,
+        "ticks": "outside",
+        "tickcolor": MUTED,
+        "ticklen": 4,
+        "automargin": True,
+        "title": {"font": {"size": 14}, "standoff": 10},
+        "tickfont": {"size": 13},
+    }
+
+
+def axes(fig: go.Figure, x: dict[str, Any], y: dict[str, Any]) -> go.Figure:
+    """Set both axes of a figure; ``title`` may be a plain string."""
+    for options, update in ((x, fig.update_xaxes), (y, fig.update_yaxes)):
+        entries = dict(options)
+        title = entries.pop("title", None)
+        update(**entries, **({} if title is None else {"title_text": title}))
+    return fig
+
+
+def empty(message: str, height: int = 160) -> go.Figure:
+    """Return a figure that says why there is nothing to draw.
+
+    Examples
+    --------
+    >>> empty("No rows.").layout.annotations[0].text
+    'No rows.'
+    """
+    fig = figure(height)
+    fig.update_xaxes(visible=False)
+    fig.update_yaxes(visible=False)
+    note = {"text": message, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
+    return fig.add_annotation(**note, font={"size": 15, "color": MUTED})
+
+
+def log_ticks(low: float, high: float) -> dict[str, Any]:
+    """Return ticks for a logarithmic axis as plain numbers: as many of 1, 2, 3, ... x 10^k as stay readable.
+
+    Examples
+    --------
+    >>> log_ticks(0.8, 120)["ticktext"]
+    ['1', '2', '5', '10', '20', '50', '100']
+    """
+    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    shown: list[float] = []
+    for steps in _STEPS:
+        values = [step * 10.0**decade for decade in decades for step in steps]
+        shown = [value for value in values if low <= value <= high]
+        if len(shown) <= MAX_TICKS:
+            break
+    return {"tickmode": "array", "tickvals": shown, "ticktext": [f"{value:g}" for value in shown]}
+
+
+MAX_TICKS = 8
+_STEPS = ((1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 4, 5, 7), (1, 2, 5), (1,))
+
+
+def log_range(values: Any, pad: float = 0.06, at_least: float = 2.0) -> tuple[float, float]:
+    """Return the range of the positive finite values, widened by a share of its logarithm.
+
+    Parameters
+    ----------
+    values : array-like
+        Any shape; values that are not positive and finite are ignored.
+    pad : float
+        Share of the logarithmic range added at either end.
+    at_least : float
+        Smallest ratio of the two ends.
+
+    Examples
+    --------
+    >>> low, high = log_range([1.0, 100.0, float("inf"), -3])
+    >>> low < 1 and high > 100
+    True
+    """
+    array = np.asarray(values, dtype=float).ravel()
+    good = array[np.isfinite(array) & (array > 0)]
+    if not len(good):
+        return 0.1, 10.0
+    low, high = float(np.log(good.min())), float(np.log(good.max()))
+    short = max(np.log(at_least) - (high - low), 0) / 2
+    extra = pad * max(high - low, np.log(at_least))
+    return float(np.exp(low - short - extra)), float(np.exp(high + short + extra))
+
+
+def log_axis(low: float, high: float) -> dict[str, Any]:
+    """Return a logarithmic axis over ``[low, high]`` with plain tick labels."""
+    axis = {"type": "log", "range": [float(np.log10(low)), float(np.log10(high))]}
+    return {**axis, **log_ticks(low, high), "minor": {"ticks": ""}}

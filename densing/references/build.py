@@ -1,0 +1,181 @@
+"""Fitting the rulers, from the catalogue and the ladder table that the package ships."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pandas as pd
+
+from densing.catalog import Catalog
+from densing.errors import UnavailableError
+from densing.fit import LawFit, fit_law
+from densing.laws import get_law
+from densing.notes import Note
+from densing.references.families import D0_PAPER, Family, get_family, refuse_unpublished
+from densing.references.ladder import LADDER_TASKS
+from densing.references.members import SKILLS, Members, group_members, ladder_members, ruler_members
+from densing.references.ruler import Reference
+from densing.references.two_step import fit_ladder
+
+DRAWS = 1000
+FEW_POINTS = 6
+
+
+def build_reference(
+    catalog: Catalog, name: str, benchmark: str = "mean", *, draws: int = DRAWS, seed: int = 0
+) -> Reference:
+    """Fit a ruler from the catalogue (or from the ladder's runs).
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Models and scores of the family.
+    name : str
+        A reference family, see :func:`densing.references.family_names`.
+    benchmark : str
+        Benchmark id, ``mean`` or a skill.
+    draws : int
+        Bootstrap draws kept with the fit.
+    seed : int
+        Seed of the draws.
+
+    Returns
+    -------
+    Reference
+
+    Raises
+    ------
+    UnknownNameError, UnavailableError
+        When there is no such family or benchmark, or nothing to fit.
+
+    Notes
+    -----
+    One step: S = floor + c sigma(g (ln N - x0)), least squares on scores, Gaussian draws whose scale carries the few
+    degrees of freedom. Two steps (ladder): Chinchilla on bits per byte, then a sigmoid of accuracy in bits per byte.
+    """
+    family = get_family(name)
+    refuse_unpublished(family)
+    if family.kind == "two-step":
+        return _ladder_reference(catalog, family, benchmark, draws, seed)
+    return _family_reference(catalog, family, benchmark, draws, seed)
+
+
+def _family_reference(catalog: Catalog, family: Family, benchmark: str, draws: int, seed: int) -> Reference:
+    members = ruler_members(catalog, family, benchmark)
+    points = members.points
+    fit = fit_law(
+        get_law("logistic", floor=members.floor),
+        {"params": points["params"].to_numpy()},
+        points["score"].to_numpy(),
+        loss="raw",
+        bootstrap=draws,
+        scheme="parametric",
+        seed=seed,
+        meta=_meta(
+            catalog, family, (benchmark, members.evaluator, members.benchmarks), points, {}, _member_notes(family, members)
+        ),
+    )
+    return from_fit(fit)
+
+
+def _ladder_reference(catalog: Catalog, family: Family, benchmark: str, draws: int, seed: int) -> Reference:
+    evaluator, tasks = ladder_members(catalog, benchmark)
+    fit, points = fit_ladder(tasks, draws, seed)
+    given = {"tokens": D0_PAPER}
+    meta = _meta(catalog, family, (benchmark, evaluator, tasks), points, given, _ladder_notes(benchmark))
+    return from_fit(dataclasses.replace(fit, meta=meta))
+
+
+def from_fit(fit: LawFit) -> Reference:
+    """Rebuild a ruler from a fit that carries its description in ``meta["reference"]``."""
+    about: dict[str, Any] = dict(fit.meta["reference"])
+    return Reference(
+        name=about["name"],
+        title=about["title"],
+        benchmark=about["benchmark"],
+        benchmarks=tuple(about["benchmarks"]),
+        evaluator=about["evaluator"],
+        fit=fit,
+        points=pd.DataFrame(about["points"]),
+        given=dict(about["given"]),
+        notes=(*fit.notes, *(Note.from_dict(note) for note in about.get("notes", []))),
+    )
+
+
+def _meta(
+    catalog: Catalog,
+    family: Family,
+    measured: tuple[str, str, tuple[str, ...]],
+    points: pd.DataFrame,
+    given: dict[str, float],
+    notes: list[Note],
+) -> dict[str, Any]:
+    benchmark, evaluator, benchmarks = measured
+    source_ids = _source_ids(catalog, family, evaluator, benchmarks)
+    sources = catalog.sources[catalog.sources["id"].isin(source_ids)]
+    return {
+        "reference": {
+            "name": family.name,
+            "title": family.title,
+            "benchmark": benchmark,
+            "benchmarks": list(benchmarks),
+            "evaluator": evaluator,
+            "points": points.to_dict("records"),
+            "given": given,
+            "notes": [note.to_dict() for note in notes],
+        },
+        "licence": "; ".join(sorted(sources["licence"].dropna().unique())),
+        "sources": sorted(source_ids),
+    }
+
+
+def _source_ids(catalog: Catalog, family: Family, evaluator: str, benchmarks: tuple[str, ...]) -> set[str]:
+    if family.kind == "two-step":
+        return {"olmo-ladder"}
+    rows = catalog.scores
+    used = rows[
+        rows["evaluator"].eq(evaluator) & rows["benchmark"].isin(benchmarks) & rows["model"].isin(family.models)
+    ]
+    return set(used["source"].str.split("#").str[0])
+
+
+def _member_notes(family: Family, members: Members) -> list[Note]:
+    count = len(members.points)
+    if count > FEW_POINTS:
+        return []
+    message = f"reference {family.name} rests on {count} sizes: its curve is loosely known beyond them"
+    return [Note("few-points", "warning", message, {"points": count})]
+
+
+def _ladder_notes(benchmark: str) -> list[Note]:
+    if benchmark == "mmlu":
+        message = (
+            "the ladder's MMLU scores the text of each option (cloze), the catalogue's the option letter: two "
+            "measurements that must not be compared; densities on this ruler are not meaningful"
+        )
+        return [Note("protocol-differs", "error", message, {"benchmark": benchmark})]
+    message = (
+        "the ladder was measured five-shot with length-normalised accuracy; catalogue scores of the same format use "
+        "other shot counts, and targets' sizes include embeddings unless --denominator non_embedding is chosen"
+    )
+    return [Note("protocol-differs", "warning", message, {"benchmark": benchmark})]
+
+
+def buildable_benchmarks(catalog: Catalog, family: Family) -> list[str]:
+    """Return what a family can be fitted on: single benchmarks, skills and the mean."""
+    if family.kind == "described":
+        return []
+    if family.kind == "two-step":
+        return ["mean", *LADDER_TASKS]
+    found = ["mean"]
+    for group in (*catalog.benchmarks["id"], *SKILLS):
+        try:
+            if group in SKILLS:
+                group_members(catalog, family, group)
+            else:
+                ruler_members(catalog, family, group)
+        except UnavailableError:
+            continue
+        found.append(str(group))
+    return found

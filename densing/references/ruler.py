@@ -1,0 +1,99 @@
+"""A ruler: one reference family, one benchmark (or the mean of several), one fitted law."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from densing.fit import LawFit
+from densing.notes import Note
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A fitted reference: what turns a score into effective parameters.
+
+    Parameters
+    ----------
+    name, title : str
+        The family.
+    benchmark : str
+        Benchmark id, ``mean``, or a skill.
+    benchmarks : tuple of str
+        What enters (one id, or the members of the mean).
+    evaluator : str
+        Who measured the family; targets must come from the same comparability series.
+    fit : LawFit
+        Score in ln N, or a two-step law.
+    points : pandas.DataFrame
+        ``model, params, score, score_se, held_out`` of the family.
+    given : mapping
+        Inputs other than size at which the law is read (``{"tokens": 1e12}`` for two-step laws).
+    notes : tuple of Note
+        What to keep in mind.
+    """
+
+    name: str
+    title: str
+    benchmark: str
+    benchmarks: tuple[str, ...]
+    evaluator: str
+    fit: LawFit
+    points: pd.DataFrame
+    given: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+
+    def curve(self, points: int = 200, reach: float = 3.0, level: float = 0.95) -> pd.DataFrame:
+        """Return the reference curve with its band.
+
+        Parameters
+        ----------
+        points : int
+            Number of sizes, evenly spaced in ln N.
+        reach : float
+            How far beyond the family's sizes, as a factor.
+        level : float
+            Level of the band.
+
+        Returns
+        -------
+        pandas.DataFrame
+            ``params, score, lo, hi``.
+        """
+        low, high = self.fit.domain["params"]
+        sizes = np.geomspace(low / reach, high * reach, points)
+        x = {"params": sizes, **{name: np.full(points, value) for name, value in self.given.items()}}
+        band = self.fit.band(x, level)
+        return pd.DataFrame(
+            {
+                "params": sizes,
+                "score": band["mid"].to_numpy(),
+                "lo": band["lo"].to_numpy(),
+                "hi": band["hi"].to_numpy(),
+            }
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return the ruler's identity as plain data."""
+        low, high = self.fit.domain["params"]
+        return {
+            "reference": self.name,
+            "title": self.title,
+            "benchmark": self.benchmark,
+            "benchmarks": list(self.benchmarks),
+            "evaluator": self.evaluator,
+            "law": self.fit.law.name,
+            "equation": self.fit.law.equation,
+            "params": {name: float(value) for name, value in self.fit.params.items()},
+            "sizes": [float(low), float(high)],
+            "n_points": int((~self.points["held_out"].astype(bool)).sum()),
+            "given": dict(self.given),
+            "data_hash": self.fit.data_hash,
+        }
+
+    def _repr_html_(self) -> str:
+        return self.points.to_html(index=False)

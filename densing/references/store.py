@@ -1,0 +1,184 @@
+"""Finding, reading and writing the fits in ``reference_fits/``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import densing
+from densing.catalog import Catalog, load_catalog
+from densing.errors import ArtefactError, InputError, UnavailableError
+from densing.fit import LawFit
+from densing.references.build import build_reference, buildable_benchmarks, from_fit
+from densing.references.families import family_names, get_family, refuse_unpublished
+from densing.references.members import known_benchmark
+from densing.references.ruler import Reference
+from densing.tables import write_text
+
+_PACKAGE = Path(densing.__file__).parent
+
+
+def fits_folder() -> Path:
+    """Return the folder of shipped fits: inside an installed package, or beside it in a checkout.
+
+    Raises
+    ------
+    ArtefactError
+        When neither exists.
+    """
+    for folder in (_PACKAGE / "_reference_fits", _PACKAGE.parent / "reference_fits"):
+        if folder.is_dir():
+            return folder
+    raise ArtefactError("reference_fits: not found in the installed package; reinstall densing")
+
+
+def load_reference(
+    name: str,
+    benchmark: str = "mean",
+    *,
+    tokens: float | None = None,
+    catalog: Catalog | None = None,
+) -> Reference:
+    """Return a ruler: shipped, fitted now from the catalogue, or read from a user's fit.
+
+    Parameters
+    ----------
+    name : str
+        A family of :func:`densing.references.family_names`, or the path of a JSON fit written by ``densing fit --out``.
+    benchmark : str
+        Benchmark id, ``mean`` (one curve on the mean score) or a skill.
+    tokens : float, optional
+        D0, the training tokens at which a two-step ruler is read; 1e12 by default.
+    catalog : Catalog, optional
+        For a benchmark that is not shipped; the embedded catalogue by default.
+
+    Returns
+    -------
+    Reference
+
+    Raises
+    ------
+    UnknownNameError
+        For an unknown family or benchmark.
+    UnavailableError
+        For a family whose losses are not published, or that sits at chance on the benchmark.
+
+    Examples
+    --------
+    >>> load_reference("qwen1.5", "mmlu").evaluator
+    'obsscaling'
+    """
+    if name.endswith(".json"):
+        return _with_tokens(_user_reference(Path(name), benchmark), tokens)
+    family = get_family(name)
+    refuse_unpublished(family)
+    path = fits_folder() / name / f"{benchmark}.json"
+    if path.is_file():
+        return _with_tokens(_shipped(path), tokens)
+    catalog = catalog or load_catalog()
+    if family.kind == "one-step":
+        known_benchmark(catalog, benchmark)
+    return _with_tokens(build_reference(catalog, name, benchmark), tokens)
+
+
+def available_benchmarks(name: str) -> list[str]:
+    """Return the benchmarks for which a family's fit is shipped, ``mean`` first.
+
+    Examples
+    --------
+    >>> available_benchmarks("llama")[0]
+    'mean'
+    """
+    get_family(name)
+    found = sorted(path.stem for path in (fits_folder() / name).glob("*.json"))
+    return sorted(found, key=lambda benchmark: benchmark != "mean")
+
+
+def build_all(catalog: Catalog, folder: Path, names: tuple[str, ...] = ()) -> Iterator[tuple[str, str, Path]]:
+    """Refit every ruler and write it below ``folder``, yielding family, benchmark and path as it goes."""
+    for name in names or tuple(family_names()):
+        for benchmark in buildable_benchmarks(catalog, get_family(name)):
+            path = folder / name / f"{benchmark}.json"
+            write_text(path, build_reference(catalog, name, benchmark).fit.to_json() + "\n")
+            yield name, benchmark, path
+
+
+@lru_cache(maxsize=64)
+def _shipped(path: Path) -> Reference:
+    return from_fit(read_fit(path))
+
+
+def read_fit(path: Path) -> LawFit:
+    """Read a fit from a JSON file.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read.
+    ArtefactError
+        When it is not a fit that this version knows.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot read ({error}); give a fit written by `densing fit --out`") from error
+    try:
+        return LawFit.from_json(text)
+    except ArtefactError as error:
+        raise ArtefactError(f"{path}: {error}") from error
+
+
+def _user_reference(path: Path, benchmark: str) -> Reference:
+    fit = read_fit(path)
+    if "reference" in fit.meta:
+        return from_fit(fit)
+    if fit.law.output != "score" or fit.law.inputs[0] != "params":
+        raise UnavailableError(
+            f"{path}: law {fit.law.name!r} gives {fit.law.output}, not a score in parameters; "
+            "fit `logistic` or `two-step`"
+        )
+    return from_table_fit(fit, path.stem, benchmark)
+
+
+def from_table_fit(fit: LawFit, name: str, benchmark: str) -> Reference:
+    """Make a ruler of a fit to a user's own table.
+
+    Parameters
+    ----------
+    fit : LawFit
+        Score in parameters (and tokens).
+    name : str
+        Name of the ruler in results.
+    benchmark : str
+        The benchmark that the scores belong to.
+    """
+    import pandas as pd
+
+    from densing.references.families import D0_PAPER
+
+    count = len(fit.y)
+    points = pd.DataFrame(
+        {
+            "model": [f"point {number + 1}" for number in range(count)],
+            "params": fit.x["params"],
+            "score": fit.y,
+            "score_se": 0.0,
+            "held_out": False,
+        }
+    )
+    given = {"tokens": D0_PAPER} if "tokens" in fit.law.inputs else {}
+    return Reference(name, f"the user's fit {name}", benchmark, (benchmark,), "user", fit, points, given, fit.notes)
+
+
+def _with_tokens(reference: Reference, tokens: float | None) -> Reference:
+    if tokens is None:
+        return reference
+    if "tokens" not in reference.given:
+        raise InputError(
+            f"--tokens: reference {reference.name!r} is one-step; only a two-step reference is read at a D0"
+        )
+    if not 1e6 <= tokens <= 1e16:
+        raise InputError(f"--tokens {tokens:g} is not a token count; write 1e12 for one trillion")
+    return dataclasses.replace(reference, given={**reference.given, "tokens": float(tokens)})

@@ -1,0 +1,170 @@
+"""Fitting the OLMo ladder in two steps, and how far it misses the 7B and 13B that it never saw."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import numpy as np
+import pandas as pd
+
+from densing.fit import LawFit, compose, fit_law
+from densing.laws.two_step import TwoStep
+from densing.references.ladder import LADDER_TASKS, LadderData, ladder_data
+from densing.tables import Column, Table, read_table
+
+AUTHORS = Table(
+    "olmo_ladder_authors",
+    (
+        Column(
+            "step",
+            "text",
+            "what is predicted from what",
+            required=True,
+            choices=("loss", "accuracy_from_loss", "accuracy"),
+        ),
+        Column("task", "text", "benchmark id", required=True),
+        Column("target", "text", "held-out model", required=True),
+        Column("quantity", "text", "accuracy or bits_per_byte", required=True),
+        Column("actual", "number", "measured", required=True, low=0, high=20),
+        Column("authors_prediction", "number", "as the authors printed it", required=True, low=0, high=20),
+        Column("source", "text", "source id", required=True),
+    ),
+    key=("step", "task", "target"),
+)
+
+
+def fit_ladder(tasks: tuple[str, ...], draws: int, seed: int) -> tuple[LawFit, pd.DataFrame]:
+    """Fit loss in (N, D) on final checkpoints, then accuracy in loss on final and interim ones.
+
+    Parameters
+    ----------
+    tasks : tuple of str
+        One task, or several whose losses and accuracies are averaged.
+    draws : int
+        Bootstrap draws.
+    seed : int
+        Seed; the second step uses the next one.
+
+    Returns
+    -------
+    LawFit
+        A two-step law whose draws pair both steps.
+    pandas.DataFrame
+        The runs: ``model, params, tokens, bits_per_byte, score, score_se, held_out``.
+
+    Notes
+    -----
+    Step 1: Chinchilla, summed Huber (delta 1e-3) on log loss, 16 runs, Gaussian draws with Student width. Step 2: sigmoid
+    with floor and ceiling free, least squares on final and interim checkpoints, resampling whole runs, because
+    checkpoints of one run are not independent. Among fixed and free ends, and final, late or all checkpoints, this is the
+    form that best predicts the 1B runs from the smaller ones (docs/adr/0004); the held-out targets had no say.
+    """
+    data = ladder_data(tasks)
+    law = TwoStep(loss="chinchilla")
+    first = fit_law(
+        law.loss_law,
+        {"params": data.final["params_non_embedding"], "tokens": data.final["tokens"]},
+        data.final["bits_per_byte"],
+        bootstrap=draws,
+        scheme="parametric",
+        seed=seed,
+    )
+    both = pd.concat([data.final, data.interim], ignore_index=True)
+    second = fit_law(
+        law.score_law,
+        {"loss": both["bits_per_byte"]},
+        both["accuracy"],
+        bootstrap=draws,
+        scheme="cluster",
+        clusters=both["run"].to_numpy(),
+        seed=seed + 1,
+    )
+    return compose(law, first, second, scores=data.final["accuracy"].to_numpy()), _points(data)
+
+
+def ladder_misses(fit: LawFit, tasks: tuple[str, ...], level: float = 0.95) -> pd.DataFrame:
+    """Return what a ladder fit predicts for the held-out 7B and 13B, beside the authors' own predictions.
+
+    Parameters
+    ----------
+    fit : LawFit
+        A two-step fit of :func:`fit_ladder`.
+    tasks : tuple of str
+        The tasks it was fitted on.
+    level : float
+        Level of the prediction's interval (the law's uncertainty only).
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``target, quantity, actual, predicted, lo, hi, relative_miss, authors_prediction, authors_miss``; relative misses
+        are (predicted - actual) / actual. The authors published the 13B only.
+    """
+    law = fit.law
+    assert isinstance(law, TwoStep)
+    held_out = ladder_data(tasks).held_out
+    x = {
+        "params": held_out["params_non_embedding"].to_numpy(dtype=float),
+        "tokens": held_out["tokens"].to_numpy(dtype=float),
+    }
+    authors = load_authors()
+    rows = []
+    for quantity, column in (("bits_per_byte", "bits_per_byte"), ("accuracy", "accuracy")):
+        point, draws = _predictions(law, fit, x, quantity)
+        low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        for place, run in enumerate(held_out.itertuples()):
+            actual = float(getattr(run, column))
+            printed = _printed(authors, tasks, str(run.run), quantity)
+            rows.append(
+                {
+                    "target": run.run,
+                    "quantity": quantity,
+                    "actual": actual,
+                    "predicted": float(point[place]),
+                    "lo": float(low[place]),
+                    "hi": float(high[place]),
+                    "relative_miss": float(point[place]) / actual - 1,
+                    "authors_prediction": printed,
+                    "authors_miss": printed / actual - 1,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def load_authors() -> pd.DataFrame:
+    """Return the authors' own predictions for the 13B (Bhagia et al., arXiv 2412.04403; repository at 67a3f440)."""
+    with files("densing.references").joinpath("data/olmo_ladder_authors.csv").open(encoding="utf-8") as stream:
+        return read_table(stream, AUTHORS, "olmo_ladder_authors.csv")
+
+
+def all_ladder_misses(fits: dict[str, LawFit]) -> pd.DataFrame:
+    """Return the held-out misses of every task's fit in one table, with a ``task`` column."""
+    parts = [ladder_misses(fits[task], (task,)).assign(task=task) for task in LADDER_TASKS if task in fits]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _predictions(law: TwoStep, fit: LawFit, x: dict[str, np.ndarray], quantity: str) -> tuple[np.ndarray, np.ndarray]:
+    if quantity == "accuracy":
+        return law.predict(fit.theta, x), law.predict(fit.draws, x)
+    return law.loss_law.predict(law.split(fit.theta)[0], x), law.loss_law.predict(law.split(fit.draws)[0], x)
+
+
+def _printed(authors: pd.DataFrame, tasks: tuple[str, ...], target: str, quantity: str) -> float:
+    step = "accuracy" if quantity == "accuracy" else "loss"
+    found = authors[authors["step"].eq(step) & authors["task"].isin(tasks) & authors["target"].eq(target)]
+    return float(found["authors_prediction"].iloc[0]) if len(found) == len(tasks) == 1 else float("nan")
+
+
+def _points(data: LadderData) -> pd.DataFrame:
+    both = pd.concat([data.final, data.held_out], ignore_index=True)
+    return pd.DataFrame(
+        {
+            "model": both["run"],
+            "params": both["params_non_embedding"].astype(float),
+            "tokens": both["tokens"].astype(float),
+            "bits_per_byte": both["bits_per_byte"],
+            "score": both["accuracy"],
+            "score_se": 0.0,
+            "held_out": both["held_out"].astype(bool),
+        }
+    )

@@ -1,0 +1,130 @@
+"""Arrange a study as one self-contained HTML file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+
+from densing import __version__
+from densing.plots import style, text
+from densing.report import assets, models, sections
+from densing.report.checks import check_data, check_sentences
+from densing.report.figures import figures
+from densing.report.headline import headline
+from densing.report.safe import script_json
+from densing.tables import write_text
+
+if TYPE_CHECKING:
+    from densing.study import Study
+
+SECTIONS = (
+    ("headline", "Headline"),
+    ("density", "Density"),
+    ("estimators", "Estimators"),
+    ("ruler", "Ruler"),
+    ("multiverse", "Multiverse"),
+    ("checks", "Checks"),
+    ("forecast", "Forecast"),
+    ("skills", "Skills"),
+    ("models", "Models"),
+    ("notes", "Notes"),
+    ("sources", "Sources"),
+    ("versions", "Versions"),
+)
+
+
+def build_report(study: Study, path: Path | str) -> Path:
+    """Write the report of a study: one HTML file that needs no network.
+
+    Everything that comes from data is escaped; the page's own policy forbids every request and every script
+    but the two that are inlined.
+
+    Parameters
+    ----------
+    study : Study
+        What ``densing run`` computes.
+    path : path
+        File to write; written whole or not at all.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    Raises
+    ------
+    densing.errors.InputError
+        When the file cannot be written.
+    """
+    target = Path(path)
+    write_text(target, render(study))
+    return target
+
+
+def render(study: Study) -> str:
+    """Return the page as text."""
+    scripts = [assets.plotly_js(), assets.script_text(assets.static("report.js"))]
+    return str(_environment().get_template("report.html").render(**_context(study), **_page(scripts)))
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("densing.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["prose"] = unbroken
+    return environment
+
+
+def unbroken(sentence: str) -> str:
+    """Keep a number and its sign on one line.
+
+    Examples
+    --------
+    >>> unbroken("95 % interval").split(" ")[-1]
+    'interval'
+    """
+    return sentence.replace(" %", "\u00a0%").replace(" = ", "\u00a0=\u00a0").replace(" < ", "\u00a0<\u00a0")
+
+
+def _page(scripts: list[str]) -> dict[str, Any]:
+    return {
+        "sections": SECTIONS,
+        "policy": assets.policy(scripts),
+        "scripts": [assets.inline(script) for script in scripts],
+        "css": assets.inline(assets.static("report.css")),
+        "palette": script_json(json.dumps(style.DARK)),
+        "version": __version__,
+    }
+
+
+def _context(study: Study) -> dict[str, Any]:
+    return {
+        "headline": headline(study),
+        "figures": figures(study),
+        "estimates": sections.estimates_table(study.trend),
+        "multiverse": sections.multiverse_table(study.multiverse),
+        "replication": sections.replication_table(study.replication),
+        "ruler": sections.ruler_table(study.reference),
+        "checks": check_sentences(study),
+        "check_data": check_data(study),
+        "questions": sections.questions(study.questions),
+        "models": models.models_table(study),
+        "skills": sections.skills_table(study.skills),
+        "notes": sections.all_notes(study),
+        "provenance": sections.provenance_table(study.provenance),
+        "versions": _pairs(study.versions),
+        "hashes": _pairs(study.hashes),
+        "options": _pairs(study.options),
+    }
+
+
+def _pairs(mapping: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(text.clean(name), text.clean(value, 400)) for name, value in sorted(mapping.items())]

@@ -1,0 +1,259 @@
+"""The checks of a trend as short sentences with their numbers.
+
+A check that is absent from the study is left out, never invented; the page also prints the raw data of all
+checks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from densing.plots import text
+from densing.plots.checks import leave_one_out, permutation_name, permutations
+
+if TYPE_CHECKING:
+    from densing.study import Study
+    from densing.trend import TrendResult
+
+KEPT_ITEMS = 40
+
+
+def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
+    """Return (name, sentence) of every check the study holds."""
+    checks = study.trend.checks
+    found = (
+        ("Permutation of release dates", permutation(checks)),
+        ("Leave one family out", left_out(checks)),
+        ("Record-setter bias", record_setter_bias(checks)),
+        ("Long window", long_window(study.long_trend, study.trend)),
+        ("Replication", replication(study.replication)),
+        ("ChatGPT split", chatgpt_split(checks)),
+        ("Searched break", searched_break(checks)),
+        ("Diagnostics", diagnostics(checks)),
+        ("Where the uncertainty comes from", variance_shares(checks)),
+    )
+    return tuple((name, sentence) for name, sentence in found if sentence)
+
+
+def permutation(checks: Mapping[str, Any]) -> str:
+    """Return what shuffling the release dates says.
+
+    Examples
+    --------
+    >>> permutation({"permutation": {"headline": {"p": 0.2}}})
+    'With release dates shuffled ..., as steep a slope appears with p = 0.20 (headline). So these data ...'
+    """
+    rows = permutations(checks)
+    if not rows:
+        return ""
+    parts = [f"{text.p_value(row['p'])} ({permutation_name(name)})" for name, row in rows.items()]
+    words = f"With release dates shuffled among the models, as steep a slope appears with {_and(parts)}."
+    judge = rows.get("headline_family_blocks", rows.get("headline", {})).get("p")
+    if judge is not None and not text.is_missing(judge):
+        words += CHANCE_UNLIKELY if judge <= SIGNIFICANT else CHANCE_POSSIBLE
+    null = rows.get("envelope", {}).get("null_median_doubling_months")
+    if not text.is_missing(null):
+        words += f" The envelope of shuffled data still doubles every {text.months(null)} months in the median."
+    return words
+
+
+SIGNIFICANT = 0.05
+CHANCE_UNLIKELY = " That some trend exists is credible; its pace is what the interval says."
+CHANCE_POSSIBLE = " So these data alone do not rule out that there is no trend."
+
+
+def _and(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def left_out(checks: Mapping[str, Any]) -> str:
+    """Return the range of the doubling time when one family at a time is left out."""
+    frame = leave_one_out(checks)
+    if frame.empty:
+        return ""
+    first, last = frame.iloc[0], frame.iloc[-1]
+    return (
+        f"Leaving out one of {text.plural(len(frame), 'family', 'families')} at a time moves the headline "
+        f"between {_doubles(first['doubling_months'])} (without {text.clean(first['family'])}) and "
+        f"{_doubles(last['doubling_months'])} (without {text.clean(last['family'])})."
+    )
+
+
+def _doubles(value: Any) -> str:
+    return "no doubling" if text.is_missing(value) or np.isinf(value) else f"{text.months(value)} months"
+
+
+def record_setter_bias(checks: Mapping[str, Any]) -> str:
+    """Return what the paper's envelope shows where there is no trend at all.
+
+    Examples
+    --------
+    >>> null = {"median_doubling_months": 4.5, "share_at_least_observed": 0.31}
+    >>> print(record_setter_bias({"record_setter_bias": {"no_trend": null}}))
+    Record-setters rise even without a trend: on these dates, the paper's regression on data without any trend
+    reports a doubling every 4.5 months in the median, and in 31 % of simulations at least the slope found
+    here.
+    """
+    entry = checks.get("record_setter_bias") or {}
+    null, true = entry.get("no_trend") or {}, entry.get("with_trend") or {}
+    if text.is_missing(null.get("median_doubling_months")):
+        return ""
+    words = (
+        "Record-setters rise even without a trend: on these dates, the paper's regression on data without "
+        f"any trend reports a doubling every {text.months(null['median_doubling_months'])} months in the "
+        "median"
+    )
+    if not text.is_missing(null.get("share_at_least_observed")):
+        share = text.percentage(null["share_at_least_observed"])
+        words += f", and in {share} of simulations at least the slope found here"
+    if not text.is_missing(true.get("median_doubling_months")) and not text.is_missing(
+        true.get("true_doubling_months")
+    ):
+        words += (
+            f". If the headline's {text.months(true['true_doubling_months'])} months were true, it would "
+            f"read {text.months(true['median_doubling_months'])}"
+        )
+    return f"{words}."
+
+
+def chatgpt_split(checks: Mapping[str, Any]) -> str:
+    """Return whether the pace changed at the date named beforehand, beside the paper's rates.
+
+    Examples
+    --------
+    >>> stated = {"date": "2022-11-30", "p": None, "reason": "2 observed models before the date"}
+    >>> chatgpt_split({"breakpoint": {"stated": stated}})
+    'A change of pace at 2022-11-30 cannot be tested here: 2 observed models before the date.'
+    """
+    entry = checks.get("breakpoint") or {}
+    stated, paper = entry.get("stated") or {}, entry.get("paper") or {}
+    if not stated:
+        return ""
+    if text.is_missing(stated.get("p")):
+        reason = text.clean(stated.get("reason"), 300)
+        return f"A change of pace at {text.clean(stated.get('date'))} cannot be tested here: {reason}."
+    words = (
+        f"At {text.clean(stated['date'])}, named beforehand, the slope goes from "
+        f"{text.number(stated['slope_before'])} to {text.number(stated['slope_after'])} per day "
+        f"({text.p_value(stated['p'])})"
+    )
+    if paper:
+        words += f"; the paper prints {text.number(paper['before'])} and {text.number(paper['after'])}, untested"
+    return f"{words}."
+
+
+def searched_break(checks: Mapping[str, Any]) -> str:
+    """Return the best break found by search, with a p-value that pays for the search."""
+    found = (checks.get("breakpoint") or {}).get("searched") or {}
+    if text.is_missing(found.get("p")) or text.is_missing(found.get("date")):
+        return ""
+    return (
+        f"The best bend by search lies at {text.clean(found['date'])}: {text.number(found['slope_before'])} "
+        f"before, {text.number(found['slope_after'])} per day after ({text.p_value(found['p'])}, search "
+        "included)."
+    )
+
+
+def variance_shares(checks: Mapping[str, Any]) -> str:
+    """Return the shares of the slope's variance by origin.
+
+    Examples
+    --------
+    >>> variance_shares({"variance_shares": {"models": 0.9, "reference_law": 0.1, "score_noise": None}})
+    'Shares of the variance of the slope: which models exist 90 %, the fitted ruler 10 %.'
+    """
+    shares = checks.get("variance_shares") or {}
+    parts = [
+        f"{_SHARES.get(str(name), text.clean(name))} {text.percentage(share)}"
+        for name, share in shares.items()
+        if not text.is_missing(share)
+    ]
+    return f"Shares of the variance of the slope: {', '.join(parts)}." if parts else ""
+
+
+_SHARES = {
+    "models": "which models exist",
+    "reference_law": "the fitted ruler",
+    "score_noise": "noise of the scores",
+}
+
+
+def diagnostics(checks: Mapping[str, Any]) -> str:
+    """Return the specification tests of the straight line.
+
+    Examples
+    --------
+    >>> diagnostics({"diagnostics": {"n": 40, "reset_p": 0.2, "ljung_box_p": None}})
+    'On the 40 observed rows: curvature (RESET) p = 0.20.'
+    """
+    entry = checks.get("diagnostics") or {}
+    parts = [
+        f"{name} {text.p_value(entry[key])}" for key, name in _TESTS.items() if not text.is_missing(entry.get(key))
+    ]
+    return f"On the {entry.get('n')} observed rows: {', '.join(parts)}." if parts else ""
+
+
+_TESTS = {
+    "reset_p": "curvature (RESET)",
+    "breusch_pagan_p": "uneven scatter (Breusch–Pagan)",
+    "ljung_box_p": "serial correlation (Ljung–Box)",
+}
+
+
+def long_window(trend: TrendResult | None, short: TrendResult) -> str:
+    """Return the doubling time over the long window beside that of the headline's window."""
+    if trend is None:
+        return ""
+    head, near = trend.headline, short.headline
+    released = pd.DatetimeIndex(trend.data.released)
+    words = text.doubling(head["doubling_months"], head["lo"], head["hi"], float(trend.options.get("level", 0.95)))
+    return (
+        f"Over the long window, {text.month(released.min())} to {text.month(released.max())} "
+        f"({text.plural(len(released), 'model')}), the doubling time is {words}, against "
+        f"{_doubles(near['doubling_months'])} here{_pace(head, near)}."
+    )
+
+
+def _pace(head: Any, near: Any) -> str:
+    slow, fast = head["doubling_months"], near["doubling_months"]
+    if text.is_missing(slow) or text.is_missing(fast) or np.isinf(slow) or np.isinf(fast):
+        return ""
+    apart = head["lo"] > near["hi"] or head["hi"] < near["lo"]
+    pace = "slower" if slow > fast else "faster"
+    return f": a {pace} pace, and the intervals {'do not overlap' if apart else 'overlap'}"
+
+
+def replication(frame: pd.DataFrame) -> str:
+    """Return on how many rulers the paper's method covers the paper's figure."""
+    if frame.empty:
+        return ""
+    covering = int(frame["covers_paper"].fillna(False).astype(bool).sum())
+    return (
+        f"The 95 % interval of the paper's own method covers its {text.PAPER_MONTHS} months on {covering} of "
+        f"{text.plural(len(frame), 'ruler and benchmark set')}; that method is biased fast, so agreement "
+        "replicates the procedure, not the rate."
+    )
+
+
+def check_data(study: Study) -> str:
+    """Return the checks as indented JSON; long lists are cut with their length."""
+    return json.dumps(_short(study.trend.checks), indent=2, ensure_ascii=False, default=str)
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _short(entry) for name, entry in value.items()}
+    if isinstance(value, np.ndarray):
+        return _short(value.tolist())
+    if isinstance(value, (list, tuple)):
+        if len(value) > KEPT_ITEMS and not isinstance(value[0], Mapping):
+            return f"{len(value)} values, {text.number(np.nanmin(value))} to {text.number(np.nanmax(value))}"
+        return [_short(entry) for entry in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return text.number(value)
+    return value

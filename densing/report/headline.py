@@ -1,0 +1,120 @@
+"""The first screen of the report in plain words: the number, what it rests on, what to hold against it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from densing.plots import text
+from densing.report.checks import long_window, permutation, record_setter_bias
+
+if TYPE_CHECKING:
+    from densing.references import Reference
+    from densing.study import Study
+    from densing.trend import TrendResult
+
+
+@dataclass(frozen=True)
+class Headline:
+    """Title, lead sentence, key facts (term, value) and caveats, all as plain text."""
+
+    title: str
+    lead: str
+    facts: tuple[tuple[str, str], ...]
+    caveats: tuple[str, ...]
+
+
+def headline(study: Study) -> Headline:
+    """Put the study's headline in words; every caveat that the checks give comes with it."""
+    head = study.trend.headline
+    models, families = len(study.trend.data.model), len(set(study.trend.data.family))
+    facts = (
+        (
+            "Models and families",
+            f"{text.plural(models, 'model')}, {text.plural(families, 'family', 'families')}",
+        ),
+        ("Window", window(study.trend)),
+        ("Ruler", f"{text.clean(study.reference.title)}, on {benchmark(study.reference)}"),
+        ("Estimator", text.clean(head.get("label", head.get("method")))),
+    )
+    return Headline(title(head, level(study.trend)), lead(study), facts, caveats(study))
+
+
+def title(head: Any, level: float = 0.95) -> str:
+    """Return the headline itself.
+
+    Examples
+    --------
+    >>> title({"doubling_months": 3.1, "lo": 2.5, "hi": 4.1})
+    'Capability density doubles every 3.1 months (95 % interval 2.5 to 4.1)'
+    >>> title({"doubling_months": 8.0, "lo": 5.2, "hi": float("inf")})
+    'Capability density may double every 8.0 months, but the data do not exclude that it stands still'
+    """
+    value, lo, hi = head["doubling_months"], head["lo"], head["hi"]
+    if text.is_missing(value):
+        return "No doubling time could be estimated"
+    if np.isinf(value):
+        return "These data show no growth of capability density"
+    if text.is_missing(lo) or text.is_missing(hi):
+        return f"Capability density doubles every {text.months(value)} months (no interval available)"
+    if np.isinf(hi):
+        known = f"Capability density may double every {text.months(value)} months"
+        return f"{known}, but the data do not exclude that it stands still"
+    return f"Capability density doubles every {text.doubling(value, lo, hi, level)}"
+
+
+def lead(study: Study) -> str:
+    """Return the sentence that states what was measured on what."""
+    head, ruler = study.trend.headline, study.reference
+    rows, released = study.trend.data, pd.DatetimeIndex(study.trend.data.released)
+    first, last = (text.month(day) for day in (released.min(), released.max()))
+    families = text.plural(len(set(rows.family)), "family", "families")
+    doubling = text.doubling(head["doubling_months"], head["lo"], head["hi"], level(study.trend))
+    return (
+        "Density is effective parameters over actual parameters: how large a model of the reference family "
+        f"({text.clean(ruler.title)}) would have to be for the same score on {benchmark(ruler)}, over the "
+        f"model's own size. Estimated from {text.plural(len(rows.model), 'model')} of {families}, released "
+        f"{first} to {last}, its doubling time is {doubling}."
+    )
+
+
+def caveats(study: Study) -> tuple[str, ...]:
+    """Return what the reader must know before quoting the number."""
+    found = (
+        permutation(study.trend.checks),
+        long_window(study.long_trend, study.trend),
+        record_setter_bias(study.trend.checks),
+        text.clean(study.selection, 600),
+        text.clean(getattr(study.trend, "why", ""), 600),
+        f"Density is relative to the ruler and the benchmark set ({evaluators(study.reference)}): another "
+        "ruler gives other values; the multiverse below shows how far the doubling time moves with such "
+        "choices.",
+    )
+    return tuple(sentence for sentence in found if sentence and sentence != text.MISSING)
+
+
+def benchmark(ruler: Reference) -> str:
+    """Return which score the ruler reads."""
+    if ruler.benchmark != "mean":
+        return text.clean(ruler.benchmark)
+    names = ", ".join(text.clean(name, 40) for name in ruler.benchmarks)
+    return f"the mean of {names}" if names else "the mean score"
+
+
+def evaluators(ruler: Reference) -> str:
+    """Return whose scores the ruler rests on."""
+    return "evaluator not stated" if text.is_missing(ruler.evaluator) else f"scores by {text.clean(ruler.evaluator)}"
+
+
+def window(trend: TrendResult) -> str:
+    """Return the first and last release date of the rows."""
+    released = pd.DatetimeIndex(trend.data.released)
+    return f"{text.day(released.min())} to {text.day(released.max())}" if len(released) else "no dates"
+
+
+def level(trend: TrendResult) -> float:
+    """Return the confidence level of the intervals."""
+    return float(trend.options.get("level", 0.95))

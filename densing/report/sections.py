@@ -1,0 +1,170 @@
+"""The smaller tables and lists of the report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from densing.notes import Note
+from densing.plots import status, text
+from densing.report.tables import Field, ShownTable, column, ranged, shown
+
+if TYPE_CHECKING:
+    from densing.references import Reference
+    from densing.study import Study
+    from densing.trend import TrendResult
+
+_SPECIFICATION = ("reference", "benchmark", "evaluator", "window", "denominator", "method")
+_ORDER = ("error", "warning", "info")
+
+
+def estimates_table(trend: TrendResult) -> ShownTable:
+    """Return the estimators side by side, the headline marked."""
+    fields = (
+        Field("Estimator", lambda row: text.clean(row.get("label", row.get("method")))),
+        Field("Doubling, months", column("doubling_months", text.months), "doubling_months"),
+        Field("95 % interval", _months_interval, "lo"),
+        Field("Slope per day", column("slope_per_day", text.number), "slope_per_day"),
+        Field("Rows", column("n", _count), "n"),
+        Field("Families", column("clusters", _count), "clusters"),
+        Field("Dropped", column("dropped", _count), "dropped", hint="Censored rows the estimator cannot use"),
+        Field("Standard error", column("se_type")),
+    )
+    caption = "All estimators on the same rows; the marked one is the headline."
+    return shown("estimates-table", caption, trend.estimates, fields, mark="headline")
+
+
+def _months_interval(row: Any) -> str:
+    return text.short_interval(row.get("lo"), row.get("hi"))
+
+
+def _count(value: Any) -> str:
+    return text.MISSING if text.is_missing(value) else f"{float(value):.0f}"
+
+
+def ruler_table(ruler: Reference) -> ShownTable:
+    """Return the points of the reference family with the miss of the curve at each."""
+    points = ruler.points.copy()
+    x = {"params": points["params"].to_numpy(float)}
+    x |= {name: np.full(len(points), value) for name, value in ruler.given.items()}
+    points["fitted"] = np.asarray(ruler.fit.predict(x), dtype=float) if len(points) else np.nan
+    points["miss"] = points["score"] - points["fitted"]
+    three = _digits(3)
+    fields = (
+        Field("Model", column("model")),
+        Field("Size", column("params", text.size), "params"),
+        Field("Score", column("score", three), "score"),
+        Field("Curve", column("fitted", three), "fitted"),
+        Field("Miss", column("miss", _signed), "miss", hint="Score less curve"),
+        Field("Used", lambda row: "held out" if row.get("held_out") is True else "fitted"),
+    )
+    return shown("ruler-table", "Points of the ruler, and by how much the curve misses each.", points, fields)
+
+
+def _digits(digits: int) -> Any:
+    return lambda value: text.number(value, digits)
+
+
+def _signed(value: Any) -> str:
+    return text.MISSING if text.is_missing(value) else f"{float(value):+.3f}".replace("-", "−")
+
+
+def multiverse_table(multiverse: pd.DataFrame) -> ShownTable:
+    """Return every specification as a sortable table."""
+    fields = (
+        *(Field(name.capitalize(), column(name)) for name in _SPECIFICATION),
+        Field("Doubling, months", column("doubling_months", text.months), "doubling_months"),
+        Field("95 % interval", _months_interval, "lo"),
+        Field("Rows", column("n", _count), "n"),
+        Field("Permutation p", column("permutation_p", text.number), "permutation_p"),
+    )
+    caption = "One row per specification; the marked one is the headline."
+    return shown("multiverse-table", caption, multiverse, fields, mark="headline", sortable=True)
+
+
+def replication_table(replication: pd.DataFrame) -> ShownTable:
+    """Return the paper's own method by ruler and benchmark."""
+    fields = (
+        Field("Reference", column("reference")),
+        Field("Benchmark", column("benchmark")),
+        Field("Window", column("window")),
+        Field("Doubling, months", column("doubling_months", text.months), "doubling_months"),
+        Field("95 % interval", _months_interval, "lo"),
+        Field("Rows", column("n", _count), "n"),
+        Field(f"Covers {text.PAPER_MONTHS}", lambda row: "yes" if _true(row.get("covers_paper")) else "no"),
+    )
+    caption = (
+        "The paper's method (regression on record-setters, biased fast) on our rulers. The paper prints "
+        f"about {text.PAPER_MONTHS} months (arXiv 2412.04315) without an interval; its journal version "
+        f"{text.JOURNAL_MONTHS} months, {text.SECOND_HAND}."
+    )
+    return shown("replication-table", caption, replication, fields, sortable=True)
+
+
+def _true(value: Any) -> bool:
+    return not text.is_missing(value) and bool(value)
+
+
+def questions(frame: pd.DataFrame) -> tuple[tuple[str, str], ...]:
+    """Return the forecast's questions and answers.
+
+    Examples
+    --------
+    >>> ask = pd.DataFrame([{"score": 0.75, "params": 8e9, "date": pd.Timestamp("2025-01-10"),
+    ...                      "date_lo": pd.Timestamp("2024-10-01"), "date_hi": pd.NaT, "note": ""}])
+    >>> questions(ask)[0][1]
+    'About 2025-01-10: not before 2024-10-01, no latest date.'
+    """
+    return tuple((_question(row), _answer(row)) for row in frame.to_dict("records"))
+
+
+def _question(row: Any) -> str:
+    return f"When does a score of {text.number(row['score'])} fit in {text.size(row['params'])} parameters?"
+
+
+def _answer(row: Any) -> str:
+    note = "" if text.is_missing(row.get("note")) else f" ({text.clean(row['note'], 300).rstrip('.')})"
+    if text.is_missing(row["date"]):
+        early = "" if text.is_missing(row["date_lo"]) else f"; not before {text.day(row['date_lo'])}"
+        return f"No date can be given{early}{note}."
+    early = "no earliest date" if text.is_missing(row["date_lo"]) else f"not before {text.day(row['date_lo'])}"
+    late = "no latest date" if text.is_missing(row["date_hi"]) else f"at the latest {text.day(row['date_hi'])}"
+    return f"About {text.day(row['date'])}: {early}, {late}{note}."
+
+
+def skills_table(skills: pd.DataFrame) -> ShownTable:
+    """Return the densities per skill."""
+    fields = (
+        Field("Model", column("model")),
+        Field("Skill", column("skill")),
+        Field("Density", lambda row: status.bounded(row.get("density"), row.get("bound")), "density"),
+        Field("Interval", ranged("density", text.number), "density_lo"),
+        Field("Effective size", column("n_eff", text.size), "n_eff"),
+        Field("Status", lambda row: status.in_short(row.get("status"), row.get("bound"))),
+        Field("Benchmarks", column("benchmarks")),
+    )
+    return shown("skills-table", "Density of every model for each skill.", skills, fields, sortable=True)
+
+
+def provenance_table(provenance: pd.DataFrame) -> ShownTable:
+    """Return the sources with licence and attribution."""
+    fields = (
+        Field("Source", column("title"), link="url"),
+        Field("Id", column("id")),
+        Field("Licence", column("licence")),
+        Field("Attribution", column("attribution", lambda value: text.clean(value, 1000))),
+        Field("Rows", column("rows", _count), "rows"),
+    )
+    return shown("provenance-table", "Where the facts come from, and under which licence.", provenance, fields)
+
+
+def all_notes(study: Study) -> tuple[Note, ...]:
+    """Return the notes of the study and of its parts without repeats, the severest first."""
+    parts = (study, study.reference, study.density, study.trend, study.long_trend, study.apart)
+    notes: dict[tuple[str, str], Note] = {}
+    for part in parts:
+        for note in getattr(part, "notes", ()):
+            notes.setdefault((note.code, note.message), note)
+    return tuple(sorted(notes.values(), key=lambda note: _ORDER.index(note.severity)))

@@ -1,0 +1,148 @@
+"use strict";
+// Draws the figures, sorts and filters the tables. Without this script every number is still on the page.
+(() => {
+  const json = (id) => JSON.parse(document.getElementById(id).textContent);
+  const palette = json("palette");
+  const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
+  const canHover = window.matchMedia("(hover: hover)").matches;
+  const touch = window.matchMedia("(pointer: coarse)").matches;
+  const NARROW = 620;
+  let printing = false;
+
+  // Figures name their colours once, for a light page; on a dark one each is exchanged by equality.
+  const exchange = (value, colours) => {
+    if (typeof value === "string") return colours[value] || value;
+    if (Array.isArray(value)) return value.map((entry) => exchange(entry, colours));
+    if (value && typeof value === "object") {
+      return Object.fromEntries(Object.entries(value).map(([key, entry]) => [key, exchange(entry, colours)]));
+    }
+    return value;
+  };
+
+  const fit = (layout, data, width) => {
+    layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
+    if (touch) layout.dragmode = false; // a finger on a figure scrolls the page
+    if (width >= NARROW) return;
+    layout.margin = { l: 44, r: 10, t: 10, b: 46 };
+    layout.font.size = 12;
+    const entries = data.filter((trace) => trace.name && trace.showlegend !== false).length;
+    const inner = layout.height * 0.86;
+    layout.height = inner + entries * 19;
+    layout.legend = { ...layout.legend, font: { size: 12 }, y: -62 / (inner - 56), yanchor: "top" };
+    for (const [name, axis] of Object.entries(layout)) {
+      if (!/^[xy]axis/.test(name)) continue;
+      axis.tickfont = { size: 11 };
+      axis.title = { ...axis.title, font: { size: 12 }, standoff: 6 };
+    }
+  };
+
+  const widthOf = (holder) => (printing ? 680 : holder.clientWidth);
+
+  const draw = (holder) => {
+    const { data, layout } = json(`data-${holder.id}`);
+    const width = widthOf(holder);
+    if (!width) return Promise.resolve();
+    const dark = prefersDark.matches && !printing;
+    const colours = dark ? palette : {};
+    fit(layout, data, width);
+    layout.width = width;
+    layout.autosize = false;
+    holder.dataset.width = width;
+    holder.style.minHeight = `${layout.height}px`;
+    const config = {
+      displaylogo: false,
+      displayModeBar: touch || printing || !canHover ? false : "hover",
+      modeBarButtons: [["toImage", "resetScale2d"]],
+    };
+    return window.Plotly.react(holder, exchange(data, colours), exchange(layout, colours), config).then(() => {
+      holder.dataset.drawn = "true";
+    });
+  };
+
+  const holders = () => [...document.querySelectorAll(".plot")];
+  const drawAll = () => Promise.all(holders().map(draw));
+
+  // Sorting: numbers by value, text by locale, empty cells last in both directions.
+  const compare = (numeric) => (a, b) =>
+    numeric ? Number(a) - Number(b) : a.localeCompare(b, "en", { numeric: true });
+
+  const sort = (table, index, direction) => {
+    const header = table.tHead.rows[0].cells[index];
+    const numeric = header.dataset.type === "number";
+    const body = table.tBodies[0];
+    const key = (row) => row.cells[index].dataset.key || "";
+    const rows = [...body.rows];
+    const order = compare(numeric);
+    const full = rows.filter((row) => key(row) !== "").sort((a, b) => order(key(a), key(b)) * direction);
+    body.append(...full, ...rows.filter((row) => key(row) === ""));
+    for (const cell of table.tHead.rows[0].cells) cell.removeAttribute("aria-sort");
+    header.setAttribute("aria-sort", direction > 0 ? "ascending" : "descending");
+  };
+
+  const makeSortable = (table) => {
+    [...table.tHead.rows[0].cells].forEach((header, index) => {
+      const button = header.querySelector("button");
+      if (!button) return;
+      button.addEventListener("click", () => {
+        const now = header.getAttribute("aria-sort");
+        const first = header.dataset.type === "number" ? -1 : 1;
+        const direction = now === null ? first : now === "ascending" ? -1 : 1;
+        sort(table, index, direction);
+      });
+    });
+  };
+
+  const makeFilterable = (bar) => {
+    const table = document.getElementById(bar.dataset.table);
+    const words = bar.querySelector("input");
+    const choices = [...bar.querySelectorAll("select")];
+    const count = bar.querySelector("output");
+    const rows = [...table.tBodies[0].rows];
+    const texts = new Map(rows.map((row) => [row, row.textContent.toLowerCase()]));
+    const apply = () => {
+      const wanted = words.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
+      let kept = 0;
+      for (const row of rows) {
+        const chosen = choices.every((box) => !box.value || row.cells[box.dataset.column].textContent.trim() === box.value);
+        row.hidden = !(chosen && wanted.every((word) => texts.get(row).includes(word)));
+        if (!row.hidden) kept += 1;
+      }
+      count.textContent = `${kept} of ${rows.length} models`;
+    };
+    words.addEventListener("input", apply);
+    choices.forEach((box) => box.addEventListener("change", apply));
+    bar.hidden = false;
+    apply();
+  };
+
+  document.querySelectorAll("table.sortable").forEach(makeSortable);
+  document.querySelectorAll(".filters").forEach(makeFilterable);
+
+  // Redraw when the width of a figure changes, when the page turns dark, and around printing.
+  let waiting = 0;
+  const watcher = new ResizeObserver((entries) => {
+    const changed = entries.some((entry) => Number(entry.target.dataset.width) !== entry.target.clientWidth);
+    if (!changed || printing) return;
+    window.clearTimeout(waiting);
+    waiting = window.setTimeout(drawAll, 120);
+  });
+  prefersDark.addEventListener("change", drawAll);
+  const closed = [];
+  window.addEventListener("beforeprint", () => {
+    printing = true;
+    document.querySelectorAll("details:not([open])").forEach((part) => {
+      closed.push(part);
+      part.open = true;
+    });
+    drawAll();
+  });
+  window.addEventListener("afterprint", () => {
+    printing = false;
+    closed.splice(0).forEach((part) => { part.open = false; });
+    drawAll();
+  });
+  drawAll().then(() => {
+    holders().forEach((holder) => watcher.observe(holder));
+    document.documentElement.dataset.ready = "true";
+  });
+})();

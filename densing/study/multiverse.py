@@ -1,0 +1,184 @@
+"""The same question under every reasonable choice of ruler, benchmark, window, denominator and dates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from densing.catalog import Catalog, Selection
+from densing.density import DensityResult, catalog_densities
+from densing.errors import DensingError
+from densing.references import SKILLS, available_benchmarks, family_names, load_reference
+from densing.trend import Slope, TrendData
+from densing.trend.envelope import envelope
+from densing.trend.headline import fit_headline
+from densing.trend.permutation import permutation_test
+
+# The window of Fig. 1 of arXiv 2412.04315v2: Llama-1 to September 2024.
+PAPER_WINDOW = ("2023-02-24", "2024-09-30")
+PAPER_MONTHS = 3.3
+PERMUTATIONS = 199
+WINDOWS = {"paper": PAPER_WINDOW, "long": (PAPER_WINDOW[0], None)}
+# Non-embedding counts are known for a part of the models only: the choice is shown where it can be made.
+DENOMINATORS = ("total", "non_embedding")
+COLUMNS = [
+    "reference",
+    "benchmark",
+    "evaluator",
+    "window",
+    "denominator",
+    "dates",
+    "method",
+    "slope_per_day",
+    "doubling_months",
+    "lo",
+    "hi",
+    "n",
+    "families",
+    "permutation_p",
+    "headline",
+]
+Step = Callable[[str, float], object]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One combination of choices."""
+
+    reference: str
+    benchmark: str
+    window: str
+    denominator: str = "total"
+    dates: str = "sourced"
+
+
+def specs(catalog: Catalog) -> Iterator[Spec]:
+    """Yield the combinations: every shipped ruler and window; other denominators and dates for the means and MMLU."""
+    for reference in family_names():
+        for benchmark in available_benchmarks(reference):
+            measured = benchmark == "mean" or catalog.scores["benchmark"].eq(benchmark).any()
+            if benchmark in SKILLS or not measured:
+                continue
+            for window in WINDOWS:
+                yield Spec(reference, benchmark, window)
+                if benchmark in ("mean", "mmlu"):
+                    yield Spec(reference, benchmark, window, denominator="non_embedding")
+                    yield Spec(reference, benchmark, window, dates="all")
+
+
+def multiverse(
+    catalog: Catalog, headline: Spec | None = None, *, seed: int = 0, step: Step = lambda label, share: None
+) -> pd.DataFrame:
+    """Return the doubling time under every combination of choices.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Models and scores.
+    headline : Spec, optional
+        The combination that the headline uses, marked in the table.
+    seed : int
+        Seed of intervals and permutations.
+    step : callable
+        Called with a label and the share done.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns :data:`COLUMNS`; two rows (headline estimator, envelope) per combination that can be estimated. A window
+        that adds no model to the paper's is left out, so that no combination counts twice.
+    """
+    rows: list[dict[str, Any]] = []
+    every = list(specs(catalog))
+    densities: dict[tuple[str, str, str, str], DensityResult | None] = {}
+    for number, spec in enumerate(every):
+        step(f"{spec.reference} {spec.benchmark}", number / len(every))
+        key = (spec.reference, spec.benchmark, spec.denominator, spec.dates)
+        if key not in densities:
+            densities[key] = _density(catalog, spec, seed)
+        result = densities[key]
+        if result is not None and not (spec.window == "long" and _adds_nothing(result)):
+            rows.extend(_rows(spec, result, spec == headline, seed))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _density(catalog: Catalog, spec: Spec, seed: int) -> DensityResult | None:
+    selection = Selection(verified_only=spec.dates == "sourced")
+    try:
+        ruler = load_reference(spec.reference, spec.benchmark, catalog=catalog)
+        result = catalog_densities(catalog, ruler, selection=selection, denominator=spec.denominator, seed=seed)
+    except DensingError:
+        return None
+    if any(note.severity == "error" for note in ruler.notes):
+        return None
+    return result.subset((result.table["stratum"] == "headline").to_numpy())
+
+
+def _adds_nothing(result: DensityResult) -> bool:
+    return not (result.table["released"] > pd.Timestamp(PAPER_WINDOW[1])).any()
+
+
+def _rows(spec: Spec, result: DensityResult, headline: bool, seed: int) -> list[dict[str, Any]]:
+    data = TrendData.from_density(result).window(*WINDOWS[spec.window]).ordered()
+    try:
+        slope = fit_headline(data, seed=seed).slope
+        record = envelope(data)
+    except DensingError:
+        return []
+    shuffled = permutation_test(data, permutations=PERMUTATIONS, seed=seed)
+    found = [
+        (slope, shuffled["headline_family_blocks"]["p"], headline),
+        (record, shuffled["envelope"]["p"], False),
+    ]
+    shared = {
+        "reference": spec.reference,
+        "benchmark": spec.benchmark,
+        "evaluator": result.reference.evaluator,
+        "window": spec.window,
+        "denominator": spec.denominator,
+        "dates": spec.dates,
+    }
+    return [{**shared, **_slope_row(item, p), "headline": mark} for item, p, mark in found if item.estimable]
+
+
+def _slope_row(slope: Slope, p: float | None) -> dict[str, Any]:
+    low, high = slope.doubling_interval
+    return {
+        "method": slope.method,
+        "slope_per_day": slope.slope,
+        "doubling_months": slope.doubling_months,
+        "lo": low,
+        "hi": high,
+        "n": slope.n,
+        "families": slope.clusters,
+        "permutation_p": p,
+    }
+
+
+def replication(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the paper's estimator in its window, by ruler and benchmark, beside the paper's 3.3 months.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        A table of :func:`multiverse`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``reference, benchmark, evaluator, window, n, doubling_months, lo, hi, covers_paper, permutation_p``; ``n`` counts record-setters.
+
+    Notes
+    -----
+    Source: 3.3 months is arXiv 2412.04315v2's headline (A about 0.007 per day). Its models, scores and densities are not published, so
+    the procedure is replicated, not the figure's points.
+    """
+    usual = table["denominator"].eq("total") & table["dates"].eq("sourced")
+    here = table[usual & table["window"].eq("paper") & table["method"].eq("envelope")]
+    covers = (here["lo"] <= PAPER_MONTHS) & (here["hi"] >= PAPER_MONTHS)
+    kept = ["reference", "benchmark", "evaluator", "window", "n", "doubling_months", "lo", "hi"]
+    result = here[kept].assign(covers_paper=covers, permutation_p=here["permutation_p"])
+    return result.sort_values(["reference", "benchmark"], ignore_index=True)

@@ -1,0 +1,55 @@
+"""Where the figures come from: sources with licence and rows used, versions, hashes."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from importlib.metadata import PackageNotFoundError, version
+
+import pandas as pd
+
+import densing
+from densing.catalog import Catalog
+from densing.density import DensityResult
+from densing.references import Reference
+
+PACKAGES = ("numpy", "scipy", "pandas", "statsmodels", "plotly")
+
+
+def provenance(catalog: Catalog, results: list[DensityResult], references: list[Reference]) -> pd.DataFrame:
+    """Return the sources behind some results.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``id, title, url, licence, attribution, rows``; ``rows`` counts the dates, sizes and scores taken from each source.
+    """
+    counts: Counter[str] = Counter()
+    models: set[str] = set()
+    for result in results:
+        counts.update(source for cell in result.table["source"].dropna() for source in _ids(cell))
+        models.update(result.table["model"])
+    used = catalog.models[catalog.models["model"].isin(models)]
+    for column in ("released_source", "params_source"):
+        counts.update(source for cell in used[column].dropna() for source in _ids(cell))
+    for reference in references:
+        counts.update(reference.fit.meta.get("sources", []))
+    table = catalog.sources[catalog.sources["id"].isin(list(counts))]
+    rows = table["id"].map(counts).astype(int)
+    columns = ["id", "title", "url", "licence", "attribution"]
+    return table[columns].assign(rows=rows).sort_values("rows", ascending=False, ignore_index=True)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that produced the figures."""
+    found = {"densing": densing.__version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _ids(cell: object) -> list[str]:
+    return sorted({part.split("#")[0].strip() for part in str(cell).split(";") if part.strip()})

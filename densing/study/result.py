@@ -1,0 +1,90 @@
+"""Everything the main job found, in one frozen value that the report only arranges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from densing.density import DensityResult
+from densing.notes import Note
+from densing.references import Reference
+from densing.trend import TrendResult
+
+
+@dataclass(frozen=True)
+class Study:
+    """The main job's results.
+
+    Parameters
+    ----------
+    options : mapping
+        What was asked: reference, benchmark, since, until, denominator, guard, seed.
+    selection : str
+        Which models the headline uses, as a phrase.
+    reference : Reference
+        The headline's ruler.
+    density : DensityResult
+        The headline's models in its window.
+    trend : TrendResult
+        The headline's doubling time.
+    long_reference : Reference, optional
+        Ruler of the long window.
+    long_trend : TrendResult, optional
+        The same family over the longest window that a joined series of scores allows.
+    apart : DensityResult, optional
+        Models outside the selection, with the reason in ``stratum``.
+    skills : pandas.DataFrame
+        One density per model and skill.
+    multiverse : pandas.DataFrame
+        Every other reasonable choice of ruler, benchmark, window, denominator and dates.
+    replication : pandas.DataFrame
+        The paper's own estimator in its own window, by ruler and benchmark.
+    forecast : pandas.DataFrame
+        The frontier carried forward, as densities: ``date, mid, lo50, hi50, lo90, hi90``.
+    questions : pandas.DataFrame
+        When a score fits in a size: ``score, params, date, date_lo, date_hi, note``.
+    backtest : mapping
+        How earlier forecasts would have fared.
+    corollaries : pandas.DataFrame
+        What follows from the doubling time.
+    provenance : pandas.DataFrame
+        Sources with licence, attribution and number of rows used.
+    versions, hashes : mapping
+        What produced the figures, and from what.
+    notes : tuple of Note
+        What to keep in mind.
+    """
+
+    options: Mapping[str, Any]
+    selection: str
+    reference: Reference
+    density: DensityResult
+    trend: TrendResult
+    long_reference: Reference | None
+    long_trend: TrendResult | None
+    apart: DensityResult | None
+    skills: pd.DataFrame
+    multiverse: pd.DataFrame
+    replication: pd.DataFrame
+    forecast: pd.DataFrame
+    questions: pd.DataFrame
+    backtest: Mapping[str, Any]
+    corollaries: pd.DataFrame
+    provenance: pd.DataFrame
+    versions: Mapping[str, str]
+    hashes: Mapping[str, str]
+    notes: tuple[Note, ...] = ()
+
+    def _repr_html_(self) -> str:
+        return self.trend._repr_html_()
+
+    @property
+    def models(self) -> pd.DataFrame:
+        """The density table of all models: the headline's first, then those shown apart."""
+        parts = [self.density.table]
+        if self.apart is not None:
+            parts.append(self.apart.table)
+        return pd.concat(parts, ignore_index=True)

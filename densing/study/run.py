@@ -1,0 +1,225 @@
+"""The main job: catalogue, ruler, densities, doubling time, checks, forecast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from densing.catalog import Catalog, Selection, load_catalog
+from densing.density import DEFAULT_GUARD, DensityResult, catalog_densities, skill_densities
+from densing.errors import DensingError
+from densing.notes import Note
+from densing.references import Reference, available_benchmarks, load_reference
+from densing.study.multiverse import PAPER_WINDOW, Spec, multiverse, replication
+from densing.study.provenance import provenance, versions
+from densing.study.result import Study
+from densing.trend import TrendData, TrendResult, estimate_trend
+from densing.trend.backtest import backtest
+from densing.trend.corollaries import corollaries
+from densing.trend.forecast import forecast, when
+
+HORIZON_MONTHS = 18.0
+QUESTION_SIZES = (7e9, 3e9, 1e9)
+LONG_BENCHMARK = "mmlu"
+Step = Callable[[str, float], object]
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """What the main job is asked.
+
+    Parameters
+    ----------
+    reference, benchmark : str
+        The headline's ruler.
+    since, until : str, optional
+        Window of release dates; from Llama-1 to the newest scored model by default.
+    selection : Selection
+        Which models the headline uses.
+    denominator : str
+        total, active or non_embedding.
+    guard : float
+        See :func:`densing.density.estimate_density`.
+    tokens : float, optional
+        D0 of a two-step ruler.
+    seed : int
+        Seed of everything random.
+    """
+
+    reference: str = "qwen1.5"
+    benchmark: str = "mean"
+    since: str | None = PAPER_WINDOW[0]
+    until: str | None = None
+    selection: Selection = Selection()
+    denominator: str = "total"
+    guard: float = DEFAULT_GUARD
+    tokens: float | None = None
+    seed: int = 0
+
+
+def run_study(
+    catalog: Catalog | None = None, options: StudyOptions | None = None, *, step: Step = lambda label, share: None
+) -> Study:
+    """Do the main job on a catalogue.
+
+    Parameters
+    ----------
+    catalog : Catalog, optional
+        The embedded one by default.
+    options : StudyOptions, optional
+        Ruler, window, selection.
+    step : callable
+        Called with a label and the share done, for progress bars.
+
+    Returns
+    -------
+    Study
+
+    Raises
+    ------
+    DensingError
+        When the ruler does not exist or the window holds too few models for a trend.
+    """
+    catalog = catalog or load_catalog()
+    options = options or StudyOptions()
+    step("reference", 0.0)
+    ruler = load_reference(options.reference, options.benchmark, tokens=options.tokens, catalog=catalog)
+    everyone = _densities(catalog, ruler, options)
+    chosen = _in_window(everyone, options)
+    density, apart = everyone.subset(chosen), everyone.subset(~chosen)
+    step("trend", 0.05)
+    trend = estimate_trend(TrendData.from_density(density), seed=options.seed)
+    step("long window", 0.1)
+    long_ruler, long_density, long_trend = _long(catalog, options)
+    step("skills", 0.15)
+    skills = skill_densities(
+        catalog,
+        options.reference,
+        selection=options.selection,
+        denominator=options.denominator,
+        guard=options.guard,
+        seed=options.seed,
+    )
+    universe = multiverse(
+        catalog, _spec(options), seed=options.seed, step=lambda label, share: step(label, 0.2 + 0.75 * share)
+    )
+    step("forecast", 0.97)
+    results = [everyone, *([long_density] if long_density is not None else [])]
+    rulers = [ruler, *([long_ruler] if long_ruler is not None else [])]
+    return Study(
+        options=_plain(options),
+        selection=options.selection.describe(),
+        reference=ruler,
+        density=density,
+        trend=trend,
+        long_reference=long_ruler,
+        long_trend=long_trend,
+        apart=apart if len(apart) else None,
+        skills=skills,
+        multiverse=universe,
+        replication=replication(universe),
+        forecast=forecast(trend, HORIZON_MONTHS),
+        questions=_questions(trend, ruler),
+        backtest=_backtest(trend, options.seed),
+        corollaries=corollaries(trend),
+        provenance=provenance(catalog, results, rulers),
+        versions=versions(),
+        hashes={"catalog": catalog.digest, "reference": ruler.fit.data_hash},
+        notes=_unique((*density.notes, *trend.notes)),
+    )
+
+
+def _densities(catalog: Catalog, ruler: Reference, options: StudyOptions) -> DensityResult:
+    return catalog_densities(
+        catalog,
+        ruler,
+        selection=options.selection,
+        denominator=options.denominator,
+        guard=options.guard,
+        seed=options.seed,
+    )
+
+
+def _in_window(result: DensityResult, options: StudyOptions) -> np.ndarray:
+    released = result.table["released"]
+    keep = result.table["stratum"].eq("headline")
+    if options.since is not None:
+        keep &= released >= pd.Timestamp(options.since)
+    if options.until is not None:
+        keep &= released <= pd.Timestamp(options.until)
+    outside = result.table["stratum"].eq("headline") & ~keep
+    result.table.loc[outside, "stratum"] = "outside the window"
+    return keep.to_numpy(dtype=bool)
+
+
+def _long(
+    catalog: Catalog, options: StudyOptions
+) -> tuple[Reference | None, DensityResult | None, TrendResult | None]:
+    """The same family on the benchmark whose scores two harnesses join, to the newest model."""
+    try:
+        if LONG_BENCHMARK not in available_benchmarks(options.reference):
+            return None, None, None
+        ruler = load_reference(options.reference, LONG_BENCHMARK, tokens=options.tokens, catalog=catalog)
+        result = _densities(catalog, ruler, options)
+        chosen = result.table["stratum"].eq("headline") & (result.table["released"] >= pd.Timestamp(PAPER_WINDOW[0]))
+        kept = result.subset(chosen.to_numpy(dtype=bool))
+        return ruler, kept, estimate_trend(TrendData.from_density(kept), seed=options.seed)
+    except DensingError:
+        return None, None, None
+
+
+def _spec(options: StudyOptions) -> Spec:
+    """The multiverse's combination nearest to the headline."""
+    dates = "sourced" if options.selection.verified_only else "all"
+    return Spec(options.reference, options.benchmark, "paper", options.denominator, dates)
+
+
+def _questions(trend: TrendResult, ruler: Reference) -> pd.DataFrame:
+    """When what the reference family does at its largest size fits into ordinary sizes."""
+    largest = ruler.fit.domain["params"][1]
+    x = {"params": np.array([largest]), **{name: np.array([value]) for name, value in ruler.given.items()}}
+    score = math.floor(float(ruler.fit.predict(x)[0]) * 100) / 100
+    rows = []
+    for params in QUESTION_SIZES:
+        answer = when(trend, score, params, ruler)
+        rows.append(
+            {
+                "score": score,
+                "params": params,
+                "date": answer.date,
+                "date_lo": answer.lo,
+                "date_hi": answer.hi,
+                "note": answer.note,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _backtest(trend: TrendResult, seed: int) -> dict[str, Any]:
+    try:
+        found = backtest(trend.data, seed=seed)
+    except DensingError as error:
+        return {"n": 0, "why": str(error)}
+    return {
+        "n": found.n,
+        "level": found.level,
+        "coverage": found.coverage,
+        "median_error": found.median_error,
+        "frontier_share": found.frontier_share,
+        "cuts": found.table,
+    }
+
+
+def _plain(options: StudyOptions) -> dict[str, Any]:
+    plain = asdict(options)
+    plain["selection"] = options.selection.describe()
+    return plain
+
+
+def _unique(notes: tuple[Note, ...]) -> tuple[Note, ...]:
+    return tuple({(note.code, note.message): note for note in notes}.values())

@@ -1,0 +1,203 @@
+"""The synthetic tables of a study: estimators, multiverse, forecast, checks. Nothing here is measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+SLOPE = np.log(2) / (3.4 * 30.44)
+
+
+def estimates() -> pd.DataFrame:
+    """Return the estimators' table: ordinary, unbounded and not estimable rows."""
+    rows = [
+        (
+            "envelope",
+            "record-setters OLS (Xiao et al. replication; biased fast)",
+            3.0,
+            2.4,
+            4.2,
+            41,
+            9,
+            "classical",
+            3,
+        ),
+        ("running-max", "running maximum at every release", 4.1, 3.6, 4.9, 41, 9, "classical", 3),
+        ("ols-crv3", "all models, OLS", 3.7, 2.6, 6.3, 41, 9, "CRV3", 3),
+        ("quantile-0.9", "0.9 quantile", 3.2, 2.0, np.inf, 41, 9, "cluster bootstrap", 3),
+        ("tobit-crv3", "Tobit, censored rows kept", 3.5, 2.5, 5.9, 44, 9, "CRV3 jackknife", 0),
+        ("theil-sen", "Theil–Sen", np.inf, 4.4, np.inf, 41, 9, "rank", 3),
+        ("mixedlm", "mixed model", np.nan, np.nan, np.nan, 41, 9, "not estimable", 3),
+    ]
+    names = ["method", "label", "doubling_months", "lo", "hi", "n", "clusters", "se_type", "dropped"]
+    frame = pd.DataFrame(rows, columns=names)
+    for new, old in (("slope_per_day", "doubling_months"), ("slope_lo", "hi"), ("slope_hi", "lo")):
+        frame[new] = np.log(2) / (frame[old] * 30.44)
+    frame["headline"] = frame["method"] == "tobit-crv3"
+    return frame
+
+
+def multiverse(n: int = 60, seed: int = 1) -> pd.DataFrame:
+    """Return ``n`` specifications with unbounded and impossible ones among them."""
+    rng = np.random.default_rng(seed)
+    value = np.exp(rng.normal(1.4, 0.5, n))
+    frame = pd.DataFrame(
+        {
+            "reference": rng.choice(["qwen2.5", "llama", "pythia", "olmo-ladder"], n),
+            "benchmark": rng.choice(["mean", "mmlu", "gsm8k", "bbh"], n),
+            "evaluator": rng.choice(["model makers", "open leaderboard"], n),
+            "window": rng.choice(["2023-02 to 2024-09", "2023-02 to 2025-11"], n),
+            "denominator": rng.choice(["total", "non-embedding"], n),
+            "method": rng.choice(["envelope", "tobit-crv3", "ols-crv3"], n),
+            "doubling_months": value,
+            "lo": value / 1.5,
+            "hi": value * 1.8,
+            "n": rng.integers(12, 60, n),
+            "permutation_p": rng.uniform(0, 0.2, n),
+            "headline": np.arange(n) == 7,
+        }
+    )
+    frame.loc[3:8, "hi"] = np.inf
+    frame.loc[0, ["doubling_months", "hi"]] = np.inf
+    frame.loc[1, ["doubling_months", "lo", "hi"]] = np.nan
+    frame["slope_per_day"] = np.log(2) / (frame["doubling_months"] * 30.44)
+    return frame
+
+
+def forecast() -> pd.DataFrame:
+    """Return a fan of eighteen months, as density."""
+    dates = pd.date_range("2024-09-06", periods=19, freq="30D")
+    mid = 8.0 * np.exp(SLOPE * 30 * np.arange(19))
+    grow = 1 + 0.06 * np.arange(19)
+    inner, outer = 1.3 * grow, 1.9 * grow
+    return pd.DataFrame(
+        {
+            "date": dates,
+            "mid": mid,
+            "lo50": mid / inner,
+            "hi50": mid * inner,
+            "lo90": mid / outer,
+            "hi90": mid * outer,
+        }
+    )
+
+
+def skills(table: pd.DataFrame) -> pd.DataFrame:
+    """Return densities per skill for every model."""
+    rng = np.random.default_rng(5)
+    rows = [
+        {
+            "model": row.model, "skill": skill, "benchmarks": "mmlu, bbh", "n_eff": row.n_eff,
+            "density": row.density * factor, "density_lo": row.density * factor / 1.4,
+            "density_hi": row.density * factor * 1.4,
+            "status": "ok" if rng.uniform() < 0.85 else "extrapolated",
+        }
+        for row in table.itertuples()
+        for skill, factor in (("knowledge", 0.7), ("reasoning", 1.1), ("maths", 1.6), ("code", 1.3))
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def replication() -> pd.DataFrame:
+    """Return the paper's method by ruler."""
+    names = ["reference", "benchmark", "window", "n", "doubling_months", "lo", "hi", "covers_paper"]
+    rows = [
+        ("qwen2.5", "mean", "2023-02 to 2024-09", 41, 3.0, 2.4, 4.2, True),
+        ("llama", "mmlu", "2023-02 to 2024-09", 38, 2.2, 1.8, 2.9, False),
+        ("pythia", "mean", "2023-02 to 2024-09", 12, 5.0, 2.9, np.inf, True),
+    ]
+    return pd.DataFrame(rows, columns=names)
+
+
+def questions() -> pd.DataFrame:
+    """Return forecast answers, one of them unbounded and one never."""
+    stamp = pd.Timestamp
+    return pd.DataFrame(
+        {
+            "score": [0.75, 0.85, 0.99],
+            "params": [8e9, 3e9, 1e9],
+            "date": [stamp("2025-01-10"), stamp("2026-05-01"), pd.NaT],
+            "date_lo": [stamp("2024-10-01"), stamp("2025-08-01"), pd.NaT],
+            "date_hi": [stamp("2025-06-01"), pd.NaT, pd.NaT],
+            "note": ["", "upper end unbounded", "above the ruler's ceiling"],
+        }
+    )
+
+
+def provenance() -> pd.DataFrame:
+    """Return sources, with one address that must not become a link."""
+    return pd.DataFrame(
+        {
+            "id": ["obs", "evil"],
+            "title": ["A table of scores", HOSTILE],
+            "url": ["https://example.org/scores", "javascript:alert(2)"],
+            "licence": ["MIT", "CC BY 4.0"],
+            "attribution": ["Copyright the authors", "Someone & others"],
+            "rows": [120, 3],
+        }
+    )
+
+
+def checks() -> dict[str, Any]:
+    """Return the checks of the headline trend, JSON-ready, with the keys of ``estimate_trend``."""
+    rng = np.random.default_rng(11)
+    verdict = {"slope": 0.0066, "null_median_slope": 0.0002, "null_median_doubling_months": None}
+    envelope = {"slope": 0.0076, "null_median_slope": 0.0042, "null_median_doubling_months": 5.4}
+    return {
+        "permutation": {
+            "permutations": 999,
+            "envelope": {"p": 0.031, **envelope},
+            "headline": {"p": 0.001, **verdict},
+            "headline_family_blocks": {"p": 0.004, **verdict},
+        },
+        "leave_one_family_out": {
+            "families": [
+                {"family": f"family-{i}", "n": 5, "slope_per_day": 0.0065, "doubling_months": 3.5 + float(v)}
+                for i, v in enumerate(rng.normal(0, 0.3, 8))
+            ]
+            + [{"family": HOSTILE, "n": 1, "slope_per_day": -0.0001, "doubling_months": None}],
+            "doubling_min": 3.0,
+            "doubling_max": None,
+            "most_influential": HOSTILE,
+        },
+        "breakpoint": {
+            "stated": {
+                "date": "2022-11-30",
+                "n_before": 0,
+                "p": None,
+                "reason": "no observed model before the date",
+            },
+            "searched": {
+                "date": "2023-11-02",
+                "p": 0.4,
+                "reason": None,
+                "slope_before": 0.008,
+                "slope_after": 0.005,
+            },
+            "paper": {"before": 0.0048, "after": 0.0073, "source": "arXiv 2412.04315"},
+        },
+        "variance_shares": {"models": 0.84, "reference_law": 0.16, "score_noise": None},
+        "families": {
+            "observed": 41,
+            "clusters": 9,
+        },
+        "record_setter_bias": {
+            "n": 41,
+            "no_trend": {
+                "median_slope": 0.005,
+                "median_doubling_months": 4.5,
+                "share_at_least_observed": 0.31,
+            },
+            "with_trend": {"true_doubling_months": 3.5, "median_doubling_months": 2.9},
+        },
+        "diagnostics": {
+            "n": 41,
+            "reset_p": 0.2,
+            "breusch_pagan_p": 0.01,
+            "ljung_box_p": None,
+            "durbin_watson": 1.9,
+        },
+    }
