@@ -147,10 +147,10 @@ def test_ceiling_at_its_bound_is_noted():
 def test_irreducible_loss_at_zero_is_noted():
     size = np.geomspace(1e8, 1e11, 12)
     loss = 12 * size**-0.08 * np.exp(-0.01 * (np.log(size) - 21) ** 2)  # bends downwards: wants E below 0
-    fit = fit_law("power-offset", {"params": size}, loss, bootstrap=0)
+    fit = fit_law("power-offset", {"params": size}, loss, loss="log", bootstrap=0)
     assert fit.params["E"] == 0.0
     assert fit.status == "bound_hit"
-    pure = fit_law("power", {"params": size}, loss, bootstrap=0)
+    pure = fit_law("power", {"params": size}, loss, loss="log", bootstrap=0)
     assert_allclose(fit.theta[1:], pure.theta, rtol=1e-6)
 
 

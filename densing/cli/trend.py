@@ -85,24 +85,10 @@ def _question(text: str) -> tuple[float, float]:
 def _answer(result: Any, ruler: Any, score: float, params: float) -> dict[str, Any]:
     from densing.trend.forecast import when as arrival
 
-    found = arrival(result, score, params, ruler)
-    return {
-        "score": score,
-        "params": params,
-        "date": found.date,
-        "lo": found.lo,
-        "hi": found.hi,
-        "level": found.level,
-        "density": found.density,
-        "note": found.note,
-    }
+    return {"score": score, "params": params, **arrival(result, score, params, ruler).to_dict()}
 
 
 def _sentence(answer: dict[str, Any]) -> str:
-    import pandas as pd
-
-    date, low, high = (
-        "never" if pd.isna(answer[key]) else str(pd.Timestamp(answer[key]).date()) for key in ("date", "lo", "hi")
-    )
+    date, low, high = (answer[key] or "never" for key in ("date", "date_lo", "date_hi"))
     note = f"; {answer['note']}" if answer["note"] else ""
     return f"Score {answer['score']:g} in {answer['params']:.3g} parameters: {date} ({low} to {high}, 90 %){note}"

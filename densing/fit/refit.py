@@ -9,13 +9,13 @@ import numpy as np
 
 from densing.errors import FitError
 from densing.fit.losses import Array, Loss
-from densing.fit.solve import Mask, Problem, Solution, minimise
+from densing.fit.solve import TOLERANCE, Mask, Problem, Solution, minimise
 from densing.fit.start import starts
 from densing.laws.base import Law
 
 KEEP = 4
-BOOTSTRAP_TOLERANCE = 1e-11
-LAD_DELTA = 1e-6  # of the median residual: below it Huber's optimum is that of absolute deviations to 1e-6
+BOOTSTRAP_TOLERANCE, ROUGH = 1e-11, 1e-9
+LAD_DELTA = 1e-5  # of the median residual; smaller only costs time, the objective agrees with LAD's to 1e-6
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,11 @@ class Fitter:
         scale = {name: float(np.exp(np.log(x[name]).mean())) for name in law.log_inputs}
         return cls(Problem(law, {name: x[name] / scale.get(name, 1.0) for name in law.inputs}, loss), scale)
 
+    @property
+    def robust(self) -> bool:
+        """Whether the loss has kinks."""
+        return self.problem.loss.absolute or bool(np.isfinite(self.problem.loss.delta))
+
     def natural(self, theta: Array) -> Array:
         """Return parameters for inputs in their own units."""
         return self.problem.law.rescale(theta, self.scale)
@@ -53,29 +58,36 @@ class Fitter:
     def point(self, target: Array, weights: Array) -> Solution:
         """Return the best fit (scaled parameters, one row).
 
-        Least squares from the best grid points comes first; its optima and the grid points themselves then
+        Least squares from the best grid points comes first; its distinct optima and the best grid point then
         start the robust loss.
         """
         first = starts(self.problem, target, weights, KEEP)
         smooth = replace(self.problem, loss=replace(self.problem.loss, delta=np.inf))
-        found = minimise(smooth, target, weights, first)
+        found = minimise(smooth, target, weights, first, ROUGH if self.robust else TOLERANCE)
         if not np.isfinite(found.objective).any():
-            raise FitError(f"law {self.problem.law.name}: no start point gives a finite loss; check the table's units")
-        begin = np.concatenate([found.theta, first])
-        for stage in self.stages(found.theta[np.argmin(found.objective)], target):
-            found = minimise(stage, target, weights, begin)
-            begin = found.theta
+            law = self.problem.law.name
+            raise FitError(f"law {law}: no start point gives a finite loss; check the table's units")
+        if self.robust:
+            begin = np.concatenate([_distinct(found), first[:1]])
+            found = self.descend(found.theta[np.argmin(found.objective)], target, weights, begin, TOLERANCE)
         best = int(np.argmin(found.objective))
         return Solution(*(part[best : best + 1] for part in vars(found).values()))
+
+    def descend(self, theta: Array, target: Array, weights: Array, start: Array, tolerance: float) -> Solution:
+        """Return where each start ends, going through the stages that suit the residuals at ``theta (p,)``."""
+        *early, last = self.stages(theta, target[0] if target.ndim == 2 else target)
+        for stage in early:
+            start = minimise(stage, target, weights, start, ROUGH).theta
+        return minimise(last, target, weights, start, tolerance)
 
     def stages(self, theta: Array, target: Array) -> list[Problem]:
         """Return the problems to solve in turn, the last one with the loss that was asked for.
 
         A Huber loss with a delta far below the residuals has kinks everywhere: delta comes down tenfold at a
-        time. LAD is the limit, Huber's loss with a delta of 1e-6 of the residuals.
+        time. LAD is the limit, Huber's loss with a delta of 1e-5 of the residuals.
         """
         loss = self.problem.loss
-        if not (loss.absolute or np.isfinite(loss.delta)):
+        if not self.robust:
             return [self.problem]
         size = np.abs(loss.residual(self.problem.law.predict(theta, self.problem.x), target))
         scale = float(np.median(size)) or float(size.max())
@@ -90,9 +102,8 @@ class Fitter:
         A row that does not converge from there starts again from its own grid.
         """
         start = np.broadcast_to(theta, (rows, theta.size))
-        for problem in self.stages(theta, target[0] if target.ndim == 2 else target):
-            found = minimise(problem, target, weights, start, tolerance=BOOTSTRAP_TOLERANCE)
-            start = found.theta
+        problem = self.stages(theta, target[0] if target.ndim == 2 else target)[-1]
+        found = self.descend(theta, target, weights, start, BOOTSTRAP_TOLERANCE)
         result, converged = found.theta.copy(), found.converged.copy()
         size = target.shape[-1]
         targets, cases = np.broadcast_to(target, (rows, size)), np.broadcast_to(weights, (rows, size))
@@ -102,3 +113,12 @@ class Fitter:
             if again.objective[best] <= found.objective[row]:
                 result[row], converged[row] = again.theta[best], again.converged[best]
         return result, converged
+
+
+def _distinct(found: Solution) -> Array:
+    """Return the end points with different objectives: several starts mostly end in one optimum."""
+    order = np.argsort(found.objective, kind="stable")
+    value = found.objective[order]
+    fresh = np.ones(len(order), dtype=bool)
+    fresh[1:] = ~(np.diff(value) <= 1e-9 * value[1:])
+    return found.theta[order[fresh & (np.isfinite(value) | (np.arange(len(order)) == 0))]]

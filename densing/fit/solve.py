@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from densing.laws.base import Law
 Mask = NDArray[np.bool_]
 CHUNK = 2**17  # numbers in one Jacobian block: keeps it in cache; 2**15 and 2**20 took twice as long
 LAMBDA_START, LAMBDA_MIN, LAMBDA_STALL = 1e-4, 1e-12, 1e11
-STALL_TOLERANCE = 1e-7
+TOLERANCE, STALL_TOLERANCE = 1e-14, 1e-7
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,12 @@ class Problem:
     x: Mapping[str, Array]
     loss: Loss
 
-    @property
+    @cached_property
     def in_log(self) -> Mask:
         """Which parameters move in their logarithm."""
         return np.array([parameter.log for parameter in self.law.space])
 
-    @property
+    @cached_property
     def bounds(self) -> tuple[Array, Array]:
         """Low and high bounds in the solver's coordinates."""
         low = np.array([parameter.low for parameter in self.law.space])
@@ -65,8 +66,15 @@ class Problem:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(self.in_log, np.log(low), low), np.where(self.in_log, np.log(high), high)
 
+    @cached_property
+    def any_log(self) -> bool:
+        """Whether any parameter does."""
+        return bool(self.in_log.any())
+
     def to_theta(self, phi: Array) -> Array:
         """Return natural parameters from solver coordinates."""
+        if not self.any_log:
+            return phi
         theta = phi.copy()
         theta[..., self.in_log] = np.exp(phi[..., self.in_log])
         return theta
@@ -86,7 +94,7 @@ class Problem:
             residual = self.loss.residual(prediction, target)
             if self.loss.space == "log":
                 rows = np.divide(rows, prediction[..., None, :], out=rows)
-            if self.in_log.any():
+            if self.any_log:
                 rows[..., self.in_log, :] *= theta[..., self.in_log, None]
             psi = np.clip(residual, -delta, delta)
             value = np.sum(weights * psi * (residual - 0.5 * psi), axis=-1)
@@ -104,7 +112,7 @@ def minimise(
     target: Array,
     weights: Array,
     start: Array,
-    tolerance: float = 1e-14,
+    tolerance: float = TOLERANCE,
     max_iter: int = 300,
 ) -> Solution:
     """Minimise the loss for every row at once.
@@ -169,7 +177,10 @@ def _descend(
         small = (promised >= 0) & (promised <= tolerance * value[alive] + floor[alive])
         done = small & (damping[alive] <= 1e-2)
         stalled = damping[alive] > LAMBDA_STALL
-        converged[alive] = done | (stalled & _flat(problem, phi, gradient, curvature, value, alive))
+        converged[alive] = done
+        if stalled.any():
+            stuck = alive[stalled]
+            converged[stuck] |= _flat(problem, phi, gradient, curvature, value, stuck)
         damping[alive] = _adapt(damping[alive], gain, promised)
         alive = alive[~(done | stalled)]
     return phi, value, converged

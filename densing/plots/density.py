@@ -182,10 +182,10 @@ def _add_line(fig: go.Figure, trend: TrendResult) -> None:
     shared = {"x": dates, "mode": "lines", "line": edge, "hoverinfo": "skip", "legendgroup": "line"}
     fig.add_scatter(**shared, y=line["hi"], showlegend=False)
     fig.add_scatter(**shared, y=line["lo"], showlegend=False, fill="tonexty", fillcolor=style.BAND)
-    headline = text.figure_text(trend.headline.get("label", trend.headline.get("method")))
+    method = text.figure_text(trend.headline.get("method"), 40)
     fig.add_scatter(
         x=dates, y=line["mid"], mode="lines", legendgroup="line", hoverinfo="skip",
-        line={"color": style.INK, "width": 2.5}, name=f"headline line: {headline}",
+        line={"color": style.INK, "width": 2.5}, name=f"headline line ({method})",
     )  # fmt: skip
 
 

@@ -105,6 +105,17 @@ def build_all(catalog: Catalog, folder: Path, names: tuple[str, ...] = ()) -> It
             yield name, benchmark, path
 
 
+def stale_fits(catalog: Catalog) -> list[str]:
+    """Return the shipped rulers whose data are no longer those of the catalogue, as ``family/benchmark``."""
+    stale = []
+    for name in family_names():
+        for benchmark in available_benchmarks(name):
+            fresh = build_reference(catalog, name, benchmark, draws=0)
+            if fresh.fit.data_hash != load_reference(name, benchmark).fit.data_hash:
+                stale.append(f"{name}/{benchmark}")
+    return stale
+
+
 @lru_cache(maxsize=64)
 def _shipped(path: Path) -> Reference:
     return from_fit(read_fit(path))

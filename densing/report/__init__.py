@@ -1,5 +1,6 @@
-"""One self-contained HTML file from a study."""
+"""One self-contained HTML file from a study, and the replication page."""
 
 from densing.report.build import build_report
+from densing.report.replication import build_replication
 
-__all__ = ["build_report"]
+__all__ = ["build_replication", "build_report"]

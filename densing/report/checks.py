@@ -46,7 +46,7 @@ def permutation(checks: Mapping[str, Any]) -> str:
     Examples
     --------
     >>> permutation({"permutation": {"headline": {"p": 0.2}}})
-    'With release dates shuffled ..., as steep a slope appears with p = 0.20 (headline). So these data ...'
+    'With release dates shuffled ..., as steep a slope appears with p = 0.20 (headline). So the order ...'
     """
     rows = permutations(checks)
     if not rows:
@@ -63,8 +63,8 @@ def permutation(checks: Mapping[str, Any]) -> str:
 
 
 SIGNIFICANT = 0.05
-CHANCE_UNLIKELY = " That some trend exists is credible; its pace is what the interval says."
-CHANCE_POSSIBLE = " So these data alone do not rule out that there is no trend."
+CHANCE_UNLIKELY = " The order of release alone seldom gives such a slope."
+CHANCE_POSSIBLE = " So the order of release could give such a slope by chance."
 
 
 def _and(parts: list[str]) -> str:

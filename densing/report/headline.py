@@ -51,7 +51,7 @@ def title(head: Any, level: float = 0.95) -> str:
     >>> title({"doubling_months": 3.1, "lo": 2.5, "hi": 4.1})
     'Capability density doubles every 3.1 months (95 % interval 2.5 to 4.1)'
     >>> title({"doubling_months": 8.0, "lo": 5.2, "hi": float("inf")})
-    'Capability density may double every 8.0 months, but the data do not exclude that it stands still'
+    'Capability density may double every 8.0 months (95 % interval: at least 5.2 months, upper end unbounded)'
     """
     value, lo, hi = head["doubling_months"], head["lo"], head["hi"]
     if text.is_missing(value):
@@ -60,10 +60,8 @@ def title(head: Any, level: float = 0.95) -> str:
         return "These data show no growth of capability density"
     if text.is_missing(lo) or text.is_missing(hi):
         return f"Capability density doubles every {text.months(value)} months (no interval available)"
-    if np.isinf(hi):
-        known = f"Capability density may double every {text.months(value)} months"
-        return f"{known}, but the data do not exclude that it stands still"
-    return f"Capability density doubles every {text.doubling(value, lo, hi, level)}"
+    verb = "may double" if np.isinf(hi) else "doubles"
+    return f"Capability density {verb} every {text.doubling(value, lo, hi, level)}"
 
 
 def lead(study: Study) -> str:
@@ -78,7 +76,11 @@ def lead(study: Study) -> str:
         f"({text.clean(ruler.title)}) would have to be for the same score on {benchmark(ruler)}, over the "
         f"model's own size. Estimated from {text.plural(len(rows.model), 'model')} of {families}, released "
         f"{first} to {last}, its doubling time is {doubling}."
+        f"{STANDSTILL if np.isinf(head['hi']) else ''}"
     )
+
+
+STANDSTILL = " With these data it cannot be excluded that density stands still."
 
 
 def caveats(study: Study) -> tuple[str, ...]:

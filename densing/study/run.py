@@ -187,16 +187,8 @@ def _questions(trend: TrendResult, ruler: Reference) -> pd.DataFrame:
     rows = []
     for params in QUESTION_SIZES:
         answer = when(trend, score, params, ruler)
-        rows.append(
-            {
-                "score": score,
-                "params": params,
-                "date": answer.date,
-                "date_lo": answer.lo,
-                "date_hi": answer.hi,
-                "note": answer.note,
-            }
-        )
+        found = {"date": answer.date, "date_lo": answer.lo, "date_hi": answer.hi, "note": answer.note}
+        rows.append({"score": score, "params": params, **found})
     return pd.DataFrame(rows)
 
 

@@ -43,7 +43,7 @@ class Headline:
     line : array, shape (2,)
         ln(density) at ``centre`` and slope per day.
     sigma : float
-        Residual standard deviation of ln(density).
+        Residual standard deviation of ln(density), corrected for the two coefficients.
     leave_out : array, shape (G, 2)
         The line without each family; NaN rows where nothing is left to fit.
     sampling, law : array, shape (2, 2)
@@ -120,7 +120,13 @@ def fit_headline(
     kept, picks = _draw_lines(line, sampling, law_lines, inflation, draws, seed)
     rows = law_rows[picks] if len(law_rows) else picks
     shares = _shares(data, centre, float(sampling[1, 1]), float(law[1, 1]), len(law_lines) > 1)
-    return Headline(slope, centre, line, float(sigmas[0]), leave_out, sampling, law, critical, shares, kept, rows)
+    sigma = float(sigmas[0]) * _sigma_correction(int(data.observed.sum()))
+    return Headline(slope, centre, line, sigma, leave_out, sampling, law, critical, shares, kept, rows)
+
+
+def _sigma_correction(seen: int) -> float:
+    """Undo the shrinkage of a maximum-likelihood deviation by the two coefficients of the line."""
+    return float(np.sqrt(seen / (seen - 2)))
 
 
 def tobit_lines(

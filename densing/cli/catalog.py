@@ -1,0 +1,144 @@
+"""``densing catalog``: who the models are, what they scored, and where each figure comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from densing.cli import options as o
+
+app = typer.Typer(no_args_is_help=True, help="Models and published scores, a source on every row.")
+MODEL_COLUMNS = ["model", "family", "released", "params_total_b", "kind", "architecture", "stratum"]
+SCORE_COLUMNS = ["benchmark", "score", "metric", "shots", "evaluator", "series", "source", "flags"]
+
+
+@app.command("list")
+def list_models(
+    what: Annotated[str, typer.Argument(help="models, benchmarks, evaluators, sources, series or disagreement.")] = "models",
+    family: Annotated[str | None, typer.Option("--family", help="Models of one family.")] = None,
+    catalog: o.CatalogFiles = None,
+    include: o.Include = None,
+    out: o.Out = None,
+    json: o.JsonFlag = False,
+) -> None:
+    """List models (with the reason when one is outside the headline), benchmarks, evaluators or sources.
+
+    Example: densing catalog list --family Qwen2.5
+    """
+    from densing.catalog import disagreement, load_catalog, series_list, strata
+    from densing.cli.output import emit_json, emit_table, save, show_notes
+    from densing.cli.selecting import selection_of
+    from densing.errors import UnknownNameError
+
+    merged = load_catalog(*(catalog or []))
+    labels = strata(merged, selection_of(include))
+    tables = {
+        "models": lambda: merged.models.merge(labels[["model", "stratum"]], on="model"),
+        "benchmarks": lambda: merged.benchmarks,
+        "evaluators": lambda: merged.evaluators,
+        "sources": lambda: merged.sources,
+        "series": lambda: series_list(merged),
+        "disagreement": lambda: disagreement(merged),
+    }
+    if what not in tables:
+        raise UnknownNameError("table", what, tables)
+    table = tables[what]()
+    if family is not None:
+        known = merged.models["family"].dropna().unique()
+        if family not in known:
+            raise UnknownNameError("family", family, map(str, known))
+        table = table[table["family"] == family] if "family" in table.columns else table
+    save(table, table, out)
+    if json:
+        emit_json(table)
+    else:
+        emit_table(table[MODEL_COLUMNS] if what == "models" else table, f"{len(table)} {what}")
+        show_notes(merged.notes)
+
+
+@app.command("show")
+def show_model(
+    model: Annotated[str, typer.Argument(help="Canonical name.")],
+    catalog: o.CatalogFiles = None,
+    json: o.JsonFlag = False,
+) -> None:
+    """Show one model: facts with their sources, and every published score kept for it.
+
+    Example: densing catalog show Llama-3-8B
+    """
+    from densing.catalog import load_catalog, strata
+    from densing.cli.output import emit_json, emit_table
+    from densing.errors import UnknownNameError
+
+    merged = load_catalog(*(catalog or []))
+    found = merged.models[merged.models["model"] == model]
+    if found.empty:
+        raise UnknownNameError("model", model, merged.models["model"])
+    scores = merged.scores[merged.scores["model"] == model].sort_values(["benchmark", "evaluator"])
+    labels = strata(merged).set_index("model").loc[model]
+    facts: dict[str, Any] = {**found.iloc[0].to_dict(), **labels.to_dict()}
+    if json:
+        emit_json({"model": facts, "scores": scores})
+        return
+    import pandas as pd
+
+    filled = {key: value for key, value in facts.items() if not (value is None or pd.isna(value))}
+    emit_table(pd.DataFrame({"field": list(filled), "value": [str(v) for v in filled.values()]}), model)
+    emit_table(scores[SCORE_COLUMNS], f"{len(scores)} scores")
+
+
+@app.command("validate")
+def validate(
+    path: Annotated[Path | None, typer.Argument(help="Your CSV or folder; the embedded catalog when left out.")] = None,
+    json: o.JsonFlag = False,
+) -> None:
+    """Check a table against the declared columns, ranges and the embedded catalog; exit code 1 when it is refused.
+
+    Example: densing catalog validate my_models.csv
+    """
+    from densing.catalog import load_catalog, validate_catalog
+    from densing.cli.output import emit_json, say, show_notes
+
+    notes = list(load_catalog().notes) if path is None else validate_catalog(path)
+    bad = any(note.severity == "error" for note in notes)
+    if json:
+        emit_json({"valid": not bad, "notes": notes})
+    else:
+        show_notes(notes)
+        say("refused" if bad else "valid")
+    if bad:
+        raise typer.Exit(1)
+
+
+@app.command("add")
+def add(
+    path: Annotated[Path, typer.Argument(help="Your CSV (or folder), made when missing.")],
+    fields: Annotated[list[str], typer.Argument(help="column=value, e.g. model=Mine-7B params_b=7.2 released=2025-03-01.")],
+    json: o.JsonFlag = False,
+) -> None:
+    """Add a model or a score to your own table, checked before anything is written.
+
+    A row with benchmark and score is a score; anything else is a model.
+
+    Example: densing catalog add mine model=Mine-7B params_b=7.2 released=2025-03-01
+    """
+    from densing.catalog import add_model, add_score
+    from densing.cli.output import emit_json, say, show_notes
+
+    pairs = dict(_pair(field) for field in fields)
+    adder = add_score if "score" in pairs else add_model
+    notes = adder(path, **pairs)
+    if json:
+        emit_json({"path": str(path), "row": pairs, "notes": notes})
+    else:
+        show_notes(notes)
+        say(f"added to {path}")
+
+
+def _pair(field: str) -> tuple[str, str]:
+    name, sign, value = field.partition("=")
+    if not sign or not name.strip():
+        raise typer.BadParameter(f"{field!r} is not column=value", param_hint="FIELDS")
+    return name.strip(), value.strip()

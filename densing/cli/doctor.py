@@ -1,0 +1,83 @@
+"""``densing doctor``: is this installation whole, and are the shipped fits those of the shipped catalog?"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from densing.cli import options as o
+
+
+def doctor(
+    refit: Annotated[bool, typer.Option("--refit", help="Also refit the shipped rulers and compare (about a minute).")] = False,
+    json: o.JsonFlag = False,
+) -> None:
+    """Check versions, catalog, shipped fits and writable folders; exit code 3 when something is wrong.
+
+    Example: densing doctor --json
+    """
+    from densing.cli.output import emit_json, finish, progress, say, show_notes
+    from densing.study.provenance import versions
+
+    with progress(quiet=json) as step:
+        found: dict[str, Any] = {"versions": versions()}
+        notes = []
+        for number, check in enumerate((_catalog, _fits, *((_refit,) if refit else ()))):
+            step(check.__name__.strip("_"), number / 3)
+            facts, more = check()
+            found |= facts
+            notes += more
+    if json:
+        emit_json({**found, "healthy": not notes, "notes": notes})
+    else:
+        for key, value in found.items():
+            say(f"{key}: {', '.join(f'{k} {v}' for k, v in value.items())}")
+        show_notes(notes)
+        say("healthy" if not notes else "trouble, see above")
+    finish(notes)
+
+
+def _catalog() -> tuple[dict[str, Any], list[Any]]:
+    from densing.catalog import load_catalog
+    from densing.errors import DensingError
+    from densing.notes import Note
+
+    try:
+        catalog = load_catalog()
+    except DensingError as error:
+        return {}, [Note("catalog-broken", "error", f"{error}; reinstall densing")]
+    facts = {"models": len(catalog.models), "scores": len(catalog.scores), "digest": catalog.digest[:12]}
+    return {"catalog": facts}, list(catalog.notes)
+
+
+def _fits() -> tuple[dict[str, Any], list[Any]]:
+    from densing.errors import DensingError, UnavailableError
+    from densing.notes import Note
+    from densing.references import available_benchmarks, family_names, load_reference
+
+    counted: dict[str, int] = {}
+    notes = []
+    for name in family_names():
+        for benchmark in available_benchmarks(name):
+            try:
+                load_reference(name, benchmark)
+                counted[name] = counted.get(name, 0) + 1
+            except UnavailableError:
+                continue
+            except DensingError as error:
+                notes.append(Note("fit-broken", "error", f"{error}; run `densing refs build {name}`"))
+    return {"reference_fits": counted}, notes
+
+
+def _refit() -> tuple[dict[str, Any], list[Any]]:
+    from densing.catalog import load_catalog
+    from densing.notes import Note
+    from densing.references import stale_fits
+
+    stale = stale_fits(load_catalog())
+    notes = [
+        Note("fit-stale", "error", f"{item} was fitted on other data than the catalog's; run `densing refs build`")
+        for item in stale
+    ]
+    return {"refitted": {"stale": len(stale)}}, notes

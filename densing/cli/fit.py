@@ -1,0 +1,61 @@
+"""``densing fit``: a scaling law to a user's own table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from densing.cli import options as o
+
+
+def fit(
+    table: Annotated[Path, typer.Argument(help="CSV with the law's inputs and output, e.g. params,tokens,loss.")],
+    law: Annotated[str, typer.Option("--law", help="power, power-offset, chinchilla, chinchilla-e0, densing-loss, sigmoid, "
+                                     "sigmoid-fixed, logistic, two-step or broken.")] = "chinchilla",
+    loss: Annotated[str | None, typer.Option("--loss", help="huber, log, raw, lad ...; huber for losses, raw for scores.")] = None,
+    delta: Annotated[float, typer.Option("--delta", help="Turning point of the Huber loss, on log residuals.")] = 1e-3,
+    bootstrap: Annotated[int, typer.Option("--bootstrap", min=0, help="Refits behind the intervals.")] = 1000,
+    scheme: Annotated[str, typer.Option("--scheme", help="case, residual, cluster or parametric.")] = "case",
+    cluster: Annotated[str | None, typer.Option("--cluster", help="Column that groups rows, for --scheme cluster.")] = None,
+    floor: Annotated[float | None, typer.Option("--floor", help="Fixed floor of a score law (chance).")] = None,
+    ceiling: Annotated[float | None, typer.Option("--ceiling", help="Fixed ceiling of a score law.")] = None,
+    level: Annotated[float, typer.Option("--level", min=0.5, max=0.999, help="Level of the intervals.")] = 0.95,
+    rollout: Annotated[float | None, typer.Option("--rollout", help="Fit rows with params below this count, predict the rest.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Print the fit's full identity and diagnostics.")] = False,
+    seed: o.Seed = 0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the fit as JSON, usable as --reference.")] = None,
+    json: o.JsonFlag = False,
+) -> None:
+    """Fit a scaling law with a robust loss and bootstrap intervals.
+
+    A two-step fit of params,tokens,loss,score makes a reference of your own: `densing density --reference ruler.json`.
+
+    Example: densing fit runs.csv --law chinchilla --loss huber --delta 1e-3 --bootstrap 1000 --json
+    """
+    from densing.cli import fitting
+    from densing.cli.output import emit_json, emit_table, finish, say, show_notes
+    from densing.tables import write_text
+
+    options = {"floor": floor, "ceiling": ceiling}
+    asked = {"loss": loss, "delta": delta, "bootstrap": bootstrap, "scheme": scheme, "seed": seed}
+    rows, chosen = fitting.read_rows(table, law, options, cluster)
+    result = fitting.fit_rows(rows, chosen, cluster, asked)
+    extra: dict[str, Any] = fitting.explain(result) if explain else {}
+    if rollout is not None:
+        extra["rollout"] = fitting.rollout_table(rows, chosen, rollout, asked)
+    if out is not None:
+        write_text(out, result.to_json() + "\n")
+        say(f"wrote {out}")
+    if json:
+        emit_json({**fitting.payload(result, level), **extra})
+    else:
+        say(result.summary())
+        for title, value in extra.items():
+            if hasattr(value, "columns"):
+                emit_table(value, title)
+            else:
+                say(f"{title}: {value}")
+        show_notes(())
+    finish(result.notes)

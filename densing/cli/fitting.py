@@ -1,0 +1,94 @@
+"""What ``densing fit`` needs besides the fit: reading the table against the law, and laying out the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from densing.errors import InputError
+from densing.fit import LawFit, fit_law
+from densing.fit.diagnostics import bounds_table, conditioning, influence, rollout, sensitivity
+from densing.laws import Law, get_law
+from densing.laws.two_step import TwoStep
+from densing.tables import Column, Table, read_table
+
+_COLUMNS = {
+    "params": Column("params", "number", "number of parameters, a count", required=True, low=1.0, high=1e15,
+                     remedy="params is a count: write 7e9 for 7 billion"),
+    "tokens": Column("tokens", "number", "training tokens, a count", required=True, low=1.0, high=1e18,
+                     remedy="tokens is a count: write 1e12 for one trillion"),
+    "loss": Column("loss", "number", "loss, nats per token or bits per byte", required=True, low=1e-9, high=1e3,
+                   remedy="a loss is positive; check the column"),
+    "score": Column("score", "number", "share of the full score, 0 to 1", required=True, low=0.0, high=1.0,
+                    remedy="write 0.45 for 45 %"),
+}  # fmt: skip
+
+
+def read_rows(path: Path, law: str, options: dict[str, float | None], cluster: str | None) -> tuple[pd.DataFrame, Law]:
+    """Read a table with the columns that a law needs.
+
+    Raises
+    ------
+    InputError
+        When a column is missing or a cell out of range.
+    """
+    chosen = get_law(law, **{key: value for key, value in options.items() if value is not None})
+    needed = [*chosen.inputs, *(["loss"] if isinstance(chosen, TwoStep) else []), chosen.output]
+    columns = tuple(_COLUMNS[name] for name in dict.fromkeys(needed))
+    extra = (Column(cluster, "text", "group of the row", required=True),) if cluster else ()
+    return read_table(path, Table(f"runs for law {law}", (*columns, *extra))), chosen
+
+
+def fit_rows(rows: pd.DataFrame, law: Law, cluster: str | None, asked: dict[str, Any]) -> LawFit:
+    """Fit the law to the rows, with the asked loss and bootstrap."""
+    names = [*law.inputs, *(["loss"] if isinstance(law, TwoStep) else [])]
+    x = {name: rows[name].to_numpy(dtype=float) for name in names}
+    groups = rows[cluster].to_numpy() if cluster else None
+    return fit_law(law, x, rows[law.output].to_numpy(dtype=float), clusters=groups, **asked)
+
+
+def payload(result: LawFit, level: float) -> dict[str, Any]:
+    """Return the fit as plain data: parameters, objective, intervals, and its identity."""
+    intervals = result.intervals(level)
+    return {
+        "law": result.law.name,
+        "equation": result.law.equation,
+        "source": result.law.source,
+        "n": len(result.y),
+        "params": result.params,
+        "objective": result.objective,
+        "intervals": {row.param: [row.lo, row.hi] for row in intervals.itertuples()},
+        "level": level,
+        "status": result.status,
+        "options": result.options,
+        "domain": result.domain,
+        "data_hash": result.data_hash,
+        "notes": list(result.notes),
+    }
+
+
+def explain(result: LawFit) -> dict[str, Any]:
+    """Return the checklist of a scaling-law fit, filled in, with its diagnostics."""
+    found: dict[str, Any] = {
+        "hypothesis": result.law.equation,
+        "fitted_range": dict(result.domain),
+        "objective_and_optimiser": {"batched Levenberg-Marquardt, summed loss": dict(result.options)},
+    }
+    if not isinstance(result.law, TwoStep):
+        found |= {
+            "condition_number": conditioning(result),
+            "distance_to_bounds": bounds_table(result),
+            "influence": influence(result),
+            "sensitivity_to_loss": sensitivity(result),
+        }
+    return found
+
+
+def rollout_table(rows: pd.DataFrame, law: Law, cutoff: float, asked: dict[str, Any]) -> pd.DataFrame:
+    """Fit the small models, predict the large ones, and return the misses."""
+    if isinstance(law, TwoStep):
+        raise InputError("--rollout: fit the two steps one at a time (chinchilla, then sigmoid) to roll them out")
+    x = {name: rows[name].to_numpy(dtype=float) for name in law.inputs}
+    return rollout(law, x, rows[law.output].to_numpy(dtype=float), cutoff=cutoff, **asked)

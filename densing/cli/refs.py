@@ -1,0 +1,134 @@
+"""``densing refs``: the rulers that are shipped, what they rest on, and refitting them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from densing.cli import options as o
+
+app = typer.Typer(no_args_is_help=True, help="Reference families: the rulers that turn scores into parameters.")
+
+
+@app.command("list")
+def list_refs(json: o.JsonFlag = False, out: o.Out = None) -> None:
+    """List the reference families and the benchmarks each is fitted on.
+
+    Example: densing refs list
+    """
+    import pandas as pd
+
+    from densing.cli.output import emit_json, emit_table, save
+    from densing.references import available_benchmarks, family_names, get_family
+
+    families = [get_family(name) for name in family_names()]
+    rows = [
+        {
+            "reference": family.name,
+            "kind": family.kind,
+            "title": family.title,
+            "benchmarks": available_benchmarks(family.name),
+            "about": family.about,
+        }
+        for family in families
+    ]
+    table = pd.DataFrame(rows)
+    flat = table.assign(benchmarks=[", ".join(names) or "none published" for names in table["benchmarks"]])
+    save(flat, table, out)
+    if json:
+        emit_json(table)
+    else:
+        emit_table(flat[["reference", "kind", "title", "benchmarks"]], "Reference families")
+
+
+@app.command("show")
+def show_ref(
+    reference: Annotated[str, typer.Argument(help="Family name, or a fit written by `densing fit --out`.")],
+    benchmark: o.Benchmark = "mean",
+    diagnostics: Annotated[bool, typer.Option("--diagnostics", help="Bounds, conditioning, influence of each point.")] = False,
+    json: o.JsonFlag = False,
+) -> None:
+    """Show a ruler: law, parameters with intervals, its points and, for the ladder, the held-out misses.
+
+    Example: densing refs show olmo-ladder --benchmark hellaswag
+    """
+    from densing.cli.output import emit_json, emit_table, say, show_notes
+    from densing.references import get_family, load_reference
+
+    ruler = load_reference(reference, benchmark)
+    misses = _misses(ruler)
+    extra = _diagnostics(ruler) if diagnostics else {}
+    payload = {
+        **ruler.describe(),
+        "about": "" if reference.endswith(".json") else get_family(reference).about,
+        "source": ruler.fit.law.source,
+        "intervals": ruler.fit.intervals(),
+        "points": ruler.points,
+        "status": ruler.fit.status,
+        "objective": ruler.fit.objective,
+        "options": ruler.fit.options,
+        "licence": ruler.fit.meta.get("licence"),
+        "misses": misses,
+        "diagnostics": extra,
+        "notes": list(ruler.notes),
+    }
+    if json:
+        emit_json(payload)
+        return
+    say(f"{ruler.title}\n{payload['about']}")
+    say(f"{ruler.fit.law.equation}\nmeasured by {ruler.evaluator or 'the family itself'}: {', '.join(ruler.benchmarks)}")
+    emit_table(ruler.fit.intervals(), "Parameters, 95 % intervals")
+    emit_table(ruler.points, "Points")
+    if misses is not None:
+        emit_table(misses, "Held-out models: our prediction beside the authors' own")
+    for title, table in extra.items():
+        emit_table(table, title)
+    show_notes(ruler.notes)
+
+
+@app.command("build")
+def build(
+    names: Annotated[list[str] | None, typer.Argument(help="Families to refit; all when left out.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the JSON fits.")] = Path("reference_fits"),
+    json: o.JsonFlag = False,
+) -> None:
+    """Refit the shipped rulers from the embedded catalog and ladder table.
+
+    Example: densing refs build qwen1.5 --out /tmp/fits
+    """
+    from densing.catalog import load_catalog
+    from densing.cli.output import emit_json, progress, say
+    from densing.references import build_all
+
+    written = []
+    with progress(quiet=json) as step:
+        for number, (name, benchmark, path) in enumerate(build_all(load_catalog(), out, tuple(names or ()))):
+            step(f"{name} {benchmark}", min(number / 50, 1.0))
+            written.append({"reference": name, "benchmark": benchmark, "path": str(path)})
+    if json:
+        emit_json(written)
+    else:
+        say(f"wrote {len(written)} fits below {out}")
+
+
+def _misses(ruler: Any) -> Any:
+    from densing.references import ladder_misses
+
+    if ruler.name != "olmo-ladder":
+        return None
+    return ladder_misses(ruler.fit, ruler.benchmarks)
+
+
+def _diagnostics(ruler: Any) -> dict[str, Any]:
+    import pandas as pd
+
+    from densing.errors import DensingError
+    from densing.fit.diagnostics import bounds_table, conditioning, influence
+
+    try:
+        condition = pd.DataFrame({"condition_number": [conditioning(ruler.fit)]})
+        return {"bounds": bounds_table(ruler.fit), "influence": influence(ruler.fit), "conditioning": condition}
+    except DensingError as error:
+        return {"diagnostics": pd.DataFrame({"not available": [str(error)]})}

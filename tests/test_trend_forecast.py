@@ -1,0 +1,169 @@
+"""Forecasts against algebra, back-tests against known worlds, corollaries against published figures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import norm
+
+from densing.errors import DomainError, FitError
+from densing.trend import estimate_trend
+from densing.trend.backtest import backtest
+from densing.trend.corollaries import corollaries, factor_per_year, parameter_halving, with_hardware
+from densing.trend.forecast import date_for, forecast, frontier_offset, when
+from densing.trend.simulate import Scenario, simulate
+
+TREND = estimate_trend(simulate(Scenario(n=60, families=20, law_sd=0.05, law_draws=120), 5), permutations=19)
+FLAT = estimate_trend(simulate(Scenario(doubling_months=np.inf), 0), permutations=19)
+
+
+class PowerLaw:
+    """A ruler with score = (N / scale)^0.25, inverted exactly: N = scale * score^4."""
+
+    def invert(self, theta: np.ndarray, y: float, **given: float) -> tuple[np.ndarray, np.ndarray]:
+        size = np.asarray(theta)[..., 0] * y**4
+        return size, np.full(np.shape(size), "ok" if y > 0 else "below_floor")
+
+
+def ruler(draws: int = 120, spread: float = 0.0) -> Any:
+    scale = 1e11 * np.exp(spread * np.random.default_rng(0).standard_normal((draws, 1)))
+    fit = SimpleNamespace(law=PowerLaw(), theta=np.array([1e11]), draws=scale, domain={"params": (1e8, 7e10)})
+    return SimpleNamespace(fit=fit, given={})
+
+
+def test_frontier_is_the_line_lifted_to_the_ninth_decile() -> None:
+    fan = forecast(TREND, 6, start="2024-06-01")
+    line = TREND.predict(fan["date"])["mid"]
+    np.testing.assert_allclose(np.log(fan["mid"]), line + norm.ppf(0.9) * TREND.fit.sigma)
+    ordered = fan[["lo90", "lo50", "mid", "hi50", "hi90"]].to_numpy()
+    assert (np.diff(ordered, axis=1) > 0).all()
+    assert fan["date"].is_monotonic_increasing and len(fan) == 7
+
+
+def test_date_for_inverts_the_forecast() -> None:
+    fan = forecast(TREND, 12)
+    for row in fan.itertuples():
+        found = date_for(TREND, row.mid)
+        assert abs((found.date - row.date).days) <= 1
+        assert found.lo < found.date < found.hi
+
+
+def test_date_interval_is_the_share_of_lines_that_crossed() -> None:
+    found = date_for(TREND, 1000.0, level=0.9)
+    lines = TREND.fit.lines
+    ahead = (found.hi - pd.Timestamp("2023-02-24")).days - TREND.fit.centre
+    crossed = np.mean(lines[:, 0] + lines[:, 1] * ahead + frontier_offset(TREND) >= np.log(1000.0))
+    assert crossed == pytest.approx(0.95, abs=0.01)
+
+
+def test_a_flat_trend_has_no_latest_date() -> None:
+    found = date_for(FLAT, 1e3)
+    assert pd.isna(found.hi)
+    assert "no latest date" in found.note or "does not get there" in found.note
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_when_is_the_date_of_the_needed_density() -> None:
+    found = when(TREND, 0.7, 1e9, ruler())
+    assert found.density == pytest.approx(1e11 * 0.7**4 / 1e9)
+    assert found.date == date_for(TREND, found.density).date
+    halved = when(TREND, 0.7, 0.5e9, ruler())
+    months = (halved.date - found.date).days / 30.44
+    assert months == pytest.approx(TREND.headline["doubling_months"], abs=0.05)
+
+
+def test_law_draws_are_paired_and_widen_the_date() -> None:
+    sure, unsure = when(TREND, 0.7, 1e9, ruler()), when(TREND, 0.7, 1e9, ruler(spread=0.5))
+    assert unsure.hi - unsure.lo > sure.hi - sure.lo
+    # When the ruler's error in the needed size also sits in the line, it cancels instead of adding.
+    rows = TREND.fit.law_rows
+    shift = ruler(spread=0.5)
+    shared = np.log(shift.fit.draws[rows, 0] / 1e11)
+    lifted = TREND.fit.lines + np.column_stack([shared, np.zeros_like(shared)])
+    paired = replace(TREND, fit=replace(TREND.fit, lines=lifted))
+    cancelled = when(paired, 0.7, 1e9, shift)
+    assert abs((cancelled.hi - sure.hi).days) <= 1 and abs((cancelled.lo - sure.lo).days) <= 1
+
+
+def test_scores_off_the_ruler_are_said_to_be_so() -> None:
+    assert "any size does" in when(TREND, 0.0, 1e9, ruler()).note
+    assert "extrapolated" in when(TREND, 0.1, 1e9, ruler()).note
+    assert when(TREND, 0.7, 1e9, ruler()).note == "the frontier is already there"
+    assert when(TREND, 0.7, 1e7, ruler()).note == ""
+
+
+@pytest.mark.parametrize(("score", "params"), [(45.0, 1e9), (-0.1, 1e9), (0.5, 0.0), (np.nan, 1e9)])
+def test_impossible_questions_are_refused(score: float, params: float) -> None:
+    with pytest.raises(DomainError):
+        when(TREND, score, params, ruler())
+
+
+def test_impossible_densities_are_refused() -> None:
+    with pytest.raises(DomainError, match="above zero"):
+        date_for(TREND, 0.0)
+
+
+def test_backtest_bands_hold_their_share_when_models_are_independent() -> None:
+    """Without family shocks 90 % bands hold 90 % of held-out models, and 0.9 lie below the frontier.
+
+    The frontier is a best guess, so its share nears 0.9 only once the line is known well: cuts after 100 models.
+    """
+    scenario = Scenario(n=220, families=220, family_sd=0.0, residual_sd=0.8, ceilings=None, spread_months=0.0)
+    cuts = pd.concat([backtest(simulate(scenario, seed), seed=seed).table for seed in range(12)])
+    late = cuts[cuts["n_train"] >= 100]
+    assert np.average(cuts["coverage"], weights=cuts["n_test"]) == pytest.approx(0.9, abs=0.025)
+    assert np.average(late["frontier_share"], weights=late["n_test"]) == pytest.approx(0.9, abs=0.025)
+    assert late["median_error"].mean() == pytest.approx(0.0, abs=0.1)
+
+
+def test_backtest_only_looks_back() -> None:
+    data = simulate(Scenario(n=60, families=20), 5)
+    found = backtest(data, 6.0).table
+    late = data.days > (found["cut"].iloc[0] - pd.Timestamp("2023-02-24")).days + 6 * 30.44 + 1
+    changed = data.replace(log_density=np.where(late, data.log_density + 5, data.log_density))
+    pd.testing.assert_series_equal(found.iloc[0], backtest(changed, 6.0).table.iloc[0])
+
+
+def test_backtest_without_a_cut_says_so() -> None:
+    with pytest.raises(FitError, match="no cut"):
+        backtest(simulate(Scenario(n=10, families=5, ceilings=None), 0))
+
+
+@pytest.mark.parametrize(("days", "combined"), [(95.0, 84.5), (99.0, 87.7), (106.5, 93.5)])
+def test_density_and_hardware_combine_as_derived_from_the_paper(days: float, combined: float) -> None:
+    """densing-law.md 1.11: 1/T = 1/Td + 1/(2.1 years); the paper's 88 days belongs to 99."""
+    assert with_hardware(days / 30.44) * 30.44 == pytest.approx(combined, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("slope", "factor"), [(0.007, 12.9), (0.0073, 14.4), (0.0066, 11.1), (0.0065, 10.7), (0.0048, 5.8)]
+)
+def test_growth_per_year_of_the_published_slopes(slope: float, factor: float) -> None:
+    """densing-law.md 1.6, second row of its consistency table."""
+    assert factor_per_year(np.log(2) / slope / 30.44) == pytest.approx(factor, abs=0.06)
+
+
+def test_parameters_of_equal_performance_after_127_days() -> None:
+    """densing-law.md 1.11: MiniCPM-1 after Mistral-7B; the law at .0073 per day predicts 39.6 %."""
+    left = parameter_halving(7e9, 127 / 30.44, np.log(2) / 0.0073 / 30.44)
+    assert left / 7e9 == pytest.approx(0.396, abs=5e-4)
+
+
+def test_corollaries_carry_the_interval_and_its_open_end() -> None:
+    table = corollaries(TREND)
+    assert ((table["lo"] <= table["value"]) & (table["value"] <= table["hi"])).all()
+    flat = corollaries(FLAT).set_index("unit")
+    assert flat.loc["times per year", "lo"] == 1.0
+    assert flat.loc["months", "hi"] == pytest.approx(2.1 * 365.25 / 30.44)
+
+
+@pytest.mark.parametrize("months", [0.0, -1.0, np.nan])
+def test_no_corollary_of_an_impossible_doubling_time(months: float) -> None:
+    with pytest.raises(DomainError):
+        factor_per_year(months)
