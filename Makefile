@@ -24,8 +24,22 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-coverage: $(STAMP)  ## the coverage simulations at full budget (about an hour on one core)
+coverage: $(STAMP)  ## the coverage simulations at full budget
 	DENSING_COVERAGE_BUDGET=full $(BIN)/python -m pytest -m slow -n auto
+
+bench: $(STAMP)  ## fit and bootstrap beside other packages, in one process
+	$(BIN)/python -m pip install --quiet -e ".[bench]"
+	$(BIN)/python benchmarks/fit.py
+
+refs: $(STAMP)  ## refit what reference_fits/ ships
+	$(BIN)/densing refs build --out reference_fits
+
+docs: $(STAMP)  ## regenerate the replication page
+	$(BIN)/densing report --out docs/replication.md
+
+# Quick tests on every other supported interpreter that is installed, the oldest with the oldest pandas promised.
+matrix: $(STAMP)
+	$(BIN)/python tests/matrix.py
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,4 +48,4 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .matrix .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,7 +13,9 @@ import pandas as pd
 from report_frames import (
     HOSTILE,
     SLOPE,
+    backtest,
     checks,
+    corollaries,
     estimates,
     forecast,
     multiverse,
@@ -152,11 +154,12 @@ def study() -> Any:
     slower = estimates().assign(doubling_months=6.4, lo=4.9, hi=9.0)
     return SimpleNamespace(
         options={"reference": "qwen2.5", "benchmark": "mean", "level": 0.95},
-        selection="Dense, general base models trained from scratch with a sourced release date.",
+        selection="dense, general, from-scratch base models with a sourced release date",
         reference=reference(), density=main, apart=apart, skills=skills(main.table),
         trend=FakeTrend(main.table, estimates(), checks(), SLOPE),
         long_trend=FakeTrend(later.table, slower, {}, SLOPE / 2),
         multiverse=multiverse(), replication=replication(), forecast=forecast(), questions=questions(),
+        backtest=backtest(), corollaries=corollaries(), long_reference=reference(),
         provenance=provenance(), versions={"densing": "0.1.0", "python": "3.11"},
         hashes={"catalog": "ab" * 32},
         notes=(

@@ -7,6 +7,7 @@ misses [0.93, 0.97], so it catches a broken interval and does not cry wolf.
 
 from __future__ import annotations
 
+import logging
 import os
 
 import pandas as pd
@@ -18,6 +19,8 @@ FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
 REPS = 4000 if FULL else 800
 LOW, HIGH = 0.93, 0.97
 
+LOG = logging.getLogger(__name__)  # --log-cli-level=INFO prints the record of a run
+
 pytestmark = pytest.mark.slow
 
 
@@ -28,7 +31,7 @@ def measured(scenario: str, method: str) -> pd.Series:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_headline_interval_covers_the_truth(scenario: str) -> None:
     row = measured(scenario, "tobit-crv3")
-    print(scenario, row.to_dict())  # noqa: T201 - shown by pytest -rP, the record of a full run
+    LOG.info("%s: %s", scenario, row.round(4).to_dict())
     assert row["reps"] == REPS
     if FULL:
         assert LOW <= row["coverage"] <= HIGH

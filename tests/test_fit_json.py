@@ -103,6 +103,10 @@ MESSAGES = [
     (["data", "y"], None, r"\$\.data\.y: None is not a list of numbers"),
     (["meta"], [], r"\$\.meta: \[\] is not an object"),
     (["objective"], None, r"\$\.objective"),
+    (["theta", 0], -1.0, r"\$\.theta: c outside \[0, 0\.75\]"),
+    (["options", "loss"], [], r"\$\.options\.loss: \[\] is not one of huber"),
+    (["options", "delta"], [None], r"\$\.options\.delta"),
+    (["options", "seed"], 1.5, r"\$\.options\.seed: 1\.5 is not a whole number"),
 ]
 
 
@@ -119,8 +123,8 @@ def test_damage_is_located(path, value, message):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "null", "[]", "3", "{", "[" * 100_000, '{"a": NaN}', '{"schema": "densing-lawfit", "version": Infinity}', "\x00", b"\xff", 7],
-)  # fmt: skip
+    ["", "null", "[]", "3", "{", "[" * 100_000, '{"a": NaN}', '{"version": Infinity}', "\x00", b"\xff", 7],
+)
 def test_what_is_not_a_fit_is_refused(text):
     with pytest.raises(ArtefactError):
         LawFit.from_json(text)

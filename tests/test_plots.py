@@ -167,6 +167,22 @@ def test_multiverse_is_sorted_and_marks_the_headline(study: Any) -> None:
     assert len(matrix) == 6 and all(len(trace.x) == len(rows) for trace in matrix)
 
 
+def test_every_specification_has_a_mark_on_the_line_of_its_choice(study: Any) -> None:
+    figure = plots.plot_multiverse(study.multiverse)
+    rows, lines = specifications(study.multiverse), list(figure.layout.yaxis2.ticktext)
+    matrix = [trace for trace in figure.data if trace.yaxis == "y2"]
+    for column, trace in zip(
+        ("reference", "benchmark", "evaluator", "window", "denominator", "method"), matrix, strict=True
+    ):
+        assert [lines[int(y)] for y in trace.y] == rows[column].tolist()
+
+
+def test_shuffled_slopes_are_drawn_as_a_range(study: Any) -> None:
+    figure = plots.plot_permutation(study.trend.checks)
+    null = study.trend.checks["permutation"]["envelope"]["null_slopes"]
+    assert list(named(figure, "90 %").x) == pytest.approx(list(np.quantile(null, [0.05, 0.95])))
+
+
 def test_a_multiverse_of_one_choice_has_no_matrix(study: Any) -> None:
     figure = plots.plot_multiverse(study.multiverse.iloc[[10]])
     assert not [trace for trace in figure.data if trace.yaxis == "y2"]

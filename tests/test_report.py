@@ -20,12 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.errors import InputError
+from densing.notes import Note
 from densing.plots import text
 from densing.report import build_report
 from densing.report.build import SECTIONS, render
 from densing.report.checks import check_sentences, permutation
 from densing.report.headline import headline
 from densing.report.safe import safe_url, script_json
+from densing.report.sections import all_notes
 from densing.report.tables import sort_key
 
 VOID = {"meta", "link", "input", "br", "img"}
@@ -139,7 +141,7 @@ def test_headline_comes_with_its_caveats(study: Any) -> None:
     assert first.title == "Capability density doubles every 3.5 months (95 % interval 2.5 to 5.9)"
     assert "44 models of 9 families, released February 2023 to August 2024" in first.lead
     words = " ".join(first.caveats)
-    for wanted in ("shuffled", "long window", "Record-setters", "Dense, general", "relative to the ruler"):
+    for wanted in ("shuffled", "long window", "Record-setters", "dense, general", "relative to the ruler"):
         assert wanted in words
     assert "6.4 months" in words and "a slower pace, and the intervals overlap" in words
 
@@ -152,6 +154,19 @@ def test_unbounded_headline_does_not_claim_growth(study: Any) -> None:
     assert "cannot be excluded that density stands still" in words.lead
     flat = fixture.FakeTrend(study.density.table, rows.assign(doubling_months=np.inf), {}, 0.0)
     assert headline(altered(study, trend=flat)).title == "These data show no growth of capability density"
+
+
+def test_warnings_of_the_trend_stand_beside_the_headline(study: Any) -> None:
+    assert "9 families; CRV3 wants more." in headline(study).caveats
+
+
+def test_notes_of_other_windows_say_so(study: Any) -> None:
+    other = fixture.FakeTrend(study.density.table, frames.estimates(), {}, 0.006)
+    other.notes = (Note("break", "warning", "the pace changes"), *other.notes)
+    messages = [note.message for note in all_notes(altered(study, long_trend=other))]
+    assert "Long window: the pace changes" in messages
+    assert [message for message in messages if "9 families" in message] == ["9 families; CRV3 wants more."]
+    assert [note.severity for note in all_notes(study)] == ["error", "warning", "info"]
 
 
 def test_no_check_is_invented(study: Any) -> None:
@@ -183,6 +198,9 @@ def test_a_study_with_nothing_in_it_still_makes_a_page(study: Any) -> None:
         replication=study.replication.head(0),
         forecast=study.forecast.head(0),
         questions=study.questions.head(0),
+        corollaries=study.corollaries.head(0),
+        backtest={},
+        long_reference=None,
         provenance=study.provenance.head(0),
         notes=(),
         hashes={},

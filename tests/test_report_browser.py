@@ -98,7 +98,7 @@ def button(page: Any, title: str) -> Any:
 
 def test_draws_every_figure_without_an_error_or_a_request(page: Any, report: Path) -> None:
     assert page.get_log("browser") == []
-    assert requests(page) <= {report.as_uri(), "data:,"}
+    assert {url for url in requests(page) if not url.startswith("data:")} == {report.as_uri()}
     assert page.execute_script("return performance.getEntriesByType('resource').length") == 0
     drawn = page.execute_script(
         "return [...document.querySelectorAll('.plot')].map((p) => p.querySelectorAll('svg.main-svg').length)"

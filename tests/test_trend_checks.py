@@ -8,7 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from densing.errors import FitError
 from densing.trend import TrendData, estimate_trend
 from densing.trend.breakpoint import breakpoint_test
 from densing.trend.diagnostics import diagnose
@@ -204,6 +207,26 @@ def test_predict_passes_through_the_line() -> None:
     assert (band["lo"] < band["mid"]).all() and (band["mid"] < band["hi"]).all()
     narrow = trend.predict("2024-02-24", level=0.5)
     assert narrow["hi"].iloc[0] - narrow["lo"].iloc[0] < band["hi"].iloc[1] - band["lo"].iloc[1]
+
+
+ROW = st.tuples(st.integers(0, 60), st.integers(-3, 3), st.sampled_from([-1, 0, 0, 0, 1]), st.sampled_from("abcd"))
+
+
+@given(st.lists(ROW, min_size=1, max_size=14))
+@settings(max_examples=60, deadline=None)
+def test_any_small_table_gives_a_result_or_a_reason(rows: list[tuple[int, int, int, str]]) -> None:
+    days, values, censor, family = zip(*rows, strict=True)
+    released = pd.Timestamp("2023-02-24") + pd.to_timedelta(np.array(days), unit="D")
+    names = [f"m{number}" for number in range(len(rows))]
+    data = TrendData.from_arrays(names, family, released, np.array(values, dtype=float), censor)
+    try:
+        trend = estimate_trend(data, permutations=9, bootstrap=10)
+    except FitError as error:
+        assert str(error)
+        return
+    json.dumps(trend.to_dict(), allow_nan=False)
+    assert trend.summary()
+    assert np.isfinite(trend.headline["slope_per_day"])
 
 
 def test_envelope_slopes_need_three_records() -> None:

@@ -115,11 +115,13 @@ def test_backtest_bands_hold_their_share_when_models_are_independent() -> None:
     The frontier is a best guess, so its share nears 0.9 only once the line is known well: cuts after 100 models.
     """
     scenario = Scenario(n=220, families=220, family_sd=0.0, residual_sd=0.8, ceilings=None, spread_months=0.0)
-    cuts = pd.concat([backtest(simulate(scenario, seed), seed=seed).table for seed in range(12)])
+    worlds = [backtest(simulate(scenario, seed), seed=seed).table.assign(world=seed) for seed in range(12)]
+    cuts = pd.concat(worlds)
     late = cuts[cuts["n_train"] >= 100]
     assert np.average(cuts["coverage"], weights=cuts["n_test"]) == pytest.approx(0.9, abs=0.025)
     assert np.average(late["frontier_share"], weights=late["n_test"]) == pytest.approx(0.9, abs=0.025)
-    assert late["median_error"].mean() == pytest.approx(0.0, abs=0.1)
+    errors = late.groupby("world")["median_error"].mean()
+    assert abs(errors.mean()) < 3.3 * errors.std() / np.sqrt(len(errors))
 
 
 def test_backtest_only_looks_back() -> None:

@@ -16,7 +16,9 @@ SCORE_COLUMNS = ["benchmark", "score", "metric", "shots", "evaluator", "series",
 
 @app.command("list")
 def list_models(
-    what: Annotated[str, typer.Argument(help="models, benchmarks, evaluators, sources, series or disagreement.")] = "models",
+    what: Annotated[
+        str, typer.Argument(help="models, benchmarks, evaluators, sources, series or disagreement.")
+    ] = "models",
     family: Annotated[str | None, typer.Option("--family", help="Models of one family.")] = None,
     catalog: o.CatalogFiles = None,
     include: o.Include = None,
@@ -115,7 +117,9 @@ def validate(
 @app.command("add")
 def add(
     path: Annotated[Path, typer.Argument(help="Your CSV (or folder), made when missing.")],
-    fields: Annotated[list[str], typer.Argument(help="column=value, e.g. model=Mine-7B params_b=7.2 released=2025-03-01.")],
+    fields: Annotated[
+        list[str], typer.Argument(help="column=value, e.g. model=Mine-7B params_b=7.2 released=2025-03-01.")
+    ],
     json: o.JsonFlag = False,
 ) -> None:
     """Add a model or a score to your own table, checked before anything is written.

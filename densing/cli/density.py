@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from densing.cli import options as o
+from densing.notes import Note
 
 SHOWN = [
     "model",
@@ -28,7 +29,9 @@ def density(
     benchmark: o.Benchmark = "mean",
     scores: Annotated[
         Path | None,
-        typer.Option("--scores", help="Your own CSV: model,params,released,benchmark,score; only its models are shown."),
+        typer.Option(
+            "--scores", help="Your own CSV: model,params,released,benchmark,score; only its models are shown."
+        ),
     ] = None,
     catalog: o.CatalogFiles = None,
     include: o.Include = None,
@@ -58,11 +61,11 @@ def density(
         table = skill_densities(
             load_catalog(*(catalog or [])), reference, selection=chosen, denominator=denominator, guard=guard, seed=seed
         )
-        notes = ()
+        notes: tuple[Note, ...] = ()
     else:
         merged = load_catalog(*(catalog or []))
         ruler = load_reference(reference, benchmark, tokens=tokens, catalog=merged)
-        asked = {"denominator": denominator, "guard": guard, "level": level, "seed": seed}
+        asked: dict[str, Any] = {"denominator": denominator, "guard": guard, "level": level, "seed": seed}
         if scores is not None:
             result = table_densities(scores, ruler, **asked)
         else:

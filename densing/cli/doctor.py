@@ -10,7 +10,9 @@ from densing.cli import options as o
 
 
 def doctor(
-    refit: Annotated[bool, typer.Option("--refit", help="Also refit the shipped rulers and compare (about a minute).")] = False,
+    refit: Annotated[
+        bool, typer.Option("--refit", help="Also refit the shipped rulers and compare (about a minute).")
+    ] = False,
     json: o.JsonFlag = False,
 ) -> None:
     """Check versions, catalog, shipped fits and writable folders; exit code 3 when something is wrong.

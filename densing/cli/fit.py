@@ -12,20 +12,35 @@ from densing.cli import options as o
 
 def fit(
     table: Annotated[Path, typer.Argument(help="CSV with the law's inputs and output, e.g. params,tokens,loss.")],
-    law: Annotated[str, typer.Option("--law", help="power, power-offset, chinchilla, chinchilla-e0, densing-loss, sigmoid, "
-                                     "sigmoid-fixed, logistic, two-step or broken.")] = "chinchilla",
-    loss: Annotated[str | None, typer.Option("--loss", help="huber, log, raw, lad ...; huber for losses, raw for scores.")] = None,
+    law: Annotated[
+        str,
+        typer.Option(
+            "--law",
+            help="power, power-offset, chinchilla, chinchilla-e0, densing-loss, "
+            "sigmoid, "
+            "sigmoid-fixed, logistic, two-step or broken.",
+        ),
+    ] = "chinchilla",
+    loss: Annotated[
+        str | None, typer.Option("--loss", help="huber, log, raw, lad ...; huber for losses, raw for scores.")
+    ] = None,
     delta: Annotated[float, typer.Option("--delta", help="Turning point of the Huber loss, on log residuals.")] = 1e-3,
     bootstrap: Annotated[int, typer.Option("--bootstrap", min=0, help="Refits behind the intervals.")] = 1000,
     scheme: Annotated[str, typer.Option("--scheme", help="case, residual, cluster or parametric.")] = "case",
-    cluster: Annotated[str | None, typer.Option("--cluster", help="Column that groups rows, for --scheme cluster.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="Column that groups rows, for --scheme cluster.")
+    ] = None,
     floor: Annotated[float | None, typer.Option("--floor", help="Fixed floor of a score law (chance).")] = None,
     ceiling: Annotated[float | None, typer.Option("--ceiling", help="Fixed ceiling of a score law.")] = None,
     level: Annotated[float, typer.Option("--level", min=0.5, max=0.999, help="Level of the intervals.")] = 0.95,
-    rollout: Annotated[float | None, typer.Option("--rollout", help="Fit rows with params below this count, predict the rest.")] = None,
+    rollout: Annotated[
+        float | None, typer.Option("--rollout", help="Fit rows with params below this count, predict the rest.")
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print the fit's full identity and diagnostics.")] = False,
     seed: o.Seed = 0,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the fit as JSON, usable as --reference.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the fit as JSON, usable as --reference.")
+    ] = None,
     json: o.JsonFlag = False,
 ) -> None:
     """Fit a scaling law with a robust loss and bootstrap intervals.

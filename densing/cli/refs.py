@@ -47,7 +47,9 @@ def list_refs(json: o.JsonFlag = False, out: o.Out = None) -> None:
 def show_ref(
     reference: Annotated[str, typer.Argument(help="Family name, or a fit written by `densing fit --out`.")],
     benchmark: o.Benchmark = "mean",
-    diagnostics: Annotated[bool, typer.Option("--diagnostics", help="Bounds, conditioning, influence of each point.")] = False,
+    diagnostics: Annotated[
+        bool, typer.Option("--diagnostics", help="Bounds, conditioning, influence of each point.")
+    ] = False,
     json: o.JsonFlag = False,
 ) -> None:
     """Show a ruler: law, parameters with intervals, its points and, for the ladder, the held-out misses.
@@ -78,7 +80,9 @@ def show_ref(
         emit_json(payload)
         return
     say(f"{ruler.title}\n{payload['about']}")
-    say(f"{ruler.fit.law.equation}\nmeasured by {ruler.evaluator or 'the family itself'}: {', '.join(ruler.benchmarks)}")
+    say(
+        f"{ruler.fit.law.equation}\nmeasured by {ruler.evaluator or 'the family itself'}: {', '.join(ruler.benchmarks)}"
+    )
     emit_table(ruler.fit.intervals(), "Parameters, 95 % intervals")
     emit_table(ruler.points, "Points")
     if misses is not None:

@@ -11,8 +11,9 @@ from densing.cli import options as o
 
 
 def report(
-    out: Annotated[Path, typer.Option("--out", "-o", help="File to write: .html for the report, .md for the replication page.")]
-    = Path("results/report.html"),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="File to write: .html for the report, .md for the replication page.")
+    ] = Path("results/report.html"),
     reference: o.Reference = "qwen1.5",
     benchmark: o.Benchmark = "mean",
     since: o.Since = "2023-02-24",

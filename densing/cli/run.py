@@ -11,7 +11,9 @@ from densing.cli import options as o
 
 
 def run(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the report and tables.")] = Path("results/latest"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the report and tables.")] = Path(
+        "results/latest"
+    ),
     reference: o.Reference = "qwen1.5",
     benchmark: o.Benchmark = "mean",
     since: o.Since = "2023-02-24",

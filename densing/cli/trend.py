@@ -25,7 +25,9 @@ def trend(
     bootstrap: Annotated[int, typer.Option("--bootstrap", min=50, help="Resamples of families.")] = 500,
     when: Annotated[
         list[str] | None,
-        typer.Option("--when", help="SCORE:PARAMS, e.g. 0.75:3e9: when does that score fit in that size? May be repeated."),
+        typer.Option(
+            "--when", help="SCORE:PARAMS, e.g. 0.75:3e9: when does that score fit in that size? May be repeated."
+        ),
     ] = None,
     seed: o.Seed = 0,
     out: o.Out = None,

@@ -1,8 +1,8 @@
 """Scores to effective parameters to density, with a status and an interval for every model.
 
 The capability of a model is the size :math:`\\hat N` that the reference family would need for the same score; its
-density is :math:`\\rho = \\hat N / N`. Density is relative: two values compare only when reference family, benchmark set
-and reference tokens agree.
+density is :math:`\\rho = \\hat N / N`. Density is relative: two values compare only when reference family, benchmark
+set and reference tokens agree.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ import numpy as np
 
 import densing
 from densing.errors import ArtefactError, InputError
+from densing.fit.bootstrap import SCHEMES
 from densing.fit.lawfit import LawFit, hash_data
-from densing.fit.losses import Array
+from densing.fit.losses import Array, loss_names
 from densing.laws import Law, get_law
 from densing.notes import Note
 
@@ -76,11 +77,11 @@ def load(text: str) -> LawFit:
     y = _numbers(data, "y", "$.data")
     columns = _mapping(data, "x", "$.data")
     x = {name: _numbers(columns, name, "$.data.x", len(y)) for name in columns}
-    options = _mapping(document, "options", "$")
+    options = _options(document)
     return LawFit(
         law=law,
-        theta=_numbers(document, "theta", "$", p),
-        draws=_draws(document, p),
+        theta=_inside(law, _numbers(document, "theta", "$", p), "$.theta"),
+        draws=_inside(law, _draws(document, p), "$.draws"),
         objective=_number(document.get("objective"), "$.objective"),
         status=_status(document),
         x=x,
@@ -118,6 +119,31 @@ def _law(document: Mapping[str, Any]) -> Law:
         return get_law(name, **options)
     except InputError as error:
         raise ArtefactError(f"$.law: {error}") from error
+
+
+def _options(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options, with those that programs read checked."""
+    options = _mapping(document, "options", "$")
+    for key, known in (("loss", loss_names()), ("scheme", SCHEMES)):
+        if options.get(key) not in known:
+            raise ArtefactError(f"$.options.{key}: {_short(options.get(key))} is not one of {', '.join(known)}")
+    for key in ("n_bootstrap", "seed"):
+        if isinstance(options.get(key), bool) or not isinstance(options.get(key), int) or options[key] < 0:
+            raise ArtefactError(f"$.options.{key}: {_short(options.get(key))} is not a whole number, 0 or more")
+    delta = options.get("delta")
+    if delta is not None and _number(delta, "$.options.delta") <= 0:
+        raise ArtefactError(f"$.options.delta: {_short(delta)} is not positive")
+    return options
+
+
+def _inside(law: Law, theta: Array, path: str) -> Array:
+    """Return parameters if they respect the law's bounds, to the rounding of the draws."""
+    for i, parameter in enumerate(law.space):
+        values = theta[..., i]
+        slack = 1e-8 * np.abs(values)
+        if (values < parameter.low - slack).any() or (values > parameter.high + slack).any():
+            raise ArtefactError(f"{path}: {parameter.name} outside [{parameter.low:g}, {parameter.high:g}]")
+    return theta
 
 
 def _verified(document: Mapping[str, Any], x: Mapping[str, Array], y: Array, options: Mapping[str, Any]) -> str:

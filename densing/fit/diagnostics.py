@@ -165,7 +165,8 @@ def rollout(
     by : str, optional
         Input that orders the runs; the law's first by default.
     level : float
-        Level of the prediction interval: draws of the law plus Gaussian noise of the fit's residuals.
+        Level of the prediction interval: draws of the law plus noise of the residuals' size, with the width of
+        Student's t.
     **options
         Further arguments of :func:`densing.fit.fit_law`; weights and clusters are not supported here.
 
@@ -254,9 +255,10 @@ def sensitivity(fit: LawFit, losses: Sequence[tuple[str, float | None]] = LOSSES
 def _predictive(fit: LawFit, x: Mapping[str, Array]) -> Array:
     """Return draws (R, n) of new observations: the law's draws plus noise in the residual's space."""
     freedom = max(len(fit.y) - len(fit.theta), 1)
-    scale = np.sqrt(np.sum(fit.residuals**2) / freedom)
     curves = fit.law.predict(fit.draws, x)
-    noise = scale * np.random.default_rng([fit.options["seed"], 1]).standard_normal(curves.shape)
+    rng = np.random.default_rng([fit.options["seed"], 1])
+    variance = np.sum(fit.residuals**2) / rng.chisquare(freedom, size=(len(curves), 1))
+    noise = np.sqrt(variance) * rng.standard_normal(curves.shape)
     return curves * np.exp(noise) if get_loss(fit.options["loss"]).space == "log" else curves + noise
 
 

@@ -95,7 +95,7 @@ def fit_law(
             clusters=clusters, seed=seed, meta=meta,
         )  # fmt: skip
     chosen = get_loss(loss or ("huber" if law.output == "loss" else "raw"), delta)
-    _check_options(scheme, bootstrap, clusters)
+    _check_options(scheme, bootstrap, clusters, seed)
     table = FitTable.build(law, x, y, weights, clusters, positive=chosen.space == "log")
     fitter = Fitter.build(law, table.x, chosen)
     target, cases = chosen.target(table.y), table.cases
@@ -124,8 +124,10 @@ def fit_law(
     )
 
 
-def _check_options(scheme: str, bootstrap: int, clusters: object) -> None:
+def _check_options(scheme: str, bootstrap: int, clusters: object, seed: int) -> None:
     check_scheme(scheme)
+    if not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise InputError(f"seed {seed!r} must be a whole number, 0 or more")
     if not isinstance(bootstrap, (int, np.integer)) or bootstrap < 0:
         raise InputError(f"bootstrap {bootstrap!r} must be a whole number of refits, 0 or more")
     if scheme == "cluster" and clusters is None and bootstrap:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from densing.errors import FitError
 from densing.fit.losses import Array, Loss
@@ -105,14 +106,35 @@ class Fitter:
         problem = self.stages(theta, target[0] if target.ndim == 2 else target)[-1]
         found = self.descend(theta, target, weights, start, BOOTSTRAP_TOLERANCE)
         result, converged = found.theta.copy(), found.converged.copy()
-        size = target.shape[-1]
-        targets, cases = np.broadcast_to(target, (rows, size)), np.broadcast_to(weights, (rows, size))
-        for row in np.flatnonzero(~converged):
-            again = minimise(problem, targets[row], cases[row], starts(problem, targets[row], cases[row], KEEP))
-            best = int(np.argmin(again.objective))
-            if again.objective[best] <= found.objective[row]:
-                result[row], converged[row] = again.theta[best], again.converged[best]
+        lost = np.flatnonzero(~converged)
+        if lost.size:
+            self._again(problem, target, weights, lost, found.objective, result, converged)
         return result, converged
+
+    @staticmethod
+    def _again(
+        problem: Problem,
+        target: Array,
+        weights: Array,
+        lost: NDArray[np.intp],
+        value: Array,
+        result: Array,
+        converged: Mask,
+    ) -> None:
+        """Solve lost rows from their own grids, and write what is better into ``result`` and ``converged``."""
+        shape = (len(value), target.shape[-1])
+        targets, cases = np.broadcast_to(target, shape)[lost], np.broadcast_to(weights, shape)[lost]
+        begin = np.stack([starts(problem, t, w, KEEP) for t, w in zip(targets, cases, strict=True)])
+        keep = begin.shape[1]
+        found = minimise(
+            problem,
+            np.repeat(targets, keep, axis=0),
+            np.repeat(cases, keep, axis=0),
+            begin.reshape(-1, begin.shape[-1]),
+        )
+        best = np.argmin(found.objective.reshape(-1, keep), axis=1) + keep * np.arange(len(lost))
+        better = found.objective[best] <= value[lost]
+        result[lost[better]], converged[lost[better]] = found.theta[best[better]], found.converged[best[better]]
 
 
 def _distinct(found: Solution) -> Array:

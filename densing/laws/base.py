@@ -74,9 +74,7 @@ class Law(Protocol):
     def predict(self, theta: ArrayLike, x: Inputs) -> Array: ...
     def jacobian(self, theta: ArrayLike, x: Inputs) -> Array: ...
     def linearise(self, theta: ArrayLike, x: Inputs) -> tuple[Array, Array]: ...
-    def invert(
-        self, theta: ArrayLike, y: ArrayLike, **given: ArrayLike
-    ) -> tuple[Array, NDArray[np.str_]]: ...
+    def invert(self, theta: ArrayLike, y: ArrayLike, **given: ArrayLike) -> tuple[Array, NDArray[np.str_]]: ...
     def rescale(self, theta: ArrayLike, factors: Mapping[str, float]) -> Array: ...
     def grid(self, x: Inputs) -> Array: ...
 
@@ -156,9 +154,7 @@ class BaseLaw:
         values = np.asarray(theta, dtype=float)
         if values.ndim == 0 or values.shape[-1] != len(self.space):
             wanted = f"{len(self.space)} parameters ({', '.join(self.parameters)})"
-            raise DomainError(
-                f"law {self.name}: theta has shape {values.shape}; its last axis must hold {wanted}"
-            )
+            raise DomainError(f"law {self.name}: theta has shape {values.shape}; its last axis must hold {wanted}")
         return values
 
     def _given(self, given: Mapping[str, ArrayLike]) -> dict[str, Array]:
@@ -249,7 +245,5 @@ def invert_one(law: Law, theta: ArrayLike, y: float, **given: float) -> float:
     """
     value, status = law.invert(np.asarray(theta, dtype=float), float(y), **given)
     if str(status) != OK:
-        raise DomainError(
-            f"law {law.name}: {law.output} {y:g} is {status}: no finite {law.inputs[0]} reaches it"
-        )
+        raise DomainError(f"law {law.name}: {law.output} {y:g} is {status}: no finite {law.inputs[0]} reaches it")
     return float(value)

@@ -40,9 +40,7 @@ class ScoreCurve(BaseLaw):
                 f"law {self.name}: floor {floor} and ceiling {ceiling} must satisfy 0 <= floor < ceiling <= 1"
             )
         if floor is None and ceiling is not None:
-            raise DomainError(
-                f"law {self.name}: a fixed ceiling ({ceiling}) needs a fixed floor; give floor=..."
-            )
+            raise DomainError(f"law {self.name}: a fixed ceiling ({ceiling}) needs a fixed floor; give floor=...")
         self.floor, self.ceiling = floor, ceiling
         self.space = (
             *([Parameter("c", 0.0, 1.0 - low, linear=True)] if ceiling is None else []),

@@ -14,9 +14,7 @@ from densing.laws.broken import Broken
 from densing.laws.powers import Chinchilla, ChinchillaWithoutOffset, DensingLoss, Power, PowerOffset
 from densing.laws.sigmoids import Sigmoid, SigmoidFixed
 
-LOSS_LAWS = {
-    law.name: law for law in (DensingLoss, Chinchilla, ChinchillaWithoutOffset, Power, PowerOffset, Broken)
-}
+LOSS_LAWS = {law.name: law for law in (DensingLoss, Chinchilla, ChinchillaWithoutOffset, Power, PowerOffset, Broken)}
 
 
 class TwoStep(BaseLaw):
@@ -48,15 +46,11 @@ class TwoStep(BaseLaw):
     output = "score"
     source = "arXiv 2412.04315, eqs. 1-4"
 
-    def __init__(
-        self, loss: str = "densing-loss", floor: float | None = None, ceiling: float | None = None
-    ) -> None:
+    def __init__(self, loss: str = "densing-loss", floor: float | None = None, ceiling: float | None = None) -> None:
         if loss not in LOSS_LAWS:
             raise DomainError(f"law two-step: no loss law {loss!r}; choose one of {', '.join(LOSS_LAWS)}")
         if floor is None and ceiling is not None:
-            raise DomainError(
-                f"law two-step: a fixed ceiling ({ceiling}) needs a fixed floor; give floor=..."
-            )
+            raise DomainError(f"law two-step: a fixed ceiling ({ceiling}) needs a fixed floor; give floor=...")
         self.loss_law: BaseLaw = LOSS_LAWS[loss]()
         self.score_law: Sigmoid = Sigmoid() if floor is None else SigmoidFixed(floor, ceiling)
         self._options = {"loss": loss, "floor": floor, "ceiling": ceiling}

@@ -27,7 +27,7 @@ def plot_permutation(checks: Mapping[str, Any]) -> go.Figure:
     ----------
     checks : mapping
         ``TrendResult.checks``; its entry ``permutation`` holds, per method, ``p``, ``slope`` and
-        ``null_median_slope``, and the 5 and 95 % points ``null_slope_05`` and ``null_slope_95`` where kept.
+        ``null_median_slope`` and, where kept, ``null_slopes``.
 
     Examples
     --------
@@ -40,15 +40,8 @@ def plot_permutation(checks: Mapping[str, Any]) -> go.Figure:
         return style.empty("No slope was estimated, so there is nothing to shuffle.")
     fig = style.figure(140 + ROW_HEIGHT * len(found))
     rows = np.arange(len(found))
-    slopes, null, low, high = (
-        [row.get(key) for row in found.values()]
-        for key in ("slope", "null_median_slope", "null_slope_05", "null_slope_95")
-    )
-    for row in rows[[not text.is_missing(value) for value in low]]:
-        line = {"color": style.MUTED, "width": 4}
-        fig.add_scatter(
-            x=[low[row], high[row]], y=[row, row], mode="lines", line=line, hoverinfo="skip", showlegend=False
-        )
+    slopes, null = ([row.get(key) for row in found.values()] for key in ("slope", "null_median_slope"))
+    _add_spread(fig, [row.get("null_slopes") or [] for row in found.values()])
     looks = (
         (null, "shuffled dates, median", "circle-open", style.MUTED),
         (slopes, "the data", "diamond", style.VERMILLION),
@@ -60,6 +53,20 @@ def plot_permutation(checks: Mapping[str, Any]) -> go.Figure:
     labels = [f"{permutation_name(name)}<br>{text.p_value(row['p'])}" for name, row in found.items()]
     y_axis = {"tickmode": "array", "tickvals": rows, "ticktext": labels, "range": [len(rows) - 0.4, -0.6]}
     return style.axes(fig, {"title": "slope of ln ρ per day"}, {**y_axis, "showgrid": False})
+
+
+def _add_spread(fig: go.Figure, draws: list[list[float]]) -> None:
+    """Add a bar from the 5 to the 95 % point of each set of shuffled slopes."""
+    for row, values in enumerate(draws):
+        if not values:
+            continue
+        ends = np.quantile(values, [0.05, 0.95])
+        words = f"90 % of the shuffles: {text.number(ends[0])} to {text.number(ends[1])} per day"
+        fig.add_scatter(
+            x=ends, y=[row, row], mode="lines+markers", line={"color": style.MUTED, "width": 5}, hovertext=words,
+            marker={"symbol": "line-ns-open", "size": 12, "color": style.MUTED, "line": {"width": 3}},
+            hoverinfo="text", name="90 % of the shuffles", legendgroup="spread", showlegend=row == 0,
+        )  # fmt: skip
 
 
 def permutations(checks: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -79,7 +86,7 @@ def plot_leave_one_out(checks: Mapping[str, Any]) -> go.Figure:
     Parameters
     ----------
     checks : mapping
-        ``TrendResult.checks``; ``leave_one_family_out`` holds ``families``, rows of family, n, slope_per_day
+        ``TrendResult.checks``; ``leave_one_family_out`` holds ``table``, rows of family, n, slope_per_day
         and doubling_months.
     """
     frame = leave_one_out(checks)
@@ -102,10 +109,10 @@ def leave_one_out(checks: Mapping[str, Any]) -> pd.DataFrame:
     --------
     >>> rows = [{"family": "a", "n": 3, "slope_per_day": -0.001, "doubling_months": None},
     ...         {"family": "b", "n": 2, "slope_per_day": 0.0076, "doubling_months": 3.0}]
-    >>> leave_one_out({"leave_one_family_out": {"families": rows}})["doubling_months"].tolist()
+    >>> leave_one_out({"leave_one_family_out": {"table": rows}})["doubling_months"].tolist()
     [3.0, inf]
     """
-    rows = (checks.get("leave_one_family_out") or {}).get("families") or []
+    rows = (checks.get("leave_one_family_out") or {}).get("table") or []
     frame = pd.DataFrame(list(rows), columns=["family", "n", "slope_per_day", "doubling_months"])
     frame = frame[frame["slope_per_day"].notna()]
     doubling = pd.to_numeric(frame["doubling_months"], errors="coerce").fillna(np.inf)

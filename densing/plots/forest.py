@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from densing.plots import style, text
 
 ROW_HEIGHT = 34
-REACH = 8.0
+REACH = 3.0
 REFERENCE_LINES = (
     (text.PAPER_MONTHS, "dash", f"{text.PAPER_MONTHS} months (arXiv 2412.04315)"),
     (text.JOURNAL_MONTHS, "dot", f"{text.JOURNAL_MONTHS} months (journal, {text.SECOND_HAND})"),

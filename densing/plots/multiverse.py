@@ -42,7 +42,10 @@ def plot_multiverse(multiverse: pd.DataFrame) -> go.Figure:
     _add_choices(fig, rows, choices)
     fig.update_yaxes(title_text="doubling time, months", **style.log_axis(ends.low, ends.high), row=1, col=1)
     fig.update_xaxes(range=[-1, len(rows)], showticklabels=False, ticks="", showgrid=False)
-    names = [text.figure_text(f"{column}: {value}", 34) for column, value in choices]
+    names = [
+        f"<b>{text.figure_text(column)}</b>" if value is None else text.figure_text(value, 26)
+        for column, value in choices
+    ]
     ticks = {
         "tickmode": "array",
         "tickvals": list(range(len(choices))),
@@ -50,7 +53,7 @@ def plot_multiverse(multiverse: pd.DataFrame) -> go.Figure:
         "tickfont": {"size": 12},
     }
     fig.update_yaxes(**ticks, range=[len(choices) - 0.4, -0.6], row=2, col=1)
-    fig.update_xaxes(title_text=f"{text.plural(len(rows), 'specification')}, fastest first", row=2, col=1)
+    fig.update_xaxes(title_text=text.plural(len(rows), "specification"), row=2, col=1)
     return fig
 
 
@@ -82,9 +85,14 @@ def _canvas(bottom: int) -> go.Figure:
     return grid
 
 
-def _choice_rows(rows: pd.DataFrame) -> list[tuple[str, str]]:
-    varied = [column for column in CHOICES if column in rows and len(set(rows[column].map(text.clean))) > 1]
-    return [(column, value) for column in varied for value in sorted(rows[column].map(text.clean).unique())]
+def _choice_rows(rows: pd.DataFrame) -> list[tuple[str, str | None]]:
+    """Return the lines of the matrix: a heading (value None) and one line per value for every choice that varies."""
+    lines: list[tuple[str, str | None]] = []
+    for column in CHOICES:
+        values = sorted(set(rows[column].map(text.clean))) if column in rows else []
+        if len(values) > 1:
+            lines += [(column, None), *((column, value) for value in values)]
+    return lines
 
 
 def _colours(rows: pd.DataFrame) -> list[str]:
@@ -132,7 +140,7 @@ def _add_curve(fig: go.Figure, rows: pd.DataFrame, ends: Ends) -> None:
         )  # fmt: skip
 
 
-def _add_choices(fig: go.Figure, rows: pd.DataFrame, choices: list[tuple[str, str]]) -> None:
+def _add_choices(fig: go.Figure, rows: pd.DataFrame, choices: list[tuple[str, str | None]]) -> None:
     headline = [colour == style.VERMILLION for colour in _colours(rows)]
     columns = list(dict.fromkeys(column for column, _ in choices))
     tall = 11 if len(rows) <= CROWDED else 8

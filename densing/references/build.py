@@ -73,7 +73,12 @@ def _family_reference(catalog: Catalog, family: Family, benchmark: str, draws: i
         scheme="parametric",
         seed=seed,
         meta=_meta(
-            catalog, family, (benchmark, members.evaluator, members.benchmarks), points, {}, _member_notes(family, members)
+            catalog,
+            family,
+            (benchmark, members.evaluator, members.benchmarks),
+            points,
+            {},
+            _member_notes(family, members),
         ),
     )
     return from_fit(fit)

@@ -54,7 +54,8 @@ _FAMILIES = (
         "OLMo ladder (190M to 1B fitted, 7B and 13B held out)",
         "two-step",
         about="16 runs, four sizes at 1, 2, 5 and 10 times Chinchilla tokens; bits per byte of the correct answer in "
-        "N and D, then accuracy in bits per byte. Sizes are non-embedding counts. Five-shot cloze format with length-normalised "
+        "N and D, then accuracy in bits per byte. Sizes are non-embedding counts. Five-shot cloze format with "
+        "length-normalised "
         "accuracy, so MMLU is another measurement than the usual multiple-choice one.",
     ),
     Family(
@@ -63,7 +64,8 @@ _FAMILIES = (
         "one-step",
         tuple(f"Pythia-{s}-deduped" for s in ("70M", "160M", "410M", "1B", "1.4B", "2.8B", "6.9B", "12B")),
         ("obsscaling",),
-        "Same deduplicated data and order at every size. At chance on MMLU and near zero on code and maths at every size.",
+        "Same deduplicated data and order at every size. At chance on MMLU and near zero on code and maths at every "
+        "size.",
     ),
     Family(
         "qwen1.5",

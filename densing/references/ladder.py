@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 
 import pandas as pd
 
 from densing.tables import Column, Table, read_table
 
+DATA = Path(__file__).parent / "data"
 LADDER = Table(
     "olmo_ladder",
     (
@@ -80,11 +81,10 @@ def load_ladder() -> pd.DataFrame:
 
     Notes
     -----
-    Source: allenai/OLMo-ladder (Apache-2.0), commit 67a3f440; Bhagia et al., arXiv 2412.04403. Target accuracies are the
-    mean of the last five rows of the target's history, as the authors take them.
+    Source: allenai/OLMo-ladder (Apache-2.0), commit 67a3f440; Bhagia et al., arXiv 2412.04403. Target accuracies are
+    the mean of the last five rows of the target's history, as the authors take them.
     """
-    with files("densing.references").joinpath("data/olmo_ladder.csv").open(encoding="utf-8") as stream:
-        return read_table(stream, LADDER, "olmo_ladder.csv")
+    return read_table(DATA / "olmo_ladder.csv", LADDER, "olmo_ladder.csv")
 
 
 def ladder_data(tasks: tuple[str, ...]) -> LadderData:

@@ -80,8 +80,9 @@ def ruler_members(catalog: Catalog, family: Family, benchmark: str) -> Members:
 def group_members(catalog: Catalog, family: Family, group: str = "mean") -> tuple[str, tuple[str, ...]]:
     """Return the evaluator and the benchmarks that enter a family's mean, or one skill's mean.
 
-    A benchmark enters when it is a capability scale, the evaluator measured at least five of the family's sizes, and the
-    best of them stands clear of chance. The mean uses the family's first evaluator; a skill the first that measured it.
+    A benchmark enters when it is a capability scale, the evaluator measured at least five of the family's sizes, and
+    the best of them stands clear of chance. The mean uses the family's first evaluator; a skill the first that
+    measured it.
 
     Raises
     ------

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
 import numpy as np
 import pandas as pd
 
 from densing.fit import LawFit, compose, fit_law
 from densing.laws.two_step import TwoStep
-from densing.references.ladder import LADDER_TASKS, LadderData, ladder_data
+from densing.references.ladder import DATA, LADDER_TASKS, LadderData, ladder_data
 from densing.tables import Column, Table, read_table
 
 AUTHORS = Table(
@@ -54,10 +52,10 @@ def fit_ladder(tasks: tuple[str, ...], draws: int, seed: int) -> tuple[LawFit, p
 
     Notes
     -----
-    Step 1: Chinchilla, summed Huber (delta 1e-3) on log loss, 16 runs, Gaussian draws with Student width. Step 2: sigmoid
-    with floor and ceiling free, least squares on final and interim checkpoints, resampling whole runs, because
-    checkpoints of one run are not independent. Among fixed and free ends, and final, late or all checkpoints, this is the
-    form that best predicts the 1B runs from the smaller ones (docs/adr/0004); the held-out targets had no say.
+    Step 1: Chinchilla, summed Huber (delta 1e-3) on log loss, 16 runs, Gaussian draws with Student width. Step 2:
+    sigmoid with floor and ceiling free, least squares on final and interim checkpoints, resampling whole runs, because
+    checkpoints of one run are not independent. Among fixed and free ends, and final, late or all checkpoints, this
+    is the form that best predicts the 1B runs from the smaller ones (docs/adr/0004); the held-out targets had no say.
     """
     data = ladder_data(tasks)
     law = TwoStep(loss="chinchilla")
@@ -97,8 +95,8 @@ def ladder_misses(fit: LawFit, tasks: tuple[str, ...], level: float = 0.95) -> p
     Returns
     -------
     pandas.DataFrame
-        ``target, quantity, actual, predicted, lo, hi, relative_miss, authors_prediction, authors_miss``; relative misses
-        are (predicted - actual) / actual. The authors published the 13B only.
+        ``target, quantity, actual, predicted, lo, hi, relative_miss, authors_prediction, authors_miss``; relative
+        misses are (predicted - actual) / actual. The authors published the 13B only.
     """
     law = fit.law
     assert isinstance(law, TwoStep)
@@ -133,8 +131,7 @@ def ladder_misses(fit: LawFit, tasks: tuple[str, ...], level: float = 0.95) -> p
 
 def load_authors() -> pd.DataFrame:
     """Return the authors' own predictions for the 13B (Bhagia et al., arXiv 2412.04403; repository at 67a3f440)."""
-    with files("densing.references").joinpath("data/olmo_ladder_authors.csv").open(encoding="utf-8") as stream:
-        return read_table(stream, AUTHORS, "olmo_ladder_authors.csv")
+    return read_table(DATA / "olmo_ladder_authors.csv", AUTHORS, "olmo_ladder_authors.csv")
 
 
 def all_ladder_misses(fits: dict[str, LawFit]) -> pd.DataFrame:

@@ -41,7 +41,7 @@ def policy(scripts: list[str]) -> str:
     """
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     return (
-        f"default-src *; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
 

@@ -14,6 +14,7 @@ from densing.plots import style, text
 from densing.report import assets, models, sections
 from densing.report.checks import check_data, check_sentences
 from densing.report.figures import figures
+from densing.report.forecast import backtest, corollaries_table, questions
 from densing.report.headline import headline
 from densing.report.safe import script_json
 from densing.tables import write_text
@@ -115,7 +116,9 @@ def _context(study: Study) -> dict[str, Any]:
         "ruler": sections.ruler_table(study.reference),
         "checks": check_sentences(study),
         "check_data": check_data(study),
-        "questions": sections.questions(study.questions),
+        "questions": questions(study.questions),
+        "backtest": backtest(study.backtest),
+        "corollaries": corollaries_table(study.corollaries),
         "models": models.models_table(study),
         "skills": sections.skills_table(study.skills),
         "notes": sections.all_notes(study),

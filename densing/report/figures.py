@@ -68,7 +68,7 @@ def figures(study: Study) -> dict[str, ShownFigure]:
 
 PERMUTATION_WORDS = (
     "The slope found in the data (diamond) and the typical slope after shuffling the release dates among the "
-    "models (open circle): p is the share of shuffles that reach the slope found."
+    "models (open circle, bar for 90 % of the shuffles): p is the share of shuffles that reach the slope found."
 )
 LEAVE_ONE_OUT_WORDS = (
     "The headline doubling time when one family at a time is left out: a point far from the others names a family "

@@ -10,6 +10,7 @@ import pandas as pd
 
 from densing.plots import text
 from densing.report.checks import long_window, permutation, record_setter_bias
+from densing.report.sections import sentence
 
 if TYPE_CHECKING:
     from densing.references import Reference
@@ -37,7 +38,8 @@ def headline(study: Study) -> Headline:
             f"{text.plural(models, 'model')}, {text.plural(families, 'family', 'families')}",
         ),
         ("Window", window(study.trend)),
-        ("Ruler", f"{text.clean(study.reference.title)}, on {benchmark(study.reference)}"),
+        ("Ruler", text.clean(study.reference.title)),
+        ("Score", short_benchmark(study.reference)),
         ("Estimator", text.clean(head.get("label", head.get("method")))),
     )
     return Headline(title(head, level(study.trend)), lead(study), facts, caveats(study))
@@ -67,15 +69,14 @@ def title(head: Any, level: float = 0.95) -> str:
 def lead(study: Study) -> str:
     """Return the sentence that states what was measured on what."""
     head, ruler = study.trend.headline, study.reference
-    rows, released = study.trend.data, pd.DatetimeIndex(study.trend.data.released)
-    first, last = (text.month(day) for day in (released.min(), released.max()))
+    rows = study.trend.data
     families = text.plural(len(set(rows.family)), "family", "families")
     doubling = text.doubling(head["doubling_months"], head["lo"], head["hi"], level(study.trend))
     return (
         "Density is effective parameters over actual parameters: how large a model of the reference family "
         f"({text.clean(ruler.title)}) would have to be for the same score on {benchmark(ruler)}, over the "
         f"model's own size. Estimated from {text.plural(len(rows.model), 'model')} of {families}, released "
-        f"{first} to {last}, its doubling time is {doubling}."
+        f"{window(study.trend)}, its doubling time is {doubling}."
         f"{STANDSTILL if np.isinf(head['hi']) else ''}"
     )
 
@@ -87,15 +88,16 @@ def caveats(study: Study) -> tuple[str, ...]:
     """Return what the reader must know before quoting the number."""
     found = (
         permutation(study.trend.checks),
-        long_window(study.long_trend, study.trend),
+        long_window(study),
         record_setter_bias(study.trend.checks),
-        text.clean(study.selection, 600),
+        *(sentence(note.message) for note in study.trend.notes if note.severity != "info"),
+        sentence(f"Models in the headline: {study.selection}"),
         text.clean(getattr(study.trend, "why", ""), 600),
         f"Density is relative to the ruler and the benchmark set ({evaluators(study.reference)}): another "
         "ruler gives other values; the multiverse below shows how far the doubling time moves with such "
         "choices.",
     )
-    return tuple(sentence for sentence in found if sentence and sentence != text.MISSING)
+    return tuple(words for words in found if words and words != text.MISSING)
 
 
 def benchmark(ruler: Reference) -> str:
@@ -106,15 +108,22 @@ def benchmark(ruler: Reference) -> str:
     return f"the mean of {names}" if names else "the mean score"
 
 
+def short_benchmark(ruler: Reference) -> str:
+    """Return which score the ruler reads, without the list."""
+    if ruler.benchmark != "mean":
+        return text.clean(ruler.benchmark)
+    return f"mean of {text.plural(len(ruler.benchmarks), 'benchmark')}"
+
+
 def evaluators(ruler: Reference) -> str:
     """Return whose scores the ruler rests on."""
     return "evaluator not stated" if text.is_missing(ruler.evaluator) else f"scores by {text.clean(ruler.evaluator)}"
 
 
 def window(trend: TrendResult) -> str:
-    """Return the first and last release date of the rows."""
+    """Return the first and last month of release of the rows."""
     released = pd.DatetimeIndex(trend.data.released)
-    return f"{text.day(released.min())} to {text.day(released.max())}" if len(released) else "no dates"
+    return f"{text.month(released.min())} to {text.month(released.max())}" if len(released) else "no dates"
 
 
 def level(trend: TrendResult) -> float:

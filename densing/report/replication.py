@@ -22,10 +22,10 @@ _PAPER = """\
 """
 
 _NOT_PUBLISHED = """\
-The parameters a, α, b, β and c, γ, l, d, the trend's intercept, the scores and densities of the 29 models, the treatment of
-scores outside the sigmoid and the rule for combining benchmarks are not published. So the *procedure* is replicated (record-setters
-on an envelope, ordinary least squares of ln ρ on days, one curve on the mean score), on published scores and public reference
-families; the figure's points are not.
+The parameters a, α, b, β and c, γ, l, d, the trend's intercept, the scores and densities of the 29 models, the
+treatment of scores outside the sigmoid and the rule for combining benchmarks are not published. So the *procedure*
+is replicated (record-setters on an envelope, ordinary least squares of ln ρ on days, one curve on the mean score),
+on published scores and public reference families; the figure's points are not.
 """
 
 
@@ -55,14 +55,17 @@ def render_replication(study: Study) -> str:
     singles = study.replication[study.replication["benchmark"] != "mean"]
     parts = [
         "# Replication of the Densing Law\n",
-        "Written by `densing report --out docs/replication.md`; every number below comes from that command. Do not edit by hand.\n",
+        "Written by `densing report --out docs/replication.md`; every number below comes from that command. Do not "
+        "edit by hand.\n",
         "## What the paper says\n",
         _PAPER,
         "## What can be replicated, and what cannot\n",
         _NOT_PUBLISHED,
         f"## The paper's method in its window ({PAPER_WINDOW[0]} to {PAPER_WINDOW[1]})\n",
-        f"Models: {study.selection}. Intervals are the classical ones of a regression on record-setters, which is far too "
-        "narrow in simulation (docs/adr/0003); `p` is the share of shuffled release dates with a slope at least as steep.\n",
+        f"Models: {study.selection}. Intervals are the classical ones of a regression on record-setters, which is "
+        f"far too "
+        "narrow in simulation (docs/adr/0003); `p` is the share of shuffled release dates with a slope at least as "
+        "steep.\n",
         "### One curve on the mean score, as the paper\n",
         _rows(means),
         _verdict(means, "on the mean score"),
@@ -77,7 +80,8 @@ def render_replication(study: Study) -> str:
         *_reasons(study),
         "## Everything at once\n",
         _spread(study.multiverse),
-        f"\nCatalog {study.hashes['catalog'][:12]}, densing {study.versions['densing']}, seed {study.options['seed']}.\n",
+        f"\nCatalog {study.hashes['catalog'][:12]}, densing {study.versions['densing']}, seed "
+        f"{study.options['seed']}.\n",
     ]
     return "\n".join(parts)
 
@@ -107,7 +111,8 @@ def _verdict(table: pd.DataFrame, where: str) -> str:
 def _headline(study: Study) -> list[str]:
     return [
         f"{study.reference.title}, benchmark {study.reference.benchmark}, {len(study.density)} models in "
-        f"{int(study.trend.headline['clusters'])} families: **{study.trend.text}** (95 % interval, all models, Tobit with a family "
+        f"{int(study.trend.headline['clusters'])} families: **{study.trend.text}** (95 % interval, all models, Tobit "
+        f"with a family "
         "jackknife).\n",
         *(f"- {sentence}" for sentence in study.trend.sentences()),
         "",
@@ -121,8 +126,10 @@ def _long(study: Study) -> list[str]:
     record = study.long_trend.estimates.set_index("method").loc["envelope"]
     envelope = doubling_text(float(record["doubling_months"]), float(record["lo"]), float(record["hi"]))
     return [
-        f"{study.long_reference.title} on {study.long_reference.benchmark}, the one benchmark whose series two harnesses join, "
-        f"{len(study.long_trend.data)} models to {last}: **{study.long_trend.text}**; the paper's envelope on the same data: {envelope}.\n",
+        f"{study.long_reference.title} on {study.long_reference.benchmark}, the one benchmark whose series two "
+        f"harnesses join, "
+        f"{len(study.long_trend.data)} models to {last}: **{study.long_trend.text}**; the paper's envelope on the "
+        f"same data: {envelope}.\n",
         *(f"- {sentence}" for sentence in study.long_trend.sentences()),
         "",
     ]
@@ -133,11 +140,15 @@ def _reasons(study: Study) -> list[str]:
     drift = bias.get("median_doubling_months") if bias else None
     null = f" (here: {drift:.1f} months with no trend at all)" if drift else ""
     return [
-        f"- **Estimator.** Record-setters drift upwards even when nothing improves{null}; their R² says nothing about a trend. The "
+        f"- **Estimator.** Record-setters drift upwards even when nothing improves{null}; their R² says nothing "
+        f"about a trend. The "
         "headline uses every model and treats scores beyond the ruler as bounds.",
-        "- **Ruler.** A steep family makes densities move fast, a flat one slowly; HellaSwag saturates, maths and code do not.",
-        "- **Scores.** The paper mixes makers' own figures; we stay within one evaluator and carry the evaluators' disagreement.",
-        "- **Window.** Growth on MMLU slows after mid-2024 on every ruler here, partly because scores near the ceiling are bounds.",
+        "- **Ruler.** A steep family makes densities move fast, a flat one slowly; HellaSwag saturates, maths and "
+        "code do not.",
+        "- **Scores.** The paper mixes makers' own figures; we stay within one evaluator and carry the evaluators' "
+        "disagreement.",
+        "- **Window.** Growth on MMLU slows after mid-2024 on every ruler here, partly because scores near the "
+        "ceiling are bounds.",
         "- **Sizes.** Totals divide, embeddings included; names such as 7B can be off by a quarter.",
         "",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -107,33 +108,6 @@ def _true(value: Any) -> bool:
     return not text.is_missing(value) and bool(value)
 
 
-def questions(frame: pd.DataFrame) -> tuple[tuple[str, str], ...]:
-    """Return the forecast's questions and answers.
-
-    Examples
-    --------
-    >>> ask = pd.DataFrame([{"score": 0.75, "params": 8e9, "date": pd.Timestamp("2025-01-10"),
-    ...                      "date_lo": pd.Timestamp("2024-10-01"), "date_hi": pd.NaT, "note": ""}])
-    >>> questions(ask)[0][1]
-    'About 2025-01-10: not before 2024-10-01, no latest date.'
-    """
-    return tuple((_question(row), _answer(row)) for row in frame.to_dict("records"))
-
-
-def _question(row: Any) -> str:
-    return f"When does a score of {text.number(row['score'])} fit in {text.size(row['params'])} parameters?"
-
-
-def _answer(row: Any) -> str:
-    note = "" if text.is_missing(row.get("note")) else f" ({text.clean(row['note'], 300).rstrip('.')})"
-    if text.is_missing(row["date"]):
-        early = "" if text.is_missing(row["date_lo"]) else f"; not before {text.day(row['date_lo'])}"
-        return f"No date can be given{early}{note}."
-    early = "no earliest date" if text.is_missing(row["date_lo"]) else f"not before {text.day(row['date_lo'])}"
-    late = "no latest date" if text.is_missing(row["date_hi"]) else f"at the latest {text.day(row['date_hi'])}"
-    return f"About {text.day(row['date'])}: {early}, {late}{note}."
-
-
 def skills_table(skills: pd.DataFrame) -> ShownTable:
     """Return the densities per skill."""
     fields = (
@@ -161,10 +135,34 @@ def provenance_table(provenance: pd.DataFrame) -> ShownTable:
 
 
 def all_notes(study: Study) -> tuple[Note, ...]:
-    """Return the notes of the study and of its parts without repeats, the severest first."""
-    parts = (study, study.reference, study.density, study.trend, study.long_trend, study.apart)
+    """Return the notes of the study and of its parts without repeats, the severest first.
+
+    Notes of the long window and of the models shown apart say so: their figures are not the headline's.
+    """
+    parts: tuple[tuple[str, Any], ...] = (
+        ("", study),
+        ("", study.reference),
+        ("", study.density),
+        ("", study.trend),
+        ("Long window: ", study.long_trend),
+        ("Shown apart: ", study.apart),
+    )
     notes: dict[tuple[str, str], Note] = {}
-    for part in parts:
+    for label, part in parts:
         for note in getattr(part, "notes", ()):
-            notes.setdefault((note.code, note.message), note)
+            if (note.code, sentence(note.message)) not in notes:
+                message = f"{label}{note.message}" if label else sentence(note.message)
+                notes[note.code, message] = replace(note, message=message)
     return tuple(sorted(notes.values(), key=lambda note: _ORDER.index(note.severity)))
+
+
+def sentence(words: Any) -> str:
+    """Return words as a sentence.
+
+    Examples
+    --------
+    >>> sentence("no upper end")
+    'No upper end.'
+    """
+    line = text.clean(words, 600)
+    return f"{line[:1].upper()}{line[1:].rstrip('.')}."

@@ -169,12 +169,13 @@ def replication(table: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``reference, benchmark, evaluator, window, n, doubling_months, lo, hi, covers_paper, permutation_p``; ``n`` counts record-setters.
+        ``reference, benchmark, evaluator, window, n, doubling_months, lo, hi, covers_paper, permutation_p``; ``n``
+        counts record-setters.
 
     Notes
     -----
-    Source: 3.3 months is arXiv 2412.04315v2's headline (A about 0.007 per day). Its models, scores and densities are not published, so
-    the procedure is replicated, not the figure's points.
+    Source: 3.3 months is arXiv 2412.04315v2's headline (A about 0.007 per day). Its models, scores and densities are
+    not published, so the procedure is replicated, not the figure's points.
     """
     usual = table["denominator"].eq("total") & table["dates"].eq("sourced")
     here = table[usual & table["window"].eq("paper") & table["method"].eq("envelope")]

@@ -22,7 +22,8 @@ def provenance(catalog: Catalog, results: list[DensityResult], references: list[
     Returns
     -------
     pandas.DataFrame
-        ``id, title, url, licence, attribution, rows``; ``rows`` counts the dates, sizes and scores taken from each source.
+        ``id, title, url, licence, attribution, rows``; ``rows`` counts the dates, sizes and scores taken from each
+        source.
     """
     counts: Counter[str] = Counter()
     models: set[str] = set()

@@ -23,6 +23,7 @@ from densing.trend.backtest import backtest
 from densing.trend.corollaries import corollaries
 from densing.trend.forecast import forecast, when
 
+HEADLINE = Selection()
 HORIZON_MONTHS = 18.0
 QUESTION_SIZES = (7e9, 3e9, 1e9)
 LONG_BENCHMARK = "mmlu"
@@ -55,7 +56,7 @@ class StudyOptions:
     benchmark: str = "mean"
     since: str | None = PAPER_WINDOW[0]
     until: str | None = None
-    selection: Selection = Selection()
+    selection: Selection = HEADLINE
     denominator: str = "total"
     guard: float = DEFAULT_GUARD
     tokens: float | None = None
@@ -157,9 +158,7 @@ def _in_window(result: DensityResult, options: StudyOptions) -> np.ndarray:
     return keep.to_numpy(dtype=bool)
 
 
-def _long(
-    catalog: Catalog, options: StudyOptions
-) -> tuple[Reference | None, DensityResult | None, TrendResult | None]:
+def _long(catalog: Catalog, options: StudyOptions) -> tuple[Reference | None, DensityResult | None, TrendResult | None]:
     """The same family on the benchmark whose scores two harnesses join, to the newest model."""
     try:
         if LONG_BENCHMARK not in available_benchmarks(options.reference):

@@ -27,6 +27,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "few families": replace(BASE, n=40, families=8),
     "many models": replace(BASE, n=90, families=30),
     "floors and ceilings": replace(BASE, floors=(-1.0, 1.5)),
+    "heavy tails": replace(BASE, tail_df=3.0, residual_sd=1.2, floors=(-1.0, 1.5)),
     "noisy reference law": replace(BASE, law_sd=0.1, law_draws=200),
 }
 """True doubling 3.5 months over 24 months in all of them."""

@@ -172,6 +172,13 @@ def _notes(data: TrendData, fit: Headline, checks: dict[str, Any]) -> list[Note]
     if p is not None and p > 0.05:
         message = f"release dates shuffled among families give a slope as steep in {100 * p:.0f} % of cases"
         notes.append(Note("permutation", "warning", message, {"p": p}))
+    found = checks["breakpoint"]["searched"]
+    if found["p"] is not None and found["p"] <= 0.05:
+        message = (
+            f"the pace changes within the window (searched break {found['date']}, p = {found['p']:.3f}): "
+            "one doubling time averages over unlike periods"
+        )
+        notes.append(Note("break", "warning", message, {"date": found["date"], "p": found["p"]}))
     censored = 1 - float(data.observed.mean())
     if censored > 0.5:
         message = f"{100 * censored:.0f} % of the rows lie beyond the ruler and are known only as bounds"

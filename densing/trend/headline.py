@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
-from scipy.special import log_ndtr
 
 from densing.errors import FitError
 from densing.trend.data import TrendData
 from densing.trend.pivot import critical_value
 from densing.trend.slopes import DAYS_PER_YEAR, Slope
-from densing.trend.tobit import fit_tobit
+from densing.trend.tobit import bound_curvature, fit_tobit
 
 Array = npt.NDArray[Any]
 METHOD = "tobit-crv3"
@@ -156,9 +155,7 @@ def tobit_lines(
 def information(data: TrendData, centre: float, line: Array, sigma: float) -> Array:
     """What each row is worth: 1 if observed, the curvature of ln Phi at its limit if censored; shape (n,)."""
     z = (data.log_density - line[0] - line[1] * (data.days - centre)) / max(sigma, 1e-12)
-    inner = -data.censor * z
-    mills = np.exp(-0.5 * inner**2 - 0.5 * np.log(2 * np.pi) - log_ndtr(inner))
-    return np.asarray(np.where(data.censor == 0, 1.0, mills * (mills + inner)))
+    return np.asarray(np.where(data.censor == 0, 1.0, bound_curvature(-data.censor * z)))
 
 
 def _check(data: TrendData, codes: Array) -> None:

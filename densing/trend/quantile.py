@@ -19,6 +19,8 @@ Array = npt.NDArray[Any]
 LABEL = "0.9 quantile regression (Powell, limits respected), pairs-cluster bootstrap"
 MIN_ROWS = 5
 MAX_CELLS = 20_000_000
+TIE = 1e-10
+"""Losses this close are equal; where q n is whole the best line is not unique, and the slowest is taken."""
 
 
 def quantile_slope(
@@ -73,7 +75,7 @@ def quantile_slope(
 
 
 def quantile_lines(days: Array, values: Array, limits: Array, weights: Array, q: float) -> tuple[Array, Array]:
-    """Return slopes and intercepts (B,) of the exact weighted quantile lines.
+    """Return slopes and intercepts (B,) of the exact weighted quantile lines; of equals the smallest slope.
 
     Parameters
     ----------
@@ -94,6 +96,8 @@ def quantile_lines(days: Array, values: Array, limits: Array, weights: Array, q:
     first, second = first[apart], second[apart]
     slopes = (values[second] - values[first]) / (days[second] - days[first])
     intercepts = values[first] - slopes * days[first]
+    order = np.lexsort((intercepts, slopes))
+    slopes, intercepts = slopes[order], intercepts[order]
     best = np.full(len(weights), np.inf)
     chosen = np.zeros(len(weights), dtype=int)
     chunk = max(1, MAX_CELLS // max(len(days), len(weights)))
@@ -102,10 +106,10 @@ def quantile_lines(days: Array, values: Array, limits: Array, weights: Array, q:
         lines = intercepts[part, None] + slopes[part, None] * days
         residual = values - np.clip(lines, limits[:, 0], limits[:, 1])
         loss = (residual * (q - (residual < 0))) @ weights.T
-        winner = loss.argmin(axis=0)
-        found = loss[winner, np.arange(len(weights))]
-        better = found < best
-        best[better], chosen[better] = found[better], winner[better] + start
+        least = loss.min(axis=0)
+        slowest = np.argmax(loss <= least * (1 + TIE) + TIE, axis=0)
+        better = least * (1 + TIE) + TIE < best
+        best[better], chosen[better] = least[better], slowest[better] + start
     return slopes[chosen], intercepts[chosen]
 
 

@@ -64,7 +64,10 @@ def theil_sen(data: TrendData, level: float = 0.95) -> Slope:
     n, dropped = len(seen), len(data) - len(seen)
     if reason:
         return not_estimable("theil-sen", SEN_LABEL, reason, n, n, dropped)
-    slope, intercept, lo, hi = stats.theilslopes(seen.log_density, seen.days, alpha=level)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # many ties make scipy's rank variance negative: no interval then
+        slope, intercept, lo, hi = stats.theilslopes(seen.log_density, seen.days, alpha=level)
+    lo, hi = (lo, hi) if np.isfinite([lo, hi]).all() else (-np.inf, np.inf)
     ends = (float(slope), float(lo), float(hi), float(intercept))
     return Slope("theil-sen", SEN_LABEL, *ends, n, n, "rank", dropped)
 

@@ -15,7 +15,7 @@ import pandas as pd
 from densing.notes import Note
 from densing.trend.data import EPOCH, TrendData
 from densing.trend.headline import Headline
-from densing.trend.slopes import doubling_text
+from densing.trend.slopes import doubling_months, doubling_text
 
 Array = npt.NDArray[Any]
 
@@ -145,6 +145,18 @@ def clean(value: Any) -> Any:
     return value
 
 
+def doubling_text_short(slope: float) -> str:
+    """Say a slope as a doubling time, without interval.
+
+    Examples
+    --------
+    >>> doubling_text_short(0.007), doubling_text_short(-0.001)
+    ('3.3 months', 'no doubling')
+    """
+    months = doubling_months(slope)
+    return f"{months:.1f} months" if math.isfinite(months) else "no doubling"
+
+
 def _say_permutation(checks: Mapping[str, Any]) -> str:
     test = checks["permutation"]
     named = {
@@ -177,7 +189,11 @@ def _say_bias(checks: Mapping[str, Any]) -> str:
 
 
 def _say_break(checks: Mapping[str, Any]) -> str:
-    split = checks["breakpoint"]["stated"]
-    if split.get("p") is None:
-        return ""
-    return f"Break at {split['date']}: p = {split['p']:.3f}."
+    named = {"stated": "Break at ChatGPT's release", "searched": "Best break found by searching"}
+    parts = []
+    for key, words in named.items():
+        found = checks["breakpoint"][key]
+        if found["p"] is not None:
+            ends = [doubling_text_short(found[name]) for name in ("slope_before", "slope_after")]
+            parts.append(f"{words}, {found['date']}: p = {found['p']:.3f}, {ends[0]} before and {ends[1]} after.")
+    return " ".join(parts)

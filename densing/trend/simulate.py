@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,8 @@ class Scenario:
         True doubling time; infinite for no trend.
     residual_sd, family_sd : float
         Standard deviations of ln(density) around the trend: per model, and shared by a family.
+    tail_df : float
+        Degrees of freedom of a t for the models' own scatter, above 2; infinite is normal.
     accelerating : bool
         Release times months * u^(1/3) rather than months * u, u uniform.
     spread_months : float
@@ -49,6 +52,7 @@ class Scenario:
     doubling_months: float = 3.5
     residual_sd: float = 0.7 * LN2
     family_sd: float = 1.0 * LN2
+    tail_df: float = math.inf
     accelerating: bool = True
     spread_months: float = 1.5
     ceilings: tuple[float, float] | None = (2.0, 7.0)
@@ -91,7 +95,7 @@ def simulate(scenario: Scenario, seed: int | np.random.Generator = 0) -> TrendDa
     latent = (
         scenario.slope * days
         + scenario.family_sd * rng.standard_normal(scenario.families)[family]
-        + scenario.residual_sd * rng.standard_normal(scenario.n)
+        + scenario.residual_sd * _scatter(scenario, rng)
     )
     limits = np.tile([-np.inf, np.inf], (scenario.n, 1))
     if scenario.ceilings is not None:
@@ -99,6 +103,14 @@ def simulate(scenario: Scenario, seed: int | np.random.Generator = 0) -> TrendDa
     if scenario.floors is not None:
         limits[:, 0] = rng.uniform(*scenario.floors, scenario.n)
     return _seen(scenario, family, days, latent, limits, rng)
+
+
+def _scatter(scenario: Scenario, rng: np.random.Generator) -> Array:
+    """Draw errors of unit variance, normal or with heavier tails."""
+    if math.isinf(scenario.tail_df):
+        return rng.standard_normal(scenario.n)
+    scale = math.sqrt(scenario.tail_df / (scenario.tail_df - 2))
+    return rng.standard_t(scenario.tail_df, scenario.n) / scale
 
 
 def _seen(

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr
+from scipy.special import erfcx, log_ndtr
 
 Array = npt.NDArray[Any]
 _LOG_ROOT_TAU = 0.5 * np.log(2 * np.pi)
 _MAX_ITER, _MAX_HALVINGS = 60, 30
+_PERFECT = 1e-8  # residual deviation, relative to the values, at which a fit is perfect and its likelihood unbounded
 _DECREMENT = 1e-12  # predicted gain in log-likelihood (an absolute scale) at which a fit has converged
 
 
@@ -77,6 +78,7 @@ def fit_tobit(design: Array, y: Array, censor: Array, weights: Array | None = No
     params = problem.start()
     value = problem.loglik(params)
     active = np.isfinite(value)
+    ceiling = 1 / (_PERFECT * max(1.0, float(np.nanmax(np.abs(problem.jacobian)))))
     converged = np.zeros(len(value), dtype=bool)
     for _ in range(_MAX_ITER):
         rows = np.flatnonzero(active)
@@ -87,10 +89,34 @@ def fit_tobit(design: Array, y: Array, censor: Array, weights: Array | None = No
         params[rows], value[rows], moved = part.line_search(params[rows], value[rows], step)
         done = gain < _DECREMENT
         converged[rows] = done
-        active[rows] = ~done & moved
+        active[rows] = ~done & moved & (params[rows, -1] < ceiling)
     theta = params[:, -1]
     with np.errstate(divide="ignore", invalid="ignore"):
         return TobitFit(params[:, :-1] / theta[:, None], 1 / theta, value, converged)
+
+
+def inverse_mills(z: Array) -> Array:
+    """Return phi(z) / Phi(z), stable in both tails: sqrt(2 / pi) / erfcx(-z / sqrt 2).
+
+    Examples
+    --------
+    >>> inverse_mills(np.array([-100.0, 0.0, 40.0])).round(3).tolist()
+    [100.01, 0.798, 0.0]
+    """
+    return np.asarray(np.sqrt(2 / np.pi) / erfcx(-z / np.sqrt(2)))
+
+
+def bound_curvature(z: Array) -> Array:
+    """Return -d^2 ln Phi / dz^2, between 0 (the bound says nothing) and 1 (as good as a value).
+
+    Examples
+    --------
+    >>> bound_curvature(np.array([-1e9, 0.0, 40.0])).round(3).tolist()
+    [1.0, 0.637, 0.0]
+    """
+    near = np.maximum(z, -1e4)  # beyond, the difference below is lost to rounding and the limit 1 is reached
+    mills = inverse_mills(near)
+    return np.asarray(np.clip(mills * (mills + near), 0.0, 1.0))
 
 
 @dataclass(frozen=True)
@@ -155,9 +181,9 @@ class _Problem:
         row, column = np.nonzero(self.censor)
         sign = -self.censor[row, column]
         inner = sign * z[row, column]
-        mills = np.exp(-0.5 * inner**2 - _LOG_ROOT_TAU - log_ndtr(inner))
+        mills = inverse_mills(inner)
         slope[row, column] = sign * mills
-        curvature[row, column] = mills * (mills + inner)
+        curvature[row, column] = bound_curvature(inner)
         weighted = np.swapaxes(self.jacobian * self.weights[:, :, None], 1, 2)
         gradient = (weighted @ slope[:, :, None])[:, :, 0]
         hessian = (weighted * curvature[:, None, :]) @ self.jacobian

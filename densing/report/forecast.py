@@ -1,0 +1,82 @@
+"""What the report says about the forecast in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from densing.plots import text
+from densing.report.tables import Field, ShownTable, column, shown
+
+
+def backtest(found: Mapping[str, Any]) -> str:
+    """Return how forecasts made earlier would have fared.
+
+    Examples
+    --------
+    >>> print(backtest({"n": 40, "level": 0.9, "coverage": 0.85, "median_error": 0.7}))
+    Made earlier and held against the 40 models that followed, the 90 % band of such forecasts held 85 %
+    of them; the median model had 2.0 times the forecast density.
+    >>> backtest({"n": 0, "why": "too few models"})
+    'The forecast could not be back-tested: too few models.'
+    """
+    if not found.get("n"):
+        why = found.get("why")
+        return "" if text.is_missing(why) else f"The forecast could not be back-tested: {text.clean(why, 300)}."
+    models = text.plural(int(found["n"]), "model")
+    words = (
+        f"Made earlier and held against the {models} that followed, the {text.percentage(found['level'])} band of "
+        f"such forecasts held {text.percentage(found['coverage'])} of them"
+    )
+    error = found.get("median_error")
+    if error is not None and not text.is_missing(error):
+        words += f"; the median model had {text.number(np.exp(error))} times the forecast density"
+    return f"{words}."
+
+
+def questions(frame: pd.DataFrame) -> tuple[tuple[str, str], ...]:
+    """Return the forecast's questions and answers.
+
+    Examples
+    --------
+    >>> ask = pd.DataFrame([{"score": 0.75, "params": 8e9, "date": pd.Timestamp("2025-01-10"),
+    ...                      "date_lo": pd.Timestamp("2024-10-01"), "date_hi": pd.NaT, "note": ""}])
+    >>> questions(ask)[0][1]
+    'About 2025-01-10: not before 2024-10-01, no latest date.'
+    """
+    return tuple((_question(row), _answer(row)) for row in frame.to_dict("records"))
+
+
+def _question(row: Any) -> str:
+    return f"When does a score of {text.number(row['score'])} fit in {text.size(row['params'])} parameters?"
+
+
+def _answer(row: Any) -> str:
+    note = "" if text.is_missing(row.get("note")) else f" ({text.clean(row['note'], 300).rstrip('.')})"
+    if text.is_missing(row["date"]):
+        early = "" if text.is_missing(row["date_lo"]) else f"; not before {text.day(row['date_lo'])}"
+        return f"No date can be given{early}{note}."
+    early = "no earliest date" if text.is_missing(row["date_lo"]) else f"not before {text.day(row['date_lo'])}"
+    late = "no latest date" if text.is_missing(row["date_hi"]) else f"at the latest {text.day(row['date_hi'])}"
+    level = "" if text.is_missing(row.get("level")) else f" ({text.percentage(row['level'])} range)"
+    return f"About {text.day(row['date'])}: {early}, {late}{level}{note}."
+
+
+def corollaries_table(corollaries: pd.DataFrame) -> ShownTable:
+    """Return what follows from the doubling time."""
+    fields = (
+        Field("Consequence", column("quantity")),
+        Field("Value", column("value", text.months), "value"),
+        Field("95 % interval", _plain_interval, "lo"),
+        Field("Unit", column("unit")),
+        Field("Equation", column("equation")),
+    )
+    caption = "What follows if the headline's doubling time holds; the intervals carry over from its own."
+    return shown("corollaries-table", caption, corollaries, fields)
+
+
+def _plain_interval(row: Any) -> str:
+    return f"{text.months(row.get('lo'))} to {text.months(row.get('hi'))}"

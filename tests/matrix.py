@@ -1,0 +1,59 @@
+"""Run the quick tests on every other supported Python, and on the oldest pandas that is promised.
+
+Not a test module: `make matrix` runs it. Interpreters that are not installed are named and left out.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+OLDEST = ["pandas==2.2.*", "numpy==1.26.*", "plotly==6.0.*"]
+TOOLS = ["pytest", "pytest-xdist", "hypothesis"]
+COMBINATIONS = (("3.11", OLDEST), ("3.12", []), ("3.13", []))
+
+
+def find(version: str) -> str | None:
+    """Return an interpreter of this version that really starts, or None."""
+    pyenv = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
+    candidates = [shutil.which(f"python{version}"), *map(str, pyenv)]
+    if sys.version.startswith(f"{version}."):
+        candidates.insert(0, sys.executable)
+    for candidate in filter(None, candidates):
+        if subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return candidate
+    return None
+
+
+def test_on(version: str, pins: list[str]) -> bool:
+    """Install the package for one interpreter and run the quick tests."""
+    interpreter = find(version)
+    label = f"Python {version} {' '.join(pins)}".strip()
+    if interpreter is None:
+        sys.stderr.write(f"{label}: not installed here, left out\n")
+        return True
+    home = ROOT / ".matrix" / version
+    python = str(home / "bin" / "python")
+    subprocess.run([interpreter, "-m", "venv", "--clear", str(home)], check=True)
+    subprocess.run([python, "-m", "pip", "install", "-q", str(ROOT), *TOOLS, *pins], check=True)
+    quick = [
+        "-m",
+        "not slow and not browser",
+        "--ignore=tests/test_notebook.py",
+        "-n",
+        "auto",
+        "-p",
+        "no:cacheprovider",
+    ]
+    sys.stderr.write(f"{label}\n")
+    # The installed wheel is tested, not the checkout: its shipped fits and data must be inside it.
+    command = [python, "-P", "-m", "pytest", "-q", "--import-mode=importlib", "tests", *quick]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
+if __name__ == "__main__":
+    outcomes = [test_on(version, pins) for version, pins in COMBINATIONS]
+    sys.exit(0 if all(outcomes) else 1)

@@ -1,0 +1,23 @@
+"""The quickstart notebook runs from top to bottom, in a fresh kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+NOTEBOOK = Path(__file__).resolve().parents[1] / "docs" / "notebooks" / "quickstart.ipynb"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
+def test_quickstart_gives_a_density_an_interval_and_a_plot(tmp_path: Path) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert len(cells) == 5, "five cells, as promised"
+    density = cells[2].outputs[0]["data"]["text/html"]
+    assert "Mine-3B" in density and "density_lo" in density
+    plot = cells[4].outputs[0]["data"]
+    assert any("plotly" in kind for kind in plot)

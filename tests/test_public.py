@@ -1,0 +1,33 @@
+"""The public surface: names, docstrings, and that the packaging ships what the package needs."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import densing
+from densing.references.store import fits_folder
+
+
+def test_all_is_sorted_complete_and_importable() -> None:
+    names = [name for name in densing.__all__ if name != "__version__"]
+    assert names == sorted(names)
+    assert set(names) == set(densing._HOME_OF)
+    for name in names:
+        assert getattr(densing, name) is not None
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = densing.nonsense
+
+
+@pytest.mark.parametrize("name", [n for n in densing.__all__ if n != "__version__"])
+def test_every_public_name_has_a_docstring(name: str) -> None:
+    documented = getattr(densing, name)
+    text = inspect.getdoc(documented)
+    assert text and len(text.splitlines()[0]) > 10
+    if inspect.isfunction(documented) and len(inspect.signature(documented).parameters) > 1:
+        assert "Parameters" in text, f"{name} does not document its parameters"
+
+
+def test_the_shipped_fits_are_found() -> None:
+    assert (fits_folder() / "qwen1.5" / "mean.json").is_file()
