@@ -79,6 +79,17 @@ def test_law_variance_is_the_variance_of_refits() -> None:
     np.testing.assert_allclose(fit_headline(data).law[1, 1], np.var(slopes, ddof=1), rtol=1e-6)
 
 
+def test_a_broken_law_draw_is_left_out_and_poisons_nothing() -> None:
+    data = simulate(Scenario(law_sd=0.1, law_draws=60), 3)
+    assert data.law_draws is not None
+    broken = data.law_draws.copy()
+    broken[7, 3] = np.nan
+    rest = np.delete(data.law_draws, 7, axis=0)
+    found, expected = (fit_headline(data.replace(law_draws=draws)) for draws in (broken, rest))
+    np.testing.assert_allclose(found.law, expected.law, rtol=1e-9)
+    assert 7 not in found.law_rows
+
+
 def test_line_draws_spread_as_the_interval_says() -> None:
     fit = fit_headline(simulate(Scenario(law_sd=0.1, law_draws=100), 4), draws=40_000)
     low, high = np.quantile(fit.lines[:, 1], [0.025, 0.975])

@@ -19,7 +19,8 @@ from densing.laws.base import Law
 
 Mask = NDArray[np.bool_]
 CHUNK = 2**17  # numbers in one Jacobian block: keeps it in cache; 2**15 and 2**20 took twice as long
-LAMBDA_START, LAMBDA_MIN, LAMBDA_STALL = 1e-4, 1e-12, 1e11
+LAMBDA_START, LAMBDA_MIN, LAMBDA_STALL = 1e-2, 1e-12, 1e11
+LAMBDA_DONE = 1e-4  # a more damped step promises too little along flat directions to prove convergence
 TOLERANCE, STALL_TOLERANCE = 1e-14, 1e-7
 
 
@@ -175,7 +176,7 @@ def _descend(
         value[taken], gradient[taken], curvature[taken] = (part[better] for part in new)
         # A step cut off by a bound may promise an increase: that is no convergence but a call for damping.
         small = (promised >= 0) & (promised <= tolerance * value[alive] + floor[alive])
-        done = small & (damping[alive] <= 1e-2)
+        done = small & (damping[alive] <= LAMBDA_DONE)
         stalled = damping[alive] > LAMBDA_STALL
         converged[alive] = done
         if stalled.any():
