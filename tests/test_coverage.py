@@ -31,7 +31,7 @@ def measured(scenario: str, method: str) -> pd.Series:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_headline_interval_covers_the_truth(scenario: str) -> None:
     row = measured(scenario, "tobit-crv3")
-    LOG.info("%s: %s", scenario, row.round(4).to_dict())
+    LOG.info("%s: %s", scenario, row.to_dict())
     assert row["reps"] == REPS
     if FULL:
         assert LOW <= row["coverage"] <= HIGH

@@ -87,7 +87,7 @@ def altered(study: Any, **changes: Any) -> Any:
 
 def test_hostile_text_stays_text(page: Page, source: str) -> None:
     assert not page.all("img")
-    assert len(page.all("script")) == 7 + 1 + 2  # figures, palette, plotly.js and ours
+    assert len(page.all("script")) == 8 + 1 + 2  # figures, palette, plotly.js and ours
     assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
     words = " ".join(page.words)
     for hostile in (frames.HOSTILE, fixture.BREAKOUT, fixture.LINKED, "%{x} {{ 7 * 7 }}"):
@@ -114,7 +114,7 @@ def test_nothing_is_fetched(page: Page) -> None:
 
 def test_figures_are_json_with_a_caption(page: Page) -> None:
     figures = [name for name in page.script_text if name.startswith("data-plot-")]
-    assert len(figures) == 7
+    assert len(figures) == 8
     for name in figures:
         assert {"data", "layout"} <= json.loads(page.script_text[name]).keys()
     plots = [attributes for attributes in page.all("div") if attributes.get("class") == "plot"]
@@ -192,7 +192,9 @@ def test_a_study_with_nothing_in_it_still_makes_a_page(study: Any) -> None:
     empty = altered(
         study,
         apart=None,
+        long_density=None,
         long_trend=None,
+        long_forecast=None,
         skills=study.skills.head(0),
         multiverse=study.multiverse.head(0),
         replication=study.replication.head(0),

@@ -30,7 +30,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-FIGURES = 7
+FIGURES = 8
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs Chromium and chromedriver on the path"),

@@ -20,7 +20,7 @@ from densing.laws.base import Law
 Mask = NDArray[np.bool_]
 CHUNK = 2**17  # numbers in one Jacobian block: keeps it in cache; 2**15 and 2**20 took twice as long
 LAMBDA_START, LAMBDA_MIN, LAMBDA_STALL = 1e-2, 1e-12, 1e11
-LAMBDA_DONE = 1e-4  # a more damped step promises too little along flat directions to prove convergence
+LAMBDA_DONE = 1e-6  # a more damped step promises too little along flat directions to prove convergence
 TOLERANCE, STALL_TOLERANCE = 1e-14, 1e-7
 
 

@@ -15,7 +15,7 @@ from densing.report import assets, models, sections
 from densing.report.checks import check_data, check_sentences
 from densing.report.figures import figures
 from densing.report.forecast import backtest, corollaries_table, questions
-from densing.report.headline import headline
+from densing.report.headline import asked_of, headline, long_title
 from densing.report.safe import script_json
 from densing.tables import write_text
 
@@ -110,6 +110,8 @@ def _context(study: Study) -> dict[str, Any]:
     return {
         "headline": headline(study),
         "figures": figures(study),
+        "long_title": long_title(study),
+        "asked_of": asked_of(study),
         "estimates": sections.estimates_table(study.trend),
         "multiverse": sections.multiverse_table(study.multiverse),
         "replication": sections.replication_table(study.replication),

@@ -54,8 +54,9 @@ def figures(study: Study) -> dict[str, ShownFigure]:
     drawn = {
         "density": (
             plot_density(study.density, study.trend, study.apart, study.forecast),
-            _density_words(study),
+            density_words(study.density.table, 0 if study.apart is None else len(study.apart.table)),
         ),
+        **_long_figure(study),
         "estimates": (plot_estimates(study.trend), _estimates_words(study)),
         "reference": (plot_reference(study.reference, study.density), _reference_words(study)),
         "multiverse": (plot_multiverse(study.multiverse), multiverse_words(study.multiverse)),
@@ -80,14 +81,20 @@ SKILLS_WORDS = (
 )
 
 
-def _density_words(study: Study) -> str:
-    table = study.density.table
+def _long_figure(study: Study) -> dict[str, tuple[go.Figure, str]]:
+    if study.long_density is None or study.long_trend is None:
+        return {}
+    drawn = plot_density(study.long_density, study.long_trend, None, study.long_forecast)
+    return {"long-density": (drawn, density_words(study.long_density.table, 0))}
+
+
+def density_words(table: pd.DataFrame, apart: int) -> str:
+    """Return what a density figure shows, for readers who cannot see it."""
     bounds = table["bound"].fillna("").astype(str) if "bound" in table else pd.Series("", table.index)
     limited = int((bounds != "").sum())
-    apart = 0 if study.apart is None else len(study.apart.table)
     words = (
         f"Density ρ of {text.plural(len(table), 'model')} against release date, with the frontier (steps), "
-        "the headline line and its 95 % band, and the forecast fan (50 % dashed, 90 % dotted)."
+        "the fitted line and its 95 % band, and the forecast fan (50 % dashed, 90 % dotted)."
     )
     if limited:
         words += f" {text.plural(limited, 'model')} known only as a limit: the triangle points to the true value."

@@ -129,3 +129,17 @@ def window(trend: TrendResult) -> str:
 def level(trend: TrendResult) -> float:
     """Return the confidence level of the intervals."""
     return float(trend.options.get("level", 0.95))
+
+
+def long_title(study: Study) -> str:
+    """Return the heading of the long window's figure."""
+    if study.long_trend is None or study.long_reference is None:
+        return ""
+    return f"The long window: {window(study.long_trend)}, {short_benchmark(study.long_reference)}"
+
+
+def asked_of(study: Study) -> str:
+    """Return which trend and ruler the forecast's answers come from."""
+    trend = study.trend if study.long_trend is None else study.long_trend
+    ruler = study.asked_of
+    return f"Read off the trend of {window(trend)}, ruler {text.clean(ruler.title)}, score on {benchmark(ruler)}."

@@ -32,6 +32,8 @@ class Study:
         The headline's doubling time.
     long_reference : Reference, optional
         Ruler of the long window.
+    long_density : DensityResult, optional
+        The models of the long window.
     long_trend : TrendResult, optional
         The same family over the longest window that a joined series of scores allows.
     apart : DensityResult, optional
@@ -43,11 +45,17 @@ class Study:
     replication : pandas.DataFrame
         The paper's own estimator in its own window, by ruler and benchmark.
     forecast : pandas.DataFrame
-        The frontier carried forward, as densities: ``date, mid, lo50, hi50, lo90, hi90``.
+        The headline's frontier carried forward as far as back-tests go, as densities: ``date, mid, lo50, hi50, lo90,
+        hi90``.
+    long_forecast : pandas.DataFrame, optional
+        The long window's frontier, further ahead.
     questions : pandas.DataFrame
-        When a score fits in a size: ``score, params, date, date_lo, date_hi, note``.
+        When a score fits in a size, by the trend that reaches furthest: ``score, params, date, date_lo, date_hi,
+        level, note``.
+    asked_of : Reference
+        The ruler behind ``questions`` and ``backtest``.
     backtest : mapping
-        How earlier forecasts would have fared.
+        How earlier forecasts by that trend would have fared.
     corollaries : pandas.DataFrame
         What follows from the doubling time.
     provenance : pandas.DataFrame
@@ -64,13 +72,16 @@ class Study:
     density: DensityResult
     trend: TrendResult
     long_reference: Reference | None
+    long_density: DensityResult | None
     long_trend: TrendResult | None
     apart: DensityResult | None
     skills: pd.DataFrame
     multiverse: pd.DataFrame
     replication: pd.DataFrame
     forecast: pd.DataFrame
+    long_forecast: pd.DataFrame | None
     questions: pd.DataFrame
+    asked_of: Reference
     backtest: Mapping[str, Any]
     corollaries: pd.DataFrame
     provenance: pd.DataFrame

@@ -24,7 +24,9 @@ from densing.trend.corollaries import corollaries
 from densing.trend.forecast import forecast, when
 
 HEADLINE = Selection()
-HORIZON_MONTHS = 18.0
+# The headline's fan goes as far as it is back-tested; the long window's, which ends later, may go further.
+HORIZON_MONTHS = 6.0
+LONG_HORIZON_MONTHS = 18.0
 QUESTION_SIZES = (7e9, 3e9, 1e9)
 LONG_BENCHMARK = "mmlu"
 Step = Callable[[str, float], object]
@@ -110,6 +112,7 @@ def run_study(
         catalog, _spec(options), seed=options.seed, step=lambda label, share: step(label, 0.2 + 0.75 * share)
     )
     step("forecast", 0.97)
+    latest, asked_of = (trend, ruler) if long_trend is None or long_ruler is None else (long_trend, long_ruler)
     results = [everyone, *([long_density] if long_density is not None else [])]
     rulers = [ruler, *([long_ruler] if long_ruler is not None else [])]
     return Study(
@@ -119,14 +122,17 @@ def run_study(
         density=density,
         trend=trend,
         long_reference=long_ruler,
+        long_density=long_density,
         long_trend=long_trend,
         apart=apart if len(apart) else None,
         skills=skills,
         multiverse=universe,
         replication=replication(universe),
         forecast=forecast(trend, HORIZON_MONTHS),
-        questions=_questions(trend, ruler),
-        backtest=_backtest(trend, options.seed),
+        long_forecast=None if long_trend is None else forecast(long_trend, LONG_HORIZON_MONTHS),
+        questions=_questions(latest, asked_of),
+        asked_of=asked_of,
+        backtest=_backtest(latest, options.seed),
         corollaries=corollaries(trend),
         provenance=provenance(catalog, results, rulers),
         versions=versions(),
@@ -186,8 +192,8 @@ def _questions(trend: TrendResult, ruler: Reference) -> pd.DataFrame:
     rows = []
     for params in QUESTION_SIZES:
         answer = when(trend, score, params, ruler)
-        found = {"date": answer.date, "date_lo": answer.lo, "date_hi": answer.hi, "note": answer.note}
-        rows.append({"score": score, "params": params, **found})
+        found = {"date": answer.date, "date_lo": answer.lo, "date_hi": answer.hi, "level": answer.level}
+        rows.append({"score": score, "params": params, **found, "note": answer.note})
     return pd.DataFrame(rows)
 
 

@@ -25,7 +25,7 @@ WHY = (
     "Why this estimator: in simulations with a true 3.5 months (families, ceilings, floors, a noisy ruler; 4,000 "
     "worlds each) its median was 3.45 to 3.56 months and its 95 % interval held the truth in 94.5 to 95.5 %; "
     "record-setters read 2.6 to 3.4 months and held it in 55 to 82 %, least squares without the rows beyond the "
-    "ruler 3.5 to 3.9 months and 91 to 94 %."
+    "ruler 3.5 to 4.5 months and 86 to 94 %."
 )
 """Figures measured by :mod:`densing.trend.coverage`; ``make coverage`` measures them again."""
 
