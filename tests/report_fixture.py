@@ -158,7 +158,7 @@ def study() -> Any:
         reference=reference(), density=main, apart=apart, skills=skills(main.table),
         trend=FakeTrend(main.table, estimates(), checks(), SLOPE),
         long_density=later, long_trend=FakeTrend(later.table, slower, {}, SLOPE / 2),
-        long_forecast=forecast(), asked_of=reference(),
+        long_forecast=forecast(), asked_of=reference(), split=checks()["breakpoint"],
         multiverse=multiverse(), replication=replication(), forecast=forecast(), questions=questions(),
         backtest=backtest(), corollaries=corollaries(), long_reference=reference(),
         provenance=provenance(), versions={"densing": "0.1.0", "python": "3.11"},

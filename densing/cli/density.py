@@ -35,6 +35,7 @@ def density(
     ] = None,
     catalog: o.CatalogFiles = None,
     include: o.Include = None,
+    pool: o.Pool = False,
     denominator: o.Denominator = "total",
     tokens: o.Tokens = None,
     guard: o.Guard = 3.0,
@@ -69,7 +70,7 @@ def density(
         if scores is not None:
             result = table_densities(scores, ruler, **asked)
         else:
-            result = catalog_densities(merged, ruler, selection=chosen, **asked)
+            result = catalog_densities(merged, ruler, selection=chosen, pool=pool, **asked)
         table, notes = result.table, result.notes
     save(table, table, out)
     show_notes(notes)

@@ -46,6 +46,9 @@ Include = Annotated[
         help="Also use: continued, compressed, instruct, moe, domain, unverified. May be repeated.",
     ),
 ]
+Pool = Annotated[
+    bool, typer.Option("--pool", help="Also read other evaluators' scores of the same shots (one benchmark only).")
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Also write the result to FILE (.csv or .json).")]
 

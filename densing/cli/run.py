@@ -80,6 +80,7 @@ def _payload(study: Any, report: Path) -> dict[str, Any]:
         "estimates": study.trend.to_dict()["estimates"],
         "checks": study.trend.checks,
         "long_window": study.long_trend.to_dict()["headline"] if study.long_trend is not None else None,
+        "split": study.split,
         "replication": study.replication,
         "multiverse": study.multiverse,
         "backtest": study.backtest,

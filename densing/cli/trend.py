@@ -18,6 +18,7 @@ def trend(
     until: o.Until = None,
     catalog: o.CatalogFiles = None,
     include: o.Include = None,
+    pool: o.Pool = False,
     denominator: o.Denominator = "total",
     tokens: o.Tokens = None,
     guard: o.Guard = 3.0,
@@ -49,7 +50,9 @@ def trend(
     merged = load_catalog(*(catalog or []))
     ruler = load_reference(reference, benchmark, tokens=tokens, catalog=merged)
     chosen = selection_of(include)
-    densities = catalog_densities(merged, ruler, selection=chosen, denominator=denominator, guard=guard, seed=seed)
+    densities = catalog_densities(
+        merged, ruler, selection=chosen, pool=pool, denominator=denominator, guard=guard, seed=seed
+    )
     headline = densities.subset((densities.table["stratum"] == "headline").to_numpy())
     data = TrendData.from_density(headline).window(since, until)
     result = estimate_trend(data, seed=seed, permutations=permutations, bootstrap=bootstrap)

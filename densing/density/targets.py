@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from densing.catalog import Catalog, Selection, load_catalog, strata
+from densing.catalog.flags import OTHER_PROTOCOL, WRONG, has_flag
 from densing.density.invert import DEFAULT_GUARD, estimate_density
 from densing.density.result import DensityResult
 from densing.errors import InputError
@@ -24,6 +25,7 @@ def catalog_densities(
     reference: Reference,
     *,
     selection: Selection | None = None,
+    pool: bool = False,
     denominator: str = "total",
     guard: float = DEFAULT_GUARD,
     level: float = 0.95,
@@ -39,6 +41,9 @@ def catalog_densities(
         The ruler.
     selection : Selection, optional
         What counts as headline; models outside it stay in the table with the reason in ``stratum``.
+    pool : bool
+        Also read scores of other evaluators with the reference's number of shots, for models that the reference's
+        series lacks; one benchmark only. Evaluators differ by more than their standard errors say.
     denominator, guard, level, seed
         As in :func:`densing.density.estimate_density`.
 
@@ -53,6 +58,9 @@ def catalog_densities(
         When no model of the catalogue can be read on the reference.
     """
     adopted, notes = _adopt(catalog, reference, every=False)
+    if pool:
+        adopted, more = _pool(adopted, reference)
+        notes += more
     return _densities(adopted, catalog, reference, selection, notes, (denominator, guard, level, seed))
 
 
@@ -156,3 +164,18 @@ def _adopt(catalog: Catalog, reference: Reference, every: bool) -> tuple[Catalog
     notes = [Note("user-protocol", "warning", message, {"rows": int(adopted.sum())})] if adopted.any() else []
     joined = pd.concat([rest, relabelled], ignore_index=True)
     return dataclasses.replace(catalog, scores=joined), notes
+
+
+def _pool(catalog: Catalog, reference: Reference) -> tuple[Catalog, list[Note]]:
+    """Let other evaluators' scores of the same shots into the reference's series; the series' own values come first."""
+    if len(reference.benchmarks) != 1:
+        raise InputError(f"pooling evaluators works on one benchmark, not on {reference.benchmark!r}; name one")
+    scores = catalog.scores
+    here = scores["benchmark"].eq(reference.benchmarks[0])
+    own = scores[here & scores["evaluator"].eq(reference.evaluator)].iloc[0]
+    usable = ~(has_flag(scores["flags"], WRONG) | has_flag(scores["flags"], OTHER_PROTOCOL))
+    taken = here & usable & scores["shots"].eq(own["shots"]) & scores["series"].ne(own["series"])
+    message = f"{int(taken.sum())} {reference.benchmarks[0]} scores of other evaluators are read on the same ruler"
+    pooled = scores.assign(series=scores["series"].where(~taken, own["series"]))
+    notes = [Note("pooled-evaluators", "warning", message, {"rows": int(taken.sum())})]
+    return dataclasses.replace(catalog, scores=pooled), notes

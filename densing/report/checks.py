@@ -15,6 +15,7 @@ import pandas as pd
 
 from densing.plots import text
 from densing.plots.checks import leave_one_out, permutation_name, permutations
+from densing.report.split import chatgpt_split
 
 if TYPE_CHECKING:
     from densing.study import Study
@@ -31,7 +32,7 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
         ("Record-setter bias", record_setter_bias(checks)),
         ("Long window", long_window(study)),
         ("Replication", replication(study.replication)),
-        ("ChatGPT split", chatgpt_split(checks)),
+        ("ChatGPT split", chatgpt_split(study.split)),
         ("Searched break", searched_break(checks)),
         ("Diagnostics", diagnostics(checks)),
         ("Where the uncertainty comes from", variance_shares(checks)),
@@ -117,32 +118,6 @@ def record_setter_bias(checks: Mapping[str, Any]) -> str:
             f". If the headline's {text.months(true['true_doubling_months'])} months were true, it would "
             f"read {text.months(true['median_doubling_months'])}"
         )
-    return f"{words}."
-
-
-def chatgpt_split(checks: Mapping[str, Any]) -> str:
-    """Return whether the pace changed at the date named beforehand, beside the paper's rates.
-
-    Examples
-    --------
-    >>> stated = {"date": "2022-11-30", "p": None, "reason": "2 observed models before the date"}
-    >>> chatgpt_split({"breakpoint": {"stated": stated}})
-    'A change of pace at 2022-11-30 cannot be tested here: 2 observed models before the date.'
-    """
-    entry = checks.get("breakpoint") or {}
-    stated, paper = entry.get("stated") or {}, entry.get("paper") or {}
-    if not stated:
-        return ""
-    if text.is_missing(stated.get("p")):
-        reason = text.clean(stated.get("reason"), 300)
-        return f"A change of pace at {text.clean(stated.get('date'))} cannot be tested here: {reason}."
-    words = (
-        f"At {text.clean(stated['date'])}, named beforehand, the slope goes from "
-        f"{text.number(stated['slope_before'])} to {text.number(stated['slope_after'])} per day "
-        f"({text.p_value(stated['p'])})"
-    )
-    if paper:
-        words += f"; the paper prints {text.number(paper['before'])} and {text.number(paper['after'])}, untested"
     return f"{words}."
 
 

@@ -42,6 +42,8 @@ class Study:
         One density per model and skill.
     multiverse : pandas.DataFrame
         Every other reasonable choice of ruler, benchmark, window, denominator and dates.
+    split : mapping
+        The pace before and after ChatGPT, see :func:`densing.study.split.chatgpt_split`.
     replication : pandas.DataFrame
         The paper's own estimator in its own window, by ruler and benchmark.
     forecast : pandas.DataFrame
@@ -77,6 +79,7 @@ class Study:
     apart: DensityResult | None
     skills: pd.DataFrame
     multiverse: pd.DataFrame
+    split: Mapping[str, Any]
     replication: pd.DataFrame
     forecast: pd.DataFrame
     long_forecast: pd.DataFrame | None

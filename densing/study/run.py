@@ -18,6 +18,7 @@ from densing.references import Reference, available_benchmarks, load_reference
 from densing.study.multiverse import PAPER_WINDOW, Spec, multiverse, replication
 from densing.study.provenance import provenance, versions
 from densing.study.result import Study
+from densing.study.split import chatgpt_split
 from densing.trend import TrendData, TrendResult, estimate_trend
 from densing.trend.backtest import backtest
 from densing.trend.corollaries import corollaries
@@ -127,6 +128,7 @@ def run_study(
         apart=apart if len(apart) else None,
         skills=skills,
         multiverse=universe,
+        split=chatgpt_split(catalog, options.reference, seed=options.seed),
         replication=replication(universe),
         forecast=forecast(trend, HORIZON_MONTHS),
         long_forecast=None if long_trend is None else forecast(long_trend, LONG_HORIZON_MONTHS),
