@@ -29,6 +29,14 @@ is replicated (record-setters on an envelope, ordinary least squares of ln ρ on
 on published scores and public reference families; the figure's points are not.
 """
 
+SCORES_REASON = (
+    "**Scores.** The paper mixes makers' own figures; we stay within one evaluator per ruler and carry the evaluators' "
+    "disagreement into each score's error."
+)
+SIZES_REASON = (
+    "**Sizes.** Total parameters divide here, embeddings included; the paper's own reference models count without them."
+)
+
 
 def build_replication(study: Study, path: Path | str) -> Path:
     """Write the replication page of a study.
@@ -140,8 +148,8 @@ def _long(study: Study) -> list[str]:
 
 def _reasons(study: Study) -> list[str]:
     usual = study.multiverse[study.multiverse["denominator"].eq("total") & study.multiverse["dates"].eq("sourced")]
-    found = (_estimator_reason(study), _benchmark_reason(usual), _window_reason(usual), _scores_reason(),
-    _sizes_reason()) return [*(f"- {sentence}" for sentence in found if sentence), ""]
+    found = (_estimator_reason(study), _benchmark_reason(usual), _window_reason(usual), SCORES_REASON, SIZES_REASON)
+    return [*(f"- {sentence}" for sentence in found if sentence), ""]
 
 
 def _estimator_reason(study: Study) -> str:
@@ -178,19 +186,6 @@ def _window_reason(table: pd.DataFrame) -> str:
         f"in the paper's "
         f"window on {slower} of {len(pairs)} rulers."
     )
-
-
-def _scores_reason() -> str:
-    return (
-        "**Scores.** The paper mixes makers' own figures; we stay within one evaluator per ruler and carry the "
-        "evaluators' "
-        "disagreement into each score's error."
-    )
-
-
-def _sizes_reason() -> str:
-    return "**Sizes.** Total parameters divide here, embeddings included; the paper's own reference models count "
-        "without them."
 
 
 def _spread(table: pd.DataFrame) -> str:
