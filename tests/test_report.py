@@ -171,7 +171,7 @@ def test_notes_of_other_windows_say_so(study: Any) -> None:
 
 def test_no_check_is_invented(study: Any) -> None:
     bare = fixture.FakeTrend(study.density.table, frames.estimates(), {}, 0.006)
-    sentences = check_sentences(altered(study, trend=bare, long_trend=None))
+    sentences = check_sentences(altered(study, trend=bare, long_trend=None, split={}))
     assert [name for name, _ in sentences] == ["Replication"]
 
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.errors import DensingError, InputError, TableError
-from densing.tables import Column, Table, describe, read_table, validate, write_csv, write_text
+from densing.files import write_csv, write_text
+from densing.tables import Column, Table, describe, read_table, validate
 
 TOY = Table(
     "toy",

@@ -15,8 +15,9 @@ from densing.catalog.merge import merge
 from densing.catalog.schema import MODELS, SCORES
 from densing.catalog.store import Catalog
 from densing.errors import DensingError, TableError, UnknownNameError
+from densing.files import write_csv
 from densing.notes import Note
-from densing.tables import read_cells, write_csv
+from densing.tables import read_cells
 
 FIRST_ROW = 2  # below the header
 # Two evaluators that differ by more than this about one model deserve a second look.

@@ -51,7 +51,7 @@ def fit(
     """
     from densing.cli import fitting
     from densing.cli.output import emit_json, emit_table, finish, say, show_notes
-    from densing.tables import write_text
+    from densing.files import write_text
 
     options = {"floor": floor, "ceiling": ceiling}
     asked = {"loss": loss, "delta": delta, "bootstrap": bootstrap, "scheme": scheme, "seed": seed}

@@ -116,7 +116,7 @@ def finish(notes: Iterable[Note]) -> None:
 def save(frame: pd.DataFrame, payload: Any, out: Path | None) -> None:
     """Write a result where ``--out`` says: CSV for ``.csv``, JSON for ``.json``."""
     from densing.errors import InputError
-    from densing.tables import write_csv, write_text
+    from densing.files import write_csv, write_text
 
     if out is None:
         return

@@ -35,9 +35,9 @@ def run(
     from densing.catalog import load_catalog
     from densing.cli.output import emit_json, finish, progress, say, show_notes
     from densing.cli.selecting import selection_of
+    from densing.files import write_csv
     from densing.report import build_report
     from densing.study import StudyOptions, run_study
-    from densing.tables import write_csv
 
     o.parse_window(since, until)
     asked = StudyOptions(reference, benchmark, since, until, selection_of(include), denominator, guard, tokens, seed)

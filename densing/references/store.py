@@ -10,12 +10,12 @@ from pathlib import Path
 import densing
 from densing.catalog import Catalog, load_catalog
 from densing.errors import ArtefactError, InputError, UnavailableError
+from densing.files import write_text
 from densing.fit import LawFit
 from densing.references.build import build_reference, buildable_benchmarks, from_fit
 from densing.references.families import family_names, get_family, refuse_unpublished
 from densing.references.members import known_benchmark
 from densing.references.ruler import Reference
-from densing.tables import write_text
 
 _PACKAGE = Path(densing.__file__).parent
 

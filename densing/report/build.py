@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from densing import __version__
+from densing.files import write_text
 from densing.plots import style, text
 from densing.report import assets, models, sections
 from densing.report.checks import check_data, check_sentences
@@ -17,7 +18,6 @@ from densing.report.figures import figures
 from densing.report.forecast import backtest, corollaries_table, questions
 from densing.report.headline import asked_of, headline, long_title
 from densing.report.safe import script_json
-from densing.tables import write_text
 
 if TYPE_CHECKING:
     from densing.study import Study

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from densing.files import write_text
 from densing.report.split import chatgpt_split
 from densing.study import PAPER_MONTHS, PAPER_WINDOW, Study
-from densing.tables import write_text
 from densing.trend import doubling_text
 
 _PAPER = """\

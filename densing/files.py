@@ -1,0 +1,96 @@
+"""Files of the project: read whole and checked, written atomically."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+
+from densing.errors import InputError, TableError
+
+MAX_BYTES = 64 * 1024 * 1024
+MAX_FIELD = 32 * 1024
+
+
+def write_csv(frame: pd.DataFrame, path: Path) -> None:
+    """Write a table as CSV, atomically: the file is whole or absent."""
+    write_text(path, frame.to_csv(index=False, date_format="%Y-%m-%d", lineterminator="\n"))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically (temporary file beside it, then rename)."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InputError(f"{path}: cannot write ({error.strerror}); choose another --out") from error
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise InputError(f"{path}: cannot write ({error.strerror}); choose another --out") from error
+
+
+def read_text(source: Path | str | io.TextIOBase, name: str) -> str:
+    """Read a text file or stream whole.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, is not UTF-8 or is larger than ``MAX_BYTES``.
+    """
+    try:
+        if isinstance(source, io.TextIOBase):
+            return source.read()
+        path = Path(source)
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"{name}: larger than {MAX_BYTES // 2**20} MiB; split the table")
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{name}: cannot read ({reason}); check the path") from error
+
+
+def parse_csv(text: str, name: str) -> tuple[list[str], dict[int, list[str]]]:
+    """Split a CSV text into its header and its filled rows by row number in the file.
+
+    Raises
+    ------
+    InputError, TableError
+        When the text is no table; the message names the row and the remedy.
+    """
+    if "\x00" in text:
+        raise InputError(f"{name}: holds a NUL byte; it is not a CSV file")
+    limit = csv.field_size_limit(MAX_FIELD)
+    try:
+        lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error as error:
+        raise InputError(f"{name}: not readable as CSV ({error}); check quotes and length of cells") from error
+    finally:
+        csv.field_size_limit(limit)
+    filled = {n: line for n, line in enumerate(lines, start=1) if any(cell.strip() for cell in line)}
+    if not filled:
+        raise InputError(f"{name}: empty; a header row and at least one data row are needed")
+    header = [cell.strip() for cell in filled.pop(next(iter(filled)))]
+    repeated = {cell for cell in header if header.count(cell) > 1}
+    if repeated:
+        raise InputError(f"{name}: header repeats {', '.join(sorted(repeated))}; rename one of them")
+    if not filled:
+        raise InputError(f"{name}: has a header but no data row")
+    ragged = [
+        f"row {number}: {len(line)} cells where the header has {len(header)}; quote cells that hold commas"
+        for number, line in filled.items()
+        if len(line) != len(header)
+    ]
+    if ragged:
+        raise TableError(name, ragged)
+    return header, filled
