@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OUT ?= results/latest
 
-.PHONY: run test test-fast lint types coverage bench docs refs matrix clean
+.PHONY: run test test-fast lint types coverage coverage-table bench docs refs matrix clean
 
 run: $(STAMP)  ## the main job: catalogue -> density -> doubling time -> report
 	$(BIN)/densing run --out $(OUT)
@@ -26,6 +26,9 @@ types: $(STAMP)
 
 coverage: $(STAMP)  ## the coverage simulations at full budget
 	DENSING_COVERAGE_BUDGET=full $(BIN)/python -m pytest -m slow -n auto
+
+coverage-table: $(STAMP)  ## measure every estimator in every simulated world; the headline's reason is read from it
+	$(BIN)/python -m densing.trend.coverage
 
 bench: $(STAMP)  ## fit and bootstrap beside other packages, in one process
 	$(BIN)/python -m pip install --quiet -e ".[bench]"

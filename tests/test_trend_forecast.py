@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import norm
 
 from densing.errors import DomainError, FitError
 from densing.trend import estimate_trend
 from densing.trend.backtest import backtest
 from densing.trend.corollaries import corollaries, factor_per_year, parameter_halving, with_hardware
-from densing.trend.forecast import date_for, forecast, frontier_offset, when
+from densing.trend.data import TrendData
+from densing.trend.forecast import date_for, forecast, when
+from densing.trend.frontier import frontier_offset
 from densing.trend.simulate import Scenario, simulate
 
 TREND = estimate_trend(simulate(Scenario(n=60, families=20, law_sd=0.05, law_draws=120), 5), permutations=19)
@@ -37,10 +38,46 @@ def ruler(draws: int = 120, spread: float = 0.0) -> Any:
     return SimpleNamespace(fit=fit, given={})
 
 
+OFFSET = frontier_offset(TREND.data, TREND.fit.centre, TREND.fit.line)
+
+
+def test_without_censoring_the_frontier_leaves_nine_in_ten_below() -> None:
+    """Second implementation: the plain quantile of the residuals."""
+    rng = np.random.default_rng(8)
+    days = rng.uniform(0, 700, 101)
+    frame = pd.DataFrame(
+        {
+            "model": [f"m{i}" for i in range(101)],
+            "family": [f"f{i % 9}" for i in range(101)],
+            "released": pd.Timestamp("2023-02-24") + pd.to_timedelta(np.round(days), unit="D"),
+            "log_density": 0.005 * np.round(days) + rng.gumbel(size=101),
+        }
+    )
+    data = TrendData.from_frame(frame)
+    residual = data.log_density - (1.0 + 0.005 * data.days)
+    found = frontier_offset(data, 0.0, np.array([1.0, 0.005]))
+    assert found == pytest.approx(np.quantile(residual, 0.9, method="inverted_cdf"))
+
+
+def test_bounds_neither_lift_nor_lower_the_frontier_where_they_say_nothing() -> None:
+    """A small model whose upper bound lies above the frontier tells nothing about it."""
+    lifted = TREND.data
+    extra = lifted.take(np.array([0])).replace(
+        log_density=np.array([50.0]), censor=np.array([-1], dtype=np.int8), log_limits=np.array([[50.0, 60.0]])
+    )
+    both = TrendData(
+        *(np.concatenate([getattr(lifted, n), getattr(extra, n)]) for n in ("model", "family", "released", "days")),
+        np.concatenate([lifted.log_density, extra.log_density]),
+        np.concatenate([lifted.censor, extra.censor]),
+        log_limits=np.vstack([lifted.limits, extra.limits]),
+    )
+    assert frontier_offset(both, TREND.fit.centre, TREND.fit.line) == OFFSET
+
+
 def test_frontier_is_the_line_lifted_to_the_ninth_decile() -> None:
     fan = forecast(TREND, 6, start="2024-06-01")
     line = TREND.predict(fan["date"])["mid"]
-    np.testing.assert_allclose(np.log(fan["mid"]), line + norm.ppf(0.9) * TREND.fit.sigma)
+    np.testing.assert_allclose(np.log(fan["mid"]), line + OFFSET)
     ordered = fan[["lo90", "lo50", "mid", "hi50", "hi90"]].to_numpy()
     assert (np.diff(ordered, axis=1) > 0).all()
     assert fan["date"].is_monotonic_increasing and len(fan) == 7
@@ -58,7 +95,7 @@ def test_date_interval_is_the_share_of_lines_that_crossed() -> None:
     found = date_for(TREND, 1000.0, level=0.9)
     lines = TREND.fit.lines
     ahead = (found.hi - pd.Timestamp("2023-02-24")).days - TREND.fit.centre
-    crossed = np.mean(lines[:, 0] + lines[:, 1] * ahead + frontier_offset(TREND) >= np.log(1000.0))
+    crossed = np.mean(lines[:, 0] + lines[:, 1] * ahead + OFFSET >= np.log(1000.0))
     assert crossed == pytest.approx(0.95, abs=0.01)
 
 

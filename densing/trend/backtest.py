@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy import stats
 
 from densing.errors import FitError
 from densing.trend.data import EPOCH, TrendData
+from densing.trend.frontier import frontier_offset
 from densing.trend.headline import Headline, fit_headline
 from densing.trend.slopes import DAYS_PER_MONTH, doubling_months
 
 Array = npt.NDArray[Any]
-MIN_TRAIN, FRONTIER = 10, 0.9
+MIN_TRAIN = 10
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def backtest(
             except FitError:
                 cut += step
                 continue
-            scored = _score(fit, test, level, seed)
+            scored = _score(fit, test, frontier_offset(train, fit.centre, fit.line), level, seed)
             scores.append(scored)
             found.append(_row(cut, train, fit, scored))
         cut += step
@@ -106,7 +106,7 @@ def backtest(
     return Backtest(pd.DataFrame(found), len(inside), level, *means)
 
 
-def _score(fit: Headline, test: TrendData, level: float, seed: int) -> tuple[Array, Array, Array]:
+def _score(fit: Headline, test: TrendData, offset: float, level: float, seed: int) -> tuple[Array, Array, Array]:
     """Inside the band, error (NaN for bounds), at or below the frontier (NaN where a bound cannot tell)."""
     rng = np.random.default_rng([seed, 5])
     ahead = test.days - fit.centre
@@ -116,7 +116,7 @@ def _score(fit: Headline, test: TrendData, level: float, seed: int) -> tuple[Arr
     lo, hi = np.quantile(models, [0.5 - level / 2, 0.5 + level / 2], axis=0)
     y, censor = test.log_density, test.censor
     inside = ((y >= lo) | (censor > 0)) & ((y <= hi) | (censor < 0))
-    frontier = mid + stats.norm.ppf(FRONTIER) * fit.sigma
+    frontier = mid + offset
     below = (y <= frontier).astype(float)
     unknown = ((censor > 0) & (y <= frontier)) | ((censor < 0) & (y > frontier))
     return inside, np.where(censor == 0, y - mid, np.nan), np.where(unknown, np.nan, below)

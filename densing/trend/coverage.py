@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from densing.errors import FitError
+from densing.files import write_csv
 from densing.trend.data import TrendData
 from densing.trend.envelope import envelope, running_max
 from densing.trend.headline import fit_headline
@@ -18,6 +21,7 @@ from densing.trend.regressions import mixed, ols_crv3, theil_sen
 from densing.trend.simulate import Scenario, simulate
 from densing.trend.slopes import Slope, doubling_months
 
+TABLE = Path(__file__).parent / "data" / "coverage.csv"
 BASE = Scenario()
 SCENARIOS: Mapping[str, Scenario] = {
     "families + ceilings": BASE,
@@ -106,3 +110,20 @@ def _summary(name: str, rows: np.ndarray, truth: float) -> dict[str, object]:
         "high": float(band[1]),
         "median_width": float(np.median(rows[:, 2] - rows[:, 1]) / abs(truth)) if count else np.nan,
     }
+
+
+def main() -> None:
+    """Measure all estimators in all scenarios and write the table that the headline's reason is read from."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--reps", type=int, default=1000, help="worlds per scenario")
+    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--out", type=Path, default=TABLE)
+    asked = parser.parse_args()
+    table = coverage_table(asked.reps, asked.seed).round(6)
+    write_csv(
+        table.assign(seed=asked.seed)[["scenario", *(c for c in table.columns if c != "scenario"), "seed"]], asked.out
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -15,19 +15,13 @@ from densing.trend.headline import METHOD, Headline, fit_headline
 from densing.trend.nullsim import record_setter_bias
 from densing.trend.permutation import permutation_test
 from densing.trend.quantile import quantile_slope
+from densing.trend.reason import why
 from densing.trend.regressions import mixed, ols_crv3, theil_sen
 from densing.trend.result import TrendResult, clean
 from densing.trend.slopes import Slope, doubling_months, slopes_table
 
 FEW_FAMILIES = 6
 BREAK_WORLDS = 199
-WHY = (
-    "Why this estimator: in simulations with a true 3.5 months (families, ceilings, floors, heavy tails, a noisy "
-    "ruler; nine settings of 4,000 worlds) its median was 3.48 to 3.56 months and its 95 % interval held the "
-    "truth in 94.7 to 95.3 %; in 1,000 worlds each, record-setters read 2.6 to 3.4 months and held it in 55 to "
-    "82 %, least squares without the rows beyond the ruler 3.5 to 4.5 months and 86 to 94 %."
-)
-"""Figures measured by :mod:`densing.trend.coverage`; ``make coverage`` measures them again."""
 
 
 def estimate_trend(
@@ -86,7 +80,7 @@ def estimate_trend(
     }
     headline = estimates.loc[estimates["headline"]].iloc[0]
     notes = (*data.notes, *_notes(rows, fit, checks))
-    return TrendResult(rows, estimates, headline, checks, fit.lines[:, 1], options, notes, fit, WHY)
+    return TrendResult(rows, estimates, headline, checks, fit.lines[:, 1], options, notes, fit, why(METHOD))
 
 
 def _estimators(data: TrendData, fit: Headline, level: float, cluster: str, bootstrap: int, seed: int) -> list[Slope]:

@@ -1,9 +1,8 @@
 """When: the frontier carried forward with its fan, and the date at which a score fits into a size.
 
-The frontier is the headline's line lifted to the 0.9 quantile of the models around it, z_0.9 s with the
-Tobit's own residual deviation s (which, unlike the observed residuals, is not cut short by the ruler's
-end). The fan is the spread of that line over draws of families and of the reference law; single models
-scatter more.
+The frontier is the headline's line lifted to the 0.9 quantile of the models around it (see
+:mod:`densing.trend.frontier`). The fan is the spread of that line over draws of families and of the reference law;
+single models scatter more.
 """
 
 from __future__ import annotations
@@ -15,15 +14,14 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy import stats
 
 from densing.errors import DomainError
 from densing.trend.data import EPOCH
+from densing.trend.frontier import frontier_offset
 from densing.trend.result import TrendResult
 from densing.trend.slopes import DAYS_PER_MONTH
 
 Array = npt.NDArray[Any]
-FRONTIER = 0.9
 FURTHEST = pd.Timestamp("2150-01-01")
 """Later than this counts as never."""
 
@@ -92,7 +90,7 @@ def forecast(
 ) -> pd.DataFrame:
     """Carry the frontier forward.
 
-    rho(t) = exp(a + b t + z_0.9 s).
+    rho(t) = exp(a + b t + d).
 
     Parameters
     ----------
@@ -127,7 +125,7 @@ def forecast(
 def date_for(trend: TrendResult, density: float, level: float = 0.9) -> Arrival:
     """Say when the frontier reaches a density.
 
-    t = (ln rho - a - z_0.9 s) / b, draw by draw.
+    t = (ln rho - a - d) / b, draw by draw.
 
     Parameters
     ----------
@@ -188,21 +186,20 @@ def when(trend: TrendResult, score: float, params: float, reference: ReferenceLi
     return _arrival(trend, middle, need, level, note)
 
 
-def frontier_offset(trend: TrendResult) -> float:
-    """Distance of the frontier above the headline's line, in ln(density)."""
-    return float(stats.norm.ppf(FRONTIER)) * trend.fit.sigma
+def _offset(trend: TrendResult) -> float:
+    return frontier_offset(trend.data, trend.fit.centre, trend.fit.line)
 
 
 def _frontier(trend: TrendResult, days: Array) -> tuple[Array, Array]:
     """Frontier (n,) and its draws (R, n), in ln(density)."""
     ahead = days - trend.fit.centre
-    offset = frontier_offset(trend)
+    offset = _offset(trend)
     lines = trend.fit.lines
     return trend.fit.line[0] + trend.fit.line[1] * ahead + offset, lines[:, :1] + lines[:, 1:] * ahead + offset
 
 
 def _arrival(trend: TrendResult, middle: float, need: Array, level: float, note: str) -> Arrival:
-    offset, lines = frontier_offset(trend), trend.fit.lines
+    offset, lines = _offset(trend), trend.fit.lines
     last = float(trend.data.days.max()) - trend.fit.centre
     mid = _crossing(np.array([middle]), trend.fit.line[None], offset, last)[0]
     days = _crossing(need, lines, offset, last)
