@@ -15,9 +15,7 @@ from densing.errors import DomainError, FitError
 from densing.trend import estimate_trend
 from densing.trend.backtest import backtest
 from densing.trend.corollaries import corollaries, factor_per_year, parameter_halving, with_hardware
-from densing.trend.data import TrendData
 from densing.trend.forecast import date_for, forecast, when
-from densing.trend.frontier import frontier_offset
 from densing.trend.simulate import Scenario, simulate
 
 TREND = estimate_trend(simulate(Scenario(n=60, families=20, law_sd=0.05, law_draws=120), 5), permutations=19)
@@ -38,64 +36,48 @@ def ruler(draws: int = 120, spread: float = 0.0) -> Any:
     return SimpleNamespace(fit=fit, given={})
 
 
-OFFSET = frontier_offset(TREND.data, TREND.fit.centre, TREND.fit.line)
+RECORD = float(TREND.data.log_density[TREND.data.observed].max())
+LAST = pd.Timestamp(TREND.data.released.max()).normalize()
 
 
-def test_without_censoring_the_frontier_leaves_nine_in_ten_below() -> None:
-    """Second implementation: the plain quantile of the residuals."""
-    rng = np.random.default_rng(8)
-    days = rng.uniform(0, 700, 101)
-    frame = pd.DataFrame(
-        {
-            "model": [f"m{i}" for i in range(101)],
-            "family": [f"f{i % 9}" for i in range(101)],
-            "released": pd.Timestamp("2023-02-24") + pd.to_timedelta(np.round(days), unit="D"),
-            "log_density": 0.005 * np.round(days) + rng.gumbel(size=101),
-        }
-    )
-    data = TrendData.from_frame(frame)
-    residual = data.log_density - (1.0 + 0.005 * data.days)
-    found = frontier_offset(data, 0.0, np.array([1.0, 0.005]))
-    assert found == pytest.approx(np.quantile(residual, 0.9, method="inverted_cdf"))
-
-
-def test_bounds_neither_lift_nor_lower_the_frontier_where_they_say_nothing() -> None:
-    """A small model whose upper bound lies above the frontier tells nothing about it."""
-    lifted = TREND.data
-    extra = lifted.take(np.array([0])).replace(
-        log_density=np.array([50.0]), censor=np.array([-1], dtype=np.int8), log_limits=np.array([[50.0, 60.0]])
-    )
-    both = TrendData(
-        *(np.concatenate([getattr(lifted, n), getattr(extra, n)]) for n in ("model", "family", "released", "days")),
-        np.concatenate([lifted.log_density, extra.log_density]),
-        np.concatenate([lifted.censor, extra.censor]),
-        log_limits=np.vstack([lifted.limits, extra.limits]),
-    )
-    assert frontier_offset(both, TREND.fit.centre, TREND.fit.line) == OFFSET
-
-
-def test_frontier_is_the_line_lifted_to_the_ninth_decile() -> None:
-    fan = forecast(TREND, 6, start="2024-06-01")
-    line = TREND.predict(fan["date"])["mid"]
-    np.testing.assert_allclose(np.log(fan["mid"]), line + OFFSET)
+def test_frontier_is_the_record_carried_on_at_the_headlines_pace() -> None:
+    fan = forecast(TREND, 6)
+    ahead = (fan["date"] - LAST).dt.days
+    np.testing.assert_allclose(np.log(fan["mid"]), RECORD + TREND.headline["slope_per_day"] * ahead)
     ordered = fan[["lo90", "lo50", "mid", "hi50", "hi90"]].to_numpy()
-    assert (np.diff(ordered, axis=1) > 0).all()
+    assert (np.diff(ordered[1:], axis=1) > 0).all()
     assert fan["date"].is_monotonic_increasing and len(fan) == 7
+
+
+def test_a_record_never_falls() -> None:
+    falling = replace(TREND, fit=replace(TREND.fit, line=TREND.fit.line * [1, -1], lines=TREND.fit.lines * [1, -1]))
+    assert (np.diff(forecast(falling, 6)["mid"]) == 0).all()
+
+
+def test_a_density_that_exists_is_dated_by_the_model_that_has_it() -> None:
+    seen = TREND.data.observed
+    order = np.argsort(TREND.data.days[seen], kind="stable")
+    first = np.flatnonzero(TREND.data.log_density[seen][order] >= RECORD - 0.5)[0]
+    found = date_for(TREND, float(np.exp(RECORD - 0.5)))
+    assert found.date == pd.Timestamp(TREND.data.released[seen][order][first]).round("D")
+    assert "exists" in found.note
 
 
 def test_date_for_inverts_the_forecast() -> None:
     fan = forecast(TREND, 12)
-    for row in fan.itertuples():
+    for row in fan[1:].itertuples():
         found = date_for(TREND, row.mid)
         assert abs((found.date - row.date).days) <= 1
-        assert found.lo < found.date < found.hi
+        assert found.lo <= found.date < found.hi
 
 
 def test_date_interval_is_the_share_of_lines_that_crossed() -> None:
     found = date_for(TREND, 1000.0, level=0.9)
-    lines = TREND.fit.lines
-    ahead = (found.hi - pd.Timestamp("2023-02-24")).days - TREND.fit.centre
-    crossed = np.mean(lines[:, 0] + lines[:, 1] * ahead + OFFSET >= np.log(1000.0))
+    rows = TREND.fit.law_rows
+    densest = int(np.flatnonzero(TREND.data.observed)[np.argmax(TREND.data.log_density[TREND.data.observed])])
+    records = TREND.data.law_draws[rows, densest]
+    ahead = (found.hi - LAST).days
+    crossed = np.mean(records + np.maximum(TREND.fit.lines[:, 1], 0) * ahead >= np.log(1000.0))
     assert crossed == pytest.approx(0.95, abs=0.01)
 
 
@@ -107,31 +89,29 @@ def test_a_flat_trend_has_no_latest_date() -> None:
 
 
 def test_when_is_the_date_of_the_needed_density() -> None:
-    found = when(TREND, 0.7, 1e9, ruler())
-    assert found.density == pytest.approx(1e11 * 0.7**4 / 1e9)
+    found = when(TREND, 0.7, 1e7, ruler())
+    assert found.density == pytest.approx(1e11 * 0.7**4 / 1e7)
     assert found.date == date_for(TREND, found.density).date
-    halved = when(TREND, 0.7, 0.5e9, ruler())
+    halved = when(TREND, 0.7, 0.5e7, ruler())
     months = (halved.date - found.date).days / 30.44
     assert months == pytest.approx(TREND.headline["doubling_months"], abs=0.05)
 
 
 def test_law_draws_are_paired_and_widen_the_date() -> None:
-    sure, unsure = when(TREND, 0.7, 1e9, ruler()), when(TREND, 0.7, 1e9, ruler(spread=0.5))
+    sure, unsure = when(TREND, 0.7, 1e7, ruler()), when(TREND, 0.7, 1e7, ruler(spread=0.5))
     assert unsure.hi - unsure.lo > sure.hi - sure.lo
-    # When the ruler's error in the needed size also sits in the line, it cancels instead of adding.
-    rows = TREND.fit.law_rows
+    # When the ruler's error in the needed size also sits in the record, it cancels instead of adding.
     shift = ruler(spread=0.5)
-    shared = np.log(shift.fit.draws[rows, 0] / 1e11)
-    lifted = TREND.fit.lines + np.column_stack([shared, np.zeros_like(shared)])
-    paired = replace(TREND, fit=replace(TREND.fit, lines=lifted))
-    cancelled = when(paired, 0.7, 1e9, shift)
+    shared = np.log(shift.fit.draws[:, 0] / 1e11)
+    lifted = TREND.data.replace(law_draws=TREND.data.law_draws + shared[:, None])
+    cancelled = when(replace(TREND, data=lifted), 0.7, 1e7, shift)
     assert abs((cancelled.hi - sure.hi).days) <= 1 and abs((cancelled.lo - sure.lo).days) <= 1
 
 
 def test_scores_off_the_ruler_are_said_to_be_so() -> None:
     assert "any size does" in when(TREND, 0.0, 1e9, ruler()).note
     assert "extrapolated" in when(TREND, 0.1, 1e9, ruler()).note
-    assert when(TREND, 0.7, 1e9, ruler()).note == "the frontier is already there"
+    assert when(TREND, 0.7, 1e10, ruler()).note == "a model of that density exists"
     assert when(TREND, 0.7, 1e7, ruler()).note == ""
 
 
@@ -147,18 +127,27 @@ def test_impossible_densities_are_refused() -> None:
 
 
 def test_backtest_bands_hold_their_share_when_models_are_independent() -> None:
-    """Without family shocks 90 % bands hold 90 % of held-out models, and 0.9 lie below the frontier.
-
-    The frontier is a best guess, so its share nears 0.9 only once the line is known well: cuts after 100 models.
-    """
+    """Without family shocks 90 % bands hold 90 % of held-out models, and late cuts are right in the median."""
     scenario = Scenario(n=220, families=220, family_sd=0.0, residual_sd=0.8, ceilings=None, spread_months=0.0)
     worlds = [backtest(simulate(scenario, seed), seed=seed).table.assign(world=seed) for seed in range(12)]
     cuts = pd.concat(worlds)
     late = cuts[cuts["n_train"] >= 100]
     assert np.average(cuts["coverage"], weights=cuts["n_test"]) == pytest.approx(0.9, abs=0.025)
-    assert np.average(late["frontier_share"], weights=late["n_test"]) == pytest.approx(0.9, abs=0.025)
     errors = late.groupby("world")["median_error"].mean()
     assert abs(errors.mean()) < 3.3 * errors.std() / np.sqrt(len(errors))
+
+
+def test_backtest_says_whether_the_forecast_beats_standing_still() -> None:
+    """With a strong trend it does; without one it cannot."""
+
+    def misses(doubling: float) -> pd.Series:
+        scenario = Scenario(n=120, families=40, doubling_months=doubling, ceilings=None)
+        tables = [backtest(simulate(scenario, seed), seed=seed).table for seed in range(6)]
+        return pd.concat(tables)[["frontier_error", "standstill_error"]].abs().mean()
+
+    strong, none = misses(2.0), misses(np.inf)
+    assert strong["frontier_error"] < 0.7 * strong["standstill_error"]
+    assert none["frontier_error"] >= none["standstill_error"]
 
 
 def test_backtest_only_looks_back() -> None:

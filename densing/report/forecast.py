@@ -34,7 +34,19 @@ def backtest(found: Mapping[str, Any]) -> str:
     error = found.get("median_error")
     if error is not None and not text.is_missing(error):
         words += f"; the median model had {text.number(np.exp(error))} times the forecast density"
-    return f"{words}."
+    return f"{words}.{_frontier(found)}"
+
+
+def _frontier(found: Mapping[str, Any]) -> str:
+    moved, still = found.get("frontier_error"), found.get("standstill_error")
+    if moved is None or still is None or text.is_missing(moved) or text.is_missing(still):
+        return ""
+    better = "nearer" if abs(moved) < abs(still) else "no nearer"
+    return (
+        f" The densest model half a year on had {text.number(np.exp(moved))} times the density forecast for it, and "
+        f"{text.number(np.exp(still))} times the record at the time: the forecast came {better} than assuming no "
+        "progress."
+    )
 
 
 def questions(frame: pd.DataFrame) -> tuple[tuple[str, str], ...]:

@@ -209,7 +209,8 @@ def _backtest(trend: TrendResult, seed: int) -> dict[str, Any]:
         "level": found.level,
         "coverage": found.coverage,
         "median_error": found.median_error,
-        "frontier_share": found.frontier_share,
+        "frontier_error": found.frontier_error,
+        "standstill_error": found.standstill_error,
         "cuts": found.table,
     }
 

@@ -11,7 +11,6 @@ import pandas as pd
 
 from densing.errors import FitError
 from densing.trend.data import EPOCH, TrendData
-from densing.trend.frontier import frontier_offset
 from densing.trend.headline import Headline, fit_headline
 from densing.trend.slopes import DAYS_PER_MONTH, doubling_months
 
@@ -26,7 +25,8 @@ class Backtest:
     Parameters
     ----------
     table : pandas.DataFrame
-        One row per cut: cut, n_train, n_test, doubling_months, coverage, median_error, frontier_share.
+        One row per cut: cut, n_train, n_test, doubling_months, coverage, median_error,
+        frontier_error, standstill_error.
     n : int
         Held-out models, counted once per cut.
     level : float
@@ -35,8 +35,10 @@ class Backtest:
         Share really inside; a bound counts as outside only where it contradicts the band.
     median_error : float
         Of observed minus forecast ln(density); above zero where models beat the forecast.
-    frontier_share : float
-        Share of held-out models at or below the forecast frontier, nominally 0.9.
+    frontier_error : float
+        Median over cuts of the densest model's ln(density) at the end of the holdout minus its forecast.
+    standstill_error : float
+        The same for the forecast that the frontier stays where it is: what a forecast has to beat.
     """
 
     table: pd.DataFrame
@@ -44,7 +46,8 @@ class Backtest:
     level: float
     coverage: float
     median_error: float
-    frontier_share: float
+    frontier_error: float
+    standstill_error: float
 
 
 def backtest(
@@ -95,19 +98,20 @@ def backtest(
             except FitError:
                 cut += step
                 continue
-            scored = _score(fit, test, frontier_offset(train, fit.centre, fit.line), level, seed)
+            scored = _score(fit, test, level, seed)
             scores.append(scored)
-            found.append(_row(cut, train, fit, scored))
+            found.append({**_row(cut, train, fit, scored), **_frontier_errors(fit, train, test, min(hold, last - cut))})
         cut += step
     if not found:
         raise FitError(f"backtest: {len(seen)} observed models leave no cut with {MIN_TRAIN} before it and one after")
-    inside, error, below = (np.concatenate(parts) for parts in zip(*scores, strict=True))
-    means = float(np.mean(inside)), _median(error), _mean(below)
-    return Backtest(pd.DataFrame(found), len(inside), level, *means)
+    inside, error = (np.concatenate(parts) for parts in zip(*scores, strict=True))
+    table = pd.DataFrame(found)
+    frontier = (float(table[name].median()) for name in ("frontier_error", "standstill_error"))
+    return Backtest(table, len(inside), level, float(np.mean(inside)), _median(error), *frontier)
 
 
-def _score(fit: Headline, test: TrendData, offset: float, level: float, seed: int) -> tuple[Array, Array, Array]:
-    """Inside the band, error (NaN for bounds), at or below the frontier (NaN where a bound cannot tell)."""
+def _score(fit: Headline, test: TrendData, level: float, seed: int) -> tuple[Array, Array]:
+    """Inside the band, and error (NaN for bounds)."""
     rng = np.random.default_rng([seed, 5])
     ahead = test.days - fit.centre
     mid = fit.line[0] + fit.line[1] * ahead
@@ -116,14 +120,18 @@ def _score(fit: Headline, test: TrendData, offset: float, level: float, seed: in
     lo, hi = np.quantile(models, [0.5 - level / 2, 0.5 + level / 2], axis=0)
     y, censor = test.log_density, test.censor
     inside = ((y >= lo) | (censor > 0)) & ((y <= hi) | (censor < 0))
-    frontier = mid + offset
-    below = (y <= frontier).astype(float)
-    unknown = ((censor > 0) & (y <= frontier)) | ((censor < 0) & (y > frontier))
-    return inside, np.where(censor == 0, y - mid, np.nan), np.where(unknown, np.nan, below)
+    return inside, np.where(censor == 0, y - mid, np.nan)
 
 
-def _row(cut: float, train: TrendData, fit: Headline, scored: tuple[Array, Array, Array]) -> dict[str, Any]:
-    inside, error, below = scored
+def _frontier_errors(fit: Headline, train: TrendData, test: TrendData, ahead: float) -> dict[str, float]:
+    record = float(train.log_density[train.observed].max())
+    came = float(np.max(test.log_density[test.observed], initial=record))
+    forecast = record + max(float(fit.line[1]), 0.0) * ahead
+    return {"frontier_error": came - forecast, "standstill_error": came - record}
+
+
+def _row(cut: float, train: TrendData, fit: Headline, scored: tuple[Array, Array]) -> dict[str, Any]:
+    inside, error = scored
     return {
         "cut": (EPOCH + pd.Timedelta(days=float(cut))).normalize(),
         "n_train": len(train),
@@ -131,15 +139,9 @@ def _row(cut: float, train: TrendData, fit: Headline, scored: tuple[Array, Array
         "doubling_months": doubling_months(fit.slope.slope),
         "coverage": float(np.mean(inside)),
         "median_error": _median(error),
-        "frontier_share": _mean(below),
     }
 
 
 def _median(values: Array) -> float:
     known = values[np.isfinite(values)]
     return float(np.median(known)) if len(known) else float("nan")
-
-
-def _mean(values: Array) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.mean(known)) if len(known) else float("nan")
