@@ -12,6 +12,7 @@ from densing.catalog import Catalog, load_catalog, series_list
 from densing.catalog.checks import check_benchmarks, check_models, check_scores, source_id
 from densing.catalog.flags import FLAGS, OTHER_PROTOCOL, WRONG, has_flag
 from densing.catalog.schema import KINDS
+from densing.references import load_ladder
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "catalog"
 
@@ -59,6 +60,7 @@ def test_every_source_is_used_and_has_a_licence_or_says_why_not(catalog: Catalog
     cells = [*(catalog.models[c] for c in columns), catalog.scores["source"]]
     cells += [catalog.benchmarks["chance_source"], catalog.benchmarks["items_source"]]
     used = {source_id(cell) for cell in pd.concat(cells).dropna()}
+    used |= set(load_ladder()["source"])
     # The paper is behind the column in_paper; evaluators have no source column.
     assert set(catalog.sources["id"]) - used == {"densing-paper"}
     public = catalog.sources[catalog.sources["url"].notna()]

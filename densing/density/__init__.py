@@ -1,5 +1,6 @@
 """Density: effective parameters per parameter, with a status and an interval for every model."""
 
+from densing.density.combine import combined_densities
 from densing.density.invert import DEFAULT_GUARD, DENOMINATORS, estimate_density
 from densing.density.result import DensityResult
 from densing.density.skills import skill_densities
@@ -10,6 +11,7 @@ __all__ = [
     "DENOMINATORS",
     "DensityResult",
     "catalog_densities",
+    "combined_densities",
     "estimate_density",
     "skill_densities",
     "table_densities",

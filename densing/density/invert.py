@@ -15,7 +15,7 @@ import pandas as pd
 from densing.density.result import TABLE_COLUMNS, DensityResult
 from densing.errors import InputError
 from densing.notes import Note
-from densing.references import Reference
+from densing.references import Reference, family_names, get_family
 
 DENOMINATORS = ("total", "active", "non_embedding")
 DEFAULT_GUARD = 3.0
@@ -83,7 +83,7 @@ def estimate_density(
         values.limits[None, :] - log_n[:, None],
         reference,
         options,
-        (*reference.notes, *notes),
+        (*reference.notes, *notes, *_reading_notes(reference, denominator, guard)),
     )
 
 
@@ -139,6 +139,24 @@ def _sized_rows(scores: pd.DataFrame, denominator: str) -> tuple[pd.DataFrame, l
         message = f"{len(left)} models have no {denominator} parameter count and are left out"
         notes.append(Note("no-size", "warning", message, {"models": left}))
     return sized[usable].reset_index(drop=True), notes
+
+
+def _reading_notes(reference: Reference, denominator: str, guard: float) -> list[Note]:
+    notes = []
+    shipped = reference.name in family_names() and get_family(reference.name).kind == "one-step"
+    if denominator == "non_embedding" and shipped:
+        message = (
+            f"the sizes of {reference.name} count embeddings, the denominator does not: densities come out too high, "
+            "most of all those of small models; compare them with each other only"
+        )
+        notes.append(Note("mixed-counting", "warning", message, {"reference": reference.name}))
+    if not np.isfinite(guard):
+        message = (
+            "without a guard effective sizes are read as far as the curve goes, where its error has no limit, and a "
+            "score that it never reaches counts as beyond one parameter or a quadrillion: quote no trend from this"
+        )
+        notes.append(Note("no-guard", "warning", message))
+    return notes
 
 
 def _fill_table(

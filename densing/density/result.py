@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,15 +47,14 @@ class DensityResult:
         return len(self.table)
 
     def subset(self, keep: np.ndarray) -> DensityResult:
-        """Return the result for the models where ``keep`` (a boolean array) is true."""
-        return DensityResult(
-            self.table[keep].reset_index(drop=True),
-            self.draws[:, keep],
-            self.law_draws[:, keep],
-            self.log_limits[keep],
-            self.reference,
-            self.options,
-            self.notes,
+        """Return some of the models: where a boolean array is true, or at positions, in their order."""
+        rows = np.flatnonzero(keep) if keep.dtype == bool else keep
+        return replace(
+            self,
+            table=self.table.iloc[rows].reset_index(drop=True),
+            draws=self.draws[:, rows],
+            law_draws=self.law_draws[:, rows],
+            log_limits=self.log_limits[rows],
         )
 
     def _repr_html_(self) -> str:

@@ -6,8 +6,7 @@ import pandas as pd
 
 from densing.catalog import Catalog, Selection
 from densing.density.targets import catalog_densities
-from densing.errors import UnavailableError
-from densing.references import SKILLS, load_reference
+from densing.references import SKILLS, available_benchmarks, load_reference
 
 COLUMNS = ["model", "skill", "benchmarks", "n_eff", "density", "density_lo", "density_hi", "status", "bound"]
 
@@ -28,7 +27,7 @@ def skill_densities(
     catalog : Catalog
         Models and scores.
     reference : str
-        Name of a reference family.
+        Name of a reference family. A user's own fit measures one thing and has no skills.
     selection : Selection, optional
         Which models; the headline's by default.
     denominator, guard, seed
@@ -41,11 +40,9 @@ def skill_densities(
         chance, has no rows.
     """
     parts = []
-    for skill in SKILLS:
-        try:
-            ruler = load_reference(reference, skill)
-        except UnavailableError:
-            continue
+    shipped = [] if reference.endswith(".json") else available_benchmarks(reference)
+    for skill in (name for name in SKILLS if name in shipped):
+        ruler = load_reference(reference, skill)
         table = catalog_densities(
             catalog, ruler, selection=selection, denominator=denominator, guard=guard, seed=seed
         ).table

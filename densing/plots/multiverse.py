@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 from densing.plots import style, text
 from densing.plots.forest import REFERENCE_LINES, Ends, arrows, cut
 
-CHOICES = ("reference", "benchmark", "evaluator", "window", "denominator", "method")
+CHOICES = ("reference", "benchmark", "evaluator", "window", "denominator", "dates", "method")
 TOP_HEIGHT = 340
 DOT_HEIGHT = 21
 

@@ -18,22 +18,22 @@ def backtest(found: Mapping[str, Any]) -> str:
     Examples
     --------
     >>> print(backtest({"n": 40, "level": 0.9, "coverage": 0.85, "median_error": 0.7}))
-    Made earlier and held against the 40 models that followed, the 90 % band of such forecasts held 85 %
-    of them; the median model had 2.0 times the forecast density.
+    Fitted to earlier cuts of the data, the line's 90 % band for single models held 85 % of the 40 that
+    followed (a model counts once for every cut before it); the median one had 2.0 times the line's density.
     >>> backtest({"n": 0, "why": "too few models"})
     'The forecast could not be back-tested: too few models.'
     """
     if not found.get("n"):
         why = found.get("why")
         return "" if text.is_missing(why) else f"The forecast could not be back-tested: {text.clean(why, 300)}."
-    models = text.plural(int(found["n"]), "model")
     words = (
-        f"Made earlier and held against the {models} that followed, the {text.percentage(found['level'])} band of "
-        f"such forecasts held {text.percentage(found['coverage'])} of them"
+        f"Fitted to earlier cuts of the data, the line's {text.percentage(found['level'])} band for single models held "
+        f"{text.percentage(found['coverage'])} of the {int(found['n'])} that followed (a model counts once for every "
+        "cut before it)"
     )
     error = found.get("median_error")
     if error is not None and not text.is_missing(error):
-        words += f"; the median model had {text.number(np.exp(error))} times the forecast density"
+        words += f"; the median one had {text.number(np.exp(error))} times the line's density"
     return f"{words}.{_frontier(found)}"
 
 
@@ -43,7 +43,8 @@ def _frontier(found: Mapping[str, Any]) -> str:
         return ""
     better = "nearer" if abs(moved) < abs(still) else "no nearer"
     return (
-        f" The densest model half a year on had {text.number(np.exp(moved))} times the density forecast for it, and "
+        f" In the median cut the densest model half a year on had {text.number(np.exp(moved))} times the density forecast "
+        "for it, and "
         f"{text.number(np.exp(still))} times the record at the time: the forecast came {better} than assuming no "
         "progress."
     )

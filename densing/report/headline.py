@@ -90,14 +90,27 @@ def caveats(study: Study) -> tuple[str, ...]:
         permutation(study.trend.checks),
         long_window(study),
         record_setter_bias(study.trend.checks),
-        *(sentence(note.message) for note in study.trend.notes if note.severity != "info"),
+        *dict.fromkeys(sentence(n.message) for n in (*study.notes, *study.trend.notes) if n.severity != "info"),
         sentence(f"Models in the headline: {study.selection}"),
+        members(study),
         text.clean(getattr(study.trend, "why", ""), 600),
         f"Density is relative to the ruler and the benchmark set ({evaluators(study.reference)}): another "
         "ruler gives other values; the multiverse below shows how far the doubling time moves with such "
         "choices.",
     )
     return tuple(words for words in found if words and words != text.MISSING)
+
+
+def members(study: Study) -> str:
+    """Return how many of the headline's models are the ruler's own; empty when none is."""
+    own = sorted(set(map(str, study.trend.data.model)) & set(map(str, study.reference.points["model"])))
+    if not own:
+        return ""
+    verb = "belongs" if len(own) == 1 else "belong"
+    return (
+        f"{len(own)} of these {text.plural(len(study.trend.data.model), 'model')} {verb} to the reference family itself, "
+        "whose density is near 1 by construction."
+    )
 
 
 def benchmark(ruler: Reference) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from densing.study import Study
     from densing.trend import TrendResult
 
-_SPECIFICATION = ("reference", "benchmark", "evaluator", "window", "denominator", "method")
+_SPECIFICATION = ("reference", "benchmark", "evaluator", "window", "denominator", "dates", "method")
 _ORDER = ("error", "warning", "info")
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
 from densing.catalog import Catalog, Selection
-from densing.density import DensityResult, catalog_densities
+from densing.density import DEFAULT_GUARD, DensityResult, catalog_densities
 from densing.errors import DensingError
 from densing.references import SKILLS, available_benchmarks, family_names, load_reference
 from densing.trend import Slope, TrendData
@@ -22,6 +22,7 @@ PAPER_WINDOW = ("2023-02-24", "2024-09-30")
 PAPER_MONTHS = 3.3
 PERMUTATIONS = 199
 WINDOWS = {"paper": PAPER_WINDOW, "long": (PAPER_WINDOW[0], None)}
+ASKED = "asked"
 # Non-embedding counts are known for a part of the models only: the choice is shown where it can be made.
 DENOMINATORS = ("total", "non_embedding")
 COLUMNS = [
@@ -69,8 +70,23 @@ def specs(catalog: Catalog) -> Iterator[Spec]:
                     yield Spec(reference, benchmark, window, dates="all")
 
 
+def window_name(since: str | None, until: str | None, density: DensityResult) -> str:
+    """Return the name of a window of release dates: paper, long, or ``asked`` when it is neither."""
+    if since != PAPER_WINDOW[0] or until not in (None, PAPER_WINDOW[1]):
+        return ASKED
+    return "long" if until is None and not _adds_nothing(density) else "paper"
+
+
 def multiverse(
-    catalog: Catalog, headline: Spec | None = None, *, seed: int = 0, step: Step = lambda label, share: None
+    catalog: Catalog,
+    headline: Spec | None = None,
+    *,
+    selection: Selection | None = None,
+    guard: float = DEFAULT_GUARD,
+    tokens: float | None = None,
+    asked: tuple[str | None, str | None] = PAPER_WINDOW,
+    seed: int = 0,
+    step: Step = lambda label, share: None,
 ) -> pd.DataFrame:
     """Return the doubling time under every combination of choices.
 
@@ -79,7 +95,13 @@ def multiverse(
     catalog : Catalog
         Models and scores.
     headline : Spec, optional
-        The combination that the headline uses, marked in the table.
+        The combination that the headline uses, marked in the table; added where it is none of the usual ones.
+    selection : Selection, optional
+        Which models every combination uses; whether their dates must be sourced is varied.
+    guard, tokens
+        As in :func:`densing.density.estimate_density` and, for two-step rulers, :func:`load_reference`.
+    asked : tuple of str or None
+        First and last release date of the window ``asked``.
     seed : int
         Seed of intervals and permutations.
     step : callable
@@ -93,23 +115,32 @@ def multiverse(
     """
     rows: list[dict[str, Any]] = []
     every = list(specs(catalog))
+    every += [headline] if headline is not None and headline not in every else []
+    windows = {**WINDOWS, ASKED: asked}
     densities: dict[tuple[str, str, str, str], DensityResult | None] = {}
     for number, spec in enumerate(every):
         step(f"{spec.reference} {spec.benchmark}", number / len(every))
         key = (spec.reference, spec.benchmark, spec.denominator, spec.dates)
         if key not in densities:
-            densities[key] = _density(catalog, spec, seed)
+            densities[key] = _density(catalog, spec, selection or Selection(), (guard, tokens, seed))
         result = densities[key]
         if result is not None and not (spec.window == "long" and _adds_nothing(result)):
-            rows.extend(_rows(spec, result, spec == headline, seed))
+            rows.extend(_rows(spec, result, windows[spec.window], spec == headline, seed))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _density(catalog: Catalog, spec: Spec, seed: int) -> DensityResult | None:
-    selection = Selection(verified_only=spec.dates == "sourced")
+def _density(
+    catalog: Catalog, spec: Spec, selection: Selection, options: tuple[float, float | None, int]
+) -> DensityResult | None:
+    guard, tokens, seed = options
+    chosen = replace(selection, verified_only=spec.dates == "sourced")
     try:
         ruler = load_reference(spec.reference, spec.benchmark, catalog=catalog)
-        result = catalog_densities(catalog, ruler, selection=selection, denominator=spec.denominator, seed=seed)
+        if tokens is not None and "tokens" in ruler.given:
+            ruler = load_reference(spec.reference, spec.benchmark, tokens=tokens, catalog=catalog)
+        result = catalog_densities(
+            catalog, ruler, selection=chosen, denominator=spec.denominator, guard=guard, seed=seed
+        )
     except DensingError:
         return None
     if any(note.severity == "error" for note in ruler.notes):
@@ -121,8 +152,10 @@ def _adds_nothing(result: DensityResult) -> bool:
     return not (result.table["released"] > pd.Timestamp(PAPER_WINDOW[1])).any()
 
 
-def _rows(spec: Spec, result: DensityResult, headline: bool, seed: int) -> list[dict[str, Any]]:
-    data = TrendData.from_density(result).window(*WINDOWS[spec.window]).ordered()
+def _rows(
+    spec: Spec, result: DensityResult, window: tuple[str | None, str | None], headline: bool, seed: int
+) -> list[dict[str, Any]]:
+    data = TrendData.from_density(result).window(*window).ordered()
     try:
         slope = fit_headline(data, seed=seed).slope
         record = envelope(data)

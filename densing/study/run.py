@@ -15,10 +15,10 @@ from densing.density import DEFAULT_GUARD, DensityResult, catalog_densities, ski
 from densing.errors import DensingError
 from densing.notes import Note
 from densing.references import Reference, available_benchmarks, load_reference
-from densing.study.multiverse import PAPER_WINDOW, Spec, multiverse, replication
+from densing.study.multiverse import PAPER_WINDOW, Spec, multiverse, replication, window_name
 from densing.study.provenance import provenance, versions
 from densing.study.result import Study
-from densing.study.split import chatgpt_split
+from densing.study.split import chatgpt_split, unfit
 from densing.trend import TrendData, TrendResult, estimate_trend
 from densing.trend.backtest import backtest
 from densing.trend.corollaries import corollaries
@@ -110,7 +110,14 @@ def run_study(
         seed=options.seed,
     )
     universe = multiverse(
-        catalog, _spec(options), seed=options.seed, step=lambda label, share: step(label, 0.2 + 0.75 * share)
+        catalog,
+        _spec(options, density),
+        selection=options.selection,
+        guard=options.guard,
+        tokens=options.tokens,
+        asked=(options.since, options.until),
+        seed=options.seed,
+        step=lambda label, share: step(label, 0.2 + 0.75 * share),
     )
     step("forecast", 0.97)
     latest, asked_of = (trend, ruler) if long_trend is None or long_ruler is None else (long_trend, long_ruler)
@@ -172,6 +179,8 @@ def _long(catalog: Catalog, options: StudyOptions) -> tuple[Reference | None, De
         if LONG_BENCHMARK not in available_benchmarks(options.reference):
             return None, None, None
         ruler = load_reference(options.reference, LONG_BENCHMARK, tokens=options.tokens, catalog=catalog)
+        if unfit(ruler, LONG_BENCHMARK) or _is_headline(options):
+            return None, None, None
         result = _densities(catalog, ruler, options)
         chosen = result.table["stratum"].eq("headline") & (result.table["released"] >= pd.Timestamp(PAPER_WINDOW[0]))
         kept = result.subset(chosen.to_numpy(dtype=bool))
@@ -180,10 +189,16 @@ def _long(catalog: Catalog, options: StudyOptions) -> tuple[Reference | None, De
         return None, None, None
 
 
-def _spec(options: StudyOptions) -> Spec:
-    """The multiverse's combination nearest to the headline."""
+def _is_headline(options: StudyOptions) -> bool:
+    """Whether the long window would only repeat the headline."""
+    return options.benchmark == LONG_BENCHMARK and options.since == PAPER_WINDOW[0] and options.until is None
+
+
+def _spec(options: StudyOptions, density: DensityResult) -> Spec:
+    """The multiverse's combination that is the headline."""
     dates = "sourced" if options.selection.verified_only else "all"
-    return Spec(options.reference, options.benchmark, "paper", options.denominator, dates)
+    window = window_name(options.since, options.until, density)
+    return Spec(options.reference, options.benchmark, window, options.denominator, dates)
 
 
 def _questions(trend: TrendResult, ruler: Reference) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pandas as pd
 from densing.catalog import Catalog, Selection
 from densing.density import catalog_densities
 from densing.errors import DensingError
-from densing.references import load_reference
+from densing.references import Reference, load_reference
 from densing.trend import Slope, TrendData, doubling_months
 from densing.trend.breakpoint import CHATGPT, PAPER, breakpoint_test
 from densing.trend.envelope import envelope
@@ -50,6 +50,8 @@ def chatgpt_split(catalog: Catalog, reference: str, *, seed: int = 0, bootstrap:
     """
     try:
         ruler = load_reference(reference, BENCHMARK, catalog=catalog)
+        if why := unfit(ruler, BENCHMARK):
+            return {"reason": why, "paper": dict(PAPER)}
         selection = Selection(verified_only=False)
         densities = catalog_densities(catalog, ruler, selection=selection, pool=True, seed=seed)
         kept = densities.subset((densities.table["stratum"] == "headline").to_numpy())
@@ -63,6 +65,13 @@ def chatgpt_split(catalog: Catalog, reference: str, *, seed: int = 0, bootstrap:
         "after": _side(data.window(str(CHATGPT.date()), None), seed),
     }
     return {**test, "sides": sides, "window": list(WINDOW), "reference": reference, "benchmark": BENCHMARK}
+
+
+def unfit(ruler: Reference, benchmark: str) -> str:
+    """Return why a ruler must not be used to read a benchmark's scores; empty when it may."""
+    if ruler.benchmark != benchmark:
+        return f"reference {ruler.name} was fitted on {ruler.benchmark}, not on {benchmark}"
+    return next((note.message for note in ruler.notes if note.severity == "error"), "")
 
 
 def _side(data: TrendData, seed: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from densing.trend.slopes import Slope, doubling_months, slopes_table
 
 FEW_FAMILIES = 6
 BREAK_WORLDS = 199
+SHOWN = 3
 
 
 def estimate_trend(
@@ -110,6 +111,21 @@ def _checks(
     return dict(clean(found))
 
 
+def _beyond_record(data: TrendData) -> Note | None:
+    """Say which models, known only as bounds, are denser than the densest that was measured."""
+    record = float(data.log_density[data.observed].max())
+    hidden = np.flatnonzero((data.censor > 0) & (data.log_density > record))
+    if not len(hidden):
+        return None
+    names = [str(name) for name in data.model[hidden]]
+    most = f"{names[0]} is" if len(names) == 1 else f"{len(names)} models ({', '.join(names[:SHOWN])}, ...) are"
+    message = (
+        f"{most} beyond the ruler and denser than the densest model measured ({np.exp(record):.3g}): record-setters "
+        "and forecasts, which rest on measured densities, stand too low"
+    )
+    return Note("denser-than-record", "warning", message, {"models": names})
+
+
 def _leave_one_out(data: TrendData, fit: Headline, cluster: str) -> dict[str, Any]:
     """Doubling time without each family, and its range; None in JSON means no doubling."""
     names = np.unique(data.family if cluster == "family" else data.model)
@@ -176,6 +192,8 @@ def _notes(data: TrendData, fit: Headline, checks: dict[str, Any]) -> list[Note]
             "one doubling time averages over unlike periods"
         )
         notes.append(Note("break", "warning", message, {"date": found["date"], "p": found["p"]}))
+    if (hidden := _beyond_record(data)) is not None:
+        notes.append(hidden)
     censored = 1 - float(data.observed.mean())
     if censored > 0.5:
         message = f"{100 * censored:.0f} % of the rows lie beyond the ruler and are known only as bounds"
