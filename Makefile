@@ -40,7 +40,7 @@ refs: $(STAMP)  ## refit what reference_fits/ ships
 docs: $(STAMP)  ## regenerate the replication page
 	$(BIN)/densing report --out docs/replication.md
 
-# Quick tests on every other supported interpreter that is installed, the oldest with the oldest pandas promised.
+# One test file per room on every other supported interpreter that is installed, the oldest with the oldest pandas promised.
 matrix: $(STAMP)
 	$(BIN)/python tests/matrix.py
 

@@ -64,7 +64,7 @@ _FAMILIES = (
         "one-step",
         tuple(f"Pythia-{s}-deduped" for s in ("70M", "160M", "410M", "1B", "1.4B", "2.8B", "6.9B", "12B")),
         ("obsscaling",),
-        "Same deduplicated data and order at every size. At chance on MMLU and near zero on code and maths at every "
+        "Same deduplicated data and order at every size. At chance on MMLU and near zero on GSM8K at every "
         "size.",
     ),
     Family(
