@@ -61,7 +61,7 @@ def estimate_density(
     Raises
     ------
     InputError
-        For an unknown denominator, a guard below 1, or no usable row.
+        For an unknown denominator, a guard below 1, a missing column, a standard error that is none, or no usable row.
 
     Notes
     -----
@@ -127,8 +127,14 @@ class _Inversion:
 
 def _sized_rows(scores: pd.DataFrame, denominator: str) -> tuple[pd.DataFrame, list[Note]]:
     column = f"params_{denominator}"
+    missing = [name for name in ("model", "score", "score_se") if name not in scores.columns]
+    if missing:
+        raise InputError(f"scores have no column {missing[0]}; add it (score_se may be 0)")
     if column not in scores.columns:
         raise InputError(f"scores have no column {column}; choose another denominator or add the column")
+    wrong = scores.index[~(scores["score_se"] >= 0)]
+    if len(wrong):
+        raise InputError(f"scores row {wrong[0]}, column score_se: {scores.loc[wrong[0], 'score_se']}; write 0 or more")
     sized = scores.assign(n_params=pd.to_numeric(scores[column], errors="coerce"))
     usable = sized["n_params"].gt(0) & sized["score"].notna()
     if not usable.any():

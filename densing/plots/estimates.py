@@ -19,7 +19,7 @@ def plot_estimates(trend: TrendResult) -> go.Figure:
 
     Estimators that replicate the paper's envelope (biased fast) are open squares, the others circles.
 
-    Source: Xiao et al., arXiv 2412.04315, section 3.3 (3.3 months); the journal's 3.5 months is printed as
+    Source: Xiao et al., arXiv 2412.04315v2, headline (3.3 months); the journal's 3.5 months is printed as
     reported second-hand.
 
     Parameters

@@ -11,7 +11,7 @@ from typing import Literal
 
 from densing.errors import UnavailableError, UnknownNameError
 
-# Tokens at which a two-step ruler is read. Source: arXiv 2412.04315v2, section 2.4; the journal version is reported,
+# Tokens at which a two-step ruler is read. Source: arXiv 2412.04315v2; the journal version is reported,
 # second-hand, to use 5e12.
 D0_PAPER = 1e12
 
@@ -64,8 +64,7 @@ _FAMILIES = (
         "one-step",
         tuple(f"Pythia-{s}-deduped" for s in ("70M", "160M", "410M", "1B", "1.4B", "2.8B", "6.9B", "12B")),
         ("obsscaling",),
-        "Same deduplicated data and order at every size. At chance on MMLU and near zero on GSM8K at every "
-        "size.",
+        "Same deduplicated data and order at every size. At chance on MMLU and near zero on GSM8K at every size.",
     ),
     Family(
         "qwen1.5",

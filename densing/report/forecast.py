@@ -43,10 +43,9 @@ def _frontier(found: Mapping[str, Any]) -> str:
         return ""
     better = "nearer" if abs(moved) < abs(still) else "no nearer"
     return (
-        f" In the median cut the densest model half a year on had {text.number(np.exp(moved))} times the density forecast "
-        "for it, and "
-        f"{text.number(np.exp(still))} times the record at the time: the forecast came {better} than assuming no "
-        "progress."
+        " In the median over the cuts, the densest model half a year on had "
+        f"{text.number(np.exp(moved))} times the density forecast for it, and {text.number(np.exp(still))} times the "
+        f"record at the time: the forecast came {better} than assuming no progress."
     )
 
 

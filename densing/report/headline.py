@@ -108,8 +108,8 @@ def members(study: Study) -> str:
         return ""
     verb = "belongs" if len(own) == 1 else "belong"
     return (
-        f"{len(own)} of these {text.plural(len(study.trend.data.model), 'model')} {verb} to the reference family itself, "
-        "whose density is near 1 by construction."
+        f"{len(own)} of these {text.plural(len(study.trend.data.model), 'model')} {verb} to the reference family "
+        "itself, whose effective sizes are near their own by construction."
     )
 
 

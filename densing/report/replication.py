@@ -132,7 +132,7 @@ def _headline(study: Study) -> list[str]:
 
 def _long(study: Study) -> list[str]:
     if study.long_trend is None or study.long_reference is None:
-        return ["This ruler has no series of scores that reaches beyond the paper's window.\n"]
+        return ["No series of scores that can be read on this ruler reaches further than the headline's.\n"]
     last = str(study.long_trend.data.released.max())[:10]
     record = study.long_trend.estimates.set_index("method").loc["envelope"]
     envelope = doubling_text(float(record["doubling_months"]), float(record["lo"]), float(record["hi"]))

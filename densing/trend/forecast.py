@@ -1,10 +1,10 @@
 """When: the frontier carried forward with its fan, and the date at which a score fits into a size.
 
-The frontier is the densest model so far, as in eq. 5 of arXiv 2412.04315; from the newest release on it is carried
-forward at the headline's pace. The fan is the spread over draws of that pace, of the densest model's score and of the
-reference law. The densest of many owes part of its place to luck, which is not corrected, and models beyond the ruler, which may
-be denser still, do not count (:func:`densing.trend.estimate_trend` names them). A line through all models, lifted to its upper decile, was tried first: back-tests ran higher still
-(docs/adr/0003).
+The frontier is the densest model measured so far, as in eq. 5 of arXiv 2412.04315; from the newest release on it is
+carried forward at the headline's pace. The fan is the spread over draws of that pace, of the densest model's score and
+of the reference law. That the densest of many owes part of its place to luck is not corrected; models beyond the ruler,
+which may be denser still, do not count (:func:`densing.trend.estimate_trend` names them). A line through all models,
+lifted to its upper decile, was tried first: back-tests ran higher still (docs/adr/0003).
 """
 
 from __future__ import annotations
