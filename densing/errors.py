@@ -54,6 +54,7 @@ class TableError(InputError):
 
 
 SHOWN_PROBLEMS = 20
+SHOWN_NAMES = 30
 
 
 class ArtefactError(InputError):
@@ -73,7 +74,8 @@ class UnknownNameError(InputError):
         choices = sorted(known)
         near = difflib.get_close_matches(name, choices, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ";"
-        super().__init__(f"unknown {what} {name!r}{hint} (known: {', '.join(choices)})")
+        more = f", ... {len(choices)} in all" if len(choices) > SHOWN_NAMES else ""
+        super().__init__(f"unknown {what} {name!r}{hint} (known: {', '.join(choices[:SHOWN_NAMES])}{more})")
 
 
 class UnavailableError(DensingError):

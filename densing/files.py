@@ -18,24 +18,40 @@ MAX_FIELD = 32 * 1024
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
     """Write a table as CSV, atomically: the file is whole or absent."""
-    write_text(path, frame.to_csv(index=False, date_format="%Y-%m-%d", lineterminator="\n"))
+    text = frame.to_csv(index=False, date_format="%Y-%m-%d", lineterminator="\n")
+    if "\r" in text:
+        # The csv module leaves a lone carriage return unquoted, and readers take it for the end of a line.
+        text = frame.to_csv(index=False, date_format="%Y-%m-%d", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    write_text(path, text)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically (temporary file beside it, then rename)."""
+    """Write a text file atomically (temporary file beside it, then rename).
+
+    Raises
+    ------
+    InputError
+        When the place cannot be written to, or the text holds bytes that were no text (from a command line).
+    """
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"{path}: {text[error.start]!r} cannot be written as UTF-8; retype the name") from error
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise InputError(f"{path}: cannot write ({error.strerror}); choose another --out") from error
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
     except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
         raise InputError(f"{path}: cannot write ({error.strerror}); choose another --out") from error
+    finally:
+        # Nothing is left beside the file, after Ctrl-C neither; once renamed there is nothing to delete.
+        Path(temporary).unlink(missing_ok=True)
 
 
 def read_text(source: Path | str | io.TextIOBase, name: str) -> str:
@@ -49,10 +65,12 @@ def read_text(source: Path | str | io.TextIOBase, name: str) -> str:
     try:
         if isinstance(source, io.TextIOBase):
             return source.read()
-        path = Path(source)
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{name}: larger than {MAX_BYTES // 2**20} MiB; split the table")
-        return path.read_bytes().decode("utf-8-sig")
+        with Path(source).open("rb") as stream:
+            # Devices and pipes have no size to ask for.
+            data = stream.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise InputError(f"{name}: larger than {MAX_BYTES // 2**20} MiB; split the file")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
     except (OSError, ValueError) as error:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -164,8 +165,11 @@ def validate(raw: pd.DataFrame, table: Table, where: str, first_row: int = 0) ->
     numbers = [int(n) + first_row for n in (raw.index if whole else range(len(raw)))]
     typed: dict[str, pd.Series] = {}
     for column in table.columns:
-        cells = raw[column.name].tolist() if column.name in raw.columns else [None] * len(raw)
-        typed[column.name] = _typed_column(cells, column, numbers, problems)
+        if column.name in raw.columns:
+            typed[column.name] = _typed_column(raw[column.name].tolist(), column, numbers, problems)
+        else:
+            value = None if column.default is None else _CONVERTERS[column.kind](column.default)
+            typed[column.name] = pd.Series([value] * len(raw), dtype=_DTYPES[column.kind])
     for extra in raw.columns:
         if extra not in typed:
             typed[str(extra)] = raw[extra].reset_index(drop=True)
@@ -191,7 +195,8 @@ def _typed_column(cells: Sequence[Any], column: Column, numbers: Sequence[int], 
         try:
             value = convert(text)
         except ValueError:
-            problems.append(f"row {number}, column {column.name}: {text[:60]!r} is not {_WANTED[column.kind]}")
+            wanted = "; ".join(filter(None, (_WANTED[column.kind], column.remedy)))
+            problems.append(f"row {number}, column {column.name}: {text[:60]!r} is not {wanted}")
             values.append(None)
             continue
         problem = _range_problem(value, text, column)
@@ -225,18 +230,21 @@ def _range_problem(value: Any, text: str, column: Column) -> str | None:
 def _check_key(frame: pd.DataFrame, table: Table, where: str, numbers: Sequence[int]) -> None:
     if not table.key:
         return
-    key = list(table.key)
-    exact = frame.duplicated(key, keep="first")
+    cells = frame.astype(str)
+    identities = list(cells[list(table.key)].itertuples(index=False, name=None))
+    if len(set(identities)) == len(identities):
+        return
+    content = cells.groupby(list(cells.columns), sort=False, dropna=False).ngroup().to_numpy()
+    first: dict[tuple[str, ...], int] = {}
     problems = []
-    for position in frame.index[exact]:
-        values = frame.loc[position, key]
-        first = frame.index[(frame[key].astype(str) == values.astype(str)).all(axis=1)][0]
-        same = frame.loc[[first, position]].astype(str).nunique().max() == 1
-        named = ", ".join(f"{name} {value}" for name, value in values.items())
-        differs = "the same row again" if same else "a second row with other values"
-        problems.append(f"row {numbers[position]}: {differs} for {named}, first in row {numbers[first]}; delete one")
-    if problems:
-        raise TableError(where, problems)
+    for position, identity in enumerate(identities):
+        at = first.setdefault(identity, position)
+        if at == position:
+            continue
+        named = ", ".join(f"{name} {value}" for name, value in zip(table.key, identity, strict=True))
+        differs = "the same row again" if content[at] == content[position] else "a second row with other values"
+        problems.append(f"row {numbers[position]}: {differs} for {named}, first in row {numbers[at]}; delete one")
+    raise TableError(where, problems)
 
 
 def _to_number(text: str) -> float:
@@ -253,12 +261,13 @@ def _to_integer(text: str) -> int:
     return int(value)
 
 
-def _to_date(text: str) -> pd.Timestamp:
-    stamp = pd.to_datetime(text, format="%Y-%m-%d")
+def to_date(text: str) -> pd.Timestamp:
+    """Return an ISO date; ValueError for anything else."""
+    day = datetime.strptime(text, "%Y-%m-%d")
     # Years beyond these do not fit nanoseconds, and pandas would fail later and less clearly.
-    if len(text) != 10 or not 1700 <= stamp.year <= 2200:
+    if len(text) != 10 or not 1700 <= day.year <= 2200:
         raise ValueError(text)
-    return stamp
+    return pd.Timestamp(day)
 
 
 def _to_flag(text: str) -> bool:
@@ -271,16 +280,10 @@ _CONVERTERS: dict[str, Callable[[str], Any]] = {
     "text": str,
     "number": _to_number,
     "integer": _to_integer,
-    "date": _to_date,
+    "date": to_date,
     "flag": _to_flag,
 }
-_DTYPES: dict[str, str] = {
-    "text": "object",
-    "number": "float64",
-    "integer": "float64",
-    "date": "datetime64[ns]",
-    "flag": "object",
-}
+_DTYPES = {"text": "object", "number": "float64", "integer": "float64", "date": "datetime64[ns]", "flag": "object"}
 _WANTED: dict[str, str] = {
     "text": "text",
     "number": "a finite number",
@@ -292,7 +295,5 @@ _WANTED: dict[str, str] = {
 
 def describe(table: Table) -> pd.DataFrame:
     """Return the declaration of a table as a table, for ``--help`` and the documentation."""
-    rows: Iterable[dict[str, Any]] = (
-        {"column": c.name, "kind": c.kind, "required": c.required, "meaning": c.meaning} for c in table.columns
-    )
-    return pd.DataFrame(list(rows))
+    rows = [{"column": c.name, "kind": c.kind, "required": c.required, "meaning": c.meaning} for c in table.columns]
+    return pd.DataFrame(rows)

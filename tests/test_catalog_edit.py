@@ -31,7 +31,7 @@ def test_a_row_that_does_not_fit_leaves_the_file_as_it_was(tmp_path: Path) -> No
         ({"model": "Llama-3-8B", "benchmark": "math", "score": 45}, "row 3, column score"),
         ({"model": "Nobody", "benchmark": "math", "score": 0.4}, "'Nobody' is not in the catalog"),
         ({"model": "Llama-3-8B", "benchmark": "mmlu", "score": 0.6}, "a second row with other values"),
-        ({"model": "Llama-3-8B", "benchmark": "mmlu", "score": 0.6, "evaluator": "obsscaling"}, "--replace"),
+        ({"model": "Llama-3-8B", "benchmark": "mmlu", "score": 0.6, "evaluator": "obsscaling"}, "column evaluator"),
     ]:
         with pytest.raises(TableError, match=words):
             add_score(file, **fields)

@@ -115,7 +115,7 @@ def test_a_new_evaluator_is_told(tmp_path: Path) -> None:
                 "row 2, column params_total_b",
                 "9.0 for Llama-3-8B",
                 "the embedded catalog has 8.03",
-                "--replace",
+                "leave the cell blank",
             ],
         ),
         (
@@ -127,7 +127,7 @@ def test_a_new_evaluator_is_told(tmp_path: Path) -> None:
             [
                 "row 2, column score",
                 "0.1 for Llama-3-8B mmlu obsscaling",
-                "another evaluator name or --replace",
+                "name who measured yours in a column evaluator",
             ],
         ),
         (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
 from densing.catalog.store import Catalog
-from densing.errors import TableError
+from densing.errors import SHOWN_PROBLEMS, TableError
 
 # Sizes without embeddings are often rounded up in vendors' tables, totals rounded down.
 ROUNDING = 1.02
@@ -104,8 +104,8 @@ def _unknown(rows: pd.DataFrame, column: str, known: Iterable[str], remedy: str)
     names = set(known)
     cells = rows[column].dropna()
     return [
-        f"row {number}, column {column}: {value!r} is not in the catalog{_nearest(value, names)}; {remedy}"
-        for number, value in cells[~cells.isin(names)].items()
+        f"row {number}, column {column}: {value!r} is not in the catalog{hint}; {remedy}"
+        for number, value, hint in _strangers(cells[~cells.isin(names)], names)
     ]
 
 
@@ -115,10 +115,16 @@ def _unknown_sources(rows: pd.DataFrame, column: str, catalog: Catalog) -> list[
     names = set(catalog.sources["id"])
     cells = rows[column].dropna()
     return [
-        f"row {number}, column {column}: {value!r} names no known source{_nearest(source_id(value), names)}; "
+        f"row {number}, column {column}: {value!r} names no known source{hint}; "
         "declare it in sources.csv beside the table"
-        for number, value in cells[~cells.map(source_id).isin(names)].items()
+        for number, value, hint in _strangers(cells[~cells.map(source_id).isin(names)], names)
     ]
+
+
+def _strangers(cells: pd.Series, known: set[str]) -> Iterator[tuple[int, str, str]]:
+    """Yield row, value and the nearest known name; a search through all names only for problems that are shown."""
+    for place, (number, value) in enumerate(cells.items()):
+        yield number, value, _nearest(source_id(value), known) if place < SHOWN_PROBLEMS else ""
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -106,7 +106,7 @@ def _register(catalog: Catalog, parts: dict[str, Part]) -> Catalog:
 def _join(catalog: Catalog, name: str, part: Part, replace: bool) -> Catalog:
     old: pd.DataFrame = getattr(catalog, name)
     key = list(_TABLES[name].key)
-    positions = pd.Series(range(len(old)), index=pd.MultiIndex.from_frame(old[key].astype(object)))
+    positions = {identity: place for place, identity in enumerate(old[key].itertuples(index=False, name=None))}
     keys = list(part.rows[key].itertuples(index=False, name=None))
     at = [positions.get(k) for k in keys]
     new = part.rows[[place is None for place in at]]
@@ -152,9 +152,11 @@ def _update(result: pd.DataFrame, position: int, row: pd.Series, stated: tuple[s
 def _refusal(number: int, column: str, row: pd.Series, old: pd.Series, label: str, name: str) -> str:
     source = str(old.get("source") or old.get("params_source") or "")
     origin = source_id(source)[5:] if source.startswith("user:") else "the embedded catalog"
-    remedy = (
-        "use another evaluator name or --replace" if name == "scores" else "drop the row, rename it or use --replace"
-    )
+    remedies = {
+        "scores": "name who measured yours in a column evaluator",
+        "models": "leave the cell blank or rename it",
+    }
+    remedy = remedies.get(name, "drop the row or rename it")
     return (
         f"row {number}, column {column}: {_shown(row[column])} for {label}, "
         f"where {origin} has {_shown(old[column])}; {remedy}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -47,6 +48,10 @@ def main() -> None:
     """Run the command line; user errors become one message and exit code 1."""
     from densing.errors import DensingError
 
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character shows its escape instead.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except DensingError as error:
@@ -55,6 +60,10 @@ def main() -> None:
         # The reader (`head`, a pager) closed the pipe: not an error of ours, but stdout must not be flushed again.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
         raise SystemExit(0) from None
+    except MemoryError:
+        _fail("not enough memory for this table; split it")
+    except OSError as error:
+        _fail(f"cannot read or write ({error.strerror or error}); check space and rights")
     except Exception as error:
         if os.environ.get("DENSING_DEBUG"):
             raise
@@ -65,5 +74,7 @@ def main() -> None:
 
 
 def _fail(message: str) -> None:
-    typer.echo(f"error: {message}", err=True)
+    from densing.cli.table import visible
+
+    typer.echo("error: " + "\n".join(map(visible, message.split("\n"))), err=True)
     raise SystemExit(1)

@@ -10,8 +10,8 @@ import typer
 from densing.cli import options as o
 
 app = typer.Typer(no_args_is_help=True, help="Models and published scores, a source on every row.")
-MODEL_COLUMNS = ["model", "family", "released", "params_total_b", "kind", "architecture", "stratum"]
-SCORE_COLUMNS = ["benchmark", "score", "metric", "shots", "evaluator", "series", "source", "flags"]
+MODEL_COLUMNS = ["model", "params_total_b", "released", "stratum", "family", "kind", "architecture"]
+SCORE_COLUMNS = ["benchmark", "score", "evaluator", "shots", "metric", "series", "flags", "source"]
 
 
 @app.command("list")

@@ -10,18 +10,8 @@ import typer
 from densing.cli import options as o
 from densing.notes import Note
 
-SHOWN = [
-    "model",
-    "released",
-    "n_params",
-    "score",
-    "n_eff",
-    "density",
-    "density_lo",
-    "density_hi",
-    "status",
-    "stratum",
-]
+# The interval before the rest: a narrow terminal leaves out columns from the end.
+SHOWN = ["model", "density", "density_lo", "density_hi", "status", "n_params", "n_eff", "score", "released", "stratum"]
 
 
 def density(
@@ -35,6 +25,7 @@ def density(
     ] = None,
     catalog: o.CatalogFiles = None,
     include: o.Include = None,
+    combine: o.Combine = "mean-score",
     pool: o.Pool = False,
     denominator: o.Denominator = "total",
     tokens: o.Tokens = None,
@@ -51,12 +42,17 @@ def density(
     """
     from densing.catalog import load_catalog
     from densing.cli.output import emit_json, emit_table, finish, save, show_notes
+    from densing.cli.reading import read_densities
     from densing.cli.selecting import selection_of
-    from densing.density import catalog_densities, skill_densities, table_densities
+    from densing.density import skill_densities, table_densities
     from densing.references import load_reference
 
     if scores is not None and (catalog or skills):
         raise typer.BadParameter("--scores stands alone; use --catalog to add models to ours", param_hint="--scores")
+    if skills and reference.endswith(".json"):
+        raise typer.BadParameter(
+            "a fit of your own is one benchmark, not a skill; use --benchmark", param_hint="--skills"
+        )
     chosen = selection_of(include)
     if skills:
         table = skill_densities(
@@ -65,12 +61,12 @@ def density(
         notes: tuple[Note, ...] = ()
     else:
         merged = load_catalog(*(catalog or []))
-        ruler = load_reference(reference, benchmark, tokens=tokens, catalog=merged)
         asked: dict[str, Any] = {"denominator": denominator, "guard": guard, "level": level, "seed": seed}
         if scores is not None:
-            result = table_densities(scores, ruler, **asked)
+            result = table_densities(scores, load_reference(reference, benchmark, tokens=tokens), **asked)
         else:
-            result = catalog_densities(merged, ruler, selection=chosen, pool=pool, **asked)
+            asked |= {"combine": combine, "tokens": tokens, "pool": pool, "selection": chosen}
+            _, result = read_densities(merged, (reference, benchmark), **asked)
         table, notes = result.table, result.notes
     save(table, table, out)
     show_notes(notes)

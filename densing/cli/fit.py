@@ -38,9 +38,7 @@ def fit(
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print the fit's full identity and diagnostics.")] = False,
     seed: o.Seed = 0,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the fit as JSON, usable as --reference.")
-    ] = None,
+    out: o.FitOut = None,
     json: o.JsonFlag = False,
 ) -> None:
     """Fit a scaling law with a robust loss and bootstrap intervals.
@@ -50,7 +48,7 @@ def fit(
     Example: densing fit runs.csv --law chinchilla --loss huber --delta 1e-3 --bootstrap 1000 --json
     """
     from densing.cli import fitting
-    from densing.cli.output import emit_json, emit_table, finish, say, show_notes
+    from densing.cli.output import emit_json, emit_table, finish, say, show_notes, visible
     from densing.files import write_text
 
     options = {"floor": floor, "ceiling": ceiling}
@@ -66,11 +64,12 @@ def fit(
     if json:
         emit_json({**fitting.payload(result, level), **extra})
     else:
-        say(result.summary())
+        emit_table(result.intervals(level), f"{result.law.name}: {result.law.equation}; {100 * level:g} % intervals")
+        say(fitting.identity(result))
         for title, value in extra.items():
             if hasattr(value, "columns"):
                 emit_table(value, title)
             else:
-                say(f"{title}: {value}")
-        show_notes(())
+                typer.echo(visible(f"{title}: {value}"))
+        show_notes(result.notes)
     finish(result.notes)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from densing.errors import InputError
+from densing.errors import DensingError, InputError
 from densing.fit import LawFit, fit_law
 from densing.fit.diagnostics import bounds_table, conditioning, influence, rollout, sensitivity
 from densing.laws import Law, get_law
@@ -69,6 +70,16 @@ def payload(result: LawFit, level: float) -> dict[str, Any]:
     }
 
 
+def identity(result: LawFit) -> str:
+    """Return in a line how a fit was made."""
+    made = result.options
+    turn = "" if made.get("delta") is None else f" with delta {made['delta']:g}"
+    return (
+        f"{len(result.y)} points, loss {made['loss']}{turn}, objective {result.objective:.6g}, {result.status}; "
+        f"{len(result.draws)} {made['scheme']} draws, seed {made['seed']}"
+    )
+
+
 def explain(result: LawFit) -> dict[str, Any]:
     """Return the checklist of a scaling-law fit, filled in, with its diagnostics."""
     found: dict[str, Any] = {
@@ -78,12 +89,20 @@ def explain(result: LawFit) -> dict[str, Any]:
     }
     if not isinstance(result.law, TwoStep):
         found |= {
-            "condition_number": conditioning(result),
-            "distance_to_bounds": bounds_table(result),
-            "influence": influence(result),
-            "sensitivity_to_loss": sensitivity(result),
+            "condition_number": _available(conditioning, result),
+            "distance_to_bounds": _available(bounds_table, result),
+            "influence": _available(influence, result),
+            "sensitivity_to_loss": _available(sensitivity, result),
         }
     return found
+
+
+def _available(diagnostic: Callable[[LawFit], Any], result: LawFit) -> Any:
+    """Return a diagnostic, or why these data do not allow it: the fit itself stands."""
+    try:
+        return diagnostic(result)
+    except DensingError as error:
+        return f"not available: {error}"
 
 
 def rollout_table(rows: pd.DataFrame, law: Law, cutoff: float, asked: dict[str, Any]) -> pd.DataFrame:

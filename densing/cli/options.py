@@ -46,21 +46,48 @@ Include = Annotated[
         help="Also use: continued, compressed, instruct, moe, domain, unverified. May be repeated.",
     ),
 ]
+Combine = Annotated[
+    str,
+    typer.Option(
+        "--combine", help="mean-score: one curve on the mean, as the paper; per-benchmark: mean of ln density."
+    ),
+]
 Pool = Annotated[
     bool, typer.Option("--pool", help="Also read other evaluators' scores of the same shots (one benchmark only).")
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Also write the result to FILE (.csv or .json).")]
+
+
+def _table_file(path: Path | None) -> Path | None:
+    if path is not None and path.suffix not in (".csv", ".json"):
+        raise typer.BadParameter(f"{path}: the name must end in .csv or .json")
+    return path
+
+
+def _fit_file(path: Path | None) -> Path | None:
+    if path is not None and path.suffix != ".json":
+        raise typer.BadParameter(f"{path}: the name must end in .json")
+    return path
+
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Also write the result to FILE (.csv or .json).", callback=_table_file),
+]
+FitOut = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Write the fit as JSON, usable as --reference.", callback=_fit_file),
+]
 
 
 def parse_date(text: str | None, option: str) -> pd.Timestamp | None:
     """Parse an ISO date given on the command line."""
-    import pandas as pd
+    from densing.tables import to_date
 
     if text is None:
         return None
     try:
-        return pd.Timestamp(pd.to_datetime(text, format="%Y-%m-%d"))
+        return to_date(text)
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is not a date like 2024-02-29", param_hint=option) from error
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from densing.cli.table import emit_table, visible
 from densing.notes import Note, worst
 
 if TYPE_CHECKING:
     import pandas as pd
 
+__all__ = ["emit_json", "emit_table", "finish", "plain", "progress", "save", "say", "show_notes", "visible"]
 STYLES = {"info": "dim", "warning": "yellow", "error": "bold red"}
 
 
@@ -55,7 +57,10 @@ def _scalar(value: Any) -> Any:
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value if isinstance(value, bool | int | float | str) else str(value)
+    if isinstance(value, bool | int | float):
+        return value
+    # A lone surrogate is no text in UTF-8: it leaves as its escape.
+    return str(value).encode("utf-8", "backslashreplace").decode()
 
 
 def emit_json(payload: Any) -> None:
@@ -63,39 +68,13 @@ def emit_json(payload: Any) -> None:
     typer.echo(json.dumps(plain(payload), indent=2, ensure_ascii=False))
 
 
-def emit_table(frame: pd.DataFrame, title: str, rename: Mapping[str, str] | None = None) -> None:
-    """Print a table to stdout, with names kept as text (no markup from data)."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for column in frame.columns:
-        numeric = frame[column].dtype.kind in "fi"
-        table.add_column((rename or {}).get(str(column), str(column)), justify="right" if numeric else "left")
-    for row in frame.itertuples(index=False):
-        table.add_row(*(Text(_cell(value)) for value in row))
-    Console().print(table)
-
-
-def _cell(value: Any) -> str:
-    import pandas as pd
-
-    if value is None or value is pd.NaT or (isinstance(value, float) and math.isnan(value)):
-        return "–"
-    if isinstance(value, pd.Timestamp):
-        return str(value.date())
-    if isinstance(value, float):
-        return "∞" if math.isinf(value) else f"{value:.4g}"
-    return str(value)
-
-
 def say(message: str, style: str = "") -> None:
-    """Print a line for people to stderr."""
+    """Print lines for people to stderr."""
     from rich.console import Console
     from rich.text import Text
 
-    Console(stderr=True).print(Text(message, style=style), soft_wrap=True)
+    shown = "\n".join(map(visible, message.split("\n")))
+    Console(stderr=True).print(Text(shown, style=style), soft_wrap=True)
 
 
 def show_notes(notes: Iterable[Note], verbose: bool = True) -> None:
@@ -115,17 +94,14 @@ def finish(notes: Iterable[Note]) -> None:
 
 def save(frame: pd.DataFrame, payload: Any, out: Path | None) -> None:
     """Write a result where ``--out`` says: CSV for ``.csv``, JSON for ``.json``."""
-    from densing.errors import InputError
     from densing.files import write_csv, write_text
 
     if out is None:
         return
     if out.suffix == ".csv":
         write_csv(frame, out)
-    elif out.suffix == ".json":
-        write_text(out, json.dumps(plain(payload), indent=2, ensure_ascii=False) + "\n")
     else:
-        raise InputError(f"--out {out}: the name must end in .csv or .json")
+        write_text(out, json.dumps(plain(payload), indent=2, ensure_ascii=False) + "\n")
     say(f"wrote {out}")
 
 

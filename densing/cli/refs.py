@@ -95,7 +95,9 @@ def show_ref(
 @app.command("build")
 def build(
     names: Annotated[list[str] | None, typer.Argument(help="Families to refit; all when left out.")] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the JSON fits.")] = Path("reference_fits"),
+    out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder for the JSON fits.")] = Path(
+        "reference_fits"
+    ),
     json: o.JsonFlag = False,
 ) -> None:
     """Refit the shipped rulers from the embedded catalog and ladder table.

@@ -11,7 +11,7 @@ from densing.cli import options as o
 
 
 def run(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the report and tables.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder for the report and tables.")] = Path(
         "results/latest"
     ),
     reference: o.Reference = "qwen1.5",

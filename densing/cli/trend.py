@@ -18,6 +18,7 @@ def trend(
     until: o.Until = None,
     catalog: o.CatalogFiles = None,
     include: o.Include = None,
+    combine: o.Combine = "mean-score",
     pool: o.Pool = False,
     denominator: o.Denominator = "total",
     tokens: o.Tokens = None,
@@ -40,18 +41,24 @@ def trend(
     """
     from densing.catalog import load_catalog
     from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
+    from densing.cli.reading import read_densities
     from densing.cli.selecting import selection_of
-    from densing.density import catalog_densities
-    from densing.references import load_reference
     from densing.trend import TrendData, estimate_trend
 
     o.parse_window(since, until)
     questions = [_question(text) for text in when or []]
     merged = load_catalog(*(catalog or []))
-    ruler = load_reference(reference, benchmark, tokens=tokens, catalog=merged)
     chosen = selection_of(include)
-    densities = catalog_densities(
-        merged, ruler, selection=chosen, pool=pool, denominator=denominator, guard=guard, seed=seed
+    ruler, densities = read_densities(
+        merged,
+        (reference, benchmark),
+        combine=combine,
+        tokens=tokens,
+        pool=pool,
+        selection=chosen,
+        denominator=denominator,
+        guard=guard,
+        seed=seed,
     )
     headline = densities.subset((densities.table["stratum"] == "headline").to_numpy())
     data = TrendData.from_density(headline).window(since, until)
@@ -63,6 +70,7 @@ def trend(
         "selection": chosen.describe(),
         "window": [since, until],
         "denominator": denominator,
+        "combine": combine,
         **result.to_dict(),
         "when": answers,
         "notes": list(notes),

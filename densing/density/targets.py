@@ -8,7 +8,9 @@ from pathlib import Path
 import pandas as pd
 
 from densing.catalog import Catalog, Selection, load_catalog, strata
+from densing.catalog.extras import read_extra
 from densing.catalog.flags import OTHER_PROTOCOL, WRONG, has_flag
+from densing.catalog.merge import merge
 from densing.density.invert import DEFAULT_GUARD, estimate_density
 from densing.density.result import DensityResult
 from densing.errors import InputError
@@ -16,6 +18,8 @@ from densing.notes import Note
 from densing.references import Reference, target_scores
 
 USER = "user"
+# A thousand draws of each stay in memory.
+MAX_MODELS = 10_000
 _SIZES = ("total", "active", "non_embedding")
 _CARRIED = ("family", "organisation", "released", "kind", "architecture")
 
@@ -61,7 +65,8 @@ def catalog_densities(
     if pool:
         adopted, more = _pool(adopted, reference)
         notes += more
-    return _densities(adopted, catalog, reference, selection, notes, (denominator, guard, level, seed))
+    result = _densities(adopted, catalog, reference, selection, notes, (denominator, guard, level, seed))
+    return dataclasses.replace(result, notes=(*result.notes, *_apart(catalog, result.table)))
 
 
 def table_densities(
@@ -89,7 +94,13 @@ def table_densities(
     InputError
         When the table lacks the reference's benchmarks or cannot be read.
     """
-    catalog = load_catalog(table, embedded=False)
+    parts = read_extra(table)
+    if "models" not in parts:
+        raise InputError(
+            f"{table}: states no sizes; columns model, params, released, benchmark, score are needed "
+            "(scores of models that the catalogue knows: --catalog)"
+        )
+    catalog = merge(load_catalog(embedded=False), parts)
     missing = sorted(set(reference.benchmarks) - set(catalog.scores["benchmark"]))
     if missing:
         have = ", ".join(sorted(catalog.scores["benchmark"].unique())) or "none"
@@ -109,8 +120,18 @@ def _densities(
     notes: list[Note],
     options: tuple[str, float, float, int],
 ) -> DensityResult:
+    if len(catalog.models) > MAX_MODELS:
+        raise InputError(
+            f"{len(catalog.models)} models are more than the {MAX_MODELS} that fit in memory; split the table"
+        )
     if not len(adopted.scores):
         raise InputError(f"no score can be read on reference {reference.name}, benchmark {reference.benchmark}")
+    for benchmark in reference.benchmarks:
+        if not (adopted.scores["benchmark"].eq(benchmark) & adopted.scores["evaluator"].eq(reference.evaluator)).any():
+            raise InputError(
+                f"no {benchmark} score is measured as reference {reference.name} was ({reference.evaluator}); "
+                "give scores measured that way: --scores TABLE alone, or --catalog TABLE beside ours"
+            )
     scores = target_scores(adopted, reference.evaluator, reference.benchmarks)
     mine = set(catalog.scores.loc[catalog.scores["source"].str.startswith("user:"), "model"])
     measured = catalog.scores[catalog.scores["evaluator"].eq(reference.evaluator)]
@@ -125,7 +146,35 @@ def _densities(
     rows = rows.sort_values(["released", "model"], ignore_index=True)
     denominator, guard, level, seed = options
     result = estimate_density(rows, reference, denominator=denominator, guard=guard, level=level, seed=seed)
-    return dataclasses.replace(result, notes=(*result.notes, *notes, *catalog.notes))
+    unread = _unread(catalog, reference, set(rows["model"]))
+    return dataclasses.replace(result, notes=(*result.notes, *notes, *unread, *catalog.notes))
+
+
+def _unread(catalog: Catalog, reference: Reference, read: set[str]) -> list[Note]:
+    """Name the user's models that have a score the ruler wants, and yet no density."""
+    scores = catalog.scores
+    mine = scores["source"].str.startswith("user:") & scores["benchmark"].isin(reference.benchmarks)
+    left = sorted(set(scores.loc[mine, "model"]) - read)
+    if not left:
+        return []
+    message = (
+        f"{len(left)} of your models are left out: they lack a score that the ruler needs "
+        f"({', '.join(reference.benchmarks)}), or another evaluator than 'user' measured it"
+    )
+    return [Note("not-read", "warning", message, {"models": left})]
+
+
+def _apart(catalog: Catalog, table: pd.DataFrame) -> list[Note]:
+    """Name the user's models that the headline does not use, with the reason."""
+    mine = set(catalog.scores.loc[catalog.scores["source"].str.startswith("user:"), "model"])
+    apart = table[table["model"].isin(mine) & table["stratum"].ne("headline")]
+    if apart.empty:
+        return []
+    reasons = dict(zip(apart["model"], apart["stratum"], strict=True))
+    named = ", ".join(f"{model} ({reason})" for model, reason in list(reasons.items())[:5])
+    more = f" and {len(reasons) - 5} more" if len(reasons) > 5 else ""
+    message = f"{len(reasons)} of your models stay out of the headline: {named}{more}"
+    return [Note("user-apart", "warning", message, {"models": reasons})]
 
 
 def _model_rows(catalog: Catalog, selection: Selection | None) -> pd.DataFrame:
@@ -151,17 +200,19 @@ def _adopt(catalog: Catalog, reference: Reference, every: bool) -> tuple[Catalog
     ordered = scores.assign(_rank=rank)[here & (taken | rank.eq(0))]
     kept = ordered.sort_values(["_rank", "evaluator"]).drop_duplicates(["model", "benchmark"])
     adopted = kept["_rank"].gt(0)
-    series = scores[here & rank.eq(0)].drop_duplicates("benchmark").set_index("benchmark")["series"]
-    fallback = kept["benchmark"] + ":" + reference.evaluator
-    relabelled = kept.assign(evaluator=reference.evaluator, series=kept["benchmark"].map(series).fillna(fallback)).drop(
-        columns="_rank"
-    )
+    known = scores[here & rank.eq(0)]
+    series = dict(zip(known["benchmark"], known["series"], strict=True))
+    joined_series = [series.get(name, f"{name}:{reference.evaluator}") for name in kept["benchmark"]]
+    relabelled = kept.assign(evaluator=reference.evaluator, series=joined_series).drop(columns="_rank")
     rest = scores.drop(index=ordered.index)
     message = (
         f"{int(adopted.sum())} scores from your table are read as if measured the way the reference was "
         f"({reference.evaluator}); another protocol shifts them"
     )
     notes = [Note("user-protocol", "warning", message, {"rows": int(adopted.sum())})] if adopted.any() else []
+    if every and (spare := len(ordered) - len(kept)):
+        message = f"{spare} scores are left out: another evaluator's score of the same model and benchmark came first"
+        notes.append(Note("second-evaluator", "warning", message, {"rows": spare}))
     joined = pd.concat([rest, relabelled], ignore_index=True)
     return dataclasses.replace(catalog, scores=joined), notes
 
@@ -172,7 +223,12 @@ def _pool(catalog: Catalog, reference: Reference) -> tuple[Catalog, list[Note]]:
         raise InputError(f"pooling evaluators works on one benchmark, not on {reference.benchmark!r}; name one")
     scores = catalog.scores
     here = scores["benchmark"].eq(reference.benchmarks[0])
-    own = scores[here & scores["evaluator"].eq(reference.evaluator)].iloc[0]
+    measured = scores[here & scores["evaluator"].eq(reference.evaluator)]
+    if measured.empty:
+        raise InputError(
+            f"pooling: the catalogue has no {reference.benchmark} score by {reference.evaluator!r} to pool with"
+        )
+    own = measured.iloc[0]
     usable = ~(has_flag(scores["flags"], WRONG) | has_flag(scores["flags"], OTHER_PROTOCOL))
     taken = here & usable & scores["shots"].eq(own["shots"]) & scores["series"].ne(own["series"])
     message = f"{int(taken.sum())} {reference.benchmarks[0]} scores of other evaluators are read on the same ruler"

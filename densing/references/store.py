@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import densing
 from densing.catalog import Catalog, load_catalog
 from densing.errors import ArtefactError, InputError, UnavailableError
-from densing.files import write_text
+from densing.files import read_text, write_text
 from densing.fit import LawFit
 from densing.references.build import build_reference, buildable_benchmarks, from_fit
 from densing.references.families import family_names, get_family, refuse_unpublished
@@ -18,6 +19,7 @@ from densing.references.members import known_benchmark
 from densing.references.ruler import Reference
 
 _PACKAGE = Path(densing.__file__).parent
+_POINT = {"model", "params", "score", "score_se", "held_out"}
 
 
 def fits_folder() -> Path:
@@ -74,9 +76,8 @@ def load_reference(
         return _with_tokens(_user_reference(Path(name), benchmark), tokens)
     family = get_family(name)
     refuse_unpublished(family)
-    path = fits_folder() / name / f"{benchmark}.json"
-    if path.is_file():
-        return _with_tokens(_shipped(path), tokens)
+    if benchmark in available_benchmarks(name):
+        return _with_tokens(_shipped(fits_folder() / name / f"{benchmark}.json"), tokens)
     catalog = catalog or load_catalog()
     if family.kind == "one-step":
         known_benchmark(catalog, benchmark)
@@ -132,25 +133,48 @@ def read_fit(path: Path) -> LawFit:
         When it is not a fit that this version knows.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot read ({error}); give a fit written by `densing fit --out`") from error
-    try:
-        return LawFit.from_json(text)
+        return LawFit.from_json(read_text(path, str(path)))
     except ArtefactError as error:
         raise ArtefactError(f"{path}: {error}") from error
 
 
 def _user_reference(path: Path, benchmark: str) -> Reference:
     fit = read_fit(path)
-    if "reference" in fit.meta:
-        return from_fit(fit)
     if fit.law.output != "score" or fit.law.inputs[0] != "params":
         raise UnavailableError(
             f"{path}: law {fit.law.name!r} gives {fit.law.output}, not a score in parameters; "
             "fit `logistic` or `two-step`"
         )
+    if not len(fit.draws):
+        raise InputError(f"{path}: has no bootstrap draws, so no interval; fit again with --bootstrap 1000")
+    low, high = fit.domain["params"]
+    if not 0 < low <= high:
+        raise ArtefactError(f"{path}: $.domain.params: [{low:g}, {high:g}] is no range of sizes; fit again")
+    if "reference" in fit.meta:
+        return _described(fit, path)
     return from_table_fit(fit, path.stem, benchmark)
+
+
+def _described(fit: LawFit, path: Path) -> Reference:
+    """Return the ruler that a fit describes itself, once every part of the description is of its kind."""
+    about = fit.meta["reference"]
+    needed: dict[str, type] = {"name": str, "title": str, "benchmark": str, "evaluator": str}
+    needed |= {"benchmarks": list, "points": list, "given": dict}
+    if not isinstance(about, dict):
+        raise ArtefactError(f"{path}: $.meta.reference is not an object; fit again")
+    for key, kind in needed.items():
+        if not isinstance(about.get(key), kind):
+            raise ArtefactError(f"{path}: $.meta.reference.{key} is missing or of another type; fit again")
+    points = all(isinstance(point, dict) and set(point) >= _POINT for point in about["points"])
+    given = all(isinstance(value, int | float) and 0 < value < math.inf for value in about["given"].values())
+    if not (points and given and set(about["given"]) == set(fit.law.inputs) - {"params"}):
+        raise ArtefactError(f"{path}: $.meta.reference: points or given do not belong to law {fit.law.name}; fit again")
+    if not about["benchmarks"] or not all(isinstance(name, str) for name in about["benchmarks"]):
+        raise ArtefactError(f"{path}: $.meta.reference.benchmarks names no benchmark; fit again")
+    try:
+        return from_fit(fit)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtefactError(f"{path}: $.meta.reference: cannot be read ({error}); fit again") from error
 
 
 def from_table_fit(fit: LawFit, name: str, benchmark: str) -> Reference:

@@ -1,0 +1,58 @@
+"""From the options of a command to a ruler and the densities read on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from densing.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from densing.catalog import Catalog
+    from densing.density import DensityResult
+    from densing.references import Reference
+
+ONE_CURVE, PER_BENCHMARK = "mean-score", "per-benchmark"
+
+
+def read_densities(
+    catalog: Catalog,
+    names: tuple[str, str],
+    *,
+    combine: str,
+    tokens: float | None,
+    pool: bool,
+    **asked: Any,
+) -> tuple[Reference, DensityResult]:
+    """Return the ruler and the densities of the catalog's models.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Embedded, or with a user's rows.
+    names : tuple of str
+        Reference and benchmark.
+    combine : {"mean-score", "per-benchmark"}
+        One curve on the mean score, or the mean of the logarithms of single densities.
+    tokens, pool, **asked
+        As the options of the commands.
+
+    Raises
+    ------
+    InputError
+        When the choices do not go together.
+    """
+    from densing.density import catalog_densities, combined_densities
+    from densing.references import load_reference
+
+    reference, benchmark = names
+    ruler = load_reference(reference, benchmark, tokens=tokens, catalog=catalog)
+    if combine == ONE_CURVE:
+        return ruler, catalog_densities(catalog, ruler, pool=pool, **asked)
+    if combine != PER_BENCHMARK:
+        raise UnknownNameError("--combine", combine, (ONE_CURVE, PER_BENCHMARK))
+    if len(ruler.benchmarks) < 2 or pool:
+        raise InputError(
+            "--combine per-benchmark needs --benchmark mean (or a skill of several benchmarks), and no --pool"
+        )
+    parts = [load_reference(reference, name, tokens=tokens, catalog=catalog) for name in ruler.benchmarks]
+    return ruler, combined_densities(catalog, ruler, parts, **asked)

@@ -1,0 +1,118 @@
+"""Tables on a terminal: sizes people can read, names that stay text, and no column squeezed beyond reading."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COUNTS = frozenset({"params", "tokens", "n_params", "n_eff", "n_eff_lo", "n_eff_hi"})
+# Text folds, down to this width; figures and dates never do.
+TEXT_WIDTH = 16
+WIDEST_TEXT = 60
+PADDING = 3
+
+
+def visible(text: str) -> str:
+    """Return text with what a terminal would obey (escapes, direction marks, line ends) written out.
+
+    Examples
+    --------
+    >>> print(visible("\\x1b[31mred"))
+    \\x1b[31mred
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def emit_table(frame: pd.DataFrame, title: str) -> None:
+    """Print a table to stdout, with names kept as text (no markup from data).
+
+    Columns come in order of importance: those that a narrow terminal has no room for are left out, and named.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = {str(name): [cell(value, str(name)) for value in frame[name]] for name in frame.columns}
+    fixed = {str(name): frame[name].dtype.kind in "fiuM" for name in frame.columns}
+    widths = {name: max(map(len, [name, *column])) for name, column in cells.items()}
+    least = {name: width if fixed[name] else min(width, TEXT_WIDTH) for name, width in widths.items()}
+    console = Console()
+    if not (console.is_terminal or "COLUMNS" in os.environ):
+        # Into a file or a pipe goes the whole table.
+        console = Console(width=max(80, sum(min(width, WIDEST_TEXT) + PADDING for width in widths.values())))
+    shown = fitting(least, console.width)
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in shown:
+        numeric = frame[name].dtype.kind in "fiu"
+        table.add_column(
+            Text(visible(name)),
+            justify="right" if numeric else "left",
+            no_wrap=fixed[name],
+            min_width=least[name],
+            overflow="fold",
+        )
+    for row in zip(*(cells[name] for name in shown), strict=True):
+        table.add_row(*map(Text, row))
+    console.print(Text(visible(title), style="italic"))
+    console.print(table)
+    if hidden := [name for name in cells if name not in shown]:
+        named = ", ".join(map(visible, hidden))
+        Console(stderr=True).print(Text(f"No room for {named}: widen the terminal, or use --json."), soft_wrap=True)
+
+
+def fitting(widths: dict[str, int], room: int) -> list[str]:
+    """Return the columns that fit beside each other, the first always.
+
+    Examples
+    --------
+    >>> fitting({"model": 10, "density": 8, "status": 12}, 24)
+    ['model', 'density']
+    """
+    shown: list[str] = []
+    used = 0
+    for name, width in widths.items():
+        if shown and used + width + PADDING > room:
+            break
+        shown.append(name)
+        used += width + PADDING
+    return shown
+
+
+def cell(value: Any, column: str = "") -> str:
+    """Return a cell as text: counts with a unit, dates without a time, four digits, a dash for nothing.
+
+    Examples
+    --------
+    >>> cell(7.24e9, "n_params"), cell(0.61234), cell(float("inf")), cell(None)
+    ('7.24 B', '0.6123', '∞', '–')
+    """
+    import pandas as pd
+
+    if value is None or value is pd.NaT or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, pd.Timestamp):
+        return str(value.date())
+    if isinstance(value, float) and math.isinf(value):
+        return "∞"
+    if column in COUNTS and isinstance(value, int | float):
+        return count(value)
+    return f"{value:.4g}" if isinstance(value, float) else visible(str(value))
+
+
+def count(value: float) -> str:
+    """Return a number of parameters or tokens in millions, billions or trillions.
+
+    Examples
+    --------
+    >>> count(70.6e9), count(124e6), count(15e12), count(812)
+    ('70.6 B', '124 M', '15 T', '812')
+    """
+    for unit, name in ((1e12, " T"), (1e9, " B"), (1e6, " M")):
+        if value >= unit * (1 - 5e-4):
+            return f"{value / unit:.3g}{name}" if value < 1e15 else f"{value:.3g}"
+    return f"{value:.3g}"
