@@ -37,8 +37,10 @@ bench: $(STAMP)  ## fit and bootstrap beside other packages, in one process
 refs: $(STAMP)  ## refit what reference_fits/ ships
 	$(BIN)/densing refs build --out reference_fits
 
-docs: $(STAMP)  ## regenerate the replication page
+docs: $(STAMP)  ## regenerate the replication page and the example run (without its report, which is 5 MB)
 	$(BIN)/densing report --out docs/replication.md
+	$(BIN)/densing run --out results/example
+	rm results/example/report.html
 
 # One test file per room on every other supported interpreter that is installed, the oldest with the oldest pandas promised.
 matrix: $(STAMP)

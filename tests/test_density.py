@@ -81,6 +81,8 @@ def test_guard_moves_the_bounds_and_can_be_switched_off() -> None:
     assert np.isfinite(ceiling["n_eff"])
     with pytest.raises(InputError, match=r"guard 0\.5 is below 1"):
         estimate_density(far, make_reference(), guard=0.5)
+    with pytest.raises(InputError, match="give inf"):
+        estimate_density(far, make_reference(), guard=1e300)
 
 
 def test_rows_without_a_size_are_counted_not_lost_silently() -> None:

@@ -152,3 +152,21 @@ def test_two_step_fits_are_diagnosed_step_by_step():
     for diagnose in (influence, conditioning, sensitivity):
         with pytest.raises(InputError, match="step by step"):
             diagnose(fit)
+
+
+@pytest.mark.parametrize("law", ["chinchilla", "power", "logistic"])
+def test_points_that_are_all_the_same_determine_nothing_and_it_is_said(law):
+    x = {"params": np.full(20, 1e9), "tokens": np.full(20, 1e11)}
+    fit = fit_law(law, x, np.full(20, 0.5), bootstrap=20, scheme="residual")
+    assert [note.severity for note in fit.notes if note.code == "not-identified"] == ["error"]
+
+
+def test_an_ordinary_fit_is_identified():
+    law, x, y = noisy(CHINCHILLA, 3, 0.004)
+    assert "not-identified" not in {note.code for note in fit_law(law, x, y, bootstrap=0).notes}
+
+
+def test_one_group_cannot_be_resampled():
+    size = np.geomspace(1e8, 1e11, 8)
+    with pytest.raises(FitError, match="one group cannot be resampled"):
+        fit_law("power", {"params": size}, 10 * size**-0.1, scheme="cluster", clusters=["a"] * 8)

@@ -34,7 +34,7 @@ def doctor(
         emit_json({**found, "healthy": not notes, "notes": notes})
     else:
         for key, value in found.items():
-            say(f"{key}: {', '.join(f'{k} {v}' for k, v in value.items())}")
+            typer.echo(f"{key}: {', '.join(f'{k} {v}' for k, v in value.items())}")
         show_notes(notes)
         say("healthy" if not notes else "trouble, see above")
     finish(notes)

@@ -34,7 +34,7 @@ def fit(
     ceiling: Annotated[float | None, typer.Option("--ceiling", help="Fixed ceiling of a score law.")] = None,
     level: Annotated[float, typer.Option("--level", min=0.5, max=0.999, help="Level of the intervals.")] = 0.95,
     rollout: Annotated[
-        float | None, typer.Option("--rollout", help="Fit rows with params below this count, predict the rest.")
+        float | None, typer.Option("--rollout", help="Fit rows whose first input is below this, predict the rest.")
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print the fit's full identity and diagnostics.")] = False,
     seed: o.Seed = 0,

@@ -110,4 +110,11 @@ def rollout_table(rows: pd.DataFrame, law: Law, cutoff: float, asked: dict[str, 
     if isinstance(law, TwoStep):
         raise InputError("--rollout: fit the two steps one at a time (chinchilla, then sigmoid) to roll them out")
     x = {name: rows[name].to_numpy(dtype=float) for name in law.inputs}
+    first = law.inputs[0]
+    if not x[first].min() < cutoff <= x[first].max():
+        raise InputError(
+            f"--rollout {cutoff:g}: must lie above the smallest {first} ({x[first].min():g}) and at most at the "
+            f"largest "
+            f"({x[first].max():g})"
+        )
     return rollout(law, x, rows[law.output].to_numpy(dtype=float), cutoff=cutoff, **asked)

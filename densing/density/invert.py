@@ -19,6 +19,7 @@ from densing.references import Reference, family_names, get_family
 
 DENOMINATORS = ("total", "active", "non_embedding")
 DEFAULT_GUARD = 3.0
+MAX_GUARD = 1000.0
 # Without a guard an effective size still has to be a size: from one parameter to a quadrillion.
 UNGUARDED = (1.0, 1e15)
 
@@ -71,6 +72,8 @@ def estimate_density(
         raise InputError(f"denominator {denominator!r} is not one of {', '.join(DENOMINATORS)}")
     if not guard >= 1:
         raise InputError(f"guard {guard} is below 1; give the factor by which the size range may be exceeded, e.g. 3")
+    if MAX_GUARD < guard < np.inf:
+        raise InputError(f"guard {guard:g} is above {MAX_GUARD:g}; give inf to switch the guard off")
     sized, notes = _sized_rows(scores, denominator)
     values = _Inversion(reference, guard, seed).run(sized["score"].to_numpy(), sized["score_se"].to_numpy())
     table = _fill_table(sized, reference, denominator, values, level)

@@ -55,6 +55,10 @@ def resample_cases(
         Number of parameters; a resample with fewer distinct runs fixes no curve and is drawn again.
     """
     groups = int(labels.max()) + 1
+    if groups < 2:
+        raise FitError(
+            "one group cannot be resampled: every draw is the same; name at least two, or use scheme='residual'"
+        )
     counts = _counts(rng, groups, draws)[:, labels]
     redrawn = 0
     for _ in range(MAX_REDRAWS):

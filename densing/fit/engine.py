@@ -18,6 +18,9 @@ from densing.laws import Law, get_law
 from densing.laws.two_step import TwoStep
 from densing.notes import Note
 
+# Below this share of the largest singular value of the unit-length Jacobian a direction of theta is free.
+UNIDENTIFIED = 1e-9
+
 
 def fit_law(
     law: Law | str,
@@ -99,10 +102,13 @@ def fit_law(
     table = FitTable.build(law, x, y, weights, clusters, positive=chosen.space == "log")
     fitter = Fitter.build(law, table.x, chosen)
     target, cases = chosen.target(table.y), table.cases
-    found = fitter.point(target, cases)
-    scaled = found.theta[0]
-    rng = np.random.default_rng(seed)
-    draws, notes = _bootstrap(fitter, scaled, table, rng, bootstrap, scheme)
+    # A trial step may overflow; the solver rejects what is not finite.
+    with np.errstate(all="ignore"):
+        found = fitter.point(target, cases)
+        scaled = found.theta[0]
+        rng = np.random.default_rng(seed)
+        draws, notes = _bootstrap(fitter, scaled, table, rng, bootstrap, scheme)
+        notes += _identification(law, fitter.rows(scaled)[1], [bool(hit) for hit in found.at_bound[0]])
     theta = fitter.natural(scaled)
     residuals = -chosen.residual(law.predict(theta, table.x), target)
     hits = [name for name, hit in zip(law.parameters, found.at_bound[0], strict=True) if hit]
@@ -187,6 +193,21 @@ def _resample(
         return resample_cases(rng, target, table.cases, labels, draws, scaled.size)
     fitted, rows = fitter.rows(scaled)
     return perturb_responses(rng, fitted, target, table.cases, rows, draws, gaussian=scheme == "parametric")
+
+
+def _identification(law: Law, rows: Array, at_bound: list[bool]) -> list[Note]:
+    """Say when the data leave a direction of the parameters free."""
+    free = rows[~np.array(at_bound)]
+    size = np.linalg.norm(free, axis=1, keepdims=True)
+    if not len(free):
+        return []
+    singular = np.linalg.svd(free / np.where(size > 0, size, 1.0), compute_uv=False)
+    if singular[-1] > UNIDENTIFIED * singular[0]:
+        return []
+    text = (
+        f"law {law.name}: these points do not determine all its parameters; add points that differ in {law.inputs[0]}"
+    )
+    return [Note("not-identified", "error", text, {"smallest_singular_value": float(singular[-1])})]
 
 
 def _point_notes(law: Law, theta: Array, hits: list[str], status: str, table: FitTable) -> list[Note]:

@@ -171,7 +171,7 @@ def when(trend: TrendResult, score: float, params: float, reference: ReferenceLi
     """
     if not 0 <= score <= 1:
         raise DomainError(f"score {score:g}: give a share in [0, 1]")
-    if not params > 0:
+    if not (params > 0 and np.isfinite(params)):
         raise DomainError(f"params {params:g}: give a count above zero")
     fit = reference.fit
     effective, status = fit.law.invert(fit.theta, score, **reference.given)
