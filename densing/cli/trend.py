@@ -40,7 +40,7 @@ def trend(
     Example: densing trend --reference qwen1.5 --benchmark mmlu --since 2023-02-24 --until 2024-09-30 --json
     """
     from densing.catalog import load_catalog
-    from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
+    from densing.cli.output import emit_json, finish, save, show_notes
     from densing.cli.reading import read_densities
     from densing.cli.selecting import selection_of
     from densing.trend import TrendData, estimate_trend
@@ -63,7 +63,6 @@ def trend(
     headline = densities.subset((densities.table["stratum"] == "headline").to_numpy())
     data = TrendData.from_density(headline).window(since, until)
     result = estimate_trend(data, seed=seed, permutations=permutations, bootstrap=bootstrap)
-    answers = [_answer(result, ruler, score, params) for score, params in questions]
     notes = (*densities.notes, *result.notes)
     payload = {
         "reference": ruler.describe(),
@@ -72,19 +71,25 @@ def trend(
         "denominator": denominator,
         "combine": combine,
         **result.to_dict(),
-        "when": answers,
+        "when": [_answer(result, ruler, score, params) for score, params in questions],
         "notes": list(notes),
     }
     save(result.estimates, payload, out)
     if json:
         emit_json(payload)
     else:
-        emit_table(result.estimates[SHOWN], f"Doubling time in months, {reference} on {benchmark}: {result.text}")
-        say("\n".join([f"Models: {chosen.describe()}.", result.why, *result.sentences()]))
-        for answer in answers:
-            say(_sentence(answer))
+        _show(result, payload, f"{reference} on {benchmark}")
         show_notes(notes)
     finish(notes)
+
+
+def _show(result: Any, payload: dict[str, Any], what: str) -> None:
+    from densing.cli.output import emit_table, say
+
+    emit_table(result.estimates[SHOWN], f"Doubling time in months, {what}: {result.text}")
+    say("\n".join([f"Models: {payload['selection']}.", result.why, *result.sentences()]))
+    for answer in payload["when"]:
+        say(_sentence(answer))
 
 
 def _question(text: str) -> tuple[float, float]:

@@ -101,24 +101,8 @@ def run_study(
     step("long window", 0.1)
     long_ruler, long_density, long_trend = _long(catalog, options)
     step("skills", 0.15)
-    skills = skill_densities(
-        catalog,
-        options.reference,
-        selection=options.selection,
-        denominator=options.denominator,
-        guard=options.guard,
-        seed=options.seed,
-    )
-    universe = multiverse(
-        catalog,
-        _spec(options, density),
-        selection=options.selection,
-        guard=options.guard,
-        tokens=options.tokens,
-        asked=(options.since, options.until),
-        seed=options.seed,
-        step=lambda label, share: step(label, 0.2 + 0.75 * share),
-    )
+    skills = _skills(catalog, options)
+    universe = _multiverse(catalog, options, density, step)
     step("forecast", 0.97)
     latest, asked_of = (trend, ruler) if long_trend is None or long_ruler is None else (long_trend, long_ruler)
     results = [everyone, *([long_density] if long_density is not None else [])]
@@ -161,6 +145,32 @@ def _densities(catalog: Catalog, ruler: Reference, options: StudyOptions) -> Den
     )
 
 
+def _skills(catalog: Catalog, options: StudyOptions) -> pd.DataFrame:
+    return skill_densities(
+        catalog,
+        options.reference,
+        selection=options.selection,
+        denominator=options.denominator,
+        guard=options.guard,
+        seed=options.seed,
+    )
+
+
+def _multiverse(catalog: Catalog, options: StudyOptions, density: DensityResult, step: Step) -> pd.DataFrame:
+    dates = "sourced" if options.selection.verified_only else "all"
+    window = window_name(options.since, options.until, density)
+    return multiverse(
+        catalog,
+        Spec(options.reference, options.benchmark, window, options.denominator, dates),
+        selection=options.selection,
+        guard=options.guard,
+        tokens=options.tokens,
+        asked=(options.since, options.until),
+        seed=options.seed,
+        step=lambda label, share: step(label, 0.2 + 0.75 * share),
+    )
+
+
 def _in_window(result: DensityResult, options: StudyOptions) -> np.ndarray:
     released = result.table["released"]
     keep = result.table["stratum"].eq("headline")
@@ -192,13 +202,6 @@ def _long(catalog: Catalog, options: StudyOptions) -> tuple[Reference | None, De
 def _is_headline(options: StudyOptions) -> bool:
     """Whether the long window would only repeat the headline."""
     return options.benchmark == LONG_BENCHMARK and options.since == PAPER_WINDOW[0] and options.until is None
-
-
-def _spec(options: StudyOptions, density: DensityResult) -> Spec:
-    """The multiverse's combination that is the headline."""
-    dates = "sourced" if options.selection.verified_only else "all"
-    window = window_name(options.since, options.until, density)
-    return Spec(options.reference, options.benchmark, window, options.denominator, dates)
 
 
 def _questions(trend: TrendResult, ruler: Reference) -> pd.DataFrame:
