@@ -21,7 +21,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "catalog": ("Catalog", "Selection", "add_model", "add_score", "load_catalog", "mean_table", "score_table",
                 "strata", "validate_catalog"),
-    "density": ("DensityResult", "catalog_densities", "combined_densities", "estimate_density", "skill_densities", "table_densities"),
+    "density": ("DensityResult", "catalog_densities", "combined_densities", "estimate_density", "skill_densities",
+                "table_densities"),
     "errors": ("DensingError",),
     "fit": ("LawFit", "fit_law"),
     "laws": ("get_law", "invert_one", "law_names"),
