@@ -6,7 +6,7 @@ Nothing here is measured. The objects have the fields of the real dataclasses an
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -38,6 +38,7 @@ class FakeFit:
 
     law = SimpleNamespace(name="logistic", equation="S = f + c / (1 + exp(-g (ln N - x0)))", source="fixture")
     status = "converged"
+    domain: ClassVar[dict[str, tuple[float, float]]] = {"params": (0.5e9, 14e9)}
 
     def predict(self, x: Any) -> Any:
         """Return the curve."""

@@ -109,7 +109,7 @@ def test_censored_rows_stand_at_their_finite_end() -> None:
 
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_small_and_empty_tables_make_figures(study: Any, rows: int) -> None:
-    small = SimpleNamespace(table=study.density.table.head(rows))
+    small = SimpleNamespace(table=study.density.table.head(rows), options={})
     assert isinstance(plots.plot_density(small), go.Figure)
     assert isinstance(plots.plot_reference(study.reference, small), go.Figure)
     assert isinstance(plots.plot_multiverse(study.multiverse.head(rows)), go.Figure)
@@ -117,7 +117,7 @@ def test_small_and_empty_tables_make_figures(study: Any, rows: int) -> None:
 
 
 def test_empty_input_says_so(study: Any) -> None:
-    nothing = SimpleNamespace(table=study.density.table.head(0))
+    nothing = SimpleNamespace(table=study.density.table.head(0), options={})
     blank = SimpleNamespace(points=study.reference.points.head(0))
     for figure in (
         plots.plot_density(nothing),
@@ -234,3 +234,13 @@ def test_every_colour_stands_out_from_its_paper(dark: bool) -> None:
     for colour in (*style.CYCLE, style.INK):
         shade = luminance(exchange.get(colour, colour))
         assert (max(shade, paper) + 0.05) / (min(shade, paper) + 0.05) >= 3.0
+
+
+@pytest.mark.parametrize(("guard", "factor"), [(3.0, 3.0), (10.0, 10.0), (float("inf"), 3.0)])
+def test_the_guard_drawn_is_the_guard_used_around_the_sizes_fitted(study: Any, guard: float, factor: float) -> None:
+    """The fixture's largest point, 72e9, is held out: it widens the axis and not the guard."""
+    density = SimpleNamespace(**{**vars(study.density), "options": {"guard": guard}})
+    figure = plots.plot_reference(study.reference, density)
+    assert [shape.x0 for shape in figure.layout.shapes] == pytest.approx([0.5e9 / factor, 14e9 * factor])
+    curve = next(trace for trace in figure.data if "curve" in (trace.name or "") and trace.mode == "lines")
+    assert max(curve.x) >= 72e9

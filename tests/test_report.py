@@ -217,7 +217,7 @@ def test_missing_cells_are_dashes(study: Any) -> None:
         table[name] = table[name].astype(object)
         table.loc[5, name] = None
     table.loc[6, ["density", "density_lo", "density_hi", "released"]] = [np.nan, np.nan, np.nan, pd.NaT]
-    words = Page(render(altered(study, density=SimpleNamespace(table=table, notes=())))).words
+    words = Page(render(altered(study, density=SimpleNamespace(table=table, options={}, notes=())))).words
     assert "nan" not in {word.strip().lower() for word in words}
     assert "NaT" not in " ".join(words) and "None" not in {word.strip() for word in words}
 

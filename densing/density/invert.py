@@ -14,11 +14,12 @@ import pandas as pd
 
 from densing.density.result import TABLE_COLUMNS, DensityResult
 from densing.errors import InputError
+from densing.fit import GUARD
 from densing.notes import Note
 from densing.references import Reference, family_names, get_family
 
 DENOMINATORS = ("total", "active", "non_embedding")
-DEFAULT_GUARD = 3.0
+DEFAULT_GUARD = GUARD
 MAX_GUARD = 1000.0
 # Without a guard an effective size still has to be a size: from one parameter to a quadrillion.
 UNGUARDED = (1.0, 1e15)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from densing.catalog import Catalog, Selection
+from densing.density.invert import DEFAULT_GUARD
 from densing.density.targets import catalog_densities
 from densing.references import SKILLS, available_benchmarks, load_reference
 
@@ -17,7 +18,7 @@ def skill_densities(
     *,
     selection: Selection | None = None,
     denominator: str = "total",
-    guard: float = 3.0,
+    guard: float = DEFAULT_GUARD,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Return one density per model and skill, each from one curve on the mean score of that skill's benchmarks.

@@ -8,21 +8,21 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from densing.fit import GUARD
 from densing.plots import status, style, text
 
 if TYPE_CHECKING:
     from densing.density import DensityResult
     from densing.references import Reference
 
-GUARD = 3.0
 CURVE_POINTS = 120
 
 
 def plot_reference(reference: Reference, density: DensityResult | None = None, level: float = 0.95) -> go.Figure:
     """Draw a reference curve, its band, its points, and where the scored models meet it.
 
-    A model's score, read across to the curve and down, gives its effective parameters N_hat; the guard is
-    [Nmin / 3, 3 Nmax] of the family's sizes.
+    A model's score, read across to the curve and down, gives its effective parameters N_hat; dotted lines mark the
+    guard that the densities were read with, around the sizes that were fitted. Held-out points may lie outside.
 
     Source: Xiao et al., arXiv 2412.04315, eq. 4.
 
@@ -40,9 +40,10 @@ def plot_reference(reference: Reference, density: DensityResult | None = None, l
     sizes = points["params"][np.isfinite(points["params"]) & (points["params"] > 0)]
     if sizes.empty:
         return style.empty("This reference has no points.")
-    low, high = float(sizes.min()) / GUARD, float(sizes.max()) * GUARD
+    edges = _guard(reference, density)
+    low, high = min(edges[0], float(sizes.min())), max(edges[1], float(sizes.max()))
     fig = style.figure(480)
-    for edge in (low, high):
+    for edge in edges:
         fig.add_vline(x=edge, line={"color": style.MUTED, "width": 1, "dash": "dot"})
     _add_curve(fig, reference, np.geomspace(low, high, CURVE_POINTS), level)
     if density is not None:
@@ -55,6 +56,14 @@ def plot_reference(reference: Reference, density: DensityResult | None = None, l
     y_title = "mean score" if reference.benchmark == "mean" else f"score on {named}"
     x_axis = {"title": "parameters N (log scale)", **style.log_axis(*wide), **ticks}
     return style.axes(fig, x_axis, {"title": y_title, "rangemode": "tozero"})
+
+
+def _guard(reference: Reference, density: DensityResult | None) -> tuple[float, float]:
+    """Ends of the guard; the usual one where densities were read without."""
+    smallest, largest = reference.fit.domain["params"]
+    used = GUARD if density is None else float(density.options.get("guard", GUARD))
+    factor = used if np.isfinite(used) else GUARD
+    return smallest / factor, largest * factor
 
 
 def _add_curve(fig: go.Figure, reference: Reference, grid: Any, level: float) -> None:

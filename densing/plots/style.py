@@ -45,7 +45,6 @@ DARK: dict[str, str] = {
 
 CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, MUTED)
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "star", "hexagon", "pentagon")
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 BOUND_SYMBOLS = {"upper": "triangle-down-open", "lower": "triangle-up-open"}
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 

@@ -1,7 +1,8 @@
 """The rulers: reference families, their shipped fits, and how they were made."""
 
+from densing.laws import D0_PAPER
 from densing.references.build import build_reference
-from densing.references.families import D0_PAPER, Family, family_names, get_family
+from densing.references.families import Family, family_names, get_family
 from densing.references.ladder import load_ladder
 from densing.references.members import SKILLS, target_scores
 from densing.references.ruler import Reference

@@ -10,9 +10,9 @@ import pandas as pd
 from densing.catalog import Catalog
 from densing.errors import UnavailableError
 from densing.fit import LawFit, fit_law
-from densing.laws import get_law
+from densing.laws import D0_PAPER, get_law
 from densing.notes import Note
-from densing.references.families import D0_PAPER, Family, get_family, refuse_unpublished
+from densing.references.families import Family, get_family, refuse_unpublished
 from densing.references.ladder import LADDER_TASKS
 from densing.references.members import SKILLS, Members, group_members, ladder_members, ruler_members
 from densing.references.ruler import Reference

@@ -11,10 +11,6 @@ from typing import Literal
 
 from densing.errors import UnavailableError, UnknownNameError
 
-# Tokens at which a two-step ruler is read. Source: arXiv 2412.04315v2; the journal version is reported,
-# second-hand, to use 5e12.
-D0_PAPER = 1e12
-
 
 @dataclass(frozen=True)
 class Family:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from densing.fit import LawFit
@@ -46,36 +45,6 @@ class Reference:
     points: pd.DataFrame
     given: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
-
-    def curve(self, points: int = 200, reach: float = 3.0, level: float = 0.95) -> pd.DataFrame:
-        """Return the reference curve with its band.
-
-        Parameters
-        ----------
-        points : int
-            Number of sizes, evenly spaced in ln N.
-        reach : float
-            How far beyond the family's sizes, as a factor.
-        level : float
-            Level of the band.
-
-        Returns
-        -------
-        pandas.DataFrame
-            ``params, score, lo, hi``.
-        """
-        low, high = self.fit.domain["params"]
-        sizes = np.geomspace(low / reach, high * reach, points)
-        x = {"params": sizes, **{name: np.full(points, value) for name, value in self.given.items()}}
-        band = self.fit.band(x, level)
-        return pd.DataFrame(
-            {
-                "params": sizes,
-                "score": band["mid"].to_numpy(),
-                "lo": band["lo"].to_numpy(),
-                "hi": band["hi"].to_numpy(),
-            }
-        )
 
     def describe(self) -> dict[str, Any]:
         """Return the ruler's identity as plain data."""

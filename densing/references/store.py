@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+import pandas as pd
+
 import densing
 from densing.catalog import Catalog, load_catalog
 from densing.errors import ArtefactError, InputError, UnavailableError
 from densing.files import read_text, write_text
 from densing.fit import LawFit
+from densing.laws import D0_PAPER
 from densing.references.build import build_reference, buildable_benchmarks, from_fit
 from densing.references.families import family_names, get_family, refuse_unpublished
 from densing.references.members import known_benchmark
@@ -189,10 +192,6 @@ def from_table_fit(fit: LawFit, name: str, benchmark: str) -> Reference:
     benchmark : str
         The benchmark that the scores belong to.
     """
-    import pandas as pd
-
-    from densing.references.families import D0_PAPER
-
     count = len(fit.y)
     points = pd.DataFrame(
         {

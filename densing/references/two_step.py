@@ -7,7 +7,7 @@ import pandas as pd
 
 from densing.fit import LawFit, compose, fit_law
 from densing.laws.two_step import TwoStep
-from densing.references.ladder import DATA, LADDER_TASKS, LadderData, ladder_data
+from densing.references.ladder import DATA, LadderData, ladder_data
 from densing.tables import Column, Table, read_table
 
 AUTHORS = Table(
@@ -132,12 +132,6 @@ def ladder_misses(fit: LawFit, tasks: tuple[str, ...], level: float = 0.95) -> p
 def load_authors() -> pd.DataFrame:
     """Return the authors' own predictions for the 13B (Bhagia et al., arXiv 2412.04403; repository at 67a3f440)."""
     return read_table(DATA / "olmo_ladder_authors.csv", AUTHORS, "olmo_ladder_authors.csv")
-
-
-def all_ladder_misses(fits: dict[str, LawFit]) -> pd.DataFrame:
-    """Return the held-out misses of every task's fit in one table, with a ``task`` column."""
-    parts = [ladder_misses(fits[task], (task,)).assign(task=task) for task in LADDER_TASKS if task in fits]
-    return pd.concat(parts, ignore_index=True)
 
 
 def _predictions(law: TwoStep, fit: LawFit, x: dict[str, np.ndarray], quantity: str) -> tuple[np.ndarray, np.ndarray]:

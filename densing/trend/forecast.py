@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from densing.errors import DomainError
+from densing.fit import GUARD
 from densing.trend.data import EPOCH
 from densing.trend.result import TrendResult
 from densing.trend.slopes import DAYS_PER_MONTH
@@ -265,6 +266,6 @@ def _note(status: str, effective: float, domain: Mapping[str, tuple[float, float
     if status == "above_ceiling":
         return "the score is at or above the ruler's ceiling: no finite reference model reaches it"
     low, high = domain.get("params", (0.0, np.inf))
-    if not low / 3 <= effective <= 3 * high:
+    if not low / GUARD <= effective <= GUARD * high:
         return "the score lies beyond the ruler's sizes: extrapolated"
     return ""
