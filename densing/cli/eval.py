@@ -1,0 +1,7 @@
+"""``densing eval``."""
+
+from __future__ import annotations
+
+
+def eval_() -> None:
+    """To be written."""
