@@ -18,6 +18,7 @@ from report_frames import (
     corollaries,
     estimates,
     forecast,
+    measured_run,
     multiverse,
     provenance,
     questions,
@@ -25,7 +26,9 @@ from report_frames import (
     skills,
 )
 
+from densing.catalog import load_catalog
 from densing.notes import Note
+from densing.study import place_measured
 
 BREAKOUT = "</script><script>window.hacked=1</script>"
 LINKED = '<a href="javascript:alert(1)">name</a>'
@@ -144,6 +147,12 @@ def reference() -> Any:
     )  # fmt: skip
 
 
+def measured() -> Any:
+    """Return a made-up run of a hostile model, read on the real ladder."""
+    dates = {HOSTILE: "2024-11-01"}
+    return place_measured(*measured_run(HOSTILE), load_catalog(), released=dates)
+
+
 def study() -> Any:
     """Return the whole synthetic study."""
     main = density(names=(HOSTILE, BREAKOUT, LINKED, TEMPLATED, "ünïcode 模型 🚀"))
@@ -163,7 +172,7 @@ def study() -> Any:
         multiverse=multiverse(), replication=replication(), forecast=forecast(), questions=questions(),
         backtest=backtest(), corollaries=corollaries(), long_reference=reference(),
         provenance=provenance(), versions={"densing": "0.1.0", "python": "3.11"},
-        hashes={"catalog": "ab" * 32},
+        hashes={"catalog": "ab" * 32}, measured=measured(),
         notes=(
             Note("clock", "error", f"A note with {HOSTILE} in it.", {}),
             Note("fyi", "info", "Nothing else.", {}),

@@ -216,3 +216,22 @@ def backtest() -> dict[str, Any]:
     """Return how earlier forecasts fared."""
     errors = {"median_error": 0.1, "frontier_error": -0.3, "standstill_error": 0.5}
     return {"n": 31, "level": 0.9, "coverage": 0.84, **errors, "cuts": pd.DataFrame()}
+
+
+def measured_run(model: str, loss: float = 1.1, score: float = 0.45) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return measurements and models as a result store gives them: three tasks of the OLMo ladder's suite."""
+    rows = [
+        {
+            "model": model,
+            "task": f"olmo_ladder_{benchmark}",
+            "benchmark": benchmark,
+            "metric": metric,
+            "value": value,
+            "stderr": 0.02,
+            "n_items": 100,
+        }
+        for benchmark in ("hellaswag", "arc_challenge", "piqa")
+        for metric, value in (("bits_per_byte", loss), ("accuracy", score))
+    ]
+    sizes = {"model": model, "params_total": 134.5e6, "params_non_embedding": 106.2e6, "tokens": 2e12}
+    return pd.DataFrame(rows), pd.DataFrame([{**sizes, "caveats": ["weights quantised to four bits"]}])

@@ -30,7 +30,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-FIGURES = 8
+FIGURES = 11
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs Chromium and chromedriver on the path"),

@@ -13,21 +13,43 @@ from densing.notes import Note
 # The interval before the rest: a narrow terminal leaves out columns from the end.
 SHOWN = ["model", "density", "density_lo", "density_hi", "status", "n_params", "n_eff", "score", "released", "stratum"]
 
+SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "density_lo", "density_hi", "status", "score", "n_eff"]
+
 
 def density(
     reference: o.Reference = "qwen1.5",
-    benchmark: o.Benchmark = "mean",
+    benchmark: Annotated[
+        str | None,
+        typer.Option(
+            "--benchmark",
+            "-b",
+            help="Benchmark id, or `mean`: one curve on the mean score; all of them with --results.",
+        ),
+    ] = None,
     scores: Annotated[
         Path | None,
         typer.Option(
             "--scores", help="Your own CSV: model,params,released,benchmark,score; only its models are shown."
         ),
     ] = None,
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--results", help="Runs of `densing eval`, or folders of lm-eval results; only their models are shown."
+        ),
+    ] = None,
     catalog: o.CatalogFiles = None,
     include: o.Include = None,
     combine: o.Combine = "mean-score",
     pool: o.Pool = False,
-    denominator: o.Denominator = "total",
+    denominator: Annotated[
+        str | None,
+        typer.Option(
+            "--denominator",
+            help="Which parameters divide: total, active or non_embedding; by default total, and for --results on a "
+            "ladder non_embedding, as the ladder counts.",
+        ),
+    ] = None,
     tokens: o.Tokens = None,
     guard: o.Guard = 3.0,
     level: Annotated[float, typer.Option("--level", min=0.5, max=0.999, help="Level of the intervals.")] = 0.95,
@@ -39,7 +61,17 @@ def density(
     """Turn scores into effective parameters and density, with a status and an interval per model.
 
     Example: densing density --reference qwen1.5 --benchmark mmlu --scores my_scores.csv --json
+
+    Example: densing density --results results/mine --reference olmo-ladder
     """
+    asked: dict[str, Any]
+    if results:
+        if scores is not None or catalog or skills:
+            raise typer.BadParameter("--results stands alone", param_hint="--results")
+        asked = {"benchmark": benchmark, "tokens": tokens, "denominator": denominator, "guard": guard}
+        _of_runs(results, reference, {**asked, "level": level, "seed": seed}, out, json)
+        return
+    benchmark, denominator = benchmark or "mean", denominator or "total"
     from densing.catalog import load_catalog
     from densing.cli.output import emit_json, emit_table, finish, save, show_notes
     from densing.cli.reading import read_densities
@@ -61,7 +93,7 @@ def density(
         notes: tuple[Note, ...] = ()
     else:
         merged = load_catalog(*(catalog or []))
-        asked: dict[str, Any] = {"denominator": denominator, "guard": guard, "level": level, "seed": seed}
+        asked = {"denominator": denominator, "guard": guard, "level": level, "seed": seed}
         if scores is not None:
             result = table_densities(scores, load_reference(reference, benchmark, tokens=tokens), **asked)
         else:
@@ -76,3 +108,20 @@ def density(
         shown = [column for column in SHOWN if column in table.columns] if not skills else list(table.columns)
         emit_table(table[shown], f"Density against {reference}, {'per skill' if skills else benchmark}")
     finish(notes)
+
+
+def _of_runs(runs: list[Path], reference: str, asked: dict[str, Any], out: Path | None, json: bool) -> None:
+    from densing.cli.output import emit_json, emit_table, finish, save, show_notes
+    from densing.cli.reading import read_runs
+    from densing.density import run_densities
+
+    measurements, models, notes = read_runs(runs)
+    result = run_densities(measurements, models, reference, **asked)
+    save(result.table, result.table, out)
+    show_notes((*notes, *result.notes))
+    if json:
+        emit_json(result.table)
+    else:
+        shown = [column for column in SHOWN_OF_RUNS if column in result.table.columns]
+        emit_table(result.table[shown], f"Density against {reference}, measured")
+    finish(result.notes)

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING, Any
 from densing.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
     from densing.catalog import Catalog
     from densing.density import DensityResult
+    from densing.notes import Note
     from densing.references import Reference
 
 ONE_CURVE, PER_BENCHMARK = "mean-score", "per-benchmark"
@@ -56,3 +61,23 @@ def read_densities(
         )
     parts = [load_reference(reference, name, tokens=tokens, catalog=catalog) for name in ruler.benchmarks]
     return ruler, combined_densities(catalog, ruler, parts, **asked)
+
+
+def read_runs(paths: list[Path]) -> tuple[pd.DataFrame, pd.DataFrame, tuple[Note, ...]]:
+    """Return measurements, models and notes of runs of ``densing eval`` or folders of foreign results.
+
+    Raises
+    ------
+    InputError
+        When a path holds no result that is known.
+    """
+    import pandas as pd
+
+    from densing.evals.readers import read_results
+
+    read = [read_results(path) for path in paths]
+    return (
+        pd.concat([found.measurements for found in read], ignore_index=True),
+        pd.concat([found.models for found in read], ignore_index=True),
+        tuple(note for found in read for note in found.notes),
+    )

@@ -3,6 +3,7 @@
 from densing.density.combine import combined_densities
 from densing.density.invert import DEFAULT_GUARD, DENOMINATORS, estimate_density
 from densing.density.result import DensityResult
+from densing.density.runs import RunDensities, run_densities
 from densing.density.skills import skill_densities
 from densing.density.targets import catalog_densities, table_densities
 
@@ -10,9 +11,11 @@ __all__ = [
     "DEFAULT_GUARD",
     "DENOMINATORS",
     "DensityResult",
+    "RunDensities",
     "catalog_densities",
     "combined_densities",
     "estimate_density",
+    "run_densities",
     "skill_densities",
     "table_densities",
 ]

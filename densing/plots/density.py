@@ -32,6 +32,7 @@ def plot_density(
     trend: TrendResult | None = None,
     apart: DensityResult | None = None,
     forecast: pd.DataFrame | None = None,
+    placed: DensityResult | None = None,
 ) -> go.Figure:
     """Draw the density of every model against its release date.
 
@@ -48,6 +49,8 @@ def plot_density(
         Headline line and its band over the window.
     apart : DensityResult, optional
         Rows outside the headline, one legend entry per ``stratum``; hidden until chosen in the legend.
+    placed : DensityResult, optional
+        Rows to point out, such as models measured here; a star each.
     forecast : pandas.DataFrame, optional
         Columns date, mid, lo50, hi50, lo90, hi90; density, not its logarithm.
 
@@ -76,6 +79,10 @@ def plot_density(
     _add_models(fig, rows, _window_models(trend))
     if apart is not None:
         _add_apart(fig, drawable(apart.table))
+    if placed is not None:
+        stars = drawable(placed.table)
+        _markers(fig, stars, "measured here", "star", style.GREEN, 16, bars=True)
+        shown.append(stars["at"].to_numpy())
     low, high = style.log_range(np.concatenate(shown))
     return style.axes(fig, {"title": "release date"}, {"title": "density ρ (log scale)", **style.log_axis(low, high)})
 

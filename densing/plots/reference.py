@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from densing.references import Reference
 
 CURVE_POINTS = 120
+# So few targets that each can be joined to its own size without clutter.
+FEW = 6
 
 
 def plot_reference(reference: Reference, density: DensityResult | None = None, level: float = 0.95) -> go.Figure:
@@ -48,14 +50,32 @@ def plot_reference(reference: Reference, density: DensityResult | None = None, l
     _add_curve(fig, reference, np.geomspace(low, high, CURVE_POINTS), level)
     if density is not None:
         _add_targets(fig, density.table)
+        if len(density.table) <= FEW:
+            _add_sizes(fig, density.table)
     _add_points(fig, points)
     wide = style.log_range([low, high], pad=0.04)
     ticks = style.log_ticks(*wide)
     ticks["ticktext"] = [text.size(value) for value in ticks["tickvals"]]
-    named = text.figure_text(reference.benchmark, 60)
-    y_title = "mean score" if reference.benchmark == "mean" else f"score on {named}"
     x_axis = {"title": "parameters N (log scale)", **style.log_axis(*wide), **ticks}
-    return style.axes(fig, x_axis, {"title": y_title, "rangemode": "tozero"})
+    return style.axes(fig, x_axis, {"title": _quantity(reference), "rangemode": _from_zero(reference)})
+
+
+def _quantity(reference: Reference) -> str:
+    several = len(reference.benchmarks) > 1
+    named = "" if several else f" on {text.figure_text(reference.benchmark, 60)}"
+    return f"{'mean ' if several else ''}{_word(reference)}{named}"
+
+
+def _word(reference: Reference) -> str:
+    return "bits per byte of the answer" if _of_loss(reference) else "score"
+
+
+def _of_loss(reference: Reference) -> bool:
+    return getattr(reference.fit.law, "output", "score") == "loss"
+
+
+def _from_zero(reference: Reference) -> str:
+    return "normal" if _of_loss(reference) else "tozero"
 
 
 def _guard(reference: Reference, density: DensityResult | None) -> tuple[float, float]:
@@ -77,7 +97,8 @@ def _add_curve(fig: go.Figure, reference: Reference, grid: Any, level: float) ->
         name=f"{text.percentage(level)} band of the curve",
     )  # fmt: skip
     curve = np.asarray(reference.fit.predict(x), dtype=float)
-    words = [f"N = {text.size(n)}: fitted score {text.number(s, 3)}" for n, s in zip(grid, curve, strict=True)]
+    word = _word(reference)
+    words = [f"N = {text.size(n)}: fitted {word} {text.number(s, 3)}" for n, s in zip(grid, curve, strict=True)]
     fig.add_scatter(
         x=grid, y=curve, mode="lines", line={"color": style.INK, "width": 2.5},
         hovertext=words, hoverinfo="text",
@@ -135,6 +156,21 @@ def _add_targets(fig: go.Figure, table: pd.DataFrame) -> None:
             x=group["at"], y=group["score"], mode="markers", name=name, hoverinfo="text",
             marker={"symbol": shapes, "size": 11, "color": colour, "line": {"width": 1.6, "color": colour}},
             hovertext=[_target_words(row) for row in group.to_dict("records")],
+        )  # fmt: skip
+
+
+def _add_sizes(fig: go.Figure, table: pd.DataFrame) -> None:
+    """Join each target's own size to its effective size: the length of the line is its density."""
+    for row in table.to_dict("records"):
+        ends = [float(row["n_params"]), float(row["n_eff"])]
+        if not np.isfinite(ends).all():
+            continue
+        fig.add_scatter(
+            x=ends, y=[row["score"]] * 2, mode="lines+markers", hoverinfo="text",
+            name=f"{text.figure_text(row['model'], 40)}: own size",
+            line={"color": style.GREEN, "width": 1.5, "dash": "dot"},
+            marker={"symbol": ["star", "line-ns-open"], "size": [16, 0], "color": style.GREEN},
+            hovertext=[_target_words(row)] * 2,
         )  # fmt: skip
 
 

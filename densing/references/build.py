@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from densing.catalog import Catalog
-from densing.errors import UnavailableError
+from densing.catalog import Catalog, load_catalog
+from densing.errors import UnavailableError, UnknownNameError
 from densing.fit import LawFit, fit_law
-from densing.laws import D0_PAPER, get_law
+from densing.laws import get_law
 from densing.notes import Note
 from densing.references.families import Family, get_family, refuse_unpublished
-from densing.references.ladder import LADDER_TASKS
+from densing.references.ladder import Ladder, get_ladder, ladder_data, load_ladder
 from densing.references.members import SKILLS, Members, group_members, ladder_members, ruler_members
 from densing.references.ruler import Reference
 from densing.references.two_step import fit_ladder
@@ -85,10 +85,47 @@ def _family_reference(catalog: Catalog, family: Family, benchmark: str, draws: i
 
 
 def _ladder_reference(catalog: Catalog, family: Family, benchmark: str, draws: int, seed: int) -> Reference:
-    evaluator, tasks = ladder_members(catalog, benchmark)
-    fit, points = fit_ladder(tasks, draws, seed)
-    given = {"tokens": D0_PAPER}
-    meta = _meta(catalog, family, (benchmark, evaluator, tasks), points, given, _ladder_notes(benchmark))
+    ladder = get_ladder(family.name)
+    evaluator, tasks = ladder_members(catalog, ladder, benchmark)
+    return _fitted(catalog, family, ladder, (benchmark, evaluator, tasks), draws, seed)
+
+
+def ladder_reference(name: str, tasks: tuple[str, ...], *, draws: int = DRAWS, seed: int = 0) -> Reference:
+    """Fit a ladder's ruler on the mean over any of its tasks: one curve on the mean, as the paper's AVERAGE.
+
+    Parameters
+    ----------
+    name : str
+        A ladder.
+    tasks : tuple of str
+        Tasks that enter the mean.
+    draws, seed
+        As for :func:`build_reference`.
+
+    Raises
+    ------
+    UnknownNameError
+        When the ladder has no such task.
+    """
+    ladder = get_ladder(name)
+    for task in tasks:
+        if task not in ladder.tasks:
+            raise UnknownNameError(f"benchmark of reference {name}", task, ladder.tasks)
+    return _fitted(load_catalog(), get_family(name), ladder, ("+".join(tasks), "", tasks), draws, seed)
+
+
+def _fitted(
+    catalog: Catalog,
+    family: Family,
+    ladder: Ladder,
+    measured: tuple[str, str, tuple[str, ...]],
+    draws: int,
+    seed: int,
+) -> Reference:
+    data = ladder_data(load_ladder(ladder.name), measured[2])
+    fit, points = fit_ladder(data, draws, seed, ladder.scheme)
+    notes = _ladder_notes(measured[0]) if measured[1] else []
+    meta = _meta(catalog, family, measured, points, {"tokens": ladder.tokens}, notes)
     return from_fit(dataclasses.replace(fit, meta=meta))
 
 
@@ -137,7 +174,7 @@ def _meta(
 
 def _source_ids(catalog: Catalog, family: Family, evaluator: str, benchmarks: tuple[str, ...]) -> set[str]:
     if family.kind == "two-step":
-        return {"olmo-ladder"}
+        return {get_ladder(family.name).source}
     rows = catalog.scores
     used = rows[
         rows["evaluator"].eq(evaluator) & rows["benchmark"].isin(benchmarks) & rows["model"].isin(family.models)
@@ -172,7 +209,7 @@ def buildable_benchmarks(catalog: Catalog, family: Family) -> list[str]:
     if family.kind == "described":
         return []
     if family.kind == "two-step":
-        return ["mean", *LADDER_TASKS]
+        return ["mean", *get_ladder(family.name).tasks]
     found = ["mean"]
     for group in (*catalog.benchmarks["id"], *SKILLS):
         try:

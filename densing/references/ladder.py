@@ -1,4 +1,4 @@
-"""The OLMo ladder: a two-step ruler fitted on 16 small runs, with the 7B and 13B targets held out."""
+"""Ladders of training runs: what a two-step ruler is fitted on."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from densing.errors import UnknownNameError
+from densing.laws import D0_PAPER
 from densing.tables import Column, Table, read_table
 
 DATA = Path(__file__).parent / "data"
 LADDER = Table(
-    "olmo_ladder",
+    "ladder",
     (
         Column("run", "text", "run or released model", required=True),
         Column(
@@ -19,10 +21,10 @@ LADDER = Table(
             "number",
             "parameters without embeddings, a count",
             required=True,
-            low=1e6,
+            low=1,
             high=1e12,
         ),
-        Column("tokens", "number", "training tokens, a count", required=True, low=1e6, high=1e14),
+        Column("tokens", "number", "training tokens, a count", required=True, low=1, high=1e14),
         Column("task", "text", "benchmark id", required=True),
         Column(
             "bits_per_byte",
@@ -46,20 +48,72 @@ LADDER = Table(
     key=("run", "tokens", "task"),
 )
 
-# The eight tasks that the ladder's authors predict.
-LADDER_TASKS = (
-    "mmlu",
-    "hellaswag",
-    "arc_challenge",
-    "arc_easy",
-    "piqa",
-    "csqa",
-    "socialiqa",
-    "openbookqa",
+
+@dataclass(frozen=True)
+class Ladder:
+    """A ladder of training runs that the package ships.
+
+    Parameters
+    ----------
+    name : str
+        The family's name.
+    file : str
+        Its table, see :data:`LADDER`.
+    tasks : tuple of str
+        Tasks that make a ruler.
+    mean : tuple of str
+        Tasks of the ruler on the mean.
+    tokens : float
+        D0 at which the ruler is read unless asked otherwise, tokens.
+    scheme : {"parametric", "cluster"}
+        Draws of the loss law: Gaussian with Student width for runs that are independent of each other, resampled runs
+        where one run yields several points.
+    source : str
+        Source id in the catalogue.
+    """
+
+    name: str
+    file: str
+    tasks: tuple[str, ...]
+    mean: tuple[str, ...]
+    tokens: float
+    scheme: str
+    source: str
+
+
+_LADDERS = (
+    Ladder(
+        "olmo-ladder",
+        "olmo_ladder.csv",
+        # The eight tasks that the ladder's authors predict.
+        ("mmlu", "hellaswag", "arc_challenge", "arc_easy", "piqa", "csqa", "socialiqa", "openbookqa"),
+        # Tasks that the catalogue measures in a comparable (cloze, length-normalised) format under one evaluator and
+        # that the ladder itself resolves.
+        ("arc_challenge", "hellaswag"),
+        D0_PAPER,
+        "parametric",
+        "olmo-ladder",
+    ),
 )
-# The mean is taken over tasks that the catalogue measures in a comparable (cloze, length-normalised) format under one
-# evaluator and that the ladder itself resolves.
-LADDER_MEAN = ("arc_challenge", "hellaswag")
+
+
+def get_ladder(name: str) -> Ladder:
+    """Return a shipped ladder.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is none of that name.
+
+    Examples
+    --------
+    >>> get_ladder("olmo-ladder").mean
+    ('arc_challenge', 'hellaswag')
+    """
+    for ladder in _LADDERS:
+        if ladder.name == name:
+            return ladder
+    raise UnknownNameError("ladder", name, [ladder.name for ladder in _LADDERS])
 
 
 @dataclass(frozen=True)
@@ -71,34 +125,42 @@ class LadderData:
     held_out: pd.DataFrame
 
 
-def load_ladder() -> pd.DataFrame:
-    """Return the table of ladder runs that the package ships.
+def load_ladder(name: str = "olmo-ladder") -> pd.DataFrame:
+    """Return the table of runs of a ladder that the package ships.
 
     Returns
     -------
     pandas.DataFrame
         Columns as in :data:`LADDER`; losses in bits per byte, accuracies in [0, 1].
 
+    Raises
+    ------
+    UnknownNameError
+        When there is no such ladder.
+
     Notes
     -----
-    Source: allenai/OLMo-ladder (Apache-2.0), commit 67a3f440; Bhagia et al., arXiv 2412.04403. Target accuracies are
-    the mean of the last five rows of the target's history, as the authors take them.
+    Source of olmo-ladder: allenai/OLMo-ladder (Apache-2.0), commit 67a3f440; Bhagia et al., arXiv 2412.04403. Target
+    accuracies are the mean of the last five rows of the target's history, as the authors take them.
     """
-    return read_table(DATA / "olmo_ladder.csv", LADDER, "olmo_ladder.csv")
+    file = get_ladder(name).file
+    return read_table(DATA / file, LADDER, file)
 
 
-def ladder_data(tasks: tuple[str, ...]) -> LadderData:
-    """Return the ladder's points for a task, or for the mean over several.
+def ladder_data(table: pd.DataFrame, tasks: tuple[str, ...]) -> LadderData:
+    """Return a ladder's points for a task, or for the mean over several.
 
     Parameters
     ----------
+    table : pandas.DataFrame
+        Runs, columns as in :data:`LADDER`.
     tasks : tuple of str
-        Task ids; with more than one, loss and accuracy are averaged per checkpoint.
+        Task ids; with more than one, loss and accuracy are averaged per checkpoint that has them all.
     """
-    table = load_ladder()
     table = table[table["task"].isin(tasks)]
     keys = ["run", "params_non_embedding", "tokens", "stage", "held_out"]
-    mean = table.groupby(keys, as_index=False, sort=True)[["bits_per_byte", "accuracy"]].mean()
+    groups = table.groupby(keys, as_index=False, sort=True)
+    mean = groups[["bits_per_byte", "accuracy"]].mean()[groups.size()["size"].eq(len(tasks))]
     held_out = mean["held_out"].astype(bool)
     final = mean["stage"].eq("final") & ~held_out
     return LadderData(

@@ -9,7 +9,7 @@ import pandas as pd
 from densing.catalog import Catalog, mean_table, score_table
 from densing.errors import UnavailableError, UnknownNameError
 from densing.references.families import Family
-from densing.references.ladder import LADDER_MEAN, LADDER_TASKS
+from densing.references.ladder import Ladder
 
 SKILLS = ("knowledge", "reasoning", "maths", "code")
 # Three parameters and an error bar want at least this many sizes.
@@ -124,21 +124,20 @@ def target_scores(catalog: Catalog, evaluator: str, benchmarks: tuple[str, ...])
     return score_table(catalog, benchmarks[0], series=str(series[0]))
 
 
-def ladder_members(catalog: Catalog, benchmark: str) -> tuple[str, tuple[str, ...]]:
-    """Return the evaluator and the tasks of an OLMo-ladder ruler.
+def ladder_members(catalog: Catalog, ladder: Ladder, benchmark: str) -> tuple[str, tuple[str, ...]]:
+    """Return the evaluator (empty where the catalogue has none) and the tasks of a ladder's ruler.
 
     Raises
     ------
     UnknownNameError
         When the ladder has no such task.
     """
-    if benchmark == "mean":
-        return LADDER_EVALUATORS[0], LADDER_MEAN
-    if benchmark not in LADDER_TASKS:
-        raise UnknownNameError("benchmark of reference olmo-ladder", benchmark, (*LADDER_TASKS, "mean"))
-    measured = catalog.scores.loc[catalog.scores["benchmark"].eq(benchmark), "evaluator"]
+    if benchmark != "mean" and benchmark not in ladder.tasks:
+        raise UnknownNameError(f"benchmark of reference {ladder.name}", benchmark, (*ladder.tasks, "mean"))
+    tasks = ladder.mean if benchmark == "mean" else (benchmark,)
+    measured = catalog.scores.loc[catalog.scores["benchmark"].eq(tasks[0]), "evaluator"]
     evaluator = next((name for name in LADDER_EVALUATORS if measured.eq(name).any()), "")
-    return evaluator, (benchmark,)
+    return evaluator, tasks
 
 
 def known_benchmark(catalog: Catalog, benchmark: str) -> None:

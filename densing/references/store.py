@@ -213,6 +213,6 @@ def _with_tokens(reference: Reference, tokens: float | None) -> Reference:
         raise InputError(
             f"--tokens: reference {reference.name!r} is one-step; only a two-step reference is read at a D0"
         )
-    if not 1e6 <= tokens <= 1e16:
+    if not 1e3 <= tokens <= 1e16:
         raise InputError(f"--tokens {tokens:g} is not a token count; write 1e12 for one trillion")
     return dataclasses.replace(reference, given={**reference.given, "tokens": float(tokens)})

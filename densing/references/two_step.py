@@ -1,13 +1,17 @@
-"""Fitting the OLMo ladder in two steps, and how far it misses the 7B and 13B that it never saw."""
+"""Fitting a ladder in two steps, and how far the OLMo ladder misses the 7B and 13B that it never saw."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pandas as pd
 
+from densing.errors import InputError
 from densing.fit import LawFit, compose, fit_law
 from densing.laws.two_step import TwoStep
-from densing.references.ladder import DATA, LadderData, ladder_data
+from densing.references.ladder import DATA, LadderData, ladder_data, load_ladder
+from densing.references.ruler import Reference
 from densing.tables import Column, Table, read_table
 
 AUTHORS = Table(
@@ -31,17 +35,19 @@ AUTHORS = Table(
 )
 
 
-def fit_ladder(tasks: tuple[str, ...], draws: int, seed: int) -> tuple[LawFit, pd.DataFrame]:
+def fit_ladder(data: LadderData, draws: int, seed: int, scheme: str = "parametric") -> tuple[LawFit, pd.DataFrame]:
     """Fit loss in (N, D) on final checkpoints, then accuracy in loss on final and interim ones.
 
     Parameters
     ----------
-    tasks : tuple of str
-        One task, or several whose losses and accuracies are averaged.
+    data : LadderData
+        Runs of one task, or of the mean over several, see :func:`densing.references.ladder.ladder_data`.
     draws : int
         Bootstrap draws.
     seed : int
         Seed; the second step uses the next one.
+    scheme : {"parametric", "cluster"}
+        Draws of the first step: Gaussian with Student width, or resampled runs where one run has several points.
 
     Returns
     -------
@@ -52,19 +58,20 @@ def fit_ladder(tasks: tuple[str, ...], draws: int, seed: int) -> tuple[LawFit, p
 
     Notes
     -----
-    Step 1: Chinchilla, summed Huber (delta 1e-3) on log loss, 16 runs, Gaussian draws with Student width. Step 2:
-    sigmoid with floor and ceiling free, least squares on final and interim checkpoints, resampling whole runs, because
-    checkpoints of one run are not independent. Among fixed and free ends, and final, late or all checkpoints, this
-    is the form that best predicts the 1B runs from the smaller ones (docs/adr/0004); the held-out targets had no say.
+    Step 1: Chinchilla, summed Huber (delta 1e-3) on log loss. Step 2: sigmoid with floor and ceiling free, least
+    squares on final and interim checkpoints, resampling whole runs, because checkpoints of one run are not
+    independent. Among fixed and free ends, and final, late or all checkpoints, this is the form that best predicts the
+    1B runs of the OLMo ladder from the smaller ones (docs/adr/0004); the held-out targets had no say.
     """
-    data = ladder_data(tasks)
     law = TwoStep(loss="chinchilla")
+    runs = data.final["run"].to_numpy()
     first = fit_law(
         law.loss_law,
         {"params": data.final["params_non_embedding"], "tokens": data.final["tokens"]},
         data.final["bits_per_byte"],
         bootstrap=draws,
-        scheme="parametric",
+        scheme=scheme,
+        clusters=runs if scheme == "cluster" else None,
         seed=seed,
     )
     both = pd.concat([data.final, data.interim], ignore_index=True)
@@ -75,13 +82,63 @@ def fit_ladder(tasks: tuple[str, ...], draws: int, seed: int) -> tuple[LawFit, p
         bootstrap=draws,
         scheme="cluster",
         clusters=both["run"].to_numpy(),
-        seed=seed + 1,
+        # Resampled runs are the same in both steps; simulated noise must not be.
+        seed=seed + (scheme == "parametric"),
     )
     return compose(law, first, second, scores=data.final["accuracy"].to_numpy()), _points(data)
 
 
+def loss_ruler(reference: Reference) -> Reference:
+    """Return the first step of a two-step ruler: what reads effective parameters off a loss instead of a score.
+
+    Parameters
+    ----------
+    reference : Reference
+        A ruler whose law is :class:`densing.laws.two_step.TwoStep`.
+
+    Returns
+    -------
+    Reference
+        The same runs and draws, law L(N, D); its points' ``score`` is the loss in bits per byte (NaN where the ruler's
+        points do not tell it).
+
+    Raises
+    ------
+    InputError
+        When the ruler has no loss step.
+
+    Examples
+    --------
+    >>> from densing.references import load_reference
+    >>> loss_ruler(load_reference("olmo-ladder", "piqa")).fit.law.output
+    'loss'
+    """
+    fit, law = reference.fit, reference.fit.law
+    if not isinstance(law, TwoStep):
+        raise InputError(
+            f"reference {reference.name!r} relates scores to sizes; only a two-step reference reads losses"
+        )
+    count = len(law.loss_law.space)
+    points = reference.points
+    losses = points.get("bits_per_byte", pd.Series(np.nan, index=points.index)).astype(float)
+    fitted = losses[~points["held_out"].astype(bool)].to_numpy()
+    theta = fit.theta[:count]
+    first = dataclasses.replace(
+        fit,
+        law=law.loss_law,
+        theta=theta,
+        draws=fit.draws[:, :count],
+        y=fitted,
+        residuals=np.log(fitted) - np.log(law.loss_law.predict(theta, fit.x)),
+        domain={name: ends for name, ends in fit.domain.items() if name != "loss"},
+        options=dict(fit.options["steps"][0]["options"]),
+        objective=float(fit.options["steps"][0]["objective"]),
+    )
+    return dataclasses.replace(reference, fit=first, points=points.assign(score=losses))
+
+
 def ladder_misses(fit: LawFit, tasks: tuple[str, ...], level: float = 0.95) -> pd.DataFrame:
-    """Return what a ladder fit predicts for the held-out 7B and 13B, beside the authors' own predictions.
+    """Return what a fit of the OLMo ladder predicts for the held-out 7B and 13B, beside the authors' own predictions.
 
     Parameters
     ----------
@@ -100,7 +157,7 @@ def ladder_misses(fit: LawFit, tasks: tuple[str, ...], level: float = 0.95) -> p
     """
     law = fit.law
     assert isinstance(law, TwoStep)
-    held_out = ladder_data(tasks).held_out
+    held_out = ladder_data(load_ladder(), tasks).held_out
     x = {
         "params": held_out["params_non_embedding"].to_numpy(dtype=float),
         "tokens": held_out["tokens"].to_numpy(dtype=float),

@@ -17,6 +17,7 @@ from densing.report.checks import check_data, check_sentences
 from densing.report.figures import figures
 from densing.report.forecast import backtest, corollaries_table, questions
 from densing.report.headline import asked_of, headline, long_title
+from densing.report.measured import measured_table, measured_words
 from densing.report.safe import script_json
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 SECTIONS = (
     ("headline", "Headline"),
     ("density", "Density"),
+    ("measured", "Measured here"),
     ("estimators", "Estimators"),
     ("ruler", "Ruler"),
     ("multiverse", "Multiverse"),
@@ -97,7 +99,6 @@ def unbroken(sentence: str) -> str:
 
 def _page(scripts: list[str]) -> dict[str, Any]:
     return {
-        "sections": SECTIONS,
         "policy": assets.policy(scripts),
         "scripts": [assets.inline(script) for script in scripts],
         "css": assets.inline(assets.static("report.css")),
@@ -110,7 +111,10 @@ def _context(study: Study) -> dict[str, Any]:
     return {
         "headline": headline(study),
         "figures": figures(study),
+        "sections": [entry for entry in SECTIONS if entry[0] != "measured" or study.measured is not None],
         "long_title": long_title(study),
+        "measured": study.measured and measured_table(study.measured),
+        "measured_words": study.measured and measured_words(study.measured),
         "asked_of": asked_of(study),
         "estimates": sections.estimates_table(study.trend),
         "multiverse": sections.multiverse_table(study.multiverse),

@@ -21,6 +21,7 @@ from densing.plots import (
     text,
 )
 from densing.plots.multiverse import specifications
+from densing.report.measured import measured_figures
 from densing.report.safe import script_json
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def figures(study: Study) -> dict[str, ShownFigure]:
         "permutation": (plot_permutation(study.trend.checks), PERMUTATION_WORDS),
         "leave-one-out": (plot_leave_one_out(study.trend.checks), LEAVE_ONE_OUT_WORDS),
         "skills": (plot_skills(study.skills), SKILLS_WORDS),
+        **measured_figures(study.measured),
     }
     return {name: shown_figure(name, figure, caption) for name, (figure, caption) in drawn.items()}
 

@@ -146,6 +146,7 @@ def all_notes(study: Study) -> tuple[Note, ...]:
         ("", study.trend),
         ("Long window: ", study.long_trend),
         ("Shown apart: ", study.apart),
+        ("Measured here: ", study.measured),
     )
     notes: dict[tuple[str, str], Note] = {}
     for label, part in parts:

@@ -1,7 +1,18 @@
 """The main job: from a catalogue to a doubling time with its checks."""
 
+from densing.study.measured import Measured, place_measured
 from densing.study.multiverse import PAPER_MONTHS, PAPER_WINDOW, multiverse, replication
 from densing.study.result import Study
 from densing.study.run import StudyOptions, run_study
 
-__all__ = ["PAPER_MONTHS", "PAPER_WINDOW", "Study", "StudyOptions", "multiverse", "replication", "run_study"]
+__all__ = [
+    "PAPER_MONTHS",
+    "PAPER_WINDOW",
+    "Measured",
+    "Study",
+    "StudyOptions",
+    "multiverse",
+    "place_measured",
+    "replication",
+    "run_study",
+]

@@ -11,6 +11,7 @@ import pandas as pd
 from densing.density import DensityResult
 from densing.notes import Note
 from densing.references import Reference
+from densing.study.measured import Measured
 from densing.trend import TrendResult
 
 
@@ -66,6 +67,8 @@ class Study:
         What produced the figures, and from what.
     notes : tuple of Note
         What to keep in mind.
+    measured : Measured, optional
+        A model evaluated here, or why none was.
     """
 
     options: Mapping[str, Any]
@@ -91,6 +94,7 @@ class Study:
     versions: Mapping[str, str]
     hashes: Mapping[str, str]
     notes: tuple[Note, ...] = ()
+    measured: Measured | None = None
 
     def _repr_html_(self) -> str:
         return self.trend._repr_html_()

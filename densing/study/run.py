@@ -15,6 +15,7 @@ from densing.density import DEFAULT_GUARD, DensityResult, catalog_densities, ski
 from densing.errors import DensingError
 from densing.notes import Note
 from densing.references import Reference, available_benchmarks, load_reference
+from densing.study.measured import Measured
 from densing.study.multiverse import PAPER_WINDOW, Spec, multiverse, replication, window_name
 from densing.study.provenance import provenance, versions
 from densing.study.result import Study
@@ -67,7 +68,11 @@ class StudyOptions:
 
 
 def run_study(
-    catalog: Catalog | None = None, options: StudyOptions | None = None, *, step: Step = lambda label, share: None
+    catalog: Catalog | None = None,
+    options: StudyOptions | None = None,
+    *,
+    measured: Measured | None = None,
+    step: Step = lambda label, share: None,
 ) -> Study:
     """Do the main job on a catalogue.
 
@@ -77,6 +82,8 @@ def run_study(
         The embedded one by default.
     options : StudyOptions, optional
         Ruler, window, selection.
+    measured : Measured, optional
+        A model evaluated here, see :func:`densing.study.place_measured`.
     step : callable
         Called with a label and the share done, for progress bars.
 
@@ -131,6 +138,7 @@ def run_study(
         versions=versions(),
         hashes={"catalog": catalog.digest, "reference": ruler.fit.data_hash},
         notes=_unique((*density.notes, *trend.notes)),
+        measured=measured,
     )
 
 

@@ -1,0 +1,278 @@
+"""Densities of models that were measured here: one row per task and one for all of them, by loss and by score."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from densing.density.invert import DEFAULT_GUARD, estimate_density
+from densing.density.result import DensityResult
+from densing.errors import InputError, UnavailableError
+from densing.laws.two_step import TwoStep
+from densing.notes import Note
+from densing.references import Reference, available_benchmarks, ladder_reference, load_reference, loss_ruler
+from densing.references.families import get_family
+
+# What is read as loss (bits per byte of the gold answer) and as score, the ladder's own name first.
+METRICS = {
+    "loss": ("bits_per_byte", "gold_bits_per_byte"),
+    "score": ("accuracy", "acc_norm", "acc"),
+}
+SUITES = {"olmo-ladder": "olmo_ladder_", "densing-cpu": "densing_ladder_"}
+COMBINED = "combined"
+
+
+@dataclass(frozen=True)
+class RunDensities:
+    """Densities of measured models.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        A row per model, task and quantity, ``combined`` rows last; the columns of a density table, with ``quantity``
+        (loss or score; ``score`` holds the loss in bits per byte where it is loss), ``benchmarks`` and ``n_items``.
+    results : tuple of DensityResult
+        The same rows with their draws, one result per ruler.
+    notes : tuple of Note
+        What to keep in mind.
+    """
+
+    table: pd.DataFrame
+    results: tuple[DensityResult, ...]
+    notes: tuple[Note, ...] = ()
+
+    def _repr_html_(self) -> str:
+        shown = ["model", "benchmark", "quantity", "score", "n_eff", "density", "density_lo", "density_hi", "status"]
+        return self.table[shown].to_html(index=False, float_format=lambda value: f"{value:.3g}")
+
+
+def run_densities(
+    measurements: pd.DataFrame,
+    models: pd.DataFrame,
+    reference: str = "olmo-ladder",
+    *,
+    benchmark: str | None = None,
+    tokens: float | None = None,
+    denominator: str | None = None,
+    guard: float = DEFAULT_GUARD,
+    level: float = 0.95,
+    seed: int = 0,
+) -> RunDensities:
+    """Read measured losses and scores on a reference's rulers.
+
+    Parameters
+    ----------
+    measurements : pandas.DataFrame
+        ``model, task, benchmark, metric, value, stderr, n_items`` as :meth:`densing.evals.store.RunStore.measurements`
+        gives them.
+    models : pandas.DataFrame
+        ``model`` and the size columns ``params_total``, ``params_non_embedding``, as counts.
+    reference : str
+        A family, or the path of a JSON fit.
+    benchmark : str, optional
+        Only this benchmark.
+    tokens : float, optional
+        D0 of a two-step reference.
+    denominator : str, optional
+        Which parameters divide; by default those that the ruler counts (non-embedding for ladders).
+    guard, level, seed
+        As in :func:`densing.density.estimate_density`.
+
+    Returns
+    -------
+    RunDensities
+        For a ladder the combined rows invert one curve on the mean over all tasks that a model was measured on, as the
+        paper's AVERAGE; a one-step family has a combined row where all members of its mean were measured.
+
+    Raises
+    ------
+    InputError
+        When nothing that was measured can be read on the reference.
+
+    Notes
+    -----
+    Source: arXiv 2412.04315, Eqs. 1 and 4. The interval joins the ruler's draws with the sampling error of the items.
+    """
+    rows, notes = _readable(measurements, reference, benchmark)
+    fixed = denominator or ("non_embedding" if _counts_without_embeddings(reference) else "total")
+    estimate = partial(estimate_density, denominator=fixed, guard=guard, level=level, seed=seed)
+    sizes = models.drop_duplicates("model")
+    parts = []
+    for (name, quantity), group in rows.groupby(["benchmark", "quantity"], sort=False):
+        ruler = load_reference(reference, str(name), tokens=tokens)
+        if (found := _read(group, sizes, ruler, str(quantity), estimate)) is not None:
+            parts.append(found)
+    if benchmark is None:
+        parts += _combined(rows, sizes, reference, tokens, estimate)
+    if not parts:
+        raise InputError(f"no measured model has a {fixed} parameter count; name its sizes with --denominator total")
+    table = pd.concat([part.table for part in parts], ignore_index=True)
+    said = [note for part in parts for note in part.notes]
+    unique = {note.message: note for note in (*notes, *_model_notes(models, parts[0].reference), *said)}
+    return RunDensities(table, tuple(parts), tuple(unique.values()))
+
+
+def _counts_without_embeddings(reference: str) -> bool:
+    return reference.endswith(".json") or get_family(reference).kind == "two-step"
+
+
+def _readable(measurements: pd.DataFrame, reference: str, only: str | None) -> tuple[pd.DataFrame, list[Note]]:
+    """Return one loss and one score per model and benchmark, named after the reference's benchmarks."""
+    known = _known_benchmarks(reference, only)
+    given = measurements["benchmark"].fillna("").astype(str)
+    named = measurements.assign(benchmark=given.where(given.ne(""), measurements["task"].astype(str)))
+    rows = named[named["benchmark"].isin(known) & pd.to_numeric(named["value"], errors="coerce").notna()]
+    picked = [_first_metric(rows, quantity) for quantity in METRICS]
+    found = pd.concat(picked, ignore_index=True)
+    if found.empty:
+        tasks = ", ".join(sorted(measurements["task"].astype(str).unique())[:8]) or "nothing"
+        raise InputError(
+            f"reference {reference}: none of its benchmarks ({', '.join(known)}) was measured; the run has {tasks}. "
+            "Evaluate the suite (`--tasks olmo_ladder`), or choose another --reference"
+        )
+    return found, _protocol_notes(found, reference)
+
+
+def _known_benchmarks(reference: str, only: str | None) -> list[str]:
+    if reference.endswith(".json"):
+        return list(load_reference(reference, only or "").benchmarks)
+    known = [name for name in available_benchmarks(reference) if name != "mean"]
+    if only is not None and only not in known:
+        raise InputError(f"reference {reference} has no ruler for {only!r}; it has {', '.join(known)}")
+    return known if only is None else [only]
+
+
+def _first_metric(rows: pd.DataFrame, quantity: str) -> pd.DataFrame:
+    metrics = METRICS[quantity]
+    rank = {metric: place for place, metric in enumerate(metrics)}
+    of_kind = rows[rows["metric"].isin(metrics)]
+    # The suite's own task before a stock task of the same benchmark.
+    ordered = of_kind.assign(
+        _rank=of_kind["metric"].map(rank), _stock=of_kind["task"].astype(str).eq(of_kind["benchmark"])
+    )
+    kept = ordered.sort_values(["_stock", "_rank"], kind="stable").drop_duplicates(["model", "benchmark"])
+    return kept.drop(columns=["_rank", "_stock"]).assign(quantity=quantity).sort_index()
+
+
+def _read(
+    group: pd.DataFrame, sizes: pd.DataFrame, ruler: Reference, quantity: str, estimate: partial[DensityResult]
+) -> DensityResult | None:
+    if _of_suite(group["task"], ruler.name).all():
+        # Measured the ladder's own way, so what its notes say about the catalogue's protocol does not apply.
+        ruler = dataclasses.replace(ruler, notes=tuple(note for note in ruler.notes if note.code != "protocol-differs"))
+    if quantity == "loss":
+        if not isinstance(ruler.fit.law, TwoStep):
+            return None
+        ruler = loss_ruler(ruler)
+    scores = pd.DataFrame(
+        {
+            "model": group["model"].to_numpy(),
+            "score": group["value"].to_numpy(dtype=float),
+            "score_se": group["stderr"].astype(float).fillna(0.0).to_numpy(),
+            "source": group["task"].to_numpy(),
+        }
+    ).merge(sizes, on="model", how="left")
+    try:
+        result = estimate(scores, ruler)
+    except InputError:
+        return None
+    items = dict(zip(group["model"], group["n_items"], strict=True))
+    table = result.table.assign(
+        quantity=quantity, n_items=result.table["model"].map(items), benchmarks="+".join(ruler.benchmarks)
+    )
+    return dataclasses.replace(result, table=table)
+
+
+def _combined(
+    rows: pd.DataFrame, sizes: pd.DataFrame, reference: str, tokens: float | None, estimate: partial[DensityResult]
+) -> list[DensityResult]:
+    parts = []
+    for quantity in METRICS:
+        here = rows[rows["quantity"].eq(quantity)]
+        for names, models in _same_tasks(here).items():
+            ruler = _mean_ruler(reference, names, tokens)
+            if ruler is None:
+                continue
+            mean = _means(here[here["model"].isin(models) & here["benchmark"].isin(ruler.benchmarks)])
+            if (found := _read(mean, sizes, ruler, quantity, estimate)) is not None:
+                parts.append(dataclasses.replace(found, table=found.table.assign(benchmark=COMBINED)))
+    return parts
+
+
+def _same_tasks(rows: pd.DataFrame) -> dict[tuple[str, ...], list[str]]:
+    """Group models by the benchmarks they were measured on."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for model, benchmarks in rows.groupby("model", sort=False)["benchmark"]:
+        groups.setdefault(tuple(sorted(benchmarks)), []).append(str(model))
+    return groups
+
+
+def _mean_ruler(reference: str, names: tuple[str, ...], tokens: float | None) -> Reference | None:
+    if reference.endswith(".json") or len(names) < 2:
+        return None
+    if get_family(reference).kind == "two-step":
+        ruler = ladder_reference(reference, names)
+        return ruler if tokens is None else dataclasses.replace(ruler, given={**ruler.given, "tokens": tokens})
+    try:
+        ruler = load_reference(reference, "mean")
+    except UnavailableError:
+        return None
+    return ruler if set(ruler.benchmarks) <= set(names) else None
+
+
+def _means(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean over tasks per model; items of different tasks are independent."""
+    groups = rows.groupby("model", sort=False)
+    count = groups["value"].size()
+    variance = groups["stderr"].agg(lambda column: float(np.nansum(column.astype(float) ** 2)))
+    return pd.DataFrame(
+        {
+            "model": count.index,
+            "task": groups["task"].first().to_numpy(),
+            "value": groups["value"].mean().to_numpy(),
+            "stderr": (np.sqrt(variance) / count).to_numpy(),
+            "n_items": groups["n_items"].sum().to_numpy(),
+        }
+    )
+
+
+def _of_suite(tasks: pd.Series, reference: str) -> pd.Series:
+    prefix = SUITES.get(reference)
+    return pd.Series(False, index=tasks.index) if prefix is None else tasks.astype(str).str.startswith(prefix)
+
+
+def _protocol_notes(rows: pd.DataFrame, reference: str) -> list[Note]:
+    notes = []
+    stock = sorted(set(rows.loc[~_of_suite(rows["task"], reference), "task"].astype(str)))
+    if stock and reference in SUITES:
+        message = (
+            f"{', '.join(stock)} are not the tasks that {reference} was measured on ({SUITES[reference]}...): other "
+            "prompts and shots shift losses and scores, and densities with them"
+        )
+        notes.append(Note("protocol-differs", "warning", message, {"tasks": stock}))
+    unknown = sorted(set(rows.loc[rows["stderr"].isna(), "task"].astype(str)))
+    if unknown:
+        message = f"{', '.join(unknown)} have no standard error; their intervals hold the ruler's uncertainty only"
+        notes.append(Note("no-sampling-error", "warning", message, {"tasks": unknown}))
+    return notes
+
+
+def _model_notes(models: pd.DataFrame, ruler: Reference) -> list[Note]:
+    """Say what a measured model brings with it: quantisation, and tokens other than the ruler's D0."""
+    notes = []
+    for row in models.to_dict("records"):
+        name = str(row["model"])
+        for caveat in row.get("caveats") or ():
+            notes.append(Note("measured-model", "info", f"{name}: {caveat}", {"model": name}))
+        seen, asked = row.get("tokens"), ruler.given.get("tokens")
+        if seen and asked and np.isfinite(float(seen)) and not 0.99 < float(seen) / asked < 1.01:
+            message = (
+                f"{name} was trained on {float(seen):.3g} tokens; the ruler is read at D0 = {asked:.3g}, and what more "
+                "tokens bring counts as density (arXiv 2412.04315, Eq. 4); --tokens reads it elsewhere"
+            )
+            notes.append(Note("training-tokens", "info", message, {"model": name}))
+    return notes

@@ -1,0 +1,88 @@
+"""The section on a model that was evaluated here: its table, its figures, and what to know before quoting it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import plotly.graph_objects as go
+
+from densing.plots import plot_density, plot_reference, status, text
+from densing.report.sections import sentence
+from densing.report.tables import Field, ShownTable, column, ranged, shown
+
+if TYPE_CHECKING:
+    from densing.study import Measured
+
+# Said of every ruler when it is made; readers of the section do not need it.
+_INTERNAL = ("bootstrap-not-converged",)
+
+
+def measured_table(measured: Measured) -> ShownTable:
+    """Return a row per model, task and quantity with its density."""
+    fields = (
+        Field("Model", column("model")),
+        Field("Task", column("benchmark")),
+        Field("Read by", _quantity),
+        Field("Value", _value, "score"),
+        Field("Items", column("n_items", _count), "n_items"),
+        Field("Effective size", column("n_eff", text.size), "n_eff"),
+        Field("Its interval", ranged("n_eff", text.size), "n_eff_lo"),
+        Field("Density", lambda row: status.bounded(row.get("density"), row.get("bound")), "density"),
+        Field("Interval", ranged("density", text.number), "density_lo", hint="95 %: items sampled and ruler"),
+        Field("Status", lambda row: status.in_short(row.get("status"), row.get("bound"))),
+        Field("Size", column("n_params", text.size), "n_params"),
+        Field("Counted", column("denominator"), minor=True),
+    )
+    table = None if measured.densities is None else measured.densities.table
+    caption = (
+        "Effective size and density by the loss of the correct answer and by accuracy, task by task and on the mean "
+        "of the tasks. Where a value lies off the ruler, the density is a limit."
+    )
+    return shown("measured-table", caption, table, fields, sortable=True)
+
+
+def _quantity(row: Any) -> str:
+    return "loss, bits per byte" if row.get("quantity") == "loss" else "accuracy"
+
+
+def _value(row: Any) -> str:
+    error = row.get("score_se")
+    return text.number(row.get("score"), 3) + ("" if text.is_missing(error) else f" ± {text.number(error)}")
+
+
+def _count(value: Any) -> str:
+    return text.MISSING if text.is_missing(value) else f"{float(value):.0f}"
+
+
+def measured_words(measured: Measured) -> list[str]:
+    """Return what to know about the measurement, a sentence each; why there is none where there is none."""
+    if measured.densities is None:
+        return [sentence(measured.missing)]
+    notes = [note for note in measured.notes if note.code not in _INTERNAL]
+    return [sentence(note.message) for note in notes]
+
+
+def measured_figures(measured: Measured | None) -> dict[str, tuple[go.Figure, str]]:
+    """Return the figures of the section: on the loss law, on the score curve, and among the catalogue's models."""
+    if measured is None or measured.densities is None:
+        return {}
+    drawn = {}
+    for quantity, words in (("loss", _LOSS_WORDS), ("score", _SCORE_WORDS)):
+        part = measured.part(quantity)
+        if part is not None:
+            drawn[f"measured-{quantity}"] = (plot_reference(part.reference, part), words)
+    if measured.among is not None and measured.placed is not None:
+        drawn["measured-among"] = (plot_density(measured.among, placed=measured.placed), _AMONG_WORDS)
+    return drawn
+
+
+_LOSS_WORDS = (
+    "Bits per byte of the correct answer against size: the ladder's runs, the fitted law at its reference number of "
+    "tokens with its band, and the measured model at its own size (star), joined to the size at which the law has its "
+    "loss. The distance is the density."
+)
+_SCORE_WORDS = "The same by accuracy: the ladder's runs, the chained law from size to accuracy, and the measured model."
+_AMONG_WORDS = (
+    "The measured model (star) among the catalogue's models on the same ladder, by accuracy on the tasks that both "
+    "have, every parameter counted on both sides. The catalogue's scores were measured with other shots."
+)

@@ -1,0 +1,108 @@
+"""A model that was evaluated here, placed among the catalogue's models and on the reference law."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from densing.catalog import Catalog
+from densing.density import DensityResult, RunDensities, catalog_densities, run_densities
+from densing.density.invert import DEFAULT_GUARD
+from densing.density.runs import COMBINED
+from densing.errors import DensingError
+from densing.notes import Note
+from densing.references import load_reference
+
+RULER = "olmo-ladder"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured here and what it says, or why nothing was.
+
+    Parameters
+    ----------
+    densities : RunDensities, optional
+        By loss and by score, per task and combined; None when nothing was measured.
+    measurements, models : pandas.DataFrame
+        What lm-eval measured, and on what.
+    among : DensityResult, optional
+        The catalogue's models on the same ladder's mean ruler, every parameter counted.
+    placed : DensityResult, optional
+        The measured models on that ruler.
+    missing : str
+        Why nothing was measured, with the remedy.
+    notes : tuple of Note
+        What to keep in mind.
+    """
+
+    densities: RunDensities | None = None
+    measurements: pd.DataFrame = field(default_factory=pd.DataFrame)
+    models: pd.DataFrame = field(default_factory=pd.DataFrame)
+    among: DensityResult | None = None
+    placed: DensityResult | None = None
+    missing: str = ""
+    notes: tuple[Note, ...] = ()
+
+    def part(self, quantity: str) -> DensityResult | None:
+        """Return the combined densities by ``loss`` or by ``score``; of one task where only one was measured."""
+        if self.densities is None:
+            return None
+        of_kind = [part for part in self.densities.results if part.table["quantity"].eq(quantity).all()]
+        combined = [part for part in of_kind if part.table["benchmark"].eq(COMBINED).all()]
+        chosen = combined or of_kind
+        return chosen[0] if chosen else None
+
+
+def place_measured(
+    measurements: pd.DataFrame,
+    models: pd.DataFrame,
+    catalog: Catalog,
+    *,
+    released: dict[str, str] | None = None,
+    guard: float = DEFAULT_GUARD,
+    tokens: float | None = None,
+    seed: int = 0,
+) -> Measured:
+    """Read a run on the OLMo ladder and set it beside the catalogue's models on the same ruler.
+
+    Parameters
+    ----------
+    measurements, models : pandas.DataFrame
+        As for :func:`densing.density.run_densities`.
+    catalog : Catalog
+        Whose models stand beside it.
+    released : mapping, optional
+        Release date per measured model.
+    guard, tokens, seed
+        As for :func:`densing.density.run_densities`.
+
+    Returns
+    -------
+    Measured
+        Among the catalogue's models every parameter counts on both sides, because few of them state a count
+        without embeddings.
+
+    Raises
+    ------
+    InputError
+        When nothing that was measured can be read on the ladder.
+    """
+    densities = run_densities(measurements, models, RULER, tokens=tokens, guard=guard, seed=seed)
+    ruler = load_reference(RULER, "mean", tokens=tokens)
+    try:
+        among = catalog_densities(catalog, ruler, denominator="total", guard=guard, seed=seed)
+        members = measurements[measurements["benchmark"].isin(ruler.benchmarks)]
+        same = run_densities(members, models, RULER, tokens=tokens, denominator="total", guard=guard, seed=seed)
+        placed = next(part for part in same.results if part.table["benchmark"].eq(COMBINED).all() and _by_score(part))
+    except (DensingError, StopIteration):
+        return Measured(densities, measurements, models, notes=densities.notes)
+    dates = pd.to_datetime(placed.table["model"].map(released or {}))
+    placed.table["released"] = dates
+    placed.table["stratum"] = "measured here"
+    return Measured(densities, measurements, models, among, placed, notes=(*densities.notes, *ruler.notes))
+
+
+def _by_score(part: DensityResult) -> bool:
+    return bool(part.table["quantity"].eq("score").all())
