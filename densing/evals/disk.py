@@ -1,0 +1,190 @@
+"""Files that other processes read while we write: whole or absent, synced, and one writer at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from densing.errors import DensingError, InputError
+from densing.files import read_text
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+CHUNK = 1 << 20
+
+
+class BusyError(DensingError):
+    """Another process is writing the same thing; the message names it."""
+
+
+def utc_now() -> str:
+    """Return the present moment as ISO text in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def parse_json(text: str, name: str) -> Any:
+    """Read a JSON text that says everything once.
+
+    Raises
+    ------
+    InputError
+        When it is no JSON, is nested too deeply or repeats a key; the message says where.
+
+    Examples
+    --------
+    >>> parse_json('{"a": 1, "a": 2}', "x.json")
+    Traceback (most recent call last):
+        ...
+    densing.errors.InputError: x.json: key 'a' stands twice in one object; keep one
+    """
+    try:
+        return json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, name))
+    except json.JSONDecodeError as error:
+        end = "; the file ends too early" if error.pos >= len(text.rstrip()) else ""
+        raise InputError(f"{name}: line {error.lineno}, column {error.colno}: not JSON ({error.msg}){end}") from error
+    except (RecursionError, ValueError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else "a number of absurd length"
+        raise InputError(f"{name}: {reason}; it is no results file") from error
+
+
+def _once(pairs: list[tuple[str, Any]], name: str) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise InputError(f"{name}: key {repeated[:60]!r} stands twice in one object; keep one")
+    return found
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file of bounded size; the errors of :func:`parse_json` and :func:`densing.files.read_text`."""
+    return parse_json(read_text(path, str(path)), str(path))
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a JSON file atomically and durably."""
+    text = json.dumps(data, indent=1, ensure_ascii=True) + "\n"
+    replace_file(path, lambda temporary: temporary.write_bytes(text.encode("ascii")))
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` fill a temporary file, sync it and rename it to ``path``.
+
+    Raises
+    ------
+    InputError
+        When the place cannot be written to.
+    """
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            write(temporary)
+            temporary.chmod(0o644)
+            move(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename a file once its content is on the disk, and make the rename durable."""
+    with source.open("rb") as stream:
+        os.fsync(stream.fileno())
+    source.replace(target)
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder durable, where the system can."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the file system into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: cannot write ({error.strerror or error}); check space, rights and --out") from error
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    whole = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(CHUNK):
+            whole.update(block)
+    return whole.hexdigest()
+
+
+def new_lock(path: Path) -> FileLock:
+    """Return a lock on a file; the same object may be taken again by whoever holds it."""
+    from filelock import FileLock
+
+    return FileLock(path, thread_local=False)
+
+
+@contextmanager
+def locked(lock: FileLock, timeout: float, subject: str) -> Iterator[None]:
+    """Hold a lock; beside it stands who holds it.
+
+    Parameters
+    ----------
+    lock : FileLock
+        From :func:`new_lock`.
+    timeout : float
+        Seconds to wait; below zero for ever.
+    subject : str
+        What is locked, for the message.
+
+    Raises
+    ------
+    BusyError
+        When another process still holds it after ``timeout``.
+    """
+    from filelock import Timeout
+
+    path = Path(lock.lock_file)
+    owner = path.with_suffix(".owner")
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=timeout)
+        except Timeout:
+            raise BusyError(f"{subject}: {_holder(owner)}; wait for it, or end it and try again") from None
+    try:
+        if lock.lock_counter == 1:
+            write_json(owner, {"pid": os.getpid(), "host": socket.gethostname(), "since": utc_now()})
+        yield
+    finally:
+        if lock.lock_counter == 1:
+            owner.unlink(missing_ok=True)
+        lock.release()
+
+
+def _holder(owner: Path) -> str:
+    # The holder writes its name right after it took the lock: a moment later it is there.
+    for _ in range(10):
+        with suppress(InputError):
+            data = read_json(owner)
+            if isinstance(data, Mapping):
+                return f"process {data.get('pid')} on {data.get('host')} holds it since {data.get('since')}"
+        time.sleep(0.02)
+    return "another process holds it"

@@ -1,0 +1,161 @@
+"""From a path to measurements: which kind of results stands there, and the newest of each in a folder tree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from densing.errors import InputError
+from densing.evals.disk import read_json
+from densing.evals.measurements import Measurements, join
+from densing.evals.readers import lighteval, lm_eval, opencompass
+from densing.evals.readers.run import is_run, read_run
+from densing.notes import Note
+
+MAX_FILES = 20_000
+EXPECTED = (
+    "expected lm-eval (an object 'results' with 'configs', or with 'versions' and 'config'), lighteval "
+    "('config_general' and 'results') or an OpenCompass summary (.csv with dataset, version, metric, mode)"
+)
+_STAMP = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}[-:]\d{2}[-:]\d{2}(?:\.\d+)?|\d{8}_\d{6}")
+_OURS = frozenset({"unit.json", "run.json"})
+
+
+def read_results(path: Path | str) -> Measurements:
+    """Read results of evaluations: one file, a run of ours, or a folder tree.
+
+    In a tree, of several measurements of one model and task with the same shots the one on most documents counts,
+    among equals the newest; the others are named in the notes.
+
+    Parameters
+    ----------
+    path : path
+        A file or folder in one of the accepted forms.
+
+    Raises
+    ------
+    InputError
+        When nothing readable is there; the message says what was found and what was expected.
+    """
+    place = Path(path)
+    try:
+        exists, folder = place.exists(), place.is_dir()
+    except (OSError, ValueError):
+        exists = folder = False
+    if not exists:
+        raise InputError(
+            f"{place}: no such file or folder; give results of densing eval, lm-eval, lighteval or OpenCompass"
+        )
+    if not folder:
+        return _read_file(place)
+    return read_run(place) if is_run(place) else _read_tree(place)
+
+
+def _read_file(path: Path) -> Measurements:
+    if path.suffix == ".csv":
+        return opencompass.read(path)
+    if path.suffix == ".jsonl":
+        raise InputError(
+            f"{path}: samples alone do not say which metrics were asked for; give the results_*.json beside it"
+        )
+    read = read_json(path)
+    reader = _reader(read)
+    if reader is None:
+        raise InputError(f"{path}: {_found(read)}; {EXPECTED}")
+    return reader(read, path)
+
+
+def _reader(read: Any) -> Any:
+    if not isinstance(read, Mapping):
+        return None
+    if "config_general" in read:
+        return lighteval.read
+    if "results" in read and ("configs" in read or "config" in read or "versions" in read):
+        return lm_eval.read
+    return None
+
+
+def _found(read: Any) -> str:
+    if not isinstance(read, Mapping):
+        return f"holds a {type(read).__name__}"
+    keys = ", ".join(str(key)[:40] for key in list(read)[:8]) or "nothing"
+    return f"an object with {keys}"
+
+
+def _read_tree(folder: Path) -> Measurements:
+    runs = sorted(units.parent for units in folder.glob("*/units") if units.is_dir())
+    parts = [read_run(run) for run in runs]
+    notes: list[Note] = []
+    unknown: list[Path] = []
+    loose: list[tuple[Measurements, str]] = []
+    for path in _candidates(folder, runs):
+        try:
+            loose.append((_read_file(path), _stamp(path)))
+        except InputError as error:
+            unknown.append(path)
+            if path.name.startswith(("results", "summary")):
+                notes.append(Note("file-unreadable", "warning", str(error), {"file": str(path)}))
+    if not loose and not parts:
+        found = ", ".join(str(path.relative_to(folder)) for path in unknown[:5]) or "no .json or .csv file"
+        reason = f" ({notes[0].message})" if notes else ""
+        raise InputError(f"{folder}: no results found (looked at {found}){reason}; {EXPECTED}")
+    kept, dropped = _newest(loose)
+    return join([*parts, *kept], [*notes, *dropped])
+
+
+def _candidates(folder: Path, runs: list[Path]) -> list[Path]:
+    found = []
+    for path in sorted([*folder.rglob("*.json"), *folder.rglob("*.csv")]):
+        inside = any(run in path.parents for run in runs)
+        if path.is_file() and path.name not in _OURS and not inside:
+            found.append(path)
+    if len(found) > MAX_FILES:
+        raise InputError(f"{folder}: more than {MAX_FILES} files; give a folder of results only")
+    return found
+
+
+def _stamp(path: Path) -> str:
+    found = _STAMP.search(path.name)
+    return re.sub(r"\D", "", found[0]).ljust(20, "0") if found else ""
+
+
+def _newest(parts: list[tuple[Measurements, str]]) -> tuple[list[Measurements], Iterator[Note]]:
+    """Keep one file per model, task and number of shots."""
+    best: dict[tuple[Any, ...], tuple[tuple[float, str, str], int]] = {}
+    for index, (part, stamp) in enumerate(parts):
+        for identity, rank in _ranked(part, stamp):
+            if identity not in best or rank > best[identity][0]:
+                best[identity] = (rank, index)
+    kept, notes = [], []
+    for index, (part, stamp) in enumerate(parts):
+        lost = {identity for identity, _ in _ranked(part, stamp) if best[identity][1] != index}
+        kept.append(_without(part, lost))
+        for model, task, shots in sorted(lost, key=str):
+            winner = parts[best[model, task, shots][1]][0].measurements["file"].iloc[0]
+            loser = part.measurements["file"].iloc[0]
+            message = f"{model}, {task} was measured twice: {winner} counts, {loser} does not"
+            notes.append(Note("measured-twice", "info", message, {"kept": winner, "dropped": loser}))
+    return kept, iter(notes)
+
+
+def _ranked(part: Measurements, stamp: str) -> Iterator[tuple[tuple[Any, ...], tuple[float, str, str]]]:
+    own = part.measurements.fillna({"n_shot": -1.0, "n_items": 0.0})
+    for (model, task, shots), rows in own.groupby(["model", "task", "n_shot"], sort=False):
+        # A later try on a few documents does not replace a full run.
+        unlimited = 0.0 if rows["limit"].notna().any() else 1e12
+        yield (model, task, shots), (unlimited + float(rows["n_items"].max()), stamp, str(rows["file"].iloc[0]))
+
+
+def _without(part: Measurements, lost: set[tuple[Any, ...]]) -> Measurements:
+    if not lost:
+        return part
+    table = part.measurements
+    shots = table["n_shot"].fillna(-1.0)
+    keep = [key not in lost for key in zip(table["model"], table["task"], shots, strict=True)]
+    gone = {(model, task) for model, task, _ in lost}
+    items = part.items
+    if len(items):
+        items = items[[pair not in gone for pair in zip(items["model"], items["task"], strict=True)]]
+    return Measurements(table[keep], items, part.models, part.notes)
