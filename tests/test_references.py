@@ -30,7 +30,7 @@ from densing.references.two_step import load_authors
 ONE_STEP = ("pythia", "qwen1.5", "qwen2.5", "llama")
 
 
-@pytest.mark.parametrize("name", [*ONE_STEP, "olmo-ladder"])
+@pytest.mark.parametrize("name", [*ONE_STEP, "olmo-ladder", "densing-cpu"])
 def test_every_family_ships_its_mean_and_single_benchmarks(name: str) -> None:
     benchmarks = available_benchmarks(name)
     assert benchmarks[0] == "mean"
@@ -47,7 +47,10 @@ def test_shipped_fits_are_those_of_the_shipped_catalog() -> None:
     assert stale_fits(load_catalog()) == []
 
 
-@pytest.mark.parametrize(("name", "benchmark"), [("qwen1.5", "mmlu"), ("llama", "mean"), ("olmo-ladder", "hellaswag")])
+@pytest.mark.parametrize(
+    ("name", "benchmark"),
+    [("qwen1.5", "mmlu"), ("llama", "mean"), ("olmo-ladder", "hellaswag"), ("densing-cpu", "mean")],
+)
 def test_a_refit_reproduces_the_shipped_parameters_and_draws(name: str, benchmark: str) -> None:
     shipped = load_reference(name, benchmark).fit
     fresh = build_reference(load_catalog(), name, benchmark).fit

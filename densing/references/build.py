@@ -124,7 +124,7 @@ def _fitted(
 ) -> Reference:
     data = ladder_data(load_ladder(ladder.name), measured[2])
     fit, points = fit_ladder(data, draws, seed, ladder.scheme)
-    notes = _ladder_notes(measured[0]) if measured[1] else []
+    notes = _ladder_notes(measured[0]) if ladder.name == "olmo-ladder" and measured[1] else []
     meta = _meta(catalog, family, measured, points, {"tokens": ladder.tokens}, notes)
     return from_fit(dataclasses.replace(fit, meta=meta))
 

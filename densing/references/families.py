@@ -55,6 +55,14 @@ _FAMILIES = (
         "accuracy, so MMLU is another measurement than the usual multiple-choice one.",
     ),
     Family(
+        "densing-cpu",
+        "Our own ladder (1.4k to 109k, generated text, trained on a CPU)",
+        "two-step",
+        about="Seven sizes times three seeds, each read at four token budgets from 0.3 to 1.6 million, on generated "
+        "facts, bigrams, skip-bigrams and tables with Zipf tails; `densing ladder train --preset cpu` makes it again. "
+        "Sizes are non-embedding counts. For checks whose answer is known beforehand, not for real language models.",
+    ),
+    Family(
         "pythia",
         "Pythia (70M to 12B, 0.3 T tokens)",
         "one-step",

@@ -94,6 +94,18 @@ _LADDERS = (
         "parametric",
         "olmo-ladder",
     ),
+    Ladder(
+        "densing-cpu",
+        "densing_cpu.csv",
+        # Not the table task: hardly any run learns it, so that its loss follows no law (R2 0.02).
+        ("facts", "facts_tail", "bigram", "bigram_tail", "skip"),
+        ("facts", "facts_tail", "bigram", "bigram_tail", "skip"),
+        # The largest budget of its runs.
+        1_638_400.0,
+        # One run yields four budgets.
+        "cluster",
+        "densing-cpu",
+    ),
 )
 
 

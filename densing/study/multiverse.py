@@ -60,8 +60,8 @@ def specs(catalog: Catalog) -> Iterator[Spec]:
     """Yield the combinations: every shipped ruler and window; other denominators and dates for the means and MMLU."""
     for reference in family_names():
         for benchmark in available_benchmarks(reference):
-            measured = benchmark == "mean" or catalog.scores["benchmark"].eq(benchmark).any()
-            if benchmark in SKILLS or not measured:
+            members = load_reference(reference, benchmark).benchmarks
+            if benchmark in SKILLS or not catalog.scores["benchmark"].isin(members).any():
                 continue
             for window in WINDOWS:
                 yield Spec(reference, benchmark, window)
