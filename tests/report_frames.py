@@ -234,4 +234,4 @@ def measured_run(model: str, loss: float = 1.1, score: float = 0.45) -> tuple[pd
         for metric, value in (("bits_per_byte", loss), ("accuracy", score))
     ]
     sizes = {"model": model, "params_total": 134.5e6, "params_non_embedding": 106.2e6, "tokens": 2e12}
-    return pd.DataFrame(rows), pd.DataFrame([{**sizes, "caveats": ["weights quantised to four bits"]}])
+    return pd.DataFrame(rows), pd.DataFrame([{**sizes, "caveats": "weights quantised to four bits"}])

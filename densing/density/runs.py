@@ -266,8 +266,8 @@ def _model_notes(models: pd.DataFrame, ruler: Reference) -> list[Note]:
     notes = []
     for row in models.to_dict("records"):
         name = str(row["model"])
-        for caveat in row.get("caveats") or ():
-            notes.append(Note("measured-model", "info", f"{name}: {caveat}", {"model": name}))
+        if caveats := str(row.get("caveats") or ""):
+            notes.append(Note("measured-model", "info", f"{name}: {caveats}", {"model": name}))
         seen, asked = row.get("tokens"), ruler.given.get("tokens")
         if seen and asked and np.isfinite(float(seen)) and not 0.99 < float(seen) / asked < 1.01:
             message = (

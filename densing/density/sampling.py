@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-Control = tuple[NDArray[np.float64], float]
-
 
 def time_uniform_margin(variance: float, *, tuned: float, level: float = 0.95) -> float:
     """Return the half-width of a confidence sequence for a mean, given the estimated variance of that mean.
@@ -58,24 +56,19 @@ class Drawn:
 
     Parameters
     ----------
-    mean : float
-        Estimate of the task's mean.
-    spread : float
-        Variance of the items.
-    residual : float
-        The part of it that a control does not explain; equals ``spread`` without one.
+    mean, spread : float
+        Mean and variance of the items.
     count, size : int
         Items drawn, and in the full set.
     """
 
     mean: float
     spread: float
-    residual: float
     count: int
     size: int
 
     @classmethod
-    def of(cls, values: NDArray[np.float64], size: int, *, control: Control | None = None, score: bool) -> Drawn:
+    def of(cls, values: NDArray[np.float64], size: int, *, score: bool) -> Drawn:
         """Summarise drawn values.
 
         Parameters
@@ -84,37 +77,24 @@ class Drawn:
             Losses or scores; at least one.
         size : int
             Items in the full set.
-        control : (ndarray, float), optional
-            The control at the drawn items, and its mean over the full set.
         score : bool
             Whether the values lie in [0, 1]: then a few equal ones do not mean that all are (variance
             ``(1/4 + sum of squares) / (n + 1)``, Waudby-Smith and Ramdas, arXiv 2010.09686, section 3).
 
         Examples
         --------
-        >>> known = np.array([1.0, 2.0, 3.0, 4.0, 10.0])
-        >>> drawn = Drawn.of(2 * known[:4], 5, control=(known[:4], known.mean()), score=False)
-        >>> float(drawn.mean), round(drawn.residual, 12)
-        (8.0, 0.0)
+        >>> Drawn.of(np.array([1.0, 2.0, 3.0]), 10, score=False)
+        Drawn(mean=2.0, spread=1.0, count=3, size=10)
         """
-        count, mean = len(values), float(values.mean())
+        mean = float(values.mean())
         squares = float(((values - mean) ** 2).sum())
-        spread = (0.25 + squares) / (count + 1) if score else squares / max(count - 1, 1)
-        residual = spread
-        if control is not None and count > 2:
-            known, known_mean = control
-            offset = known - known.mean()
-            scatter = float((offset**2).sum())
-            slope = float((offset * values).sum()) / scatter if scatter > 0 else 0.0
-            residual = max(squares - slope**2 * scatter, 0.0) / (count - 2)
-            mean += slope * (float(known_mean) - float(known.mean()))
-        return cls(mean, spread, residual, count, size)
+        spread = (0.25 + squares) / (len(values) + 1) if score else squares / max(len(values) - 1, 1)
+        return cls(mean, spread, len(values), size)
 
     def at(self, count: int) -> Drawn:
         """Return the same task as if so many items had been drawn (no more than it has)."""
         return replace(self, count=min(count, self.size))
 
     def variance(self, population: bool) -> float:
-        """Return the variance of the mean: of items left out, and of the set itself where a population is meant."""
-        left_out = self.residual * (1 / self.count - 1 / self.size)
-        return left_out + (self.spread / self.size if population else 0.0)
+        """Return the variance of the mean as an estimate of the population's, or of the full set's."""
+        return self.spread * (1 / self.count - (0.0 if population else 1 / self.size))

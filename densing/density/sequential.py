@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -99,10 +99,8 @@ class StoppingRule:
         has the factor 1/n - 1/N in place of 1/n, and any target can be reached.
     minimum : int
         Items before the first decision, at least 20 of each task: a spread estimated from fewer misleads.
-    controls : mapping of array_like
-        For each task one number per item of the full set, known without asking the model (the length of the answer,
-        another model's loss). Losses are regressed on it; what it explains is no longer sampled, because its mean
-        over the full set is known.
+    guard : float
+        An interval wholly outside ``[N_min / guard, guard * N_max]`` of the ruler is a bound.
 
     Raises
     ------
@@ -126,7 +124,7 @@ class StoppingRule:
     level: float = 0.95
     covers: str = POPULATION
     minimum: int = MINIMUM
-    controls: Mapping[str, ArrayLike] = field(default_factory=dict)
+    guard: float = DEFAULT_GUARD
 
     def __post_init__(self) -> None:
         """Check what the user can get wrong."""
@@ -145,19 +143,17 @@ class StoppingRule:
         """Items of each task before the first decision."""
         return max(MINIMUM_PER_TASK, math.ceil(self.minimum / len(self.sizes)))
 
-    def update(
-        self, losses_by_task: Mapping[str, ArrayLike], ids_by_task: Mapping[str, ArrayLike] | None = None
-    ) -> Decision:
+    def update(self, losses_by_task: Mapping[str, ArrayLike]) -> Decision:
         """Return the decision after everything drawn so far (not only what is new).
 
         Parameters
         ----------
         losses_by_task : mapping of array_like
             Loss (or score) of each drawn item, by task; at least one of each.
-        ids_by_task : mapping of array_like, optional
-            Their positions in the full set; needed with controls.
         """
-        drawn = [self._drawn(task, losses_by_task[task], (ids_by_task or {}).get(task)) for task in self.sizes]
+        score = self.reference.fit.law.output == "score"
+        values = {task: np.asarray(losses_by_task[task], dtype=float) for task in self.sizes}
+        drawn = [Drawn.of(values[task], size, score=score) for task, size in self.sizes.items()]
         mean = sum(task.mean for task in drawn) / len(drawn)
         now = self._interval(mean, self._variance(drawn))
         full = self._interval(mean, self._variance([task.at(task.size) for task in drawn]))
@@ -172,18 +168,8 @@ class StoppingRule:
         """Return the rule as plain data, for the settings of an evaluation."""
         about = self.reference.describe()
         ruler = {name: about[name] for name in ("reference", "benchmarks", "law", "given", "data_hash")}
-        rule = {name: getattr(self, name) for name in ("target", "level", "covers", "minimum")}
-        return {**rule, "ruler": ruler, "controls": sorted(self.controls)}
-
-    def _drawn(self, task: str, losses: ArrayLike, ids: ArrayLike | None) -> Drawn:
-        control = None
-        if task in self.controls:
-            if ids is None:
-                raise InputError(f"task {task}: a control needs the positions of the drawn items")
-            known = np.asarray(self.controls[task], dtype=float)
-            control = known[np.asarray(ids, dtype=int)], float(known.mean())
-        values = np.asarray(losses, dtype=float)
-        return Drawn.of(values, self.sizes[task], control=control, score=self.reference.fit.law.output == "score")
+        rule = {name: getattr(self, name) for name in ("target", "level", "covers", "minimum", "guard")}
+        return {**rule, "tasks": dict(self.sizes), "ruler": ruler}
 
     def _variance(self, drawn: list[Drawn]) -> float:
         return sum(task.variance(self.covers == POPULATION) for task in drawn) / len(drawn) ** 2
@@ -209,11 +195,11 @@ class StoppingRule:
     def _reason(self, drawn: list[Drawn], now: _Interval, full_half_width: float) -> str:
         if any(task.count < min(self.first_look, task.size) for task in drawn):
             return MORE
+        low, high = self.reference.fit.domain["params"]
+        if now.log_size[2] < math.log(low / self.guard) or now.log_size[1] > math.log(high * self.guard):
+            return BOUND
         if now.half_width <= self.target:
             return NARROW
-        low, high = self.reference.fit.domain["params"]
-        if now.log_size[2] < math.log(low / DEFAULT_GUARD) or now.log_size[1] > math.log(high * DEFAULT_GUARD):
-            return BOUND
         if all(task.count == task.size for task in drawn):
             return EXHAUSTED
         return UNREACHABLE if full_half_width > self.target * TOLERATED_MISS else MORE
@@ -233,7 +219,7 @@ class StoppingRule:
     def _message(self, reason: str, items: int, half_width: float, full: float, needed: float) -> str:
         reached = f"ln density ± {half_width:.3g} (asked: {self.target:g}) after {items} items"
         if reason == MORE:
-            return f"{reached}; about {needed:.0f} items expected in all"
+            return f"{reached}; about {_rounded(needed)} items expected in all"
         if reason == BOUND:
             return f"{reached}: outside the ruler's range at every end of the interval; the density is a bound"
         if reason == EXHAUSTED:
@@ -241,10 +227,14 @@ class StoppingRule:
         if reason == UNREACHABLE:
             return (
                 f"{reached}: the full set of {sum(self.sizes.values())} items would give ± {full:.2g}, ± "
-                f"{self.target:g} needs about {needed:.0f}; ask for {full * TOLERATED_MISS:.2g} or more, add tasks, "
-                f"or ask what the full set would have said (covers {SET!r})"
+                f"{self.target:g} needs about {_rounded(needed)}; ask for {full * TOLERATED_MISS:.2g} or more, "
+                f"add tasks, or ask what the full set would have said (covers {SET!r})"
             )
         return reached
+
+
+def _rounded(items: float) -> str:
+    return f"{float(f'{items:.2g}'):.0f}"
 
 
 @dataclass(frozen=True)
