@@ -152,7 +152,8 @@ def _leaves(item: Any) -> list[str]:
 
 @cache
 def _is_secret_variable(name: str) -> bool:
-    return is_secret_name(name) or bool(_VARIABLE.search(name))
+    # The shell's working directory only sounds like a password.
+    return name not in ("PWD", "OLDPWD") and (is_secret_name(name) or bool(_VARIABLE.search(name)))
 
 
 def _environment() -> tuple[str, ...]:
