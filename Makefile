@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 OUT ?= results/latest
+RUN_FLAGS ?=
 
 .PHONY: run test test-fast lint types coverage coverage-table bench docs refs matrix clean
 
 run: $(STAMP)  ## the main job: catalogue -> density -> doubling time -> report
-	$(BIN)/densing run --out $(OUT)
+	$(BIN)/densing run --out $(OUT) $(RUN_FLAGS)
 
 test: $(STAMP) lint types  ## everything CI runs
 	$(BIN)/python -m pytest -n auto --dist worksteal
@@ -39,7 +40,7 @@ refs: $(STAMP)  ## refit what reference_fits/ ships
 
 docs: $(STAMP)  ## regenerate the replication page and the example run (without its report, which is 5 MB)
 	$(BIN)/densing report --out docs/replication.md
-	$(BIN)/densing run --out results/example
+	$(BIN)/densing run --out results/example --no-measure
 	rm results/example/report.html
 
 # One test file per room on every other supported interpreter that is installed, the oldest with the oldest pandas promised.

@@ -15,7 +15,19 @@ ROOT = Path(__file__).resolve().parents[1]
 OLDEST = ["pandas==2.2.*", "numpy==1.26.*", "plotly==6.0.*"]
 TOOLS = ["pytest", "pytest-xdist", "hypothesis"]
 # One file per room, ending in the command line and the main job; the rest runs on one interpreter in `make test`.
-FILES = ("tables", "catalog_merge", "laws", "references", "density", "density_runs", "evals_readers", "trend_estimators", "report", "study", "cli")
+FILES = (
+    "tables",
+    "catalog_merge",
+    "laws",
+    "references",
+    "density",
+    "density_runs",
+    "evals_readers",
+    "trend_estimators",
+    "report",
+    "study",
+    "cli",
+)
 COMBINATIONS = (("3.11", OLDEST), ("3.12", []), ("3.13", []))
 
 

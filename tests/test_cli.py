@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMANDS = ("run", "fit", "density", "trend", "catalog", "refs", "report", "doctor")
+COMMANDS = ("run", "fit", "density", "trend", "catalog", "refs", "report", "doctor", "eval", "results", "ladder")
 
 
 def densing(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -137,7 +137,7 @@ def test_trend_says_when_a_score_fits_in_a_size() -> None:
 
 
 def test_run_writes_its_three_files(tmp_path: Path) -> None:
-    found = answer("run", "--out", str(tmp_path / "out"))
+    found = answer("run", "--no-measure", "--out", str(tmp_path / "out"))
     for name in ("report.html", "density.csv", "trend.csv"):
         assert (tmp_path / "out" / name).stat().st_size > 500
     assert Path(found["report"]).name == "report.html"

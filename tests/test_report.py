@@ -29,6 +29,7 @@ from densing.report.headline import headline
 from densing.report.safe import safe_url, script_json
 from densing.report.sections import all_notes
 from densing.report.tables import sort_key
+from densing.study import Measured
 
 VOID = {"meta", "link", "input", "br", "img"}
 
@@ -295,3 +296,12 @@ def test_sort_keys_order_as_numbers_do() -> None:
     keys = [sort_key(value).replace("Infinity", "inf") for value in values]
     assert sorted(values) == sorted(map(float, keys))
     assert sort_key("text") == sort_key(None) == sort_key(pd.NaT) == ""
+
+
+def test_a_missing_measurement_says_what_to_install(study: Any) -> None:
+    bare = altered(study, measured=Measured(missing='lm-eval is not installed; pip install "densing[evals]"'))
+    page = render(bare)
+    assert "Measured here" in page
+    assert "Lm-eval is not installed; pip install" in page
+    assert "data-plot-measured" not in page
+    assert "Measured here" not in render(altered(study, measured=None))

@@ -51,7 +51,13 @@ def density(
         ),
     ] = None,
     tokens: o.Tokens = None,
-    guard: o.Guard = 3.0,
+    guard: Annotated[
+        float | None,
+        typer.Option(
+            "--guard",
+            help="Report N_eff inside [Nmin/GUARD, GUARD*Nmax] of the family; inf switches off.  [3; 10 for --results]",
+        ),
+    ] = None,
     level: Annotated[float, typer.Option("--level", min=0.5, max=0.999, help="Level of the intervals.")] = 0.95,
     skills: Annotated[bool, typer.Option("--skills", help="Density per skill instead of on one benchmark.")] = False,
     seed: o.Seed = 0,
@@ -68,10 +74,11 @@ def density(
     if results:
         if scores is not None or catalog or skills:
             raise typer.BadParameter("--results stands alone", param_hint="--results")
-        asked = {"benchmark": benchmark, "tokens": tokens, "denominator": denominator, "guard": guard}
+        asked = {"benchmark": benchmark, "tokens": tokens, "denominator": denominator}
+        asked |= {} if guard is None else {"guard": guard}
         _of_runs(results, reference, {**asked, "level": level, "seed": seed}, out, json)
         return
-    benchmark, denominator = benchmark or "mean", denominator or "total"
+    benchmark, denominator, guard = benchmark or "mean", denominator or "total", 3.0 if guard is None else guard
     from densing.catalog import load_catalog
     from densing.cli.output import emit_json, emit_table, finish, save, show_notes
     from densing.cli.reading import read_densities

@@ -24,15 +24,23 @@ def run(
     tokens: o.Tokens = None,
     guard: o.Guard = 3.0,
     seed: o.Seed = 0,
+    measure: Annotated[
+        bool,
+        typer.Option(help="Also evaluate a real model (SmolLM2-135M, minutes the first time; needs densing[evals])."),
+    ] = True,
+    fast: Annotated[bool, typer.Option("--fast", help="Evaluate it on a quarter of the items.")] = False,
     json: o.JsonFlag = False,
 ) -> None:
-    """Do the main job: catalogue, densities, doubling time, HTML report.
+    """Do the main job: catalogue, densities, doubling time, a model measured here, HTML report.
 
-    Writes report.html (opens offline), density.csv (a row per model) and trend.csv (a row per estimator).
+    Writes report.html (opens offline), density.csv (a row per model), trend.csv (a row per estimator) and, with a
+    model measured, measured.csv (a row per task) and measured/ (its result store).
 
     Example: densing run --out results/mine --catalog my_scores.csv
     """
     from densing.catalog import load_catalog
+    from densing.cli.measuring import FAST_ITEMS, ITEMS
+    from densing.cli.measuring import measure as measure_model
     from densing.cli.output import emit_json, finish, progress, say, show_notes
     from densing.cli.selecting import selection_of
     from densing.files import write_csv
@@ -41,12 +49,19 @@ def run(
 
     o.parse_window(since, until)
     asked = StudyOptions(reference, benchmark, since, until, selection_of(include), denominator, guard, tokens, seed)
+    merged = load_catalog(*(catalog or []))
+    measured = None
+    if measure:
+        items = FAST_ITEMS if fast else ITEMS
+        measured = measure_model(out / "measured", merged, items=items, tokens=tokens, quiet=json)
     with progress(quiet=json) as step:
-        study = run_study(load_catalog(*(catalog or [])), asked, step=step)
+        study = run_study(merged, asked, measured=measured, step=step)
         step("report", 0.99)
         report = build_report(study, out / "report.html")
     write_csv(study.models, out / "density.csv")
     write_csv(study.trend.estimates, out / "trend.csv")
+    if measured is not None and measured.densities is not None:
+        write_csv(measured.densities.table, out / "measured.csv")
     if json:
         emit_json(_payload(study, report))
     else:
@@ -65,7 +80,26 @@ def _headline(study: Any) -> list[str]:
     if study.long_trend is not None:
         last = study.long_trend.data.released.max()
         lines.append(f"Long window to {str(last)[:10]} ({study.long_reference.benchmark}): {study.long_trend.text}.")
-    return [*lines, *study.trend.sentences(), "Report:"]
+    return [*lines, *study.trend.sentences(), *_measured_lines(study.measured), "Report:"]
+
+
+def _measured_lines(measured: Any) -> list[str]:
+    if measured is None:
+        return []
+    if measured.densities is None:
+        return [f"Measured: {measured.missing}."]
+    table = measured.densities.table
+    return [
+        f"Measured: {row.model} by {row.quantity}, {len(row.benchmarks.split('+'))} tasks, {row.n_items:.0f} items: "
+        f"density {row.density:.2g} ({row.density_lo:.2g} to {row.density_hi:.2g}) on {row.reference}, {row.status}."
+        for row in table[table["benchmark"].eq("combined")].itertuples()
+    ]
+
+
+def _measured(measured: Any) -> Any:
+    if measured is None or measured.densities is None:
+        return {"missing": None if measured is None else measured.missing}
+    return {"density": measured.densities.table, "models": measured.models, "measurements": measured.measurements}
 
 
 def _payload(study: Any, report: Path) -> dict[str, Any]:
@@ -85,6 +119,7 @@ def _payload(study: Any, report: Path) -> dict[str, Any]:
         "multiverse": study.multiverse,
         "backtest": study.backtest,
         "corollaries": study.corollaries,
+        "measured": _measured(study.measured),
         "versions": study.versions,
         "hashes": study.hashes,
         "notes": list(study.notes),

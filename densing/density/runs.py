@@ -24,6 +24,8 @@ METRICS = {
 }
 SUITES = {"olmo-ladder": "olmo_ladder_", "densing-cpu": "densing_ladder_"}
 COMBINED = "combined"
+# Measured models are small as a rule and ladders begin late: a decade on either side instead of the usual factor three.
+RUN_GUARD = 10.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def run_densities(
     benchmark: str | None = None,
     tokens: float | None = None,
     denominator: str | None = None,
-    guard: float = DEFAULT_GUARD,
+    guard: float = RUN_GUARD,
     level: float = 0.95,
     seed: int = 0,
 ) -> RunDensities:
@@ -112,7 +114,8 @@ def run_densities(
         raise InputError(f"no measured model has a {fixed} parameter count; name its sizes with --denominator total")
     table = pd.concat([part.table for part in parts], ignore_index=True)
     said = [note for part in parts for note in part.notes]
-    unique = {note.message: note for note in (*notes, *_model_notes(models, parts[0].reference), *said)}
+    told = (*notes, *_model_notes(models, parts[0].reference), *_reach_notes(table, parts[0].reference))
+    unique = {note.message: note for note in (*told, *said)}
     return RunDensities(table, tuple(parts), tuple(unique.values()))
 
 
@@ -261,18 +264,31 @@ def _protocol_notes(rows: pd.DataFrame, reference: str) -> list[Note]:
     return notes
 
 
+def _reach_notes(table: pd.DataFrame, ruler: Reference) -> list[Note]:
+    low, high = ruler.fit.domain["params"]
+    far = table[table["n_eff"].lt(low / DEFAULT_GUARD) | table["n_eff"].gt(high * DEFAULT_GUARD)]
+    beyond = sorted(set(far.loc[far["status"].eq("ok"), "model"]))
+    if not beyond:
+        return []
+    message = (
+        f"of {', '.join(beyond)} some effective sizes lie more than {DEFAULT_GUARD:g} times beyond the sizes that "
+        f"{ruler.name} was fitted on ({low:.3g} to {high:.3g}); --guard {DEFAULT_GUARD:g} gives bounds there instead"
+    )
+    return [Note("far-from-ruler", "warning", message, {"models": beyond})]
+
+
 def _model_notes(models: pd.DataFrame, ruler: Reference) -> list[Note]:
     """Say what a measured model brings with it: quantisation, and tokens other than the ruler's D0."""
     notes = []
     for row in models.to_dict("records"):
         name = str(row["model"])
         if caveats := str(row.get("caveats") or ""):
-            notes.append(Note("measured-model", "info", f"{name}: {caveats}", {"model": name}))
+            notes.append(Note("measured-model", "info", f"model {name}: {caveats}", {"model": name}))
         seen, asked = row.get("tokens"), ruler.given.get("tokens")
         if seen and asked and np.isfinite(float(seen)) and not 0.99 < float(seen) / asked < 1.01:
             message = (
-                f"{name} was trained on {float(seen):.3g} tokens; the ruler is read at D0 = {asked:.3g}, and what more "
-                "tokens bring counts as density (arXiv 2412.04315, Eq. 4); --tokens reads it elsewhere"
+                f"model {name} was trained on {float(seen):.3g} tokens; the ruler is read at D0 = {asked:.3g}, and what "
+                "more tokens bring counts as density (arXiv 2412.04315, Eq. 4); --tokens reads it elsewhere"
             )
             notes.append(Note("training-tokens", "info", message, {"model": name}))
     return notes

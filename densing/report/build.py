@@ -17,7 +17,7 @@ from densing.report.checks import check_data, check_sentences
 from densing.report.figures import figures
 from densing.report.forecast import backtest, corollaries_table, questions
 from densing.report.headline import asked_of, headline, long_title
-from densing.report.measured import measured_table, measured_words
+from densing.report.measured import measured_lead, measured_table, measured_words
 from densing.report.safe import script_json
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def _context(study: Study) -> dict[str, Any]:
         "sections": [entry for entry in SECTIONS if entry[0] != "measured" or study.measured is not None],
         "long_title": long_title(study),
         "measured": study.measured and measured_table(study.measured),
+        "measured_lead": study.measured and measured_lead(study.measured),
         "measured_words": study.measured and measured_words(study.measured),
         "asked_of": asked_of(study),
         "estimates": sections.estimates_table(study.trend),

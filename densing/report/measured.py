@@ -23,26 +23,25 @@ def measured_table(measured: Measured) -> ShownTable:
         Field("Model", column("model")),
         Field("Task", column("benchmark")),
         Field("Read by", _quantity),
-        Field("Value", _value, "score"),
-        Field("Items", column("n_items", _count), "n_items"),
-        Field("Effective size", column("n_eff", text.size), "n_eff"),
-        Field("Its interval", ranged("n_eff", text.size), "n_eff_lo"),
+        Field("Value", _value, "score", hint="Loss in bits per byte, or share correct"),
         Field("Density", lambda row: status.bounded(row.get("density"), row.get("bound")), "density"),
         Field("Interval", ranged("density", text.number), "density_lo", hint="95 %: items sampled and ruler"),
+        Field("Effective size", column("n_eff", text.size), "n_eff"),
+        Field("Items", column("n_items", _count), "n_items"),
         Field("Status", lambda row: status.in_short(row.get("status"), row.get("bound"))),
-        Field("Size", column("n_params", text.size), "n_params"),
+        Field("Size", column("n_params", text.size), "n_params", minor=True),
         Field("Counted", column("denominator"), minor=True),
     )
     table = None if measured.densities is None else measured.densities.table
     caption = (
-        "Effective size and density by the loss of the correct answer and by accuracy, task by task and on the mean "
-        "of the tasks. Where a value lies off the ruler, the density is a limit."
+        "Effective size and density by the loss of the correct answer (bits per byte) and by accuracy, task by task "
+        "and on the mean of the tasks. Where a value lies off the ruler, the density is a limit."
     )
     return shown("measured-table", caption, table, fields, sortable=True)
 
 
 def _quantity(row: Any) -> str:
-    return "loss, bits per byte" if row.get("quantity") == "loss" else "accuracy"
+    return "loss" if row.get("quantity") == "loss" else "accuracy"
 
 
 def _value(row: Any) -> str:
@@ -60,6 +59,24 @@ def measured_words(measured: Measured) -> list[str]:
         return [sentence(measured.missing)]
     notes = [note for note in measured.notes if note.code not in _INTERNAL]
     return [sentence(note.message) for note in notes]
+
+
+def measured_lead(measured: Measured) -> str:
+    """Return what was measured and what it says, in a sentence or two; empty where nothing was."""
+    if measured.densities is None:
+        return ""
+    parts = [part for quantity in ("loss", "score") if (part := measured.part(quantity)) is not None]
+    rows = [row for part in parts for row in part.table.to_dict("records")]
+    return " ".join(
+        f"{text.clean(row['model'])}, read by {_quantity(row)} on {_tasks(row)} "
+        f"({_count(row['n_items'])} items): effective size {text.size(row['n_eff'])}, density "
+        f"{status.bounded(row['density'], row['bound'])} ({ranged('density', text.number)(row)}, 95 %)."
+        for row in rows
+    )
+
+
+def _tasks(row: Any) -> str:
+    return text.plural(len(row["benchmarks"].split("+")), "task")
 
 
 def measured_figures(measured: Measured | None) -> dict[str, tuple[go.Figure, str]]:

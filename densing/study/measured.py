@@ -8,8 +8,7 @@ import pandas as pd
 
 from densing.catalog import Catalog
 from densing.density import DensityResult, RunDensities, catalog_densities, run_densities
-from densing.density.invert import DEFAULT_GUARD
-from densing.density.runs import COMBINED
+from densing.density.runs import COMBINED, RUN_GUARD
 from densing.errors import DensingError
 from densing.notes import Note
 from densing.references import load_reference
@@ -61,7 +60,6 @@ def place_measured(
     catalog: Catalog,
     *,
     released: dict[str, str] | None = None,
-    guard: float = DEFAULT_GUARD,
     tokens: float | None = None,
     seed: int = 0,
 ) -> Measured:
@@ -75,7 +73,7 @@ def place_measured(
         Whose models stand beside it.
     released : mapping, optional
         Release date per measured model.
-    guard, tokens, seed
+    tokens, seed
         As for :func:`densing.density.run_densities`.
 
     Returns
@@ -89,12 +87,12 @@ def place_measured(
     InputError
         When nothing that was measured can be read on the ladder.
     """
-    densities = run_densities(measurements, models, RULER, tokens=tokens, guard=guard, seed=seed)
+    densities = run_densities(measurements, models, RULER, tokens=tokens, seed=seed)
     ruler = load_reference(RULER, "mean", tokens=tokens)
     try:
-        among = catalog_densities(catalog, ruler, denominator="total", guard=guard, seed=seed)
+        among = catalog_densities(catalog, ruler, denominator="total", guard=RUN_GUARD, seed=seed)
         members = measurements[measurements["benchmark"].isin(ruler.benchmarks)]
-        same = run_densities(members, models, RULER, tokens=tokens, denominator="total", guard=guard, seed=seed)
+        same = run_densities(members, models, RULER, tokens=tokens, denominator="total", seed=seed)
         placed = next(part for part in same.results if part.table["benchmark"].eq(COMBINED).all() and _by_score(part))
     except (DensingError, StopIteration):
         return Measured(densities, measurements, models, notes=densities.notes)

@@ -75,8 +75,11 @@ def _read_unit(unit: Unit, manifest: Mapping[str, Any], names: Mapping[tuple[str
     stored = unit.items()
     items = pd.DataFrame() if stored is None else stored.assign(model=name)
     rows, notes = result_rows(read, items, model=name, where=str(path), digest=key.digest)
-    caveats = [Note("caveat", "info", f"{name}, {key.task_name}: {text}") for text in manifest.get("caveats", [])]
-    models = model_frame([_model_row(name, key, mapping(manifest.get("model")))])
+    model = mapping(manifest.get("model"))
+    # What holds of the model stands in its row.
+    own = [text for text in manifest.get("caveats", []) if text not in (model.get("caveats") or [])]
+    caveats = [Note("caveat", "info", f"{name}, {key.task_name}: {text}") for text in own]
+    models = model_frame([_model_row(name, key, model)])
     return Measurements(measurement_frame(rows), items, models, (*notes, *caveats))
 
 

@@ -1,0 +1,77 @@
+"""The main job's measurement: one real model on a few hundred items of the ladder's suite, cached in its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from densing.errors import DensingError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from densing.catalog import Catalog
+    from densing.study import Measured
+
+MODEL = "smollm2-135m"
+# The ladder's tasks but MMLU, whose examples differ by subject: half of the time for an eighth of the items.
+TASKS = ("arc_challenge", "arc_easy", "csqa", "hellaswag", "openbookqa", "piqa", "socialiqa")
+ITEMS, FAST_ITEMS = 45, 12
+BATCH = "4"
+
+
+def measure(folder: Path, catalog: Catalog, *, items: int, tokens: float | None, quiet: bool) -> Measured:
+    """Evaluate the bundled model, or find its results in the folder, and place it.
+
+    Parameters
+    ----------
+    folder : path
+        The result store; what it holds is not evaluated again.
+    catalog : Catalog
+        Whose models stand beside it.
+    items : int
+        Items per task: the suite's documents stand in random order, so these are a random sample.
+    tokens
+        As for :func:`densing.density.run_densities`.
+    quiet : bool
+        No progress bar.
+
+    Returns
+    -------
+    Measured
+        Without densities and with the reason where a part is not installed or the evaluation fails: the main job
+        goes on.
+    """
+    from densing.study import Measured, place_measured
+
+    try:
+        measurements, models = _evaluate(folder, items, quiet)
+        return place_measured(measurements, models, catalog, released={MODEL: _released()}, tokens=tokens)
+    except DensingError as error:
+        return Measured(missing=f"no model was evaluated: {error}")
+
+
+def _released() -> str:
+    from densing.evals.bundled import MODELS
+
+    return MODELS[MODEL].released
+
+
+def _evaluate(folder: Path, items: int, quiet: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
+    from densing.cli.eval import bar
+    from densing.errors import InputError
+    from densing.evals.planfile import plan_of
+    from densing.evals.runner import run_plan
+    from densing.evals.store import RunStore
+
+    tasks = [f"olmo_ladder_{name}" for name in TASKS]
+    plan = plan_of({"models": [MODEL], "tasks": tasks, "limit": items, "batch_size": BATCH}, "the main job")
+    with bar(quiet) as progress:
+        summary = run_plan(plan, folder, progress=progress)
+    if summary.failed:
+        first = summary.failed[0]
+        raise InputError(f"{first.model} on {first.task}: {first.error}")
+    store = RunStore(folder)
+    measured = store.measurements()
+    digests = [unit.digest for unit in summary.units]
+    return measured[measured["digest"].isin(digests)], store.models()
