@@ -287,8 +287,8 @@ def _model_notes(models: pd.DataFrame, ruler: Reference) -> list[Note]:
         seen, asked = row.get("tokens"), ruler.given.get("tokens")
         if seen and asked and np.isfinite(float(seen)) and not 0.99 < float(seen) / asked < 1.01:
             message = (
-                f"model {name} was trained on {float(seen):.3g} tokens; the ruler is read at D0 = {asked:.3g}, and what "
-                "more tokens bring counts as density (arXiv 2412.04315, Eq. 4); --tokens reads it elsewhere"
+                f"model {name} was trained on {float(seen):.3g} tokens; the ruler is read at D0 = {asked:.3g}, "
+                "and what more tokens bring counts as density (arXiv 2412.04315, Eq. 4); --tokens reads it elsewhere"
             )
             notes.append(Note("training-tokens", "info", message, {"model": name}))
     return notes
