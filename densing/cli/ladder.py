@@ -43,7 +43,7 @@ def train(
     ] = None,
     tokens_factor: Annotated[
         int, typer.Option("--tokens-factor", min=2, help="How many times the tokens `--target longer` has.")
-    ] = 4,
+    ] = 2,
     workers: Workers = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads per process.")] = 1,
     device: Device = "cpu",
