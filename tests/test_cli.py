@@ -14,6 +14,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = ("run", "fit", "density", "trend", "catalog", "refs", "report", "doctor", "eval", "results", "ladder")
+GROUPS = {
+    "catalog": ("list", "show"),
+    "refs": ("list", "show"),
+    "results": ("list", "show", "merge", "export", "targets", "variant"),
+    "ladder": ("train", "eval", "fit"),
+}
 
 
 def densing(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -55,8 +61,8 @@ def runs(tmp_path: Path) -> Path:
 def test_help_of_every_command_has_an_example(command: str) -> None:
     done = densing(command, "--help")
     assert done.returncode == 0
-    if command in ("catalog", "refs"):
-        assert all(densing(command, sub, "--help").stdout.count("Example:") == 1 for sub in ("list", "show"))
+    if command in GROUPS:
+        assert all(densing(command, sub, "--help").stdout.count("Example:") == 1 for sub in GROUPS[command])
     else:
         assert "Example: densing" in done.stdout
 
