@@ -31,9 +31,10 @@ coverage: $(STAMP)  ## the coverage simulations at full budget
 coverage-table: $(STAMP)  ## measure every estimator in every simulated world; the headline's reason is read from it
 	$(BIN)/python -m densing.trend.coverage
 
-bench: $(STAMP)  ## fit and bootstrap beside other packages, in one process
+bench: $(STAMP)  ## fits beside other packages; evaluation beside lm-eval's command line
 	$(BIN)/python -m pip install --quiet -e ".[bench]"
 	$(BIN)/python benchmarks/fit.py
+	$(BIN)/python benchmarks/evals.py
 
 refs: $(STAMP)  ## refit what reference_fits/ ships
 	$(BIN)/densing refs build --out reference_fits
