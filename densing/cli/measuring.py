@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,8 @@ def measure(folder: Path, catalog: Catalog, *, items: int, tokens: float | None,
         measurements, models = _evaluate(folder, items, quiet)
         return place_measured(measurements, models, catalog, released={MODEL: _released()}, tokens=tokens)
     except DensingError as error:
-        return Measured(missing=f"no model was evaluated: {error}")
+        more = "" if find_spec("lm_eval") else '; lm-eval is missing too: pip install "densing[evals]"'
+        return Measured(missing=f"no model was evaluated: {error}{more}")
 
 
 def _released() -> str:
