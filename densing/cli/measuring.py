@@ -63,8 +63,8 @@ def _evaluate(folder: Path, items: int, quiet: bool) -> tuple[pd.DataFrame, pd.D
     from densing.cli.eval import bar
     from densing.errors import InputError
     from densing.evals.planfile import plan_of
+    from densing.evals.readers import read_run
     from densing.evals.runner import run_plan
-    from densing.evals.store import RunStore
 
     tasks = [f"olmo_ladder_{name}" for name in TASKS]
     plan = plan_of({"models": [MODEL], "tasks": tasks, "limit": items, "batch_size": BATCH}, "the main job")
@@ -73,7 +73,6 @@ def _evaluate(folder: Path, items: int, quiet: bool) -> tuple[pd.DataFrame, pd.D
     if summary.failed:
         first = summary.failed[0]
         raise InputError(f"{first.model} on {first.task}: {first.error}")
-    store = RunStore(folder)
-    measured = store.measurements()
+    read = read_run(folder)
     digests = [unit.digest for unit in summary.units]
-    return measured[measured["digest"].isin(digests)], store.models()
+    return read.measurements[read.measurements["digest"].isin(digests)], read.models

@@ -119,13 +119,35 @@ def run_densities(
     return RunDensities(table, tuple(parts), tuple(unique.values()))
 
 
+def read_on(
+    ruler: Reference, measurements: pd.DataFrame, models: pd.DataFrame, *, denominator: str, guard: float, seed: int
+) -> DensityResult | None:
+    """Return the densities of measured scores on one ruler on a mean; None where no model has all of its benchmarks.
+
+    Parameters
+    ----------
+    ruler : Reference
+        A ruler on the mean of several benchmarks.
+    measurements, models, denominator, guard, seed
+        As for :func:`run_densities`.
+    """
+    scores = _first_metric(measurements[measurements["benchmark"].isin(ruler.benchmarks)], "score")
+    whole = [
+        name for names, group in _same_tasks(scores).items() if set(names) == set(ruler.benchmarks) for name in group
+    ]
+    if not whole:
+        return None
+    estimate = partial(estimate_density, denominator=denominator, guard=guard, seed=seed)
+    return _read(_means(scores[scores["model"].isin(whole)]), models.drop_duplicates("model"), ruler, "score", estimate)
+
+
 def _counts_without_embeddings(reference: str) -> bool:
     return reference.endswith(".json") or get_family(reference).kind == "two-step"
 
 
 def _readable(measurements: pd.DataFrame, reference: str, only: str | None) -> tuple[pd.DataFrame, list[Note]]:
     """Return one loss and one score per model and benchmark, named after the reference's benchmarks."""
-    known = _known_benchmarks(reference, only)
+    known = ruler_benchmarks(reference, only)
     given = measurements["benchmark"].fillna("").astype(str)
     named = measurements.assign(benchmark=given.where(given.ne(""), measurements["task"].astype(str)))
     rows = named[named["benchmark"].isin(known) & pd.to_numeric(named["value"], errors="coerce").notna()]
@@ -140,7 +162,14 @@ def _readable(measurements: pd.DataFrame, reference: str, only: str | None) -> t
     return found, _protocol_notes(found, reference)
 
 
-def _known_benchmarks(reference: str, only: str | None) -> list[str]:
+def ruler_benchmarks(reference: str, only: str | None = None) -> list[str]:
+    """Return the single benchmarks that a reference, or a user's fit, has a ruler for.
+
+    Raises
+    ------
+    InputError
+        When ``only`` is asked for and there is none.
+    """
     if reference.endswith(".json"):
         return list(load_reference(reference, only or "").benchmarks)
     known = [name for name in available_benchmarks(reference) if name != "mean"]
@@ -218,8 +247,7 @@ def _mean_ruler(reference: str, names: tuple[str, ...], tokens: float | None) ->
     if reference.endswith(".json") or len(names) < 2:
         return None
     if get_family(reference).kind == "two-step":
-        ruler = ladder_reference(reference, names)
-        return ruler if tokens is None else dataclasses.replace(ruler, given={**ruler.given, "tokens": tokens})
+        return ladder_reference(reference, names, tokens=tokens)
     try:
         ruler = load_reference(reference, "mean")
     except UnavailableError:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
+from densing.density.runs import ruler_benchmarks
 from densing.density.sequential import StoppingRule
 from densing.errors import InputError
-from densing.references import available_benchmarks, ladder_reference, load_reference, loss_ruler
+from densing.references import ladder_reference, load_reference, loss_ruler
 
 
 def rule_for(
@@ -47,9 +47,8 @@ def rule_for(
     >>> rule_for("olmo-ladder", {"mine": "piqa", "other": "sciq"}, {"mine": 1838, "other": 1000}).sizes
     {'mine': 1838}
     """
-    stored = reference.endswith(".json")
-    known = list(load_reference(reference, "").benchmarks) if stored else available_benchmarks(reference)
-    used = {task: name for task, name in benchmarks.items() if name in known and name != "mean"}
+    known = ruler_benchmarks(reference)
+    used = {task: name for task, name in benchmarks.items() if name in known}
     if not used:
         found = ", ".join(sorted({name or task for task, name in benchmarks.items()}))
         raise InputError(f"reference {reference} has no ruler for {found}; it has {', '.join(known)}")
@@ -57,9 +56,7 @@ def rule_for(
     if len(names) == 1:
         ruler = load_reference(reference, names[0], tokens=tokens)
     else:
-        ruler = ladder_reference(reference, names)
-        if tokens is not None:
-            ruler = replace(ruler, given={**ruler.given, "tokens": tokens})
+        ruler = ladder_reference(reference, names, tokens=tokens)
     return StoppingRule(
         loss_ruler(ruler) if quantity == "loss" else ruler, {task: sizes[task] for task in used}, **options
     )

@@ -90,7 +90,9 @@ def _ladder_reference(catalog: Catalog, family: Family, benchmark: str, draws: i
     return _fitted(catalog, family, ladder, (benchmark, evaluator, tasks), draws, seed)
 
 
-def ladder_reference(name: str, tasks: tuple[str, ...], *, draws: int = DRAWS, seed: int = 0) -> Reference:
+def ladder_reference(
+    name: str, tasks: tuple[str, ...], *, tokens: float | None = None, draws: int = DRAWS, seed: int = 0
+) -> Reference:
     """Fit a ladder's ruler on the mean over any of its tasks: one curve on the mean, as the paper's AVERAGE.
 
     Parameters
@@ -99,6 +101,8 @@ def ladder_reference(name: str, tasks: tuple[str, ...], *, draws: int = DRAWS, s
         A ladder.
     tasks : tuple of str
         Tasks that enter the mean.
+    tokens : float, optional
+        D0; the ladder's own by default.
     draws, seed
         As for :func:`build_reference`.
 
@@ -111,7 +115,9 @@ def ladder_reference(name: str, tasks: tuple[str, ...], *, draws: int = DRAWS, s
     for task in tasks:
         if task not in ladder.tasks:
             raise UnknownNameError(f"benchmark of reference {name}", task, ladder.tasks)
-    return _fitted(load_catalog(), get_family(name), ladder, ("+".join(tasks), "", tasks), draws, seed)
+    return _fitted(load_catalog(), get_family(name), ladder, ("+".join(tasks), "", tasks), draws, seed).at_tokens(
+        tokens
+    )
 
 
 def _fitted(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 
+from densing.errors import InputError
 from densing.fit import LawFit
 from densing.notes import Note
 
@@ -45,6 +46,24 @@ class Reference:
     points: pd.DataFrame
     given: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
+
+    def at_tokens(self, tokens: float | None) -> Reference:
+        """Return the ruler read at another D0; itself for None.
+
+        Raises
+        ------
+        InputError
+            When it is one-step, or the count is none.
+        """
+        if tokens is None:
+            return self
+        if "tokens" not in self.given:
+            raise InputError(
+                f"--tokens: reference {self.name!r} is one-step; only a two-step reference is read at a D0"
+            )
+        if not 1e3 <= tokens <= 1e16:
+            raise InputError(f"--tokens {tokens:g} is not a token count; write 1e12 for one trillion")
+        return replace(self, given={**self.given, "tokens": float(tokens)})
 
     def describe(self) -> dict[str, Any]:
         """Return the ruler's identity as plain data."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from functools import lru_cache
@@ -76,15 +75,15 @@ def load_reference(
     'obsscaling'
     """
     if name.endswith(".json"):
-        return _with_tokens(_user_reference(Path(name), benchmark), tokens)
+        return _user_reference(Path(name), benchmark).at_tokens(tokens)
     family = get_family(name)
     refuse_unpublished(family)
     if benchmark in available_benchmarks(name):
-        return _with_tokens(_shipped(fits_folder() / name / f"{benchmark}.json"), tokens)
+        return _shipped(fits_folder() / name / f"{benchmark}.json").at_tokens(tokens)
     catalog = catalog or load_catalog()
     if family.kind == "one-step":
         known_benchmark(catalog, benchmark)
-    return _with_tokens(build_reference(catalog, name, benchmark), tokens)
+    return build_reference(catalog, name, benchmark).at_tokens(tokens)
 
 
 def available_benchmarks(name: str) -> list[str]:
@@ -204,15 +203,3 @@ def from_table_fit(fit: LawFit, name: str, benchmark: str) -> Reference:
     )
     given = {"tokens": D0_PAPER} if "tokens" in fit.law.inputs else {}
     return Reference(name, f"the user's fit {name}", benchmark, (benchmark,), "user", fit, points, given, fit.notes)
-
-
-def _with_tokens(reference: Reference, tokens: float | None) -> Reference:
-    if tokens is None:
-        return reference
-    if "tokens" not in reference.given:
-        raise InputError(
-            f"--tokens: reference {reference.name!r} is one-step; only a two-step reference is read at a D0"
-        )
-    if not 1e3 <= tokens <= 1e16:
-        raise InputError(f"--tokens {tokens:g} is not a token count; write 1e12 for one trillion")
-    return dataclasses.replace(reference, given={**reference.given, "tokens": float(tokens)})

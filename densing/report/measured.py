@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import plotly.graph_objects as go
 
 from densing.plots import plot_density, plot_reference, status, text
-from densing.report.sections import sentence
+from densing.report.sections import count, sentence
 from densing.report.tables import Field, ShownTable, column, ranged, shown
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def measured_table(measured: Measured) -> ShownTable:
         Field("Density", lambda row: status.bounded(row.get("density"), row.get("bound")), "density"),
         Field("Interval", ranged("density", text.number), "density_lo", hint="95 %: items sampled and ruler"),
         Field("Effective size", column("n_eff", text.size), "n_eff"),
-        Field("Items", column("n_items", _count), "n_items"),
+        Field("Items", column("n_items", count), "n_items"),
         Field("Status", lambda row: status.in_short(row.get("status"), row.get("bound"))),
         Field("Size", column("n_params", text.size), "n_params", minor=True),
         Field("Counted", column("denominator"), minor=True),
@@ -49,10 +49,6 @@ def _value(row: Any) -> str:
     return text.number(row.get("score"), 3) + ("" if text.is_missing(error) else f" ± {text.number(error)}")
 
 
-def _count(value: Any) -> str:
-    return text.MISSING if text.is_missing(value) else f"{float(value):.0f}"
-
-
 def measured_words(measured: Measured) -> list[str]:
     """Return what to know about the measurement, a sentence each; why there is none where there is none."""
     if measured.densities is None:
@@ -69,7 +65,7 @@ def measured_lead(measured: Measured) -> str:
     rows = [row for part in parts for row in part.table.to_dict("records")]
     return " ".join(
         f"{text.clean(row['model'])}, read by {_quantity(row)} on {_tasks(row)} "
-        f"({_count(row['n_items'])} items): effective size {text.size(row['n_eff'])}, density "
+        f"({count(row['n_items'])} items): effective size {text.size(row['n_eff'])}, density "
         f"{status.bounded(row['density'], row['bound'])} ({ranged('density', text.number)(row)}, 95 %)."
         for row in rows
     )

@@ -28,9 +28,9 @@ def estimates_table(trend: TrendResult) -> ShownTable:
         Field("Doubling, months", column("doubling_months", text.months), "doubling_months"),
         Field("95 % interval", _months_interval, "lo"),
         Field("Slope per day", column("slope_per_day", text.number), "slope_per_day"),
-        Field("Rows", column("n", _count), "n"),
-        Field("Families", column("clusters", _count), "clusters"),
-        Field("Dropped", column("dropped", _count), "dropped", hint="Censored rows the estimator cannot use"),
+        Field("Rows", column("n", count), "n"),
+        Field("Families", column("clusters", count), "clusters"),
+        Field("Dropped", column("dropped", count), "dropped", hint="Censored rows the estimator cannot use"),
         Field("Standard error", column("se_type")),
     )
     caption = "All estimators on the same rows; the marked one is the headline."
@@ -41,7 +41,8 @@ def _months_interval(row: Any) -> str:
     return text.short_interval(row.get("lo"), row.get("hi"))
 
 
-def _count(value: Any) -> str:
+def count(value: Any) -> str:
+    """Return a number of things, or the sign for a missing one."""
     return text.MISSING if text.is_missing(value) else f"{float(value):.0f}"
 
 
@@ -78,7 +79,7 @@ def multiverse_table(multiverse: pd.DataFrame) -> ShownTable:
         *(Field(name.capitalize(), column(name)) for name in _SPECIFICATION),
         Field("Doubling, months", column("doubling_months", text.months), "doubling_months"),
         Field("95 % interval", _months_interval, "lo"),
-        Field("Rows", column("n", _count), "n"),
+        Field("Rows", column("n", count), "n"),
         Field("Permutation p", column("permutation_p", text.number), "permutation_p"),
     )
     caption = "One row per specification; the marked one is the headline."
@@ -93,7 +94,7 @@ def replication_table(replication: pd.DataFrame) -> ShownTable:
         Field("Window", column("window")),
         Field("Doubling, months", column("doubling_months", text.months), "doubling_months"),
         Field("95 % interval", _months_interval, "lo"),
-        Field("Rows", column("n", _count), "n"),
+        Field("Rows", column("n", count), "n"),
         Field(f"Covers {text.PAPER_MONTHS}", lambda row: "yes" if _true(row.get("covers_paper")) else "no"),
     )
     caption = (
@@ -129,7 +130,7 @@ def provenance_table(provenance: pd.DataFrame) -> ShownTable:
         Field("Id", column("id")),
         Field("Licence", column("licence")),
         Field("Attribution", column("attribution", lambda value: text.clean(value, 1000))),
-        Field("Rows", column("rows", _count), "rows"),
+        Field("Rows", column("rows", count), "rows"),
     )
     return shown("provenance-table", "Where the facts come from, and under which licence.", provenance, fields)
 

@@ -8,8 +8,7 @@ import pandas as pd
 
 from densing.catalog import Catalog
 from densing.density import DensityResult, RunDensities, catalog_densities, run_densities
-from densing.density.runs import COMBINED, RUN_GUARD
-from densing.errors import DensingError
+from densing.density.runs import COMBINED, RUN_GUARD, read_on
 from densing.notes import Note
 from densing.references import load_reference
 
@@ -89,18 +88,11 @@ def place_measured(
     """
     densities = run_densities(measurements, models, RULER, tokens=tokens, seed=seed)
     ruler = load_reference(RULER, "mean", tokens=tokens)
-    try:
-        among = catalog_densities(catalog, ruler, denominator="total", guard=RUN_GUARD, seed=seed)
-        members = measurements[measurements["benchmark"].isin(ruler.benchmarks)]
-        same = run_densities(members, models, RULER, tokens=tokens, denominator="total", seed=seed)
-        placed = next(part for part in same.results if part.table["benchmark"].eq(COMBINED).all() and _by_score(part))
-    except (DensingError, StopIteration):
+    among = catalog_densities(catalog, ruler, denominator="total", guard=RUN_GUARD, seed=seed)
+    placed = read_on(ruler, measurements, models, denominator="total", guard=RUN_GUARD, seed=seed)
+    if placed is None:
         return Measured(densities, measurements, models, notes=densities.notes)
     dates = pd.to_datetime(placed.table["model"].map(released or {}))
     placed.table["released"] = dates
     placed.table["stratum"] = "measured here"
     return Measured(densities, measurements, models, among, placed, notes=(*densities.notes, *ruler.notes))
-
-
-def _by_score(part: DensityResult) -> bool:
-    return bool(part.table["quantity"].eq("score").all())
