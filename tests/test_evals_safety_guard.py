@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evals_poison import GOOD, Poisoned, built_in, load, write
+from evals_poison import GOOD, built_in, load, write
 
 from densing.errors import InputError
 from densing.evals.safety import check_tasks, guarded, sandboxed_templates
@@ -20,24 +20,6 @@ from densing.evals.safety.yamls import entries
 pytest.importorskip("lm_eval", reason="needs the extra evals: pip install 'densing[evals]'")
 
 CONFIRM, TRUST = "--confirm_run_unsafe_code", "--trust_remote_code"
-
-
-@pytest.fixture
-def poisoned(tmp_path: Path) -> Poisoned:
-    """A task folder with code beside it, and the marker this code leaves."""
-    return Poisoned(tmp_path)
-
-
-@pytest.fixture
-def folder(poisoned: Poisoned) -> Path:
-    """The poisoned task folder."""
-    return poisoned.folder
-
-
-@pytest.fixture
-def marker(poisoned: Poisoned) -> Path:
-    """The file that poisoned code writes when it runs."""
-    return poisoned.marker
 
 
 def test_sound_task_passes_and_loads(folder: Path) -> None:

@@ -6,31 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evals_poison import GOOD, Poisoned, write
+from evals_poison import GOOD, write
 
 from densing.errors import InputError
 
 pytest.importorskip("lm_eval", reason="needs the extra evals: pip install 'densing[evals]'")
 
 CONFIRM, TRUST = "--confirm_run_unsafe_code", "--trust_remote_code"
-
-
-@pytest.fixture
-def poisoned(tmp_path: Path) -> Poisoned:
-    """A task folder with code beside it, and the marker this code leaves."""
-    return Poisoned(tmp_path)
-
-
-@pytest.fixture
-def folder(poisoned: Poisoned) -> Path:
-    """The poisoned task folder."""
-    return poisoned.folder
-
-
-@pytest.fixture
-def marker(poisoned: Poisoned) -> Path:
-    """The file that poisoned code writes when it runs."""
-    return poisoned.marker
 
 
 @pytest.fixture

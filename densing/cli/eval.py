@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -209,29 +208,10 @@ def _evaluate(plan: Plan, out: Path, executor: str | None, arguments: list[str] 
 @contextmanager
 def bar(quiet: bool) -> Iterator[Callable[[Progress], object]]:
     """Yield a listener that draws one bar with the time left over the whole plan; nothing when not on a terminal."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from densing.cli.output import timed_bar
 
-    if quiet or not Console(stderr=True).is_terminal:
-        yield lambda progress: None
-        return
-    # A stream of its own: the run sends the process's standard error into a file.
-    with os.fdopen(os.dup(2), "w") as stream:
-        text = TextColumn("{task.description}", markup=False)
-        times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-        console = Console(file=stream, force_terminal=True)
-        with Progress(text, BarColumn(), TaskProgressColumn(), *times, console=console, transient=True) as drawn:
-            line = drawn.add_task("looking at models and tasks", total=None)
-            yield lambda progress: drawn.update(
-                line, description=describe(progress), completed=progress.done, total=progress.total or None
-            )
+    with timed_bar(quiet, "looking at models and tasks") as show:
+        yield lambda progress: show(describe(progress), progress.done, progress.total or None)
 
 
 def describe(progress: Progress) -> str:

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from densing.cli.output import timed_bar
 from densing.errors import ArtefactError, InputError, UnavailableError
 from densing.files import read_text, write_text
 
@@ -101,43 +102,14 @@ def steps_bar(quiet: bool, runs: Sequence[Run]) -> Iterator[Callable[[str, int],
     cost = {run.name: run.shape.batch * run.shape.total(run.corpus.vocabulary) + OVERHEAD for run in runs}
     total = sum(cost[run.name] * run.work for run in runs)
     steps: dict[str, int] = {}
-    with progress_bar(quiet, total) as show:
+    with timed_bar(quiet) as show:
 
         def tell(name: str, done: int) -> None:
             steps[name] = done
-            show(name, sum(cost[run] * count for run, count in steps.items()))
+            show(name, sum(cost[run] * count for run, count in steps.items()), total)
 
         yield tell
 
 
 # A step of the smallest model costs about as much as this many parameters times sequences do.
 OVERHEAD = 1_200_000
-
-
-@contextmanager
-def progress_bar(quiet: bool, total: float) -> Iterator[Callable[[str, float], None]]:
-    """Yield ``show(label, done)``: a bar with the time left on a terminal, nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield lambda label, done: None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda label, done: bar.update(task, description=label, completed=done)

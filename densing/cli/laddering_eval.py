@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.cli.laddering import progress_bar, read_description
+from densing.cli.laddering import read_description
+from densing.cli.output import timed_bar
 from densing.errors import InputError
 
 if TYPE_CHECKING:
@@ -96,11 +97,11 @@ def _run(plans: Sequence[Plan], store: Path, quiet: bool) -> list[RunSummary]:
     from densing.training.pool import each
 
     done = [(0.0, 0.0)] * len(plans)
-    with progress_bar(quiet, 1.0) as show:
+    with timed_bar(quiet) as show:
 
         def tell(place: int, label: str, so_far: float, of: float) -> None:
             done[place] = (so_far, of)
-            show(label, sum(part for part, _ in done) / max(sum(whole for _, whole in done), 1.0))
+            show(label, sum(part for part, _ in done), sum(whole for _, whole in done) or None)
 
         return each(functools.partial(_evaluate, store=store), list(enumerate(plans)), len(plans), tell)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,18 @@ from densing.notes import Note, worst
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["emit_json", "emit_table", "finish", "plain", "progress", "save", "say", "show_notes", "visible"]
+__all__ = [
+    "emit_json",
+    "emit_table",
+    "finish",
+    "plain",
+    "progress",
+    "save",
+    "say",
+    "show_notes",
+    "timed_bar",
+    "visible",
+]
 STYLES = {"info": "dim", "warning": "yellow", "error": "bold red"}
 
 
@@ -119,3 +131,29 @@ def progress(quiet: bool) -> Iterator[Any]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=1.0)
         yield lambda label, fraction: bar.update(task, description=label, completed=fraction)
+
+
+@contextmanager
+def timed_bar(quiet: bool, label: str = "") -> Iterator[Callable[[str, float, float | None], None]]:
+    """Yield ``show(label, done, total)``: a bar with the time left on a terminal, nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    if quiet or not Console(stderr=True).is_terminal:
+        yield lambda label, done, total: None
+        return
+    # A stream of its own: an evaluation sends the process's standard error into a file.
+    with os.fdopen(os.dup(2), "w") as stream:
+        text = TextColumn("{task.description}", markup=False)
+        times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        console = Console(file=stream, force_terminal=True)
+        with Progress(text, BarColumn(), TaskProgressColumn(), *times, console=console, transient=True) as drawn:
+            line = drawn.add_task(label, total=None)
+            yield lambda label, done, total: drawn.update(line, description=label, completed=done, total=total)

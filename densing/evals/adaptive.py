@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from densing.errors import InputError
 from densing.evals.blocks import benchmark_of, evaluate_block, item_values, next_rounds, prepare, random_order
-from densing.evals.evaluate import Work, evaluate_unit
+from densing.evals.evaluate import Work, evaluate_unit, task_metadata
 from densing.evals.journal import Journal
 from densing.evals.models import LoadedModel, load_model, seed_all
 from densing.evals.plan import Plan, plain
@@ -130,7 +130,7 @@ class _Adaptive:
         return Stopped(name, units, look, items, full, seconds, seconds / items * (full - items))
 
     def _tasks(self, work: Work) -> Mapping[str, Any]:
-        metadata = {**strip_secrets(dict(self.model.spec.args)), **self.session.plan.metadata}
+        metadata = task_metadata(self.session.plan, self.model.spec)
         # Documents may be drawn; the same ones as for the unit's identity and for lm-eval.
         seed_all(work.settings.seed)
         loaded = self.session.source.load(work.requested.name, metadata)

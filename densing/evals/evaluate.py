@@ -16,7 +16,7 @@ from densing.evals.folder import Unit
 from densing.evals.identity import TaskIdentity
 from densing.evals.journal import Journal
 from densing.evals.models import LoadedModel
-from densing.evals.plan import Plan, Settings, TaskSpec
+from densing.evals.plan import ModelSpec, Plan, Settings, TaskSpec
 from densing.evals.progress import UnitOutcome
 from densing.evals.recorder import recorded
 from densing.evals.safety import strip_secrets
@@ -37,9 +37,14 @@ class Work:
     unit: Unit
 
 
-def public_args(model: LoadedModel) -> dict[str, Any]:
-    """Return a model's arguments as they may be written down and handed to tasks."""
-    return dict(strip_secrets(dict(model.spec.args)))
+def public_args(spec: ModelSpec) -> dict[str, Any]:
+    """Return a model's arguments as they may be written down."""
+    return dict(strip_secrets(dict(spec.args)))
+
+
+def task_metadata(plan: Plan, spec: ModelSpec) -> dict[str, Any]:
+    """Return what tasks are told: the model's arguments and the plan's metadata, as lm-eval's command line does."""
+    return {**public_args(spec), **plan.metadata}
 
 
 def evaluate_unit(
@@ -114,8 +119,8 @@ def simple_evaluate(
     from lm_eval import simple_evaluate as evaluate
     from lm_eval.loggers import EvaluationTracker
 
-    args = public_args(model)
-    metadata = {**args, **plan.metadata}
+    args = public_args(model.spec)
+    metadata = task_metadata(plan, model.spec)
     tracker = EvaluationTracker(output_path=str(staged))
     python, numpy, torch, fewshot = settings.seed
     results = evaluate(

@@ -11,13 +11,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from densing.errors import UnavailableError
-from densing.evals.evaluate import Work, failed
+from densing.evals.evaluate import Work, failed, task_metadata
 from densing.evals.identity import TaskIdentity, identify_task, of_one_model, unit_key
 from densing.evals.models import seed_all
 from densing.evals.plan import Loading, ModelSpec, Plan, Settings, TaskSpec
 from densing.evals.progress import UnitOutcome
 from densing.evals.quiet import output_into, shared_work
-from densing.evals.safety import check_model, check_tasks, guarded, secrets_of, strip_secrets
+from densing.evals.safety import check_model, check_tasks, guarded, secrets_of
 from densing.evals.sources import TaskSource, include_paths
 from densing.evals.store import RunStore
 from densing.evals.weights import ModelIdentity, identify_model
@@ -120,7 +120,7 @@ class Session:
     def _identity(self, spec: ModelSpec, task: TaskSpec, settings: Settings) -> TaskIdentity:
         asked = (task.name, repr(settings))
         if asked not in self._identities:
-            metadata = {**strip_secrets(dict(spec.args)), **self.plan.metadata}
+            metadata = task_metadata(self.plan, spec)
             # Documents may be drawn; lm-eval seeds before it loads them.
             seed_all(settings.seed)
             loaded = self.source.load(task.name, metadata)
