@@ -18,10 +18,10 @@ from typer.testing import CliRunner, Result
 
 from densing.cli import app
 from densing.evals.dispatch import seen
-from densing.evals.executors import get_executor
 from densing.evals.plan import Loading, ModelSpec, Plan, TaskSpec
 from densing.evals.runner import run_plan
 from densing.evals.store import RunStore
+from densing.executors import get_executor
 
 SECRET = "sk-Tq8nC2vR5xY1mZ7pL4wD9sK6"
 

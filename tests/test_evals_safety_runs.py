@@ -35,8 +35,8 @@ def secret_plan(tmp_path: Path) -> Any:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["", "local"])
 def test_no_credential_is_in_the_run_folder(name: str, secret_plan: Any, tmp_path: Path, capfd: Any) -> None:
-    from densing.evals.executors import get_executor
     from densing.evals.runner import run_plan
+    from densing.executors import get_executor
 
     executor = get_executor(name, retries=0) if name else None
     summary = run_plan(secret_plan, tmp_path / "store", executor=executor)

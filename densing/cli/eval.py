@@ -194,7 +194,7 @@ def _evaluate(plan: Plan, out: Path, executor: str | None, arguments: list[str] 
         raise InputError("--executor_arg without --executor; name one, e.g. --executor local")
     chosen = None
     if executor is not None:
-        from densing.evals.executors import get_executor
+        from densing.executors import get_executor
 
         chosen = get_executor(executor, **parse_pairs(arguments or [], "--executor_arg"))
     try:

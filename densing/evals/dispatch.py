@@ -23,8 +23,8 @@ from densing.evals.worker import SECRETS, outcome_file
 
 if TYPE_CHECKING:
     from densing.evals.evaluate import Work
-    from densing.evals.executors import Executor, Job, JobResult
     from densing.evals.runner import ModelWork, Session
+    from densing.executors import Executor, Job, JobResult
 
 PLANS = "plans"
 POLL_SECONDS = 1.0
@@ -61,7 +61,7 @@ def write_plan(session: Session) -> Path:
 
 def job_of(session: Session, model: ModelWork, index: int, plan: Path) -> Job:
     """Return the job that evaluates one model of the plan."""
-    from densing.evals.executors import Job
+    from densing.executors import Job
 
     argv = [sys.executable, "-m", "densing.evals.worker", str(session.store.folder.absolute())]
     argv += ["--plan", str(plan), "--model", str(index)]

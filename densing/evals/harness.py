@@ -16,8 +16,8 @@ import numpy as np
 
 from densing.errors import InputError
 from densing.evals.measurements import describe_metric, loss_rows
-from densing.evals.safety.secrets import strip_secrets
 from densing.notes import Note
+from densing.secrets import strip_secrets
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ from densing.evals.session import ModelWork, Session
 from densing.notes import Note
 
 if TYPE_CHECKING:
-    from densing.evals.executors import Executor
+    from densing.executors import Executor
 
 __all__ = ["ModelWork", "Session", "outcome_of", "run_model", "run_plan", "survey_plan"]
 

@@ -52,7 +52,7 @@ def _run(asked: argparse.Namespace) -> int:
 
 
 def _no_retry() -> int:
-    from densing.evals.executors import NO_RETRY
+    from densing.executors import NO_RETRY
 
     return NO_RETRY
 

@@ -2,8 +2,8 @@
 
 from densing.evals.safety.guard import guarded, sandboxed_templates
 from densing.evals.safety.models import check_model
-from densing.evals.safety.secrets import is_secret_name, mask, secrets_of, strip_secrets
 from densing.evals.safety.tasks import check_file, check_tasks
+from densing.secrets import is_secret_name, mask, secrets_of, strip_secrets
 
 __all__ = [
     "check_file",

@@ -14,8 +14,8 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from densing.evals.executors.base import LAST_LINES, Job
-from densing.evals.safety.secrets import mask, secrets_of
+from densing.executors.base import LAST_LINES, Job
+from densing.secrets import mask, secrets_of
 
 LAUNCHER = Path(__file__).with_name("launch.py")
 GRACE_SECONDS = 5.0

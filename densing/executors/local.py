@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from densing.errors import InputError
-from densing.evals.executors import machine
-from densing.evals.executors.base import NO_RETRY, Job, JobEvent, JobResult, OnEvent, ignore
-from densing.evals.executors.process import Attempt, describe
+from densing.executors import machine
+from densing.executors.base import NO_RETRY, Job, JobEvent, JobResult, OnEvent, ignore
+from densing.executors.process import Attempt, describe
 
 POLL_SECONDS = 0.1
 
@@ -59,7 +59,7 @@ class LocalExecutor:
         self.devices = _devices(devices)
 
     def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> list[JobResult]:
-        """Run every job to its end; see :class:`densing.evals.executors.Executor`.
+        """Run every job to its end; see :class:`densing.executors.Executor`.
 
         Raises
         ------

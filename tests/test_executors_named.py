@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from densing.errors import InputError, UnavailableError, UnknownNameError
-from densing.evals.executors import Executor, Job, executor_names, get_executor
+from densing.executors import Executor, Job, executor_names, get_executor
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def other_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     (tmp_path / "densing_other.py").write_text(
         "import subprocess\n"
-        "from densing.evals.executors import JobResult\n"
+        "from densing.executors import JobResult\n"
         "class Threads:\n"
         "    name = 'thread'\n"
         "    def __init__(self, size='1'):\n        self.size = int(size)\n"

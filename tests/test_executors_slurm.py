@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from densing.errors import InputError
-from densing.evals.executors import NO_RETRY, Job, JobEvent, get_executor
+from densing.executors import NO_RETRY, Job, JobEvent, get_executor
 
 pytest.importorskip("submitit", reason="needs the extra slurm: pip install 'densing[slurm]'")
 
@@ -135,7 +135,7 @@ def test_what_slurm_refuses_is_told_in_its_words(tmp_path: Path) -> None:
 
 
 def test_cancelled_job_is_a_failure_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("densing.evals.executors.slurm.LOST_SECONDS", 2.0)
+    monkeypatch.setattr("densing.executors.slurm.LOST_SECONDS", 2.0)
     running = Running([python(STEPS, "long", tmp_path, str(tmp_path / "s"), "400")])
     assert until(lambda: (tmp_path / "s" / "step0").exists())
     ask("scancel", running.number())

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from densing.errors import InputError, UnavailableError
-from densing.evals.executors.base import LAST_LINES, Job, JobEvent, JobResult, OnEvent, ignore
-from densing.evals.executors.local import positive, whole
-from densing.evals.executors.process import flags
-from densing.evals.executors.slurm_task import SlurmTask
-from densing.evals.safety.secrets import is_secret_name, mask
+from densing.executors.base import LAST_LINES, Job, JobEvent, JobResult, OnEvent, ignore
+from densing.executors.local import positive, whole
+from densing.executors.process import flags
+from densing.executors.slurm_task import SlurmTask
+from densing.secrets import is_secret_name, mask
 
 PROGRAMS = ("sbatch", "srun", "squeue", "scancel")
 LOST_SECONDS = 20.0
@@ -94,7 +94,7 @@ class SlurmExecutor:
         self.poll = positive("poll", poll)
 
     def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> list[JobResult]:
-        """Submit every job, wait for all; see :class:`densing.evals.executors.Executor`.
+        """Submit every job, wait for all; see :class:`densing.executors.Executor`.
 
         Raises
         ------

@@ -7,19 +7,19 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from densing.errors import InputError, UnavailableError, UnknownNameError
-from densing.evals.executors.base import Executor
+from densing.executors.base import Executor
 
 GROUP = "densing.executors"
 
 
 def _local(**options: Any) -> Executor:
-    from densing.evals.executors.local import LocalExecutor
+    from densing.executors.local import LocalExecutor
 
     return LocalExecutor(**options)
 
 
 def _slurm(**options: Any) -> Executor:
-    from densing.evals.executors.slurm import SlurmExecutor
+    from densing.executors.slurm import SlurmExecutor
 
     return SlurmExecutor(**options)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from densing.evals.executors.base import NO_RETRY, Job
-from densing.evals.executors.process import Attempt, describe
+from densing.executors.base import NO_RETRY, Job
+from densing.executors.process import Attempt, describe
 
 POLL_SECONDS = 0.2
 
@@ -26,7 +26,7 @@ class SlurmTask:
     Parameters
     ----------
     argv, name, workdir
-        As in :class:`densing.evals.executors.Job`.
+        As in :class:`densing.executors.Job`.
     variables : mapping of str to str
         The job's variables, each by the name under which the environment of the Slurm job holds it.
     retries : int

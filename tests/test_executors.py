@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from densing.errors import InputError
-from densing.evals.executors import NO_RETRY, Job, JobEvent, get_executor, machine
-from densing.evals.executors.local import LocalExecutor
+from densing.executors import NO_RETRY, Job, JobEvent, get_executor, machine
+from densing.executors.local import LocalExecutor
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="process groups are POSIX")
 
@@ -217,7 +217,7 @@ def test_senseless_options(options: dict[str, Any]) -> None:
 PARENT = """
 import sys
 from pathlib import Path
-from densing.evals.executors import Job, get_executor
+from densing.executors import Job, get_executor
 code = "import os, subprocess, sys, time; from pathlib import Path; "
 code += "c = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
 code += "Path(sys.argv[1]).write_text(f'{os.getpid()} {c.pid}'); time.sleep(60)"
@@ -270,7 +270,7 @@ def test_listener_that_fails_leaves_no_process() -> None:
 
 
 def test_job_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("densing.evals.executors.process.GRACE_SECONDS", 0.3)
+    monkeypatch.setattr("densing.executors.process.GRACE_SECONDS", 0.3)
     pids: list[int] = []
 
     def listen(event: JobEvent) -> None:

@@ -1,0 +1,188 @@
+"""Who did what, when: intervals of one rank in columns.
+
+Times are integer nanoseconds, intervals are half-open ``[start, end)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int = NDArray[np.int64]
+
+
+class Kind(IntEnum):
+    """What a span is.
+
+    ``COMPUTE`` to ``SYNC`` occupy a device (or, in a run without one, the processor). ``CALL`` is a processor inside
+    a communication call: nothing it does meanwhile counts as compute. ``LAUNCH``, ``ANNOTATION``, ``OP`` and
+    ``FRAME`` are the host's side: runtime calls, named ranges, operators and Python frames.
+    """
+
+    COMPUTE = 0
+    COMM = 1
+    MEMCPY = 2
+    MEMSET = 3
+    SYNC = 4
+    CALL = 5
+    UNKNOWN = 6
+    LAUNCH = 7
+    ANNOTATION = 8
+    OP = 9
+    FRAME = 10
+
+
+class Lane(NamedTuple):
+    """Where spans follow one another: a stream of a device, or a thread of a process."""
+
+    process: str
+    thread: str
+    label: str = ""
+
+
+class Comm(NamedTuple):
+    """What a trace says of one communication; unknown figures are -1, unknown texts empty.
+
+    Attributes
+    ----------
+    op : str
+        ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``, ``reduce``, ``send``,
+        ``recv``, ``send_recv``, ``barrier``; empty where neither name nor arguments tell.
+    group, group_name : str
+        Process group as the trace numbers and describes it.
+    group_size : int
+    ranks : tuple of int
+        Members, in group order; empty if unknown or elided.
+    in_elems, out_elems : int
+        Elements this rank put in and got out.
+    dtype : str
+        As recorded (``float``, ``BFloat16``, ...).
+    seq : int
+        Number of the collective within its group.
+    src, dst : int
+        Peers of a point-to-point transfer.
+    """
+
+    op: str = ""
+    group: str = ""
+    group_name: str = ""
+    group_size: int = -1
+    ranks: tuple[int, ...] = ()
+    in_elems: int = -1
+    out_elems: int = -1
+    dtype: str = ""
+    seq: int = -1
+    src: int = -1
+    dst: int = -1
+
+
+_DTYPES = {"start": np.int64, "end": np.int64, "kind": np.int8, "name": np.int32, "lane": np.int32,
+           "bytes": np.int64, "correlation": np.int64, "comm": np.int32}  # fmt: skip
+_DEFAULTS = {"bytes": -1, "correlation": -1, "comm": -1, "lane": 0}
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """A table of spans, sorted by start (ties: longer first).
+
+    Parameters
+    ----------
+    start, end : int64 (n,)
+        Nanoseconds; ``end >= start``.
+    kind : int8 (n,)
+        A :class:`Kind`.
+    name, lane : int32 (n,)
+        Index into ``names`` and ``lanes``.
+    bytes : int64 (n,)
+        Bytes moved (copies) or put into a communication; -1 unknown.
+    correlation : int64 (n,)
+        Joins a device span with the host call that launched it; -1 none.
+    comm : int32 (n,)
+        Index into ``comms``; -1 where the span is no communication or says nothing of itself.
+    names : tuple of str
+    lanes : tuple of Lane
+    comms : tuple of Comm
+
+    Examples
+    --------
+    >>> spans = Spans.build([{"start": 10, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"},
+    ...                      {"start": 40, "end": 80, "kind": Kind.COMM, "name": "ncclDevKernel_AllReduce"}])
+    >>> len(spans.of(Kind.COMM)), spans.names[spans.name[0]]
+    (1, 'gemm')
+    """
+
+    start: Int
+    end: Int
+    kind: NDArray[np.int8]
+    name: NDArray[np.int32]
+    lane: NDArray[np.int32]
+    bytes: Int
+    correlation: Int
+    comm: NDArray[np.int32]
+    names: tuple[str, ...] = ()
+    lanes: tuple[Lane, ...] = (Lane("", ""),)
+    comms: tuple[Comm, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @classmethod
+    def columns(
+        cls,
+        data: Mapping[str, Any],
+        names: Sequence[str],
+        lanes: Sequence[Lane] = (Lane("", ""),),
+        comms: Sequence[Comm] = (),
+    ) -> Spans:
+        """Build a table from columns in any order of time; missing optional columns cost no memory."""
+        n = len(data["start"])
+        table: dict[str, Any] = {
+            key: np.asarray(data[key], dtype) if key in data else np.broadcast_to(dtype(_DEFAULTS[key]), n)
+            for key, dtype in _DTYPES.items()
+        }
+        spans = cls(**table, names=tuple(names), lanes=tuple(lanes), comms=tuple(comms))
+        order = np.lexsort((-spans.end, spans.start))
+        return spans if np.array_equal(order, np.arange(n)) else spans.take(order)
+
+    @classmethod
+    def build(cls, rows: Iterable[Mapping[str, Any]]) -> Spans:
+        """Build a table from one mapping per span: start, end, kind, name; lane, bytes, correlation, comm optional.
+
+        ``lane`` is a :class:`Lane`, ``comm`` a :class:`Comm`. For tests and simulations; readers fill columns.
+        """
+        rows = list(rows)
+        names = list(dict.fromkeys(row["name"] for row in rows))
+        lanes = list(dict.fromkeys(row.get("lane", Lane("", "")) for row in rows)) or [Lane("", "")]
+        comms = [row["comm"] for row in rows if row.get("comm") is not None]
+        name_of, lane_of = {n: i for i, n in enumerate(names)}, {n: i for i, n in enumerate(lanes)}
+        number = iter(range(len(comms)))
+        data = {key: [row.get(key, -1) for row in rows] for key in ("start", "end", "kind", "bytes", "correlation")}
+        data["name"] = [name_of[row["name"]] for row in rows]
+        data["lane"] = [lane_of[row.get("lane", Lane("", ""))] for row in rows]
+        data["comm"] = [next(number) if row.get("comm") is not None else -1 for row in rows]
+        return cls.columns(data, names, lanes, comms)
+
+    @classmethod
+    def empty(cls) -> Spans:
+        """Return a table without spans."""
+        return cls.columns({"start": [], "end": [], "kind": [], "name": []}, ())
+
+    def take(self, index: NDArray[Any] | slice) -> Spans:
+        """Select spans by a mask, positions or a slice; names, lanes and comms stay."""
+        chosen: dict[str, Any] = {key: getattr(self, key)[index] for key in _DTYPES}
+        return replace(self, **chosen)
+
+    def of(self, *kinds: Kind) -> Spans:
+        """Select the spans of some kinds."""
+        return self.take(np.isin(self.kind, [int(kind) for kind in kinds]))
+
+    def within(self, start: int, end: int) -> Spans:
+        """Select what intersects ``[start, end)``, cut to it; spans without length count if they start inside."""
+        inside = (self.start < end) & ((self.end > start) | ((self.end == self.start) & (self.start >= start)))
+        chosen = self.take(inside)
+        return replace(chosen, start=np.maximum(chosen.start, start), end=np.minimum(chosen.end, end))

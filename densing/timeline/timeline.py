@@ -1,0 +1,144 @@
+"""The timeline of a run: one span table per rank, the same whether recorded or simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from densing.notes import Note
+from densing.timeline.spans import Kind, Spans
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Step(NamedTuple):
+    """One training step as the host marked it (``ProfilerStep#number``), nanoseconds."""
+
+    number: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a rank's timeline came from and what its header says.
+
+    Parameters
+    ----------
+    source : str
+        File, or file and member of an archive; ``simulated`` for a simulation.
+    rank_from : {"distributedInfo", "file name", "option", "default"}
+        How the rank was known.
+    world_size : int
+        -1 unknown.
+    backend : str
+        ``nccl``, ``gloo``, ...; empty if unknown.
+    devices : tuple of str
+        Names of the accelerators the header lists.
+    host : str
+        Machine name; empty if unknown.
+    groups : mapping of str to tuple of int
+        Process groups by name, with their members.
+    simulated : bool
+    """
+
+    source: str = "simulated"
+    rank_from: str = "default"
+    world_size: int = -1
+    backend: str = ""
+    devices: tuple[str, ...] = ()
+    host: str = ""
+    groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    simulated: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class RankTimeline:
+    """What one rank did.
+
+    Parameters
+    ----------
+    rank : int
+    work : Spans
+        What occupies the device (kinds COMPUTE, COMM, MEMCPY, MEMSET, SYNC, UNKNOWN), or the processor in a run
+        without one (COMPUTE, COMM, CALL).
+    host : Spans
+        Launches, annotations and, where they were asked for or needed, operators and frames.
+    steps : tuple of Step
+        In order of time; empty where the trace marks none.
+    origin : Origin
+    on_host : bool
+        True if ``work`` is the processor's (a run over gloo without accelerator).
+    detail : {"device", "host"}
+        ``host`` if operators were read too.
+    events, skipped, repaired : int
+        Events of the file; left out because damaged; kept after repair.
+    notes : tuple of Note
+    """
+
+    rank: int
+    work: Spans
+    host: Spans
+    steps: tuple[Step, ...] = ()
+    origin: Origin = field(default_factory=Origin)
+    on_host: bool = False
+    detail: str = "device"
+    events: int = 0
+    skipped: int = 0
+    repaired: int = 0
+    notes: tuple[Note, ...] = ()
+
+    def table(self) -> pd.DataFrame:
+        """Return work and host spans as one table (rank, kind, process, stream, name, start_ns, end_ns, bytes, group)."""
+        import pandas as pd
+
+        return pd.concat([_frame(self.rank, part) for part in (self.work, self.host)], ignore_index=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """The ranks of one run, by rank.
+
+    Examples
+    --------
+    >>> from densing.timeline.spans import Kind, Spans
+    >>> work = Spans.build([{"start": 0, "end": 5, "kind": Kind.COMPUTE, "name": "gemm"}])
+    >>> Timeline((RankTimeline(0, work, Spans.empty()),)).table()[["rank", "kind", "name", "start_ns", "end_ns"]]
+       rank     kind  name  start_ns  end_ns
+    0     0  compute  gemm         0       5
+    """
+
+    ranks: tuple[RankTimeline, ...]
+
+    def table(self) -> pd.DataFrame:
+        """Return every span of every rank as one table."""
+        import pandas as pd
+
+        return pd.concat([rank.table() for rank in self.ranks], ignore_index=True)
+
+
+def _frame(rank: int, spans: Spans) -> pd.DataFrame:
+    import pandas as pd
+
+    lanes = np.array([lane.thread for lane in spans.lanes], dtype=object)
+    processes = np.array([lane.process for lane in spans.lanes], dtype=object)
+    names = np.array(spans.names, dtype=object)
+    groups = np.array([*(comm.group for comm in spans.comms), ""], dtype=object)
+    kinds = np.array([kind.name.lower() for kind in Kind], dtype=object)
+    columns: dict[str, NDArray[np.int64] | NDArray[np.object_] | int] = {
+        "rank": rank,
+        "kind": kinds[spans.kind],
+        "process": processes[spans.lane],
+        "stream": lanes[spans.lane],
+        "name": names[spans.name] if len(spans) else np.empty(0, object),
+        "start_ns": spans.start,
+        "end_ns": spans.end,
+        "bytes": spans.bytes,
+        "group": groups[spans.comm],
+    }
+    return pd.DataFrame(columns)
