@@ -81,7 +81,7 @@ class Comm(NamedTuple):
     dst: int = -1
 
 
-_DTYPES = {"start": np.int64, "end": np.int64, "kind": np.int8, "name": np.int32, "lane": np.int32,
+_DTYPES: dict[str, Any] = {"start": np.int64, "end": np.int64, "kind": np.int8, "name": np.int32, "lane": np.int32,
            "bytes": np.int64, "correlation": np.int64, "comm": np.int32}  # fmt: skip
 _DEFAULTS = {"bytes": -1, "correlation": -1, "comm": -1, "lane": 0}
 

@@ -94,7 +94,7 @@ class RankTimeline:
     notes: tuple[Note, ...] = ()
 
     def table(self) -> pd.DataFrame:
-        """Return work and host spans as one table (rank, kind, process, stream, name, start_ns, end_ns, bytes, group)."""
+        """Return work and host spans: rank, kind, process, stream, name, start_ns, end_ns, bytes, group."""
         import pandas as pd
 
         return pd.concat([_frame(self.rank, part) for part in (self.work, self.host)], ignore_index=True)
