@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "emit_json",
+    "emit_plain",
     "emit_table",
     "finish",
     "plain",
@@ -80,12 +82,22 @@ def emit_json(payload: Any) -> None:
     typer.echo(json.dumps(plain(payload), indent=2, ensure_ascii=False))
 
 
+def emit_plain(payload: Any) -> None:
+    """Print one JSON document of plain data: text, finite numbers, lists, mappings; loads nothing."""
+    text = json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False)
+    typer.echo(text.encode("utf-8", "backslashreplace").decode())
+
+
 def say(message: str, style: str = "") -> None:
     """Print lines for people to stderr."""
+    shown = "\n".join(map(visible, message.split("\n")))
+    if not sys.stderr.isatty():
+        # Colours are for terminals, and what draws them takes longer to load than some commands to run.
+        typer.echo(shown, err=True)
+        return
     from rich.console import Console
     from rich.text import Text
 
-    shown = "\n".join(map(visible, message.split("\n")))
     Console(stderr=True).print(Text(shown, style=style), soft_wrap=True)
 
 
@@ -136,6 +148,9 @@ def progress(quiet: bool) -> Iterator[Any]:
 @contextmanager
 def timed_bar(quiet: bool, label: str = "") -> Iterator[Callable[[str, float, float | None], None]]:
     """Yield ``show(label, done, total)``: a bar with the time left on a terminal, nothing elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda label, done, total: None
+        return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -146,9 +161,6 @@ def timed_bar(quiet: bool, label: str = "") -> Iterator[Callable[[str, float, fl
         TimeRemainingColumn,
     )
 
-    if quiet or not Console(stderr=True).is_terminal:
-        yield lambda label, done, total: None
-        return
     # A stream of its own: an evaluation sends the process's standard error into a file.
     with os.fdopen(os.dup(2), "w") as stream:
         text = TextColumn("{task.description}", markup=False)
