@@ -7,7 +7,7 @@
    that ``--peers`` (an interpreter which has them installed) can import:
 
    - traceinsight (formerly HolisticTraceAnalysis): ``TraceAnalysis``, overlap and temporal breakdown;
-   - TraceLens: its GPU event analyser's metrics.
+   - AMD TraceLens: its GPU event analyser's breakdown.
 
    Figures are CPU seconds (user and system) and peak resident memory of the whole process as the kernel accounts them.
    Runs are interleaved; medians are printed with their range. Ours does more work than either peer: it also computes
@@ -47,10 +47,11 @@ analysis.get_comm_comp_overlap(visualize=False)
 analysis.get_temporal_breakdown(visualize=False)
 """,
     "TraceLens": """
-import glob, sys
-from TraceLens import TreePerfAnalyzer, GPUEventAnalyser, DataLoader
+import glob, gzip, json, sys
+from TraceLens import GPUEventAnalyser
 [path] = glob.glob(sys.argv[1] + "/*")
-events = DataLoader.load_data(path)["traceEvents"]
+with (gzip.open if path.endswith(".gz") else open)(path, "rt") as stream:
+    events = json.load(stream)["traceEvents"]
 GPUEventAnalyser(events).get_breakdown_df()
 """,
 }

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from densing.cli.app import main
+from densing.cli import main
 from densing.cli.fitting import fit_rows, read_rows
 from densing.density import table_densities
 from densing.errors import DensingError

@@ -214,7 +214,7 @@ def test_a_crash_between_two_units_costs_neither(place, tmp_path, monkeypatch):
 def test_the_command_says_items_and_time_and_does_nothing_twice(place, tmp_path):
     from typer.testing import CliRunner
 
-    from densing.cli.app import app
+    from densing.cli import app
 
     yaml = (place / "tasks" / "toy_choice.yaml").read_text().replace("task: toy_choice", "task: toy_piqa")
     (tmp_path / "toy_piqa.yaml").write_text(yaml.replace("version: 1.0", "version: 1.0\n  benchmark: piqa"))

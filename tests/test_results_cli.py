@@ -13,7 +13,7 @@ from eval_files import samples_of, write_results
 from typer.testing import CliRunner
 
 from densing.catalog import load_catalog
-from densing.cli.app import app
+from densing.cli import app
 from densing.evals.export import left_out, to_catalog_rows
 from densing.evals.measurements import COLUMNS
 from densing.evals.readers import read_results

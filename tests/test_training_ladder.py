@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from densing.cli.app import app
+from densing.cli import app
 
 torch = pytest.importorskip("torch", reason="needs the extra 'evals'")
 pytest.importorskip("lm_eval", reason="needs the extra 'evals'")

@@ -5,31 +5,51 @@ from __future__ import annotations
 import io
 import os
 import sys
+from importlib import import_module
 
 import typer
 
-from densing.cli import catalog, density, doctor, eval, fit, ladder, refs, report, results, run, trend
+COMMANDS = {
+    "run": "run:run",
+    "fit": "fit:fit",
+    "density": "density:density",
+    "trend": "trend:trend",
+    "report": "report:report",
+    "doctor": "doctor:doctor",
+    "catalog": "catalog:app",
+    "refs": "refs:app",
+    "eval": "eval:eval_",
+    "results": "results:app",
+    "ladder": "ladder:app",
+    "profile": "profile:profile",
+    "scaling": "scaling:scaling",
+    "what-if": "whatif:what_if",
+}
+"""Each command's module below ``densing.cli`` and its function, or its group of commands."""
 
-app = typer.Typer(
-    name="densing",
-    help="Measure how much capability a language model packs into each parameter, and how fast that improves.\n\n"
-    "Example: densing run --out results/latest",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("run")(run.run)
-app.command("fit")(fit.fit)
-app.command("density")(density.density)
-app.command("trend")(trend.trend)
-app.command("report")(report.report)
-app.command("doctor")(doctor.doctor)
-app.add_typer(catalog.app, name="catalog")
-app.add_typer(refs.app, name="refs")
-app.command("eval")(eval.eval_)
-app.add_typer(results.app, name="results")
-app.add_typer(ladder.app, name="ladder")
+
+def build(only: str | None = None) -> typer.Typer:
+    """Return the command tree; with ``only`` one command of it, and the modules of the others are not loaded."""
+    tree = typer.Typer(
+        name="densing",
+        help="Measure how much capability a language model packs into each parameter, how fast that improves, and how\n"
+        "efficiently training turns hardware time into it.\n\n"
+        "Example: densing run --out results/latest",
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    tree.callback()(_root)
+    for name, place in COMMANDS.items():
+        if only in (None, name):
+            module, attribute = place.split(":")
+            found = getattr(import_module(f"densing.cli.{module}"), attribute)
+            if isinstance(found, typer.Typer):
+                tree.add_typer(found, name=name)
+            else:
+                tree.command(name)(found)
+    return tree
 
 
 def _version(value: bool) -> None:
@@ -40,7 +60,6 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
@@ -55,8 +74,9 @@ def main() -> None:
         # A terminal that cannot show a character shows its escape instead.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    named = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in COMMANDS else None
     try:
-        app()
+        build(named)()
     except DensingError as error:
         _fail(str(error))
     except BrokenPipeError:

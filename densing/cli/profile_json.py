@@ -1,0 +1,59 @@
+"""The JSON document of ``densing profile``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from densing.profile.compare import Comparison
+    from densing.profile.rank import RankProfile
+    from densing.profile.run import RunProfile
+    from densing.profile.stragglers import Stragglers
+    from densing.profile.utilisation import RunUtilisation
+
+SHOWN_LATE = 20
+
+
+def document(
+    run: RunProfile, used: RunUtilisation | None, comparison: Comparison | None, hits: Sequence[str]
+) -> dict[str, Any]:
+    """Return all that a run's profile says, as plain data; single communications are left to the store."""
+    from densing import __version__
+
+    together = run.together
+    return {
+        "version": __version__,
+        "window": run.window,
+        "options": dict(run.options),
+        "figures": dict(run.figures),
+        "ranks": [_rank(rank) for rank in run.ranks],
+        "skipped_events": run.figures["skipped_events"],
+        "repaired_events": run.figures["repaired_events"],
+        "collectives": [row.to_dict() for row in run.collectives],
+        "clocks": together and together.clocks.to_dict(),
+        "stragglers": together and _waiting(together.stragglers),
+        "what_if": together and together.what_if.to_dict(),
+        "critical_path": together and together.path and together.path.to_dict(),
+        "step_spread": [row.to_dict() for row in run.spread],
+        "causes": [cause.to_dict() for cause in run.causes],
+        "utilisation": used and used.to_dict(),
+        "comparison": comparison and comparison.to_dict(),
+        "fail_if": list(hits),
+        "notes": [note.to_dict() for note in run.notes],
+    }
+
+
+def _waiting(stragglers: Stragglers) -> dict[str, Any]:
+    """Of single communications only those waited for most."""
+    waiting = stragglers.to_dict()
+    waiting["late"] = sorted(waiting["late"], key=lambda row: -row["waited_ns"])[:SHOWN_LATE]
+    return waiting
+
+
+def _rank(rank: RankProfile) -> dict[str, Any]:
+    row = rank.to_dict()
+    for heavy in ("collectives", "picture"):
+        del row[heavy]
+    row["path"].pop("segments", None)
+    return row

@@ -1,0 +1,107 @@
+"""What ``densing profile`` does with a run's profile: show it, write it, judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from densing.cli.output import emit_plain, finish, say, show_notes
+from densing.cli.profiling import Asked, run_of
+
+if TYPE_CHECKING:
+    from densing.profile.compare import Comparison
+    from densing.profile.run import RunProfile
+    from densing.profile.utilisation import RunUtilisation
+
+CONDITION_HOLDS = 4
+"""Exit code when a ``--fail-if`` holds."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to come out."""
+
+    json: bool = False
+    html: Path | None = None
+    perfetto: Path | None = None
+    compare: tuple[Path, ...] = ()
+    conditions: tuple[str, ...] = ()
+    utilisation: str | None = None
+    density: Path | None = None
+    device_hours: float | None = None
+    seed: int = 0
+
+
+def answer(run: RunProfile, asked: Asked, wanted: Wanted) -> None:
+    """Show and write what was asked for, and leave with the exit code it calls for."""
+    used = _utilisation(run, wanted.utilisation)
+    comparison = _comparison(run, asked, wanted)
+    hits = _conditions(run, used, wanted.conditions)
+    if wanted.json:
+        from densing.cli.profile_json import document
+
+        emit_plain(document(run, used, comparison, hits))
+    else:
+        from densing.cli.profile_text import screen
+
+        typer.echo("\n".join(screen(run, used, comparison)))
+        show_notes(run.notes)
+    if wanted.html is not None:
+        _write_html(run, wanted, comparison)
+    if wanted.perfetto is not None:
+        _write_perfetto(run, asked, wanted.perfetto)
+    for hit in hits:
+        say(f"--fail-if: {hit}", "bold red")
+    if hits:
+        raise typer.Exit(CONDITION_HOLDS)
+    finish(run.notes)
+
+
+def _utilisation(run: RunProfile, spec: str | None) -> RunUtilisation | None:
+    if spec is None:
+        return None
+    from densing.profile.utilisation import parse_spec, run_utilisation
+
+    return run_utilisation(run, parse_spec(spec))
+
+
+def _comparison(run: RunProfile, asked: Asked, wanted: Wanted) -> Comparison | None:
+    """Profile the baseline in the same way and compare."""
+    if not wanted.compare:
+        return None
+    from densing.profile.compare import compare
+
+    fresh = {"paths": wanted.compare, "rank_files": None, "ranks": (), "out": None, "executor": None}
+    return compare(run_of(replace(asked, **fresh, window=run.window)), run, seed=wanted.seed)  # type: ignore[arg-type]
+
+
+def _conditions(run: RunProfile, used: RunUtilisation | None, conditions: Sequence[str]) -> list[str]:
+    """Return the conditions that hold, in words."""
+    if not conditions:
+        return []
+    from densing.profile.conditions import check
+
+    told: Mapping[str, object] = run.figures
+    if used is not None:
+        told = {**told, **{key: used.to_dict()[key] for key in ("mfu_pct", "hfu_pct")}}
+    return [hit.message for hit in check(conditions, told)]
+
+
+def _write_html(run: RunProfile, wanted: Wanted, comparison: Comparison | None) -> None:
+    assert wanted.html is not None
+    from densing.report import build_profile_report
+    from densing.report.efficiency_density import read_density
+
+    density = None
+    if wanted.density is not None:
+        density = read_density(wanted.density, wanted.device_hours)
+    build_profile_report(run, wanted.html, baseline=comparison, density=density)
+    say(f"wrote {wanted.html}")
+
+
+def _write_perfetto(run: RunProfile, asked: Asked, out: Path) -> None:
+    raise NotImplementedError

@@ -1,0 +1,43 @@
+"""``densing what-if``: what slow workers cost a job, from a trace of its operations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from densing.cli.options import JsonFlag
+
+
+def what_if(
+    trace: Annotated[Path, typer.Argument(help="Trace of operations (Parquet) in the published format.")],
+    meta: Annotated[
+        Path | None, typer.Option("--meta", help="Sizes of the parallel groups (YAML); default: meta-* beside it.")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Replay a job as if no worker were slow (what-if analysis, arXiv 2505.05713).
+
+    Reads the operation traces of ByteDance-Seed/StragglerAnalysis; `densing profile` does the same for recorded runs.
+
+    Example: densing what-if trace-AR.parquet
+    """
+    from densing.cli.columns import columns, number
+    from densing.cli.output import emit_plain
+    from densing.profile.whatif import what_if_job
+
+    found = what_if_job(trace, meta)
+    if json:
+        emit_plain(found.to_dict())
+        return
+    typer.echo(
+        f"{len(found.steps)} steps; slowdown by slow workers {found.slowdown.mean:.3f} "
+        f"({100 * found.waste:.1f} % of device time lost), by launch delays {found.launch_slowdown:.3f}\n"
+    )
+    parts = (("operation", found.by_optype), ("dp rank", found.by_dp_rank), ("stage", found.by_stage))
+    rows = [(f"{what} {name}", number(slow.mean, 3)) for what, part in parts for name, slow in list(part.items())[:5]]
+    typer.echo("\n".join(columns(("only this slow", "slowdown"), rows)))
+    for what, part in (("the slowest 3 % of workers", found.workers), ("the last stage", found.last_stage)):
+        share = "–" if part.explained is None else f"{100 * part.explained:.1f} %"
+        typer.echo(f"explained by {what}: {share}")

@@ -1,0 +1,88 @@
+"""A run's metrics step by step, averaged over its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+STEP = "step_ns"
+METRICS: dict[str, str] = {
+    STEP: "window_ns",
+    "compute_ns": "compute_ns",
+    "comm_ns": "comm_ns",
+    "overlap_ns": "overlap_ns",
+    "exposed_comm_ns": "exposed_comm_ns",
+    "memcpy_ns": "memcpy_ns",
+    "exposed_memcpy_ns": "exposed_memcpy_ns",
+    "idle_ns": "idle_ns",
+}
+"""Metrics per step, and where a step's partition holds them."""
+
+
+@dataclass(frozen=True)
+class RunSteps:
+    """A run's metrics per step, averaged over ranks.
+
+    Parameters
+    ----------
+    numbers : tuple of int
+        Step numbers, ascending.
+    values : mapping of str to tuple of float
+        Nanoseconds per step, by metric.
+    ranks : int
+        Ranks averaged over.
+    left_out : int
+        Steps that some rank did not record.
+    """
+
+    numbers: tuple[int, ...]
+    values: Mapping[str, tuple[float, ...]]
+    ranks: int = 1
+    left_out: int = 0
+
+    def without_first(self, count: int) -> RunSteps:
+        """Return the run without its first steps."""
+        values = {metric: column[count:] for metric, column in self.values.items()}
+        return RunSteps(self.numbers[count:], values, self.ranks, self.left_out)
+
+
+def run_steps(rows: Iterable[Mapping[str, Any]]) -> RunSteps:
+    """Average a run's steps over its ranks; rows are taken one by one.
+
+    Parameters
+    ----------
+    rows : iterable of mapping
+        What ranks yielded, each with ``steps``: a list of ``{"number": n, "partition": {...}}`` with the partition's
+        figures in nanoseconds.
+
+    Returns
+    -------
+    RunSteps
+        Of the steps that every rank has.
+
+    Examples
+    --------
+    >>> parts = [{name: value for name in METRICS.values()} for value in (10, 30)]
+    >>> run_steps([{"steps": [{"number": 2, "partition": part}]} for part in parts]).values["step_ns"]
+    (20.0,)
+    """
+    sums: dict[tuple[int, int], list[int]] = {}
+    ranks = 0
+    for row in rows:
+        ranks += 1
+        seen: dict[int, int] = {}
+        for step in row["steps"]:
+            number = step["number"]
+            # A number that comes again on a rank is another step.
+            seen[number] = seen.get(number, -1) + 1
+            cells = [1, *(step["partition"][key] for key in METRICS.values())]
+            before = sums.get((number, seen[number]))
+            sums[number, seen[number]] = (
+                cells if before is None else [a + b for a, b in zip(before, cells, strict=True)]
+            )
+    whole = {key: cells for key, cells in sorted(sums.items()) if cells[0] == ranks}
+    values = {
+        metric: tuple(cells[index] / ranks for cells in whole.values()) for index, metric in enumerate(METRICS, start=1)
+    }
+    return RunSteps(tuple(number for number, _ in whole), values, ranks, len(sums) - len(whole))

@@ -1,0 +1,69 @@
+"""What only several ranks together can tell: matching, clocks, stragglers, slowdown, the path from rank to rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from densing.notes import Note
+from densing.profile.clocks import Clocks, align_clocks
+from densing.profile.critical import RunPath
+from densing.profile.matching import Matched, match_collectives
+from densing.profile.paths import run_path
+from densing.profile.rank import RankProfile
+from densing.profile.shares import wait_shares
+from densing.profile.stragglers import Stragglers, find_stragglers
+from densing.profile.whatif_recorded import RecordedWhatIf, what_if
+from densing.timeline.collectives import Collectives
+
+
+@dataclass(frozen=True, eq=False)
+class Together:
+    """The ranks of a run, joined by their communications.
+
+    Attributes
+    ----------
+    matched : Matched
+    clocks : Clocks
+    stragglers : Stragglers
+    what_if : RecordedWhatIf
+        Slowdown by uneven ranks.
+    path : RunPath or None
+        Critical path across ranks.
+    waits : mapping of (op, group) to float
+        Share of the communication's time that was waiting for other ranks.
+    notes : tuple of Note
+    """
+
+    matched: Matched
+    clocks: Clocks
+    stragglers: Stragglers
+    what_if: RecordedWhatIf
+    path: RunPath | None
+    waits: Mapping[tuple[str, str], float]
+    notes: tuple[Note, ...]
+
+    @property
+    def worst(self) -> str:
+        """Who arrives last, in words; empty where nothing tells."""
+        found = self.stragglers
+        if found.worst is None or not found.of:
+            return ""
+        return f"rank {found.worst} in {found.led} of {found.of}"
+
+
+def join_ranks(ranks: Sequence[RankProfile], tables: Mapping[int, Collectives]) -> Together:
+    """Join the ranks of a run.
+
+    Parameters
+    ----------
+    ranks : sequence of RankProfile
+    tables : mapping of int to Collectives
+        Their communications; may read them lazily.
+    """
+    matched = match_collectives(tables)
+    clocks = align_clocks(matched)
+    replayed = what_if(matched, clocks)
+    path, path_notes = run_path(ranks, matched, clocks)
+    notes = (*matched.notes, *clocks.notes, *replayed.notes, *path_notes)
+    return Together(matched, clocks, find_stragglers(matched, clocks), replayed, path, wait_shares(matched), notes)

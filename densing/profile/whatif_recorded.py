@@ -1,0 +1,161 @@
+"""What slow ranks cost a recorded run: replayed as recorded, and with every rank's local work at the ranks' mean.
+
+Between two of its communications a rank works alone for its local time; a communication lasts from the last arrival
+for its transfer. The same replay with local times at their mean over ranks, and transfers at their median, is ideal:
+
+.. math:: S = T / T_{ideal}, \\qquad S_r = T_{\\text{only r as recorded}} / T_{ideal}
+
+Source: after the what-if analysis of OSDI'25 (arXiv 2505.05713), whose operations a profiler's trace does not name:
+here all that lies between communications is one segment, compared with the same segment on the other ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from densing.notes import Note
+from densing.profile.clocks import Clocks
+from densing.profile.matching import Matched
+from densing.profile.whatif_segments import Segments, segments_of
+
+MAX_ENTRIES = 10_000_000
+SHOWN_RANKS = 64
+
+
+@dataclass(frozen=True)
+class RecordedWhatIf:
+    """What-if analysis of a recorded run; nanoseconds until the last rank is done.
+
+    Attributes
+    ----------
+    recorded_ns : int
+        From the earliest start to the latest end of a window; where clocks cannot be compared, the longest window.
+    replayed_ns, ideal_ns : int
+        T and T_ideal. A rank that begins its window later than the first works longer until its first communication;
+        where clocks cannot be compared, all windows begin at 0 and T may differ from the recorded length.
+    slowdown : float or None
+        S; None where nothing could be replayed.
+    local_slowdown, transfer_slowdown : float or None
+        S with only the local work, or only the transfers, as recorded.
+    by_rank : mapping of int to float
+        S_r, largest first; of many ranks, those with most local work above the mean.
+    worst : int or None
+        Rank of the largest S_r, where that exceeds 1.
+    worst_explains : float or None
+        (T − T_without)/(T − T_ideal), with the worst rank's local work at the mean; may leave [0, 1].
+    communications : int
+        Matched communications replayed.
+    notes : tuple of Note
+    """
+
+    recorded_ns: int
+    replayed_ns: int
+    ideal_ns: int
+    slowdown: float | None
+    local_slowdown: float | None
+    transfer_slowdown: float | None
+    by_rank: Mapping[int, float]
+    worst: int | None
+    worst_explains: float | None
+    communications: int
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def waste(self) -> float | None:
+        """Share of device time lost to uneven ranks, 1 − 1/S."""
+        return None if self.slowdown is None else 1 - 1 / self.slowdown
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data; ranks as text, as JSON has it."""
+        by_rank = {str(rank): slow for rank, slow in self.by_rank.items()}
+        return {
+            **asdict(self),
+            "by_rank": by_rank,
+            "notes": [note.to_dict() for note in self.notes],
+            "waste": self.waste,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RecordedWhatIf:
+        """Rebuild what :meth:`to_dict` wrote."""
+        given = {key: value for key, value in data.items() if key != "waste"}
+        given["by_rank"] = {int(rank): slow for rank, slow in data["by_rank"].items()}
+        return cls(**{**given, "notes": tuple(Note.from_dict(note) for note in data["notes"])})
+
+
+def what_if(matched: Matched, clocks: Clocks) -> RecordedWhatIf:
+    """Say what a recorded run would gain if no rank were slower than the mean.
+
+    Parameters
+    ----------
+    matched : Matched
+    clocks : Clocks
+        Where they can be compared, all ranks are replayed from one moment; else each from its window's start.
+
+    Returns
+    -------
+    RecordedWhatIf
+        Slowdown None, with a note, for one rank, for a run without matched communications, and for one with more than
+        10 million parts of ranks in communications, which take more than a gigabyte.
+    """
+    why = _refusal(matched)
+    if why:
+        note = Note("no-what-if", "info", f"no what-if analysis: {why}")
+        return RecordedWhatIf(0, 0, 0, None, None, None, {}, None, None, len(matched), (note,))
+    segments = segments_of(matched, clocks)
+    some = _candidates(segments)
+    ranks, all_ranks = len(segments.ranks), np.ones(len(segments.ranks), bool)
+    alone = np.eye(ranks, dtype=bool)[some]
+    local = np.concatenate(([all_ranks, ~all_ranks, all_ranks, ~all_ranks], alone))
+    transfer = np.array([True, False, False, True, *np.zeros(len(some), bool)])
+    replayed, ideal, only_local, only_transfer, *singles = segments.run_times(local, transfer).tolist()
+    if ideal <= 0:
+        note = Note("no-what-if", "info", "no what-if analysis: nothing in the window takes time")
+        return RecordedWhatIf(segments.recorded_ns, 0, 0, None, None, None, {}, None, None, len(matched), (note,))
+    slow = {segments.ranks[at]: single / ideal for at, single in zip(some.tolist(), singles, strict=True)}
+    by_rank = dict(sorted(slow.items(), key=lambda item: (-item[1], item[0])))
+    first = next(iter(by_rank))
+    worst = first if by_rank[first] > 1 else None
+    return RecordedWhatIf(
+        segments.recorded_ns,
+        round(replayed),
+        round(ideal),
+        replayed / ideal,
+        only_local / ideal,
+        only_transfer / ideal,
+        by_rank,
+        worst,
+        None if worst is None else _explained(segments, worst, replayed, ideal),
+        len(matched),
+    )
+
+
+def _refusal(matched: Matched) -> str:
+    if len(matched.ranks) < 2:
+        return "one rank was recorded; profile all ranks"
+    if len(matched) == 0:
+        return "no communication could be matched over ranks"
+    entries = int(matched.n_ranks.sum())
+    if entries > MAX_ENTRIES:
+        return f"{entries} parts in communications are too many ({MAX_ENTRIES} are the limit); use a shorter window"
+    return ""
+
+
+def _candidates(segments: Segments) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Ranks whose local work exceeds the mean most."""
+    usual = np.repeat(segments.usual_local_ns, np.diff(segments.begins))
+    excess = np.maximum(segments.local_ns - usual, 0)
+    total = np.bincount(segments.rank, excess, minlength=len(segments.ranks))
+    return np.argsort(-total, kind="stable")[:SHOWN_RANKS]
+
+
+def _explained(segments: Segments, rank: int, replayed: float, ideal: float) -> float | None:
+    if replayed == ideal:
+        return None
+    others = np.array([[other != rank for other in segments.ranks]])
+    [fixed] = segments.run_times(others, np.array([True])).tolist()
+    return (replayed - fixed) / (replayed - ideal)

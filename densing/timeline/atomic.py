@@ -1,0 +1,53 @@
+"""Files that are whole or absent, written through a temporary neighbour; standard library only."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from densing.errors import InputError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary file to fill; it becomes ``path`` when the block ends well, and vanishes when it does not.
+
+    Raises
+    ------
+    InputError
+        When the place cannot be written to, or the disk is full.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with replacing(Path(folder) / "deep" / "x.txt") as temporary:
+    ...         _ = temporary.write_text("whole")
+    ...     [(file.name, file.read_text()) for file in (Path(folder) / "deep").iterdir()]
+    [('x.txt', 'whole')]
+    """
+    path = Path(path)
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The suffix stays: writers choose a format by it. The leading dot keeps readers of the folder away.
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:80]}.", suffix=path.suffix)
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        _sync(temporary)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot write ({error.strerror or error}); check space, rights and place") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def _sync(file: Path) -> None:
+    """Bring the content to the disk before the name: a crash must not leave an empty file under it."""
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())

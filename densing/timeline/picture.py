@@ -1,0 +1,102 @@
+"""One step as a picture: per lane and kind, rectangles few enough to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from densing.timeline.spans import Kind, Spans
+from densing.timeline.timeline import RankTimeline
+from densing.timeline.windows import Window
+
+PIXELS = 1500
+DRAWN = (Kind.COMPUTE, Kind.COMM, Kind.MEMCPY, Kind.MEMSET)
+
+
+@dataclass(frozen=True)
+class Box:
+    """Work of one kind on one lane, drawn as one: its ends (ns), how many spans, and the longest one's name."""
+
+    lane: str
+    kind: str
+    start_ns: int
+    end_ns: int
+    count: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One step of one rank (or, without steps, its window).
+
+    Attributes
+    ----------
+    step : int
+        Its number; -1 for the window.
+    start_ns, end_ns : int
+    boxes : tuple of Box
+        Spans closer than a pixel (1/1500 of the step) are drawn as one.
+    """
+
+    step: int
+    start_ns: int
+    end_ns: int
+    boxes: tuple[Box, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        rows = [list(vars(box).values()) for box in self.boxes]
+        return {"step": self.step, "start_ns": self.start_ns, "end_ns": self.end_ns, "boxes": rows}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Picture:
+        """Rebuild what :meth:`to_dict` gave."""
+        boxes = tuple(Box(*row) for row in data["boxes"])
+        return cls(data["step"], data["start_ns"], data["end_ns"], boxes)
+
+
+def picture(rank: RankTimeline, window: Window) -> Picture:
+    """Draw the middle step of a rank.
+
+    Examples
+    --------
+    >>> from densing.timeline.windows import select
+    >>> work = Spans.build([{"start": 0, "end": 5, "kind": Kind.COMPUTE, "name": "a"},
+    ...                     {"start": 5, "end": 9, "kind": Kind.COMPUTE, "name": "b"}])
+    >>> rank = RankTimeline(0, work, Spans.empty())
+    >>> [(box.name, box.count, box.end_ns) for box in picture(rank, select(rank)).boxes]
+    [('a', 2, 9)]
+    """
+    step, start, end = (-1, window.start, window.end)
+    if rank.steps:
+        step, start, end = rank.steps[len(rank.steps) // 2]
+    spans = window.work.within(start, end).of(*DRAWN)
+    boxes = [
+        box
+        for lane in np.unique(spans.lane)
+        for kind in DRAWN
+        for box in _boxes(spans.take((spans.lane == lane) & (spans.kind == kind)), (end - start) // PIXELS)
+    ]
+    return Picture(step, start, end, tuple(boxes))
+
+
+def _boxes(spans: Spans, pixel: int) -> list[Box]:
+    if not len(spans):
+        return []
+    reach = np.maximum.accumulate(spans.end)
+    first = np.concatenate(([True], spans.start[1:] > reach[:-1] + pixel))
+    begins = np.flatnonzero(first)
+    ends = np.append(begins[1:], len(spans))
+    lane = spans.lanes[spans.lane[0]]
+    label = " ".join(part for part in (lane.process, lane.thread) if part)
+    kind = Kind(int(spans.kind[0])).name.lower()
+    duration = spans.end - spans.start
+    rows = []
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+        longest = begin + int(duration[begin:end].argmax())
+        name = spans.names[spans.name[longest]][:200]
+        rows.append(Box(label, kind, int(spans.start[begin]), int(reach[end - 1]), end - begin, name))
+    return rows

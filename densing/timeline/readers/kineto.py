@@ -1,0 +1,175 @@
+"""One Kineto or Chrome trace to the timeline of its rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from densing.errors import InputError
+from densing.notes import Note
+from densing.timeline.classify import Classifier
+from densing.timeline.readers.assemble import Assembly, Rules
+from densing.timeline.readers.categories import Role
+from densing.timeline.readers.document import Document
+from densing.timeline.readers.events import Events
+from densing.timeline.readers.exact import LIMIT_NS, NeedsText
+from densing.timeline.readers.feed import Feed
+from densing.timeline.readers.files import TraceFile
+from densing.timeline.readers.origin import origin_of, rank_of
+from densing.timeline.readers.rows import Rows
+from densing.timeline.readers.source import Limits, Source
+from densing.timeline.readers.structs import Decoders
+from densing.timeline.readers.troubles import Troubles
+from densing.timeline.timeline import RankTimeline
+
+Detail = Literal["auto", "device", "host"]
+Progress = Callable[[int], None]
+
+
+@dataclass
+class _Read:
+    """A file as read, before anything is decided."""
+
+    document: Document
+    events: Events
+    rows: Rows
+    troubles: Troubles
+    damage: str
+
+
+def read_rank(
+    trace: TraceFile,
+    *,
+    classifier: Rules | None = None,
+    detail: Detail = "auto",
+    limits: Limits | None = None,
+    progress: Progress | None = None,
+) -> RankTimeline:
+    """Read one trace, streamed and exact; what is damaged is repaired or left out, counted and noted.
+
+    Start in ns = baseTimeNanoseconds + 1000·ts, end = start + 1000·dur, from the decimal text.
+
+    Parameters
+    ----------
+    trace : TraceFile
+    classifier : Classifier, optional
+        What names mean; the built-in rules if not given.
+    detail : {"auto", "device", "host"}
+        ``device``: device work, launches, ranges. ``host``: operators too. ``auto``: ``device``, or ``host`` where the
+        trace has no device work; the processor's work is then the timeline's.
+    limits : Limits, optional
+    progress : callable, optional
+        Called with the bytes of the file consumed so far.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read, is no trace, holds no events or passes a limit.
+
+    Notes
+    -----
+    Source: format as written by libkineto's ``output_json.cpp``; the processor's timeline of a gloo run after
+    torch_tb_profiler, with the launching calls taken out of compute.
+    """
+    limits = limits or Limits()
+    rules = classifier or Classifier()
+    read = _read(trace, limits, detail == "host", progress)
+    with_operators = detail == "host"
+    if detail == "auto" and not _has_device_work(read.rows):
+        read = _read(trace, limits, True, progress)
+        with_operators = True
+    return _timeline(trace, read, rules, with_operators)
+
+
+def _read(trace: TraceFile, limits: Limits, operators: bool, progress: Progress | None) -> _Read:
+    try:
+        return _read_once(trace, limits, operators, progress, text=False)
+    except NeedsText:
+        return _read_once(trace, limits, operators, progress, text=True)
+
+
+def _read_once(trace: TraceFile, limits: Limits, operators: bool, progress: Progress | None, text: bool) -> _Read:
+    with Source(trace.path, trace.member, trace.label, limits) as source:
+
+        def fill(target: memoryview) -> int:
+            count = source.readinto(target)
+            if progress:
+                progress(source.consumed)
+            return count
+
+        feed = Feed(fill, limits.chunk_bytes, limits.event_bytes)
+        troubles = Troubles(trace.label)
+        rows = Rows(troubles, text)
+        events = Events(feed, Decoders(operators, text), rows, troubles)
+        document = Document(feed, events, trace.label)
+        document.read()
+        if not document.has_events:
+            raise InputError(f"{trace.label}: has no traceEvents; a Kineto or Chrome trace is expected")
+        if events.count == 0:
+            raise InputError(f"{trace.label}: holds no events; record at least one active step")
+        if events.count == troubles.skipped:
+            first = next(iter(troubles.notes())).message
+            raise InputError(f"{first}; no event of the file can be read, record it again")
+        return _Read(document, events, rows, troubles, source.damage)
+
+
+def _has_device_work(rows: Rows) -> bool:
+    return any(what is Role.DEVICE for _, what in rows.categories)
+
+
+def _timeline(trace: TraceFile, read: _Read, rules: Rules, with_operators: bool) -> RankTimeline:
+    on_host = not _has_device_work(read.rows) and with_operators
+    rank, rank_from, rank_notes = rank_of(trace, read.document.header)
+    notes = [*read.troubles.notes(), *read.document.notes, *rank_notes, *_remarks(trace.label, read)]
+    base, base_notes = _base(trace.label, read.document.header)
+    assembly = Assembly(read.rows, read.events.anything, rules, base)
+    work, host, steps = assembly.host() if on_host else assembly.device()
+    if not len(work):
+        notes.append(Note("no-work", "error", f"{trace.label}: holds neither device work nor operators", {}))
+    return RankTimeline(
+        rank=rank,
+        work=work,
+        host=host,
+        steps=steps,
+        origin=origin_of(trace, rank_from, read.document.header),
+        on_host=on_host,
+        detail="host" if with_operators else "device",
+        events=read.events.count,
+        skipped=read.troubles.skipped,
+        repaired=read.troubles.repaired,
+        notes=(*notes, *base_notes),
+    )
+
+
+def _base(label: str, header: dict[str, Any]) -> tuple[int, list[Note]]:
+    """Return the nanoseconds to add to every time."""
+    given = header.get("baseTimeNanoseconds", 0)
+    try:
+        base = int(given)
+    except (TypeError, ValueError, OverflowError):
+        base = -1
+    if 0 <= base < LIMIT_NS:
+        return base, []
+    message = f"{label}: baseTimeNanoseconds is {str(given)[:40]!r}; times count from the trace's own zero"
+    return 0, [Note("base-time-unreadable", "warning", message, {})]
+
+
+def _remarks(label: str, read: _Read) -> list[Note]:
+    notes = []
+    if read.damage:
+        message = f"{label}: the file is damaged ({read.damage}); what precedes was read"
+        notes.append(Note("file-damaged", "error", message, {"file": label}))
+    if read.events.cut_short:
+        message = f"{label}: the file ends early, inside traceEvents; what precedes was read"
+        notes.append(Note("file-ends-early", "error", message, {"file": label}))
+    for category, (count, name) in read.rows.unknown.items():
+        message = f"{label}: {count} events of unknown category {category!r} (first: {name[:80]!r}) are not counted"
+        notes.append(Note("category-unknown", "warning", message, {"category": category, "count": count}))
+    for process, count in read.events.anything.uncategorised.items():
+        message = f"{label}: {count} events of process {process[:80]!r} have no category and are not counted"
+        notes.append(Note("category-missing", "warning", message, {"process": process, "count": count}))
+    if read.events.anything.halves:
+        message = f"{label}: {read.events.anything.halves} events of phase B or E (begin, end) are not counted"
+        notes.append(Note("phase-unknown", "warning", message, {"count": read.events.anything.halves}))
+    return notes

@@ -1,0 +1,192 @@
+"""Bytes of a trace file, inflated while they are read, within stated limits."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from densing.errors import InputError
+
+_BLOCK = 1 << 17
+_GZIP, _ZIP, _ZSTD = b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a reader refuses, so that a broken or hostile file meets a sentence instead of the machine's memory.
+
+    Parameters
+    ----------
+    event_bytes : int
+        Text of one event; a longer one is skipped and counted. Memory stays within a few times this.
+    ratio : float
+        Inflated over compressed bytes; above it (and above 64 MiB inflated) the file is refused. Traces reach 10
+        to 60, deflate's ceiling is 1032.
+    inflated_bytes : int
+        Text of the whole file.
+    chunk_bytes : int
+        Text decoded at once; memory grows with it.
+    """
+
+    event_bytes: int = 8 << 20
+    ratio: float = 300.0
+    inflated_bytes: int = 1 << 40
+    chunk_bytes: int = 1 << 20
+
+
+class Source:
+    """A trace file as a stream of JSON text: plain, gzip, or a member of a zip archive.
+
+    Attributes
+    ----------
+    consumed : int
+        Bytes of the file read so far.
+    damage : str
+        Why the stream ended before its end; empty if it did not.
+    """
+
+    def __init__(self, path: Path, member: str | None, label: str, limits: Limits) -> None:
+        self.label, self.limits = label, limits
+        self.consumed = self.produced = 0
+        self.damage = ""
+        self._archive: Any = None
+        self._packed = 0
+        try:
+            self._raw: IO[bytes] = path.open("rb", buffering=0) if member is None else self._open_member(path, member)
+            head = self._raw.read(4)
+        except (OSError, RuntimeError, NotImplementedError, KeyError, EOFError, _bad_zip()) as error:
+            self.close()
+            reason = getattr(error, "strerror", None) or str(error)
+            raise InputError(f"{label}: cannot read ({reason}); check the file") from error
+        if head == _ZIP and member is None:
+            raise InputError(self._refuse("is a zip archive; name its members with find_traces"))
+        self._pending = head
+        self._inflater = self._inflate_with(head)
+
+    def _open_member(self, path: Path, member: str) -> IO[bytes]:
+        import zipfile
+
+        self._archive = zipfile.ZipFile(path)
+        self._packed = self._archive.getinfo(member).compress_size
+        return self._archive.open(member)
+
+    def _inflate_with(self, head: bytes) -> Any:
+        if head == _ZSTD:
+            raise InputError(self._refuse("is compressed with zstd; unpack it first (zstd -d)"))
+        if head == _ZIP:
+            raise InputError(self._refuse("is a zip archive inside another; unpack the outer one"))
+        return _inflater() if head[:2] == _GZIP else None
+
+    def _refuse(self, reason: str) -> str:
+        self.close()
+        return f"{self.label}: {reason}"
+
+    def readinto(self, target: memoryview) -> int:
+        """Fill a buffer as far as the file goes; 0 at its end.
+
+        Raises
+        ------
+        InputError
+            When the file cannot be read or passes a limit.
+        """
+        try:
+            count = self._plain(target) if self._inflater is None else self._inflated(target)
+        except (OSError, zlib.error, EOFError, _bad_zip()) as error:
+            self.damage = str(error)
+            count = 0
+        self.produced += count
+        self._check()
+        return count
+
+    def _check(self) -> None:
+        limits = self.limits
+        read = self._packed or self.consumed
+        inflates = self._inflater is not None or self._packed
+        if inflates and self.produced > 1 << 26 and self.produced > limits.ratio * max(read, 1):
+            raise InputError(
+                f"{self.label}: inflates to more than {limits.ratio:g} times its size, as no trace does; "
+                f"if it is one, raise Limits(ratio=...)"
+            )
+        if self.produced > limits.inflated_bytes:
+            raise InputError(
+                f"{self.label}: holds more than {limits.inflated_bytes} bytes; raise Limits(inflated_bytes=...)"
+            )
+
+    def _read(self) -> bytes:
+        if self._pending:
+            block, self._pending = self._pending, b""
+        else:
+            block = self._raw.read(_BLOCK)
+        self.consumed += len(block)
+        return block
+
+    def _plain(self, target: memoryview) -> int:
+        if self._pending or self._archive is not None:
+            block = self._pending or self._raw.read(min(_BLOCK, len(target)))
+            self._pending = block[len(target) :]
+            block = block[: len(target)]
+            target[: len(block)] = block
+            count = len(block)
+        else:
+            count = self._raw.readinto(target) or 0  # type: ignore[attr-defined]
+        self.consumed += count
+        return count
+
+    def _inflated(self, target: memoryview) -> int:
+        while True:
+            if self._inflater.eof and not self._next_member():
+                return 0
+            block = self._inflater.unconsumed_tail or self._read()
+            data = self._inflater.decompress(block, len(target))
+            if data:
+                target[: len(data)] = data
+                return len(data)
+            if not block:
+                self.damage = "the compressed data break off"
+                return 0
+
+    def _next_member(self) -> bool:
+        """Start the next of several gzip streams in one file; False at the end or before what is no gzip."""
+        rest = self._inflater.unused_data.lstrip(b"\x00")
+        while len(rest) < 2 and (block := self._read()):
+            rest = (rest + block).lstrip(b"\x00")
+        if rest[:2] != _GZIP:
+            self.damage = "bytes after the compressed data are no gzip" if rest else ""
+            return False
+        self._pending, self.consumed = rest, self.consumed - len(rest)
+        self._inflater = _inflater()
+        return True
+
+    def close(self) -> None:
+        """Close the file."""
+        for stream in (getattr(self, "_raw", None), self._archive):
+            if stream is not None:
+                stream.close()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _bad_zip() -> type[Exception]:
+    # Few traces are zip archives, and the module takes a tenth of a short command's time to load.
+    import zipfile
+
+    return zipfile.BadZipFile
+
+
+def _inflater() -> Any:
+    """Return a gzip inflater: Intel's ISA-L where it is installed (twice as fast), zlib otherwise."""
+    factory: Callable[..., Any] = zlib.decompressobj
+    try:
+        from isal import isal_zlib
+
+        factory = isal_zlib.decompressobj
+    except ImportError:
+        pass
+    return factory(31)

@@ -1,0 +1,195 @@
+"""Copies between host and devices, and data loading: how much, how fast, and how much of it was hidden."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from densing.timeline.intervals import Union, covered, intersect, length, subtract, union
+from densing.timeline.launches import named, uncut
+from densing.timeline.overlap import Unions
+from densing.timeline.spans import Kind, Spans
+from densing.timeline.timeline import RankTimeline
+from densing.timeline.windows import Window
+
+DIRECTIONS = ("host_to_device", "device_to_host", "device_to_device", "peer", "host_to_host", "fill", "unknown")
+
+# Tried in this order. CUPTI writes HtoD, roctracer CopyHostToDevice, Intel's runtimes M2D (malloc to device), MTIA
+# MEMORY_COPY_HOST_TO_DEVICE; "Array" is device memory. A name of none of these forms is of unknown direction.
+_FORMS = (
+    ("peer", r"ptop|peer"),
+    ("host_to_device", r"\b(H|M)(to|2)[DAS]\b|host_?(to|2)_?(device|array)"),
+    ("device_to_host", r"\b[DAS](to|2)(H|M)\b|(device|array)_?(to|2)_?host"),
+    ("device_to_device", r"\b[DAS](to|2)[DAS]\b|(device|array)_?(to|2)_?(device|array)"),
+    ("host_to_host", r"\b(H|M)(to|2)(H|M)\b|host_?(to|2)_?host"),
+)
+_PATTERNS = tuple((direction, re.compile(form, re.I)) for direction, form in _FORMS)
+LOADING = re.compile(r"^enumerate\(DataLoader\)|DataLoader\w*Iter\.__next__|^dataloader(\b|_)", re.I)
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The copies of one direction within a window.
+
+    Attributes
+    ----------
+    direction : str
+        One of :data:`DIRECTIONS`; ``fill`` is memset.
+    count : int
+        Copies that touch the window.
+    unsized : int
+        Those whose size the trace does not give.
+    bytes : int
+        Of the others, whole copies.
+    busy_ns, hidden_ns, exposed_ns : int
+        Within the window: the union of these copies; the part under compute; the part under neither compute nor
+        communication. The rest is hidden under communication.
+    gb_per_s : float or None
+        Bytes ÷ sum of the whole durations of the copies of known size, 10⁹ bytes per second.
+    pageable : int or None
+        Copies from or to pageable host memory; None where no name says what memory it is.
+    """
+
+    direction: str
+    count: int
+    unsized: int
+    bytes: int
+    busy_ns: int
+    hidden_ns: int
+    exposed_ns: int
+    gb_per_s: float | None
+    pageable: int | None
+
+    @property
+    def hidden_pct(self) -> float | None:
+        """Share of the copying hidden under compute, in percent; None without copies."""
+        return 100 * self.hidden_ns / self.busy_ns if self.busy_ns else None
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Time that host threads spend fetching the next batch (``enumerate(DataLoader)…__next__``).
+
+    Attributes
+    ----------
+    count : int
+        Ranges that touch the window.
+    total_ns, idle_ns : int
+        Their union within the window; the part of it in which the device stood idle.
+    per_step_ns, per_step_idle_ns : tuple of int
+        The same in each step of the rank, cut to the window.
+    """
+
+    count: int
+    total_ns: int
+    idle_ns: int
+    per_step_ns: tuple[int, ...]
+    per_step_idle_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """Copies by direction, and data loading; ``loading`` is None where no range of the trace names it."""
+
+    copies: tuple[Copies, ...]
+    loading: Loading | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        rows = [{**asdict(row), "hidden_pct": row.hidden_pct} for row in self.copies]
+        loading = None
+        if self.loading is not None:
+            loading = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self.loading).items()}
+        return {"copies": rows, "loading": loading}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Transfers:
+        """Rebuild what :meth:`to_dict` wrote."""
+        rows = [Copies(**{key: value for key, value in row.items() if key != "hidden_pct"}) for row in data["copies"]]
+        if data["loading"] is None:
+            return cls(tuple(rows), None)
+        loading: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in data["loading"].items()}
+        return cls(tuple(rows), Loading(**loading))
+
+
+def direction(name: str) -> str:
+    """Return the direction that the name of a copy tells.
+
+    Examples
+    --------
+    >>> [direction(name) for name in ("Memcpy HtoD (Pinned -> Device)", "CopyDeviceToHost", "Memcpy PtoP", "dma")]
+    ['host_to_device', 'device_to_host', 'peer', 'unknown']
+    """
+    text = name[:1000]
+    return next((found for found, pattern in _PATTERNS if pattern.search(text)), "unknown")
+
+
+def transfers(rank: RankTimeline, window: Window, merged: Unions) -> Transfers:
+    """Measure the copies of a window by direction, and its data loading.
+
+    Parameters
+    ----------
+    rank : RankTimeline
+    window : Window
+    merged : Unions
+        Of the window's work.
+
+    Examples
+    --------
+    >>> from densing.timeline.overlap import unions
+    >>> from densing.timeline.windows import select
+    >>> work = Spans.build([{"start": 0, "end": 40, "kind": Kind.COMPUTE, "name": "gemm"},
+    ...                     {"start": 30, "end": 50, "kind": Kind.MEMCPY, "name": "Memcpy HtoD (Pageable -> Device)",
+    ...                      "bytes": 240}])
+    >>> rank = RankTimeline(0, work, Spans.empty())
+    >>> window = select(rank)
+    >>> row = transfers(rank, window, unions(window.work)).copies[0]
+    >>> row.direction, row.hidden_ns, row.exposed_ns, row.gb_per_s, row.pageable
+    ('host_to_device', 10, 10, 12.0, 1)
+    """
+    work = uncut(rank, window).of(Kind.MEMCPY, Kind.MEMSET)
+    code = _directions(work)
+    rows = [_copies(work.take(code == at), at, window, merged) for at in np.unique(code).tolist()]
+    return Transfers(tuple(rows), _loading(rank, window, merged))
+
+
+def _directions(work: Spans) -> NDArray[np.int64]:
+    """Direction of each copy, as a position in :data:`DIRECTIONS`."""
+    by_name = np.array([DIRECTIONS.index(direction(name)) for name in work.names], np.int64)
+    found = by_name[work.name] if len(by_name) else np.zeros(len(work), np.int64)
+    return np.where(work.kind == Kind.MEMSET, DIRECTIONS.index("fill"), found)
+
+
+def _copies(work: Spans, code: int, window: Window, merged: Unions) -> Copies:
+    inside = union(np.maximum(work.start, window.start), np.minimum(work.end, window.end))
+    hidden = length(intersect(inside, merged.compute))
+    exposed = length(subtract(subtract(inside, merged.compute), merged.comm))
+    sized = work.bytes >= 0
+    moved, time = int(work.bytes[sized].sum()), int((work.end - work.start)[sized].sum())
+    told = named(work, re.compile("pageable|pinned", re.I))
+    pageable = int(named(work, re.compile("pageable", re.I)).sum()) if told.any() else None
+    rate = moved / time if time else None
+    return Copies(
+        DIRECTIONS[code], len(work), int(np.sum(~sized)), moved, length(inside), hidden, exposed, rate, pageable
+    )
+
+
+def _loading(rank: RankTimeline, window: Window, merged: Unions) -> Loading | None:
+    rows = rank.host.take(named(rank.host, LOADING) & np.isin(rank.host.kind, (int(Kind.ANNOTATION), int(Kind.OP))))
+    if len(rows) == 0:
+        return None
+    rows = rows.within(window.start, window.end)
+    total = union(rows.start, rows.end)
+    idle = subtract(total, merged.busy)
+    return Loading(len(rows), length(total), length(idle), _per_step(rank, total), _per_step(rank, idle))
+
+
+def _per_step(rank: RankTimeline, time: Union) -> tuple[int, ...]:
+    starts = np.array([step.start for step in rank.steps], np.int64)
+    ends = np.array([step.end for step in rank.steps], np.int64)
+    return tuple(covered(time, starts, ends).tolist())

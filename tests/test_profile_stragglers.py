@@ -1,0 +1,121 @@
+"""Who waits for whom: golden rows, runs with a known straggler, and runs without one."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from collective_runs import DLRM, collected, dlrm_rank, golden, rank_of
+
+from densing.profile.clocks import align_clocks
+from densing.profile.matching import match_collectives
+from densing.profile.stragglers import Stragglers, find_stragglers
+from densing.timeline.collectives import Collectives
+from densing.timeline.spans import Comm
+
+
+def found_in(tables: dict[int, Collectives]) -> Stragglers:
+    """Match, align and find."""
+    matched = match_collectives(tables)
+    return find_stragglers(matched, align_clocks(matched))
+
+
+def run(lateness: Any, transfer: int = 50_000, op: str = "all_reduce") -> dict[int, Collectives]:
+    """One collective per step of a millisecond; ``lateness`` (steps, ranks) is each rank's start after 100 µs."""
+    late = np.asarray(lateness)
+    begins = 1_000_000 * np.arange(len(late))
+    ends = begins + 100_000 + late.max(axis=1) + transfer
+    tables = {}
+    for rank in range(late.shape[1]):
+        starts = begins + 100_000 + late[:, rank]
+        comms = [(int(a), int(b), Comm(op, "0")) for a, b in zip(starts, ends, strict=True)]
+        steps = [(number, int(begin), int(begin) + 1_000_000) for number, begin in enumerate(begins)]
+        tables[rank] = collected(rank_of(rank, comms, steps=steps))
+    return tables
+
+
+@pytest.mark.skipif(not DLRM.exists(), reason="the public traces are not here")
+def test_golden_stragglers() -> None:
+    """README of the golden traces: rank 7 in 0–4, 5 in 5 and 6, 4 in 7; waits of 1.5 ms on rank 7, 11.1 on rank 1."""
+    tables = [collected(dlrm_rank(path)) for path in sorted(DLRM.glob("*.json.gz"))]
+    found = found_in({table.rank: table for table in tables})
+    assert found.method == "starts" and found.worst == 7
+    assert [late.rank for late in found.late] == [7, 7, 7, 7, 7, 5, 5, 4]
+    rows = golden("dlrm_collectives.csv")
+    for rank in found.ranks:
+        own = [row for row in rows if int(row["rank"]) == rank.rank]
+        assert rank.suffered_ns == sum(int(row["wait_ns"]) for row in own)
+        assert rank.suffered_by_start_ns == sum(int(row["wait_by_start_ns"]) for row in own)
+    suffered = {rank.rank: round(rank.suffered_ns / 1e6, 1) for rank in found.ranks}
+    assert (suffered[7], suffered[1]) == (1.5, 11.1)
+    assert sum(rank.caused_ns for rank in found.ranks) == sum(int(row["wait_by_start_ns"]) for row in rows)
+
+
+def test_a_rank_that_is_always_late() -> None:
+    late = np.zeros((10, 4), int)
+    late[:, 2] = 30_000
+    late[:, 1] = 10_000
+    found = found_in(run(late))
+    first = found.ranks[0]
+    assert (found.worst, found.led, found.of) == (2, 10, 10)
+    assert (first.rank, first.times_last, first.caused_ns, first.alone_ns) == (2, 10, 10 * 80_000, 10 * 20_000)
+    assert {rank.rank: rank.suffered_ns for rank in found.ranks} == {0: 300_000, 1: 200_000, 2: 0, 3: 300_000}
+    assert found.chance == pytest.approx(4 * 0.25**10)
+    assert found.wait_by_step_ns[1] == (20_000,) * 10 and found.steps == tuple(range(10))
+
+
+def test_durations_tell_where_clocks_do_not() -> None:
+    """Broadcasts align no clocks; the shortest duration still names the last to arrive."""
+    late = np.zeros((10, 4), int)
+    late[:, 3] = 30_000
+    late[4, 1] = 40_000
+    found = found_in(run(late, op="broadcast"))
+    assert found.method == "durations" and found.worst == 3
+    assert [late.rank for late in found.late] == [3, 3, 3, 3, 1, 3, 3, 3, 3, 3]
+    assert found.late[4].alone_ns == 10_000 and found.ranks[0].suffered_by_start_ns is None
+    assert [note.code for note in found.notes] == ["clocks-not-aligned"]
+    by_start = found_in(run(late))
+    assert [row.caused_ns for row in by_start.ranks] == [row.caused_ns for row in found.ranks]
+
+
+def test_chance_says_when_nobody_in_particular_is_late() -> None:
+    random = np.random.default_rng(3)
+    found = found_in(run(random.integers(0, 30_000, (60, 8))))
+    assert found.chance is not None and found.chance > 0.05
+    late = random.integers(0, 30_000, (60, 8))
+    late[:, 5] += 8_000
+    consistent = found_in(run(late))
+    assert consistent.worst == 5 and consistent.chance is not None and consistent.chance < 1e-3
+
+
+def test_chance_is_the_binomial_tail() -> None:
+    late = np.zeros((6, 3), int)
+    late[range(6), [0, 0, 0, 0, 1, 2]] = 10_000
+    found = found_in(run(late))
+    tail = sum(math.comb(6, k) * 2 ** (6 - k) for k in range(4, 7)) / 3**6
+    assert (found.led, found.of, found.chance) == (4, 6, pytest.approx(3 * tail))
+
+
+def test_nobody_waits_in_a_balanced_run() -> None:
+    found = found_in(run(np.zeros((5, 3), int)))
+    assert found.worst is None and found.of == 0 and found.chance is None
+    assert {rank.caused_ns for rank in found.ranks} == {0}
+
+
+def test_one_rank_says_why_nothing_can_be_told() -> None:
+    found = found_in({0: run(np.zeros((5, 1), int))[0]})
+    assert found.method == "none" and found.worst is None
+    assert "one rank" in found.notes[0].message
+
+
+def test_no_common_communication_says_so() -> None:
+    tables = {rank: collected(rank_of(rank, [(0, 5, Comm("all_reduce", str(rank)))])) for rank in (0, 1)}
+    assert "could be matched" in found_in(tables).notes[0].message
+
+
+def test_plain_data_round_trip() -> None:
+    found = found_in(run(np.random.default_rng(0).integers(0, 9_000, (6, 3))))
+    assert Stragglers.from_dict(json.loads(json.dumps(found.to_dict()))) == found

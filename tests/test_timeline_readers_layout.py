@@ -1,0 +1,324 @@
+"""Layouts, categories, chunks and joins: the same events give the same timeline however they are written."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trace_make import ALL_REDUCE, LAYOUTS, event, good, kernel, parts, read, write
+from trace_oracle import differences
+
+from densing.timeline.readers.categories import ROLES, Role
+from densing.timeline.spans import Comm, Kind, Lane
+from densing.timeline.timeline import RankTimeline
+
+GOOD = (50.0, 40.0, 20.0, 20.0)
+
+times = st.integers(0, 10**7) | st.decimals(0, 10**7, places=3).map(float)
+names = st.sampled_from(["gemm", ALL_REDUCE, "ProfilerStep#3", 'odd "name" \\ {} [] },{"ph":', "é\u2028\x7f", ""])
+categories = st.sampled_from([*ROLES, "", "brand_new"])
+
+
+@st.composite
+def events(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Events of all categories with the fields that Kineto writes, some without."""
+    found = []
+    for i in range(draw(st.integers(1, 40))):
+        one = event(
+            draw(categories), draw(names), draw(times), draw(times), correlation=i, bytes=draw(st.integers(-1, 99))
+        )
+        if one["cat"] in ("kernel", "gpu_memcpy"):
+            one["args"]["stream"] = draw(st.sampled_from([7, 20]))
+        if draw(st.booleans()):
+            one["pid"] = draw(st.sampled_from([1, "GPU 0", ""]))
+        if not one["cat"]:
+            del one["cat"]
+        found.append(one)
+    found.append({"ph": "M", "name": "thread_name", "pid": 0, "tid": 7, "args": {"name": "stream 7"}})
+    return found
+
+
+def facts(timeline: RankTimeline) -> dict[str, Any]:
+    """Everything of a timeline that does not depend on the file's name."""
+    tables = [
+        [getattr(spans, key).tolist() for key in ("start", "end", "kind", "bytes", "correlation")]
+        + [[spans.names[i] for i in spans.name], [spans.lanes[i] for i in spans.lane]]
+        for spans in (timeline.work, timeline.host)
+    ]
+    notes = sorted((note.code, note.message.partition(": ")[2].partition(" (")[0]) for note in timeline.notes)
+    counts = (timeline.events, timeline.skipped, timeline.repaired, timeline.on_host)
+    return {
+        "tables": tables,
+        "notes": notes,
+        "counts": counts,
+        "steps": timeline.steps,
+        "origin": timeline.origin.groups,
+    }
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(events(), st.sampled_from(LAYOUTS), st.sampled_from([48, 200, 999, 1 << 20]))
+def test_layout_and_chunk_do_not_matter(made: list[dict[str, Any]], layout: str, chunk: int) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "rank0.json"
+        expected = facts(read(write(path, made)))
+        assert facts(read(write(path, made, layout), chunk=chunk)) == expected
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(events(), st.sampled_from(LAYOUTS))
+def test_every_layout_against_the_second_reader(made: list[dict[str, Any]], layout: str) -> None:
+    """The second reader knows only Kineto's own names of launches; others are left to the table's test."""
+    kinds = ("kernel", "gpu_memcpy", "Memset", "cuda_runtime", "Runtime", "user_annotation", "cpu_op", "ac2g")
+    kept = [e for e in made if e.get("cat") in kinds] + [kernel()]
+    with TemporaryDirectory() as folder:
+        path = write(Path(folder) / "rank0.json", kept, layout)
+        timeline = read(path, detail="device")
+        assert [d for d in differences(path, timeline) if not d.startswith("steps")] == []
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, "array"])
+def test_the_good_trace_in_every_layout(tmp_path: Path, layout: str) -> None:
+    timeline = read(write(tmp_path / "rank0.json", good(), layout))
+    assert (parts(timeline), parts(timeline, "steps"), parts(timeline, "hta")) == (GOOD, GOOD, GOOD)
+    assert [tuple(step) for step in timeline.steps] == [(1, 0, 100_000)]
+    assert timeline.origin.world_size == (-1 if layout == "array" else 2)
+
+
+WORK = {
+    "kernel": Kind.COMPUTE,
+    "Kernel": Kind.COMPUTE,
+    "mtia_ccp_events": Kind.COMPUTE,
+    "gpu_memcpy": Kind.MEMCPY,
+    "Memcpy": Kind.MEMCPY,
+    "mlu_memcpy": Kind.MEMCPY,
+    "gpu_memset": Kind.MEMSET,
+    "Memset": Kind.MEMSET,
+    "cuda_sync": Kind.SYNC,
+    "xpu_sync": Kind.SYNC,
+}
+
+
+@pytest.mark.parametrize("category", sorted(WORK))
+def test_device_categories(tmp_path: Path, category: str) -> None:
+    made = [event(category, "matmul", 1, 2, device=1), kernel("other", ts=50)]
+    work = read(write(tmp_path / "rank0.json", made)).work
+    assert [(work.names[n], Kind(k)) for n, k in zip(work.name, work.kind, strict=True)] == [
+        ("matmul", WORK[category]),
+        ("other", Kind.COMPUTE),
+    ]
+
+
+@pytest.mark.parametrize(
+    "category", [c for c, role in ROLES.items() if role is Role.LAUNCH] + ["gcu_runtime", "mlu_driver"]
+)
+def test_launch_categories(tmp_path: Path, category: str) -> None:
+    timeline = read(write(tmp_path / "rank0.json", [event(category, "launch", 1, 2, correlation=5), kernel()]))
+    assert timeline.host.kind.tolist() == [Kind.LAUNCH] and timeline.host.correlation.tolist() == [5]
+    assert not timeline.notes or {note.severity for note in timeline.notes} == {"info"}
+
+
+@pytest.mark.parametrize("category", [c for c, role in ROLES.items() if role is Role.SKIP] + ["mlu_counters"])
+def test_categories_without_work(tmp_path: Path, category: str) -> None:
+    made = [event(category, "ProfilerStep#1", 1, 2, stream=7, device=0, correlation=9), kernel()]
+    timeline = read(write(tmp_path / "rank0.json", made))
+    assert (len(timeline.work), len(timeline.host), timeline.steps) == (1, 0, ())
+
+
+def test_a_gpu_copy_of_the_step_marker_is_no_step(tmp_path: Path) -> None:
+    """HTA's third defect in traces.md: the copy on the device's row moves its cut."""
+    made = [*good(), event("gpu_user_annotation", "ProfilerStep#1", 500, 100)]
+    assert len(read(write(tmp_path / "rank0.json", made)).steps) == 1
+
+
+def test_an_operator_with_a_stream_is_no_device_work(tmp_path: Path) -> None:
+    """HTA's fourth defect: Triton launches are cpu_op with a stream argument."""
+    made = [*good(), event("cpu_op", "triton_poi_fused", 200, 50, stream=7, correlation=5)]
+    assert parts(read(write(tmp_path / "rank0.json", made))) == GOOD
+
+
+@pytest.mark.parametrize("count", [1, 500])
+def test_unknown_categories_are_listed_never_counted(tmp_path: Path, count: int) -> None:
+    made = [event("tpu_op" if i % 2 else "brand_new", f"new{i}", i, 1, stream=3) for i in range(2 * count)]
+    timeline = read(write(tmp_path / "rank0.json", [*made, *good()]), chunk=2048)
+    assert parts(timeline) == GOOD
+    assert len(timeline.work.of(Kind.UNKNOWN)) == 2 * count
+    found = {
+        note.details["category"]: note.details["count"] for note in timeline.notes if note.code == "category-unknown"
+    }
+    assert found == {"tpu_op": count, "brand_new": count}
+
+
+def test_endless_new_categories_make_no_endless_types(tmp_path: Path) -> None:
+    made = [event(f"category{i}", "x", i, 1, stream=1) for i in range(300)]
+    timeline = read(write(tmp_path / "rank0.json", [*made, *good()]), chunk=1024)
+    notes = [note for note in timeline.notes if note.code == "category-unknown"]
+    assert sum(note.details["count"] for note in notes) == 300 and len(notes) <= 65
+    assert len(timeline.work.of(Kind.UNKNOWN)) == 300
+
+
+def test_events_without_category_are_counted_in_a_note(tmp_path: Path) -> None:
+    bare = [{"ph": "X", "name": "task", "pid": "Ascend Hardware", "tid": 1, "ts": 1, "dur": 2}] * 3
+    timeline = read(write(tmp_path / "rank0.json", [*bare, *good()]))
+    (note,) = [note for note in timeline.notes if note.code == "category-missing"]
+    assert note.details == {"process": "Ascend Hardware", "count": 3} and parts(timeline) == GOOD
+
+
+def test_begin_and_end_events_are_counted_in_a_note(tmp_path: Path) -> None:
+    made = [{**kernel(), "ph": "B"}, {"ph": "E", "ts": 9}, *good()]
+    (note,) = [note for note in read(write(tmp_path / "rank0.json", made)).notes if note.code == "phase-unknown"]
+    assert note.details["count"] == 2
+
+
+def test_the_first_profiler_of_autograd(tmp_path: Path) -> None:
+    """Its export is an array of events without category; processes tell device from processor."""
+    made = [
+        {"name": "aten::mm", "ph": "X", "ts": 1.0, "dur": 5.0, "tid": 1, "pid": "CPU functions", "args": {}},
+        {"name": "volta_sgemm", "ph": "X", "ts": 10.0, "dur": 50.0, "tid": 0, "pid": "CUDA functions", "args": {}},
+    ]
+    timeline = read(write(tmp_path / "rank0.json", made, "array"))
+    assert parts(timeline) == (50.0, 0.0, 0.0, 0.0)
+    assert timeline.work.lanes[timeline.work.lane[0]] == Lane("CUDA functions", "0", "")
+
+
+def test_work_is_sorted_longer_first_and_typed(tmp_path: Path) -> None:
+    made = [kernel("c", ts=5, dur=1), kernel("a", ts=5, dur=9), kernel("b", ts=1, dur=1)]
+    work = read(write(tmp_path / "rank0.json", made)).work
+    assert [work.names[i] for i in work.name] == ["b", "a", "c"]
+    types = {
+        key: getattr(work, key).dtype
+        for key in ("start", "end", "kind", "name", "lane", "bytes", "correlation", "comm")
+    }
+    assert types == {
+        "start": np.int64,
+        "end": np.int64,
+        "kind": np.int8,
+        "name": np.int32,
+        "lane": np.int32,
+        "bytes": np.int64,
+        "correlation": np.int64,
+        "comm": np.int32,
+    }
+
+
+ARGS = {
+    "Collective name": "allreduce",
+    "In msg nelems": 100,
+    "Out msg nelems": 100,
+    "Group size": 2,
+    "dtype": "BFloat16",
+    "Process Group Name": "0",
+    "Process Group Description": "default_pg",
+    "Process Group Ranks": "[0, 1]",
+    "Seq": 7,
+}
+TOLD = Comm("all_reduce", "0", "default_pg", 2, (0, 1), 100, 100, "BFloat16", 7)
+
+
+def comm_of(tmp_path: Path, made: list[dict[str, Any]], **options: Any) -> Comm:
+    """What is known of the one communication of a trace."""
+    comm = read(write(tmp_path / "rank0.json", made), **options).work.of(Kind.COMM)
+    assert len(comm) == 1
+    return comm.comms[comm.comm[0]]
+
+
+def test_a_communication_by_its_own_arguments(tmp_path: Path) -> None:
+    assert comm_of(tmp_path, [kernel("ncclDevKernel_Generic(4096ul)", **ARGS)]) == TOLD
+
+
+def test_collective_arguments_make_a_kernel_a_communication(tmp_path: Path) -> None:
+    assert comm_of(tmp_path, [kernel("void custom_ring<float>(x)", **ARGS)]) == TOLD
+
+
+@pytest.mark.parametrize("detail", ["device", "host"])
+@pytest.mark.parametrize("carrier", ["kernel", "launch"])
+@pytest.mark.parametrize("chunk", [64, 700, 1 << 20])
+def test_a_communication_by_the_operator_that_led_to_it(tmp_path: Path, detail: str, carrier: str, chunk: int) -> None:
+    made = [
+        event("cpu_op", "aten::mm", 0, 1, **{"External id": 11}),
+        event("cpu_op", "record_param_comms", 1, 5, **{**ARGS, "External id": 12, "In split size": "[]"}),
+        event("cpu_op", "aten::add", 6, 1, **{"External id": 13}),
+        event("cuda_runtime", "cudaLaunchKernelExC", 3, 1, correlation=900, **{"External id": 12}),
+        kernel(
+            "ncclDevKernel_Generic(4096ul)",
+            ts=10,
+            correlation=900,
+            **({"External id": 12} if carrier == "kernel" else {}),
+        ),
+    ]
+    assert comm_of(tmp_path, made, detail=detail, chunk=chunk) == TOLD
+
+
+def test_an_external_id_that_is_only_the_correlation_names_no_operator(tmp_path: Path) -> None:
+    """Old traces write the correlation there; the same number may be some operator's."""
+    made = [
+        event("cpu_op", "record_param_comms", 1, 5, **{**ARGS, "External id": 900}),
+        kernel("ncclKernel_Broadcast_RING_LL_Sum_int8_t(x)", ts=10, correlation=900, **{"External id": 900}),
+    ]
+    assert comm_of(tmp_path, made) == Comm("broadcast")
+
+
+def test_a_communication_by_the_range_around_its_launch(tmp_path: Path) -> None:
+    shapes = {"Input Dims": [[3, 4], [9]], "Input type": ["float", "int"]}
+    made = [
+        event("user_annotation", "## forward ##", 0, 100, **shapes),
+        event("user_annotation", "nccl:all_to_all", 1, 50, **shapes),
+        event("user_annotation", "nccl:all_reduce", 60, 5, **shapes),
+        {**event("user_annotation", "nccl:broadcast", 1, 50, **shapes), "tid": 99},
+        event("cuda_runtime", "cudaLaunchKernel", 20, 1, correlation=5),
+        kernel("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(x)", ts=200),
+    ]
+    assert comm_of(tmp_path, made) == Comm("all_to_all", in_elems=12, dtype="float")
+
+
+def test_a_communication_by_its_name_alone(tmp_path: Path) -> None:
+    assert comm_of(tmp_path, [kernel(ALL_REDUCE)]) == Comm("all_reduce")
+    assert comm_of(tmp_path, [kernel("ncclDevKernel_Generic(4096ul)")]) == Comm()
+
+
+@pytest.mark.parametrize("ranks", ["[0, 1, ..., 7]", "...", "", "[a]", [0, "x"]])
+def test_elided_members_are_unknown(tmp_path: Path, ranks: object) -> None:
+    assert comm_of(tmp_path, [kernel(ALL_REDUCE, **{**ARGS, "Process Group Ranks": ranks})]).ranks == ()
+
+
+def host_trace() -> list[dict[str, Any]]:
+    """Compute 0 to 60 on the main thread with a call 20 to 30 in it; gloo works 40 to 90 on its own thread."""
+    loop = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "thread 2 (pt_gloo_runloop)"}}
+    renamed = {**copy.deepcopy(loop), "args": {"name": "thread 2 (python)"}}
+    made = [
+        event("user_annotation", "ProfilerStep#1", 0, 100),
+        event("cpu_op", "aten::mm", 0, 60),
+        event("cpu_op", "c10d::allreduce_", 20, 10),
+        event("user_annotation", "gloo:all_reduce", 40, 50, **{"Input Dims": [[8]], "Input type": ["float"]}),
+        event("cpu_op", "aten::copy_", 90, 5),
+    ]
+    for one, tid in zip(made, (1, 1, 1, 2, 2), strict=True):
+        one.update(pid=1, tid=tid)
+    return [loop, renamed, *made]
+
+
+@pytest.mark.parametrize("detail", ["auto", "host"])
+def test_a_run_without_device(tmp_path: Path, detail: str) -> None:
+    timeline = read(write(tmp_path / "rank0.json", host_trace()), detail=detail)
+    assert timeline.on_host and timeline.detail == "host"
+    assert parts(timeline, "steps") == (50.0, 50.0, 20.0, 30.0)
+    comm = timeline.work.of(Kind.COMM)
+    assert comm.comms[comm.comm[0]] == Comm("all_reduce", in_elems=8, dtype="float")
+    assert [timeline.host.names[i] for i in timeline.host.of(Kind.OP).name] == ["aten::copy_"]
+
+
+def test_a_run_without_device_asked_for_device_work_says_so(tmp_path: Path) -> None:
+    timeline = read(write(tmp_path / "rank0.json", host_trace()), detail="device")
+    assert not timeline.on_host and len(timeline.work) == 0
+    assert [note.severity for note in timeline.notes if note.code == "no-work"] == ["error"]
+
+
+def test_metadata_alone_is_no_work(tmp_path: Path) -> None:
+    timeline = read(write(tmp_path / "rank0.json", host_trace()[:2]))
+    assert [note.code for note in timeline.notes if note.severity == "error"] == ["no-work"]
