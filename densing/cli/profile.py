@@ -62,6 +62,8 @@ Density = Annotated[
     Path | None,
     typer.Option("--density", help="What `densing density --json` printed for the model: joined in the report."),
 ]
+DensityModel = Annotated[str | None, typer.Option("--density-model", help="Which model of that file.")]
+DensityBenchmark = Annotated[str | None, typer.Option("--density-benchmark", help="Which benchmark of that file.")]
 Hours = Annotated[
     float | None, typer.Option("--device-hours", help="Device hours of the whole training, for --density.")
 ]
@@ -89,6 +91,8 @@ def profile(
     detail: Detail = "auto",
     mfu: Utilisation = None,
     density: Density = None,
+    density_model: DensityModel = None,
+    density_benchmark: DensityBenchmark = None,
     device_hours: Hours = None,
     out: Out = None,
     jobs: Jobs = None,
@@ -134,6 +138,8 @@ def profile(
         conditions=tuple(fail_if or ()),
         utilisation=mfu,
         density=density,
+        density_model=density_model,
+        density_benchmark=density_benchmark,
         device_hours=device_hours,
         seed=seed,
     )

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from densing.cli.output import emit_plain, finish, say, show_notes
-from densing.cli.profiling import Asked, run_of
+from densing.cli.profiling import Asked, run_of, traces_of
 
 if TYPE_CHECKING:
     from densing.profile.compare import Comparison
     from densing.profile.run import RunProfile
     from densing.profile.utilisation import RunUtilisation
+    from densing.report.efficiency_density import JoinedDensity
 
 CONDITION_HOLDS = 4
 """Exit code when a ``--fail-if`` holds."""
@@ -32,6 +33,8 @@ class Wanted:
     conditions: tuple[str, ...] = ()
     utilisation: str | None = None
     density: Path | None = None
+    density_model: str | None = None
+    density_benchmark: str | None = None
     device_hours: float | None = None
     seed: int = 0
 
@@ -41,17 +44,21 @@ def answer(run: RunProfile, asked: Asked, wanted: Wanted) -> None:
     used = _utilisation(run, wanted.utilisation)
     comparison = _comparison(run, asked, wanted)
     hits = _conditions(run, used, wanted.conditions)
+    joined = _density(wanted)
     if wanted.json:
         from densing.cli.profile_json import document
 
-        emit_plain(document(run, used, comparison, hits))
+        emit_plain(document(run, used, comparison, hits) | {"joined": joined and joined.to_dict()})
     else:
         from densing.cli.profile_text import screen
 
         typer.echo("\n".join(screen(run, used, comparison)))
         show_notes(run.notes)
     if wanted.html is not None:
-        _write_html(run, wanted, comparison)
+        from densing.report import build_profile_report
+
+        build_profile_report(run, wanted.html, baseline=comparison, density=joined)
+        say(f"wrote {wanted.html}")
     if wanted.perfetto is not None:
         _write_perfetto(run, asked, wanted.perfetto)
     for hit in hits:
@@ -73,10 +80,12 @@ def _comparison(run: RunProfile, asked: Asked, wanted: Wanted) -> Comparison | N
     """Profile the baseline in the same way and compare."""
     if not wanted.compare:
         return None
-    from densing.profile.compare import compare
+    from densing.profile.compare import compare, run_steps
 
-    fresh = {"paths": wanted.compare, "rank_files": None, "ranks": (), "out": None, "executor": None}
-    return compare(run_of(replace(asked, **fresh, window=run.window)), run, seed=wanted.seed)  # type: ignore[arg-type]
+    fresh: dict[str, Any] = {"paths": wanted.compare, "rank_files": None, "ranks": (), "out": None, "executor": None}
+    base = run_of(replace(asked, **fresh, window=run.window))
+    steps = [run_steps({"steps": [step.to_dict() for step in rank.steps]} for rank in one.ranks) for one in (base, run)]
+    return compare(*steps, seed=wanted.seed)
 
 
 def _conditions(run: RunProfile, used: RunUtilisation | None, conditions: Sequence[str]) -> list[str]:
@@ -91,17 +100,26 @@ def _conditions(run: RunProfile, used: RunUtilisation | None, conditions: Sequen
     return [hit.message for hit in check(conditions, told)]
 
 
-def _write_html(run: RunProfile, wanted: Wanted, comparison: Comparison | None) -> None:
-    assert wanted.html is not None
-    from densing.report import build_profile_report
+def _density(wanted: Wanted) -> JoinedDensity | None:
+    """Read the density to join, if one is named."""
+    if wanted.density is None:
+        return None
+    from densing.errors import InputError
     from densing.report.efficiency_density import read_density
 
-    density = None
-    if wanted.density is not None:
-        density = read_density(wanted.density, wanted.device_hours)
-    build_profile_report(run, wanted.html, baseline=comparison, density=density)
-    say(f"wrote {wanted.html}")
+    if wanted.device_hours is None:
+        raise InputError("--density needs --device-hours: devices times the hours of the model's whole training")
+    return read_density(
+        wanted.density, wanted.device_hours, model=wanted.density_model, benchmark=wanted.density_benchmark
+    )
 
 
 def _write_perfetto(run: RunProfile, asked: Asked, out: Path) -> None:
-    raise NotImplementedError
+    from densing.profile.overlay import write_profiled
+
+    together = run.together
+    offsets = together.clocks.offset_ns if together else {}
+    known = {rank.source for rank in run.ranks}
+    traces = [trace for trace in traces_of(asked, []) if trace.label in known]
+    count = write_profiled(traces, out, asked.options(), offsets)
+    say(f"wrote {out}: {count} rank{'s' * (count != 1)} with overlay tracks; open it in ui.perfetto.dev")

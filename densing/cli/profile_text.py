@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from densing.cli.columns import columns, number, shortened
@@ -120,6 +120,22 @@ def _used(used: RunUtilisation) -> str:
     )
 
 
-def comparison_lines(comparison: Comparison) -> Sequence[str]:
-    """Return what changed, a line per figure."""
-    return comparison.lines()
+def comparison_lines(comparison: Comparison) -> list[str]:
+    """Return what changed per step against the baseline, a line per figure, and the verdict."""
+    rows = [
+        (
+            change.metric.removesuffix("_ns").replace("_", " "),
+            number(_ms(change.base), 2),
+            number(_ms(change.other), 2),
+            number(_ms(change.difference), 2),
+            "–" if change.low is None else f"{number(_ms(change.low), 2)} to {number(_ms(change.high), 2)}",
+            change.verdict,
+        )
+        for change in comparison.changes
+    ]
+    header = ("per step, ms", "baseline", "this run", "change", f"{100 * comparison.level:g} % interval", "verdict")
+    return [*columns(header, rows), *(f"{note.severity}: {note.message}" for note in comparison.notes)]
+
+
+def _ms(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e6

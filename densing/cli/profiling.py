@@ -109,7 +109,7 @@ def _rows(
     """Return the rows as they are ready, and the folder they are stored in."""
     from densing.profile.run import HELD_RANKS
 
-    traces = _traces(asked, notes)
+    traces = traces_of(asked, notes)
     if len(traces) == 1 and asked.out is None and asked.executor is None:
         return iter([_one(traces[0], options, asked.quiet)]), None
     store = asked.out
@@ -120,7 +120,8 @@ def _rows(
     return _many(asked, options, traces, store, notes), store
 
 
-def _traces(asked: Asked, notes: list[Note]) -> list[TraceFile]:
+def traces_of(asked: Asked, notes: list[Note]) -> list[TraceFile]:
+    """Return the traces that are asked for; notes tell what was passed over."""
     from densing.errors import InputError
     from densing.timeline.readers import find_traces
 

@@ -108,10 +108,21 @@ def profile_ranks(
     run = _Run(traces, None if out is None else Path(out), options or {}, progress, on_failure)
     yield from run.stored()
     if run.pending and executor is not None:
-        yield from run.take(_by_jobs(run, executor, jobs or JOBS, command))
+        yield from run.take(_by_jobs(run, executor, jobs or JOBS, command), store=False)
     elif run.pending:
-        yield from run.take(_here(run, profile_one, jobs or processors()))
+        yield from run.take(_here(run, _WithInput(profile_one), jobs or processors()), store=out is not None)
     run.complain()
+
+
+@dataclass(frozen=True)
+class _WithInput:
+    """Work whose rows say what they were made from; looked at before it is read, so that a later change shows."""
+
+    work: Work
+
+    def __call__(self, trace: TraceFile, tell: Callable[[int], object]) -> Mapping[str, Any]:
+        given = identity(trace)
+        return {**self.work(trace, tell), "input": given}
 
 
 class _Run:
@@ -131,7 +142,9 @@ class _Run:
         self.failures: list[str] = []
         self._read: dict[TraceFile, int] = {}
         self._done = self._bytes = 0
-        self._total = sum(trace.size for trace in traces)
+        # Asked once: a file may grow, and the size of an archive's member is a look into the archive.
+        self._sizes = {trace: trace.size for trace in traces}
+        self._total = sum(self._sizes.values())
 
     def stored(self) -> Iterator[dict[str, Any]]:
         """Yield what the store already holds."""
@@ -141,7 +154,7 @@ class _Run:
             if row is None:
                 self.pending.append(trace)
             else:
-                self.at(trace, trace.size)
+                self.at(trace, self._sizes[trace])
                 yield row
 
     def find(self, trace: TraceFile) -> dict[str, Any] | None:
@@ -159,25 +172,23 @@ class _Run:
             return None
         return row if row.get("input") == identity(trace) else None
 
-    def take(self, ended: Iterator[Done[TraceFile]]) -> Iterator[dict[str, Any]]:
-        """Store and yield rows, and remember failures."""
+    def take(self, ended: Iterator[Done[TraceFile]], *, store: bool) -> Iterator[dict[str, Any]]:
+        """Yield rows, stored if they are new, and remember failures."""
         for done in ended:
-            self.at(done.item, done.item.size)
+            self.at(done.item, self._sizes[done.item])
             if done.row is None:
                 self._failed(done.item, done.reason)
                 continue
-            row = dict(done.row)
-            if "input" not in row:
-                row["input"] = identity(done.item)
-                if self.out is not None:
-                    write_profile(result_file(self.out, done.item), row, options=self.options)
-            yield row
+            if store and self.out is not None:
+                write_profile(result_file(self.out, done.item), done.row, options=self.options)
+            yield dict(done.row)
 
     def at(self, trace: TraceFile, read: int) -> None:
         """Tell progress."""
-        before, now = self._read.get(trace, -1), min(read, trace.size)
+        size = self._sizes[trace]
+        before, now = self._read.get(trace, -1), min(read, size)
         self._read[trace] = now
-        self._done += (now == trace.size) - (before == trace.size)
+        self._done += (now == size) - (before == size)
         self._bytes += now - max(before, 0)
         self.progress(Progress(self._done, len(self.traces), self._bytes, self._total, trace.label))
 

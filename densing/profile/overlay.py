@@ -1,0 +1,78 @@
+"""Traces written back with what a profile found in them: exposed communication, idle time, the critical path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from densing.profile.rank import ProfileOptions
+from densing.timeline.classify import Classifier
+from densing.timeline.critical import PATH_KINDS, critical_path
+from densing.timeline.overlap import unions
+from densing.timeline.perfetto import RankTracks, overlays, write_overlay, write_timelines
+from densing.timeline.readers import TraceFile, read_rank
+from densing.timeline.timeline import RankTimeline
+from densing.timeline.trace_events import Track
+from densing.timeline.windows import select
+
+
+def write_profiled(
+    traces: Sequence[TraceFile],
+    out: Path | str,
+    options: ProfileOptions | None = None,
+    offsets: Mapping[int, int] | None = None,
+) -> int:
+    """Write traces back with overlay tracks, readable by Perfetto.
+
+    One trace keeps its own text, byte for byte, where it is undamaged; several become one file on a common clock.
+
+    Parameters
+    ----------
+    traces : sequence of TraceFile
+    out : path
+        Compressed if it ends in ``.gz``.
+    options : ProfileOptions, optional
+    offsets : mapping of int to int, optional
+        Per rank, what to subtract from its clock.
+
+    Returns
+    -------
+    int
+        Ranks written.
+
+    Raises
+    ------
+    InputError
+        When a trace cannot be read, or ``out`` cannot be written.
+    """
+    options = options or ProfileOptions()
+    if len(traces) == 1:
+        rank = _read(traces[0], options)
+        write_overlay(traces[0], out, _tracks(rank, options), rank)
+        return 1
+    return write_timelines(_laid_over(traces, options, offsets or {}), out)
+
+
+def _laid_over(
+    traces: Sequence[TraceFile], options: ProfileOptions, offsets: Mapping[int, int]
+) -> Iterator[RankTracks]:
+    for trace in traces:
+        rank = _read(trace, options)
+        yield RankTracks(rank, _tracks(rank, options), -offsets.get(rank.rank, 0))
+
+
+def _read(trace: TraceFile, options: ProfileOptions) -> RankTimeline:
+    return read_rank(trace, classifier=Classifier(options.comm_patterns), detail=options.detail)
+
+
+def _tracks(rank: RankTimeline, options: ProfileOptions) -> tuple[Track, ...]:
+    window = select(rank, options.window)
+    path = critical_path(rank, window)
+    kept = path.kind != PATH_KINDS.index("idle")
+    names = [
+        f"{PATH_KINDS[kind]}: {path.names[name]}" for kind, name in zip(path.kind[kept], path.name[kept], strict=True)
+    ]
+    line = Track("critical path", path.start[kept], path.end[kept], tuple(names))
+    return (*overlays(window, unions(window.work)), line) if np.any(kept) else overlays(window, unions(window.work))
