@@ -32,14 +32,19 @@ _HOMES = {
     "fit": ("LawFit", "fit_law"),
     "laws": ("get_law", "invert_one", "law_names"),
     "notes": ("Note",),
+    "profile.api": ("profile_run",),
+    "profile.run": ("RunProfile",),
     "plots": ("plot_density", "plot_estimates", "plot_multiverse", "plot_reference"),
     "references": ("Reference", "build_reference", "family_names", "load_reference"),
     "report": ("build_replication", "build_report"),
     "study": ("Study", "StudyOptions", "run_study"),
+    "timeline": ("Timeline", "read_timeline"),
     "trend": ("TrendData", "TrendResult", "estimate_trend"),
     "trend.forecast": ("date_for", "forecast", "when"),
 }  # fmt: skip
 _HOME_OF = {name: room for room, names in _HOMES.items() for name in names}
+# Rooms that users reach by name: densing.timeline.record(...).
+_ROOMS = frozenset({"profile", "timeline"})
 
 __all__ = [
     "Catalog",
@@ -50,10 +55,12 @@ __all__ = [
     "Plan",
     "Reference",
     "RunDensities",
+    "RunProfile",
     "RunStore",
     "Selection",
     "Study",
     "StudyOptions",
+    "Timeline",
     "TrendData",
     "TrendResult",
     "__version__",
@@ -81,7 +88,9 @@ __all__ = [
     "plot_estimates",
     "plot_multiverse",
     "plot_reference",
+    "profile_run",
     "read_results",
+    "read_timeline",
     "run_densities",
     "run_plan",
     "run_study",
@@ -95,6 +104,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"densing.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'densing' has no attribute {name!r}")
     value = getattr(import_module(f"densing.{_HOME_OF[name]}"), name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 
 import pytest
 
@@ -27,6 +29,12 @@ def test_every_public_name_has_a_docstring(name: str) -> None:
     assert text and len(text.splitlines()[0]) > 10
     if inspect.isfunction(documented) and len(inspect.signature(documented).parameters) > 1:
         assert "Parameters" in text, f"{name} does not document its parameters"
+
+
+def test_rooms_are_reached_by_name_without_importing_them_first() -> None:
+    code = "import densing; print(densing.timeline.record.__name__, densing.timeline.Kind.COMM.name)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["record", "COMM"]
 
 
 def test_the_shipped_fits_are_found() -> None:

@@ -46,9 +46,9 @@ def answer(run: RunProfile, asked: Asked, wanted: Wanted) -> None:
     hits = _conditions(run, used, wanted.conditions)
     joined = _density(wanted)
     if wanted.json:
-        from densing.cli.profile_json import document
-
-        emit_plain(document(run, used, comparison, hits) | {"joined": joined and joined.to_dict()})
+        parts = {"utilisation": used, "comparison": comparison, "joined": joined}
+        more = {name: part and part.to_dict() for name, part in parts.items()}
+        emit_plain({**run.to_dict(), **more, "fail_if": hits})
     else:
         from densing.cli.profile_text import screen
 

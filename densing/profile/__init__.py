@@ -1,0 +1,1 @@
+"""What a run spent: its ranks' profiles merged, aligned, compared and stored."""

@@ -12,6 +12,7 @@ import numpy as np
 from densing.errors import InputError
 from densing.notes import Note
 from densing.profile.causes import Cause, find_causes
+from densing.profile.frames import collective_frame, rank_frame, step_frame
 from densing.profile.rank import RankProfile
 from densing.profile.summary import Figures, figures, run_collectives
 from densing.timeline.collective_summary import CollectiveSummary, summary
@@ -19,6 +20,8 @@ from densing.timeline.collectives import COLUMNS, Collectives
 from densing.timeline.steps import StepSpread, step_spread
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from densing.profile.together import Together
 
 HELD_RANKS = 64
@@ -60,6 +63,24 @@ class RunProfile:
     causes: tuple[Cause, ...]
     notes: tuple[Note, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def table(self) -> pd.DataFrame:
+        """Return a row per rank."""
+        return rank_frame(self.ranks)
+
+    def step_table(self) -> pd.DataFrame:
+        """Return a row per rank and step."""
+        return step_frame(self.ranks)
+
+    def collective_table(self) -> pd.DataFrame:
+        """Return a row per operation and process group."""
+        return collective_frame(self.collectives)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but single communications as plain data: what ``densing profile --json`` prints of a run."""
+        from densing.profile.document import document
+
+        return document(self)
 
 
 class StoredCollectives(Mapping[int, Collectives]):

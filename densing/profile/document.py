@@ -1,23 +1,18 @@
-"""The JSON document of ``densing profile``."""
+"""A run's profile as one plain document: the JSON of ``densing profile``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from densing.profile.compare import Comparison
     from densing.profile.rank import RankProfile
     from densing.profile.run import RunProfile
     from densing.profile.stragglers import Stragglers
-    from densing.profile.utilisation import RunUtilisation
 
 SHOWN_LATE = 20
 
 
-def document(
-    run: RunProfile, used: RunUtilisation | None, comparison: Comparison | None, hits: Sequence[str]
-) -> dict[str, Any]:
+def document(run: RunProfile) -> dict[str, Any]:
     """Return all that a run's profile says, as plain data; single communications are left to the store."""
     from densing import __version__
 
@@ -37,9 +32,6 @@ def document(
         "critical_path": together and together.path and together.path.to_dict(),
         "step_spread": [row.to_dict() for row in run.spread],
         "causes": [cause.to_dict() for cause in run.causes],
-        "utilisation": used and used.to_dict(),
-        "comparison": comparison and comparison.to_dict(),
-        "fail_if": list(hits),
         "notes": [note.to_dict() for note in run.notes],
     }
 
