@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from densing.errors import InputError
 from densing.timeline import trace_outline
+from densing.timeline.critical import critical_path
 from densing.timeline.overlap import partition, unions
 from densing.timeline.perfetto import PID, RankTracks, overlays, write_overlay, write_timelines
 from densing.timeline.readers import TraceFile, read_rank
@@ -368,6 +369,24 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(answer.stdout) < 40_000
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+def test_the_critical_path_is_a_row(tmp_path: Path) -> None:
+    """One product and a collective that waits for it: the path is the two of them."""
+    work = [
+        {"start": BASE, "end": BASE + 60, "kind": Kind.COMPUTE, "name": "gemm", "lane": Lane("GPU 0", "7")},
+        {"start": BASE + 60, "end": BASE + 80, "kind": Kind.COMM, "name": "ncclX", "lane": Lane("GPU 0", "7")},
+    ]
+    rank = RankTimeline(0, Spans.build(work), Spans.empty())
+    window = select(rank)
+    track = overlays(window, unions(window.work), critical_path(rank, window))[-1]
+    assert track.name == "critical path" and track.labels == ["compute gemm", "communication ncclX"]
+    write_timelines([RankTracks(rank, [track])], tmp_path / "p.json")
+    events = [e for e in check_format((tmp_path / "p.json").read_bytes()) if e.get("cat") == "densing"]
+    assert [(e["name"], e["dur"]) for e in events] == [
+        ("compute gemm", Decimal("0.06")),
+        ("communication ncclX", Decimal("0.02")),
+    ]
 
 
 @needs_shared

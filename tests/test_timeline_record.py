@@ -218,6 +218,21 @@ def test_a_full_disk_does_not_end_the_training(tmp_path: Path, monkeypatch: pyte
     assert names(tmp_path) == []
 
 
+def test_a_profiler_that_breaks_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopping torch's profiler after it failed within a step would crash the process."""
+
+    def fail() -> None:
+        raise RuntimeError("out of buffers")
+
+    recorder = record(tmp_path, wait=9)
+    with pytest.raises(RuntimeError, match="out of buffers"), recorder as step:
+        step()
+        monkeypatch.setattr(recorder._profiler, "step", fail)
+        step()
+    assert recorder.files == () and names(tmp_path) == []
+    assert len(loop(tmp_path, 5).files) == 1
+
+
 def test_traces_of_an_earlier_run_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop(tmp_path, 5)
     with pytest.raises(InputError, match=r"rank00000\.pt\.trace\.json\.gz: a trace of an earlier run"):

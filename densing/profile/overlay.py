@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from densing.profile.rank import ProfileOptions
 from densing.timeline.classify import Classifier
-from densing.timeline.critical import PATH_KINDS, critical_path
+from densing.timeline.critical import critical_path
 from densing.timeline.overlap import unions
 from densing.timeline.perfetto import RankTracks, overlays, write_overlay, write_timelines
 from densing.timeline.readers import TraceFile, read_rank
@@ -69,10 +67,4 @@ def _read(trace: TraceFile, options: ProfileOptions) -> RankTimeline:
 
 def _tracks(rank: RankTimeline, options: ProfileOptions) -> tuple[Track, ...]:
     window = select(rank, options.window)
-    path = critical_path(rank, window)
-    kept = path.kind != PATH_KINDS.index("idle")
-    names = [
-        f"{PATH_KINDS[kind]}: {path.names[name]}" for kind, name in zip(path.kind[kept], path.name[kept], strict=True)
-    ]
-    line = Track("critical path", path.start[kept], path.end[kept], tuple(names))
-    return (*overlays(window, unions(window.work)), line) if np.any(kept) else overlays(window, unions(window.work))
+    return overlays(window, unions(window.work), critical_path(rank, window))

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from densing.errors import InputError
 from densing.timeline.atomic import replacing
+from densing.timeline.critical import PATH_KINDS, CriticalPath
 from densing.timeline.drawing import draw_rank, first_moment
 from densing.timeline.intervals import clip, subtract
 from densing.timeline.overlap import Unions
@@ -39,8 +40,8 @@ class RankTracks(NamedTuple):
     shift_ns: int = 0
 
 
-def overlays(window: Window, merged: Unions) -> tuple[Track, ...]:
-    """Return the rows for a rank: exposed communication, |C \\ K|, and idle, W \\ (K ∪ C ∪ M), inside the window.
+def overlays(window: Window, merged: Unions, path: CriticalPath | None = None) -> tuple[Track, ...]:
+    """Return the rows for a rank: exposed communication C \\ K, idle W \\ (K ∪ C ∪ M), and its critical path.
 
     Examples
     --------
@@ -59,7 +60,15 @@ def overlays(window: Window, merged: Unions) -> tuple[Track, ...]:
     whole = (np.array([window.start], np.int64), np.array([window.end], np.int64))
     exposed = clip(subtract(merged.comm, merged.compute), window.start, window.end)
     idle = subtract(whole, merged.busy) if window.end > window.start else (whole[0][:0], whole[1][:0])
-    return Track("exposed communication", *exposed), Track("idle", *idle)
+    tracks = (Track("exposed communication", *exposed), Track("idle", *idle))
+    return tracks if path is None else (*tracks, _path_track(path))
+
+
+def _path_track(path: CriticalPath) -> Track:
+    names = ("", *path.names)
+    pairs = zip(path.kind.tolist(), path.name.tolist(), strict=True)
+    labels = [f"{PATH_KINDS[kind]} {names[name + 1]}".rstrip() for kind, name in pairs]
+    return Track("critical path", path.start, path.end, labels)
 
 
 def write_overlay(source: TraceFile | Path, out: str | Path, tracks: Sequence[Track], rank: RankTimeline) -> bool:
