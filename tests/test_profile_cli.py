@@ -180,6 +180,13 @@ def test_results_are_stored_merged_and_resumed(two: Path, tmp_path: Path) -> Non
         assert direct[key] == again[key] == merged[key]
 
 
+def test_ranks_spread_over_jobs_give_the_same_answer(two: Path, tmp_path: Path) -> None:
+    jobs = profile(two, "--out", tmp_path / "store", "--executor", "local", "--jobs", 2)
+    direct = profile(two)
+    assert jobs["figures"] == direct["figures"] and jobs["stragglers"] == direct["stragglers"]
+    assert jobs["options"] == profile(tmp_path / "store")["options"]
+
+
 def test_the_same_run_compares_as_unchanged(two: Path) -> None:
     comparison = profile(two, "--compare", two)["comparison"]
     assert comparison is not None

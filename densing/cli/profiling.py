@@ -86,9 +86,9 @@ def run_of(asked: Asked) -> RunProfile:
     options = asked.options()
     stores = [path for path in asked.paths if is_store(path)]
     if stores and len(stores) == len(asked.paths):
-        from densing.profile.store import read_profiles, store_info
+        from densing.profile.store import read_profiles, store_files, store_info
 
-        told = dict(store_info(stores[0]).options) if stores[0].is_file() else {}
+        told = dict(store_info(store_files(stores)[0]).options)
         return merge_run(read_profiles(stores), store=stores, options=told)
     notes: list[Note] = []
     with ExitStack() as stack:
