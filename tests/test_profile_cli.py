@@ -240,3 +240,45 @@ def test_all_golden_partitions_through_the_command() -> None:
     for row in chosen:
         [rank] = profile(files[row["file"]], "--window", windows[row["window"]])["ranks"]
         assert {ours: rank[ours] for ours in names} == {ours: int(row[theirs]) for ours, theirs in names.items()}
+
+
+GOOD, LOST = (50_000, 40_000, 20_000, 20_000), (0, 40_000, 0, 40_000)
+# What EXPECTED.md beside the files asks: exit code, compute, communication, overlap, exposed; skipped, repaired.
+MALFORMED = {
+    "good_indent": (0, GOOD, 0, 0),
+    "good_minified": (0, GOOD, 0, 0),
+    "two_min": (0, GOOD, 0, 0),
+    "string_pid": (0, GOOD, 0, 0),
+    "bare_array": (0, GOOD, 0, 0),
+    "trailing_comma": (0, GOOD, 0, 1),
+    "ctrl_char": (0, GOOD, 0, 1),
+    "utf8_bad": (0, GOOD, 0, 1),
+    "bad_backslash": (0, GOOD, 0, 1),
+    "string_ts": (0, (50_000, 40_000, 20_500, 19_500), 0, 1),
+    "nan_dur": (3, LOST, 1, 0),
+    "infinity": (3, LOST, 1, 0),
+    "neg_dur": (3, LOST, 1, 0),
+    "huge_dur": (3, LOST, 1, 0),
+    "truncated": (3, (50_000, 0, 0, 0), 1, 0),
+}
+
+
+@recorded
+@pytest.mark.parametrize("name", sorted(MALFORMED))
+def test_a_damaged_file_gives_what_can_be_had(name: str) -> None:
+    code, numbers, skipped, repaired = MALFORMED[name]
+    found = profile(SHARED / "malformed" / name, code=code)
+    assert (found["skipped_events"], found["repaired_events"]) == (skipped, repaired)
+    for rank in found["ranks"]:
+        assert tuple(rank[key] for key in ("compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns")) == numbers
+    noted = [note["severity"] for note in found["notes"] if rf"{name}/rank" in note["message"]]
+    assert ("error" in noted) == bool(skipped) and ("warning" in noted) == bool(repaired)
+    if name == "truncated":
+        assert found["ranks"][0]["overlap_pct"] is None
+
+
+@recorded
+@pytest.mark.parametrize("name", ["empty_events", "dup_rank"])
+def test_a_file_without_an_answer_is_an_error_of_one_line(name: str) -> None:
+    message = densing("profile", SHARED / "malformed" / name, code=1).stderr.strip()
+    assert len(message.splitlines()) == 1 and "rank0.json" in message
