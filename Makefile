@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 OUT ?= results/latest
 RUN_FLAGS ?=
 
-.PHONY: run test test-fast lint types coverage coverage-table bench docs refs matrix clean
+.PHONY: run test test-fast lint types coverage coverage-table bench bench-profile docs refs matrix clean
 
 run: $(STAMP)  ## the main job: catalogue -> density -> doubling time -> report
 	$(BIN)/densing run --out $(OUT) $(RUN_FLAGS)
@@ -36,6 +36,12 @@ bench: $(STAMP)  ## fits beside other packages; evaluation beside lm-eval's comm
 	$(BIN)/python benchmarks/fit.py
 	$(BIN)/python benchmarks/evals.py
 
+# Peers have their own environment: traceinsight 0.6.1 cannot read with pandas 3.
+bench-profile: $(STAMP)  ## profiling beside other trace tools; TRACES="a.json.gz b.json.gz" for your own traces
+	test -x .peers/bin/python || $(PYTHON) -m venv .peers
+	.peers/bin/python -m pip install --quiet "traceinsight==0.6.1" "pandas==2.3.3"
+	$(BIN)/python benchmarks/profile.py $(TRACES) --peers .peers/bin/python
+
 refs: $(STAMP)  ## refit what reference_fits/ ships
 	$(BIN)/densing refs build --out reference_fits
 
@@ -57,4 +63,4 @@ $(STAMP): pyproject.toml constraints.txt requirements-data.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .matrix .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .peers .matrix .pytest_cache .mypy_cache .ruff_cache .hypothesis
