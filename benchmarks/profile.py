@@ -33,9 +33,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from enlarge import enlarge
-from synthetic_trace import write_synthetic
-
+HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 OURS = [sys.executable, "-m", "densing", "profile", "--json"]
 PEERS = {
@@ -122,12 +120,22 @@ def importable(python: str) -> list[str]:
     return found
 
 
+def make(script: str, *arguments: object) -> int:
+    """Run a script that writes a trace; return its number of events.
+
+    In a process of its own: a child's peak memory starts at its parent's, so this one must stay small.
+    """
+    command = [sys.executable, str(HERE / script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(done.stdout.split()[0].replace(",", ""))
+
+
 def growth(trace: Path, folder: Path, repeats: int) -> list[dict[str, Any]]:
     """Return what more events, and more ranks, cost."""
     rows = []
     for copies in (1, 2, 4, 8, 16):
         big = folder / f"grown-{copies}.json"
-        events = enlarge(trace, big, copies)
+        events = make("enlarge.py", trace, big, "--copies", copies)
         runs = [measure([*OURS, str(big)]) for _ in range(repeats)]
         rows.append(row_of("events", events, runs))
         big.unlink()
@@ -188,10 +196,12 @@ def main() -> None:
     folder = args.keep or Path(tempfile.mkdtemp(prefix="densing-bench-"))
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        traces = args.traces or [write_synthetic(folder / "synthetic.json")]
+        traces = args.traces or [folder / "synthetic.json"]
+        if not args.traces:
+            make("synthetic_trace.py", traces[0])
         big = folder / f"{traces[0].name.split('.')[0]}-x{args.copies}.json"
         if not big.exists():
-            enlarge(traces[0], big, args.copies)
+            make("enlarge.py", traces[0], big, "--copies", args.copies)
         peers = importable(args.peers) if args.peers else []
         results = {}
         for trace in [*traces, big]:

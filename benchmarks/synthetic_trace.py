@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 LAYERS, STEPS = 120, 3
 
 
-def write_synthetic(path: Path, rank: int = 0, world: int = 2) -> Path:
-    """Write a trace of ``STEPS`` steps with about 40 000 events; return its path."""
+def write_synthetic(path: Path, rank: int = 0, world: int = 2) -> int:
+    """Write a trace of ``STEPS`` steps with about 40 000 events; return their number."""
     events: list[dict[str, Any]] = []
     for step in range(STEPS):
         events += one_step(step, 1_000_000.0 + step * 250_000.0)
     head = {"schemaVersion": 1, "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world}}
     path.write_text(json.dumps({**head, "traceEvents": events}, indent=1))
-    return path
+    return len(events)
 
 
 def one_step(step: int, start: float) -> list[dict[str, Any]]:
@@ -53,3 +54,7 @@ def event(
     return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": round(ts, 3), "dur": dur} | (
         {"args": args} if args else {}
     )
+
+
+if __name__ == "__main__":
+    print(f"{write_synthetic(Path(sys.argv[1])):,} events")
