@@ -1,6 +1,28 @@
-"""One self-contained HTML file from a study, and the replication page."""
+"""One self-contained HTML file from a study or from a profiled run, and the replication page.
 
-from densing.report.build import build_report
-from densing.report.replication import build_replication
+Each is imported on first use: a study's report needs what a profile's does not.
+"""
 
-__all__ = ["build_replication", "build_report"]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME_OF = {
+    "build_profile_report": "densing.report.efficiency",
+    "build_replication": "densing.report.replication",
+    "build_report": "densing.report.build",
+}
+__all__ = ["build_profile_report", "build_replication", "build_report"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'densing.report' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,244 @@
+"""The first screen of a profile in plain words: what was hidden, what was exposed, and what to hold against it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from densing.plots import text
+from densing.plots.efficiency_text import duration, milliseconds, percent, ranks_of
+from densing.profile.summary import pooled
+from densing.report.headline import Headline
+from densing.report.sections import sentence
+from densing.timeline.overlap import Partition
+
+if TYPE_CHECKING:
+    from densing.profile.run import RunProfile
+    from densing.profile.whatif_recorded import RecordedWhatIf
+
+WINDOWS = {
+    "steps": "from the start of the first to the end of the last marked step",
+    "all": "from the first to the last recorded work",
+    "hta": "work launched before the last step began, as Holistic Trace Analysis counts",
+}
+
+
+def headline(run: RunProfile) -> Headline:
+    """Put a run's profile in words; every caveat that holds for it comes with it."""
+    whole = pooled([rank.partition for rank in run.ranks])
+    return Headline(title(run, whole), lead(run, whole), facts(run), caveats(run, whole))
+
+
+def per(run: RunProfile) -> str:
+    """Return what times are given per: a step, or a rank's window where no step is marked."""
+    return "per step" if run.figures["steps"] else "per rank"
+
+
+def device(run: RunProfile) -> str:
+    """Return what did the work."""
+    return "processors" if all(rank.on_host for rank in run.ranks) else "devices"
+
+
+def title(run: RunProfile, whole: Partition) -> str:
+    """Return the headline itself.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace as Space
+    >>> run = Space(figures={"steps": 4, "overlap_pct": 68.4, "exposed_ms_per_step": 64.6}, ranks=())
+    >>> title(run, Partition(100, 90, 50, 40, 0, 20, 20, 5, 25))
+    '68.4 % of the communication was hidden; 64.6 ms per step were exposed'
+    """
+    if not whole.window_ns:
+        return "There is no work in these traces"
+    if not whole.comm_ns:
+        computed = _share(whole.compute_ns, whole)
+        return f"No communication was recorded; the {device(run)} computed {computed} of the time"
+    hidden, exposed = percent(run.figures["overlap_pct"]), milliseconds(run.figures["exposed_ms_per_step"])
+    return f"{hidden} of the communication was hidden; {exposed} {per(run)} were exposed"
+
+
+def _share(part: int, whole: Partition) -> str:
+    return percent(100 * part / whole.window_ns) if whole.window_ns else text.MISSING
+
+
+def lead(run: RunProfile, whole: Partition) -> str:
+    """Return the sentences that say what was measured, on what, and how the time splits."""
+    if not whole.window_ns:
+        return (
+            f"No kernel, copy or communication of {_counted(run)} lies in the window {run.window} "
+            f"({WINDOWS.get(run.window, 'as named')}). Were the right activities recorded, and is the window right?"
+        )
+    words = (
+        f"Over {_counted(run)} (window {run.window}: {WINDOWS.get(run.window, 'as named')}), the {device(run)} "
+        f"computed {_share(whole.compute_ns, whole)} of the time, communicated without computing "
+        f"{_share(whole.exposed_comm_ns, whole)}, only copied {_share(whole.exposed_memcpy_ns, whole)} and did nothing "
+        f"{_share(whole.idle_ns, whole)}."
+    )
+    ceiling = whole.achievable_pct
+    if ceiling is not None and ceiling < 100:
+        words += (
+            f" There is too little compute to hide all of the communication: at most {percent(ceiling)} of it could be."
+        )
+    return words
+
+
+def _counted(run: RunProfile) -> str:
+    """Return how many steps of how many ranks were measured."""
+    ranks = text.plural(len(run.ranks), "rank")
+    each = {len(rank.steps) for rank in run.ranks}
+    if each == {0}:
+        return ranks
+    if len(each) == 1:
+        steps = text.plural(each.pop(), "step")
+        return f"{steps} on each of {ranks}" if len(run.ranks) > 1 else f"{steps} of one rank"
+    return f"{min(each)} to {max(each)} steps on each of {ranks}"
+
+
+def facts(run: RunProfile) -> tuple[tuple[str, str], ...]:
+    """Return the key figures, as term and value."""
+    told = run.figures
+    if not told["step_ms"]:
+        return (("Window", run.window), ("Ranks", _ranks(run)), ("Hardware", _hardware(run)))
+    exposed, idle = (f"{milliseconds(told[f'{key}_ms_per_step'])} {per(run)} ({percent(told[f'{key}_pct'])})"
+                     for key in ("exposed", "idle"))  # fmt: skip
+    rows = [
+        ("Window", run.window),
+        ("Step time, median" if told["steps"] else "Window, mean", milliseconds(told["step_ms"])),
+        ("Exposed communication", exposed),
+        ("Idle", idle),
+        ("Hidden communication", percent(told["overlap_pct"])),
+        ("Slowdown by uneven ranks", _slowdown(told.get("slowdown"))),
+        ("Ranks", _ranks(run)),
+        ("Hardware", _hardware(run)),
+    ]
+    return tuple((term, value) for term, value in rows if value != text.MISSING)
+
+
+def _slowdown(value: object) -> str:
+    return text.MISSING if not isinstance(value, int | float) else f"{value:.3f}×"
+
+
+def _ranks(run: RunProfile) -> str:
+    world = max((rank.world_size for rank in run.ranks), default=-1)
+    return f"{len(run.ranks)} of {world}" if world > len(run.ranks) else str(len(run.ranks))
+
+
+def _hardware(run: RunProfile) -> str:
+    names = dict.fromkeys(name for rank in run.ranks for name in rank.devices)
+    if names:
+        return text.clean(", ".join(names), 80)
+    backends = dict.fromkeys(rank.backend for rank in run.ranks if rank.backend)
+    where = "processors, no accelerator" if all(rank.on_host for rank in run.ranks) else "not named in the traces"
+    return text.clean(f"{where} ({', '.join(backends)})" if backends else where, 80)
+
+
+def caveats(run: RunProfile, whole: Partition) -> tuple[str, ...]:
+    """Return what the reader must know before quoting the figures."""
+    found = (
+        _missing(run),
+        _damaged(run),
+        _unknown(run),
+        EXPOSED if whole.exposed_comm_ns else "",
+        HOST if device(run) == "processors" else "",
+        _window(run),
+    )
+    return tuple(words for words in found if words)
+
+
+EXPOSED = (
+    "Exposed is not the same as blocking: time in which a device communicates and computes nothing is the most that "
+    "better hiding can gain, not what it will gain."
+)
+HOST = (
+    "These runs had no accelerator: compute is what the processor's operators took outside communication calls, and "
+    "waiting for communication leaves no event unless it was marked."
+)
+
+
+def _missing(run: RunProfile) -> str:
+    world = max((rank.world_size for rank in run.ranks), default=-1)
+    if world <= len(run.ranks):
+        return ""
+    return (
+        f"Of {world} ranks {len(run.ranks)} were profiled ({ranks_of(rank.rank for rank in run.ranks)}): a rank that "
+        "is missing here may be the slow one."
+    )
+
+
+def _damaged(run: RunProfile) -> str:
+    skipped, repaired = run.figures["skipped_events"], run.figures["repaired_events"]
+    if not skipped and not repaired:
+        return ""
+    return f"The traces are damaged: {skipped} events were left out, {repaired} were kept after repair (see the notes)."
+
+
+def _unknown(run: RunProfile) -> str:
+    left_out = sum(row.total_ns for rank in run.ranks for row in rank.unrecognised if row.kind == "unknown")
+    if not left_out:
+        return ""
+    return f"{duration(left_out)} of device work is of kinds that no rule knows and counts as nothing (see the names)."
+
+
+def _window(run: RunProfile) -> str:
+    if run.window == "steps":
+        return ""
+    return (
+        "Other windows give other shares; where steps are marked, the window from first to last step is to be quoted."
+    )
+
+
+def clock_words(run: RunProfile) -> str:
+    """Say how the ranks' clocks compare, and so what may be read across ranks; empty for one rank."""
+    if run.together is None or run.together.clocks.verdict == "one rank":
+        return ""
+    clocks = run.together.clocks
+    if clocks.verdict == "not aligned":
+        return (
+            "The clocks of the ranks could not be aligned, so each rank begins at its own zero: lengths compare across "
+            "ranks, moments do not."
+        )
+    residual = duration(max(clocks.residual_ns.values(), default=0))
+    if clocks.verdict == "agree":
+        return f"The ranks' clocks agree (to {residual}, by the ends of matched collectives); times stand as recorded."
+    offset = duration(max(abs(value) for value in clocks.offset_ns.values()))
+    return (
+        f"The clocks were aligned on the ends of matched collectives: offsets of up to {offset} were taken out, "
+        f"{residual} remain uncertain."
+    )
+
+
+def straggler_words(run: RunProfile) -> list[str]:
+    """Say who is waited for, a sentence each; why nothing can be told where nothing can."""
+    if run.together is None:
+        return ["One rank was profiled, so nothing tells who waits for whom: profile all ranks of the run."]
+    found = run.together.stragglers
+    if found.method == "none" or found.worst is None:
+        notes = [sentence(note.message) for note in found.notes]
+        return notes or ["No rank was waited for."]
+    worst = next(row for row in found.ranks if row.rank == found.worst)
+    how = "arrivals on a common clock" if found.method == "starts" else "durations: the shortest call arrived last"
+    unit = "communications" if len(found.steps) < 2 else "steps"
+    words = [
+        f"Rank {worst.rank} is waited for most: it arrived last {worst.times_last} times of {worst.matched} and the "
+        f"others waited {duration(worst.caused_ns)} in all for it, told by {how}.",
+        f"It leads in {found.led} of {found.of} {unit}" + _chance(found.chance),
+    ]
+    return words + _what_if(run.together.what_if)
+
+
+def _chance(chance: float | None) -> str:
+    if chance is None:
+        return "."
+    return f"; if all ranks were equally likely, some rank would lead as often with {text.p_value(chance)}."
+
+
+def _what_if(found: RecordedWhatIf) -> list[str]:
+    if found.slowdown is None:
+        return []
+    words = (
+        f"Replayed with every rank's own work at the mean of the ranks, and transfers at their median, the run would "
+        f"be {found.slowdown:.3f} times as fast"
+    )
+    if found.worst is not None and found.worst_explains is not None:
+        words += f"; rank {found.worst} alone explains {percent(100 * found.worst_explains)} of that"
+    return [words + "."]
