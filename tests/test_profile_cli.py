@@ -209,6 +209,20 @@ def test_utilisation_names_its_formula_and_refuses_above_100(two: Path) -> None:
     assert "100 %" in densing("profile", two, "--mfu", "params=1e12,tokens=1,peak=1", code=1).stderr
 
 
+def test_utilisation_stands_in_the_report(two: Path, tmp_path: Path) -> None:
+    page = tmp_path / "p.html"
+    densing("profile", two, "--mfu", "params=1e6,tokens=1,peak=1", "--html", page)
+    assert "Model FLOPs utilisation is 3.00" in page.read_text()
+
+
+def test_density_and_device_hours_are_joined(two: Path, tmp_path: Path) -> None:
+    rows = [{"model": "m", "benchmark": "mmlu", "density": 1.5, "density_lo": 1.2, "density_hi": 2.0, "n_eff": 3e9}]
+    write(tmp_path / "density.json", rows)  # type: ignore[arg-type]
+    found = profile(two, "--density", tmp_path / "density.json", "--device-hours", 3000)["joined"]
+    assert found["per_1000_device_hours"] == 0.5
+    assert "--device-hours" in densing("profile", two, "--density", tmp_path / "density.json", code=1).stderr
+
+
 def test_scaling_over_runs_of_different_size(two: Path, tmp_path: Path) -> None:
     for rank in range(4):
         content = trace(rank)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import typer
+from msgspec.structs import replace
 
 from densing.cli.output import emit_plain, finish, say, show_notes
 from densing.cli.profiling import Asked, run_of, traces_of
@@ -22,8 +23,7 @@ CONDITION_HOLDS = 4
 """Exit code when a ``--fail-if`` holds."""
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """What is to come out."""
 
     json: bool = False
@@ -57,7 +57,7 @@ def answer(run: RunProfile, asked: Asked, wanted: Wanted) -> None:
     if wanted.html is not None:
         from densing.report import build_profile_report
 
-        build_profile_report(run, wanted.html, baseline=comparison, density=joined)
+        build_profile_report(run, wanted.html, baseline=comparison, density=joined, utilisation=used)
         say(f"wrote {wanted.html}")
     if wanted.perfetto is not None:
         _write_perfetto(run, asked, wanted.perfetto)

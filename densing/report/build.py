@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jinja2
-
-from densing import __version__
 from densing.files import write_text
-from densing.plots import style, text
-from densing.report import assets, models, sections
+from densing.plots import text
+from densing.report import models, page, sections
 from densing.report.checks import check_data, check_sentences
 from densing.report.figures import figures
 from densing.report.forecast import backtest, corollaries_table, questions
 from densing.report.headline import asked_of, headline, long_title
 from densing.report.measured import measured_lead, measured_table, measured_words
-from densing.report.safe import script_json
 
 if TYPE_CHECKING:
     from densing.study import Study
@@ -70,41 +65,7 @@ def build_report(study: Study, path: Path | str) -> Path:
 
 def render(study: Study) -> str:
     """Return the page as text."""
-    scripts = [assets.plotly_js(), assets.script_text(assets.static("report.js"))]
-    return str(_environment().get_template("report.html").render(**_context(study), **_page(scripts)))
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("densing.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["prose"] = unbroken
-    return environment
-
-
-def unbroken(sentence: str) -> str:
-    """Keep a number and its sign on one line.
-
-    Examples
-    --------
-    >>> unbroken("95 % interval").split(" ")[-1]
-    'interval'
-    """
-    return sentence.replace(" %", "\u00a0%").replace(" = ", "\u00a0=\u00a0").replace(" < ", "\u00a0<\u00a0")
-
-
-def _page(scripts: list[str]) -> dict[str, Any]:
-    return {
-        "policy": assets.policy(scripts),
-        "scripts": [assets.inline(script) for script in scripts],
-        "css": assets.inline(assets.static("report.css")),
-        "palette": script_json(json.dumps(style.DARK)),
-        "version": __version__,
-    }
+    return str(page.environment().get_template("report.html").render(**_context(study), **page.frame()))
 
 
 def _context(study: Study) -> dict[str, Any]:

@@ -21,12 +21,14 @@ from densing.report.efficiency_changes import changes
 from densing.report.efficiency_definitions import DEFINITIONS
 from densing.report.efficiency_density import JoinedDensity, joined_words
 from densing.report.efficiency_figures import figures
+from densing.report.efficiency_utilisation import utilisation_words
 from densing.report.efficiency_words import clock_words, headline, per, straggler_words
 from densing.report.sections import sentence
 
 if TYPE_CHECKING:
     from densing.profile.compare import Comparison
     from densing.profile.run import RunProfile
+    from densing.profile.utilisation import RunUtilisation
 
 SECTIONS = (
     ("headline", "Headline"),
@@ -56,6 +58,7 @@ def build_profile_report(
     *,
     baseline: Comparison | None = None,
     density: JoinedDensity | None = None,
+    utilisation: RunUtilisation | None = None,
 ) -> Path:
     """Write the report of a profiled run: one HTML file that needs no network.
 
@@ -72,6 +75,8 @@ def build_profile_report(
         What changed against another run.
     density : JoinedDensity, optional
         Density of the model that the run trains, with the device hours of its training.
+    utilisation : RunUtilisation, optional
+        Model and hardware FLOPs utilisation.
 
     Returns
     -------
@@ -84,13 +89,20 @@ def build_profile_report(
         When the file cannot be written.
     """
     target = Path(path)
-    write_text(target, render(run, baseline=baseline, density=density))
+    write_text(target, render(run, baseline=baseline, density=density, utilisation=utilisation))
     return target
 
 
-def render(run: RunProfile, *, baseline: Comparison | None = None, density: JoinedDensity | None = None) -> str:
+def render(
+    run: RunProfile,
+    *,
+    baseline: Comparison | None = None,
+    density: JoinedDensity | None = None,
+    utilisation: RunUtilisation | None = None,
+) -> str:
     """Return the page as text."""
     context = {**_words(run), **_tables(run)}
+    context["utilisation"] = [] if utilisation is None else utilisation_words(utilisation)
     context["comparison"] = None if baseline is None else changes(baseline)
     whole = pooled([rank.partition for rank in run.ranks])
     context["density_words"] = [] if density is None else joined_words(density, whole)
