@@ -6,6 +6,7 @@ from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from trace_make import kernel, read, text_of, write
 from trace_oracle import differences, ns
 
 from densing.timeline.readers.exact import LIMIT_NS, MISSING, NeedsText, from_numbers, from_text
+from densing.timeline.readers.rows import Columns
 
 UNIX = 1_682_725_898_236_567
 magnitudes = st.sampled_from([0, 1, 10**6, 2**42 - 5, 2**42, 2**42 + 10**9, 2**43 - 5, 2**43, UNIX])
@@ -64,6 +66,8 @@ def test_what_int64_cannot_hold_stops_at_the_limit(text: str) -> None:
     assert from_text("-" + text) == -LIMIT_NS
 
 
+@example([10**400, 1.5])
+@example([-(10**400), 2**63, -1])
 @given(
     st.lists(st.integers(-(2**80), 2**80) | st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=9)
 )
@@ -107,6 +111,19 @@ def test_decimals_beyond_the_nanosecond_round_half_to_even(times: list[str]) -> 
     with TemporaryDirectory() as folder:
         path = write(Path(folder) / "rank0.json", text)
         assert differences(path, read(path)) == []
+
+
+@given(
+    st.lists(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-200, 200), min_size=1, max_size=5), max_size=9)
+)
+@settings(max_examples=60)
+def test_columns_hold_what_was_put_in(lists: list[list[int]]) -> None:
+    columns = Columns()
+    for values in lists:
+        columns.add(len(values), value=np.array(values, np.int64))
+        if len(values) % 2:
+            columns._pack()  # as it happens every few thousand rows
+    assert columns.take("value").tolist() == [value for values in lists for value in values]
 
 
 def test_base_time_after_the_events_and_as_text(tmp_path: Path) -> None:

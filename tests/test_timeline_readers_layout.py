@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +14,7 @@ from trace_make import ALL_REDUCE, LAYOUTS, event, good, kernel, parts, read, wr
 from trace_oracle import differences
 
 from densing.timeline.readers.categories import ROLES, Role
-from densing.timeline.spans import Comm, Kind, Lane
+from densing.timeline.spans import Kind, Lane
 from densing.timeline.timeline import RankTimeline
 
 GOOD = (50.0, 40.0, 20.0, 20.0)
@@ -205,120 +204,3 @@ def test_work_is_sorted_longer_first_and_typed(tmp_path: Path) -> None:
         "correlation": np.int64,
         "comm": np.int32,
     }
-
-
-ARGS = {
-    "Collective name": "allreduce",
-    "In msg nelems": 100,
-    "Out msg nelems": 100,
-    "Group size": 2,
-    "dtype": "BFloat16",
-    "Process Group Name": "0",
-    "Process Group Description": "default_pg",
-    "Process Group Ranks": "[0, 1]",
-    "Seq": 7,
-}
-TOLD = Comm("all_reduce", "0", "default_pg", 2, (0, 1), 100, 100, "BFloat16", 7)
-
-
-def comm_of(tmp_path: Path, made: list[dict[str, Any]], **options: Any) -> Comm:
-    """What is known of the one communication of a trace."""
-    comm = read(write(tmp_path / "rank0.json", made), **options).work.of(Kind.COMM)
-    assert len(comm) == 1
-    return comm.comms[comm.comm[0]]
-
-
-def test_a_communication_by_its_own_arguments(tmp_path: Path) -> None:
-    assert comm_of(tmp_path, [kernel("ncclDevKernel_Generic(4096ul)", **ARGS)]) == TOLD
-
-
-def test_collective_arguments_make_a_kernel_a_communication(tmp_path: Path) -> None:
-    assert comm_of(tmp_path, [kernel("void custom_ring<float>(x)", **ARGS)]) == TOLD
-
-
-@pytest.mark.parametrize("detail", ["device", "host"])
-@pytest.mark.parametrize("carrier", ["kernel", "launch"])
-@pytest.mark.parametrize("chunk", [64, 700, 1 << 20])
-def test_a_communication_by_the_operator_that_led_to_it(tmp_path: Path, detail: str, carrier: str, chunk: int) -> None:
-    made = [
-        event("cpu_op", "aten::mm", 0, 1, **{"External id": 11}),
-        event("cpu_op", "record_param_comms", 1, 5, **{**ARGS, "External id": 12, "In split size": "[]"}),
-        event("cpu_op", "aten::add", 6, 1, **{"External id": 13}),
-        event("cuda_runtime", "cudaLaunchKernelExC", 3, 1, correlation=900, **{"External id": 12}),
-        kernel(
-            "ncclDevKernel_Generic(4096ul)",
-            ts=10,
-            correlation=900,
-            **({"External id": 12} if carrier == "kernel" else {}),
-        ),
-    ]
-    assert comm_of(tmp_path, made, detail=detail, chunk=chunk) == TOLD
-
-
-def test_an_external_id_that_is_only_the_correlation_names_no_operator(tmp_path: Path) -> None:
-    """Old traces write the correlation there; the same number may be some operator's."""
-    made = [
-        event("cpu_op", "record_param_comms", 1, 5, **{**ARGS, "External id": 900}),
-        kernel("ncclKernel_Broadcast_RING_LL_Sum_int8_t(x)", ts=10, correlation=900, **{"External id": 900}),
-    ]
-    assert comm_of(tmp_path, made) == Comm("broadcast")
-
-
-def test_a_communication_by_the_range_around_its_launch(tmp_path: Path) -> None:
-    shapes = {"Input Dims": [[3, 4], [9]], "Input type": ["float", "int"]}
-    made = [
-        event("user_annotation", "## forward ##", 0, 100, **shapes),
-        event("user_annotation", "nccl:all_to_all", 1, 50, **shapes),
-        event("user_annotation", "nccl:all_reduce", 60, 5, **shapes),
-        {**event("user_annotation", "nccl:broadcast", 1, 50, **shapes), "tid": 99},
-        event("cuda_runtime", "cudaLaunchKernel", 20, 1, correlation=5),
-        kernel("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(x)", ts=200),
-    ]
-    assert comm_of(tmp_path, made) == Comm("all_to_all", in_elems=12, dtype="float")
-
-
-def test_a_communication_by_its_name_alone(tmp_path: Path) -> None:
-    assert comm_of(tmp_path, [kernel(ALL_REDUCE)]) == Comm("all_reduce")
-    assert comm_of(tmp_path, [kernel("ncclDevKernel_Generic(4096ul)")]) == Comm()
-
-
-@pytest.mark.parametrize("ranks", ["[0, 1, ..., 7]", "...", "", "[a]", [0, "x"]])
-def test_elided_members_are_unknown(tmp_path: Path, ranks: object) -> None:
-    assert comm_of(tmp_path, [kernel(ALL_REDUCE, **{**ARGS, "Process Group Ranks": ranks})]).ranks == ()
-
-
-def host_trace() -> list[dict[str, Any]]:
-    """Compute 0 to 60 on the main thread with a call 20 to 30 in it; gloo works 40 to 90 on its own thread."""
-    loop = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "thread 2 (pt_gloo_runloop)"}}
-    renamed = {**copy.deepcopy(loop), "args": {"name": "thread 2 (python)"}}
-    made = [
-        event("user_annotation", "ProfilerStep#1", 0, 100),
-        event("cpu_op", "aten::mm", 0, 60),
-        event("cpu_op", "c10d::allreduce_", 20, 10),
-        event("user_annotation", "gloo:all_reduce", 40, 50, **{"Input Dims": [[8]], "Input type": ["float"]}),
-        event("cpu_op", "aten::copy_", 90, 5),
-    ]
-    for one, tid in zip(made, (1, 1, 1, 2, 2), strict=True):
-        one.update(pid=1, tid=tid)
-    return [loop, renamed, *made]
-
-
-@pytest.mark.parametrize("detail", ["auto", "host"])
-def test_a_run_without_device(tmp_path: Path, detail: str) -> None:
-    timeline = read(write(tmp_path / "rank0.json", host_trace()), detail=detail)
-    assert timeline.on_host and timeline.detail == "host"
-    assert parts(timeline, "steps") == (50.0, 50.0, 20.0, 30.0)
-    comm = timeline.work.of(Kind.COMM)
-    assert comm.comms[comm.comm[0]] == Comm("all_reduce", in_elems=8, dtype="float")
-    assert [timeline.host.names[i] for i in timeline.host.of(Kind.OP).name] == ["aten::copy_"]
-
-
-def test_a_run_without_device_asked_for_device_work_says_so(tmp_path: Path) -> None:
-    timeline = read(write(tmp_path / "rank0.json", host_trace()), detail="device")
-    assert not timeline.on_host and len(timeline.work) == 0
-    assert [note.severity for note in timeline.notes if note.code == "no-work"] == ["error"]
-
-
-def test_metadata_alone_is_no_work(tmp_path: Path) -> None:
-    timeline = read(write(tmp_path / "rank0.json", host_trace()[:2]))
-    assert [note.code for note in timeline.notes if note.severity == "error"] == ["no-work"]

@@ -75,7 +75,10 @@ def differences(path: Path, timeline: RankTimeline) -> list[str]:
     pairs = {
         "device work": (spans_of(timeline.work), rows(events, header, DEVICE)),
         "launches": (spans_of(launches), [(*row[:4], -1) for row in rows(events, header, LAUNCH)]),
-        "ranges": (spans_of(timeline.host.of(Kind.ANNOTATION)), rows(events, header, {"user_annotation"})),
+        "ranges": (
+            spans_of(timeline.host.of(Kind.ANNOTATION)),
+            [(*row[:3], -1, -1) for row in rows(events, header, {"user_annotation"})],
+        ),
         "steps": ([tuple(step) for step in timeline.steps], steps(events, header)),
         "events": (timeline.events, len(events)),
     }

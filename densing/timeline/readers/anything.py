@@ -46,10 +46,10 @@ class Anything:
         self.uncategorised: Counter[str] = Counter()
         self.halves = 0
 
-    def add(self, events: list[AnyEvent], locate: Locate) -> int:
-        """Take events; return how many were not left out."""
+    def add(self, events: list[AnyEvent], locate: Locate) -> list[AnyEvent]:
+        """Take events; return those that were left out because of their times."""
         self._decoders.learn({event.cat for event in events if event.cat and event.ph == "X"})
-        skipped, typed, origin = 0, [], {}
+        typed, origin = [], {}
         for event in events:
             if event.ph == "M":
                 self._remember(event)
@@ -60,9 +60,8 @@ class Anything:
                 if made is not None:
                     typed.append(made)
                     origin[id(made)] = event
-        if typed:
-            skipped = self._rows.add(typed, lambda made: locate(origin[id(made)]), text=True)
-        return len(events) - skipped
+        lost = self._rows.add(typed, lambda made: locate(origin[id(made)]), text=True)
+        return [origin[id(made)] for made in lost]
 
     def announce(self, raw: bytes) -> None:
         """Take an operator's text for what it says of a communication."""
@@ -163,5 +162,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Strange):
         return None
     if isinstance(value, Decimal):
-        return float(value)
+        return float(value) if abs(value.adjusted()) < 300 else None
     return clean(value) if isinstance(value, str) else value

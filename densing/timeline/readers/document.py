@@ -9,11 +9,10 @@ from densing.errors import InputError
 from densing.notes import Note
 from densing.timeline.readers.events import Events
 from densing.timeline.readers.feed import Feed, TooLong
-from densing.timeline.readers.text import scan, skip_space
+from densing.timeline.readers.text import scan_value, skip_space
 
 HEADER = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds", "host_name", "hostname", "schemaVersion")
 _EVENTS = b'"traceEvents"'
-_WINDOW = 1 << 12
 _BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -111,26 +110,16 @@ class Document:
 
     def _value(self) -> Any:
         """Read one value of the header, however it lies over the chunks."""
-        feed, window = self._feed, _WINDOW
-        while True:
-            whole = feed.lo + window >= feed.hi
-            try:
-                value, used = scan(feed.data[feed.lo : min(feed.lo + window, feed.hi)])
-                if used < window and (feed.lo + used < feed.hi or not feed.more()):
-                    feed.lo += used
-                    return value
-            except json.JSONDecodeError as error:
-                if whole and not self._more():
-                    raise _Unreadable(error.msg) from error
-            except RecursionError as error:
-                raise _Unreadable("nested too deeply") from error
-            window *= 8
-
-    def _more(self) -> bool:
         try:
-            return self._feed.more()
-        except TooLong:
-            return False
+            value, used = scan_value(self._feed, lambda _: True)
+        except json.JSONDecodeError as error:
+            raise _Unreadable(error.msg) from error
+        except RecursionError as error:
+            raise _Unreadable("nested too deeply") from error
+        except TooLong as error:
+            raise _Unreadable(f"longer than {self._feed.limit} bytes") from error
+        self._feed.lo += used
+        return value
 
     def _find_events(self) -> bool:
         """Go to the array of events without understanding what comes before it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import compress
 from typing import Any
 
@@ -10,33 +9,20 @@ import msgspec
 
 from densing.timeline.readers.anything import Anything, from_value
 from densing.timeline.readers.exact import NeedsText
-from densing.timeline.readers.feed import Feed, TooLong
+from densing.timeline.readers.feed import Feed
 from densing.timeline.readers.rows import ANNOUNCER, Rows
-from densing.timeline.readers.structs import ANY_EVENTS, CATEGORY, Decoders
-from densing.timeline.readers.text import (
-    BOUNDARY,
-    END,
-    FINE_TIME,
-    START,
-    Cut,
-    clean,
-    last_boundary,
-    oddity,
-    ran_off,
-    repair,
-    scan,
-    skip_space,
-)
+from densing.timeline.readers.salvage import Salvage
+from densing.timeline.readers.structs import ANY_EVENTS, CATEGORY, AnyEvent, Decoders
+from densing.timeline.readers.text import BOUNDARY, FINE_TIME, Cut, last_boundary, oddity
 from densing.timeline.readers.troubles import Troubles
 
 _SMALL = 1 << 12
 _LOOSE = 1 << 15
-_PATIENCE = 1 << 26
+_MANY = 64
 _CHECKED = 1 << 20
-_REPAIRABLE = 1 << 18
 _ANNOUNCER = ANNOUNCER.encode()
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_OPEN, _CLOSE, _BRACE = ord("["), ord("]"), ord("{")
+_OPEN, _CLOSE = ord("["), ord("]")
 
 
 class Events:
@@ -46,18 +32,22 @@ class Events:
     ----------
     count : int
         Elements met so far, damaged ones included.
-    cut_short : bool
-        Whether the file ended inside the array.
     """
 
     def __init__(self, feed: Feed, decoders: Decoders, rows: Rows, troubles: Troubles) -> None:
         self._feed, self._decoders, self._rows, self._troubles = feed, decoders, rows, troubles
+        self._salvage = Salvage(feed, self, troubles)
         self.anything = Anything(rows, decoders)
         self.count = 0
-        self.cut_short = False
-        self._spent = 0
         self._loose = _LOOSE
         self._checked = 0
+        self._careful = 1
+        self._mended: list[tuple[AnyEvent, tuple[int, int], str]] = []
+
+    @property
+    def cut_short(self) -> str:
+        """Why reading ended inside the array; empty if it did not."""
+        return self._salvage.cut_short
 
     def read_array(self) -> None:
         """Read up to and including the array's closing bracket."""
@@ -68,14 +58,25 @@ class Events:
             cut = last_boundary(feed.data, feed.lo, min(feed.hi, feed.lo + span))
             if cut and self._chunk(cut):
                 feed.lo = cut.start
-                span = min(4 * span, feed.size)
+                span, self._careful = min(4 * span, feed.size), 1
             elif cut and cut.comma - feed.lo > _SMALL:
                 # An event before the cut fits no typed struct or is damaged, or the cut lies inside one: come nearer.
                 span = (cut.comma - feed.lo) // 4
             else:
-                if not self._one():
+                if not self._one_by_one():
                     return
-                span = min(4 * span, feed.size)
+                # Looking for a cut must cost no more than what it may save.
+                span = min(4 * _SMALL, feed.size)
+
+    def _one_by_one(self) -> bool:
+        """Take some elements with care, more of them each time in a row; False at the end of the array."""
+        going_on = True
+        for _ in range(self._careful):
+            going_on = going_on and self._salvage.one()
+        self._careful = min(2 * self._careful, _MANY)
+        if not going_on or len(self._mended) >= _MANY:
+            self._take_mended()
+        return going_on
 
     def _chunk(self, cut: Cut) -> bool:
         """Take all events before a cut at once; False if that is not possible."""
@@ -149,134 +150,23 @@ class Events:
             self.anything.announce(bytes(data[before.start if before else lo : end]))
             at = data.find(_ANNOUNCER, max(end, at + 1), hi)
 
-    def _one(self) -> bool:
-        """Take one element with care; False at the end of the array."""
-        feed = self._feed
-        commas = self._gap()
-        if commas is None:
-            self.cut_short = True
-            return False
-        byte = feed.data[feed.lo]
-        if byte == _CLOSE:
-            if commas:
-                self._troubles.repair("comma after the last event", self.count, feed.position)
-            feed.lo += 1
-            return False
-        if byte != _BRACE:
-            return self._stray()
-        try:
-            return self._event()
-        except TooLong:
-            return self._overlong()
-
-    def _gap(self) -> int | None:
-        """Pass over space and commas; return the number of commas, None at the end of the file."""
-        feed, commas = self._feed, 0
-        while True:
-            feed.lo, found = skip_space(feed.data, feed.lo, feed.hi)
-            commas += found
-            if feed.lo < feed.hi:
-                return commas
-            if not feed.more():
-                return None
-
-    def _event(self) -> bool:
-        feed = self._feed
-        stop = BOUNDARY.search(feed.data, feed.lo, feed.hi)
-        length = (stop.start(1) if stop else feed.hi) - feed.lo
-        while True:
-            try:
-                value, used = scan(feed.data[feed.lo : feed.lo + length])
-                return self._single(value, used)
-            except RecursionError:
-                return self._damaged("nested too deeply")
-            except json.JSONDecodeError as error:
-                self._spent += length
-                wider = self._wider(length) if ran_off(error) else length
-                if wider == length:
-                    return self._damaged(error.msg)
-                length = wider
-
-    def _wider(self, length: int) -> int:
-        """Return a greater length for an event that seemed to be cut short: the cut may have been no boundary."""
-        feed = self._feed
-        if self._spent > _PATIENCE + 4 * feed.position:
-            return length
-        if feed.lo + length >= feed.hi and not feed.more():
-            return length
-        stop = BOUNDARY.search(feed.data, feed.lo + min(2 * length, feed.hi - feed.lo), feed.hi)
-        return (stop.start(1) if stop else feed.hi) - feed.lo
-
-    def _single(self, value: Any, used: int, reason: str = "") -> bool:
+    def take_one(self, value: dict[str, Any], used: int, reason: str) -> None:
+        """Take one event that was read with care, the next ``used`` bytes of the feed."""
         feed = self._feed
         raw = bytes(feed.data[feed.lo : feed.lo + used])
         place = (self.count, feed.position)
-        if not isinstance(value, dict):
-            self._troubles.skip("it is no event", *place)
-            self.count += 1
-        elif not reason and (decoded := self._decode(b"[" + raw + b"]", len(raw) + 2)):
+        decoded = None if reason else self._decode(b"[" + raw + b"]", used + 2)
+        if decoded:
             self._take(*decoded, feed.lo + used)
-        else:
-            kept = self.anything.add([from_value(value)], lambda _: place)
-            if kept:
-                self._troubles.repair(reason or oddity(raw), *place, clean(str(value.get("name", ""))))
-            self.count += 1
-        feed.lo += used
-        return True
-
-    def _damaged(self, problem: str) -> bool:
-        """Repair an event that cannot be read, or leave it out."""
-        feed = self._feed
-        while True:
-            for match, _ in zip(END.finditer(feed.data, feed.lo, feed.hi), range(4), strict=False):
-                length = match.end() - feed.lo
-                mended = repair(bytes(feed.data[feed.lo : match.end()])) if length < _REPAIRABLE else None
-                if mended:
-                    return self._single(mended[0], length, mended[1])
-            next_event = BOUNDARY.search(feed.data, feed.lo, feed.hi)
-            if next_event:
-                return self._leave(f"damaged ({problem})", next_event.start(1))
-            last = None if not feed.ended else END.search(feed.data, feed.lo, feed.hi)
-            if last:
-                return self._leave(f"damaged ({problem})", last.end())
-            if not feed.more():
-                self._leave(f"the file ends early, at byte {feed.position + feed.hi - feed.lo}", feed.hi)
-                self.cut_short = True
-                return False
-
-    def _leave(self, reason: str, to: int) -> bool:
-        self._troubles.skip(reason, self.count, self._feed.position)
+            return
+        self._mended.append((from_value(value), place, reason or oddity(raw)))
         self.count += 1
-        self._feed.lo = to
-        return True
 
-    def _stray(self) -> bool:
-        """Pass over what is no event: a value of another type, or debris."""
-        feed = self._feed
-        start = START.search(feed.data, feed.lo, feed.hi)
-        try:
-            value, used = scan(feed.data[feed.lo : start.start() if start else feed.hi])
-            if not isinstance(value, dict) and (start or feed.lo + used < feed.hi):
-                return self._single(value, used)
-        except (json.JSONDecodeError, RecursionError):
-            pass
-        if start:
-            return self._leave("damaged (text between events)", start.start())
-        return self._overlong("damaged (text between events)")
-
-    def _overlong(self, reason: str = "") -> bool:
-        """Pass over text without end, holding little of it, to the next event."""
-        feed = self._feed
-        limit = feed.limit
-        self._troubles.skip(reason or f"longer than {limit} bytes (Limits.event_bytes)", self.count, feed.position)
-        self.count += 1
-        while True:
-            boundary = BOUNDARY.search(feed.data, feed.lo, feed.hi)
-            if boundary:
-                feed.lo = boundary.end()
-                return True
-            feed.lo = max(feed.lo, feed.hi - _SMALL)
-            if not feed.more():
-                feed.lo = feed.hi
-                self.cut_short = True
-                return False
+    def _take_mended(self) -> None:
+        places = {id(event): place for event, place, _ in self._mended}
+        lost = self.anything.add([event for event, _, _ in self._mended], lambda event: places[id(event)])
+        gone = {id(event) for event in lost}
+        for event, place, reason in self._mended:
+            if id(event) not in gone:
+                self._troubles.repair(reason, place, event.name)
+        self._mended.clear()

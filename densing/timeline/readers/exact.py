@@ -53,10 +53,11 @@ def from_numbers(values: list[int | float]) -> Int:
     >>> from_numbers([4458676522690.655, 156.777, 3]).tolist()
     [4458676522690655, 156777, 3000]
     """
-    try:
-        array = np.array(values)
-    except OverflowError:
-        array = np.array(values, dtype=object)
+    array = np.array(values)
+    if array.dtype == object:
+        # Whole numbers that neither int64 nor float64 holds.
+        values = [max(min(value, 2**80), -(2**80)) for value in values]
+        array = np.array(values, np.float64)
     if array.dtype == np.int64:
         return np.asarray(np.clip(array, -(LIMIT_NS // 1000) - 1, LIMIT_NS // 1000 + 1) * 1000).clip(
             -LIMIT_NS, LIMIT_NS

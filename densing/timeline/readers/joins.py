@@ -110,7 +110,7 @@ def distinct(values: NDArray[Any]) -> NDArray[Any]:
     array([1, 3])
     """
     values = np.sort(values)
-    return values[np.flatnonzero(np.diff(values, prepend=values[:1] - 1))] if len(values) else values
+    return values[np.concatenate(([True], values[1:] != values[:-1]))] if len(values) else values
 
 
 def _launches(host: Table, wanted: NDArray[np.int64]) -> dict[int, int]:
@@ -146,7 +146,7 @@ class _Ranges:
         """Host row of the innermost range around a launch, -1 if there is none."""
         if launch < 0 or not len(self._rows):
             return -1
-        lane, moment = self._host["lane"][launch], self._host["start"][launch]
+        lane, moment = int(self._host["lane"][launch]), int(self._host["start"][launch])
         first, stop = np.searchsorted(self._lanes, [lane, lane + 1])
         last = first + int(np.searchsorted(self._starts[first:stop], moment, side="right"))
         for i in range(last - 1, max(first, last - _DEPTH) - 1, -1):

@@ -161,7 +161,7 @@ def _remarks(label: str, read: _Read) -> list[Note]:
         message = f"{label}: the file is damaged ({read.damage}); what precedes was read"
         notes.append(Note("file-damaged", "error", message, {"file": label}))
     if read.events.cut_short:
-        message = f"{label}: the file ends early, inside traceEvents; what precedes was read"
+        message = f"{label}: the file {read.events.cut_short}; what precedes was read"
         notes.append(Note("file-ends-early", "error", message, {"file": label}))
     for category, (count, name) in read.rows.unknown.items():
         message = f"{label}: {count} events of unknown category {category!r} (first: {name[:80]!r}) are not counted"

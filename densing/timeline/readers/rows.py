@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -129,23 +130,25 @@ class Rows:
         self.announced: dict[int, Comm] = {}
         self.unknown: dict[str, list[Any]] = {}
 
-    def add(self, events: Sequence[Any], locate: Locate, text: bool | None = None) -> int:
-        """Take typed events of wanted categories; return how many were left out because of their times."""
+    def add(self, events: Sequence[Any], locate: Locate, text: bool | None = None) -> list[Any]:
+        """Take typed events of wanted categories; return those that were left out because of their times."""
         groups: dict[type, list[Any]] = defaultdict(list)
         for event in events:
             groups[type(event)].append(event)
-        skipped = 0
+        lost: list[Any] = []
         for kind, group in groups.items():
             category = CATEGORY[kind]
             what = role(category)
             if what is Role.UNKNOWN:
                 group = self._on_device(category, group)
             kept, start, duration = self._times(group, locate, self.text if text is None else text)
-            skipped += len(group) - len(kept)
+            if len(kept) < len(group):
+                ids = {id(event) for event in kept}
+                lost += [event for event in group if id(event) not in ids]
             if kept:
                 add = self._add_host if what in _HOST else self._add_device
                 add(category, what, kept, start, duration)
-        return skipped
+        return lost
 
     def _on_device(self, category: str, events: list[Any]) -> list[Any]:
         """Count events of an unknown category; those that name a stream or device are listed as unknown work."""
@@ -165,7 +168,7 @@ class Rows:
             return events, start, duration
         for i in np.flatnonzero(~good):
             reason = _fault(int(start[i]), int(duration[i]))
-            self.troubles.skip(reason, *locate(events[i]), events[i].name)
+            self.troubles.skip(reason, partial(locate, events[i]), events[i].name)
         return [event for event, ok in zip(events, good, strict=True) if ok], start[good], duration[good]
 
     def _text_times(self, events: list[Any], locate: Locate) -> tuple[list[Any], Int, Int]:
@@ -175,11 +178,11 @@ class Rows:
             try:
                 times.append((_text_ns("time", start), _text_ns("duration", duration)))
             except ValueError as error:
-                self.troubles.skip(str(error), *locate(event), event.name)
+                self.troubles.skip(str(error), partial(locate, event), event.name)
                 continue
             kept.append(event)
             if b'"' in start or b'"' in duration:
-                self.troubles.repair("time written as text", *locate(event), event.name)
+                self.troubles.repair("time written as text", partial(locate, event), event.name)
         table = np.array(times, np.int64).reshape(-1, 2)
         return kept, table[:, 0], table[:, 1]
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from densing.errors import InputError
+from densing.timeline.readers.inflate import MAGIC, Gunzip
 
 _BLOCK = 1 << 17
-_GZIP, _ZIP, _ZSTD = b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
+_SMALL = 1 << 24
+_ZIP, _ZSTD = b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Limits:
     event_bytes : int
         Text of one event; a longer one is skipped and counted. Memory stays within a few times this.
     ratio : float
-        Inflated over compressed bytes; above it (and above 64 MiB inflated) the file is refused. Traces reach 10
+        Inflated over compressed bytes; above it (and above 16 MiB inflated) the file is refused. Traces reach 10
         to 60, deflate's ceiling is 1032.
     inflated_bytes : int
         Text of the whole file.
@@ -64,7 +65,7 @@ class Source:
         if head == _ZIP and member is None:
             raise InputError(self._refuse("is a zip archive; name its members with find_traces"))
         self._pending = head
-        self._inflater = self._inflate_with(head)
+        self._gunzip = self._unpacker(head)
 
     def _open_member(self, path: Path, member: str) -> IO[bytes]:
         import zipfile
@@ -73,12 +74,12 @@ class Source:
         self._packed = self._archive.getinfo(member).compress_size
         return self._archive.open(member)
 
-    def _inflate_with(self, head: bytes) -> Any:
+    def _unpacker(self, head: bytes) -> Gunzip | None:
         if head == _ZSTD:
             raise InputError(self._refuse("is compressed with zstd; unpack it first (zstd -d)"))
         if head == _ZIP:
             raise InputError(self._refuse("is a zip archive inside another; unpack the outer one"))
-        return _inflater() if head[:2] == _GZIP else None
+        return Gunzip(self._read) if head[:2] == MAGIC else None
 
     def _refuse(self, reason: str) -> str:
         self.close()
@@ -93,10 +94,12 @@ class Source:
             When the file cannot be read or passes a limit.
         """
         try:
-            count = self._plain(target) if self._inflater is None else self._inflated(target)
+            count = self._plain(target) if self._gunzip is None else self._gunzip.into(target)
         except (OSError, zlib.error, EOFError, _bad_zip()) as error:
             self.damage = str(error)
             count = 0
+        if self._gunzip is not None and self._gunzip.damage:
+            self.damage = self._gunzip.damage
         self.produced += count
         self._check()
         return count
@@ -104,8 +107,8 @@ class Source:
     def _check(self) -> None:
         limits = self.limits
         read = self._packed or self.consumed
-        inflates = self._inflater is not None or self._packed
-        if inflates and self.produced > 1 << 26 and self.produced > limits.ratio * max(read, 1):
+        inflates = self._gunzip is not None or self._packed
+        if inflates and self.produced > _SMALL and self.produced > limits.ratio * max(read, 1):
             raise InputError(
                 f"{self.label}: inflates to more than {limits.ratio:g} times its size, as no trace does; "
                 f"if it is one, raise Limits(ratio=...)"
@@ -135,31 +138,6 @@ class Source:
         self.consumed += count
         return count
 
-    def _inflated(self, target: memoryview) -> int:
-        while True:
-            if self._inflater.eof and not self._next_member():
-                return 0
-            block = self._inflater.unconsumed_tail or self._read()
-            data = self._inflater.decompress(block, len(target))
-            if data:
-                target[: len(data)] = data
-                return len(data)
-            if not block:
-                self.damage = "the compressed data break off"
-                return 0
-
-    def _next_member(self) -> bool:
-        """Start the next of several gzip streams in one file; False at the end or before what is no gzip."""
-        rest = self._inflater.unused_data.lstrip(b"\x00")
-        while len(rest) < 2 and (block := self._read()):
-            rest = (rest + block).lstrip(b"\x00")
-        if rest[:2] != _GZIP:
-            self.damage = "bytes after the compressed data are no gzip" if rest else ""
-            return False
-        self._pending, self.consumed = rest, self.consumed - len(rest)
-        self._inflater = _inflater()
-        return True
-
     def close(self) -> None:
         """Close the file."""
         for stream in (getattr(self, "_raw", None), self._archive):
@@ -178,15 +156,3 @@ def _bad_zip() -> type[Exception]:
     import zipfile
 
     return zipfile.BadZipFile
-
-
-def _inflater() -> Any:
-    """Return a gzip inflater: Intel's ISA-L where it is installed (twice as fast), zlib otherwise."""
-    factory: Callable[..., Any] = zlib.decompressobj
-    try:
-        from isal import isal_zlib
-
-        factory = isal_zlib.decompressobj
-    except ImportError:
-        pass
-    return factory(31)

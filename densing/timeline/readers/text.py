@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from decimal import Decimal
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
+
+from densing.timeline.readers.feed import Feed
 
 _KEYS = rb'"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp|tts|tdur|sf|cname|scope)"\s*:'
 
@@ -16,6 +19,8 @@ START = re.compile(rb"\{\s*" + _KEYS)
 BOUNDARY = re.compile(rb"\}\s*(,)\s*(?=\{\s*" + _KEYS + rb")")
 """The end of an event and the beginning of the next; inside strings and nested objects it may match by chance."""
 
+_ANY_BOUNDARY = re.compile(rb"\}\s*(,)\s*(?=\{)")
+
 END = re.compile(rb"\}(?=\s*(?:,\s*\{\s*" + _KEYS + rb'|\]\s*(?:\}|,\s*"|\Z)))')
 """The end of an event before the next or before the array's end; may match by chance too."""
 
@@ -23,6 +28,9 @@ FINE_TIME = re.compile(rb'"(?:ts|dur)"\s*:\s*-?\d+\.\d{4}')
 """A time with more than three decimals."""
 
 _LOOK = 1 << 12
+# "-Infinity" or an escape, broken off.
+_LONGEST_WORD = 12
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _SPACE = re.compile(rb"[\s,]*")
 
 
@@ -35,10 +43,14 @@ class Cut(NamedTuple):
 
 def last_boundary(data: bytearray, lo: int, hi: int) -> Cut | None:
     """Return the last place in ``[lo, hi)`` where one event seems to end and another to begin."""
+    return _last(BOUNDARY, data, lo, hi) or _last(_ANY_BOUNDARY, data, lo, hi)
+
+
+def _last(pattern: re.Pattern[bytes], data: bytearray, lo: int, hi: int) -> Cut | None:
     look = _LOOK
     while True:
         begin = max(lo, hi - look)
-        found = deque(BOUNDARY.finditer(data, begin, hi), maxlen=1)
+        found = deque(pattern.finditer(data, begin, hi), maxlen=1)
         if found:
             return Cut(found[0].start(1), found[0].end())
         if begin == lo:
@@ -60,7 +72,15 @@ class Strange:
         self.word = word
 
 
-DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=Strange, strict=False)
+def _decimal(text: str) -> Decimal | Strange:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        # An exponent that not even decimals have.
+        return Strange("Infinity")
+
+
+DECODER = json.JSONDecoder(parse_float=_decimal, parse_constant=Strange, strict=False)
 
 
 def scan(data: bytes | bytearray | memoryview) -> tuple[Any, int]:
@@ -92,14 +112,50 @@ def scan(data: bytes | bytearray | memoryview) -> tuple[Any, int]:
     return value, end if text.isascii() else len(text[:end].encode("utf-8", "surrogateescape"))
 
 
-def ran_off(error: json.JSONDecodeError) -> bool:
-    """Whether a value may only have been cut short: reading failed at the very end of the text."""
-    return error.msg.startswith("Unterminated string") or error.pos >= len(error.doc.rstrip()) - 1
+def _ran_off(error: json.JSONDecodeError) -> bool:
+    """Whether a value may only have been cut short: reading failed near the very end of the text."""
+    return error.msg.startswith("Unterminated string") or error.pos >= len(error.doc) - _LONGEST_WORD
+
+
+def scan_value(feed: Feed, may_widen: Callable[[int], bool]) -> tuple[Any, int]:
+    """Read the value that begins where a feed stands, without moving it, with as little text as it takes.
+
+    Parameters
+    ----------
+    feed : Feed
+    may_widen : callable
+        Asked, with the number of bytes just tried, whether more may be.
+
+    Raises
+    ------
+    json.JSONDecodeError, RecursionError
+        When there is no value.
+    TooLong
+        When it is longer than the feed allows.
+    """
+    window = _LOOK
+    while True:
+        held = feed.hi - feed.lo
+        length = min(window, held)
+        try:
+            value, used = scan(feed.data[feed.lo : feed.lo + length])
+            # A number at the end of what is held may go on.
+            if used < length or isinstance(value, dict | list | str) or not _extend(feed, length):
+                return value, used
+        except json.JSONDecodeError as error:
+            if not (_ran_off(error) and may_widen(length) and _extend(feed, length)):
+                raise
+        window *= 8
+
+
+def _extend(feed: Feed, length: int) -> bool:
+    """Whether there is more text than was tried."""
+    return length < feed.hi - feed.lo or feed.more()
 
 
 def clean(text: str) -> str:
-    """Return a text without the stand-ins of undecodable bytes: they become U+FFFD."""
-    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    """Return a text without halves of surrogate pairs, stand-ins of undecodable bytes among them: U+FFFD instead."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 _ESCAPE = re.compile(r'\\(u[0-9a-fA-F]{4}|["\\/bfnrt])|\\')

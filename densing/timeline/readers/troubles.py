@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from densing.notes import Note
+
+Place = tuple[int, int] | Callable[[], tuple[int, int]]
 
 SHOWN = 5
 _WIDTH = 80
@@ -18,7 +21,7 @@ class Troubles:
     Examples
     --------
     >>> troubles = Troubles("rank0.json")
-    >>> troubles.skip("duration is negative", 3, 812, "gemm")
+    >>> troubles.skip("duration is negative", (3, 812), "gemm")
     >>> troubles.skipped, troubles.notes()[0].severity
     (1, 'error')
     """
@@ -29,15 +32,15 @@ class Troubles:
     _skips: dict[str, dict[str, Any]] = field(default_factory=dict)
     _repairs: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def skip(self, reason: str, event: int, byte: int, name: str = "") -> None:
-        """Count an event that was left out."""
+    def skip(self, reason: str, place: Place, name: str = "") -> None:
+        """Count an event that was left out; its place is its number and byte, or a function that finds them."""
         self.skipped += 1
-        _count(self._skips, reason, event, byte, name)
+        _count(self._skips, reason, place, name)
 
-    def repair(self, reason: str, event: int, byte: int, name: str = "") -> None:
+    def repair(self, reason: str, place: Place, name: str = "") -> None:
         """Count an event that was kept after repair."""
         self.repaired += 1
-        _count(self._repairs, reason, event, byte, name)
+        _count(self._repairs, reason, place, name)
 
     def notes(self) -> list[Note]:
         """Return one note per reason."""
@@ -54,8 +57,10 @@ class Troubles:
         return Note(code, severity, message, {"reason": reason, "file": self.source, **found})  # type: ignore[arg-type]
 
 
-def _count(table: dict[str, dict[str, Any]], reason: str, event: int, byte: int, name: str) -> None:
+def _count(table: dict[str, dict[str, Any]], reason: str, place: Place, name: str) -> None:
     found = table.setdefault(reason, {"count": 0, "first": []})
     found["count"] += 1
     if len(found["first"]) < SHOWN:
+        # Finding a place takes a while; a file may be damaged in a million of them.
+        event, byte = place() if callable(place) else place
         found["first"].append({"event": event, "byte": byte, "name": name[:_WIDTH]})
