@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ import pytest
 from collective_runs import DLRM, collected, dlrm_rank, golden, rank_of, world
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from densing.profile.clocks import align_clocks
 from densing.profile.matching import Matched, match_collectives
@@ -232,7 +232,7 @@ class Lazy(Mapping[int, Collectives]):
     def __getitem__(self, rank: int) -> Collectives:
         self.reads += 1
         late = np.int64(rank % 7)
-        return dataclasses.replace(self.base, rank=rank, start_ns=self.base.start_ns + late)
+        return replace(self.base, rank=rank, start_ns=self.base.start_ns + late)
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.ranks))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from collective_runs import DLRM, collected, dlrm_rank, golden, rank_of, world
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from densing.timeline.classify import Classifier
 from densing.timeline.collective_bytes import bandwidth, bus_factor, comm_bytes, dtype_bytes
@@ -109,12 +109,12 @@ def test_groups_as_recorded_and_as_inferred() -> None:
     groups = [found.groups[code] for code in found.group]
     assert groups == [Group("3", "tp", 2, (4, 5)), Group("0", "", 8), Group("", "stream#0"), Group("", "stream#1")]
     header = Origin(groups={"0": (0, 1, 4), "3": (4, 5)})
-    rank = dataclasses.replace(rank, origin=header)
+    rank = replace(rank, origin=header)
     found = collected(rank)
     assert found.groups[found.group[1]] == Group("0", "", 8, (0, 1, 4))
-    only = collected(dataclasses.replace(rank, origin=world(8)))
+    only = collected(replace(rank, origin=world(8)))
     assert only.groups[only.group[2]] == Group("0", "", 8, tuple(range(8)))
-    on_host = collected(dataclasses.replace(rank, origin=Origin(), on_host=True))
+    on_host = collected(replace(rank, origin=Origin(), on_host=True))
     assert on_host.group[2] == on_host.group[3]
 
 

@@ -102,9 +102,11 @@ def test_the_ceiling_of_overlap_is_the_compute_there_is():
     assert result.overlap_pct == result.achievable_pct == 25
 
 
-def test_unknown_work_is_neither_compute_nor_busy():
-    result = partition(select(rank_of([((0, 10), Kind.UNKNOWN), ((20, 30), Kind.COMPUTE)])))
-    assert (result.compute_ns, result.idle_ns) == (10, 20)
+@pytest.mark.parametrize("kind", [Kind.UNKNOWN, Kind.SYNC])
+def test_what_keeps_nothing_busy_neither_counts_nor_stretches_a_window(kind):
+    rank = rank_of([((0, 10), kind), ((20, 30), Kind.COMPUTE), ((40, 90), kind)])
+    result = partition(select(rank, "all"))
+    assert (result.window_ns, result.span_ns, result.compute_ns, result.idle_ns) == (10, 10, 10, 0)
 
 
 def launched(correlation, start):

@@ -45,9 +45,16 @@ def events(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 def facts(timeline: RankTimeline) -> dict[str, Any]:
     """Everything of a timeline that does not depend on the file's name."""
+    # Spans with one start and one end have no order among themselves.
     tables = [
-        [getattr(spans, key).tolist() for key in ("start", "end", "kind", "bytes", "correlation")]
-        + [[spans.names[i] for i in spans.name], [spans.lanes[i] for i in spans.lane]]
+        sorted(
+            zip(
+                *(getattr(spans, key).tolist() for key in ("start", "end", "kind", "bytes", "correlation")),
+                [spans.names[i] for i in spans.name],
+                [spans.lanes[i] for i in spans.lane],
+                strict=True,
+            )
+        )
         for spans in (timeline.work, timeline.host)
     ]
     notes = sorted((note.code, note.message.partition(": ")[2].partition(" (")[0]) for note in timeline.notes)
