@@ -34,7 +34,6 @@ from statistics import median
 from typing import Any
 
 HERE = Path(__file__).parent
-ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 OURS = [sys.executable, "-m", "densing", "profile", "--json"]
 PEERS = {
     "traceinsight": """
@@ -82,7 +81,7 @@ class Cost:
 def measure(command: Sequence[str]) -> tuple[float, float, str]:
     """Run a command; return its CPU seconds, peak memory (10^6 bytes) and, if it failed, its last line."""
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=ENVIRONMENT)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         log.seek(0)

@@ -47,7 +47,7 @@ def test_direction_from_the_name(name, wanted):
     ("preloaded", False),
 ])  # fmt: skip
 def test_what_counts_as_data_loading(name, wanted):
-    assert bool(LOADING.search(name)) == wanted
+    assert bool(LOADING(name)) == wanted
 
 
 @st.composite

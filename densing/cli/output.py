@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -79,13 +78,24 @@ def _scalar(value: Any) -> Any:
 
 def emit_json(payload: Any) -> None:
     """Print one JSON document to stdout."""
+    import json
+
     typer.echo(json.dumps(plain(payload), indent=2, ensure_ascii=False))
 
 
 def emit_plain(payload: Any) -> None:
     """Print one JSON document of plain data: text, finite numbers, lists, mappings; loads nothing."""
-    text = json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False)
-    typer.echo(text.encode("utf-8", "backslashreplace").decode())
+    import msgspec
+
+    try:
+        text = msgspec.json.format(msgspec.json.encode(payload), indent=2).decode()
+    except UnicodeEncodeError:
+        # A name holds half a character: what is no text is written out.
+        import json
+
+        text = json.dumps(payload, indent=2, ensure_ascii=False, allow_nan=False)
+        text = text.encode("utf-8", "backslashreplace").decode()
+    typer.echo(text)
 
 
 def say(message: str, style: str = "") -> None:
@@ -118,6 +128,8 @@ def finish(notes: Iterable[Note]) -> None:
 
 def save(frame: pd.DataFrame, payload: Any, out: Path | None) -> None:
     """Write a result where ``--out`` says: CSV for ``.csv``, JSON for ``.json``."""
+    import json
+
     from densing.files import write_csv, write_text
 
     if out is None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from densing.cli.columns import columns, number, shortened
+from densing.cli.table import visible
 from densing.profile.causes import SHOWN
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ WIDTH = 100
 def screen(run: RunProfile, used: RunUtilisation | None, comparison: Comparison | None) -> list[str]:
     """Return the summary, line by line: headline, ranks, communications, causes."""
     parts = [_headline(run), *_ranks(run), "", *_collectives(run), *_waiting(run), *_causes(run)]
+    parts += _unrecognised(run)
     if used is not None:
         parts += ["", _used(used)]
     if comparison is not None:
@@ -106,6 +108,22 @@ def _causes(run: RunProfile) -> Iterator[str]:
     for place, cause in enumerate(run.causes[:SHOWN], start=1):
         yield f"{place}. {cause.ms_per_step:,.2f} ms per {unit} ({cause.share_pct:.1f} %): {cause.message}"
         yield f"   try: {cause.remedy}"
+
+
+def _unrecognised(run: RunProfile) -> Iterator[str]:
+    """Name the kernels that no rule knows, the longest first."""
+    total: dict[str, int] = {}
+    for rank in run.ranks:
+        for row in rank.unrecognised:
+            total[row.name] = total.get(row.name, 0) + row.total_ns
+    if total:
+        names = sorted(total, key=lambda name: -total[name])
+        shown = ", ".join(shortened(visible(name), 40) for name in names[:3])
+        yield ""
+        yield (
+            f"No rule knows {len(names)} kernel{'s' * (len(names) != 1)} ({sum(total.values()) / 1e6:,.2f} ms in all; "
+            f"{shown}): counted as compute; if it is communication, say --comm-pattern REGEX"
+        )
 
 
 def _used(used: RunUtilisation) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import typer
 
 from densing.cli.output import emit_plain, show_notes, timed_bar
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from densing.timeline.readers import TraceFile
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """What is to be read, and how."""
 
     paths: tuple[Path, ...]
@@ -49,8 +48,7 @@ class Asked:
 DETAILS = ("auto", "device", "host")
 
 
-@dataclass(frozen=True)
-class Reader:
+class Reader(msgspec.Struct, frozen=True):
     """Profiles one trace; travels to other processes."""
 
     options: ProfileOptions

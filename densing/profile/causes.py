@@ -6,11 +6,10 @@ Costs are ceilings: exposed time need not lie on the critical path, and removing
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from densing.profile.rank import RankProfile
 from densing.profile.summary import per_step, pooled
+from densing.records import Record
 from densing.timeline.collective_summary import CollectiveSummary
 
 SHOWN = 3
@@ -22,8 +21,7 @@ _COPY_REMEDIES = {
 }
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(Record, frozen=True):
     """A cause of lost time.
 
     Attributes
@@ -44,18 +42,8 @@ class Cause:
     message: str
     remedy: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Cause:
-        """Rebuild what :meth:`to_dict` gave."""
-        return cls(**data)
-
-
-@dataclass(frozen=True)
-class _Lost:
+class _Lost(Record, frozen=True):
     """A cause before it is divided by steps: nanoseconds over all ranks."""
 
     code: str

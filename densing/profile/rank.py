@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace
+
 from densing.notes import Note
+from densing.records import Record
 from densing.timeline.classify import Classifier
 from densing.timeline.collectives import Collectives, collectives_of
 from densing.timeline.critical import CriticalPath, critical_path
@@ -16,6 +19,7 @@ from densing.timeline.overlap import Partition, partition, unions
 from densing.timeline.picture import Picture, picture
 from densing.timeline.readers import TraceFile, read_rank
 from densing.timeline.readers.kineto import Detail
+from densing.timeline.spans import Kind
 from densing.timeline.steps import StepPartition, step_partitions
 from densing.timeline.timeline import RankTimeline
 from densing.timeline.transfers import Transfers, transfers
@@ -24,8 +28,7 @@ from densing.timeline.windows import WindowName, select
 SHOWN_NAMES = 30
 
 
-@dataclass(frozen=True)
-class ProfileOptions:
+class ProfileOptions(Record, frozen=True):
     """How traces are profiled.
 
     Parameters
@@ -43,12 +46,11 @@ class ProfileOptions:
     detail: Detail = "auto"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {**asdict(self), "comm_patterns": list(self.comm_patterns)}
+        """Return plain data, equal to what a store gives back."""
+        return {**super().to_dict(), "comm_patterns": list(self.comm_patterns)}
 
 
-@dataclass(frozen=True, eq=False)
-class RankProfile:
+class RankProfile(msgspec.Struct, frozen=True, eq=False):
     """What one rank spent in a window.
 
     Attributes
@@ -111,14 +113,14 @@ class RankProfile:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; the partition's figures stand beside the rest."""
-        row = {field.name: _plain(getattr(self, field.name)) for field in fields(self) if field.name != "partition"}
+        row = {name: _plain(getattr(self, name)) for name in self.__struct_fields__ if name != "partition"}
         return {**row, **self.partition.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RankProfile:
         """Rebuild what :meth:`to_dict` gave."""
-        row = {field.name: data[field.name] for field in fields(cls) if field.name in data}
-        row["partition"] = Partition(**{field.name: data[field.name] for field in fields(Partition)})
+        row = {name: data[name] for name in cls.__struct_fields__ if name in data}
+        row["partition"] = Partition.from_dict(data)
         for name, part in _SINGLE.items():
             row[name] = part.from_dict(data[name])
         for name, part in _MANY.items():
@@ -178,7 +180,8 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
     window = select(rank, options.window)
     merged = unions(window.work)
     found = totals(window.work)
-    unknown = [] if rank.on_host else _unrecognised(found, Classifier(options.comm_patterns))
+    unplaced = totals(rank.work.of(Kind.UNKNOWN))
+    unknown = [] if rank.on_host else _unrecognised([*unplaced, *found], Classifier(options.comm_patterns))
     origin = rank.origin
     return RankProfile(
         rank=rank.rank,
@@ -189,11 +192,12 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
         end_ns=window.end,
         partition=partition(window, merged),
         steps=step_partitions(rank, window, merged),
-        collectives=collectives_of(rank, window, merged),
+        # What takes most memory comes first, the largest result last.
         idle=idle_causes(rank, window, merged),
         transfers=transfers(rank, window, merged),
         path=critical_path(rank, window),
         picture=picture(rank, window),
+        collectives=collectives_of(rank, window, merged),
         names=tuple(found[:SHOWN_NAMES]),
         unrecognised=tuple(unknown[:SHOWN_NAMES]),
         world_size=origin.world_size,
@@ -205,7 +209,7 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
         events=rank.events,
         skipped=rank.skipped,
         repaired=rank.repaired,
-        notes=(*rank.notes, *_remarks(rank, unknown)),
+        notes=rank.notes,
     )
 
 
@@ -215,19 +219,5 @@ def _unrecognised(found: list[NameTotal], classifier: Classifier) -> list[NameTo
     return [
         replace(row, kind=f"{row.kind} by default") if row.kind == "compute" else row
         for row in rows
-        if row.kind == "unknown" or not classifier.match("kernel", row.name).known
+        if row.kind == "unknown" or not classifier.knows(row.name)
     ]
-
-
-def _remarks(rank: RankTimeline, unknown: list[NameTotal]) -> list[Note]:
-    """Say which device work no rule could place."""
-    left_out = [row for row in unknown if row.kind == "unknown"]
-    if not left_out:
-        return []
-    worst = ", ".join(row.name for row in left_out[:3])
-    total = sum(row.total_ns for row in left_out)
-    text = (
-        f"{rank.origin.source}: {total / 1e6:.3f} ms of device work in categories no rule knows count as nothing "
-        f"({worst}); if it is communication, name it with --comm-pattern"
-    )
-    return [Note("unknown-work", "warning", text, {"names": [row.name for row in left_out], "total_ns": total})]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from densing.errors import InputError
 from densing.notes import Note
@@ -31,8 +32,7 @@ DRAWN_RANKS = 16
 """Ranks whose step is kept to be drawn."""
 
 
-@dataclass(frozen=True, eq=False)
-class RunProfile:
+class RunProfile(msgspec.Struct, frozen=True, eq=False):
     """What a run spent, over all its ranks.
 
     Attributes
@@ -62,7 +62,7 @@ class RunProfile:
     spread: tuple[StepSpread, ...]
     causes: tuple[Cause, ...]
     notes: tuple[Note, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     def table(self) -> pd.DataFrame:
         """Return a row per rank."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import astuple, replace
 
 from densing.profile.rank import RankProfile
 from densing.timeline.collective_bytes import bandwidth
@@ -44,7 +44,7 @@ def pooled(parts: Sequence[Partition]) -> Partition:
     >>> pooled([one, one]).exposed_pct
     20.0
     """
-    table = np.array([list(vars(part).values()) for part in parts], np.int64)
+    table = np.array([astuple(part) for part in parts], np.int64)
     return Partition(*table.sum(axis=0).tolist()) if len(parts) else Partition(*[0] * 9)
 
 

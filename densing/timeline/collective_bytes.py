@@ -13,9 +13,8 @@ Source: NVIDIA nccl-tests, doc/PERFORMANCE.md (recalled, not re-read).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
+from densing.records import Record
 from densing.timeline.spans import Comm
 
 BANDWIDTH_SOURCE = "nccl-tests (recalled)"
@@ -114,16 +113,11 @@ def bus_factor(op: str, group_size: int) -> float | None:
     return factor(group_size) if factor is not None and group_size > 1 else None
 
 
-@dataclass(frozen=True)
-class Bandwidth:
+class Bandwidth(Record, frozen=True):
     """Algorithm and bus bandwidth in GB/s (10⁹ bytes per second); None where they are not known."""
 
     algbw_gbps: float | None
     busbw_gbps: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {"algbw_gbps": self.algbw_gbps, "busbw_gbps": self.busbw_gbps}
 
 
 def bandwidth(op: str, group_size: int, moved: int, took_ns: int) -> Bandwidth:

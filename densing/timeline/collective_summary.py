@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from densing.records import Record
 from densing.timeline.collective_bytes import bandwidth
 from densing.timeline.collective_table import OPS, Collectives, Group
 
 
-@dataclass(frozen=True)
-class CollectiveSummary:
+class CollectiveSummary(Record, frozen=True):
     """What one operation in one process group took on one rank.
 
     Attributes
@@ -57,12 +55,7 @@ class CollectiveSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """Return every figure, the share included, as plain data."""
-        return {**asdict(self), "hidden_pct": self.hidden_pct}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> CollectiveSummary:
-        """Rebuild what :meth:`to_dict` wrote."""
-        return cls(**{key: value for key, value in data.items() if key != "hidden_pct"})
+        return {**super().to_dict(), "hidden_pct": self.hidden_pct}
 
 
 def summary(collectives: Collectives) -> tuple[CollectiveSummary, ...]:

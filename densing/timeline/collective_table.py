@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from densing.timeline.spans import Int
@@ -23,8 +23,7 @@ class Group(NamedTuple):
     ranks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class Collectives:
+class Collectives(msgspec.Struct, frozen=True, eq=False):
     """Communications of one rank inside a window, one row each, in order of start.
 
     Attributes
@@ -120,4 +119,4 @@ class Collectives:
         return cls(**given)
 
 
-COLUMNS = tuple(field.name for field in fields(Collectives) if field.type == "Int")
+COLUMNS = tuple(name for name, kind in Collectives.__annotations__.items() if kind == "Int")

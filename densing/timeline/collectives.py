@@ -11,6 +11,7 @@ from densing.timeline.classify import Classifier
 from densing.timeline.collective_bytes import comm_bytes
 from densing.timeline.collective_table import COLUMNS, OPS, Collectives, Group
 from densing.timeline.intervals import covered
+from densing.timeline.launches import launch_of
 from densing.timeline.overlap import Unions
 from densing.timeline.spans import Comm, Int, Kind, Spans
 from densing.timeline.timeline import RankTimeline
@@ -84,15 +85,9 @@ def _used(table: tuple[Any, ...], index: NDArray[np.int32]) -> tuple[list[Any], 
 
 def _launches(host: Spans, comm: Spans) -> Int:
     """Start of the host call that launched each span; -1 where the trace has none."""
-    calls = host.take((host.kind == Kind.LAUNCH) & (host.correlation >= 0))
+    call = launch_of(comm, host)
     found = np.full(len(comm), -1, np.int64)
-    if len(calls) == 0:
-        return found
-    order = np.argsort(calls.correlation, kind="stable")
-    sorted_ids = calls.correlation[order]
-    at = np.minimum(np.searchsorted(sorted_ids, comm.correlation), len(order) - 1)
-    hit = (sorted_ids[at] == comm.correlation) & (comm.correlation >= 0)
-    found[hit] = calls.start[order[at[hit]]]
+    found[call >= 0] = host.start[call[call >= 0]]
     return found
 
 

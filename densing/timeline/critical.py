@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from densing.notes import Note
 from densing.timeline.critical_graph import Graph, graph
 from densing.timeline.critical_names import host_names
-from densing.timeline.launches import SYNC_CALLS, named
 from densing.timeline.spans import Int, Kind, Spans
 from densing.timeline.timeline import RankTimeline
 from densing.timeline.windows import Window
@@ -32,8 +31,7 @@ _KIND_TABLE[[Kind.COMPUTE, Kind.COMM, Kind.CALL]] = COMPUTE, COMMUNICATION, HOST
 _KIND_TABLE[[Kind.MEMCPY, Kind.MEMSET]] = MEMCPY
 
 
-@dataclass(frozen=True, eq=False)
-class CriticalPath:
+class CriticalPath(msgspec.Struct, frozen=True, eq=False):
     """What bound one rank.
 
     Attributes
@@ -153,11 +151,11 @@ def critical_path(rank: RankTimeline, window: Window) -> CriticalPath:
     (12, 30, 'communication')
     """
     edges = graph(rank, window)
-    table = _walk(edges, window.start, window.end)
-    nodes, calls = edges.nodes, edges.calls
-    lanes = tuple(" ".join(filter(None, lane[:2])) for lane in (*nodes.lanes, *calls.lanes))
-    names = (*nodes.names, *calls.names, "")
-    table, names = host_names(table, names, rank.host, HOST, len(nodes.lanes))
+    table = _walk(edges, rank.host, window.start, window.end)
+    nodes, host = edges.nodes, rank.host
+    lanes = tuple(" ".join(filter(None, lane[:2])) for lane in (*nodes.lanes, *host.lanes))
+    names = (*nodes.names, *host.names, "")
+    table, names = host_names(table, names, host, HOST, len(nodes.lanes))
     start, end, kind, lane, name = table.T
     length = end - start
     totals = {each: int(length[kind == code].sum()) for code, each in enumerate(PATH_KINDS)}
@@ -184,7 +182,7 @@ def _blind(rank: RankTimeline, edges: Graph) -> tuple[Note, ...]:
     if len(edges.nodes) and not np.any(rank.host.kind == Kind.LAUNCH):
         message = "the trace records no launches: what the host held up counts as idle"
         return (Note("no-launch-records", "info", message),)
-    if len(edges.nodes) and not named(edges.calls, SYNC_CALLS).any():
+    if len(edges.nodes) and not edges.syncs:
         message = (
             "the trace records no synchronisation call: if there were any, time in which the host waited for the "
             "device counts as host"
@@ -228,16 +226,16 @@ class _Columns:
         self.lane, self.name = spans.lane.data, spans.name.data
 
 
-def _walk(edges: Graph, start: int, end: int) -> NDArray[np.int64]:
+def _walk(edges: Graph, host: Spans, start: int, end: int) -> NDArray[np.int64]:
     """Follow binding edges from the window's end to its start."""
-    nodes, calls, tape = _Columns(edges.nodes), _Columns(edges.calls), _Tape(start, end)
+    nodes, calls, tape = _Columns(edges.nodes), _Columns(host), _Tape(start, end)
     before, launched = edges.before.data, edges.call.data
     wake, reached = edges.wake.data, edges.reached.data
     kinds = _KIND_TABLE[edges.nodes.kind].data
     # Lanes and names of the host stand after those of the device; the last name is empty.
     lane0, name0 = len(edges.nodes.lanes), len(edges.nodes.names)
-    nothing, hosted = name0 + len(edges.calls.names), len(edges.calls) > 1
-    call = len(edges.calls) - 1
+    nothing, hosted = name0 + len(host.names), edges.calls > 0
+    call, thread = len(host), edges.main + lane0
     node = int(np.argmax(edges.nodes.end)) if len(edges.nodes) else -1
     if node >= 0 and nodes.end[node] < end and hosted:
         node = -1
@@ -250,14 +248,16 @@ def _walk(edges: Graph, start: int, end: int) -> NDArray[np.int64]:
             if call < 0 and before[node] < 0:
                 tape.back_to(start, IDLE, nodes.lane[node], nothing)
             if call >= 0:
-                tape.back_to(calls.start[call], LAUNCH, calls.lane[call] + lane0, nodes.name[node])
+                thread = calls.lane[call] + lane0
+                tape.back_to(calls.start[call], LAUNCH, thread, nodes.name[node])
             node = before[node]
         elif wake[call] >= 0:
             woken = wake[call]
-            tape.back_to(calls.end[woken], HOST, calls.lane[call] + lane0, nothing)
+            tape.back_to(calls.end[woken], HOST, thread, nothing)
             call, node = woken, reached[woken]
-            tape.back_to(nodes.end[node], HOST, calls.lane[call] + lane0, calls.name[call] + name0)
+            thread = calls.lane[call] + lane0
+            tape.back_to(nodes.end[node], HOST, thread, calls.name[call] + name0)
         else:
             # Nothing held this thread before: its own program, as far back as the window goes.
-            tape.back_to(start, HOST if hosted else IDLE, calls.lane[call] + lane0, nothing)
+            tape.back_to(start, HOST if hosted else IDLE, thread, nothing)
     return tape.table()

@@ -18,61 +18,72 @@ came last, is inferred from times:
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from densing.timeline.classify.patterns import any_case
+from densing.timeline.intervals import distinct
 from densing.timeline.launches import BUSY, SYNC_CALLS, launch_of, named, uncut
-from densing.timeline.meanwhile import STEP_MARK
+from densing.timeline.meanwhile import step_mark
 from densing.timeline.nesting import innermost
-from densing.timeline.spans import Int, Kind, Spans
+from densing.timeline.quantiles import median
+from densing.timeline.spans import Index, Int, Kind, Spans, blocks, used
 from densing.timeline.timeline import RankTimeline
 from densing.timeline.windows import Window
 
-WAIT_CALLS = re.compile(r"wait_?(on_?)?events?|enqueueeventswait", re.I)
+WAIT_CALLS = any_case("waitevent|wait_event|waitonevent|waiton_event|wait_onevent|wait_on_event|enqueueeventswait")
 USUAL_PAUSES = 4
 _NEVER = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True, eq=False)
-class Graph:
+class Graph(msgspec.Struct, frozen=True, eq=False):
     """Binding edges of one rank.
 
     Attributes
     ----------
     nodes : Spans
         What occupies the device, without empty spans; disjoint per thread in a run without a device.
-    before : int64 (n,)
+    before : int32 (n,)
         Node that each node waited for last; -1 if that was its launch, or nothing known.
-    call : int64 (n,)
-        Launch call (position in ``calls``) that it waited for last; -1 otherwise.
-    calls : Spans
-        Runtime calls of the host; the last row stands for the end of the window on the main thread.
-    wake : int64 (m,)
-        Synchronisation call that last held the thread of each call before it; -1 none.
-    reached : int64 (m,)
-        Node that a synchronisation call waited for; -1 for other calls.
+    call : int32 (n,)
+        Launch call (row of the host's table) that it waited for last; -1 otherwise.
+    wake : int32 (m + 1,)
+        For each runtime call among the m rows of the host's table, the synchronisation call that last held its thread
+        before it; -1 none. The last entry stands for the end of the window on the main thread.
+    reached : int32 (m + 1,)
+        Node that a synchronisation call waited for; -1 for other rows.
+    main : int
+        Lane of the main thread.
+    calls, syncs : int
+        How many runtime calls began before the window's end, and how many of them synchronise.
     """
 
     nodes: Spans
-    before: Int
-    call: Int
-    calls: Spans
-    wake: Int
-    reached: Int
+    before: Index
+    call: Index
+    wake: Index
+    reached: Index
+    main: int
+    calls: int
+    syncs: int
 
 
 def graph(rank: RankTimeline, window: Window) -> Graph:
     """Infer what each span of a window waited for last; rules in the module's text."""
-    nodes = _nodes(rank, window)
-    calls = _calls(rank, window)
-    launch = launch_of(nodes, calls)
-    launch = np.where((launch >= 0) & (calls.start[launch] <= nodes.start), launch, -1)
-    before, call = _binding(nodes, calls, launch)
-    reached = _reached(nodes, calls, launch, rank.work.of(Kind.SYNC))
-    return Graph(nodes, before, call, calls, _woken(calls, reached), reached)
+    nodes, host = _nodes(rank, window), rank.host
+    called = (host.kind == Kind.LAUNCH) & (host.start < window.end)
+    launch = launch_of(nodes, host)
+    if len(host):
+        launch[host.start[launch] > nodes.start] = -1
+    before, call = _binding(nodes, host, launch, host.start[named(host, WAIT_CALLS) & called])
+    syncs = np.flatnonzero(named(host, SYNC_CALLS) & called)
+    reached = _reached(nodes, host, launch, syncs, rank.work.of(Kind.SYNC))
+    main = _main(host, called)
+    wake = _woken(host, called, reached, window.end, main)
+    return Graph(nodes, before, call, wake, reached, main, int(called.sum()), len(syncs))
 
 
 def _nodes(rank: RankTimeline, window: Window) -> Spans:
@@ -85,7 +96,7 @@ def _nodes(rank: RankTimeline, window: Window) -> Spans:
 def _flat(work: Spans) -> Spans:
     """Nested operators of a processor, as the innermost one at each moment."""
     starts, ends, which = [], [], []
-    for lane in np.unique(work.lane).tolist():
+    for lane in used(work.lane):
         at = np.flatnonzero(work.lane == lane)
         found = innermost(work.start[at], work.end[at])
         starts.append(found.start)
@@ -99,16 +110,12 @@ def _flat(work: Spans) -> Spans:
     return Spans.columns({**columns, **times}, work.names, work.lanes, work.comms)
 
 
-def _calls(rank: RankTimeline, window: Window) -> Spans:
-    """Runtime calls up to the window's end, and a last row for that end."""
-    host = rank.host
-    calls = host.take((host.kind == Kind.LAUNCH) & (host.start < window.end))
-    marks = host.lane[named(host, STEP_MARK)]
-    main = int(marks[-1]) if len(marks) else int(calls.lane[-1]) if len(calls) else 0
-    row = {"start": window.end, "end": window.end, "kind": int(Kind.LAUNCH), "name": len(host.names), "lane": main,
-           "bytes": -1, "correlation": -1, "comm": -1}  # fmt: skip
-    columns = {key: np.append(getattr(calls, key), value) for key, value in row.items()}
-    return Spans.columns(columns, (*host.names, ""), host.lanes, host.comms)
+def _main(host: Spans, called: NDArray[np.bool_]) -> int:
+    """Lane of the last step mark, else of the last runtime call."""
+    for rows in (named(host, step_mark), called):
+        if rows.any():
+            return int(host.lane[len(rows) - 1 - int(rows[::-1].argmax())])
+    return 0
 
 
 def last_ended(ends: Int, moments: Int) -> Int:
@@ -122,73 +129,102 @@ def last_ended(ends: Int, moments: Int) -> Int:
     if len(ends) == 0:
         return np.full(len(moments), -1, np.int64)
     order = np.argsort(ends, kind="stable")
-    at = np.searchsorted(ends[order], moments, side="right") - 1
-    return np.where(at >= 0, order[np.maximum(at, 0)], -1)
+    ordered = ends[order]
+    found = np.empty(len(moments), np.int64)
+    for part in blocks(len(moments)):
+        at = np.searchsorted(ordered, moments[part], side="right") - 1
+        found[part] = np.where(at >= 0, order[np.maximum(at, 0)], -1)
+    return found
 
 
-def _neighbours(nodes: Spans) -> Int:
+def _neighbours(nodes: Spans) -> Index:
     """The node that ended last before each node on the same lane."""
-    found = np.full(len(nodes), -1, np.int64)
-    for lane in np.unique(nodes.lane).tolist():
+    found = np.full(len(nodes), -1, np.int32)
+    for lane in used(nodes.lane):
         at = np.flatnonzero(nodes.lane == lane)
         near = last_ended(nodes.end[at], nodes.start[at])
         found[at] = np.where(near >= 0, at[near], -1)
     return found
 
 
-def _ends(nodes: Spans, index: Int) -> Int:
-    return np.where(index >= 0, nodes.end[index], _NEVER) if len(nodes) else np.zeros(0, np.int64)
+def _times(column: Int, index: Index) -> Int:
+    """Moments of some rows; long ago for -1."""
+    return np.where(index >= 0, column[index], _NEVER) if len(column) else np.full(len(index), _NEVER)
 
 
-def _binding(nodes: Spans, calls: Spans, launch: Int) -> tuple[Int, Int]:
+class _Near(NamedTuple):
+    """What may have held each node: its launch, the node before it on its lane and on any; and the usual times."""
+
+    launch: Index
+    lane: Index
+    any_lane: Index
+    waits: Int
+    quickest: int
+    pause: int
+
+
+def _binding(nodes: Spans, host: Spans, launch: Index, waits: Int) -> tuple[Index, Index]:
     """Which node, or else which launch call, each node waited for last."""
+    before, call = np.empty_like(launch), np.empty_like(launch)
     if len(nodes) == 0:
-        return launch, launch
-    lane, any_lane = _neighbours(nodes), last_ended(nodes.end, nodes.start)
-    by_lane, by_other = _ends(nodes, lane), _ends(nodes, any_lane)
-    delay = (nodes.start - calls.start[launch])[launch >= 0]
-    quickest = int(delay.min()) if len(delay) else 0
-    by_launch = np.where(launch >= 0, calls.start[launch] + quickest, _NEVER)
+        return before, call
+    lane = _neighbours(nodes)
+    quickest, pause = _usual(nodes, host, launch, lane)
+    near = _Near(launch, lane, last_ended(nodes.end, nodes.start).astype(np.int32), waits, quickest, pause)
+    for part in blocks(len(nodes)):
+        before[part], call[part] = _bound(nodes, host, near, part)
+    return before, call
+
+
+def _bound(nodes: Spans, host: Spans, near: _Near, part: slice) -> tuple[Index, Index]:
+    launch, lane, any_lane = near.launch[part], near.lane[part], near.any_lane[part]
+    by_lane, by_other, called = _times(nodes.end, lane), _times(nodes.end, any_lane), _times(host.start, launch)
+    by_launch = np.where(launch >= 0, called + near.quickest, _NEVER)
     own = np.maximum(by_lane, by_launch)
-    held = _held(nodes, calls, launch, lane, own)
+    since = _times(host.start, np.where(lane >= 0, near.launch[lane], -1))
+    held = _held(nodes.start[part], own, called, since, near)
     other = (by_other > own) & (held | (own == _NEVER))
     launched = ~other & (by_launch > by_lane)
     return np.where(other, any_lane, np.where(launched, -1, lane)), np.where(launched, launch, -1)
 
 
-def _held(nodes: Spans, calls: Spans, launch: Int, lane: Int, own: Int) -> NDArray[np.bool_]:
+def _held(start: Int, own: Int, called: Int, since: Int, near: _Near) -> NDArray[np.bool_]:
     """Whether something besides its stream and its launch may have held each node."""
-    waits = calls.start[named(calls, WAIT_CALLS)]
-    paused = nodes.start - np.maximum(own, nodes.start - 2**62) > _usual_pause(nodes, calls, launch, lane)
-    if len(waits) == 0:
+    paused = start - np.maximum(own, start - 2**62) > near.pause
+    if len(near.waits) == 0:
         return paused
-    known = launch >= 0
-    since = np.where((lane >= 0) & (launch[lane] >= 0), calls.start[launch[lane]], _NEVER)
-    between = np.searchsorted(waits, calls.start[launch]) > np.searchsorted(waits, since, side="right")
-    return np.where(known, between, paused)
+    between = np.searchsorted(near.waits, called) > np.searchsorted(near.waits, since, side="right")
+    return np.where(called > _NEVER, between, paused)
 
 
-def _usual_pause(nodes: Spans, calls: Spans, launch: Int, lane: Int) -> int:
-    """Four times the median pause between neighbours of which the second was launched in time."""
-    in_time = np.where(launch >= 0, calls.start[launch] <= _ends(nodes, lane), True) & (lane >= 0)
-    pauses = (nodes.start - _ends(nodes, lane))[in_time]
-    return USUAL_PAUSES * int(np.median(pauses)) if len(pauses) else 0
+def _usual(nodes: Spans, host: Spans, launch: Index, lane: Index) -> tuple[int, int]:
+    """The shortest launch delay; four times the median pause between neighbours, the second launched in time."""
+    quickest, pauses = np.iinfo(np.int64).max, []
+    for part in blocks(len(nodes)):
+        start, called, before = nodes.start[part], _times(host.start, launch[part]), _times(nodes.end, lane[part])
+        delays = (start - called)[launch[part] >= 0]
+        quickest = min(quickest, int(delays.min(initial=quickest)))
+        in_time = (called <= before) & (lane[part] >= 0)
+        pauses.append((start - before)[in_time])
+    found = np.concatenate(pauses)
+    pause = USUAL_PAUSES * int(median(found)) if len(found) else 0
+    return quickest if np.any(launch >= 0) else 0, pause
 
 
-def _reached(nodes: Spans, calls: Spans, launch: Int, records: Spans) -> Int:
+def _reached(nodes: Spans, host: Spans, launch: Index, syncs: Int, records: Spans) -> Index:
     """The node that each synchronisation call waited for."""
-    syncs = np.flatnonzero(named(calls, SYNC_CALLS))
-    found = np.full(len(calls), -1, np.int64)
-    found[syncs] = last_ended(nodes.end, calls.end[syncs])
-    _narrow(found, nodes, calls, syncs, records)
+    found = np.full(len(host) + 1, -1, np.int32)
+    found[syncs] = last_ended(nodes.end, host.end[syncs])
+    _narrow(found, nodes, host, syncs, records)
     copies = np.flatnonzero((launch >= 0) & (nodes.kind == Kind.MEMCPY))
-    blocking = copies[nodes.end[copies] <= calls.end[launch[copies]]]
+    blocking = copies[nodes.end[copies] <= host.end[launch[copies]]]
     found[launch[blocking]] = blocking
-    within = (found >= 0) & (_ends(nodes, found) > calls.start) if len(nodes) else np.zeros(len(calls), bool)
-    return np.where(within, found, -1)
+    some = np.flatnonzero(found >= 0)
+    found[some[nodes.end[found[some]] <= host.start[some]]] = -1
+    return found
 
 
-def _narrow(found: Int, nodes: Spans, calls: Spans, syncs: Int, records: Spans) -> None:
+def _narrow(found: Index, nodes: Spans, calls: Spans, syncs: Int, records: Spans) -> None:
     """Where the trace records which stream a call waited for, look on that stream only."""
     if len(records) == 0:
         return
@@ -205,19 +241,34 @@ def _narrow(found: Int, nodes: Spans, calls: Spans, syncs: Int, records: Spans) 
             found[chosen] = np.where(near >= 0, on[near], -1)
 
 
-def _woken(calls: Spans, reached: Int) -> Int:
+def _woken(host: Spans, called: NDArray[np.bool_], reached: Index, end: int, main: int) -> Index:
     """The synchronisation call that last held the thread of each call before it."""
-    wake = np.full(len(calls), -1, np.int64)
+    wake = np.full(len(host) + 1, -1, np.int32)
     held = np.flatnonzero(reached >= 0)
-    for lane in np.unique(calls.lane).tolist():
-        at = np.flatnonzero(calls.lane == lane)
-        previous = np.concatenate(([-1], at[:-1]))
-        silent = np.where(previous >= 0, calls.end[previous], _NEVER)
-        near = last_ended(calls.end[held], calls.start[at])
-        other = np.where(near >= 0, held[near], -1) if len(held) else near
-        other = np.where((other >= 0) & (calls.start[other] >= silent), other, -1)
-        own = (previous >= 0) & (reached[previous] >= 0) & (calls.end[previous] <= calls.start[at])
-        fresh = np.where(own, previous, other)
-        latest = np.maximum.accumulate(np.where(fresh >= 0, np.arange(len(at)), -1))
-        wake[at] = np.where(latest >= 0, fresh[latest], -1)
+    if len(held) == 0:
+        return wake
+    for lane in sorted({*used(host.lane[called]), main}):
+        at = np.flatnonzero(called & (host.lane == lane)).astype(np.int32)
+        start = host.start[at]
+        if lane == main:
+            at, start = np.append(at, np.int32(len(host))), np.append(start, end)
+        first, fresh = _fresh(host, reached, held, held[host.lane[held] == lane], at, start)
+        if len(first):
+            wake[at[first[0] :]] = np.repeat(fresh, np.diff(first, append=len(at)))
     return wake
+
+
+def _fresh(host: Spans, reached: Index, held: Int, own: Int, at: Index, start: Int) -> tuple[Int, Index]:
+    """Which calls of a thread were the first after it was held, and what held it.
+
+    Only these can be: the call after a synchronisation of the thread itself, and the first after one of any thread.
+    """
+    after = np.concatenate((np.searchsorted(at, own) + 1, np.searchsorted(start, host.end[held])))
+    first = distinct(after[after < len(at)])
+    previous = np.where(first > 0, at[first - 1], -1)
+    near = last_ended(host.end[held], start[first])
+    other = np.where(near >= 0, held[near], -1)
+    other = np.where((other >= 0) & (host.start[other] >= _times(host.end, previous)), other, -1)
+    itself = (previous >= 0) & (reached[previous] >= 0) & (_times(host.end, previous) <= start[first])
+    fresh = np.where(itself, previous, other).astype(np.int32)
+    return first[fresh >= 0], fresh[fresh >= 0]

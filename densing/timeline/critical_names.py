@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from densing.timeline.intervals import distinct
 from densing.timeline.launches import named
-from densing.timeline.meanwhile import STEP_MARK
+from densing.timeline.meanwhile import step_mark
 from densing.timeline.nesting import Segments, innermost
-from densing.timeline.spans import Kind, Spans
+from densing.timeline.spans import Kind, Spans, used
 
 Table = NDArray[np.int64]
 
@@ -35,11 +36,11 @@ def host_names(
     table, names
         The same time in at least as many segments; the host's names stand after the others.
     """
-    ranges = host.take(np.isin(host.kind, (int(Kind.ANNOTATION), int(Kind.OP))) & ~named(host, STEP_MARK))
+    ranges = host.take(np.isin(host.kind, (int(Kind.ANNOTATION), int(Kind.OP))) & ~named(host, step_mark))
     plain = len(names) - 1
     open_rows = (table[:, 2] == kind) & (table[:, 4] == plain)
     pieces = [table[~open_rows]]
-    for lane in np.unique(table[open_rows, 3]).tolist():
+    for lane in used(table[open_rows, 3]):
         own = ranges.take(ranges.lane == lane - first_lane)
         found = innermost(own.start, own.end)
         pieces.append(_cut(table[open_rows & (table[:, 3] == lane)], found, own.name, plain))
@@ -49,7 +50,7 @@ def host_names(
 
 def _cut(rows: Table, found: Segments, name: NDArray[np.int32], plain: int) -> Table:
     """Split rows of one lane at the boundaries of the ranges."""
-    moments = np.unique(np.concatenate((rows[:, 0], rows[:, 1], found.start, found.end)))
+    moments = distinct(np.concatenate((rows[:, 0], rows[:, 1], found.start, found.end)))
     left, right = moments[:-1], moments[1:]
     row = np.searchsorted(rows[:, 0], left, side="right") - 1
     inside = (row >= 0) & (left < rows[row, 1])

@@ -20,19 +20,21 @@ device is busy on another, and its parts sum to no window.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import astuple
 from numpy.typing import NDArray
 
-from densing.timeline.intervals import Union, covered, intersect, length, subtract, union
+from densing.records import Record
+from densing.timeline.classify.patterns import any_case
+from densing.timeline.intervals import Union, covered, distinct, intersect, length, outside, union
 from densing.timeline.launches import BUSY, SYNC_CALLS, LaunchStats, launch_of, launch_stats, named
-from densing.timeline.meanwhile import Doing, doing
+from densing.timeline.meanwhile import Doing, doing, step_mark
 from densing.timeline.overlap import Unions
-from densing.timeline.spans import Int, Kind, Spans
+from densing.timeline.spans import Index, Int, Kind, Spans, blocks, used
 from densing.timeline.timeline import RankTimeline
 from densing.timeline.waits import MARK
 from densing.timeline.windows import Window
@@ -46,12 +48,11 @@ CAUSES = (
     "after_last",
     "unknown",
 )
-COMM_RANGES = re.compile(rf"^(gloo|mpi|ucc):|barrier|^{re.escape(MARK)}$", re.I)
+COMM_RANGES = any_case(f"^gloo:|^mpi:|^ucc:|barrier|^{MARK}$")
 SHOWN_GAPS = 10
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(Record, frozen=True):
     """One idle stretch: its ends (ns), its main cause, and the name of the span that ended it (empty if none)."""
 
     start_ns: int
@@ -60,8 +61,7 @@ class Gap:
     next_name: str
 
 
-@dataclass(frozen=True)
-class IdleCauses:
+class IdleCauses(Record, frozen=True):
     """Idle time of one device by cause.
 
     Attributes
@@ -85,29 +85,24 @@ class IdleCauses:
     meanwhile: tuple[Doing, ...]
     launches: LaunchStats
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {**asdict(self), "causes": dict(self.causes)}
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> IdleCauses:
-        """Rebuild what :meth:`to_dict` wrote."""
-        longest = tuple(Gap(**row) for row in data["longest"])
-        busy = tuple(Doing(**row) for row in data["meanwhile"])
-        launches = LaunchStats.from_dict(data["launches"])
-        return cls(data["idle_ns"], dict(data["causes"]), data["gaps"], longest, busy, launches)
-
-
-@dataclass(frozen=True, eq=False)
-class _Gaps:
+class _Gaps(msgspec.Struct, frozen=True, eq=False):
     """Gaps in columns: next span (position in ``pool``, -1 none), its launch (position in host, -1), host's part."""
 
     start: Int
     end: Int
-    next: Int
-    launch: Int
+    next: Index
+    launch: Index
     ready: Int
     """Until when the host held the gap: [start, ready) is the host's part."""
+    after: Index
+    """Lane of a communication that ended when the gap began; -1 if none did."""
+    waiting: Int
+    """How much of the host's part its launching thread waited for communication."""
+
+    def rows(self, index: Any) -> _Gaps:
+        """Select gaps."""
+        return _Gaps(*(column[index] for column in astuple(self)))
 
 
 def idle_causes(rank: RankTimeline, window: Window, merged: Unions) -> IdleCauses:
@@ -136,49 +131,69 @@ def idle_causes(rank: RankTimeline, window: Window, merged: Unions) -> IdleCause
     >>> found["host_bound"], found["kernel_wait"]
     (25, 5)
     """
-    whole = (np.array([window.start], np.int64), np.array([window.end], np.int64))
-    start, end = subtract(whole, merged.busy)
+    start, end = outside(merged.busy, window.start, window.end)
     if rank.on_host:
         return _on_host(rank, window, (start, end))
+    causes, longest, held = _caused(rank, window, start, end)
+    idle = length((start, end))
+    assert sum(causes.values()) == idle, "causes that do not sum to the idle time"
+    return IdleCauses(idle, causes, len(start), longest, doing(rank.host, held), launch_stats(rank, window))
+
+
+def _caused(
+    rank: RankTimeline, window: Window, start: Int, end: Int
+) -> tuple[dict[str, int], tuple[Gap, ...], list[tuple[int, Union]]]:
+    """Idle time by cause, the longest gaps, and the host's part of the gaps by thread."""
     pool = (window.work if window.name == "hta" else rank.work).of(*BUSY)
     pool = pool.take(pool.end > pool.start)
     gaps = _gaps(start, end, pool, rank.host)
-    parts = _attributed(rank, window, gaps, pool)
-    causes = {cause: int(parts[cause].sum()) if cause in parts else 0 for cause in CAUSES}
-    idle = length((start, end))
-    assert sum(causes.values()) == idle, "causes that do not sum to the idle time"
-    held = [(lane, _host_part(gaps, chosen)) for lane, chosen in _by_lane(gaps, rank.host)]
-    return IdleCauses(
-        idle, causes, len(start), _longest(gaps, parts, pool), doing(rank.host, held), launch_stats(rank, window)
-    )
+    causes = dict.fromkeys(CAUSES, 0)
+    for part in blocks(len(start)):
+        for cause, ns in _attributed(window, gaps.rows(part), pool).items():
+            causes[cause] += int(ns.sum())
+    held = [(lane, union(start[chosen], gaps.ready[chosen])) for lane, chosen in _by_lane(gaps.launch, rank.host)]
+    return causes, _longest(window, gaps, pool), held
 
 
 def _gaps(start: Int, end: Int, pool: Spans, host: Spans) -> _Gaps:
     """Find what ended each gap: of spans that begin at its end, the one launched first."""
     launch = launch_of(pool, host)
-    never = np.iinfo(np.int64).max
-    begun = np.where(launch >= 0, host.end[launch], never) if len(host) else np.full(len(pool), never)
-    order = np.lexsort((begun, pool.start))
     at = np.searchsorted(pool.start, end)
-    found = at < len(pool)
-    following = np.where(found, order[np.minimum(at, len(pool) - 1)], -1) if len(pool) else np.full(len(end), -1)
-    launched = np.where(following >= 0, launch[following], -1) if len(pool) else following
-    ready = np.where(launched >= 0, host.end[launched], start) if len(host) else start
-    return _Gaps(start, end, following, launched, np.clip(ready, start, end))
+    ended = at < len(pool)
+    following, launched, ready = np.full(len(end), -1, np.int32), np.full(len(end), -1, np.int32), start.copy()
+    following[ended] = _launched_first(pool, host, launch)[at[ended]]
+    launched[ended] = launch[following[ended]]
+    known = launched >= 0
+    ready[known] = host.end[launched[known]]
+    np.clip(ready, start, end, out=ready)
+    after = _comm_before(start, pool)
+    return _Gaps(start, end, following, launched, ready, after, _waiting(host, start, ready, launched, after >= 0))
 
 
-def _attributed(rank: RankTimeline, window: Window, gaps: _Gaps, pool: Spans) -> dict[str, Int]:
+def _launched_first(pool: Spans, host: Spans, launch: Index) -> Index:
+    """Spans in order of start, and among those that start together in order of the end of their launch."""
+    order = np.arange(len(pool), dtype=np.int32)
+    same = np.flatnonzero(pool.start[1:] == pool.start[:-1])
+    if len(same):
+        rows = distinct(np.concatenate((same, same + 1)))
+        begun = np.full(len(rows), np.iinfo(np.int64).max)
+        known = launch[rows] >= 0
+        begun[known] = host.end[launch[rows[known]]]
+        order[rows] = rows[np.lexsort((begun, pool.start[rows]))]
+    return order
+
+
+def _attributed(window: Window, gaps: _Gaps, pool: Spans) -> dict[str, Int]:
     """Nanoseconds of each gap by cause."""
     whole, host_part = gaps.end - gaps.start, gaps.ready - gaps.start
     known = gaps.launch >= 0
-    waiting = _waiting(rank.host, gaps, pool)
     behind = known & (host_part == 0) & _after_comm(gaps, pool)
     first = ~known & (gaps.next >= 0) & (gaps.start == window.start)
     last = (gaps.next < 0) & (len(pool) > 0)
     rest = np.where(known, whole - host_part, 0)
     return {
-        "host_bound": np.where(known, host_part - waiting, 0),
-        "communication": waiting + np.where(behind, rest, 0),
+        "host_bound": np.where(known, host_part - gaps.waiting, 0),
+        "communication": gaps.waiting + np.where(behind, rest, 0),
         "kernel_wait": np.where(behind, 0, rest),
         "no_launch_record": np.where(~known & ~first & (gaps.next >= 0), whole, 0),
         "before_first": np.where(first, whole, 0),
@@ -187,64 +202,67 @@ def _attributed(rank: RankTimeline, window: Window, gaps: _Gaps, pool: Spans) ->
     }
 
 
-def _comm_before(gaps: _Gaps, pool: Spans) -> tuple[NDArray[np.bool_], NDArray[np.int32]]:
-    """Whether a communication ended when the gap began, and on which stream."""
-    comm = pool.of(Kind.COMM)
-    if len(comm) == 0:
-        return np.zeros(len(gaps.start), bool), np.full(len(gaps.start), -1, np.int32)
-    order = np.argsort(comm.end, kind="stable")
-    ends = comm.end[order]
-    at = np.minimum(np.searchsorted(ends, gaps.start), len(ends) - 1)
-    return ends[at] == gaps.start, comm.lane[order[at]]
+def _comm_before(start: Int, pool: Spans) -> Index:
+    """The stream of a communication that ended when each gap began; -1 if none did."""
+    found = np.full(len(start), -1, np.int32)
+    rows = np.flatnonzero(pool.kind == Kind.COMM)
+    if len(rows):
+        rows = rows[np.argsort(pool.end[rows], kind="stable")]
+        ends = pool.end[rows]
+        at = np.minimum(np.searchsorted(ends, start), len(ends) - 1)
+        hit = ends[at] == start
+        found[hit] = pool.lane[rows[at[hit]]]
+    return found
 
 
 def _after_comm(gaps: _Gaps, pool: Spans) -> NDArray[np.bool_]:
     """Gaps after a communication, ended by other work of another stream."""
-    ended, lane = _comm_before(gaps, pool)
+    ended = gaps.after >= 0
     if len(pool) == 0:
         return ended
-    return ended & (pool.lane[gaps.next] != lane) & (pool.kind[gaps.next] != Kind.COMM)
+    return ended & (pool.lane[gaps.next] != gaps.after) & (pool.kind[gaps.next] != Kind.COMM)
 
 
-def _waiting(host: Spans, gaps: _Gaps, pool: Spans) -> Int:
+def _waiting(host: Spans, start: Int, ready: Int, launched: Index, ended: NDArray[np.bool_]) -> Int:
     """How much of the host's part of each gap its launching thread waits for communication."""
-    found = np.zeros(len(gaps.start), np.int64)
-    ended, _ = _comm_before(gaps, pool)
+    found = np.zeros(len(start), np.int64)
     ranges = host.take(named(host, COMM_RANGES) & np.isin(host.kind, (int(Kind.ANNOTATION), int(Kind.OP))))
     syncs = host.take(named(host, SYNC_CALLS) & (host.kind == Kind.LAUNCH))
-    for lane, chosen in _by_lane(gaps, host):
+    for lane, chosen in _by_lane(launched, host):
         own = syncs.take(syncs.lane == lane)
-        begin = gaps.start[chosen & ended]
+        begin = start[chosen & ended]
         at = np.searchsorted(own.start, begin) - 1
         until = np.where(at >= 0, own.end[at], begin) if len(own) else begin
         mine = ranges.take(ranges.lane == lane)
         held = union(np.concatenate((mine.start, begin)), np.concatenate((mine.end, np.maximum(until, begin))))
-        found[chosen] = covered(held, gaps.start[chosen], gaps.ready[chosen])
+        found[chosen] = covered(held, start[chosen], ready[chosen])
     return found
 
 
-def _by_lane(gaps: _Gaps, host: Spans) -> list[tuple[int, NDArray[np.bool_]]]:
+def _by_lane(launched: Index, host: Spans) -> list[tuple[int, NDArray[np.bool_]]]:
     """Gaps by the thread whose launch ended them."""
-    known = gaps.launch >= 0
+    known = launched >= 0
     if not known.any():
         return []
-    lane = np.where(known, host.lane[gaps.launch], -1)
-    return [(int(each), lane == each) for each in np.unique(lane[known])]
+    lane = np.where(known, host.lane[launched], -1)
+    return [(each, lane == each) for each in used(lane[known])]
 
 
-def _host_part(gaps: _Gaps, chosen: NDArray[np.bool_]) -> Union:
-    return union(gaps.start[chosen], gaps.ready[chosen])
+def _largest(length: Int) -> Int:
+    """Positions of the largest, in falling order; of equal ones the first."""
+    if len(length) > SHOWN_GAPS:
+        rows = np.flatnonzero(length >= np.partition(length, -SHOWN_GAPS)[-SHOWN_GAPS])
+        return rows[np.argsort(-length[rows], kind="stable")[:SHOWN_GAPS]]
+    return np.argsort(-length, kind="stable")
 
 
-def _longest(gaps: _Gaps, parts: Mapping[str, Int], pool: Spans) -> tuple[Gap, ...]:
-    order = np.argsort(gaps.start - gaps.end, kind="stable")[:SHOWN_GAPS]
-    table = np.array([parts[cause] for cause in CAUSES])
-    rows = []
-    for at in order.tolist():
-        cause = CAUSES[int(table[:, at].argmax())]
-        name = pool.names[pool.name[gaps.next[at]]] if gaps.next[at] >= 0 else ""
-        rows.append(Gap(int(gaps.start[at]), int(gaps.end[at]), cause, name))
-    return tuple(rows)
+def _longest(window: Window, gaps: _Gaps, pool: Spans) -> tuple[Gap, ...]:
+    gaps = gaps.rows(_largest(gaps.end - gaps.start))
+    parts = _attributed(window, gaps, pool)
+    main = np.array([parts[cause] for cause in CAUSES]).argmax(axis=0).tolist()
+    names = [pool.names[pool.name[at]] if at >= 0 else "" for at in gaps.next.tolist()]
+    rows = zip(gaps.start.tolist(), gaps.end.tolist(), main, names, strict=True)
+    return tuple(Gap(start, end, CAUSES[cause], name) for start, end, cause, name in rows)
 
 
 def _on_host(rank: RankTimeline, window: Window, idle: Union) -> IdleCauses:
@@ -254,11 +272,11 @@ def _on_host(rank: RankTimeline, window: Window, idle: Union) -> IdleCauses:
     total, waited = length(idle), length(intersect(idle, waits))
     causes = dict.fromkeys(CAUSES, 0) | {"communication": waited, "unknown": total - waited}
     share = covered(waits, *idle)
-    order = np.argsort(idle[0] - idle[1], kind="stable")[:SHOWN_GAPS]
+    order = _largest(idle[1] - idle[0])
     longest = tuple(
         Gap(start, end, "communication" if 2 * wait > end - start else "unknown", "")
         for start, end, wait in zip(*(column[order].tolist() for column in (*idle, share)), strict=True)
     )
-    marks = rank.host.take(named(rank.host, re.compile("^ProfilerStep")))
-    held = [(int(lane), idle) for lane in np.unique(marks.lane)]
+    marks = rank.host.take(named(rank.host, step_mark))
+    held = [(lane, idle) for lane in used(marks.lane)]
     return IdleCauses(total, causes, len(idle[0]), longest, doing(rank.host, held), launch_stats(rank, window))

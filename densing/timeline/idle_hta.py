@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from densing.records import Record
 from densing.timeline.launches import launch_of
-from densing.timeline.spans import Spans
+from densing.timeline.spans import Spans, used
 
 CONSECUTIVE_NS = 30_000
 
 
-@dataclass(frozen=True)
-class StreamIdle:
+class StreamIdle(Record, frozen=True):
     """Idle time of one stream, ns: launched too late, short pause after an early launch, anything else."""
 
     stream: str
@@ -39,7 +37,7 @@ def stream_idle(work: Spans, host: Spans) -> tuple[StreamIdle, ...]:
     """
     launch = launch_of(work, host)
     rows = []
-    for lane in np.unique(work.lane).tolist():
+    for lane in used(work.lane):
         at = np.flatnonzero(work.lane == lane)
         pause = work.start[at][1:] - work.end[at][:-1]
         call = launch[at][1:]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from densing.timeline.spans import blocks
+
 Int = NDArray[np.int64]
 Union = tuple[Int, Int]
 
@@ -34,6 +36,19 @@ def union(starts: Int, ends: Int) -> Union:
     return starts[first], reach[last]
 
 
+def distinct(moments: Int) -> Int:
+    """Return moments in order, each once.
+
+    Examples
+    --------
+    >>> distinct(np.array([7, 3, 7]))
+    array([3, 7])
+    """
+    # np.unique without an index loads numpy's masked arrays, which takes as long as to read a small trace.
+    ordered = np.sort(moments)
+    return ordered[np.concatenate((ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]))]
+
+
 def length(merged: Union) -> int:
     """Return the total length of a union in nanoseconds."""
     return int((merged[1] - merged[0]).sum())
@@ -49,6 +64,13 @@ def intersect(a: Union, b: Union) -> Union:
     """
     if len(a[0]) == 0 or len(b[0]) == 0:
         return np.empty(0, np.int64), np.empty(0, np.int64)
+    parts = [_shared((a[0][part], a[1][part]), b) for part in blocks(len(a[0]))]
+    return (
+        parts[0] if len(parts) == 1 else (np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
+    )
+
+
+def _shared(a: Union, b: Union) -> Union:
     first = np.searchsorted(b[1], a[0], side="right")
     stop = np.searchsorted(b[0], a[1], side="left")
     count = np.maximum(stop - first, 0)
@@ -67,11 +89,21 @@ def subtract(a: Union, b: Union) -> Union:
     """
     if len(a[0]) == 0:
         return a
-    low, high = int(a[0][0]), int(a[1][-1])
-    starts = np.concatenate(([low], b[1])).astype(np.int64)
-    ends = np.concatenate((b[0], [high])).astype(np.int64)
+    return intersect(a, outside(b, int(a[0][0]), int(a[1][-1])))
+
+
+def outside(merged: Union, start: int, end: int) -> Union:
+    """Return the gaps of a union within ``[start, end)``: before it, between its intervals and after it.
+
+    Examples
+    --------
+    >>> outside((np.array([10]), np.array([60])), 0, 80)
+    (array([ 0, 60]), array([10, 80]))
+    """
+    starts = np.concatenate((np.array([start], np.int64), merged[1]))
+    ends = np.concatenate((merged[0], np.array([end], np.int64)))
     kept = ends > starts
-    return intersect(a, (starts[kept], ends[kept]))
+    return (starts, ends) if kept.all() else (starts[kept], ends[kept])
 
 
 def clip(merged: Union, start: int, end: int) -> Union:

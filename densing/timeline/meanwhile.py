@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from densing.records import Record
 from densing.timeline.intervals import Union, covered, length
 from densing.timeline.launches import named
-from densing.timeline.nesting import innermost
+from densing.timeline.nesting import innermost, unbroken
 from densing.timeline.spans import Kind, Spans
 
 SHOWN = 10
-STEP_MARK = re.compile(r"^ProfilerStep")
 
 
-@dataclass(frozen=True)
-class Doing:
+class Doing(Record, frozen=True):
     """Time by name.
 
     Attributes
@@ -34,6 +31,11 @@ class Doing:
     level: str
     name: str
     ns: int
+
+
+def step_mark(name: str) -> bool:
+    """Return whether a name marks a step."""
+    return name.startswith("ProfilerStep")
 
 
 def doing(host: Spans, held: Iterable[tuple[int, Union]]) -> tuple[Doing, ...]:
@@ -54,7 +56,7 @@ def doing(host: Spans, held: Iterable[tuple[int, Union]]) -> tuple[Doing, ...]:
      Doing(level='call', name='', ns=80), Doing(level='call', name='cudaMalloc', ns=10))
     """
     held = list(held)
-    ranges = np.isin(host.kind, (int(Kind.ANNOTATION), int(Kind.OP))) & ~named(host, STEP_MARK)
+    ranges = np.isin(host.kind, (int(Kind.ANNOTATION), int(Kind.OP))) & ~named(host, step_mark)
     return (*_totals("range", host, ranges, held), *_totals("call", host, host.kind == Kind.LAUNCH, held))
 
 
@@ -62,11 +64,12 @@ def _totals(level: str, host: Spans, rows: NDArray[np.bool_], held: list[tuple[i
     sums = np.zeros(len(host.names), np.int64)
     nothing = 0
     for lane, stretches in held:
-        own = rows & (host.lane == lane)
-        found = innermost(host.start[own], host.end[own])
-        inside = covered(stretches, found.start, found.end)
-        np.add.at(sums, host.name[own][found.which], inside)
-        nothing += length(stretches) - int(inside.sum())
+        nothing += length(stretches)
+        for own in unbroken(host, rows & (host.lane == lane)):
+            found = innermost(host.start[own], host.end[own])
+            inside = covered(stretches, found.start, found.end)
+            np.add.at(sums, host.name[own[found.which]], inside)
+            nothing -= int(inside.sum())
     table = [(int(sums[at]), host.names[at]) for at in np.flatnonzero(sums).tolist()]
     if nothing:
         table.append((nothing, ""))

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
-
 import numpy as np
 
-from densing.timeline.spans import Kind, Spans
+from densing.records import Record
+from densing.timeline.spans import Kind, Spans, blocks
 
 
-@dataclass(frozen=True)
-class NameTotal:
+class NameTotal(Record, frozen=True):
     """All spans of one name: how many, and the sum of their durations (not of their union), nanoseconds."""
 
     name: str
     kind: str
     count: int
     total_ns: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> NameTotal:
-        """Rebuild what :meth:`to_dict` gave."""
-        return cls(data["name"], data["kind"], data["count"], data["total_ns"])
 
 
 def totals(work: Spans) -> list[NameTotal]:
@@ -42,13 +29,15 @@ def totals(work: Spans) -> list[NameTotal]:
     """
     if not len(work):
         return []
-    key = work.name.astype(np.int64) * len(Kind) + work.kind
-    keys, position = np.unique(key, return_inverse=True)
-    counts = np.bincount(position)
-    sums = np.zeros(len(keys), np.int64)
-    np.add.at(sums, position, work.end - work.start)
+    counts = np.zeros(len(work.names) * len(Kind), np.int64)
+    sums = np.zeros(len(counts), np.int64)
+    for part in blocks(len(work)):
+        key = work.name[part].astype(np.int64) * len(Kind) + work.kind[part]
+        counts += np.bincount(key, minlength=len(counts))
+        np.add.at(sums, key, work.end[part] - work.start[part])
+    keys = np.flatnonzero(counts)
     rows = [
         NameTotal(work.names[k // len(Kind)], Kind(k % len(Kind)).name.lower(), int(count), int(total))
-        for k, count, total in zip(keys.tolist(), counts, sums, strict=True)
+        for k, count, total in zip(keys.tolist(), counts[keys], sums[keys], strict=True)
     ]
     return sorted(rows, key=lambda row: (-row.total_ns, row.name))

@@ -7,12 +7,14 @@ the span that began last among those running.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.timeline.spans import Int
+from densing.timeline.intervals import distinct
+from densing.timeline.spans import Int, Spans, blocks
 
 
 class Segments(NamedTuple):
@@ -21,6 +23,31 @@ class Segments(NamedTuple):
     start: Int
     end: Int
     which: Int
+
+
+def unbroken(host: Spans, rows: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
+    """Yield rows of a table part by part, cut where none of those before is still running.
+
+    To split time among the spans of each part is to split it among all of them.
+
+    Examples
+    --------
+    >>> from densing.timeline.spans import Kind
+    >>> host = Spans.build([{"start": at, "end": at + 5, "kind": Kind.OP, "name": "a"} for at in (0, 4, 9)])
+    >>> [part.tolist() for part in unbroken(host, np.array([True, False, True]))]
+    [[0], [2]]
+    """
+    held = np.empty(0, np.int64)
+    for block in blocks(len(rows)):
+        at = np.concatenate((held, np.flatnonzero(rows[block]) + block.start))
+        reach = np.maximum.accumulate(host.end[at])
+        cuts = np.flatnonzero(host.start[at[1:]] >= reach[:-1])
+        cut = int(cuts[-1]) + 1 if len(cuts) else 0
+        if cut:
+            yield at[:cut]
+        held = at[cut:]
+    if len(held):
+        yield held
 
 
 def innermost(start: Int, end: Int) -> Segments:
@@ -89,7 +116,7 @@ def _unrolled(start: Int, end: Int, parent: Int) -> Segments:
 
 def _painted(start: Int, end: Int) -> Segments:
     """Segments of spans that cross: one pass over all boundaries with a heap of what is running."""
-    moments = np.unique(np.concatenate((start, end)))
+    moments = distinct(np.concatenate((start, end)))
     opens = np.searchsorted(start, moments, side="right").tolist()
     ends, running, seen, heap = end.tolist(), [], 0, list[int]()
     for moment, opened in zip(moments.tolist(), opens, strict=True):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from typing import Any
 
+import msgspec
 import numpy as np
 
+from densing.records import Record
 from densing.timeline.intervals import Union, intersect, length, subtract, union
 from densing.timeline.spans import Kind, Spans
 from densing.timeline.windows import Window
 
 
-@dataclass(frozen=True)
-class Partition:
+class Partition(Record, frozen=True):
     """A window split into what the device did, in nanoseconds.
 
     With K, C and M the unions of compute, communication and memory spans:
@@ -60,14 +61,13 @@ class Partition:
         """Exposed communication as a share of the window, in percent; None for an empty window."""
         return 100 * self.exposed_comm_ns / self.window_ns if self.window_ns else None
 
-    def to_dict(self) -> dict[str, int | float | None]:
+    def to_dict(self) -> dict[str, Any]:
         """Return every figure, the ratios included, as plain data."""
         ratios = {key: getattr(self, key) for key in ("overlap_pct", "achievable_pct", "exposed_pct")}
-        return {**asdict(self), **ratios}
+        return {**super().to_dict(), **ratios}
 
 
-@dataclass(frozen=True, eq=False)
-class Unions:
+class Unions(msgspec.Struct, frozen=True, eq=False):
     """Unions of one rank's work by kind: compute, communication, memory, and all that is busy."""
 
     compute: Union

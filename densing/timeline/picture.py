@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
-from densing.timeline.spans import Kind, Spans
+from densing.records import Record
+from densing.timeline.spans import Kind, Spans, used
 from densing.timeline.timeline import RankTimeline
 from densing.timeline.windows import Window
 
@@ -16,8 +13,7 @@ PIXELS = 1500
 DRAWN = (Kind.COMPUTE, Kind.COMM, Kind.MEMCPY, Kind.MEMSET)
 
 
-@dataclass(frozen=True)
-class Box:
+class Box(Record, frozen=True, array_like=True):
     """Work of one kind on one lane, drawn as one: its ends (ns), how many spans, and the longest one's name."""
 
     lane: str
@@ -28,8 +24,7 @@ class Box:
     name: str
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(Record, frozen=True):
     """One step of one rank (or, without steps, its window).
 
     Attributes
@@ -45,17 +40,6 @@ class Picture:
     start_ns: int
     end_ns: int
     boxes: tuple[Box, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        rows = [list(vars(box).values()) for box in self.boxes]
-        return {"step": self.step, "start_ns": self.start_ns, "end_ns": self.end_ns, "boxes": rows}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Picture:
-        """Rebuild what :meth:`to_dict` gave."""
-        boxes = tuple(Box(*row) for row in data["boxes"])
-        return cls(data["step"], data["start_ns"], data["end_ns"], boxes)
 
 
 def picture(rank: RankTimeline, window: Window) -> Picture:
@@ -76,7 +60,7 @@ def picture(rank: RankTimeline, window: Window) -> Picture:
     spans = window.work.within(start, end).of(*DRAWN)
     boxes = [
         box
-        for lane in np.unique(spans.lane)
+        for lane in used(spans.lane)
         for kind in DRAWN
         for box in _boxes(spans.take((spans.lane == lane) & (spans.kind == kind)), (end - start) // PIXELS)
     ]

@@ -5,15 +5,17 @@ Times are integer nanoseconds, intervals are half-open ``[start, end)``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 Int = NDArray[np.int64]
+Index = NDArray[np.int32]
 
 
 class Kind(IntEnum):
@@ -81,13 +83,40 @@ class Comm(NamedTuple):
     dst: int = -1
 
 
+def used(codes: NDArray[Any]) -> list[int]:
+    """Return which of the codes 0, 1, 2, ... occur, in order.
+
+    Examples
+    --------
+    >>> used(np.array([4, 0, 4]))
+    [0, 4]
+    """
+    found: list[int] = np.flatnonzero(np.bincount(codes)).tolist()
+    return found
+
+
+BLOCK = 1 << 15
+
+
+def blocks(count: int, last_first: bool = False) -> Iterator[slice]:
+    """Yield slices that cut a long table into parts: what is computed of a part at a time takes no memory to speak of.
+
+    Examples
+    --------
+    >>> list(blocks(40_000))
+    [slice(0, 32768, None), slice(32768, 40000, None)]
+    """
+    starts = range(0, count, BLOCK)
+    for start in reversed(starts) if last_first else starts:
+        yield slice(start, min(start + BLOCK, count))
+
+
 _DTYPES: dict[str, Any] = {"start": np.int64, "end": np.int64, "kind": np.int8, "name": np.int32, "lane": np.int32,
            "bytes": np.int64, "correlation": np.int64, "comm": np.int32}  # fmt: skip
 _DEFAULTS = {"bytes": -1, "correlation": -1, "comm": -1, "lane": 0}
 
 
-@dataclass(frozen=True, eq=False)
-class Spans:
+class Spans(msgspec.Struct, frozen=True, eq=False):
     """A table of spans, sorted by start (ties: longer first).
 
     Parameters
@@ -173,8 +202,12 @@ class Spans:
         return cls.columns({"start": [], "end": [], "kind": [], "name": []}, ())
 
     def take(self, index: NDArray[Any] | slice) -> Spans:
-        """Select spans by a mask, positions or a slice; names, lanes and comms stay."""
-        chosen: dict[str, Any] = {key: getattr(self, key)[index] for key in _DTYPES}
+        """Select spans by a mask, positions or a slice; names, lanes and comms stay.
+
+        Neighbours are not copied: a mask that selects a single run gives views.
+        """
+        rows = _run(index) if isinstance(index, np.ndarray) and index.dtype == np.bool_ else index
+        chosen: dict[str, Any] = {key: _rows(getattr(self, key), rows) for key in _DTYPES}
         return replace(self, **chosen)
 
     def of(self, *kinds: Kind) -> Spans:
@@ -185,4 +218,22 @@ class Spans:
         """Select what intersects ``[start, end)``, cut to it; spans without length count if they start inside."""
         inside = (self.start < end) & ((self.end > start) | ((self.end == self.start) & (self.start >= start)))
         chosen = self.take(inside)
-        return replace(chosen, start=np.maximum(chosen.start, start), end=np.minimum(chosen.end, end))
+        early, late = chosen.start[:1] < start, chosen.end.max(initial=end) > end
+        starts = np.maximum(chosen.start, start) if early.any() else chosen.start
+        return replace(chosen, start=starts, end=np.minimum(chosen.end, end) if late else chosen.end)
+
+
+def _run(mask: NDArray[np.bool_]) -> NDArray[Any] | slice:
+    """The slice that a mask selects, if it is one; of few spans their positions."""
+    count = np.count_nonzero(mask)
+    first = int(mask.argmax()) if count else 0
+    if mask[first : first + count].all():
+        return slice(first, first + count)
+    return np.flatnonzero(mask) if 8 * count < len(mask) else mask
+
+
+def _rows(column: NDArray[Any], rows: NDArray[Any] | slice) -> NDArray[Any]:
+    """Select from a column; one that repeats a single value goes on doing so."""
+    if column.strides != (0,) or isinstance(rows, slice):
+        return column[rows]
+    return np.broadcast_to(column[:1], int(rows.sum()) if rows.dtype == np.bool_ else len(rows))

@@ -6,20 +6,21 @@ All steps are cut from one set of unions by binary search, so that a hundred ste
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
+from densing.records import Record
 from densing.timeline.intervals import covered, intersect
 from densing.timeline.overlap import Partition, Unions, unions
+from densing.timeline.quantiles import median as median_of
+from densing.timeline.quantiles import quantile
 from densing.timeline.spans import Int, Spans
 from densing.timeline.timeline import RankTimeline
 from densing.timeline.windows import Window
 
 
-@dataclass(frozen=True)
-class StepPartition:
+class StepPartition(Record, frozen=True):
     """One step, and what the device did in it.
 
     Attributes
@@ -38,14 +39,7 @@ class StepPartition:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        split = self.partition.to_dict()
-        return {"number": self.number, "start_ns": self.start_ns, "end_ns": self.end_ns, "partition": split}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> StepPartition:
-        """Rebuild what :meth:`to_dict` wrote."""
-        split = {field.name: data["partition"][field.name] for field in fields(Partition)}
-        return cls(data["number"], data["start_ns"], data["end_ns"], Partition(**split))
+        return {**super().to_dict(), "partition": self.partition.to_dict()}
 
 
 def step_partitions(rank: RankTimeline, window: Window, merged: Unions | None = None) -> tuple[StepPartition, ...]:
@@ -108,8 +102,7 @@ def _spans_ns(work: Spans, starts: Int, ends: Int) -> Int:
     return np.where(reach[inside] > starts, last - np.minimum(first, last), 0)
 
 
-@dataclass(frozen=True)
-class StepTimes:
+class StepTimes(Record, frozen=True):
     """How the step times of one rank spread; times in ns, rounded to whole ones, None without steps.
 
     Attributes
@@ -133,15 +126,6 @@ class StepTimes:
     p95_over_median: float | None = None
     max_over_median: float | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> StepTimes:
-        """Rebuild what :meth:`to_dict` wrote."""
-        return cls(**data)
-
 
 def step_times(durations: Sequence[int] | Int) -> StepTimes:
     """Describe how step times spread.
@@ -160,11 +144,11 @@ def step_times(durations: Sequence[int] | Int) -> StepTimes:
     if len(durations) == 0:
         return StepTimes(0)
     times = np.asarray(durations, np.int64)
-    median, high = float(np.median(times)), float(np.percentile(times, 95))
+    median, high = median_of(times), quantile(times, 0.95)
     return StepTimes(
         len(times),
         round(median),
-        round(float(np.median(np.abs(times - median)))),
+        round(median_of(np.abs(times - median))),
         round(float(times.mean())),
         int(times.min()),
         int(times.max()),
@@ -174,8 +158,7 @@ def step_times(durations: Sequence[int] | Int) -> StepTimes:
     )
 
 
-@dataclass(frozen=True)
-class StepSpread:
+class StepSpread(Record, frozen=True):
     """How far one step's times differ between ranks.
 
     Attributes
@@ -197,15 +180,6 @@ class StepSpread:
     max_ns: int
     slowest_rank: int
     spread: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> StepSpread:
-        """Rebuild what :meth:`to_dict` wrote."""
-        return cls(**data)
 
 
 def step_spread(durations: Mapping[int, Sequence[tuple[int, int]]]) -> tuple[StepSpread, ...]:
@@ -232,7 +206,7 @@ def step_spread(durations: Mapping[int, Sequence[tuple[int, int]]]) -> tuple[Ste
 
 
 def _spread(key: tuple[int, int], rows: list[tuple[int, int]]) -> StepSpread:
-    median = float(np.median([time for time, _ in rows]))
+    median = median_of(np.array([time for time, _ in rows]))
     slowest, rank = max(rows, key=lambda row: (row[0], -row[1]))
     ratio = (slowest - median) / median if median and len(rows) > 1 else None
     return StepSpread(*key, len(rows), round(median), slowest, rank, ratio)

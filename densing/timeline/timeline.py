@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,8 +24,7 @@ class Step(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """Where a rank's timeline came from and what its header says.
 
     Parameters
@@ -53,12 +52,11 @@ class Origin:
     backend: str = ""
     devices: tuple[str, ...] = ()
     host: str = ""
-    groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    groups: Mapping[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     simulated: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class RankTimeline:
+class RankTimeline(msgspec.Struct, frozen=True, eq=False):
     """What one rank did.
 
     Parameters
@@ -85,7 +83,7 @@ class RankTimeline:
     work: Spans
     host: Spans
     steps: tuple[Step, ...] = ()
-    origin: Origin = field(default_factory=Origin)
+    origin: Origin = msgspec.field(default_factory=Origin)
     on_host: bool = False
     detail: str = "device"
     events: int = 0
@@ -100,8 +98,7 @@ class RankTimeline:
         return pd.concat([_frame(self.rank, part) for part in (self.work, self.host)], ignore_index=True)
 
 
-@dataclass(frozen=True, eq=False)
-class Timeline:
+class Timeline(msgspec.Struct, frozen=True, eq=False):
     """The ranks of one run, by rank.
 
     Examples

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from densing.records import Record
+from densing.timeline.classify.patterns import any_case
 from densing.timeline.intervals import Union, covered, intersect, length, subtract, union
 from densing.timeline.launches import named, uncut
 from densing.timeline.overlap import Unions
-from densing.timeline.spans import Kind, Spans
+from densing.timeline.spans import Kind, Spans, used
 from densing.timeline.timeline import RankTimeline
 from densing.timeline.windows import Window
 
@@ -21,19 +21,25 @@ DIRECTIONS = ("host_to_device", "device_to_host", "device_to_device", "peer", "h
 
 # Tried in this order. CUPTI writes HtoD, roctracer CopyHostToDevice, Intel's runtimes M2D (malloc to device), MTIA
 # MEMORY_COPY_HOST_TO_DEVICE; "Array" is device memory. A name of none of these forms is of unknown direction.
-_FORMS = (
-    ("peer", r"ptop|peer"),
-    ("host_to_device", r"\b(H|M)(to|2)[DAS]\b|host_?(to|2)_?(device|array)"),
-    ("device_to_host", r"\b[DAS](to|2)(H|M)\b|(device|array)_?(to|2)_?host"),
-    ("device_to_device", r"\b[DAS](to|2)[DAS]\b|(device|array)_?(to|2)_?(device|array)"),
-    ("host_to_host", r"\b(H|M)(to|2)(H|M)\b|host_?(to|2)_?host"),
-)
-_PATTERNS = tuple((direction, re.compile(form, re.I)) for direction, form in _FORMS)
-LOADING = re.compile(r"^enumerate\(DataLoader\)|DataLoader\w*Iter\.__next__|^dataloader(\b|_)", re.I)
+_LETTERS = {"host": "hm", "device": "das"}
+_WORDS = {"host": ("host",), "device": ("device", "array")}
 
 
-@dataclass(frozen=True)
-class Copies:
+def _forms(source: str, target: str) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Words that stand alone (``htod``), and texts within longer words (``host_to_device``)."""
+    alone = frozenset(a + to + b for a in _LETTERS[source] for to in ("to", "2") for b in _LETTERS[target])
+    within = product(_WORDS[source], ("_", ""), ("to", "2"), ("_", ""), _WORDS[target])
+    return alone, tuple(map("".join, within))
+
+
+_FORMS = {f"{source}_to_{target}": _forms(source, target) for source, target in
+          (("host", "device"), ("device", "host"), ("device", "device"), ("host", "host"))}  # fmt: skip
+_PEER = any_case("ptop|peer")
+LOADING = any_case(r"^enumerate\(dataloader\)|dataloader\w*iter\.__next__|^dataloader(\b|_)")
+_PAGEABLE, _TOLD = any_case("pageable"), any_case("pageable|pinned")
+
+
+class Copies(Record, frozen=True):
     """The copies of one direction within a window.
 
     Attributes
@@ -70,9 +76,12 @@ class Copies:
         """Share of the copying hidden under compute, in percent; None without copies."""
         return 100 * self.hidden_ns / self.busy_ns if self.busy_ns else None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return every figure, the share included, as plain data."""
+        return {**super().to_dict(), "hidden_pct": self.hidden_pct}
 
-@dataclass(frozen=True)
-class Loading:
+
+class Loading(Record, frozen=True):
     """Time that host threads spend fetching the next batch (``enumerate(DataLoader)…__next__``).
 
     Attributes
@@ -92,8 +101,7 @@ class Loading:
     per_step_idle_ns: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Transfers:
+class Transfers(Record, frozen=True):
     """Copies by direction, and data loading; ``loading`` is None where no range of the trace names it."""
 
     copies: tuple[Copies, ...]
@@ -101,20 +109,7 @@ class Transfers:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        rows = [{**asdict(row), "hidden_pct": row.hidden_pct} for row in self.copies]
-        loading = None
-        if self.loading is not None:
-            loading = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self.loading).items()}
-        return {"copies": rows, "loading": loading}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Transfers:
-        """Rebuild what :meth:`to_dict` wrote."""
-        rows = [Copies(**{key: value for key, value in row.items() if key != "hidden_pct"}) for row in data["copies"]]
-        if data["loading"] is None:
-            return cls(tuple(rows), None)
-        loading: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in data["loading"].items()}
-        return cls(tuple(rows), Loading(**loading))
+        return {**super().to_dict(), "copies": [row.to_dict() for row in self.copies]}
 
 
 def direction(name: str) -> str:
@@ -125,8 +120,14 @@ def direction(name: str) -> str:
     >>> [direction(name) for name in ("Memcpy HtoD (Pinned -> Device)", "CopyDeviceToHost", "Memcpy PtoP", "dma")]
     ['host_to_device', 'device_to_host', 'peer', 'unknown']
     """
-    text = name[:1000]
-    return next((found for found, pattern in _PATTERNS if pattern.search(text)), "unknown")
+    text = name[:1000].lower()
+    if _PEER(text):
+        return "peer"
+    words = set("".join(letter if letter.isalnum() or letter == "_" else " " for letter in text).split())
+    for found, (alone, within) in _FORMS.items():
+        if not words.isdisjoint(alone) or any(form in text for form in within):
+            return found
+    return "unknown"
 
 
 def transfers(rank: RankTimeline, window: Window, merged: Unions) -> Transfers:
@@ -154,14 +155,16 @@ def transfers(rank: RankTimeline, window: Window, merged: Unions) -> Transfers:
     """
     work = uncut(rank, window).of(Kind.MEMCPY, Kind.MEMSET)
     code = _directions(work)
-    rows = [_copies(work.take(code == at), at, window, merged) for at in np.unique(code).tolist()]
+    rows = [_copies(work.take(code == at), at, window, merged) for at in used(code)]
     return Transfers(tuple(rows), _loading(rank, window, merged))
 
 
 def _directions(work: Spans) -> NDArray[np.int64]:
     """Direction of each copy, as a position in :data:`DIRECTIONS`."""
-    by_name = np.array([DIRECTIONS.index(direction(name)) for name in work.names], np.int64)
-    found = by_name[work.name] if len(by_name) else np.zeros(len(work), np.int64)
+    by_name = np.zeros(len(work.names), np.int64)
+    for at in used(work.name):
+        by_name[at] = DIRECTIONS.index(direction(work.names[at]))
+    found = by_name[work.name]
     return np.where(work.kind == Kind.MEMSET, DIRECTIONS.index("fill"), found)
 
 
@@ -171,8 +174,8 @@ def _copies(work: Spans, code: int, window: Window, merged: Unions) -> Copies:
     exposed = length(subtract(subtract(inside, merged.compute), merged.comm))
     sized = work.bytes >= 0
     moved, time = int(work.bytes[sized].sum()), int((work.end - work.start)[sized].sum())
-    told = named(work, re.compile("pageable|pinned", re.I))
-    pageable = int(named(work, re.compile("pageable", re.I)).sum()) if told.any() else None
+    told = named(work, _TOLD)
+    pageable = int(named(work, _PAGEABLE).sum()) if told.any() else None
     rate = moved / time if time else None
     return Copies(
         DIRECTIONS[code], len(work), int(np.sum(~sized)), moved, length(inside), hidden, exposed, rate, pageable

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from densing.errors import InputError
+from densing.records import Record
 from densing.timeline.classify.rules import Rule, Where, rules, searches
 from densing.timeline.spans import Kind
 
@@ -20,8 +20,7 @@ _OPERATORS = frozenset({"cpu_op", "operator"})
 _RANGES = frozenset({"user_annotation"})
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(Record, frozen=True):
     """Which rule decided, and what.
 
     Attributes
@@ -54,7 +53,7 @@ class Match:
         return {"kind": kind, "rule": self.rule, "op": self.op, "pattern": self.pattern, "source": self.source}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Match:
+    def from_dict(cls, data: Mapping[str, Any]) -> Match:
         """Rebuild a match written by :meth:`to_dict`."""
         return cls(**{**data, "kind": Kind[data["kind"].upper()]})
 
@@ -109,6 +108,18 @@ class Classifier:
         if group is None:
             return Kind.UNKNOWN
         return group.kind if group.kind is not None else _kernel_kind(name.lower(), collective)
+
+    def knows(self, name: str) -> bool:
+        """Return whether a rule knows the name of a kernel: :attr:`Match.known` of :meth:`match`, but quicker.
+
+        Examples
+        --------
+        >>> Classifier().knows("ampere_sgemm_128x64_tn"), Classifier().knows("frobnicate")
+        (True, False)
+        """
+        text = name.lower()
+        told = _kernel_kind(text, collective=False) != Kind.COMPUTE
+        return told or bool(self._users(name)) or _matches("kernel", Kind.COMPUTE, text[:_HEAD])
 
     def op(self, name: str) -> str:
         """Return the operation a communication's name tells: ``all_reduce``, ``send_recv``, ...; empty if it does not.
@@ -205,7 +216,11 @@ _BY_DEFAULT = Rule(KERNEL_DEFAULT, "kernel", "", Kind.COMPUTE, "", "no rule know
 
 def _kernel_rule(text: str, collective: bool) -> Rule:
     for rule in _in_order(collective):
-        if rule in (_BY_ARGUMENTS, _BY_DEFAULT) or rule.search(text[:_HEAD] if rule.kind == Kind.COMPUTE else text):
+        if (
+            rule is _BY_ARGUMENTS
+            or rule is _BY_DEFAULT
+            or rule.search(text[:_HEAD] if rule.kind == Kind.COMPUTE else text)
+        ):
             return rule
     raise AssertionError("the default ends the list")
 
