@@ -120,6 +120,12 @@ def test_ranks_cut_to_different_windows_are_refused() -> None:
         merge_run([one, other])
 
 
+def test_ranks_that_were_not_profiled_are_counted() -> None:
+    codes = {note.code: note.message for note in merge_run(profiles((0, 0))).notes}
+    assert codes["ranks-missing"] == "2 of the run's 3 ranks were profiled"
+    assert "ranks-missing" not in {note.code for note in merge_run(profiles()).notes}
+
+
 def test_many_ranks_are_read_again_from_their_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = profiles((0, 50_000, 100_000, 150_000, 200_000))
     for rank in ranks:

@@ -58,7 +58,9 @@ def density(
             help="Report N_eff inside [Nmin/GUARD, GUARD*Nmax] of the family; inf switches off.  [3; 10 for --results]",
         ),
     ] = None,
-    level: Annotated[float, typer.Option("--level", min=0.5, max=0.999, help="Level of the intervals.")] = 0.95,
+    level: Annotated[
+        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Level of the intervals.")
+    ] = 0.95,
     skills: Annotated[bool, typer.Option("--skills", help="Density per skill instead of on one benchmark.")] = False,
     seed: o.Seed = 0,
     out: o.Out = None,

@@ -108,7 +108,9 @@ def evaluate(
 def fit(
     folder: Folder,
     bootstrap: Annotated[int, typer.Option("--bootstrap", min=1, help="Refits over whole runs.")] = 1000,
-    level: Annotated[float, typer.Option("--level", min=0.5, max=0.999, help="Level of the intervals.")] = 0.95,
+    level: Annotated[
+        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Level of the intervals.")
+    ] = 0.95,
     seed: o.Seed = 0,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", file_okay=False, help="Folder of the fits; DIR/fits when left out.")

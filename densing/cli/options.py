@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,20 @@ import typer
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def finite(value: float) -> float:
+    """Refuse NaN and infinity, which no range of an option keeps out.
+
+    Examples
+    --------
+    >>> finite(0.95)
+    0.95
+    """
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number")
+    return value
+
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout and nothing else.")]
 Reference = Annotated[

@@ -166,7 +166,7 @@ def merge_run(
         together,
         step_spread({rank.rank: [(s.number, s.end_ns - s.start_ns) for s in rank.steps] for rank in ranks}),
         find_causes(ranks, pooled, waits, worst),
-        tuple(_once([*notes, *own, *(together.notes if together else ())])),
+        tuple(_once([*notes, *own, *_missing_ranks(ranks), *(together.notes if together else ())])),
         dict(options or {}),
     )
 
@@ -217,6 +217,15 @@ def _one_window(ranks: Sequence[RankProfile]) -> str:
         told = ", ".join(f"{name} ({rank.source})" for name, rank in names.items())
         raise InputError(f"some traces mark steps and others do not, so windows differ: {told}; use --window all")
     return next(iter(names))
+
+
+def _missing_ranks(ranks: Sequence[RankProfile]) -> Iterator[Note]:
+    """Say that ranks of the run were not profiled."""
+    world = max(rank.world_size for rank in ranks)
+    if world > len(ranks):
+        one = "; one rank says nothing of waiting for others" if len(ranks) == 1 else ""
+        text = f"{len(ranks)} of the run's {world} ranks were profiled{one}"
+        yield Note("ranks-missing", "info", text, {"profiled": len(ranks), "world_size": world})
 
 
 def _once(notes: Iterable[Note]) -> Iterator[Note]:
