@@ -37,6 +37,9 @@ def write_text(path: Path, text: str) -> None:
         data = text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(f"{path}: {text[error.start]!r} cannot be written as UTF-8; retype the name") from error
+    if path.exists() and not path.is_file():
+        # Renaming over a device or a pipe would replace it by a file.
+        raise InputError(f"{path}: is no regular file; choose another name")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

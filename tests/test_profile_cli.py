@@ -187,6 +187,67 @@ def test_ranks_spread_over_jobs_give_the_same_answer(two: Path, tmp_path: Path) 
     assert jobs["options"] == profile(tmp_path / "store")["options"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--perfetto", "run/rank0.json"), "one of the files to be read"),
+        (("--html", "run/rank1.json"), "one of the files to be read"),
+        (("--html", "base/rank0.json", "--compare", "base"), "one of the files to be read"),
+        (("--html", "o.html", "--perfetto", "o.html"), "name one file"),
+        (("--html", "/dev/null"), "no regular file"),
+        (("--html", "run"), "no regular file"),
+        (("--perfetto", "o.zip"), ".json.gz"),
+        (("--jobs", "-1"), "--jobs -1"),
+        (("--device-hours", "5"), "--density"),
+        (("--fail-if", "foo>1"), "foo"),
+        (("--mfu", "params=x"), "params"),
+        (("--comm-pattern", "("), "--comm-pattern"),
+        (("--rank", "rank0.json=99999999999999999999"), "--rank"),
+        (("--rank", "rank0.json=٣"), "--rank"),
+        (("--out", "run"), "holds traces"),
+    ],
+)
+def test_flags_that_cannot_work_are_refused_before_anything_is_touched(
+    two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], words: str
+) -> None:
+    write(tmp_path / "base" / "rank0.json", trace(0))
+    monkeypatch.chdir(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    done = densing("profile", "run", *flags, code=1)
+    assert words in done.stderr and "internal error" not in done.stderr
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_store_answers_only_what_it_holds(two: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    profile(two, "--out", store)
+    assert profile(store, "--window", "steps")["window"] == "steps"
+    for flags in (("--window", "all"), ("--comm-pattern", "x"), ("--rank", "a=1"), ("--executor", "local")):
+        assert "stored" in densing("profile", store, *flags, code=1).stderr
+    for rank in (2, 3):
+        write(tmp_path / "other" / f"rank{rank}.json", trace(rank))
+    assert "results of other traces" in densing("profile", tmp_path / "other", "--out", store, code=1).stderr
+    (two / "x.parquet").write_bytes(b"")
+    assert "traces and stored results" in densing("profile", two, code=1).stderr
+
+
+def test_runs_of_different_windows_are_not_compared(two: Path, tmp_path: Path) -> None:
+    profile(two, "--window", "all", "--out", tmp_path / "store")
+    assert "stored with all" in densing("profile", two, "--compare", tmp_path / "store", code=1).stderr
+
+
+def test_a_closed_stderr_is_no_error(two: Path) -> None:
+    command = f"exec 2>&-; {sys.executable} -m densing profile {two}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "window steps" in done.stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
+def test_a_pipe_is_refused_rather_than_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "regular file" in densing("profile", tmp_path / "pipe", code=1).stderr
+
+
 def test_the_same_run_compares_as_unchanged(two: Path) -> None:
     comparison = profile(two, "--compare", two)["comparison"]
     assert comparison is not None

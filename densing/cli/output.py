@@ -98,10 +98,15 @@ def emit_plain(payload: Any) -> None:
     typer.echo(text)
 
 
+def _terminal() -> bool:
+    """Return whether standard error is a terminal; it may have been closed."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 def say(message: str, style: str = "") -> None:
     """Print lines for people to stderr."""
     shown = "\n".join(map(visible, message.split("\n")))
-    if not sys.stderr.isatty():
+    if not _terminal():
         # Colours are for terminals, and what draws them takes longer to load than some commands to run.
         typer.echo(shown, err=True)
         return
@@ -160,7 +165,7 @@ def progress(quiet: bool) -> Iterator[Any]:
 @contextmanager
 def timed_bar(quiet: bool, label: str = "") -> Iterator[Callable[[str, float, float | None], None]]:
     """Yield ``show(label, done, total)``: a bar with the time left on a terminal, nothing elsewhere."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or not _terminal():
         yield lambda label, done, total: None
         return
     from rich.console import Console

@@ -72,7 +72,7 @@ Utilisation = Annotated[
     typer.Option(
         "--mfu",
         help="'params=7e9,tokens=4.2e6,dtype=bf16': model FLOPs utilisation; tokens are per step over all ranks. "
-        "Also layers, heads, head_dim, seq (attention), peak (TFLOP/s), recompute (selective, full).",
+        "Also layers, heads, head_dim, seq (attention), peak (TFLOP/s), recompute (none, full; selective with formula=megatron).",
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of the bootstrap of --compare.")]
@@ -125,9 +125,7 @@ def profile(
         executor=executor,
         quiet=json,
     )
-    if rank_files is not None:
-        profiling.store_ranks(asked)
-        return
+    from densing.cli.profile_checks import check_flags
     from densing.cli.profile_out import Wanted, answer
 
     wanted = Wanted(
@@ -143,4 +141,8 @@ def profile(
         device_hours=device_hours,
         seed=seed,
     )
+    check_flags(asked, wanted)
+    if rank_files is not None:
+        profiling.store_ranks(asked)
+        return
     answer(profiling.run_of(asked), asked, wanted)

@@ -77,7 +77,7 @@ def _utilisation(run: RunProfile, spec: str | None) -> RunUtilisation | None:
 
 
 def _comparison(run: RunProfile, asked: Asked, wanted: Wanted) -> Comparison | None:
-    """Profile the baseline in the same way and compare."""
+    """Profile the baseline in the same way, within the same window, and compare."""
     if not wanted.compare:
         return None
     from densing.profile.compare import compare, run_steps
@@ -104,11 +104,9 @@ def _density(wanted: Wanted) -> JoinedDensity | None:
     """Read the density to join, if one is named."""
     if wanted.density is None:
         return None
-    from densing.errors import InputError
     from densing.report.efficiency_density import read_density
 
-    if wanted.device_hours is None:
-        raise InputError("--density needs --device-hours: devices times the hours of the model's whole training")
+    assert wanted.device_hours is not None, "checked before anything was read"
     return read_density(
         wanted.density, wanted.device_hours, model=wanted.density_model, benchmark=wanted.density_benchmark
     )

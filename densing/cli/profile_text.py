@@ -40,8 +40,14 @@ def _headline(run: RunProfile) -> str:
         found = "no communication"
     else:
         found = f"{_(hidden)} % of communication hidden (at most {_(told['achievable_pct'])} % could be)"
-    exposed = f"exposed {_(told['exposed_pct'])} % of the time, {_(told['exposed_ms_per_step'], 2)} ms per step"
+    unit = _unit(run)
+    exposed = f"exposed {_(told['exposed_pct'])} % of the time, {_(told['exposed_ms_per_step'], 2)} ms per {unit}"
     return f"{ranks}, window {run.window}, {steps}\n{found}; {exposed}; idle {_(told['idle_pct'])} %\n"
+
+
+def _unit(run: RunProfile) -> str:
+    """What costs are given per: a step, or a rank's window where no step is marked."""
+    return "step" if run.figures["steps"] else "window"
 
 
 def _(value: object, digits: int = 1) -> str:
@@ -72,7 +78,7 @@ def _rank(rank: RankProfile) -> tuple[str, ...]:
 def _collectives(run: RunProfile) -> Iterator[str]:
     if not run.collectives:
         return
-    header = ("communication", "group", "ranks", "calls", "MB each", "bus GB/s", "hidden %", "exposed ms/step")
+    header = ("communication", "group", "ranks", "calls", "MB each", "bus GB/s", "hidden %", f"exposed ms/{_unit(run)}")
     per_step = sum(len(rank.steps) for rank in run.ranks) or len(run.ranks)
     rows = [
         (
@@ -104,7 +110,7 @@ def _waiting(run: RunProfile) -> Iterator[str]:
 
 
 def _causes(run: RunProfile) -> Iterator[str]:
-    unit = "step" if run.figures["steps"] else "window"
+    unit = _unit(run)
     for place, cause in enumerate(run.causes[:SHOWN], start=1):
         yield f"{place}. {cause.ms_per_step:,.2f} ms per {unit} ({cause.share_pct:.1f} %): {cause.message}"
         yield f"   try: {cause.remedy}"

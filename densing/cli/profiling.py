@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from densing.cli.output import emit_plain, show_notes, timed_bar
+from densing.cli.profile_checks import check_store, check_stored, has_traces
 
 if TYPE_CHECKING:
     from densing.notes import Note
@@ -45,6 +46,7 @@ class Asked(msgspec.Struct, frozen=True):
         return ProfileOptions(self.window, self.comm_patterns, self.detail)  # type: ignore[arg-type]
 
 
+MOST_RANKS = 10_000_000
 DETAILS = ("auto", "device", "host")
 
 
@@ -87,7 +89,9 @@ def run_of(asked: Asked) -> RunProfile:
         from densing.profile.store import read_profiles, store_files, store_info
 
         told = dict(store_info(store_files(stores)[0]).options)
-        return merge_run(read_profiles(stores), store=stores, options=told)
+        run = merge_run(read_profiles(stores), store=stores, options=told)
+        check_stored(asked, told, run.window)
+        return run
     notes: list[Note] = []
     with ExitStack() as stack:
         rows, store = _rows(asked, options, notes, stack)
@@ -97,7 +101,12 @@ def run_of(asked: Asked) -> RunProfile:
 def is_store(path: Path) -> bool:
     """Return whether a path holds stored results: a Parquet file, or a folder of such."""
     if path.is_dir():
-        return any(path.glob("*.parquet"))
+        stored = any(path.glob("*.parquet"))
+        if stored and has_traces(path):
+            from densing.errors import InputError
+
+            raise InputError(f"{path}: holds traces and stored results; name the files of one kind, or part them")
+        return stored
     return path.suffix == ".parquet"
 
 
@@ -141,8 +150,10 @@ def _numbers(pairs: Sequence[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for pair in pairs:
         name, _, number = pair.rpartition("=")
-        if not name or not number.isdecimal():
-            raise InputError(f"--rank {pair!r}: not of the form FILE=NUMBER; write e.g. --rank trace.json=0")
+        if not name or not (number.isascii() and number.isdecimal()) or int(number[:12]) > MOST_RANKS:
+            raise InputError(
+                f"--rank {pair!r}: not of the form FILE=NUMBER (up to {MOST_RANKS}); write e.g. --rank trace.json=0"
+            )
         if name in found:
             raise InputError(f"--rank {pair!r}: {name} was given a rank already; name each file once")
         found[name] = int(number)
@@ -163,9 +174,12 @@ def _many(
     from densing.errors import InputError
     from densing.notes import Note
     from densing.profile.jobs import default_command
-    from densing.profile.spread import Progress, profile_ranks
+    from densing.profile.spread import Progress, profile_ranks, result_file
 
     failed: list[str] = []
+    if asked.out is not None and asked.rank_files is None:
+        # Jobs of an executor write into the store of all.
+        check_store(asked.out, {result_file(asked.out, trace) for trace in traces})
 
     def on_failure(trace: TraceFile, reason: str) -> None:
         failed.append(reason)

@@ -108,7 +108,7 @@ def _communication(
 
 
 def _size(row: CollectiveSummary) -> str:
-    calls = f"{row.count} calls"
+    calls = f"{row.count} call{'s' * (row.count != 1)}"
     if not row.count_sized:
         return f"{calls} of unknown size"
     speed = f" at {row.busbw_gbps:.3g} GB/s bus bandwidth" if row.busbw_gbps else ""

@@ -29,6 +29,9 @@ def replacing(path: Path) -> Iterator[Path]:
     [('x.txt', 'whole')]
     """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        # Renaming over a device or a pipe would replace it by a file.
+        raise InputError(f"{path}: is no regular file; choose another name")
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -125,6 +125,8 @@ def _in_path(path: Path, others: list[Path]) -> list[TraceFile]:
         return traces
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; check the path")
+    if not path.is_file():
+        raise InputError(f"{path}: is no regular file; write the trace to a file first")
     return _members(path) if _is_zip(path) else [TraceFile(path)]
 
 
