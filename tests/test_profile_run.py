@@ -126,6 +126,34 @@ def test_ranks_that_were_not_profiled_are_counted() -> None:
     assert "ranks-missing" not in {note.code for note in merge_run(profiles()).notes}
 
 
+@pytest.mark.parametrize(
+    ("comm", "kind", "on_host", "told"),
+    [
+        ("GPU 1", Kind.COMM, False, [["GPU 0", "GPU 1"]]),
+        ("GPU 1", Kind.MEMSET, False, [["GPU 0", "GPU 1"]]),
+        ("GPU 0", Kind.COMM, False, []),
+        ("GPU 1", Kind.SYNC, False, []),
+        ("GPU 1", Kind.UNKNOWN, False, []),
+        ("worker 2", Kind.COMM, True, []),
+    ],
+)
+def test_work_on_several_devices_in_one_trace_is_noted(comm: str, kind: Kind, on_host: bool, told: list[str]) -> None:
+    first = {"start": 0, "end": 50, "kind": Kind.COMPUTE, "name": "gemm", "lane": Lane("GPU 0", "7")}
+    second = {"start": 20, "end": 80, "kind": kind, "name": "x", "lane": Lane(comm, "20")}
+    host = Spans.build([{**LAUNCH, "start": 0, "end": 1}])
+    rank = RankTimeline(0, Spans.build([first, second]), host, origin=Origin("both.json"), on_host=on_host)
+    notes = [note for note in profile_timeline(rank).notes if note.code == "several-devices"]
+    assert [note.details["devices"] for note in notes] == told
+    assert all(note.severity == "warning" and "both.json: 2 devices" in note.message for note in notes)
+
+
+def test_the_window_of_hta_counts_one_step_less() -> None:
+    whole, cut = (merge_run([profile_timeline(timeline(0), ProfileOptions(name))]) for name in ("all", "hta"))
+    assert [len(run.ranks[0].steps) for run in (whole, cut)] == [4, 3]
+    assert all(step.partition.compute_ns == 400_000 for step in cut.ranks[0].steps)
+    assert [run.ranks[0].partition.compute_ns / per_step(run.ranks) for run in (whole, cut)] == [400_000, 400_000]
+
+
 def test_many_ranks_are_read_again_from_their_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = profiles((0, 50_000, 100_000, 150_000, 200_000))
     for rank in ranks:
@@ -150,3 +178,67 @@ def test_utilisation_of_a_run_uses_its_own_device_and_says_what_it_lacks() -> No
         run_utilisation(run, parse_spec("params=1e6"))
     with pytest.raises(InputError, match="no key=value"):
         parse_spec("params")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", "--mfu '': add params=NUMBER"),
+        (" , ", "add params=NUMBER"),
+        ("peek=3", "--mfu: unknown key 'peek'; did you mean 'peak'\\? \\(known: .*params.*seq"),
+        ("parms=3", "did you mean 'params'"),
+        ("params=7B", "params=7B is not a number; write 7e9$"),
+        ("params=1.5 m", "write 1.5e6$"),
+        ("tokens=many", "write e.g. 7e9"),
+        ("params=-1", "params=-1 is not a number above 0"),
+        ("tokens=0", "tokens=0 is not a number above 0"),
+        ("seq=nan", "seq=nan is not"),
+        ("devices=inf", "devices=inf is not a whole number"),
+        ("devices=2.5", "devices=2.5 is not a whole number"),
+        ("attention=2", "attention=2 is not 0 or 1"),
+        ("params=1,parameters=2", "repeats one"),
+    ],
+)
+def test_what_utilisation_cannot_read_is_named_by_the_users_keys(spec: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_spec(spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("tokens=1", "^--mfu: add params=NUMBER$"),
+        ("params=1e6,tokens=1,layers=2", "^--mfu: layers=2 alone: also give heads, head_dim and seq$"),
+        ("params=1e6,tokens=1,layers=2,seq=8", "^--mfu: layers=2 and seq=8 alone: also give heads and head_dim$"),
+        ("params=1e6,tokens=1,attention=1", "attention=1 alone: also give layers, heads, head_dim and seq"),
+        ("params=1e6,tokens=1,batch=3", "formula palm: unknown key 'batch'.*known: attention.*params"),
+        ("formula=mosaicml,params=1e6,tokens=1,layers=1", "add hidden=NUMBER and seq=NUMBER .formula mosaicml"),
+        ("formula=megatron,params=1e6", "formula megatron: unknown key 'params'"),
+        ("formula=megatron,batch=1,seq=1,layers=1,hidden=1,vocabulary=1,tokens=5", "per iteration; leave tokens out"),
+        ("formula=plam,params=1", "^--mfu: unknown FLOPs formula 'plam'; did you mean 'palm'"),
+        ("params=1e6,tokens=1,recompute=selective", "^--mfu: recompute=selective: formula palm .*formula=megatron"),
+        ("params=1e6,tokens=1,dtype=foo", "^--mfu: unknown data type 'foo'"),
+        ("params=1e6,tokens=1,peak=312e12", "^--mfu: peak .*write 312"),
+        ("params=1e15,tokens=1000", "^--mfu: [HM]FU .* above 100 %.*peak=TFLOPS in --mfu$"),
+    ],
+)
+def test_what_utilisation_lacks_is_named_by_the_users_keys(spec: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        run_utilisation(merge_run(profiles()), parse_spec(spec))
+
+
+def test_utilisation_takes_a_shape_whole_or_not_at_all() -> None:
+    run = merge_run(profiles())
+    plain = run_utilisation(run, parse_spec("params=1e6,tokens=1000,peak=312,dtype=foo"))
+    shaped = run_utilisation(run, parse_spec("params=1e6,tokens=1000,peak=312,layers=2,heads=4,head_dim=8,seq=16"))
+    without = run_utilisation(run, parse_spec("params=1e6,tokens=1000,peak=312,layers=2,attention=0"))
+    assert plain.model is not None and shaped.model is not None and without.model is not None
+    assert plain.model.peak.dtype == "foo"
+    assert shaped.model.percent / plain.model.percent == pytest.approx((6e6 + 12 * 2 * 4 * 8 * 16) / 6e6)
+    assert without.model.percent == plain.model.percent
+
+
+def test_an_unknown_peak_is_asked_for_by_its_key() -> None:
+    found = run_utilisation(merge_run(profiles()), parse_spec("params=1e6,tokens=1,device=Ascend910B3"))
+    assert found.model is None and found.hardware is None
+    assert found.notes[0].code == "peak-unknown" and found.notes[0].message.endswith("peak=TFLOPS in --mfu")

@@ -225,3 +225,29 @@ def test_table_is_whole() -> None:
         re.compile(row["pattern"])
     assert {row["applies_to"] for row in rows} == {"category", "kernel", "host", "op"}
     assert [rule.rule for rule in rules("kernel")] == [row["rule"] for row in rows if row["applies_to"] == "kernel"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "rule", "op"),
+    [
+        ("gloo:all_reduce", Kind.COMM, "host-communication", "all_reduce"),
+        ("MPI:send", Kind.COMM, "host-communication", "send"),
+        ("c10d::allreduce_", Kind.CALL, "host-call", ""),
+        ("record_param_comms", Kind.CALL, "host-call", ""),
+    ],
+)
+def test_a_name_without_category_may_be_a_host_events(name: str, kind: Kind, rule: str, op: str) -> None:
+    match = CLASSIFY.explain(name)
+    assert (match.kind, match.rule, match.op, match.known) == (kind, rule, op, True)
+    assert match.pattern and match.source
+    # A category that is told decides alone, and what a kernel of that name counts as stays.
+    assert CLASSIFY.explain(name, "kernel") == CLASSIFY.match("kernel", name)
+    assert CLASSIFY.match("kernel", name).kind == Kind.COMPUTE
+    assert Classifier(["all_?reduce|param|send"]).explain(name).rule == "user-1"
+
+
+def test_users_patterns_see_the_head_of_a_name() -> None:
+    mine = Classifier(["my_ring"])
+    assert mine.kind("kernel", "x" * 4089 + "my_ring") == Kind.COMM
+    assert mine.kind("kernel", "x" * 4090 + "my_ring") == Kind.COMPUTE
+    assert mine.match("kernel", "x" * 4090 + "my_ring").rule == "kernel-default"

@@ -40,6 +40,23 @@ def test_collective_arguments_make_a_kernel_a_communication(tmp_path: Path) -> N
     assert comm_of(tmp_path, [kernel("void custom_ring<float>(x)", **ARGS)]) == TOLD
 
 
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ({"Process Group Name": "3", "Group size": 4}, Comm(group="3", group_size=4)),
+        ({"Process Group Name": 0}, Comm(group="0")),
+        ({"Group size": 2, "Process Group Ranks": "[0, 5]"}, Comm(group_size=2, ranks=(0, 5))),
+    ],
+)
+def test_a_group_is_kept_without_the_name_of_the_collective(tmp_path: Path, args: dict[str, Any], told: Comm) -> None:
+    assert comm_of(tmp_path, [kernel("ncclDevKernel_Generic(4096ul)", **args), kernel("gemm", ts=900)]) == told
+    named = comm_of(tmp_path, [kernel("ncclDevKernel_AllGather_RING_LL(x)", **args)])
+    assert named == told._replace(op="all_gather")
+    # A group alone makes no communication of a kernel.
+    work = read(write(tmp_path / "rank0.json", [kernel("void custom_ring<float>(x)", **args)])).work
+    assert work.kind.tolist() == [Kind.COMPUTE]
+
+
 @pytest.mark.parametrize("detail", ["device", "host"])
 @pytest.mark.parametrize("carrier", ["kernel", "launch"])
 @pytest.mark.parametrize("chunk", [64, 700, 1 << 20])
@@ -57,6 +74,17 @@ def test_a_communication_by_the_operator_that_led_to_it(tmp_path: Path, detail: 
         ),
     ]
     assert comm_of(tmp_path, made, detail=detail, chunk=chunk) == TOLD
+
+
+def test_a_kernel_that_names_its_group_only_takes_the_rest_from_the_range(tmp_path: Path) -> None:
+    made = [
+        event("user_annotation", "nccl:all_reduce", 0, 50, **{"Input Dims": [[100]], "Input type": ["float"]}),
+        event("cuda_runtime", "cudaLaunchKernel", 10, 5, correlation=1),
+        kernel("ncclDevKernel_Generic(4096ul)", correlation=1, **{"Process Group Name": "3", "Group size": 4}),
+    ]
+    told = comm_of(tmp_path, made)
+    assert (told.op, told.in_elems, told.dtype) == ("all_reduce", 100, "float")
+    assert (told.group, told.group_size) == ("3", 4)
 
 
 def test_an_external_id_that_is_only_the_correlation_names_no_operator(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from trace_make import ALL_REDUCE, LAYOUTS, event, good, kernel, parts, read, wr
 from trace_oracle import differences
 
 from densing.timeline.readers.categories import ROLES, Role
+from densing.timeline.readers.marks import Mark, merge_marks
 from densing.timeline.spans import Kind, Lane
-from densing.timeline.timeline import RankTimeline
+from densing.timeline.timeline import RankTimeline, Step
 
 GOOD = (50.0, 40.0, 20.0, 20.0)
 
@@ -141,6 +142,59 @@ def test_a_gpu_copy_of_the_step_marker_is_no_step(tmp_path: Path) -> None:
     """HTA's third defect in traces.md: the copy on the device's row moves its cut."""
     made = [*good(), event("gpu_user_annotation", "ProfilerStep#1", 500, 100)]
     assert len(read(write(tmp_path / "rank0.json", made)).steps) == 1
+
+
+def step(number: int | str, ts: float, dur: float, tid: int = 1) -> dict[str, Any]:
+    return {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 9, "tid": tid, "ts": ts,
+            "dur": dur}  # fmt: skip
+
+
+MARKS = {
+    "as it should be": ([step(1, 0, 10), step(2, 10, 10)], [(1, 0, 10), (2, 10, 20)], 0),
+    "two threads, shifted": (
+        [step(1, 0, 10), step(2, 10, 10), step(3, 20, 10), step(1, -1, 10, 2), step(2, 9, 10, 2)],
+        [(1, 0, 10), (2, 10, 20), (3, 20, 30)],
+        2,
+    ),
+    "two threads, equally many": (
+        [step(1, 3, 10), step(2, 11, 10), step(1, 2, 10, 2), step(2, 12, 10, 2)],
+        [(1, 2, 12), (2, 12, 22)],
+        2,
+    ),
+    "threads share the steps": ([step(1, 0, 10), step(2, 10, 10, 2)], [(1, 0, 10), (2, 10, 20)], 0),
+    "nested": ([step(1, 0, 10), step(7, 1, 8), step(7, 2, 2), step(2, 10, 10)], [(1, 0, 10), (2, 10, 20)], 2),
+    "nested at an edge": ([step(1, 0, 10), step(7, 0, 4), step(8, 6, 4)], [(1, 0, 10)], 2),
+    "held by an earlier, longer one": ([step(1, 0, 30), step(2, 5, 30), step(3, 20, 10)], [(1, 0, 30), (2, 5, 35)], 1),
+    "overlapping": ([step(1, 0, 12), step(2, 10, 10)], [(1, 0, 12), (2, 10, 20)], 0),
+    "two recordings": ([step(1, 0, 10), step(1, 50, 10)], [(1, 0, 10), (1, 50, 60)], 0),
+}
+
+
+@pytest.mark.parametrize("case", MARKS)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_each_step_counts_once(tmp_path: Path, case: str, backwards: bool) -> None:
+    marks, expected, left_out = MARKS[case]
+    made = [kernel(), *({**mark, "ts": mark["ts"] + 100} for mark in (marks[::-1] if backwards else marks))]
+    timeline = read(write(tmp_path / "rank0.json", made))
+    assert [(number, start // 1000 - 100, end // 1000 - 100) for number, start, end in timeline.steps] == expected
+    told = [note.details["count"] for note in timeline.notes if note.code == "steps-merged"]
+    assert told == ([left_out] if left_out else [])
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20), st.integers(0, 9), st.integers(0, 2)), max_size=9))
+def test_marks_against_every_pair(rows: list[tuple[int, int, int, int]]) -> None:
+    marks = sorted((Mark(Step(n, s, s + d), lane) for n, s, d, lane in rows), key=lambda mark: mark.step.start)
+    lanes = {mark.lane for mark in marks}
+
+    def rank(lane: int) -> tuple[int, int, int]:
+        starts = [mark.step.start for mark in marks if mark.lane == lane]
+        return -len(starts), min(starts), lane
+
+    holder = {n: min((x for x in lanes if any(m.lane == x and m.step.number == n for m in marks)), key=rank)
+              for n in {mark.step.number for mark in marks}}  # fmt: skip
+    alone = [mark.step for mark in marks if mark.lane == holder[mark.step.number]]
+    outer = [a for a in alone if not any(b.start <= a.start < b.end >= a.end and b[1:] != a[1:] for b in alone)]
+    assert sorted(merge_marks(marks)) == sorted(outer)
 
 
 def test_an_operator_with_a_stream_is_no_device_work(tmp_path: Path) -> None:

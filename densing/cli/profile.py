@@ -72,7 +72,8 @@ Utilisation = Annotated[
     typer.Option(
         "--mfu",
         help="'params=7e9,tokens=4.2e6,dtype=bf16': model FLOPs utilisation; tokens are per step over all ranks. "
-        "Also layers, heads, head_dim, seq (attention), peak (TFLOP/s), recompute (none, full; selective with formula=megatron).",
+        "Also layers, heads, head_dim, seq (attention), peak (TFLOP/s), "
+        "recompute (none, full; selective with formula=megatron).",
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of the bootstrap of --compare.")]

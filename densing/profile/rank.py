@@ -19,7 +19,7 @@ from densing.timeline.overlap import Partition, partition, unions
 from densing.timeline.picture import Picture, picture
 from densing.timeline.readers import TraceFile, read_rank
 from densing.timeline.readers.kineto import Detail
-from densing.timeline.spans import Kind
+from densing.timeline.spans import Kind, Spans, blocks, used
 from densing.timeline.steps import StepPartition, step_partitions
 from densing.timeline.timeline import RankTimeline
 from densing.timeline.transfers import Transfers, transfers
@@ -209,8 +209,21 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
         events=rank.events,
         skipped=rank.skipped,
         repaired=rank.repaired,
-        notes=rank.notes,
+        notes=rank.notes if rank.on_host else (*rank.notes, *_several_devices(origin.source, window.work)),
     )
+
+
+def _several_devices(source: str, work: Spans) -> list[Note]:
+    """Say so where a union is of more than one device."""
+    lanes = {lane for part in blocks(len(work)) for lane in used(work.lane[part][work.kind[part] <= Kind.MEMSET])}
+    devices = sorted({work.lanes[lane].process for lane in lanes})
+    if len(devices) < 2:
+        return []
+    message = (
+        f"{source}: {len(devices)} devices in one trace are taken as one ({', '.join(devices)}): work on one hides "
+        f"communication on another; one trace per rank and device tells them apart"
+    )
+    return [Note("several-devices", "warning", message, {"devices": devices})]
 
 
 def _unrecognised(found: list[NameTotal], classifier: Classifier) -> list[NameTotal]:

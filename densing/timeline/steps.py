@@ -16,7 +16,7 @@ from densing.timeline.overlap import Partition, Unions, unions
 from densing.timeline.quantiles import median as median_of
 from densing.timeline.quantiles import quantile
 from densing.timeline.spans import Int, Spans
-from densing.timeline.timeline import RankTimeline
+from densing.timeline.timeline import RankTimeline, Step
 from densing.timeline.windows import Window
 
 
@@ -46,6 +46,7 @@ def step_partitions(rank: RankTimeline, window: Window, merged: Unions | None = 
     """Split each step of a rank into compute, exposed communication, exposed copies and idle.
 
     Each row equals :func:`densing.timeline.overlap.partition` of the window's work cut to the step. Steps may overlap.
+    In window ``hta`` the last step has no row: only what was launched before it counts.
 
     Parameters
     ----------
@@ -65,11 +66,12 @@ def step_partitions(rank: RankTimeline, window: Window, merged: Unions | None = 
     >>> [(step.number, step.partition.idle_ns) for step in step_partitions(rank, select(rank))]
     [(3, 10), (4, 40)]
     """
-    if not rank.steps:
+    steps = _counted(rank, window)
+    if not steps:
         return ()
     parts = merged or unions(window.work)
-    starts = np.array([step.start for step in rank.steps], np.int64)
-    ends = np.array([step.end for step in rank.steps], np.int64)
+    starts = np.array([step.start for step in steps], np.int64)
+    ends = np.array([step.end for step in steps], np.int64)
     compute, comm = covered(parts.compute, starts, ends), covered(parts.comm, starts, ends)
     overlap = covered(intersect(parts.comm, parts.compute), starts, ends)
     busy = covered(parts.busy, starts, ends)
@@ -86,7 +88,15 @@ def step_partitions(rank: RankTimeline, window: Window, merged: Unions | None = 
     }
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     split = [Partition(**dict(zip(columns, row, strict=True))) for row in rows]
-    return tuple(StepPartition(*step, part) for step, part in zip(rank.steps, split, strict=True))
+    return tuple(StepPartition(*step, part) for step, part in zip(steps, split, strict=True))
+
+
+def _counted(rank: RankTimeline, window: Window) -> tuple[Step, ...]:
+    """The steps whose work the window holds; as :func:`densing.timeline.windows.select` cuts it."""
+    if window.name != "hta" or rank.on_host or len({step.number for step in rank.steps}) < 2:
+        return rank.steps
+    cut = max(step.start for step in rank.steps)
+    return tuple(step for step in rank.steps if step.start < cut)
 
 
 def _spans_ns(work: Spans, starts: Int, ends: Int) -> Int:

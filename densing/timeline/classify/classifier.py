@@ -67,7 +67,8 @@ class Classifier:
     Parameters
     ----------
     extra_comm : sequence of str
-        Regular expressions, any case, searched in names; what they match is communication.
+        Regular expressions, any case, searched in the first 4096 characters of names (template arguments may run to a
+        megabyte); what they match is communication.
 
     Raises
     ------
@@ -172,12 +173,30 @@ class Classifier:
         kind = found.kind if found.kind is not None else Kind.UNKNOWN
         return Match(kind, found.rule, self._op_of(found, name), found.pattern, found.source)
 
-    def explain(self, name: str, category: str = "kernel", collective: bool = False) -> Match:
-        """Return which rule decides on a name, as :meth:`match` does."""
-        return self.match(category, name, collective)
+    def explain(self, name: str, category: str | None = None, collective: bool = False) -> Match:
+        """Return which rule decides on a name, as :meth:`match` does.
+
+        Without a category the name may be a kernel's or a host event's: where neither the user's patterns nor the
+        kernel rules call it communication, a host rule that matches answers, else the kernel rules.
+
+        Examples
+        --------
+        >>> Classifier().explain("gloo:all_reduce").rule, Classifier().explain("gloo:all_reduce", "kernel").rule
+        ('host-communication', 'reduction-indexing')
+        """
+        found = self.match("kernel" if category is None else category, name, collective)
+        if category is not None or found.kind == Kind.COMM:
+            return found
+        text = name.lower()
+        return next((self._host_match(rule, name) for rule in rules("host") if rule.search(text)), found)
+
+    def _host_match(self, rule: Rule, name: str) -> Match:
+        kind = rule.kind if rule.kind is not None else Kind.UNKNOWN
+        return Match(kind, rule.rule, self._op_of(rule, name), rule.pattern, rule.source)
 
     def _users(self, name: str) -> str:
-        return next((pattern.pattern for pattern in self._extra if pattern.search(name)), "")
+        head = name[:_HEAD]
+        return next((pattern.pattern for pattern in self._extra if pattern.search(head)), "")
 
     def _op_of(self, rule: Rule, name: str) -> str:
         return self.op(name) if rule.kind in (Kind.COMM, Kind.MEMCPY) else ""

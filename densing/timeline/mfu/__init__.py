@@ -1,6 +1,6 @@
 """Model and hardware FLOPs utilisation: formulas by name, peaks by device, and a refusal above 100 %."""
 
-from densing.timeline.mfu.formulas import Flops, megatron_flops, model_flops, mosaicml_flops, palm_flops
+from densing.timeline.mfu.formulas import Flops, formula_inputs, megatron_flops, model_flops, mosaicml_flops, palm_flops
 from densing.timeline.mfu.peaks import Lookup, Peak, find_peak, given_peak, known_peaks
 from densing.timeline.mfu.utilisation import Utilisation, hfu, mfu
 
@@ -10,6 +10,7 @@ __all__ = [
     "Peak",
     "Utilisation",
     "find_peak",
+    "formula_inputs",
     "given_peak",
     "hfu",
     "known_peaks",

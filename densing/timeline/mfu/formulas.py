@@ -6,6 +6,7 @@ memory. Formulas differ in what they count, so a result always carries the name 
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ def palm_flops(
     6062914560.0
     """
     inputs = _checked(parameters=parameters, layers=layers, heads=heads, head_dim=head_dim, sequence=sequence)
-    _recomputation(recompute, ("none", "full"))
+    _recomputation("palm", recompute, ("none", "full"))
     model = 6.0 * parameters + (12.0 * layers * heads * head_dim * sequence if attention else 0.0)
     return Flops(
         "palm",
@@ -120,7 +121,7 @@ def megatron_flops(
     1.1436
     """
     inputs = _checked(batch=batch, sequence=sequence, layers=layers, hidden=hidden, vocabulary=vocabulary)
-    _recomputation(recompute, RECOMPUTE)
+    _recomputation("megatron", recompute, RECOMPUTE)
     unit = batch * layers * sequence * hidden**2
     long, head = sequence / hidden, vocabulary / (hidden * layers)
     model = 72 * unit * (1 + long / 6 + head / 12)
@@ -170,7 +171,7 @@ def mosaicml_flops(
     1.3333
     """
     inputs = _checked(parameters=parameters, layers=layers, hidden=hidden, sequence=sequence)
-    _recomputation(recompute, ("none", "full"))
+    _recomputation("mosaicml", recompute, ("none", "full"))
     dense, attention = 2.0 * parameters, 4.0 * layers * hidden * sequence
     passes = (3, 3) if recompute == "none" else (4, 5 if flash else 4)
     return Flops(
@@ -206,13 +207,32 @@ def model_flops(formula: str, **inputs: Any) -> Flops:
     >>> model_flops("palm", parameters=1e9, layers=10, heads=8, head_dim=64, sequence=1024).unit
     'token'
     """
+    wanted = formula_inputs(formula)
+    missing = [name for name, needed in wanted.items() if needed and name not in inputs]
+    unknown = [name for name in inputs if name not in wanted]
+    if missing or unknown:
+        wrong = f"{', '.join(unknown)} unknown" if unknown else f"{', '.join(missing)} missing"
+        raise InputError(f"formula {formula}: {wrong}; it takes {', '.join(wanted)}")
+    return FORMULAS[formula](**inputs)
+
+
+def formula_inputs(formula: str) -> dict[str, bool]:
+    """Return the inputs of a formula in order, and whether each must be given.
+
+    Raises
+    ------
+    UnknownNameError
+        For a formula that is not known.
+
+    Examples
+    --------
+    >>> formula_inputs("mosaicml")["hidden"], formula_inputs("mosaicml")["flash"]
+    (True, False)
+    """
     if formula not in FORMULAS:
         raise UnknownNameError("FLOPs formula", formula, FORMULAS)
-    try:
-        return FORMULAS[formula](**inputs)
-    except TypeError as error:
-        wanted = ", ".join(FORMULAS[formula].__annotations__)
-        raise InputError(f"formula {formula}: {error}; it takes {wanted.replace(', return', '')}") from error
+    parameters = inspect.signature(FORMULAS[formula]).parameters.values()
+    return {one.name: one.default is inspect.Parameter.empty for one in parameters}
 
 
 def _checked(**inputs: float) -> dict[str, float]:
@@ -222,6 +242,12 @@ def _checked(**inputs: float) -> dict[str, float]:
     return {name: float(value) for name, value in inputs.items()}
 
 
-def _recomputation(recompute: str, known: tuple[str, ...]) -> None:
-    if recompute not in known:
-        raise UnknownNameError("recomputation", str(recompute), known)
+def _recomputation(formula: str, recompute: str, known: tuple[str, ...]) -> None:
+    if recompute in known:
+        return
+    if recompute in RECOMPUTE:
+        raise InputError(
+            f"recompute={recompute}: formula {formula} counts only {' and '.join(known)}; "
+            "formula=megatron counts selective too"
+        )
+    raise UnknownNameError("recomputation", str(recompute), known)

@@ -20,7 +20,7 @@ from typing import Any
 from densing.errors import InputError, UnknownNameError
 from densing.notes import Note
 
-REMEDY = "give the dense peak of one device in TFLOP/s with --peak"
+REMEDY = "give the dense peak of one device in TFLOP/s as peak"
 
 _ALIASES = {
     "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float8": "fp8", "float8_e4m3fn": "fp8",

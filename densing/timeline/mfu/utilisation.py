@@ -101,6 +101,6 @@ def _utilisation(kind: str, flops: Flops, count: float, rate: float, devices: in
         raise InputError(
             f"{kind.upper()} {percent:.4g} % is above 100 %, which no device reaches: formula {flops.formula}, "
             f"{rate:.6g} {flops.unit}s/s on {devices} devices of {peak.flops / 1e12:g} TFLOP/s "
-            f"({peak.device}, {peak.dtype}); check the batch, the data type and the peak (--peak)"
+            f"({peak.device}, {peak.dtype}); check the batch, the data type and the peak"
         )
     return Utilisation(kind, percent, flops, float(rate), devices, peak)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from densing.timeline.readers.anything import Anything
 from densing.timeline.readers.categories import Role
 from densing.timeline.readers.joins import Comms, complete, distinct
+from densing.timeline.readers.marks import Mark, merge_marks
 from densing.timeline.readers.rows import Columns, Rows
 from densing.timeline.spans import Comm, Kind, Lane, Spans
 from densing.timeline.timeline import Step
@@ -48,6 +49,11 @@ class Assembly:
     rules : Rules
     base : int
         Nanoseconds to add to every time.
+
+    Attributes
+    ----------
+    marks_left_out : int
+        Marks of steps that repeat one of another thread or lie inside a longer one; known once the steps are.
     """
 
     def __init__(self, rows: Rows, anything: Anything, rules: Rules, base: int) -> None:
@@ -56,6 +62,7 @@ class Assembly:
         self._categories: list[tuple[str, Role]] = list(rows.categories)
         self._told: list[Comm] = list(rows.comms)
         self._lanes, self._lane_of = self._number_lanes()
+        self.marks_left_out = 0
 
     def device(self) -> tuple[Spans, Spans, tuple[Step, ...]]:
         """Return what the devices did, the host's side and the steps, of a trace with device work."""
@@ -136,17 +143,20 @@ class Assembly:
         return Spans(**ready, names=self._names, lanes=self._lanes, comms=comms)
 
     def _steps(self, host: dict[str, Column]) -> tuple[Step, ...]:
-        numbers = {i: found[1] for i, name in enumerate(self._names) if (found := _STEP.fullmatch(name))}
+        numbers = {i: told[1] for i, name in enumerate(self._names) if (told := _STEP.fullmatch(name))}
         marks = np.zeros(len(self._names) + 1, bool)
         marks[list(numbers)] = True
         rows = np.flatnonzero(marks[host["name"]] & (host["kind"] == Kind.ANNOTATION))
         rows = rows[np.argsort(host["start"][rows], kind="stable")]
-        steps = []
+        found: list[Mark] = []
         for count, row in enumerate(rows.tolist()):
             start = int(host["start"][row]) + self._base
             number = int(numbers[int(host["name"][row])] or count)
-            steps.append(Step(number, start, start + int(host["duration"][row])))
-        return tuple(steps)
+            step = Step(number, start, start + int(host["duration"][row]))
+            found.append(Mark(step, int(self._lane_of[host["lane"][row]])))
+        steps = merge_marks(found)
+        self.marks_left_out = len(found) - len(steps)
+        return steps
 
     def _number_lanes(self) -> tuple[tuple[Lane, ...], NDArray[np.int32]]:
         """Lanes, each once, and the lane of each key the rows were numbered by."""

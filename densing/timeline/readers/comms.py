@@ -28,7 +28,16 @@ def members(ranks: str | Sequence[Any]) -> tuple[int, ...]:
 
 
 def comm_of(args: CommArgs) -> Comm:
-    """Return what the arguments of a kernel or of ``record_param_comms`` say; ``op`` is its name as recorded."""
+    """Return what the arguments of a kernel or of ``record_param_comms`` say; ``op`` is its name as recorded.
+
+    A kernel may tell its process group and not its collective: ``op`` is then empty, until its name tells it.
+
+    Examples
+    --------
+    >>> comm = comm_of(CommArgs(group="3", group_size=4))
+    >>> comm.op, comm.group, comm.group_size
+    ('', '3', 4)
+    """
     return Comm(
         op=args.collective,
         group=str(args.group),

@@ -84,21 +84,28 @@ def complete(
     comms = Comms(rules)
     found = np.full(len(device["kind"]), -1, np.int32)
     rows = np.flatnonzero((device["kind"] == Kind.COMM) | (device["comm"] >= 0))
-    launches = _launches(host, device["correlation"][rows[device["comm"][rows] < 0]]) if len(rows) else {}
+    launches = _launches(host, device["correlation"][rows]) if len(rows) else {}
     ranges = _Ranges(host)
     for row in rows.tolist():
         name = names[device["name"][row]]
-        if device["comm"][row] >= 0:
-            found[row] = comms.number(told[device["comm"][row]], name)
+        own = told[device["comm"][row]] if device["comm"][row] >= 0 else Comm()
+        if own.op:
+            found[row] = comms.number(own, name)
             continue
         launch = launches.get(int(device["correlation"][row]), -1)
         comm = _announced(device, host, row, launch, announced)
         around = ranges.around(launch) if comm is None else -1
         if around >= 0:
-            found[row] = comms.number(told[host["comm"][around]], names[host["name"][around]], name)
+            found[row] = comms.number(_with(told[host["comm"][around]], own), names[host["name"][around]], name)
         else:
-            found[row] = comms.number(comm or Comm(), name)
+            found[row] = comms.number(_with(comm or Comm(), own), name)
     return found, comms.table
+
+
+def _with(comm: Comm, own: Comm) -> Comm:
+    """Complete what an operator or a range tells by what the kernel itself tells; the kernel's word counts."""
+    unknown = Comm()
+    return comm._replace(**{k: v for k, v in own._asdict().items() if v != getattr(unknown, k)})
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:

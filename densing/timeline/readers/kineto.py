@@ -138,8 +138,18 @@ def _timeline(trace: TraceFile, read: _Read, rules: Rules, with_operators: bool)
         events=read.events.count,
         skipped=read.troubles.skipped,
         repaired=read.troubles.repaired,
-        notes=(*notes, *base_notes),
+        notes=(*notes, *base_notes, *_steps_merged(trace.label, assembly.marks_left_out)),
     )
+
+
+def _steps_merged(label: str, count: int) -> list[Note]:
+    if not count:
+        return []
+    message = (
+        f"{label}: {count} marks of steps (ProfilerStep) are left out: another thread marks the same step, or a longer "
+        f"mark holds them"
+    )
+    return [Note("steps-merged", "warning", message, {"count": count})]
 
 
 def _base(label: str, header: dict[str, Any]) -> tuple[int, list[Note]]:

@@ -189,9 +189,11 @@ class Rows:
     def _add_device(self, category: str, what: Role, events: list[Any], start: Int, duration: Int) -> None:
         args = [event.args for event in events]
         told = [bool(a.collective) for a in args]
+        # A group alone is worth keeping, but only the name of a collective makes a communication of a kernel.
+        saying = [bool(a.collective) or a.group != "" or a.group_size >= 0 for a in args]
         comm = np.full(len(events), -1, np.int32)
-        if any(told):
-            comm[:] = [self.comms[comm_of(a)] if a.collective else -1 for a in args]
+        if any(saying):
+            comm[:] = [self.comms[comm_of(a)] if says else -1 for a, says in zip(args, saying, strict=True)]
         number = self.categories[(canonical(category), what)]
         self.device.add(
             len(events),
