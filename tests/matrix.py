@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # Newer pyarrow wants NumPy 2 without saying so to pip.
-OLDEST = ["pandas==2.2.*", "numpy==1.26.*", "plotly==6.0.*", "pyarrow==15.*"]
+OLDEST = ["pandas==2.2.*", "numpy==1.26.*", "plotly==6.0.*", "pyarrow==15.*", "msgspec==0.19.*"]
 TOOLS = ["pytest", "pytest-xdist", "hypothesis"]
 # One file per room, ending in the command line and the main job; the rest runs on one interpreter in `make test`.
 FILES = (
@@ -24,9 +24,13 @@ FILES = (
     "density",
     "density_runs",
     "evals_readers",
+    "timeline_readers_golden",
+    "timeline_overlap",
     "trend_estimators",
     "report",
     "study",
+    "profile_run",
+    "profile_cli",
     "cli",
 )
 COMBINATIONS = (("3.11", OLDEST), ("3.12", []), ("3.13", []))
