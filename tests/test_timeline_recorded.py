@@ -46,8 +46,11 @@ def test_parts_sum_on_recorded_traces(file, name):
     assert sum(path.totals.values()) == whole.window_ns == int((path.end - path.start).sum())
     for row in transfers(rank, window, merged).copies:
         assert 0 <= row.hidden_ns + row.exposed_ns <= row.busy_ns <= whole.memcpy_ns
-    for step, got in zip(rank.steps, step_partitions(rank, window, merged), strict=True):
-        alone = Window(name, step.start, step.end, window.work.within(step.start, step.end))
+    rows = step_partitions(rank, window, merged)
+    # What HTA leaves out of its window is in no list per step either.
+    assert len(rows) == len(rank.steps) - (name == "hta" and len(rank.steps) > 1 and not rank.on_host)
+    for got in rows:
+        alone = Window(name, got.start_ns, got.end_ns, window.work.within(got.start_ns, got.end_ns))
         assert got.partition == partition(alone)
 
 
