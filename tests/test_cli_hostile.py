@@ -205,7 +205,7 @@ def test_diagnostics_that_data_do_not_allow_leave_the_fit(densing: Call) -> None
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_interrupted_run_leaves_quietly_and_writes_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "densing", "run", "--no-measure", "--out", str(tmp_path / "out")]
-    # Whatever started these tests may ignore interrupts (a shell does so for jobs in the background); children inherit it.
+    # A shell ignores interrupts for jobs in the background, and children inherit that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
