@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import tempfile
 from pathlib import Path
 
 import pandas as pd
 
+from densing.atomic import replacing
 from densing.errors import InputError, TableError
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -37,24 +36,8 @@ def write_text(path: Path, text: str) -> None:
         data = text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(f"{path}: {text[error.start]!r} cannot be written as UTF-8; retype the name") from error
-    if path.exists() and not path.is_file():
-        # Renaming over a device or a pipe would replace it by a file.
-        raise InputError(f"{path}: is no regular file; choose another name")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise InputError(f"{path}: cannot write ({error.strerror}); choose another --out") from error
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot write ({error.strerror}); choose another --out") from error
-    finally:
-        # Nothing is left beside the file, after Ctrl-C neither; once renamed there is nothing to delete.
-        Path(temporary).unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
 
 
 def read_text(source: Path | str | io.TextIOBase, name: str) -> str:

@@ -6,14 +6,14 @@ import hashlib
 import json
 import os
 import socket
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from densing.atomic import replacing, storage_errors
 from densing.errors import DensingError, InputError
 from densing.files import read_text
 
@@ -74,55 +74,8 @@ def read_json(path: Path) -> Any:
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write a JSON file atomically and durably."""
     text = json.dumps(data, indent=1, ensure_ascii=True) + "\n"
-    replace_file(path, lambda temporary: temporary.write_bytes(text.encode("ascii")))
-
-
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a temporary file, sync it and rename it to ``path``.
-
-    Raises
-    ------
-    InputError
-        When the place cannot be written to.
-    """
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-        temporary = Path(name)
-        try:
-            write(temporary)
-            temporary.chmod(0o644)
-            move(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-def move(source: Path, target: Path) -> None:
-    """Rename a file once its content is on the disk, and make the rename durable."""
-    with source.open("rb") as stream:
-        os.fsync(stream.fileno())
-    source.replace(target)
-    sync_folder(target.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable, where the system can."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-@contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Turn errors of the file system into one sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{path}: cannot write ({error.strerror or error}); check space, rights and --out") from error
+    with replacing(path) as temporary:
+        temporary.write_bytes(text.encode("ascii"))
 
 
 def file_digest(path: Path) -> str:

@@ -12,18 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from densing.atomic import move, replacing, storage_errors, sync_folder
 from densing.errors import ArtefactError, InputError
-from densing.evals.disk import (
-    file_digest,
-    locked,
-    move,
-    new_lock,
-    read_json,
-    replace_file,
-    storage_errors,
-    sync_folder,
-    write_json,
-)
+from densing.evals.disk import file_digest, locked, new_lock, read_json, write_json
 from densing.evals.unit import UnitKey
 
 if TYPE_CHECKING:
@@ -193,7 +184,8 @@ class Unit:
             )
             caveats = [*manifest.get("caveats", ()), *troubles]
             if table is not None:
-                replace_file(staged / ITEMS, lambda path: table.to_parquet(path, index=False))
+                with replacing(staged / ITEMS) as temporary:
+                    table.to_parquet(temporary, index=False)
             products = [results, *samples, *([staged / ITEMS] if table is not None else [])]
             self._install(products, {**manifest, "caveats": caveats, "content": content_digest(results, samples)})
 

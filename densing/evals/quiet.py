@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from densing.evals.disk import storage_errors
+from densing.atomic import storage_errors
 from densing.evals.safety import mask
 
 

@@ -15,7 +15,7 @@ SHOWN_LATE = 20
 def document(run: RunProfile) -> dict[str, Any]:
     """Return all that a run's profile says, as plain data; single communications are left to the store."""
     from densing import __version__
-    from densing.profile.summary import run_steps
+    from densing.profile.summary import all_step_times
 
     together = run.together
     return {
@@ -31,7 +31,7 @@ def document(run: RunProfile) -> dict[str, Any]:
         "stragglers": together and _waiting(together.stragglers),
         "what_if": together and together.what_if.to_dict(),
         "critical_path": together and together.path and together.path.to_dict(),
-        "step_times": run_steps(run.ranks).to_dict(),
+        "step_times": all_step_times(run.ranks).to_dict(),
         "step_spread": [row.to_dict() for row in run.spread],
         "causes": [cause.to_dict() for cause in run.causes],
         "notes": [note.to_dict() for note in run.notes],

@@ -82,7 +82,7 @@ def shares(traces: Sequence[TraceFile], count: int) -> list[list[TraceFile]]:
 
 def write_list(traces: Sequence[TraceFile], folder: Path) -> Path:
     """Write which traces a job profiles; the name follows the content."""
-    from densing.timeline.atomic import replacing
+    from densing.atomic import replacing
 
     rows = [{"path": str(trace.path.absolute()), "member": trace.member, "rank": trace.rank} for trace in traces]
     text = json.dumps(rows, indent=1)

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from densing.atomic import replacing
 from densing.errors import ArtefactError, InputError
 from densing.profile.store_columns import decode, encode, kind_of, schema_of
-from densing.timeline.atomic import replacing
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

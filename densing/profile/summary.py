@@ -51,7 +51,7 @@ def pooled(parts: Sequence[Partition]) -> Partition:
 def figures(ranks: Sequence[RankProfile]) -> Figures:
     """Return the run's figures, the keys of :data:`METRICS`; undefined ones are None."""
     whole = pooled([rank.partition for rank in ranks])
-    times = run_steps(ranks)
+    times = all_step_times(ranks)
     steps = times.count or len(ranks)
     share = {key: _share(getattr(whole, name), whole.window_ns) for key, name in _SHARES.items()}
     return {
@@ -78,7 +78,7 @@ _SHARES = {
 }
 
 
-def run_steps(ranks: Sequence[RankProfile]) -> StepTimes:
+def all_step_times(ranks: Sequence[RankProfile]) -> StepTimes:
     """Describe the step times of all ranks together."""
     return step_times([step.end_ns - step.start_ns for rank in ranks for step in rank.steps])
 

@@ -13,7 +13,7 @@ from densing.plots.efficiency_heat import caused, drawn_words, plot_waiting, suf
 from densing.plots.efficiency_steps import plot_step_times, plot_steps
 from densing.plots.efficiency_text import duration, percent, ranks_of
 from densing.plots.efficiency_timeline import Drawing, arrange, plot_timeline, same_step
-from densing.profile.summary import run_steps
+from densing.profile.summary import all_step_times
 from densing.report.figures import ShownFigure, shown_figure
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _steps(run: RunProfile) -> Drawn:
 
 def _step_times(run: RunProfile) -> Drawn:
     times = {rank.rank: [(step.number, step.end_ns - step.start_ns) for step in rank.steps] for rank in run.ranks}
-    found = run_steps(run.ranks)
+    found = all_step_times(run.ranks)
     words = "Step times."
     if found.count > 1:
         words = (

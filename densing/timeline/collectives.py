@@ -11,7 +11,7 @@ from densing.timeline.classify import Classifier
 from densing.timeline.collective_bytes import comm_bytes
 from densing.timeline.collective_table import COLUMNS, OPS, Collectives, Group
 from densing.timeline.intervals import covered
-from densing.timeline.launches import launch_of
+from densing.timeline.launches import launch_of, uncut
 from densing.timeline.overlap import Unions
 from densing.timeline.spans import Comm, Int, Kind, Spans
 from densing.timeline.timeline import RankTimeline
@@ -44,7 +44,7 @@ def collectives_of(rank: RankTimeline, window: Window, merged: Unions) -> Collec
     (['all_reduce'], [40], [20], [20])
     """
     inside = window.work.of(Kind.COMM)
-    whole = _uncut(rank.work.of(Kind.COMM), window) if window.name == "steps" else inside
+    whole = uncut(rank, window).of(Kind.COMM)
     launched = _launches(rank.host, whole)
     said = _said(rank, whole)
     length = inside.end - inside.start
@@ -70,12 +70,6 @@ def collectives_of(rank: RankTimeline, window: Window, merged: Unions) -> Collec
     return Collectives(
         rank.rank, window.name, window.start, window.end, said.groups, tuple(names), texts, said.dtypes, **columns
     )
-
-
-def _uncut(comm: Spans, window: Window) -> Spans:
-    """Rows that ``Spans.within`` keeps, before it cuts them."""
-    touching = (comm.end > window.start) | ((comm.end == comm.start) & (comm.start >= window.start))
-    return comm.take((comm.start < window.end) & touching)
 
 
 def _used(table: tuple[Any, ...], index: NDArray[np.int32]) -> tuple[list[Any], Int]:

@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from densing.timeline.classify.patterns import any_case
 from densing.timeline.intervals import distinct
-from densing.timeline.launches import BUSY, SYNC_CALLS, launch_of, named, uncut
+from densing.timeline.launches import SYNC_CALLS, launch_of, named, uncut
 from densing.timeline.meanwhile import step_mark
 from densing.timeline.nesting import innermost
 from densing.timeline.quantiles import median
-from densing.timeline.spans import Index, Int, Kind, Spans, blocks, used
+from densing.timeline.spans import BUSY, Index, Int, Kind, Spans, blocks, used
 from densing.timeline.timeline import RankTimeline
 from densing.timeline.windows import Window
 

@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 from densing.records import Record
 from densing.timeline.classify.patterns import any_case
 from densing.timeline.intervals import Union, covered, distinct, intersect, length, outside, union
-from densing.timeline.launches import BUSY, SYNC_CALLS, LaunchStats, launch_of, launch_stats, named
+from densing.timeline.launches import SYNC_CALLS, LaunchStats, launch_of, launch_stats, named
 from densing.timeline.meanwhile import Doing, doing, step_mark
 from densing.timeline.overlap import Unions
-from densing.timeline.spans import Index, Int, Kind, Spans, blocks, used
+from densing.timeline.spans import BUSY, Index, Int, Kind, Spans, blocks, used
 from densing.timeline.timeline import RankTimeline
 from densing.timeline.waits import MARK
 from densing.timeline.windows import Window

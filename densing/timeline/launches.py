@@ -10,12 +10,9 @@ from numpy.typing import NDArray
 from densing.records import Record
 from densing.timeline.classify.patterns import Search, any_case
 from densing.timeline.quantiles import quantile
-from densing.timeline.spans import Index, Int, Kind, Spans, blocks
+from densing.timeline.spans import BUSY, Index, Int, Kind, Spans, blocks
 from densing.timeline.timeline import RankTimeline
 from densing.timeline.windows import Window
-
-BUSY = (Kind.COMPUTE, Kind.COMM, Kind.MEMCPY, Kind.MEMSET)
-"""Kinds that keep a device busy."""
 
 SYNC_CALLS = any_case(
     "synchronize|synchronise|^urqueuefinish|^ureventwait|^ureventswait|^piqueuefinish|^pieventwait|^pieventswait"
@@ -31,10 +28,7 @@ TABLE_SHARE = 4
 
 def uncut(rank: RankTimeline, window: Window) -> Spans:
     """Return the spans that touch a window, with their own starts and ends."""
-    if window.name != "steps":
-        return window.work
-    work, start, end = rank.work, window.start, window.end
-    return work.take((work.start < end) & ((work.end > start) | ((work.end == work.start) & (work.start >= start))))
+    return rank.work.touching(window.start, window.end) if window.name == "steps" else window.work
 
 
 def named(spans: Spans, search: Search) -> NDArray[np.bool_]:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from densing.atomic import replacing
 from densing.errors import InputError
-from densing.timeline.atomic import replacing
 from densing.timeline.critical import PATH_KINDS, CriticalPath
 from densing.timeline.drawing import draw_rank, first_moment
 from densing.timeline.intervals import clip, subtract

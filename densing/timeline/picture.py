@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from densing.records import Record
-from densing.timeline.spans import Kind, Spans, used
+from densing.timeline.spans import BUSY, Kind, Spans, used
 from densing.timeline.timeline import RankTimeline
 from densing.timeline.windows import Window
 
 PIXELS = 1500
-DRAWN = (Kind.COMPUTE, Kind.COMM, Kind.MEMCPY, Kind.MEMSET)
 
 
 class Box(Record, frozen=True, array_like=True):
@@ -57,11 +56,11 @@ def picture(rank: RankTimeline, window: Window) -> Picture:
     step, start, end = (-1, window.start, window.end)
     if rank.steps:
         step, start, end = rank.steps[len(rank.steps) // 2]
-    spans = window.work.within(start, end).of(*DRAWN)
+    spans = window.work.within(start, end).of(*BUSY)
     boxes = [
         box
         for lane in used(spans.lane)
-        for kind in DRAWN
+        for kind in BUSY
         for box in _boxes(spans.take((spans.lane == lane) & (spans.kind == kind)), (end - start) // PIXELS)
     ]
     return Picture(step, start, end, tuple(boxes))

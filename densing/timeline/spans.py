@@ -39,6 +39,10 @@ class Kind(IntEnum):
     FRAME = 10
 
 
+BUSY = (Kind.COMPUTE, Kind.COMM, Kind.MEMCPY, Kind.MEMSET)
+"""Kinds that keep a device busy."""
+
+
 class Lane(NamedTuple):
     """Where spans follow one another: a stream of a device, or a thread of a process."""
 
@@ -214,10 +218,14 @@ class Spans(msgspec.Struct, frozen=True, eq=False):
         """Select the spans of some kinds."""
         return self.take(np.isin(self.kind, [int(kind) for kind in kinds]))
 
+    def touching(self, start: int, end: int) -> Spans:
+        """Select what intersects ``[start, end)``, uncut; spans without length count if they start inside."""
+        inside = (self.end > start) | ((self.end == self.start) & (self.start >= start))
+        return self.take((self.start < end) & inside)
+
     def within(self, start: int, end: int) -> Spans:
-        """Select what intersects ``[start, end)``, cut to it; spans without length count if they start inside."""
-        inside = (self.start < end) & ((self.end > start) | ((self.end == self.start) & (self.start >= start)))
-        chosen = self.take(inside)
+        """Select what intersects ``[start, end)``, cut to it; see :meth:`touching`."""
+        chosen = self.touching(start, end)
         early, late = chosen.start[:1] < start, chosen.end.max(initial=end) > end
         starts = np.maximum(chosen.start, start) if early.any() else chosen.start
         return replace(chosen, start=starts, end=np.minimum(chosen.end, end) if late else chosen.end)
