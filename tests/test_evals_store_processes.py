@@ -15,8 +15,9 @@ import pandas as pd
 import pytest
 from eval_files import finish, finish_many, key
 
+from densing import atomic
 from densing.errors import InputError
-from densing.evals import disk, folder
+from densing.evals import folder
 from densing.evals.store import BusyError, RunStore, Unit
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -32,8 +33,8 @@ def _finish_until(store: str, step: int) -> None:
             os._exit(9)
         original(*arguments)  # type: ignore[arg-type]
 
-    original = disk.move
-    disk.move = folder.move = deadly
+    original = atomic.move
+    atomic.move = folder.move = deadly
     finish(Path(store), key())
     os._exit(0)
 
