@@ -1,0 +1,1 @@
+"""Links, devices, what collectives cost, contention, and calibration from recorded runs."""

@@ -1,0 +1,1 @@
+"""A task graph on a cluster becomes a timeline; the only physics."""

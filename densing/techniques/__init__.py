@@ -1,0 +1,1 @@
+"""Published techniques that hide communication: plans, claims and real runs."""

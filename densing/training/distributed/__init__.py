@@ -1,0 +1,1 @@
+"""Start ranks, join them by a real or emulated link, watch them, and gather what they leave."""

@@ -1,0 +1,1 @@
+"""A small decoder split over ranks, and the schedules that hide its all-reduces: Ladder, ISO, tiles."""

@@ -1,0 +1,1 @@
+"""What one training or inference step of a transformer computes, moves and sends."""
