@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 import msgspec
 from msgspec.structs import replace
@@ -57,6 +59,9 @@ class Device(Record, frozen=True):
         Share of the peak, in (0, 1], that matrix products reach.
     mem_efficiency : float
         Share of the memory bandwidth that streaming reaches.
+    measured : tuple of (float, float, float)
+        Operations, bytes moved and seconds of pieces of work that were measured: small products reach a share of the
+        peak that depends on their shape. Work takes what the piece most like it took, in proportion to operations.
     """
 
     name: str
@@ -65,16 +70,32 @@ class Device(Record, frozen=True):
     memory: float = 0.0
     efficiency: float = 1.0
     mem_efficiency: float = 1.0
+    measured: tuple[tuple[float, float, float], ...] = ()
 
     def seconds(self, flops: float, moved: float = 0.0) -> float:
-        """Return what an operation takes: the longer of computing and of moving its bytes (roofline).
+        """Return what an operation takes: as measured, else the longer of computing and of moving its bytes (roofline).
 
         Examples
         --------
         >>> Device("toy", flops=1e12, mem_bw=1e9).seconds(2e12, 1e9)
         2.0
+        >>> Device("toy", flops=1e12, mem_bw=1e9, measured=((1e9, 1e6, 0.1), (8e9, 1e6, 0.2))).seconds(2e9, 1e6)
+        0.2
         """
+        if self.measured and flops > 0:
+            return _as_measured(self.measured, flops, moved)
         return max(flops / (self.flops * self.efficiency), moved / (self.mem_bw * self.mem_efficiency))
+
+
+@lru_cache(maxsize=4096)
+def _as_measured(pieces: tuple[tuple[float, float, float], ...], flops: float, moved: float) -> float:
+    """Scale the time of the piece that is nearest by ratios of operations and of bytes."""
+
+    def distance(piece: tuple[float, float, float]) -> float:
+        return abs(math.log(flops / piece[0])) + abs(math.log(max(moved, 1.0) / piece[1]))
+
+    nearest = min(pieces, key=distance)
+    return nearest[2] * flops / nearest[0]
 
 
 class Figure(Record, frozen=True):

@@ -19,6 +19,8 @@ class Transformer(Record, frozen=True):
         One matrix for embedding and head.
     linear_attention : bool
         Attention whose cost grows with the sequence, not with its square.
+    gated_attention : bool
+        A fifth matrix in attention, which gates its output (TransNormer, RetNet).
     source, evidence : str
     """
 
@@ -35,19 +37,21 @@ class Transformer(Record, frozen=True):
     linear_attention: bool = False
     source: str = ""
     evidence: str = ""
+    gated_attention: bool = False
 
 
 class Split(Record, frozen=True):
     """How a run divides its work: replicas (dp), slices of every matrix (tp), stages (pp).
 
     ``sequence``: activations between tensor-parallel regions are split too (reduce-scatter and all-gather instead of
-    all-reduce).
+    all-reduce). ``vocabulary``: embedding and head are sliced like the other matrices.
     """
 
     dp: int = 1
     tp: int = 1
     pp: int = 1
     sequence: bool = False
+    vocabulary: bool = True
 
     @property
     def ranks(self) -> int:
@@ -71,7 +75,7 @@ class Module(Record, frozen=True):
         On this rank.
     activation : int
         Bytes of its output for the whole group: what an all-reduce over the tensor-parallel group carries, and what a
-        pipeline hands on.
+        pipeline hands on. Of the head: of its input, whose gradient is summed. 0 where nothing is.
     saved : int
         Bytes kept for the backward pass on this rank.
     """

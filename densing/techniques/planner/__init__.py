@@ -1,0 +1,1 @@
+"""One planner of steps: what the techniques share, with hooks for what they do differently."""

@@ -1,0 +1,130 @@
+"""Who turns a collective into tasks: the cost model, or a synthesiser of schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from densing.cluster.cluster import Cluster
+from densing.cluster.costs import collective_seconds, span_of
+from densing.simulation.tasks import Graph
+from densing.timeline.spans import Comm, Kind
+
+
+class Collectives(Protocol):
+    """Adds collectives to a graph."""
+
+    def add(
+        self,
+        graph: Graph,
+        name: str,
+        op: str,
+        count: float,
+        ranks_real: Sequence[int],
+        simulated_ranks: Sequence[int],
+        stream: str,
+        after: Iterable[int],
+    ) -> int:
+        """Add a collective of ``count`` bytes (full buffer), and return the task whose end is the collective's."""
+
+
+class Use(NamedTuple):
+    """What a group communicates beside.
+
+    Attributes
+    ----------
+    kind : str
+        ``tp``, ``dp``, ``inner``, ``outer``.
+    concurrent : int
+        Groups of the kind on one node.
+    exclusive : bool
+        Groups of another kind use the same link.
+    """
+
+    kind: str
+    concurrent: int = 1
+    exclusive: bool = False
+
+
+Maker = Callable[[Cluster, Use], Collectives]
+"""Makes the provider of a kind of groups; called once per kind and plan."""
+
+
+class CostModel:
+    """Collectives that take what :func:`densing.cluster.costs.collective_seconds` says.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    use : Use
+
+    Examples
+    --------
+    >>> from densing.cluster.cluster import Device, Link
+    >>> link = Link(0.0, 1e-9)
+    >>> cluster = Cluster("toy", 2, 2, Device("toy", 1, 1), intra=link, inter=link, host=link)
+    >>> graph = Graph()
+    >>> CostModel(cluster, Use("dp")).add(graph, "gradients", "all_reduce", 1e6, (0, 1), (0,), "comm", ())
+    0
+    >>> graph.tasks[0].seconds, graph.tasks[0].bytes
+    (0.001, 1000000)
+    """
+
+    def __init__(self, cluster: Cluster, use: Use) -> None:
+        self.cluster, self.use = cluster, use
+        self._known: dict[tuple[str, float, tuple[int, ...]], tuple[float, Comm]] = {}
+
+    def add(
+        self,
+        graph: Graph,
+        name: str,
+        op: str,
+        count: float,
+        ranks_real: Sequence[int],
+        simulated_ranks: Sequence[int],
+        stream: str,
+        after: Iterable[int],
+        share: float = 1.0,
+        speed: float = 1.0,
+    ) -> int:
+        """Add a collective, or ``share`` of one whose parts follow each other without paying latency again."""
+        real = tuple(ranks_real)
+        seconds, comm = self._cost(op, count, real)
+        sent = put_in(op, count, len(real))
+        resources = self._resources(real, simulated_ranks)
+        return graph.add(
+            name,
+            Kind.COMM,
+            simulated_ranks,
+            stream,
+            seconds * share / speed,
+            count=round(sent * share),
+            after=after,
+            resources=resources,
+            comm=comm,
+        )
+
+    def _cost(self, op: str, count: float, real: tuple[int, ...]) -> tuple[float, Comm]:
+        key = (op, count, real)
+        if key not in self._known:
+            seconds = collective_seconds(op, count, self.cluster, real, concurrent=self.use.concurrent)
+            name = self.use.kind
+            self._known[key] = seconds, Comm(op, group=name, group_name=name, group_size=len(real), ranks=real)
+        return self._known[key]
+
+    def _resources(self, real: Sequence[int], simulated: Sequence[int]) -> tuple[str, ...]:
+        if not self.use.exclusive:
+            return ()
+        level = span_of(self.cluster, real)
+        return tuple(f"{level} of {rank}" for rank in simulated)
+
+
+def put_in(op: str, count: float, n: int) -> float:
+    """Return the bytes each of ``n`` ranks puts into a collective whose full buffer has ``count``.
+
+    Examples
+    --------
+    >>> put_in("all_gather", 8.0, 4), put_in("all_reduce", 8.0, 4)
+    (2.0, 8.0)
+    """
+    return count / n if op == "all_gather" else count

@@ -1,0 +1,164 @@
+"""How data-parallel replicas come to agree: hooks around the modules of a pass and at the end of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from densing.techniques.planner.events import NOTHING, Event, join
+from densing.techniques.planner.passes import Pass
+from densing.techniques.planner.stage import Stage
+from densing.techniques.planner.work import copy_seconds, outer_seconds, update_seconds
+from densing.workload.workload import Module
+
+MEBIBYTE = 1024.0**2
+STREAM = "comm.dp"
+
+
+class Exchange:
+    """Replicas that never exchange anything: each updates its own parameters. Base of the others.
+
+    Parameters
+    ----------
+    stage : Stage
+        Whose parameters it keeps; one exchange per stage and plan.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.gate: Event = NOTHING
+        """What the next step's first module waits for."""
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the step being planned is the same as the one before, and neither waits for an earlier one."""
+        return False
+
+    def begin(self, run: Pass) -> None:
+        """Take notice of a pass."""
+
+    def before(self, run: Pass, module: Module) -> Event:
+        """Return what a module must wait for."""
+        gate, self.gate = self.gate, NOTHING
+        return gate
+
+    def after(self, run: Pass, module: Module, done: Event) -> None:
+        """Take notice of a module that is done."""
+
+    def finish(self, done: Event) -> None:
+        """Add what comes after the last backward pass of a step, the update included."""
+        self.update(done)
+
+    def update(self, done: Event, shards: int = 1) -> Event:
+        """Add the optimizer's update of this rank's share of the parameters."""
+        stage = self.stage
+        seconds = update_seconds(stage.device, stage.parameters / shards, stage.workload.dtype_bytes)
+        return stage.compute("update", seconds, done)
+
+    def outer_update(self, done: Event) -> Event:
+        """Add a momentum step on the average of the replicas."""
+        stage = self.stage
+        return stage.compute(
+            "outer update", outer_seconds(stage.device, stage.parameters, stage.workload.dtype_bytes), done
+        )
+
+    def copy(self, done: Event) -> Event:
+        """Add a copy of the parameters to a buffer of their own."""
+        stage = self.stage
+        return stage.compute("copy", copy_seconds(stage.device, stage.parameters, stage.workload.dtype_bytes), done)
+
+    def average(self, done: Event, bucket_mb: float) -> Event:
+        """Add the average of all parameters over the replicas.
+
+        In one piece, or bucket by bucket where a tensor-parallel group needs the same link meanwhile. With inner
+        groups, whose members are equal, one of each takes part and hands on the result.
+        """
+        stage = self.stage
+        total = float(stage.parameters * stage.workload.dtype_bytes)
+        shared = stage.program.use("outer").exclusive
+        for count in cut(total, bucket_mb * MEBIBYTE if shared else total):
+            summed = stage.collective("all_reduce parameters", "all_reduce", count, "outer", done, STREAM)
+            last = stage.collective("broadcast parameters", "broadcast", count, "inner", summed, STREAM)
+        return last if total else done
+
+
+ExchangeMaker = Callable[[Stage], Exchange]
+
+
+class Buckets(Exchange):
+    """Gradients averaged bucket by bucket, in the order in which the last backward pass leaves them.
+
+    A bucket leaves once the module that fills it is done. Source: Li et al., VLDB 2020, arXiv 2006.15704 (recalled).
+
+    Parameters
+    ----------
+    stage : Stage
+    bucket_mb : float
+        Mebibytes.
+    op : {"all_reduce", "reduce_scatter"}
+    kind : str
+        Groups that agree.
+    early : bool
+        Start in mid-backward; otherwise when all of it is done.
+    each : bool
+        After every micro-batch, not only after the last one.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        bucket_mb: float = 25.0,
+        *,
+        op: str = "all_reduce",
+        kind: str = "dp",
+        early: bool = True,
+        each: bool = False,
+    ) -> None:
+        super().__init__(stage)
+        self.bucket, self.op, self.kind, self.early, self.each = bucket_mb * MEBIBYTE, op, kind, early, each
+        self.pending = 0.0
+        self.sent: Event = NOTHING
+
+    def after(self, run: Pass, module: Module, done: Event) -> None:
+        """Put a module's gradients into the bucket, and send what is full."""
+        if run.phase == "forward" or not (self.each or run.last):
+            return
+        self.pending += module.parameters * self.stage.workload.dtype_bytes
+        if self.early:
+            while self.pending >= self.bucket:
+                self._send(self.bucket, done)
+            if self.each and module is run.modules[-1]:
+                self._flush(done)
+
+    def finish(self, done: Event) -> None:
+        """Send the rest, wait for all, update."""
+        self.synchronise(done)
+
+    def synchronise(self, done: Event, shards: int = 1) -> Event:
+        """Send the rest, wait for all and update."""
+        self._flush(done)
+        ready, self.sent = join(done, self.sent), NOTHING
+        return self.update(ready, shards)
+
+    def _flush(self, done: Event) -> None:
+        while self.pending > 0:
+            self._send(min(self.bucket, self.pending), done)
+
+    def _send(self, count: float, done: Event) -> None:
+        self.pending -= count
+        if self.stage.size(self.kind) > 1:
+            self.sent = self.stage.collective(f"{self.op} gradients", self.op, count, self.kind, done, STREAM)
+
+
+def cut(total: float, bucket: float) -> list[float]:
+    """Return the sizes of the buckets that hold so much.
+
+    Examples
+    --------
+    >>> cut(10.0, 4.0)
+    [4.0, 4.0, 2.0]
+    """
+    if total <= 0:
+        return []
+    whole = int(total // bucket)
+    rest = total - whole * bucket
+    return [bucket] * whole + ([rest] if rest > 0 else [])

@@ -1,0 +1,85 @@
+"""What one step needs in a device's memory, by purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from densing.errors import InputError
+from densing.workload.modules import stages
+from densing.workload.workload import Module, Workload
+
+ZERO_STAGES = (0, 1, 2, 3)
+
+
+def memory(workload: Workload, zero: int = 0, optimizer_bytes: int = 12) -> dict[str, float]:
+    """Return bytes per rank by purpose, of the pipeline stage that needs most.
+
+    Parameters
+    ----------
+    workload : Workload
+    zero : {0, 1, 2, 3}
+        What replicas divide among them: optimizer state, gradients too, parameters too.
+    optimizer_bytes : int
+        Of the optimizer's state per parameter; 12: float32 copy and two moments (Adam in mixed precision).
+
+    Returns
+    -------
+    dict
+        ``parameters``, ``gradients``, ``optimizer``, ``activations``, ``kv_cache``. Activations of a pipeline: stage i
+        of p holds those of min(p - i, micro-batches) micro-batches (1F1B). Nothing is recomputed.
+
+    Raises
+    ------
+    InputError
+        As :func:`densing.workload.modules.modules`, and for another ``zero``.
+
+    Notes
+    -----
+    Source: Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3 (K = 12); Narayanan et al., PipeDream-2BW (1F1B);
+    recalled.
+
+    Examples
+    --------
+    >>> from densing.workload.presets import load_workload
+    >>> found = memory(load_workload("gpt3", dp=64, tp=8, pp=8, batch=8, micro_batches=8), zero=1)
+    >>> [round(found[purpose] / 1e9, 2) for purpose in ("parameters", "gradients", "optimizer")]
+    [5.59, 5.59, 0.52]
+    """
+    if zero not in ZERO_STAGES:
+        raise InputError(f"zero: {zero!r} is no stage of ZeRO; give 0, 1, 2 or 3")
+    if not 0 <= optimizer_bytes <= 1024:
+        raise InputError(f"optimizer_bytes: {optimizer_bytes!r} is out of range; give 0 to 1024 bytes per parameter")
+    found = stages(workload)
+    needs = [_stage(workload, stage, len(found) - at, zero, optimizer_bytes) for at, stage in enumerate(found)]
+    return max(needs, key=lambda need: sum(need.values()))
+
+
+def _stage(
+    workload: Workload, stage: Sequence[Module], in_flight: int, zero: int, optimizer_bytes: int
+) -> dict[str, float]:
+    parameters = float(sum(module.parameters for module in stage))
+    weights, dp = parameters * workload.dtype_bytes, workload.split.dp
+    if workload.mode != "train":
+        return {
+            "parameters": weights / (dp if zero == 3 else 1),
+            "gradients": 0.0,
+            "optimizer": 0.0,
+            "activations": float(2 * max(module.activation for module in stage)),
+            "kv_cache": _kv_cache(workload, sum(module.name == "attention" for module in stage)),
+        }
+    saved = sum(module.saved for module in stage)
+    return {
+        "parameters": weights / (dp if zero >= 3 else 1),
+        "gradients": weights / (dp if zero >= 2 else 1),
+        "optimizer": parameters * optimizer_bytes / (dp if zero >= 1 else 1),
+        "activations": float(saved * min(in_flight, workload.micro_batches)),
+        "kv_cache": 0.0,
+    }
+
+
+def _kv_cache(workload: Workload, layers: int) -> float:
+    """Keys and values of every token of the batch; linear attention keeps a square per head."""
+    model = workload.model
+    columns = max(model.kv_heads // workload.split.tp, 1) * model.head_dim
+    rows = model.head_dim if model.linear_attention else 2 * workload.sequence
+    return float(layers * workload.batch * rows * columns * workload.dtype_bytes)
