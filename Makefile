@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 OUT ?= results/latest
 RUN_FLAGS ?=
 
-.PHONY: run test test-fast lint types coverage coverage-table bench bench-profile docs refs matrix clean
+.PHONY: run test test-fast lint types coverage coverage-table bench bench-profile bench-simulate bench-overlap docs refs matrix clean
 
 run: $(STAMP)  ## the main job: catalogue -> density -> doubling time -> report
 	$(BIN)/densing run --out $(OUT) $(RUN_FLAGS)
@@ -41,6 +41,14 @@ bench-profile: $(STAMP)  ## profiling beside other trace tools; TRACES="a.json.g
 	test -x .peers/bin/python || $(PYTHON) -m venv .peers
 	.peers/bin/python -m pip install --quiet "traceinsight==0.6.1" "pandas==2.3.3"
 	$(BIN)/python benchmarks/profile.py $(TRACES) --peers .peers/bin/python
+
+bench-simulate: $(STAMP)  ## the simulator on 10^4 to 10^6 tasks, beside a discrete-event library
+	test -x .peers/bin/python || $(PYTHON) -m venv .peers
+	.peers/bin/python -m pip install --quiet "simpy==4.1.2"
+	$(BIN)/python benchmarks/simulate.py --peers .peers/bin/python
+
+bench-overlap: $(STAMP)  ## the techniques for real on two ranks over a shaped link, each beside what was predicted
+	$(BIN)/python benchmarks/overlap.py --out results/overlap
 
 refs: $(STAMP)  ## refit what reference_fits/ ships
 	$(BIN)/densing refs build --out reference_fits

@@ -25,6 +25,9 @@ COMMANDS = {
     "profile": "profile:profile",
     "scaling": "scaling:scaling",
     "what-if": "whatif:what_if",
+    "calibrate": "calibrate:calibrate",
+    "techniques": "techniques:app",
+    "train": "train:train",
 }
 """Each command's module below ``densing.cli`` and its function, or its group of commands."""
 

@@ -12,8 +12,9 @@ _HOME_OF = {
     "build_profile_report": "densing.report.efficiency",
     "build_replication": "densing.report.replication",
     "build_report": "densing.report.build",
+    "build_techniques": "densing.report.techniques",
 }
-__all__ = ["build_profile_report", "build_replication", "build_report"]
+__all__ = ["build_profile_report", "build_replication", "build_report", "build_techniques"]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from densing.errors import InputError
 from densing.timeline.spans import Comm, Kind
 
 
@@ -81,11 +82,17 @@ class Graph:
     ) -> int:
         """Add a task of ``count`` bytes and return its number.
 
+        What makes no sense (no rank, a time below 0, waiting for a later task) is refused when the graph is simulated.
+
         Raises
         ------
         InputError
-            When it takes no finite time from 0 up, has no rank, or waits for a task that is not there.
+            When ``resources`` is a text: it takes a sequence of names.
         """
+        if isinstance(resources, str):
+            raise InputError(
+                f"task {name!r}: resources={resources!r}: a sequence of names is needed, say [{resources!r}]"
+            )
         task = Task(name, kind, tuple(ranks), stream, seconds, count, tuple(after), tuple(resources), comm, self.step)
         self.tasks.append(task)
         return len(self.tasks) - 1

@@ -83,7 +83,7 @@ def validate(names: Sequence[str] = (), *, fast: bool = False, progress: Progres
     """
     chosen, notes = (tuple(map(get_technique, dict.fromkeys(names))), ()) if names else techniques()
     remarks = list(notes)
-    asked = [(technique.name, claim) for technique in chosen for claim in _claims(technique, remarks)]
+    asked = [(technique.name, claim) for technique in chosen for claim in claims_of(technique, remarks)]
     findings = []
     for number, (name, claim) in enumerate(asked):
         if progress is not None:
@@ -92,7 +92,8 @@ def validate(names: Sequence[str] = (), *, fast: bool = False, progress: Progres
     return Validation(tuple(findings), tuple(remarks))
 
 
-def _claims(technique: Technique, remarks: list[Note]) -> tuple[Claim, ...]:
+def claims_of(technique: Technique, remarks: list[Note]) -> tuple[Claim, ...]:
+    """Return the claims of a technique; none, and one more remark, where they break."""
     try:
         return tuple(technique.claims)
     except Exception as error:

@@ -107,7 +107,7 @@
         row.hidden = !(chosen && wanted.every((word) => texts.get(row).includes(word)));
         if (!row.hidden) kept += 1;
       }
-      count.textContent = `${kept} of ${rows.length} models`;
+      count.textContent = `${kept} of ${rows.length} ${count.dataset.of}`;
     };
     words.addEventListener("input", apply);
     choices.forEach((box) => box.addEventListener("change", apply));

@@ -1,0 +1,225 @@
+"""What ``densing techniques compare`` reads and prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import typer
+
+from densing.cli.columns import columns, number
+from densing.cli.output import emit_plain, say, show_notes, timed_bar
+from densing.errors import InputError, UnknownNameError
+from densing.records import Record
+
+if TYPE_CHECKING:
+    from densing.cluster.cluster import Cluster
+    from densing.techniques.compare import Comparison
+    from densing.techniques.regime import RegimeMap
+    from densing.timeline.timeline import Timeline
+    from densing.workload.workload import Workload
+
+Number = TypeVar("Number", int, float)
+
+
+class Asked(Record, frozen=True):
+    """The command line; see ``densing techniques compare --help``."""
+
+    model: str
+    cluster: str
+    techniques: str
+    baseline: str | None = None
+    overrides: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    split: Mapping[str, int | None] = msgspec.field(default_factory=dict)
+    nodes: int | None = None
+    settings: tuple[str, ...] = ()
+    map: bool = False
+    link: str | None = None
+    bandwidths: str | None = None
+    batches: str | None = None
+    html: Path | None = None
+    json: bool = False
+
+
+def answer(asked: Asked) -> None:
+    """Compare, and print or write the result.
+
+    Raises
+    ------
+    InputError
+        When a name, a number or the split is wrong, or no technique works on this workload.
+    """
+    from densing.techniques.compare import compare, timelines
+
+    names = [name.strip() for name in asked.techniques.split(",") if name.strip()]
+    knobs = settings(asked.settings)
+    workload, cluster = set_up(asked)
+    found = compare(workload, cluster, names, knobs=knobs, baseline=asked.baseline)
+    if all(row.status != "simulated" for row in found.rows):
+        raise InputError(
+            "no technique works here: " + "; ".join(f"{row.technique}: {row.reason}" for row in found.rows)
+        )
+    where = _map(asked, workload, cluster, names, knobs) if asked.map else None
+    if asked.html is not None:
+        drawn = timelines(workload, cluster, found, knobs)
+        _report(asked.html, found, where, drawn)
+    if asked.json:
+        emit_plain(payload(workload, cluster, found, where))
+    else:
+        typer.echo("\n".join(lines(workload, cluster, found, where)))
+    show_notes(found.notes)
+
+
+def set_up(asked: Asked) -> tuple[Workload, Cluster]:
+    """Return the workload, split over the cluster, and the cluster.
+
+    Raises
+    ------
+    InputError
+        When a name, a number or the split is wrong.
+    """
+    from densing.cluster.presets import load_cluster
+    from densing.techniques.splits import split_over
+    from densing.workload.presets import load_workload
+
+    cluster = load_cluster(asked.cluster)
+    if asked.nodes is not None:
+        cluster = load_cluster(asked.cluster, n=asked.nodes * cluster.per_node)
+    given = {key: value for key, value in asked.overrides.items() if value is not None}
+    return split_over(load_workload(asked.model, **given), cluster, **asked.split), cluster
+
+
+def settings(texts: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Parse ``TECHNIQUE.KNOB=VALUE``, each value as its knob says.
+
+    Raises
+    ------
+    InputError
+        When one has another form, is given twice, or its value is no value of the knob.
+    UnknownNameError
+        When there is no such technique or knob.
+
+    Examples
+    --------
+    >>> settings(("co2.tau=12",))
+    {'co2': {'tau': 12}}
+    """
+    from densing.techniques.registry import get_technique
+
+    found: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        place, equals, value = text.partition("=")
+        name, dot, knob = place.rpartition(".")
+        if not (equals and dot):
+            raise InputError(f"--set {text}: write TECHNIQUE.KNOB=VALUE, as in co2.tau=48")
+        kinds = {each.name: each.kind for each in get_technique(name).knobs}
+        if knob not in kinds:
+            raise UnknownNameError(f"knob of {name}:", knob, kinds)
+        if knob in found.setdefault(name, {}):
+            raise InputError(f"--set {text}: {place} is set twice; set it once")
+        found[name][knob] = _value(text, value, kinds[knob])
+    return found
+
+
+def _value(text: str, value: str, kind: Callable[[str], Any]) -> Any:
+    try:
+        parsed = kind(value.strip())
+    except InputError as error:
+        raise InputError(f"--set {text}: {value!r} {error}") from error
+    except (ValueError, TypeError) as error:
+        raise InputError(f"--set {text}: {value!r} is no value of this knob ({error})") from error
+    if isinstance(parsed, float) and not abs(parsed) < float("inf"):
+        raise InputError(f"--set {text}: {value!r} is not a finite number")
+    return parsed
+
+
+def _map(
+    asked: Asked, workload: Workload, cluster: Cluster, names: list[str], knobs: dict[str, dict[str, Any]]
+) -> RegimeMap:
+    from densing.techniques.regime import BATCHES, regime
+
+    with timed_bar(quiet=asked.json, label="map") as show:
+        return regime(
+            workload,
+            cluster,
+            names,
+            link=asked.link,
+            bandwidths_gbps=numbers("--bandwidths", asked.bandwidths, float),
+            batches=numbers("--batches", asked.batches, int) or BATCHES,
+            knobs=knobs,
+            baseline=asked.baseline,
+            progress=lambda done, total: show("map", float(done), float(total)),
+        )
+
+
+def numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> list[Number]:
+    """Parse numbers with commas between; none of None.
+
+    Raises
+    ------
+    InputError
+        When one is no number.
+
+    Examples
+    --------
+    >>> numbers("--batches", "1, 4", int)
+    [1, 4]
+    """
+    try:
+        return [kind(part) for part in (text or "").split(",") if part.strip()]
+    except ValueError as error:
+        raise InputError(f"{option} {text}: {error}; give numbers with commas between, as in 1,4,16") from error
+
+
+def _report(out: Path, found: Comparison, where: RegimeMap | None, drawn: list[tuple[str, Timeline]]) -> None:
+    from densing.report.techniques import build_techniques
+
+    build_techniques(out, compare=found.rows, regime=where.cells if where else None, timelines=drawn, notes=found.notes)
+    say(f"wrote {out}")
+
+
+def payload(workload: Workload, cluster: Cluster, found: Comparison, where: RegimeMap | None) -> dict[str, Any]:
+    """Return what ``--json`` prints."""
+    told = {
+        "model": workload.model.name,
+        "mode": workload.mode,
+        "batch": workload.batch,
+        "sequence": workload.sequence,
+        "split": workload.split.to_dict(),
+        "cluster": cluster.name,
+        "devices": cluster.n,
+        **found.to_dict(),
+    }
+    return told if where is None else {**told, "map": where.to_dict()}
+
+
+def lines(workload: Workload, cluster: Cluster, found: Comparison, where: RegimeMap | None) -> list[str]:
+    """Return what is shown on a screen, line by line."""
+    from densing.cli.techniques_map import map_lines
+
+    split = workload.split
+    head = (
+        f"{workload.model.name}, {workload.mode}, batch {workload.batch} per replica, sequence {workload.sequence}; "
+        f"{cluster.name}: {cluster.n} devices, {split.ranks} used (dp {split.dp}, tp {split.tp}, pp {split.pp})"
+    )
+    title = ("technique", "step ms", "exposed ms", "hidden %", "MB sent", "GB memory", "speed-up")
+    rows = [
+        (
+            row.technique,
+            _scaled(row.step_s, 1e3, 2),
+            _scaled(row.exposed_comm_s, 1e3, 2),
+            _scaled(row.overlap_ratio, 100, 1),
+            _scaled(row.bytes, 1e-6, 1),
+            _scaled(row.memory_bytes, 1e-9, 2),
+            _scaled(row.speedup, 1, 3),
+        )
+        for row in found.rows
+    ]
+    told = f"simulated; per rank and step; speed-up over {found.baseline}"
+    return [head, "", *columns(title, rows), "", told, *(map_lines(where) if where else [])]
+
+
+def _scaled(value: float | None, factor: float, digits: int) -> str:
+    return number(None if value is None else value * factor, digits)

@@ -1,0 +1,183 @@
+"""Arrange a comparison of techniques as one self-contained HTML file."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from densing import __version__
+from densing.files import write_text
+from densing.plots import text
+from densing.plots.techniques import plot_compare, plot_exposed, rows_of
+from densing.plots.techniques_gantt import MOST_RANKS, STEPS, plot_gantts
+from densing.plots.techniques_map import plot_regime
+from densing.report import assets, page
+from densing.report import techniques_tables as tables
+from densing.report.efficiency import MOST_NOTES, pairs
+from densing.report.figures import ShownFigure, shown_figure
+from densing.report.sections import sentence
+from densing.report.techniques_timelines import timeline_table
+from densing.report.techniques_words import DEFINITIONS, Contents, headline
+
+if TYPE_CHECKING:
+    from densing.notes import Note
+    from densing.timeline.timeline import Timeline
+
+SECTIONS = (
+    ("headline", "Headline"),
+    ("compare", "Side by side"),
+    ("regime", "Where it pays"),
+    ("timelines", "Timelines"),
+    ("tau", "Period"),
+    ("predicted", "Predicted"),
+    ("claims", "Published"),
+    ("notes", "Notes"),
+    ("definitions", "Definitions"),
+    ("versions", "Versions"),
+)
+NEEDED = {
+    "compare": ("technique", "step_s", "exposed_comm_s", "speedup"),
+    "regime": ("bandwidth_gbps", "batch", "technique", "speedup", "verdict"),
+    "tau": ("technique", "tau", "exposed_s"),
+    "predicted": ("technique", "quantity", "predicted", "measured"),
+    "claims": ("technique", "claim", "published", "evidence", "source", "ours", "error", "verdict"),
+}
+"""Columns each table must have."""
+_ORDER = ("error", "warning", "info")
+
+
+def build_techniques(
+    out: Path | str,
+    compare: Any = None,
+    regime: Any = None,
+    claims: Any = None,
+    timelines: Sequence[tuple[str, Timeline]] = (),
+    tau: Any = None,
+    predicted: Any = None,
+    notes: Sequence[Note] = (),
+) -> Path:
+    """Write the report: one HTML file that needs no network. Sections without contents are left out.
+
+    Every table is a DataFrame, or an iterable of mappings or Records.
+
+    Parameters
+    ----------
+    out : path
+        File to write; written whole or not at all.
+    compare : table, optional
+        technique, step_s, exposed_comm_s, speedup; optionally overlap_ratio, bytes, memory_bytes, reason.
+    regime : table, optional
+        bandwidth_gbps, batch, technique, speedup, verdict; optionally step_s.
+    claims : table, optional
+        technique, claim, published, evidence, source, ours, error, verdict; optionally what, setup, unit, inputs, note.
+    timelines : sequence of (str, Timeline)
+        Recorded or simulated, with what each is called.
+    tau : table, optional
+        technique, tau, exposed_s; optionally link, step_s, predicted.
+    predicted : table, optional
+        technique, quantity, predicted, measured; optionally unit (``s`` picks its own).
+    notes : sequence of Note
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    Raises
+    ------
+    densing.errors.InputError
+        When a table lacks a column, or the file cannot be written.
+    """
+    given = {"compare": compare, "regime": regime, "claims": claims, "tau": tau, "predicted": predicted}
+    rows = {name: [] if table is None else rows_of(table, NEEDED[name], name) for name, table in given.items()}
+    target = Path(out)
+    write_text(target, render(Contents(**rows, timelines=tuple(timelines), notes=tuple(notes))))
+    return target
+
+
+def render(found: Contents) -> str:
+    """Return the page as text."""
+    notes = once(found.notes)
+    context = {
+        "headline": headline(found),
+        "sections": [entry for entry in SECTIONS if getattr(found, entry[0], True) or entry[0] == "notes"],
+        "figures": figures(found),
+        **_tables(found),
+        "timelines": [(text.clean(label, 120), f"gantt-{at}") for at, (label, _) in enumerate(found.timelines)],
+        "timeline_words": TIMELINE_WORDS,
+        "notes": notes[:MOST_NOTES],
+        "more_notes": f"{len(notes) - MOST_NOTES} more notes are in the JSON output." * (len(notes) > MOST_NOTES),
+        "definitions": DEFINITIONS,
+        "versions": pairs({"densing": __version__, "python": platform.python_version(), "numpy": np.__version__}),
+    }
+    own = assets.inline(assets.static("techniques.css"))
+    return str(page.environment().get_template("techniques.html").render(**context, **page.frame(), own_css=own))
+
+
+def once(notes: Sequence[Note]) -> list[tuple[str, str, str]]:
+    """Return severity, words and code of notes without repeats, the severest first."""
+    found = dict.fromkeys((note.severity, sentence(note.message), note.code) for note in notes)
+    return sorted(found, key=lambda note: _ORDER.index(note[0]))
+
+
+TIMELINE_WORDS = (
+    f"The middle {STEPS} steps of each, or their beginning where they hold too much to be drawn, on axes of equal "
+    f"length; up to {MOST_RANKS} ranks from the first on. Within a rank: compute, and below it communication, with "
+    "what no compute covers laid over it."
+)
+COMPARE_WORDS = (
+    "A step of each technique: exposed communication (crossed), and the rest of the step: compute, with whatever "
+    "communication it hides, and idle time. At the end of each bar how many times as fast as the baseline it is."
+)
+REGIME_WORDS = (
+    "Speed-up over the baseline at each bandwidth and batch (a row per technique and batch): blue and ▲ faster, orange "
+    "and ▼ slower, = within 2 %; blank where the technique does not apply. The baseline itself is left out."
+)
+TAU_WORDS = (
+    "Exposed communication per step against how many steps pass between exchanges; solid and filled measured, dashed "
+    "and open predicted."
+)
+
+
+def figures(found: Contents) -> dict[str, ShownFigure]:
+    """Return every figure of the page by name."""
+    drawn = []
+    for name, rows, plot, words in (
+        ("compare", found.compare, plot_compare, COMPARE_WORDS),
+        ("regime", found.regime, plot_regime, REGIME_WORDS),
+        ("tau", found.tau, plot_exposed, TAU_WORDS),
+    ):
+        drawn += [shown_figure(name, plot(rows), words)] if rows else []
+    gantts = plot_gantts([timeline for _, timeline in found.timelines])
+    for at, ((label, timeline), figure) in enumerate(zip(found.timelines, gantts, strict=True)):
+        drawn.append(shown_figure(f"gantt-{at}", figure, gantt_words(label, timeline)))
+    return {figure.name: figure for figure in drawn}
+
+
+def gantt_words(label: str, timeline: Timeline) -> str:
+    """Return what a timeline shows, for readers who cannot see it."""
+    simulated = all(rank.origin.simulated for rank in timeline.ranks)
+    steps = len(timeline.ranks[0].steps) if timeline.ranks else 0
+    held = f"{text.plural(len(timeline.ranks), 'rank')}, {text.plural(steps, 'step')}"
+    return f"{text.clean(label, 120)}: {'simulated' if simulated else 'recorded'}, {held}."
+
+
+def _tables(found: Contents) -> dict[str, Any]:
+    makers = {
+        "compare": tables.compare_table,
+        "regime": tables.regime_table,
+        "tau": tables.tau_table,
+        "predicted": tables.predicted_table,
+        "claims": tables.claims_table,
+    }
+    made: dict[str, Any] = {}
+    for name, make in makers.items():
+        rows = getattr(found, name)
+        made[name] = make(rows) if rows else None
+    made["regime_sums"] = tables.regime_sums(found.regime) if found.regime else None
+    made["timeline_table"] = timeline_table(found.timelines)
+    return made

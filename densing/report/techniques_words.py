@@ -1,0 +1,157 @@
+"""A comparison of techniques in words: headline, facts, what to know before quoting, and definitions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from densing.plots import text
+from densing.plots.efficiency_text import duration, percent
+from densing.plots.techniques import Row, known, times
+from densing.plots.techniques_map import contested
+from densing.report.headline import Headline
+from densing.report.techniques_tables import miss
+
+if TYPE_CHECKING:
+    from densing.notes import Note
+    from densing.timeline.timeline import Timeline
+
+VERDICTS = ("reproduced", "not reproduced", "not answerable", "not run")
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a page is about: each part's rows, empty where it was not asked for."""
+
+    compare: Sequence[Row] = ()
+    regime: Sequence[Row] = ()
+    claims: Sequence[Row] = ()
+    timelines: Sequence[tuple[str, Timeline]] = ()
+    tau: Sequence[Row] = ()
+    predicted: Sequence[Row] = ()
+    notes: Sequence[Note] = field(default_factory=tuple)
+
+
+def headline(found: Contents) -> Headline:
+    """Put a page in words; every caveat that holds for it comes with it."""
+    return Headline(title(found), lead(found), facts(found), caveats(found))
+
+
+def title(found: Contents) -> str:
+    """Return the headline itself.
+
+    Examples
+    --------
+    >>> rows = [{"technique": "ddp", "speedup": 1.0}, {"technique": "co2", "speedup": 1.4}]
+    >>> title(Contents(compare=rows)), title(Contents(compare=rows[:1]))
+    ('co2 is 1.40× as fast as ddp', 'One technique: ddp')
+    """
+    if found.compare:
+        return _fastest(found.compare)
+    if found.claims:
+        counts = Counter(str(row["verdict"]) for row in found.claims)
+        return f"{counts['reproduced']} of {text.plural(len(found.claims), 'published figure')} reproduced"
+    misses = [abs(value) for row in found.predicted if (value := miss(row)) is not None]
+    if misses:
+        return f"Predictions miss what was measured by {percent(100 * float(np.median(misses)))} in the median"
+    return "Techniques that hide communication"
+
+
+def _fastest(rows: Sequence[Row]) -> str:
+    rated = [row for row in rows if known(row.get("speedup")) is not None]
+    if len(rows) == 1:
+        return f"One technique: {text.clean(rows[0]['technique'], 60)}"
+    base = next((row for row in rated if known(row["speedup"]) == 1.0), None)
+    if base is None:
+        return f"{text.plural(len(rows), 'technique')} side by side"
+    best = max(rated, key=lambda row: known(row["speedup"]) or 0.0)
+    name = text.clean(base["technique"], 60)
+    if best is base:
+        return f"None of {text.plural(len(rows), 'technique')} is faster than {name}"
+    return f"{text.clean(best['technique'], 60)} is {times(best['speedup'])} as fast as {name}"
+
+
+def lead(found: Contents) -> str:
+    """Return what the page holds, in a sentence or two."""
+    parts = [
+        (found.compare, f"{text.plural(len(found.compare), 'technique')} on one workload and one cluster"),
+        (found.regime, f"a map of {text.plural(len(found.regime), 'cell')} over bandwidth and batch"),
+        (found.timelines, text.plural(len(found.timelines), "timeline")),
+        (found.tau, f"exposed communication at {text.plural(_periods(found.tau), 'period')}"),
+        (found.predicted, text.plural(len(found.predicted), "prediction") + " beside what was measured"),
+        (found.claims, f"{text.plural(len(found.claims), 'published figure')} beside ours"),
+    ]
+    held = [words for rows, words in parts if rows]
+    return f"This page holds {text.clean('; '.join(held), 600)}." if held else "Nothing was handed over to be shown."
+
+
+def _periods(rows: Sequence[Row]) -> int:
+    return len({known(row["tau"]) for row in rows})
+
+
+def facts(found: Contents) -> tuple[tuple[str, str], ...]:
+    """Return the figures to see first."""
+    steps = [value for row in found.compare if (value := known(row["step_s"])) is not None]
+    shown: list[tuple[str, str]] = []
+    if steps:
+        shown += [("Shortest step", duration(1e9 * min(steps))), ("Longest step", duration(1e9 * max(steps)))]
+        bare = [value for row in found.compare if (value := known(row["exposed_comm_s"])) is not None]
+        shown += [("Least exposed per step", duration(1e9 * min(bare)))] if bare else []
+    counts = Counter(str(row["verdict"]) for row in found.claims)
+    shown += [(name.capitalize(), str(counts[name])) for name in VERDICTS if counts[name]]
+    cells = Counter(str(row["verdict"]) for row in contested(found.regime))
+    shown += [(f"Cells: {name}", str(cells[name])) for name in ("wins", "ties", "loses") if found.regime]
+    return tuple(shown)
+
+
+def caveats(found: Contents) -> tuple[str, ...]:
+    """Return what to know before quoting the page."""
+    words: list[str] = []
+    if found.compare or found.regime:
+        words.append(
+            "Steps are simulated: tasks on streams and links whose times follow from a cluster's figures. "
+            "Nothing was timed, and the order of two techniques within a few percent of each other is not settled."
+        )
+    evidence = Counter(str(row["evidence"]) for row in found.claims)
+    if evidence["second-hand"]:
+        words.append(
+            f"{text.plural(evidence['second-hand'], 'published figure')} {_is(evidence['second-hand'])} second-hand: "
+            "read where someone else reports the paper, not in the paper. They are labelled."
+        )
+    if evidence["recalled"]:
+        words.append(
+            f"{text.plural(evidence['recalled'], 'figure')} {_is(evidence['recalled'])} recalled and could not be "
+            "looked up; labelled, and not to be quoted as the paper's."
+        )
+    fitted = sum(1 for row in found.claims if not text.is_missing(row.get("inputs")))
+    if fitted:
+        words.append(
+            f"{text.plural(fitted, 'of our figures uses', 'of our figures use')} published ones as inputs; a figure "
+            "that was fitted is no prediction. The column Inputs says which."
+        )
+    if any(known(row["exposed_s"]) is not None and bool(row.get("predicted")) for row in found.tau):
+        words.append("Dashed lines and open symbols are predictions, solid lines and filled symbols measurements.")
+    return tuple(words)
+
+
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+DEFINITIONS = (
+    ("Step", "From the end of one step's last computation to the end of the next one's, in the steady state."),
+    ("Exposed communication", "Time in which a rank communicates (or waits in a communication) and computes nothing."),
+    ("Hidden", "Share of the communication's time during which the same rank computes."),
+    ("Speed-up", "Step of the baseline over the technique's; the baseline's own is 1."),
+    ("Wins, ties, loses", "Speed-up more than 2 % above 1, within 2 % of it, more than 2 % below."),
+    ("Error", "Ours over the published figure, less 1; a direction (one thing faster than another) has none."),
+    ("First-hand", "Read in the paper, its code or its data."),
+    ("Second-hand", "Read where someone else reports it."),
+    ("Derived", "Computed from figures that were read."),
+    ("Measured", "Measured by us."),
+    ("Recalled", "From memory, not looked up; never printed as a paper's figure."),
+)

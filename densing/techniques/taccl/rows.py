@@ -1,0 +1,55 @@
+"""Rows of a MILP, each once: what is symmetric gives the same row again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+
+class Rows:
+    """Collects ``low <= sum of coefficient * column <= high``.
+
+    Examples
+    --------
+    >>> rows = Rows()
+    >>> rows.add([(0, 1.0), (1, 1.0)], 1.0, 1.0)
+    >>> rows.add([(1, 1.0), (0, 1.0)], 1.0, 1.0)
+    >>> rows.build(2).A.shape
+    (1, 2)
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[Any, ...], None] = {}
+
+    def add(self, terms: Iterable[tuple[int, float]], low: float, high: float) -> None:
+        """Add a row; a column that comes more than once counts together."""
+        summed: dict[int, float] = {}
+        for column, coefficient in terms:
+            summed[int(column)] = summed.get(int(column), 0.0) + float(coefficient)
+        kept = tuple(sorted((c, v) for c, v in summed.items() if v))
+        if kept or low > 0:
+            self._seen.setdefault((kept, float(low), float(high)))
+
+    def use(self, sent: Any, used: Callable[[int], int], sign: float) -> None:
+        """Tie "used" columns to "sent": at least each of them (few are wanted), or at most their sum (many are)."""
+        for number in range(sent.shape[1]):
+            columns = sorted({int(column) for column in sent[:, number] if column >= 0})
+            if sign > 0:
+                for column in columns:
+                    self.add([(used(number), 1.0), (column, -1.0)], 0.0, math.inf)
+            else:
+                self.add([(used(number), -1.0), *((column, 1.0) for column in columns)], 0.0, math.inf)
+
+    def build(self, width: int) -> Any:
+        """Return the rows as scipy's LinearConstraint over so many columns."""
+        from scipy.optimize import LinearConstraint
+        from scipy.sparse import coo_array
+
+        entries = [(row, c, v) for row, (terms, _, _) in enumerate(self._seen) for c, v in terms]
+        row, column, value = zip(*entries, strict=True)
+        matrix = coo_array((value, (row, column)), shape=(len(self._seen), width)).tocsc()
+        low, high = (np.array([key[side] for key in self._seen]) for side in (1, 2))
+        return LinearConstraint(matrix, low, high)

@@ -1,0 +1,208 @@
+"""ZeRO stages 1 and 2: every rank keeps the optimizer's state, and from stage 2 gradients, of its own part only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from densing.errors import InputError
+from densing.training.data_parallel.flat import Flat
+from densing.training.data_parallel.link import Link, Waiting
+from densing.training.data_parallel.rounds import number
+from densing.training.distributed import comm
+
+MIB = 2**20
+
+
+class Sharded:
+    """A sharded optimizer whose gradients are reduced bucket by bucket while the backward pass goes on.
+
+    Each bucket of parameters is cut into equal parts, one per rank. A rank gets the mean gradient of its parts
+    (reduce-scatter) and updates them, then the parameters are gathered. Stage 1 keeps a bucket's gradients until the
+    update, stage 2 until they are reduced. The optimizer must work element by element (SGD, Adam, AdamW): it sees
+    parts of buckets, not whole matrices.
+
+    Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
+    arXiv 1910.02054, section 5.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    make : callable
+        Makes the optimizer from an iterable of parameters.
+    stage : {1, 2}
+    bucket_mb : float
+        Size of a bucket in MiB.
+    group : ProcessGroup, optional
+    waiting : callable
+        Gives a context put around every wait.
+
+    Raises
+    ------
+    InputError
+        When the stage is another one, or the model cannot be flattened.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        make: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer],
+        *,
+        stage: int = 1,
+        bucket_mb: float = 25.0,
+        group: dist.ProcessGroup | None = None,
+        waiting: Waiting = nullcontext,
+    ) -> None:
+        if stage not in (1, 2):
+            raise InputError(f"stage={stage!r}: 1 or 2")
+        self.model, self.stage, self.link = model, stage, Link(group, waiting)
+        flat = Flat(model)
+        self.link.copy_first([*(p.detach() for p in model.parameters()), *(b for b in model.buffers() if b.numel())])
+        limit = number("bucket_mb", bucket_mb, 0.0, strict=True) * MIB
+        # Gradients come from the last parameter to the first.
+        self.buckets = [Bucket(ps, self.link) for ps in _packed(reversed(flat.parameters), limit)]
+        for bucket in self.buckets:
+            bucket.listen(self._reduced)
+        self.most = 0
+        self.optimizer = make([bucket.shard for bucket in self.buckets])
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run the backward pass, then wait for the reductions that are still under way."""
+        loss.backward()
+        for bucket in self.buckets:
+            bucket.collect()
+
+    def _reduced(self) -> None:
+        """When one more reduction has begun, drop what earlier ones no longer need."""
+        held = sum(bucket.held for bucket in self.buckets)
+        self.most = max(self.most, held)
+        if self.stage == 2:
+            for bucket in self.buckets:
+                bucket.release()
+
+    def step(self) -> None:
+        """Update this rank's parts, then gather everyone's."""
+        self.optimizer.step()
+        handles = [bucket.gather() for bucket in self.buckets]
+        for bucket, handle in zip(self.buckets, handles, strict=True):
+            self.link.wait(handle)
+            bucket.spread()
+
+    def finish(self) -> None:
+        """Do nothing: all ranks are equal after every step."""
+
+    def figures(self) -> Mapping[str, float]:
+        """Return the number of buckets, and the most bytes of gradients that were in buckets at a time."""
+        return {"buckets": float(len(self.buckets)), "gradient_bytes": float(self.most)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's parts (the optimizer's masters, float32); the optimizer has its own state for them."""
+        return {"shards": [bucket.shard.detach() for bucket in self.buckets]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where :meth:`state_dict` was taken, on as many ranks."""
+        for bucket, found in zip(self.buckets, state["shards"], strict=True):
+            bucket.shard.detach().copy_(found)
+
+
+class Bucket:
+    """Consecutive parameters whose gradients are reduced together; this rank updates one of n equal parts of them."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter], link: Link) -> None:
+        self.parameters, self.link = parameters, link
+        numel = sum(p.numel() for p in parameters)
+        self.part = -(-numel // link.size)
+        self.values = torch.zeros(self.part * link.size, device=parameters[0].device)
+        for view, parameter in self._views(self.values):
+            view.copy_(parameter.detach())
+        mine = self.values[link.rank * self.part : (link.rank + 1) * self.part]
+        self.shard = torch.nn.Parameter(mine.clone())
+        self._all: torch.Tensor | None = None
+        self._mean: torch.Tensor | None = None
+        self._handle: comm.Handle | None = None
+        self._ready = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes of gradients held now."""
+        return sum(4 * tensor.numel() for tensor in (self._all, self._mean) if tensor is not None)
+
+    def listen(self, told: Callable[[], None]) -> None:
+        """Reduce the bucket as soon as all its gradients are there, and tell when that has begun."""
+
+        def arrived(_: torch.Tensor) -> None:
+            self._ready += 1
+            if self._ready == len(self.parameters):
+                self._reduce()
+                told()
+
+        for parameter in self.parameters:
+            parameter.register_post_accumulate_grad_hook(arrived)
+
+    def release(self) -> None:
+        """Drop the whole gradients if they have been reduced."""
+        if self._all is not None and self._handle is not None and self._handle.done():
+            self._handle.wait()
+            # The operation holds its input as well.
+            self._all, self._handle = None, comm.Handle(None)
+
+    def collect(self) -> None:
+        """Wait for the mean of this rank's part, and give it to the optimizer.
+
+        A parameter that took no part in the loss has gradient 0.
+        """
+        if self._handle is None:
+            self._reduce()
+        assert self._handle is not None
+        self.link.wait(self._handle)
+        self.shard.grad, self._handle, self._all, self._mean = self._mean, None, None, None
+        self._ready = 0
+
+    def gather(self) -> comm.Handle:
+        """Start to collect all parts of the parameters."""
+        if self.link.size == 1:
+            self.values.copy_(self.shard.detach())
+            return comm.Handle(None)
+        return comm.all_gather_into(self.values, self.shard.detach(), group=self.link.group)
+
+    def spread(self) -> None:
+        """Write the collected values into the live parameters."""
+        with torch.no_grad():
+            for view, parameter in self._views(self.values):
+                parameter.copy_(view)
+
+    def _reduce(self) -> None:
+        self._all = torch.zeros_like(self.values)
+        for view, parameter in self._views(self._all):
+            if parameter.grad is not None:
+                view.copy_(parameter.grad)
+            # From here on the gradient lives in the bucket only.
+            parameter.grad = None
+        if self.link.size == 1:
+            self._mean, self._handle = self._all, comm.Handle(None)
+            return
+        self._mean = torch.empty(self.part, device=self._all.device)
+        self._handle = comm.reduce_scatter_into(self._mean, self._all, op="mean", group=self.link.group)
+
+    def _views(self, vector: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.nn.Parameter]]:
+        begin = 0
+        for parameter in self.parameters:
+            yield vector[begin : begin + parameter.numel()].view(parameter.shape), parameter
+            begin += parameter.numel()
+
+
+def _packed(parameters: Iterable[torch.nn.Parameter], limit: float) -> list[list[torch.nn.Parameter]]:
+    """Put consecutive parameters into buckets of at most ``limit`` bytes (float32), a larger one alone."""
+    packed: list[list[torch.nn.Parameter]] = []
+    size = limit + 1.0
+    for parameter in parameters:
+        size += 4 * parameter.numel()
+        if size > limit:
+            packed.append([])
+            size = 4 * parameter.numel()
+        packed[-1].append(parameter)
+    return packed

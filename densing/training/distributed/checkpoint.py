@@ -1,0 +1,119 @@
+"""Checkpoints of a run with several ranks: a step counts once every rank's file is there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from densing.atomic import replacing
+from densing.errors import ArtefactError, InputError
+from densing.training.distributed.spec import RunEnv, RunSpec
+
+_FOLDER = re.compile(r"step(\d{8,})$")
+FREE = ("steps", "out", "trace_steps", "checkpoint_every", "timeout_s", "link")
+"""Fields of a spec that may differ when a run goes on: they change no weight."""
+
+
+class Checkpoints:
+    """The checkpoints of one rank, under ``OUT/checkpoints/step00000016/rank00000.pt``; ``OUT`` is shared by all ranks.
+
+    Parameters
+    ----------
+    env : RunEnv
+    """
+
+    def __init__(self, env: RunEnv) -> None:
+        self.env, self.root = env, Path(env.spec.out) / "checkpoints"
+
+    def save(self, step: int, state: Mapping[str, Any]) -> None:
+        """Write this rank's state after ``step`` steps, whole or not at all; drop its older ones that nobody needs.
+
+        Raises
+        ------
+        InputError
+            When the place cannot be written to, or the disk is full.
+        """
+        whole = {"spec": identity(self.env.spec), "world_size": self.env.world_size, "step": step, "state": state}
+        with replacing(self._file(step)) as temporary:
+            try:
+                torch.save(whole, temporary)
+            except RuntimeError as error:
+                # torch reports a full disk as an error of its own file writer.
+                raise InputError(f"{temporary.parent}: cannot write a checkpoint ({error}); check space") from error
+        self._drop(self.newest())
+
+    def newest(self) -> int:
+        """Return the newest step that every rank has written; -1 if there is none."""
+        return max((step for step in self._steps() if self._complete(step)), default=-1)
+
+    def load(self, step: int) -> dict[str, Any]:
+        """Return this rank's state after ``step`` steps.
+
+        Raises
+        ------
+        ArtefactError
+            When the file is damaged.
+        InputError
+            When another run wrote it.
+        """
+        path = self._file(step)
+        try:
+            # Tensors and plain values only: a checkpoint is data, never code.
+            whole = torch.load(path, map_location="cpu", weights_only=True)
+            found, world, state = whole["spec"], whole["world_size"], dict(whole["state"])
+        except Exception as error:
+            raise ArtefactError(
+                f"{path}: damaged checkpoint ({type(error).__name__}); delete {path.parent.name} and start anew"
+            ) from error
+        self._compare(path, {**found, "world_size": world})
+        return state
+
+    def _compare(self, path: Path, found: Mapping[str, Any]) -> None:
+        ours = {**identity(self.env.spec), "world_size": self.env.world_size}
+        other = sorted(name for name in ours if found.get(name) != ours[name])
+        if other:
+            name = other[0]
+            raise InputError(
+                f"{path}: written with {name}={found.get(name)!r}, this run has {ours[name]!r}; resume with the same "
+                "options, or choose another --out"
+            )
+
+    def _steps(self) -> list[int]:
+        if not self.root.is_dir():
+            return []
+        found = (_FOLDER.match(folder.name) for folder in self.root.iterdir())
+        return sorted(int(match[1]) for match in found if match)
+
+    def _complete(self, step: int) -> bool:
+        return all(self._file(step, rank).is_file() for rank in range(self.env.world_size))
+
+    def _drop(self, newest: int) -> None:
+        """Remove own files older than the newest complete step; a later one is never complete before it."""
+        for step in self._steps():
+            if step < newest:
+                self._file(step).unlink(missing_ok=True)
+                try:
+                    self._file(step).parent.rmdir()
+                except OSError:
+                    # Another rank's file is still there; that rank removes the folder.
+                    continue
+
+    def _file(self, step: int, rank: int | None = None) -> Path:
+        return self.root / f"step{step:08d}" / f"rank{self.env.rank if rank is None else rank:05d}.pt"
+
+
+def identity(spec: RunSpec) -> dict[str, Any]:
+    """Return what of a spec decides the weights.
+
+    Examples
+    --------
+    >>> sorted(identity(RunSpec("ddp")))
+    ['batch', 'corpus', 'device', 'knobs', 'lr', 'model', 'nproc', 'seed', 'sequence', 'technique']
+    """
+    plain = msgspec.to_builtins(spec)
+    return {name: value for name, value in plain.items() if name not in FREE}

@@ -1,0 +1,78 @@
+"""Where a run keeps what: names of the files below its ``out``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from densing.atomic import replacing
+from densing.errors import ArtefactError
+
+SPEC, RUN = "spec.json", "run.json"
+# What ranks leave does not end in .json: below a run, a file of that kind with a rank in its name is a trace.
+_STEP = re.compile(r"step(\d{8,})$")
+
+
+def record_file(out: Path, rank: int) -> Path:
+    """Return the file a rank leaves when it is done."""
+    return out / "ranks" / f"rank{rank:05d}.record"
+
+
+def error_file(out: Path, rank: int) -> Path:
+    """Return the file a rank leaves when it failed."""
+    return out / "ranks" / f"rank{rank:05d}.error"
+
+
+def pid_file(out: Path, rank: int) -> Path:
+    """Return the file that says which process a rank is."""
+    return out / "ranks" / f"rank{rank:05d}.pid"
+
+
+def progress_file(out: Path) -> Path:
+    """Return the file in which rank 0 says how far it is."""
+    return out / "ranks" / "progress"
+
+
+def rank_log(out: Path, rank: int) -> Path:
+    """Return what a rank printed."""
+    return out / "logs" / f"rank{rank:05d}.log"
+
+
+def agent_log(out: Path, number: int) -> Path:
+    """Return what an agent of torchrun printed."""
+    return out / "logs" / f"agent{number:05d}.log"
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a document, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a document that this package wrote.
+
+    Raises
+    ------
+    ArtefactError
+        When it is damaged, or cannot be read.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as error:
+        raise ArtefactError(f"{path}: damaged or unreadable ({error}); choose another --out and run again") from error
+
+
+def newest_checkpoint(out: Path, nproc: int) -> int:
+    """Return the newest step of which every rank has a checkpoint; -1 if there is none."""
+    steps = (
+        int(found[1])
+        for folder in out.glob("checkpoints/step*")
+        if (found := _STEP.match(folder.name)) and len(list(folder.glob("rank*.pt"))) >= nproc
+    )
+    return max(steps, default=-1)

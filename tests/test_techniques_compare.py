@@ -1,0 +1,225 @@
+"""Measuring plans and comparing techniques: against a count of ticks, closed forms, and the profiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from densing.cluster.cluster import Cluster, Device, Link
+from densing.cluster.presets import cluster_names, load_cluster
+from densing.errors import InputError, UnknownNameError
+from densing.profile.api import profile_run
+from densing.simulation.engine import simulate
+from densing.simulation.tasks import Graph
+from densing.techniques.compare import compare, timelines
+from densing.techniques.measure import measure, timeline_of
+from densing.techniques.protocol import Plan
+from densing.techniques.registry import get_technique
+from densing.techniques.splits import split_over
+from densing.timeline.spans import Comm, Kind
+from densing.workload.presets import load_workload, workload_names
+from densing.workload.workload import Split, Transformer, Workload
+
+LINK = Link(1e-5, 1e-9)
+TOY = Cluster("toy", 8, 4, Device("toy", 1e12, 1e11, memory=1e9), intra=LINK.faster(10), inter=LINK, host=LINK)
+SMALL = Transformer("small", layers=3, hidden=256, heads=8, kv_heads=8, head_dim=32, ffn=1024, vocabulary=1000)
+WORK = Workload(SMALL, batch=2, sequence=128, split=Split(dp=2, tp=4))
+TICK = 1e-3
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Steps of compute and communication on two streams, in whole milliseconds."""
+    graph = Graph()
+    steps = draw(st.integers(3, 5))
+    for step in range(steps):
+        graph.step = step
+        ends: list[int] = []
+        for _ in range(draw(st.integers(1, 4))):
+            kind = draw(st.sampled_from(("compute", "comm")))
+            after = draw(st.sampled_from([(), tuple(ends[-1:])]))
+            seconds = draw(st.integers(1, 9)) * TICK
+            if kind == "compute":
+                ends.append(graph.add("work", Kind.COMPUTE, (0,), "compute", seconds, after=after))
+            else:
+                comm = Comm("all_reduce", ranks=draw(st.sampled_from([(0, 1), (0, 4), ()])))
+                ends.append(graph.add("sum", Kind.COMM, (0,), "comm", seconds, count=8, after=after, comm=comm))
+        # A step ends with its last compute.
+        graph.add("update", Kind.COMPUTE, (0,), "compute", TICK, after=ends)
+    return Plan(graph, 1, 1, steps - 2, {"parameters": 1.0})
+
+
+def ticks(plan: Plan) -> dict[str, float]:
+    """Count milliseconds one by one: a second, naive way to the same figures."""
+    done = simulate(plan.graph, plan.ranks)
+    tasks = plan.graph.tasks
+    updates = [round(end / TICK) for end, task in zip(done.end, tasks, strict=True) if task.name == "update"]
+    first, last = updates[plan.warmup - 1], updates[plan.warmup + plan.steps - 1]
+    busy = {kind: set() for kind in (Kind.COMPUTE, Kind.COMM)}
+    sent = 0
+    for start, end, task in zip(done.start, done.end, tasks, strict=True):
+        busy[task.kind].update(range(max(round(start / TICK), first), min(round(end / TICK), last)))
+        sent += task.bytes if task.kind == Kind.COMM and first < round(end / TICK) <= last else 0
+    compute, comm = busy[Kind.COMPUTE], busy[Kind.COMM]
+    each = TICK / plan.steps
+    return {
+        "step_s": (last - first) * each,
+        "exposed_comm_s": len(comm - compute) * each,
+        "comm_s": len(comm) * each,
+        "compute_s": len(compute) * each,
+        "bytes": sent / plan.steps,
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(plans())
+def test_measured_equals_a_count_of_ticks(plan: Plan) -> None:
+    found = measure(plan, TOY)
+    for key, value in ticks(plan).items():
+        assert getattr(found, key) == pytest.approx(value, abs=1e-8), key
+    assert sum(found.bytes_per_link.values()) == pytest.approx(found.bytes)
+    assert set(found.bytes_per_link) <= {"intra", "inter", "unknown"}
+    if found.overlap_ratio is not None:
+        assert 0 <= found.overlap_ratio <= 1
+        assert found.exposed_comm_s == pytest.approx((1 - found.overlap_ratio) * found.comm_s, abs=1e-8)
+
+
+def test_a_simulated_rank_counts_as_many_as_it_stands_for() -> None:
+    graph = Graph()
+    for step in range(2):
+        graph.step = step
+        for rank, seconds in ((0, 1.0), (1, 3.0)):
+            graph.add("work", Kind.COMPUTE, (rank,), "compute", seconds)
+            sent = graph.add("sum", Kind.COMM, (rank,), "comm", 1.0, count=8 * rank, after=[len(graph) - 1])
+            graph.add("update", Kind.COMPUTE, (rank,), "compute", 0.5, after=[sent])
+    found = measure(Plan(graph, 2, 1, 1, stands_for={0: 3, 1: 1}), TOY)
+    assert found.step_s == pytest.approx(4.5)
+    assert found.compute_s == pytest.approx((3 * 1.5 + 3.5) / 4)
+    assert found.bytes == pytest.approx(8 / 4)
+
+
+def test_a_plan_that_promises_too_many_steps_is_refused() -> None:
+    graph = Graph()
+    graph.step = 0
+    graph.add("work", Kind.COMPUTE, (0,), "compute", 1.0)
+    with pytest.raises(InputError, match=r"1 \+ 2 steps and simulated rank 0 has 1"):
+        measure(Plan(graph, 1, 1, 2), TOY)
+
+
+@pytest.mark.parametrize("name", ["sequential", "ddp", "ladder", "co2", "zero3"])
+def test_the_profiler_says_the_same_of_the_timeline(name: str) -> None:
+    plan = get_technique(name).plan(WORK, TOY)
+    whole = Plan(plan.graph, plan.ranks, 0, plan.warmup + plan.steps, plan.memory, plan.stands_for)
+    found = measure(whole, TOY)
+    run = profile_run(timeline_of(plan, TOY), window="steps")
+    rank = run.ranks[0].partition
+    assert found.exposed_comm_s * whole.steps == pytest.approx(rank.exposed_comm_ns / 1e9, rel=1e-9)
+    assert found.step_s * whole.steps == pytest.approx(rank.window_ns / 1e9, rel=1e-9)
+
+
+def test_rows_speedups_and_order() -> None:
+    found = compare(WORK, TOY, ["ddp", "sequential", "ladder"], baseline="sequential")
+    rows = {row.technique: row for row in found.rows}
+    assert [row.technique for row in found.rows] == ["ddp", "sequential", "ladder"]
+    assert found.baseline == "sequential"
+    assert rows["sequential"].speedup == 1
+    for row in found.rows:
+        assert row.step_s is not None and row.speedup is not None
+        assert row.speedup == pytest.approx(rows["sequential"].step_s / row.step_s)
+        assert row.memory_bytes == pytest.approx(sum(row.memory.values()))
+    # Without contention hiding never costs.
+    assert rows["ladder"].step_s <= rows["ddp"].step_s <= rows["sequential"].step_s
+    assert rows["sequential"].overlap_ratio == 0
+    assert rows["ddp"].bytes == pytest.approx(rows["sequential"].bytes)
+
+
+def test_a_baseline_beside_the_rows_and_the_first_as_default() -> None:
+    alone = compare(WORK, TOY, ["ladder"], baseline="sequential")
+    assert [row.technique for row in alone.rows] == ["ladder"]
+    assert alone.rows[0].speedup > 1
+    assert compare(WORK, TOY, ["ladder", "ddp"]).rows[0].speedup == 1
+
+
+def test_one_that_does_not_apply_is_a_row_with_its_reason() -> None:
+    single = replace(WORK, split=Split(dp=8))
+    found = compare(single, TOY, ["ddp", "ladder"])
+    row = found.rows[1]
+    assert (row.status, row.step_s, row.speedup) == ("does not apply", None, None)
+    assert "tp >= 2" in row.reason
+    assert [note.code for note in found.notes if note.severity == "warning"] == ["does-not-apply"]
+    swapped = compare(single, TOY, ["ddp"], baseline="ladder")
+    assert swapped.rows[0].speedup is None
+    assert "no-baseline" in [note.code for note in swapped.notes]
+
+
+@pytest.mark.parametrize(
+    ("names", "more", "told"),
+    [
+        ([], {}, "no technique"),
+        (["ddp", "ddp"], {}, "twice"),
+        (["ddp", "laddr"], {}, "did you mean 'ladder'"),
+        (["ddp"], {"baseline": "co3"}, "did you mean 'co2'"),
+        (["co2"], {"knobs": {"co2": {"tou": 3}}}, "did you mean 'tau'"),
+        (["co2"], {"knobs": {"ddp": {"bucket_mb": 3}}}, "among those compared"),
+    ],
+)
+def test_bad_requests_are_refused(names: list[str], more: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        compare(WORK, TOY, names, **more)
+
+
+def test_knobs_reach_the_plan() -> None:
+    quick, slow = (compare(WORK, TOY, ["co2"], knobs={"co2": {"tau": tau}}).rows[0] for tau in (16, 1))
+    assert quick.bytes < slow.bytes
+    # The parameters' average travels once per round.
+    tensor = get_technique("tensor-parallel").plan(replace(WORK, split=Split(dp=1, tp=4)), TOY)
+    inner = measure(tensor, TOY).bytes
+    assert (slow.bytes - inner) / (quick.bytes - inner) == pytest.approx(16, rel=1e-6)
+
+
+def test_too_little_memory_and_other_training_are_said() -> None:
+    tight = TOY.change(device=replace(TOY.device, memory=1e6))
+    codes = [note.code for note in compare(WORK, tight, ["ddp", "co2"]).notes]
+    assert codes == ["memory", "memory", "other-training"]
+
+
+def test_timelines_of_what_applies() -> None:
+    found = compare(WORK, TOY, ["ddp", "pipeline"])
+    [(name, timeline)] = timelines(WORK, TOY, found)
+    assert (name, len(timeline.ranks)) == ("ddp", 1)
+
+
+@pytest.mark.parametrize("cluster", cluster_names())
+@pytest.mark.parametrize("model", workload_names())
+def test_every_preset_is_split_so_that_both_kinds_have_work(model: str, cluster: str) -> None:
+    machines = load_cluster(cluster)
+    split = split_over(load_workload(model, mode="train"), machines).split
+    assert split.ranks <= machines.n
+    assert split.dp >= 2
+    if machines.n >= 4:
+        assert split.tp >= 2
+    assert split.tp <= max(machines.per_node, 2)
+
+
+def test_a_split_that_was_said_is_kept_or_refused() -> None:
+    machines = load_cluster("a100x8-tcp")
+    work = load_workload("llama-8b")
+    assert split_over(work, machines, tp=2, dp=3).split == Split(3, 2, 1)
+    piped = split_over(work, machines, pp=2).split
+    assert (piped.pp, piped.ranks) == (2, 16)
+    assert min(piped.tp, piped.dp) >= 2
+    with pytest.raises(InputError, match="needs 64 devices"):
+        split_over(work, machines, tp=8, dp=8)
+    with pytest.raises(InputError, match="cannot be divided"):
+        split_over(work, machines, tp=3)
+    with pytest.raises(InputError, match="dp 0"):
+        split_over(work, machines, dp=0)
+
+
+def test_unknown_names_are_of_their_kind() -> None:
+    with pytest.raises(UnknownNameError):
+        compare(WORK, TOY, ["nothing"])
