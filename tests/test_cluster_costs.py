@@ -13,8 +13,8 @@ from densing.cluster.costs import OPS, collective_seconds, levels_of, p2p_second
 from densing.errors import InputError, UnknownNameError
 
 COLLECTIVES = [op for op in OPS if op != "send_recv"]
-ALPHA, BETA = st.floats(0, 1e-3), st.floats(0, 1e-7)
-COUNT = st.floats(0, 1e12)
+ALPHA, BETA = (st.just(0.0) | st.floats(1e-12, most) for most in (1e-3, 1e-7))
+COUNT = st.just(0.0) | st.floats(1, 1e12)
 
 
 def cluster(n: int = 8, per_node: int = 4, alpha: float = 1e-5, beta: float = 1e-9, **fields: object) -> Cluster:

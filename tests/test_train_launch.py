@@ -41,8 +41,8 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
 
 
-def spec_of(out: Path, **changes: Any) -> RunSpec:
-    return replace(RunSpec("toy", nproc=2, steps=4, timeout_s=30.0), **{"out": str(out), **changes})
+def spec_of(place: Path, **changes: Any) -> RunSpec:
+    return replace(RunSpec("toy", nproc=2, steps=4, timeout_s=30.0), **{"out": str(place), **changes})
 
 
 def toy(spec: RunSpec, **options: Any) -> Any:

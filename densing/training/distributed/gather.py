@@ -143,11 +143,11 @@ def timed_steps(count: int, traced: int, knobs: Mapping[str, Any]) -> slice:
     Examples
     --------
     >>> timed_steps(48, 8, {"tau": 8})
-    slice(16, 40, None)
+    slice(8, 40, None)
     >>> timed_steps(20, 0, {})
     slice(5, 20, None)
     >>> timed_steps(3, 3, {})
-    slice(0, 3, None)
+    slice(1, 3, None)
     """
     stop = count - traced if count > traced else count
     tau = knobs.get("tau", 1)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -182,8 +183,13 @@ def _recorder(env: RunEnv, left: int) -> Iterator[Callable[[], None]]:
     # This run was cut off after it had written its trace: what it repeats now is recorded again.
     (folder / f"rank{env.rank:05d}{SUFFIX}").unlink(missing_ok=True)
     warmup = min(1, left - active)
-    with record(folder, wait=left - active - warmup, warmup=warmup, active=active) as recorded:
-        yield recorded
+    with warnings.catch_warnings():
+        # A run of a single step has none to warm up with, and torch would say so.
+        warnings.filterwarnings("ignore", "Profiler won't be using warmup")
+        recorder = record(folder, wait=left - active - warmup, warmup=warmup, active=active).start()
+    with ExitStack() as stack:
+        stack.push(recorder)
+        yield recorder
 
 
 def _finite(loss: float, step: int) -> float:
