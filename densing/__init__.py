@@ -43,8 +43,8 @@ _HOMES = {
     "trend.forecast": ("date_for", "forecast", "when"),
 }  # fmt: skip
 _HOME_OF = {name: room for room, names in _HOMES.items() for name in names}
-# Rooms that users reach by name: densing.timeline.record(...).
-_ROOMS = frozenset({"profile", "timeline"})
+# Rooms that users reach by name: densing.timeline.record(...), densing.training.CO2(...).
+_ROOMS = frozenset({"profile", "timeline", "training"})
 
 __all__ = [
     "Catalog",

@@ -12,7 +12,7 @@ from evals_poison import Poisoned
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Scripts that tests start as processes of their own.
-collect_ignore = ["evals_drill.py", "trace_runs.py", "training_runs.py"]
+collect_ignore = ["evals_drill.py", "tensor_parallel_runs.py", "trace_runs.py", "train_toy.py", "training_runs.py"]
 
 
 @pytest.fixture

@@ -184,7 +184,7 @@ def test_knobs_reach_the_plan() -> None:
 def test_too_little_memory_and_other_training_are_said() -> None:
     tight = TOY.change(device=replace(TOY.device, memory=1e6))
     codes = [note.code for note in compare(WORK, tight, ["ddp", "co2"]).notes]
-    assert codes == ["memory", "memory", "other-training"]
+    assert codes == ["memory", "memory", "no-contention", "other-training"]
 
 
 def test_timelines_of_what_applies() -> None:

@@ -43,6 +43,9 @@ def lines(found: Validation) -> list[str]:
     known = Counter(finding.evidence for finding in found.findings)
     less = sum(number for word, number in known.items() if word != "first-hand")
     more = [f"{less} of the published figures are not first-hand: see the column 'known'"] if less else []
+    fitted = sum(finding.fitted and finding.verdict == "reproduced" for finding in found.findings)
+    if fitted:
+        more.insert(0, f"{fitted} of the reproduced are fitted to the figure itself: they predict nothing")
     return [*(columns(header, rows, left=3) if rows else []), "", told, *more, *_remarks(found.findings)]
 
 
@@ -57,7 +60,7 @@ def _row(finding: Finding) -> tuple[str, ...]:
         figure(finding.ours),
         error,
         "–" if finding.tolerance is None else f"{100 * finding.tolerance:.0f} %",
-        finding.verdict,
+        finding.verdict + (" (fitted)" if finding.fitted and finding.verdict == "reproduced" else ""),
     )
 
 

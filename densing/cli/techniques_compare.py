@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from densing.cli.columns import columns, number
-from densing.cli.output import emit_plain, say, show_notes, timed_bar
+from densing.cli.output import emit_plain, say, show_notes, timed_bar, visible
 from densing.errors import InputError, UnknownNameError
 from densing.records import Record
 
@@ -53,6 +53,7 @@ def answer(asked: Asked) -> None:
     """
     from densing.techniques.compare import compare, timelines
 
+    _spare(asked)
     names = [name.strip() for name in asked.techniques.split(",") if name.strip()]
     knobs = settings(asked.settings)
     workload, cluster = set_up(asked)
@@ -61,7 +62,8 @@ def answer(asked: Asked) -> None:
         raise InputError(
             "no technique works here: " + "; ".join(f"{row.technique}: {row.reason}" for row in found.rows)
         )
-    where = _map(asked, workload, cluster, names, knobs) if asked.map else None
+    mapped = asked.map or asked.bandwidths or asked.batches or asked.link
+    where = _map(asked, workload, cluster, names, knobs) if mapped else None
     if asked.html is not None:
         drawn = timelines(workload, cluster, found, knobs)
         _report(asked.html, found, where, drawn)
@@ -69,7 +71,21 @@ def answer(asked: Asked) -> None:
         emit_plain(payload(workload, cluster, found, where))
     else:
         typer.echo("\n".join(lines(workload, cluster, found, where)))
-    show_notes(found.notes)
+    show_notes([*found.notes, *(where.notes if where else ())])
+
+
+def _spare(asked: Asked) -> None:
+    """Refuse to write the report over what was read.
+
+    Raises
+    ------
+    InputError
+        When ``--html`` names the file of the model or the cluster.
+    """
+    for option, given in (("--model", asked.model), ("--cluster", asked.cluster)):
+        read = Path(given)
+        if asked.html is not None and read.is_file() and asked.html.resolve() == read.resolve():
+            raise InputError(f"--html {asked.html}: is the file of {option}; choose another name")
 
 
 def set_up(asked: Asked) -> tuple[Workload, Cluster]:
@@ -176,7 +192,8 @@ def numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> lis
 def _report(out: Path, found: Comparison, where: RegimeMap | None, drawn: list[tuple[str, Timeline]]) -> None:
     from densing.report.techniques import build_techniques
 
-    build_techniques(out, compare=found.rows, regime=where.cells if where else None, timelines=drawn, notes=found.notes)
+    notes = [*found.notes, *(where.notes if where else ())]
+    build_techniques(out, compare=found.rows, regime=where.cells if where else None, timelines=drawn, notes=notes)
     say(f"wrote {out}")
 
 
@@ -200,9 +217,10 @@ def lines(workload: Workload, cluster: Cluster, found: Comparison, where: Regime
     from densing.cli.techniques_map import map_lines
 
     split = workload.split
+    model, machine = visible(workload.model.name), visible(cluster.name)
     head = (
-        f"{workload.model.name}, {workload.mode}, batch {workload.batch} per replica, sequence {workload.sequence}; "
-        f"{cluster.name}: {cluster.n} devices, {split.ranks} used (dp {split.dp}, tp {split.tp}, pp {split.pp})"
+        f"{model}, {workload.mode}, batch {workload.batch} per replica, sequence {workload.sequence}; "
+        f"{machine}: {cluster.n} devices, {split.ranks} used (dp {split.dp}, tp {split.tp}, pp {split.pp})"
     )
     title = ("technique", "step ms", "exposed ms", "hidden %", "MB sent", "GB memory", "speed-up")
     rows = [

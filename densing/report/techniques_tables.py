@@ -132,7 +132,14 @@ def miss(row: Row) -> float | None:
 
 def claims_table(rows: Sequence[Row]) -> ShownTable:
     """Return published figures beside ours; those that do not come out are marked."""
-    named = [{**row, "failed": row["verdict"] == "not reproduced"} for row in rows]
+    named = [
+        {
+            **row,
+            "failed": row["verdict"] == "not reproduced",
+            "verdict": f"{row['verdict']} (fitted)" if row.get("fitted") else row["verdict"],
+        }
+        for row in rows
+    ]
     fields = (
         Field("Claim", column("claim")),
         Field("What", lambda row: ": ".join(text.clean(row[key], 200) for key in ("what", "setup") if row.get(key))),

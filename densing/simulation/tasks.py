@@ -48,6 +48,10 @@ class Task(NamedTuple):
     step: int = -1
 
 
+MOST_TASKS = 3_000_000
+"""A graph of more is refused while it is being made: some ten seconds, and two gigabytes."""
+
+
 class Graph:
     """Tasks in the order they were added; a task can only wait for earlier ones, so there are no cycles.
 
@@ -87,11 +91,16 @@ class Graph:
         Raises
         ------
         InputError
-            When ``resources`` is a text: it takes a sequence of names.
+            When ``resources`` is a text (it takes a sequence of names), or the graph has become too large.
         """
         if isinstance(resources, str):
             raise InputError(
                 f"task {name!r}: resources={resources!r}: a sequence of names is needed, say [{resources!r}]"
+            )
+        if len(self.tasks) >= MOST_TASKS:
+            raise InputError(
+                f"the plan has more than {MOST_TASKS:,} tasks; take fewer layers, micro-batches or steps per round "
+                "(tau), or larger buckets (bucket_mb)"
             )
         task = Task(name, kind, tuple(ranks), stream, seconds, count, tuple(after), tuple(resources), comm, self.step)
         self.tasks.append(task)

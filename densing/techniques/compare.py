@@ -175,6 +175,14 @@ def _notes(rows: Sequence[Row], cluster: Cluster) -> list[Note]:
     found = [_cannot(row) for row in rows if row.status != "simulated"]
     room = cluster.device.memory
     found += [_too_large(row, cluster) for row in rows if room and row.memory_bytes and row.memory_bytes > room]
+    hiding = [row.technique for row in rows if row.overlap_ratio]
+    if hiding and not cluster.kappa and not cluster.kappa_comm:
+        message = (
+            f"{cluster.name} knows no contention (kappa 0): hiding costs nothing here, on devices it does "
+            f"({', '.join(hiding)}); `densing calibrate` measures it, `densing techniques validate` says what published "
+            "runs imply"
+        )
+        found.append(Note("no-contention", "info", message, {"techniques": hiding}))
     other = [row.technique for row in rows if row.technique in OTHER_TRAINING and row.status == "simulated"]
     if other:
         message = f"{', '.join(other)}: what is computed changes, so loss per step may; the simulator tells times only"

@@ -101,7 +101,7 @@ def _partition(rank: RankTimeline, window: tuple[int, int]) -> Partition:
 
 
 def _sent(rank: RankTimeline, window: tuple[int, int], cluster: Cluster) -> dict[str, float]:
-    """Bytes put into communications that end within the window, by link.
+    """Bytes sent in communications that end within the window, by link.
 
     What is in the air at both ends of a period is counted once: where it ends.
     """
@@ -113,8 +113,18 @@ def _sent(rank: RankTimeline, window: tuple[int, int], cluster: Cluster) -> dict
     sums = np.bincount(work.comm[inside] + 1, weights=work.bytes[inside])
     for number in np.flatnonzero(sums).tolist():
         link = link_name(work.comms[number - 1], cluster) if number else "unknown"
-        found[link] += float(sums[number])
+        found[link] += _on_wire(work.comms[number - 1], float(sums[number])) if number else float(sums[number])
     return dict(found)
+
+
+def _on_wire(comm: Comm, put_in: float) -> float:
+    """Bytes each rank sends on average, of those it put in: only so are an all-reduce and its two halves alike."""
+    from densing.cluster.costs import OPS, wire_bytes
+
+    if comm.op not in OPS or comm.group_size < 1:
+        return put_in
+    full = put_in * comm.group_size if comm.op == "all_gather" else put_in
+    return wire_bytes(comm.op, full, comm.group_size)
 
 
 def link_name(comm: Comm, cluster: Cluster) -> str:

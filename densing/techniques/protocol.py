@@ -85,6 +85,8 @@ class Claim:
         Which published figures went into ours (what was fitted to what).
     slow : bool
         Takes more than ten seconds.
+    fitted : bool
+        The figure itself went into ours: that it comes out shows that it is possible, and predicts nothing.
     """
 
     id: str
@@ -98,6 +100,7 @@ class Claim:
     tolerance: float | None = None
     inputs: str = ""
     slow: bool = False
+    fitted: bool = False
 
 
 @runtime_checkable

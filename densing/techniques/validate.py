@@ -28,6 +28,8 @@ class Finding(Record, frozen=True):
     tolerance : float, optional
         Largest size of the error that still counts as reproduced.
     verdict : {"reproduced", "not reproduced", "not answerable", "not run"}
+    fitted : bool
+        Whether the published figure itself is among the inputs: then nothing was predicted.
     inputs : str
         Which published figures went into ours.
     note : str
@@ -45,6 +47,7 @@ class Finding(Record, frozen=True):
     error: float | None
     tolerance: float | None
     verdict: str
+    fitted: bool
     inputs: str
     note: str
 
@@ -133,6 +136,7 @@ def _found(name: str, claim: Claim, answer: Answer, word: str) -> Finding:
         error=relative_error(claim.published, answer.value),
         tolerance=claim.tolerance,
         verdict=word,
+        fitted=claim.fitted,
         inputs=claim.inputs,
         note=answer.note,
     )

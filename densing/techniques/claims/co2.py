@@ -78,7 +78,8 @@ def _marginal() -> Answer:
     least = 48 * co2(128, 48).comm_s / co2(128, 48).compute_s
     exposed = co2(128, 12).exposed_comm_s / co2(128, 12).step_s
     word = "marginal" if abs(12 / least - 1) <= 0.1 else "not marginal"
-    return Answer(word, f"least tau {least:.2f}; {100 * exposed:.2g} % of a step exposed at tau = 12")
+    told = f"the word is ours, for a tau within a tenth of the least, {least:.2f}"
+    return Answer(word, f"{told}; {100 * exposed:.2g} % of a step exposed at tau = 12")
 
 
 def _throughput(n: int, tau: int) -> Answer:
@@ -88,7 +89,7 @@ def _throughput(n: int, tau: int) -> Answer:
 
 def _scaling(tau: int) -> Answer:
     rates = [words(n) / n / co2(n, tau).step_s for n in (16, 128)]
-    return Answer(rates[1] / rates[0])
+    return Answer(rates[1] / rates[0], "the simulator cannot exceed 1: nothing but exposed communication slows a step")
 
 
 def _over_adamw() -> Answer:
@@ -108,6 +109,10 @@ def _unanswered() -> Answer:
     return Answer(None, SILENT)
 
 
+ARITHMETIC = ("CO2-1a", "CO2-1b")
+"""The link is fitted at both sizes; what is left to check is that the simulator keeps to the arithmetic."""
+
+
 def _claims() -> tuple[Claim, ...]:
     both = FITTED.format(n="16 and 128")
     wps, hand, arithmetic = "words/s", "second-hand", "derived"
@@ -119,13 +124,15 @@ def _claims() -> tuple[Claim, ...]:
         ("CO2-2a", "CO2 tau = 48, 128 GPUs", 304_736.0, wps, hand, lambda: _throughput(128, 48), 0.1, both),
         ("CO2-2b", "CO2 tau = 48, 16 GPUs", 35_936.0, wps, arithmetic, lambda: _throughput(16, 48), 0.1, both),
         ("CO2-2c", "CO2 over AdamW, 128 GPUs", 13.36, "times", arithmetic, _over_adamw, 0.1, both),
-        ("CO2-3a", "words/s per GPU, 128 over 16, tau = 48", 1.06, "", hand, lambda: _scaling(48), 0.1, both),
-        ("CO2-3b", "words/s per GPU, 128 over 16, tau = 12", 0.86, "", hand, lambda: _scaling(12), 0.1, both),
+        ("CO2-3a", "words/s per GPU, 128 over 16, tau = 48", 1.06, "", hand, lambda: _scaling(48), 0.05, both),
+        ("CO2-3b", "words/s per GPU, 128 over 16, tau = 12", 0.86, "", hand, lambda: _scaling(12), 0.05, both),
         ("CO2-4", "AdamW on 128 GPUs from 16", ADAMW[128], wps, hand, _extrapolated, 0.1, FITTED.format(n=16)),
     )
     sources = {hand: REVIEW, arithmetic: f"arithmetic on the words/s of {REVIEW}"}
     return tuple(
-        Claim(name, what, SETUP, figure, unit, known, sources[known], check, tolerance, inputs)
+        Claim(
+            name, what, SETUP, figure, unit, known, sources[known], check, tolerance, inputs, fitted=name in ARITHMETIC
+        )
         for name, what, figure, unit, known, check, tolerance, inputs in rows
     )
 

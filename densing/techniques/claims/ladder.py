@@ -190,6 +190,7 @@ def _series(
             partial(check, row),
             tolerance,
             inputs,
+            fitted=check is _from_all,
         )
         for row in rows
     ]

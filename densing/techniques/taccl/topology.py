@@ -203,14 +203,24 @@ def from_cluster(
             if a != b:
                 link = cluster.link(chosen[a], chosen[b])
                 link = link.faster(1 / concurrent) if link.shared else link
-                channels.append(_channel(a, b, node[a], node[b], link, chunk_bytes))
+                # What leaves a site shares the site's uplink, whichever node it comes from.
+                far = (
+                    cluster.wide is not None
+                    and link.shared == cluster.wide.shared
+                    and _sites_differ(cluster, chosen, a, b)
+                )
+                ends = [f"site{chosen[one] // cluster.per_site}" if far else str(node[one]) for one in (a, b)]
+                channels.append(_channel(a, b, node[a] != node[b], ends, link, chunk_bytes))
     return checked(Topology(cluster.name, len(chosen), per_node, tuple(channels), f"cluster {cluster.name}"))
 
 
-def _channel(a: int, b: int, from_node: int, to_node: int, link: Link, chunk_bytes: float) -> Channel:
-    inter = from_node != to_node
+def _sites_differ(cluster: Cluster, chosen: Sequence[int], a: int, b: int) -> bool:
+    return bool(cluster.per_site) and chosen[a] // cluster.per_site != chosen[b] // cluster.per_site
+
+
+def _channel(a: int, b: int, inter: bool, ends: Sequence[str], link: Link, chunk_bytes: float) -> Channel:
     level = "net" if inter else "node"
     out, into = f"{level}.rank{a}.out", f"{level}.rank{b}.in"
     if link.shared:
-        out, into = f"{link.shared}{from_node}.out", f"{link.shared}{to_node}.in"
+        out, into = f"{link.shared}{ends[0]}.out", f"{link.shared}{ends[1]}.in"
     return Channel(a, b, link.alpha_s * 1e6, chunk_bytes * link.beta_s_per_byte * 1e6, (out, into), inter, False)

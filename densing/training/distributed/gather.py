@@ -153,7 +153,10 @@ def timed_steps(count: int, traced: int, knobs: Mapping[str, Any]) -> slice:
     tau = knobs.get("tau", 1)
     period = tau if isinstance(tau, int) and 1 <= tau <= stop else 1
     rounds = stop // period
-    kept = max(1, rounds - (max(1, rounds // 4) if rounds > 2 else 0))
+    early = max(1, rounds // 4) if rounds > 2 else 0
+    if (warming := knobs.get("warmup_rounds", 0)) and isinstance(warming, int):
+        early = max(early, warming + 1)
+    kept = max(1, rounds - early)
     return slice(max(0, stop - kept * period), stop)
 
 

@@ -38,7 +38,7 @@ class RunSpec(Record, frozen=True):
     link : str
         ``none``, ``200mbit`` over shaped interfaces, or ``emulated:200mbit``.
     out : str
-        Folder: ``traces/``, ``checkpoints/``, ``ranks/rank0000N.json``, ``run.json``.
+        Folder: ``traces/``, ``checkpoints/``, ``ranks/rank0000N.record``, ``run.json``.
     trace_steps : int
         Steps recorded by the profiler (the last ones of the run); 0 none.
     checkpoint_every : int
