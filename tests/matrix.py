@@ -31,6 +31,8 @@ FILES = (
     "study",
     "profile_run",
     "profile_cli",
+    "simulation_engine",
+    "techniques_compare",
     "cli",
 )
 COMBINATIONS = (("3.11", OLDEST), ("3.12", []), ("3.13", []))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from densing.cluster.cluster import Cluster, Device, Link
 from densing.cluster.costs import collective_seconds
+from densing.cluster.presets import load_cluster
 from densing.errors import InputError
 from densing.simulation.engine import simulate
 from densing.simulation.tasks import Graph
@@ -169,3 +170,14 @@ def test_claims(claim):
 
 def test_ids_are_unique():
     assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
+
+
+def test_an_uplink_of_a_site_is_never_outrun() -> None:
+    """Three sites behind one uplink each: what leaves a site takes at least its bytes over the uplink's rate."""
+    cluster = load_cluster("geo48")
+    assert cluster.wide is not None
+    count, sites = 1e8, cluster.n // cluster.per_site
+    ranks = tuple(range(0, cluster.n, cluster.per_node))
+    found = collective_schedule("all_gather", count, cluster, ranks)
+    foreign = count * (sites - 1) / sites
+    assert found.makespan * 1e-6 >= 0.999 * foreign * cluster.wide.beta_s_per_byte

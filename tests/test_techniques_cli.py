@@ -189,3 +189,18 @@ def test_the_contract_of_validate(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [(), ("list",), ("show",), ("compare",), ("validate",)])
 def test_help_has_an_example(command: tuple[str, ...]) -> None:
     assert "Example: densing techniques" in densing(*command, "--help").stdout
+
+
+def test_a_report_never_replaces_what_was_read(model: Path) -> None:
+    before = model.read_bytes()
+    done = densing(
+        "compare", "--model", model, "--cluster", "a100x8-tcp", "--techniques", "ddp", "--html", model, code=1
+    )
+    assert "is the file of --model" in done.stderr
+    assert model.read_bytes() == before
+
+
+def test_a_plan_beyond_all_bounds_is_refused(model: Path) -> None:
+    setting = ("--set", "co2.tau=100000000")
+    done = densing("compare", "--model", model, "--cluster", "a100x8-tcp", "--techniques", "co2", *setting, code=1)
+    assert "tasks" in done.stderr

@@ -223,3 +223,15 @@ def test_a_split_that_was_said_is_kept_or_refused() -> None:
 def test_unknown_names_are_of_their_kind() -> None:
     with pytest.raises(UnknownNameError):
         compare(WORK, TOY, ["nothing"])
+
+
+def test_bytes_are_those_on_the_wire() -> None:
+    """ZeRO-1 and 2 send as much as data parallelism, ZeRO-3 half as much again (Rajbhandari et al., 1910.02054, 7)."""
+    rows = {
+        row.technique: row
+        for row in compare(replace(WORK, split=Split(dp=8)), TOY, ["ddp", "zero1", "zero2", "zero3"]).rows
+    }
+    sent = {name: row.bytes for name, row in rows.items()}
+    assert sent["zero1"] == pytest.approx(sent["ddp"], rel=1e-6)
+    assert sent["zero2"] == pytest.approx(sent["ddp"], rel=1e-6)
+    assert sent["zero3"] == pytest.approx(1.5 * sent["ddp"], rel=1e-3)

@@ -97,11 +97,21 @@ class Graph:
             raise InputError(
                 f"task {name!r}: resources={resources!r}: a sequence of names is needed, say [{resources!r}]"
             )
-        if len(self.tasks) >= MOST_TASKS:
-            raise InputError(
-                f"the plan has more than {MOST_TASKS:,} tasks; take fewer layers, micro-batches or steps per round "
-                "(tau), or larger buckets (bucket_mb)"
-            )
+        self.room(1)
         task = Task(name, kind, tuple(ranks), stream, seconds, count, tuple(after), tuple(resources), comm, self.step)
         self.tasks.append(task)
         return len(self.tasks) - 1
+
+    def room(self, more: int) -> None:
+        """Refuse to grow by so many tasks.
+
+        Raises
+        ------
+        InputError
+            When there would be more than ``MOST_TASKS``.
+        """
+        if len(self.tasks) + more > MOST_TASKS:
+            raise InputError(
+                f"the plan would have more than {MOST_TASKS:,} tasks; take fewer layers, micro-batches or steps per "
+                "round (tau), or larger buckets (bucket_mb)"
+            )

@@ -179,8 +179,8 @@ def _notes(rows: Sequence[Row], cluster: Cluster) -> list[Note]:
     if hiding and not cluster.kappa and not cluster.kappa_comm:
         message = (
             f"{cluster.name} knows no contention (kappa 0): hiding costs nothing here, on devices it does "
-            f"({', '.join(hiding)}); `densing calibrate` measures it, `densing techniques validate` says what published "
-            "runs imply"
+            f"({', '.join(hiding)}); `densing calibrate` measures it, `densing techniques validate` says what "
+            "published runs imply"
         )
         found.append(Note("no-contention", "info", message, {"techniques": hiding}))
     other = [row.technique for row in rows if row.technique in OTHER_TRAINING and row.status == "simulated"]

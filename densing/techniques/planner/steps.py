@@ -70,6 +70,9 @@ def plan_steps(
             builder.repeat()
         else:
             builder.step()
+        if not step:
+            # All steps are of about one size: better refused now than after minutes of planning.
+            program.graph.room(len(program.graph) * (warmup + steps - 1))
     layout = program.layout
     return Plan(merged(program.graph), layout.simulated, warmup, steps, dict(memory or {}), layout.stands_for)
 
