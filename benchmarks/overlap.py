@@ -6,9 +6,8 @@
 2. Data parallel at 200 Mbit/s: DDP, LocalSGD, SlowMo and CO2 at tau = 8 with equal tokens and three seeds: step,
    exposed communication, held-out loss. CO2's first half of the rounds waits for its averages (warm-up), without outer
    momentum (the released configuration's choice up to 16 devices); its times are those of the other half. Then CO2
-   with fewer steps per round. Where a round is shorter than its all-reduce, what is exposed per round falls by a step's
-   time with every further step; the tau at which that line meets zero is the measured tau_min, beside the predicted
-   one.
+   with fewer steps per round. In the shortest one all-reduce follows on another, and its length over that of a step
+   without waiting is the measured tau_min, beside the predicted one.
 3. Tensor parallel, forward passes: standard, Ladder and ISO at a link where communication is about half of the step,
    and at a slower one; the same in training at the first link.
 
@@ -79,12 +78,14 @@ def data_parallel(out: Path, link: str, steps: int, seeds: str, taus: Sequence[i
 
 
 def least(sweep: Sequence[dict[str, float]]) -> float | None:
-    """Return where exposed seconds per round meet zero, from the rounds that expose more than 2 % of a step."""
-    points = [(row["tau"], row["tau"] * row["wait_s"]) for row in sweep if row["wait_s"] > 0.02 * row["step_s"]]
-    if len(points) < 2:
-        return None
-    slope, intercept = statistics.linear_regression(*zip(*points, strict=True))
-    return -intercept / slope if slope < 0 else None
+    """Return the least steps per round that would hide the all-reduce, from the shortest round; None if that hides it.
+
+    There one all-reduce follows on another: a round, tau steps, lasts as long as an all-reduce, and a step without its
+    waiting is what hides it.
+    """
+    row = min(sweep, key=lambda each: each["tau"])
+    hidden = row["step_s"] - row["wait_s"]
+    return row["tau"] * row["step_s"] / hidden if row["wait_s"] > 0.05 * row["step_s"] else None
 
 
 def tensor_parallel(out: Path, link: str, mode: str, steps: int) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def main() -> None:
     chosen.out.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()[0]
     if chosen.quick:
-        data = data_parallel(chosen.out, "200mbit", 24, "0", (2, 4))
+        data = data_parallel(chosen.out, "200mbit", 24, "0", (1, 4))
         tensor = [tensor_parallel(chosen.out, "400mbit", "prefill", 12)]
     else:
         data = data_parallel(chosen.out, "200mbit", 96, "0,1,2", (1, 2, 3, 4, 6))
