@@ -7,10 +7,13 @@ makes them this way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -33,6 +36,24 @@ class Record(msgspec.Struct, frozen=True):
         """Return plain data, to any depth."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
+
+    @staticmethod
+    def frame(records: Iterable[Record]) -> pd.DataFrame:
+        """Return records as a table, one row each.
+
+        Examples
+        --------
+        >>> class Point(Record, frozen=True):
+        ...     x: int
+        ...     y: int = 0
+        >>> Record.frame([Point(3), Point(1, 2)])
+           x  y
+        0  3  0
+        1  1  2
+        """
+        import pandas as pd
+
+        return pd.DataFrame([record.to_dict() for record in records])
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

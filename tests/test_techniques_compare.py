@@ -235,3 +235,10 @@ def test_bytes_are_those_on_the_wire() -> None:
     assert sent["zero1"] == pytest.approx(sent["ddp"], rel=1e-6)
     assert sent["zero2"] == pytest.approx(sent["ddp"], rel=1e-6)
     assert sent["zero3"] == pytest.approx(1.5 * sent["ddp"], rel=1e-3)
+
+
+def test_a_comparison_and_its_timelines_are_tables() -> None:
+    found = compare(WORK, TOY, ["ddp", "co2"])
+    assert list(found.table()["technique"]) == ["ddp", "co2"]
+    (_, timeline), _ = timelines(WORK, TOY, found)
+    assert set(timeline.table()["kind"]) >= {"compute", "comm"}

@@ -15,6 +15,8 @@ from densing.techniques.protocol import Technique
 from densing.techniques.registry import BUILT_IN, get_technique
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from densing.cluster.cluster import Cluster
     from densing.timeline.timeline import Timeline
     from densing.workload.workload import Workload
@@ -72,6 +74,10 @@ class Comparison(Record, frozen=True):
     rows: tuple[Row, ...]
     baseline: str
     notes: tuple[Note, ...] = ()
+
+    def table(self) -> pd.DataFrame:
+        """Return the rows as a table."""
+        return Record.frame(self.rows)
 
 
 def compare(

@@ -13,6 +13,8 @@ from densing.records import Record
 from densing.techniques.compare import Settings, compare
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from densing.cluster.cluster import Cluster
     from densing.workload.workload import Workload
 
@@ -55,6 +57,10 @@ class RegimeMap(Record, frozen=True):
     link: str
     baseline: str
     notes: tuple[Note, ...] = ()
+
+    def table(self) -> pd.DataFrame:
+        """Return the cells as a table."""
+        return Record.frame(self.cells)
 
 
 def regime(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from densing.notes import Note
 from densing.records import Record
 from densing.techniques.protocol import Answer, Claim, Technique
 from densing.techniques.registry import get_technique, techniques
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Finding(Record, frozen=True):
@@ -57,6 +61,10 @@ class Validation(Record, frozen=True):
 
     findings: tuple[Finding, ...]
     notes: tuple[Note, ...] = ()
+
+    def table(self) -> pd.DataFrame:
+        """Return the findings as a table."""
+        return Record.frame(self.findings)
 
 
 Progress = Callable[[str, int, int], None]
