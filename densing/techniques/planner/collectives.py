@@ -72,7 +72,8 @@ class CostModel:
 
     def __init__(self, cluster: Cluster, use: Use) -> None:
         self.cluster, self.use = cluster, use
-        self._known: dict[tuple[str, float, tuple[int, ...]], tuple[float, Comm]] = {}
+        self._known: dict[tuple[str, float, tuple[int, ...]], float] = {}
+        self._comms: dict[tuple[str, tuple[int, ...]], Comm] = {}
 
     def add(
         self,
@@ -89,28 +90,47 @@ class CostModel:
     ) -> int:
         """Add a collective, or ``share`` of one whose parts follow each other without paying latency again."""
         real = tuple(ranks_real)
-        seconds, comm = self._cost(op, count, real)
-        sent = put_in(op, count, len(real))
-        resources = self._resources(real, simulated_ranks)
+        seconds = self._seconds(op, count, real) * share / speed
+        return self.place(graph, name, op, count, real, simulated_ranks, stream, after, seconds, share)
+
+    def place(
+        self,
+        graph: Graph,
+        name: str,
+        op: str,
+        count: float,
+        real: tuple[int, ...],
+        simulated_ranks: Sequence[int],
+        stream: str,
+        after: Iterable[int],
+        seconds: float,
+        share: float = 1.0,
+    ) -> int:
+        """Add a collective that takes so long, whoever says so, as one task."""
         return graph.add(
             name,
             Kind.COMM,
             simulated_ranks,
             stream,
-            seconds * share / speed,
-            count=round(sent * share),
+            seconds,
+            count=round(put_in(op, count, len(real)) * share),
             after=after,
-            resources=resources,
-            comm=comm,
+            resources=self._resources(real, simulated_ranks),
+            comm=self._comm(op, real),
         )
 
-    def _cost(self, op: str, count: float, real: tuple[int, ...]) -> tuple[float, Comm]:
+    def _seconds(self, op: str, count: float, real: tuple[int, ...]) -> float:
         key = (op, count, real)
         if key not in self._known:
-            seconds = collective_seconds(op, count, self.cluster, real, concurrent=self.use.concurrent)
-            name = self.use.kind
-            self._known[key] = seconds, Comm(op, group=name, group_name=name, group_size=len(real), ranks=real)
+            self._known[key] = collective_seconds(op, count, self.cluster, real, concurrent=self.use.concurrent)
         return self._known[key]
+
+    def _comm(self, op: str, real: tuple[int, ...]) -> Comm:
+        key = (op, real)
+        if key not in self._comms:
+            name = self.use.kind
+            self._comms[key] = Comm(op, group=name, group_name=name, group_size=len(real), ranks=real)
+        return self._comms[key]
 
     def _resources(self, real: Sequence[int], simulated: Sequence[int]) -> tuple[str, ...]:
         if not self.use.exclusive:

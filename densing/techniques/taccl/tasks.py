@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from densing.cluster.cluster import Cluster
-from densing.cluster.costs import span_of
 from densing.errors import InputError
 from densing.simulation.tasks import Graph
-from densing.techniques.planner.collectives import CostModel, Use, put_in
+from densing.techniques.planner.collectives import CostModel, Use
 from densing.techniques.taccl.contiguity import TOGETHER
 from densing.techniques.taccl.schedule import Schedule
 from densing.techniques.taccl.synthesise import compact, synthesise
@@ -115,15 +114,8 @@ class Synthesised:
         schedule = self.schedule(op, count, real)
         if len(simulated) == len(real):
             return self._messages(graph, name, schedule, count, simulated, stream, waits)
-        kind = self.use.kind
-        comm = Comm(op, group=kind, group_name=kind, group_size=len(real), ranks=real)
-        sent = round(put_in(op, count, len(real)))
         seconds = schedule.makespan * 1e-6
-        level = span_of(self.cluster, real)
-        resources = [f"{level} of {rank}" for rank in simulated] if self.use.exclusive else []
-        return graph.add(
-            name, Kind.COMM, simulated, stream, seconds, count=sent, after=waits, resources=resources, comm=comm
-        )
+        return self._simple.place(graph, name, op, count, real, simulated, stream, waits, seconds)
 
     def schedule(self, op: str, count: float, real: tuple[int, ...]) -> Schedule:
         """Return the schedule of a collective; the same one again for the same question."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ import torch
 
 from densing.atomic import replacing
 from densing.errors import ArtefactError, InputError
+from densing.training.distributed import folder
 from densing.training.distributed.spec import RunEnv, RunSpec
 
-_FOLDER = re.compile(r"step(\d{8,})$")
 FREE = ("steps", "out", "trace_steps", "checkpoint_every", "timeout_s", "link")
 """Fields of a spec that may differ when a run goes on: they change no weight."""
 
@@ -28,7 +27,7 @@ class Checkpoints:
     """
 
     def __init__(self, env: RunEnv) -> None:
-        self.env, self.root = env, Path(env.spec.out) / "checkpoints"
+        self.env, self.out = env, Path(env.spec.out)
 
     def save(self, step: int, state: Mapping[str, Any]) -> None:
         """Write this rank's state after ``step`` steps, whole or not at all; drop its older ones that nobody needs.
@@ -49,7 +48,7 @@ class Checkpoints:
 
     def newest(self) -> int:
         """Return the newest step that every rank has written; -1 if there is none."""
-        return max((step for step in self._steps() if self._complete(step)), default=-1)
+        return folder.newest_checkpoint(self.out, self.env.world_size)
 
     def load(self, step: int) -> dict[str, Any]:
         """Return this rank's state after ``step`` steps.
@@ -83,18 +82,9 @@ class Checkpoints:
                 "options, or choose another --out"
             )
 
-    def _steps(self) -> list[int]:
-        if not self.root.is_dir():
-            return []
-        found = (_FOLDER.match(folder.name) for folder in self.root.iterdir())
-        return sorted(int(match[1]) for match in found if match)
-
-    def _complete(self, step: int) -> bool:
-        return all(self._file(step, rank).is_file() for rank in range(self.env.world_size))
-
     def _drop(self, newest: int) -> None:
         """Remove own files older than the newest complete step; a later one is never complete before it."""
-        for step in self._steps():
+        for step in folder.checkpoint_steps(self.out):
             if step < newest:
                 self._file(step).unlink(missing_ok=True)
                 try:
@@ -103,8 +93,8 @@ class Checkpoints:
                     # Another rank's file is still there; that rank removes the folder.
                     continue
 
-    def _file(self, step: int, rank: int | None = None) -> Path:
-        return self.root / f"step{step:08d}" / f"rank{self.env.rank if rank is None else rank:05d}.pt"
+    def _file(self, step: int) -> Path:
+        return folder.checkpoint_file(self.out, step, self.env.rank)
 
 
 def identity(spec: RunSpec) -> dict[str, Any]:

@@ -68,11 +68,22 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ArtefactError(f"{path}: damaged or unreadable ({error}); choose another --out and run again") from error
 
 
+def checkpoint_file(out: Path, step: int, rank: int) -> Path:
+    """Return the file in which a rank keeps its state after ``step`` steps."""
+    return out / "checkpoints" / f"step{step:08d}" / f"rank{rank:05d}.pt"
+
+
+def checkpoint_steps(out: Path) -> list[int]:
+    """Return the steps of which some rank has written a checkpoint, in order."""
+    found = (_STEP.match(folder.name) for folder in out.glob("checkpoints/step*"))
+    return sorted(int(match[1]) for match in found if match)
+
+
 def newest_checkpoint(out: Path, nproc: int) -> int:
     """Return the newest step of which every rank has a checkpoint; -1 if there is none."""
-    steps = (
-        int(found[1])
-        for folder in out.glob("checkpoints/step*")
-        if (found := _STEP.match(folder.name)) and len(list(folder.glob("rank*.pt"))) >= nproc
+    whole = (
+        step
+        for step in checkpoint_steps(out)
+        if all(checkpoint_file(out, step, rank).is_file() for rank in range(nproc))
     )
-    return max(steps, default=-1)
+    return max(whole, default=-1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 import warnings
@@ -14,12 +13,12 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from densing.atomic import replacing
 from densing.errors import InputError
 from densing.timeline.recording import record
 from densing.timeline.trace_files import SUFFIX
 from densing.training.distributed.checkpoint import Checkpoints
 from densing.training.distributed.clock import Clock
+from densing.training.distributed.folder import write_json
 from densing.training.distributed.progress import tell
 from densing.training.distributed.spec import RunEnv, RunRecord, RunSpec
 from densing.training.distributed.text import Bytes, batches, digest, held_out_batches, load_bytes
@@ -131,7 +130,9 @@ class _Journey:
         if step < 0:
             return
         if step > self.env.spec.steps:
-            raise InputError(f"{self.checkpoints.root}: is at step {step} already; ask for more than {step} steps")
+            raise InputError(
+                f"{self.checkpoints.out / 'checkpoints'}: is at step {step} already; ask for more than {step} steps"
+            )
         state = self.checkpoints.load(step)
         self.trainee.load_state_dict(state["trainee"])
         self.clock.load_state_dict(state["clock"])
@@ -224,5 +225,4 @@ def _mean_over_ranks(losses: list[float]) -> tuple[float, ...]:
 def _note_corpus(spec: RunSpec, sha256: str, train: int, held_out: int) -> None:
     source = spec.corpus or "documentation of the Python installation"
     about = {"corpus": source, "sha256": sha256, "train_bytes": train, "held_out_bytes": held_out}
-    with replacing(Path(spec.out) / "corpus.json") as temporary:
-        temporary.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    write_json(Path(spec.out) / "corpus.json", about)
