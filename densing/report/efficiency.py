@@ -23,7 +23,7 @@ from densing.report.efficiency_density import JoinedDensity, joined_words
 from densing.report.efficiency_figures import figures
 from densing.report.efficiency_utilisation import utilisation_words
 from densing.report.efficiency_words import clock_words, headline, per, straggler_words
-from densing.report.sections import sentence
+from densing.report.sections import once
 
 if TYPE_CHECKING:
     from densing.profile.compare import Comparison
@@ -49,7 +49,6 @@ SECTIONS = (
 )
 MOST_NOTES = 60
 MOST_SOURCES = 200
-_ORDER = ("error", "warning", "info")
 
 
 def build_profile_report(
@@ -172,11 +171,7 @@ def worst(run: RunProfile) -> list[tuple[str, str, str]]:
 
 def all_notes(run: RunProfile) -> list[Note]:
     """Return the notes of a run without repeats, the severest first."""
-    found: dict[tuple[str, str], Note] = {}
-    for note in run.notes:
-        words = sentence(note.message)
-        found.setdefault((note.code, words), Note(note.code, note.severity, words))
-    return sorted(found.values(), key=lambda note: _ORDER.index(note.severity))
+    return once(run.notes)
 
 
 def pairs(mapping: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -155,7 +156,21 @@ def all_notes(study: Study) -> tuple[Note, ...]:
             if (note.code, sentence(note.message)) not in notes:
                 message = f"{label}{note.message}" if label else sentence(note.message)
                 notes[note.code, message] = replace(note, message=message)
-    return tuple(sorted(notes.values(), key=lambda note: _ORDER.index(note.severity)))
+    return tuple(severest_first(notes.values()))
+
+
+def once(notes: Iterable[Note]) -> list[Note]:
+    """Return notes as sentences without repeats, the severest first."""
+    found: dict[tuple[str, str], Note] = {}
+    for note in notes:
+        words = sentence(note.message)
+        found.setdefault((note.code, words), Note(note.code, note.severity, words))
+    return severest_first(found.values())
+
+
+def severest_first(notes: Iterable[Note]) -> list[Note]:
+    """Return notes by severity; those of one severity stay in order."""
+    return sorted(notes, key=lambda note: _ORDER.index(note.severity))
 
 
 def sentence(words: Any) -> str:

@@ -19,7 +19,7 @@ from densing.report import assets, page
 from densing.report import techniques_tables as tables
 from densing.report.efficiency import MOST_NOTES, pairs
 from densing.report.figures import ShownFigure, shown_figure
-from densing.report.sections import sentence
+from densing.report.sections import once
 from densing.report.techniques_timelines import timeline_table
 from densing.report.techniques_words import DEFINITIONS, Contents, headline
 
@@ -47,7 +47,6 @@ NEEDED = {
     "claims": ("technique", "claim", "published", "evidence", "source", "ours", "error", "verdict"),
 }
 """Columns each table must have."""
-_ORDER = ("error", "warning", "info")
 
 
 def build_techniques(
@@ -116,12 +115,6 @@ def render(found: Contents) -> str:
     }
     own = assets.inline(assets.static("techniques.css"))
     return str(page.environment().get_template("techniques.html").render(**context, **page.frame(), own_css=own))
-
-
-def once(notes: Sequence[Note]) -> list[tuple[str, str, str]]:
-    """Return severity, words and code of notes without repeats, the severest first."""
-    found = dict.fromkeys((note.severity, sentence(note.message), note.code) for note in notes)
-    return sorted(found, key=lambda note: _ORDER.index(note[0]))
 
 
 TIMELINE_WORDS = (
