@@ -1,6 +1,7 @@
 """Run the quick tests on every other supported Python, and on the oldest pandas that is promised.
 
-Not a test module: `make matrix` runs it. Interpreters that are not installed are named and left out.
+Not a test module: `make matrix` runs it, on all versions or on those named as arguments. Interpreters that are not
+installed are named and left out.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ FILES = (
     "techniques_compare",
     "cli",
 )
-COMBINATIONS = (("3.11", OLDEST), ("3.12", []), ("3.13", []))
+COMBINATIONS = {"3.11": OLDEST, "3.12": [], "3.13": []}
 
 
 def find(version: str) -> str | None:
@@ -70,5 +71,8 @@ def test_on(version: str, pins: list[str]) -> bool:
 
 
 if __name__ == "__main__":
-    outcomes = [test_on(version, pins) for version, pins in COMBINATIONS]
+    asked = sys.argv[1:] or list(COMBINATIONS)
+    if unknown := set(asked) - set(COMBINATIONS):
+        sys.exit(f"no such version: {', '.join(sorted(unknown))}; known: {', '.join(COMBINATIONS)}")
+    outcomes = [test_on(version, COMBINATIONS[version]) for version in asked]
     sys.exit(0 if all(outcomes) else 1)
