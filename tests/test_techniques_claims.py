@@ -178,3 +178,9 @@ def test_negative_results_stay() -> None:
 
 def test_whole_steps_are_answered_too() -> None:
     assert ours("T3-3a") > 0
+
+
+def test_a_technique_without_claims_says_so_when_asked_for() -> None:
+    found = validate(["ddp", "iso"], fast=True)
+    assert [(note.severity, note.details) for note in found.notes] == [("info", {"technique": "ddp"})]
+    assert {finding.technique for finding in found.findings} == {"iso"}

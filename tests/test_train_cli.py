@@ -143,6 +143,9 @@ def test_one_specification_per_technique_and_seed() -> None:
         (("co2", "0", 8, "tau=4"), InputError, "twice"),
         (("co2", "0", None, "outer_lr=nan"), InputError, "outer_lr"),
         (("co2", "0", None, "slowmo.tau=4"), InputError, "not among the techniques"),
+        (("ddp,co2", "0", None, "inner=adamw"), InputError, "changes plans only"),
+        (("co2", "0", None, "co2.bucket_mb=5"), InputError, "changes plans only"),
+        (("co2", "0", None, "co2.nonsense=5"), UnknownNameError, "nonsense"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(arguments: tuple[Any, ...], error: type[Exception], said: str) -> None:

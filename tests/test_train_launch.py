@@ -123,6 +123,10 @@ def test_a_run_leaves_one_record_and_is_not_repeated(tmp_path: Path) -> None:
     assert toy(spec, on_step=lambda _: pytest.fail("was run again")).to_dict() == run.to_dict()
     with pytest.raises(InputError, match="--resume"):
         toy(spec_of(out, steps=5))
+    kept = (out / folder.RUN).read_text()
+    with pytest.raises(InputError, match="seed was 0, now it is 3; resume with the same options"):
+        toy(replace(spec, seed=3), resume=True)
+    assert (out / folder.RUN).read_text() == kept and toy(spec).to_dict() == run.to_dict()
 
 
 def test_a_link_that_cannot_be_shaped_is_emulated_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,18 +114,31 @@ def _settings(names: list[str], tau: int | None, texts: tuple[str, ...]) -> dict
 def _places(text: str, techniques: Mapping[str, Technique]) -> list[str]:
     """Return a setting for each technique that it is meant for: the one it names, or all that have the knob."""
     place, _, _ = text.partition("=")
-    name, dot, _ = place.rpartition(".")
+    name, dot, knob = place.rpartition(".")
     if dot:
         if name not in techniques:
             raise InputError(f"--set {text}: {name} is not among the techniques to run; add it to --technique")
+        if knob not in _defaults(techniques[name]):
+            raise _no_knob(knob, {name: techniques[name]})
         return [text]
-    having = [name for name, technique in techniques.items() if place in {knob.name for knob in technique.knobs}]
+    having = [name for name, technique in techniques.items() if place in _defaults(technique)]
     if not having:
-        known = sorted({knob.name for technique in techniques.values() for knob in technique.knobs})
-        raise UnknownNameError(f"knob of {', '.join(techniques)}:", place, known)
+        raise _no_knob(place, techniques)
     return [f"{name}.{text}" for name in having]
 
 
+def _no_knob(knob: str, techniques: Mapping[str, Technique]) -> InputError:
+    """Say that a knob does not exist, or that only a plan has it."""
+    if any(knob == each.name for technique in techniques.values() for each in technique.knobs):
+        return InputError(
+            f"--set {knob}: changes plans only (`densing techniques compare`), not a real run of "
+            f"{', '.join(techniques)}; leave it out"
+        )
+    known = sorted({name for technique in techniques.values() for name in _defaults(technique)})
+    return UnknownNameError(f"knob of {', '.join(techniques)}:", knob, known)
+
+
 def _defaults(technique: Technique) -> dict[str, Any]:
+    """Return the knobs that a real run has."""
     unused = getattr(technique, "plan_only", ())
     return {knob.name: knob.default for knob in technique.knobs if knob.name not in unused}

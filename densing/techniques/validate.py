@@ -94,13 +94,20 @@ def validate(names: Sequence[str] = (), *, fast: bool = False, progress: Progres
     """
     chosen, notes = (tuple(map(get_technique, dict.fromkeys(names))), ()) if names else techniques()
     remarks = list(notes)
-    asked = [(technique.name, claim) for technique in chosen for claim in claims_of(technique, remarks)]
+    claims = {technique.name: claims_of(technique, remarks) for technique in chosen}
+    remarks += [_silent(name) for name in claims if names and not claims[name]]
+    asked = [(name, claim) for name, own in claims.items() for claim in own]
     findings = []
     for number, (name, claim) in enumerate(asked):
         if progress is not None:
             progress(claim.id, number, len(asked))
         findings.append(_finding(name, claim, fast, remarks))
     return Validation(tuple(findings), tuple(remarks))
+
+
+def _silent(name: str) -> Note:
+    message = f"{name}: no published figure is listed for it, so there is nothing to check"
+    return Note("no-claims", "info", message, {"technique": name})
 
 
 def claims_of(technique: Technique, remarks: list[Note]) -> tuple[Claim, ...]:

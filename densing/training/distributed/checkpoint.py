@@ -6,16 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from densing.atomic import replacing
 from densing.errors import ArtefactError, InputError
 from densing.training.distributed import folder
-from densing.training.distributed.spec import RunEnv, RunSpec
-
-FREE = ("steps", "out", "trace_steps", "checkpoint_every", "timeout_s", "link")
-"""Fields of a spec that may differ when a run goes on: they change no weight."""
+from densing.training.distributed.spec import RunEnv, identity
 
 
 class Checkpoints:
@@ -95,15 +91,3 @@ class Checkpoints:
 
     def _file(self, step: int) -> Path:
         return folder.checkpoint_file(self.out, step, self.env.rank)
-
-
-def identity(spec: RunSpec) -> dict[str, Any]:
-    """Return what of a spec decides the weights.
-
-    Examples
-    --------
-    >>> sorted(identity(RunSpec("ddp")))
-    ['batch', 'corpus', 'device', 'knobs', 'lr', 'model', 'nproc', 'seed', 'sequence', 'technique']
-    """
-    plain = msgspec.to_builtins(spec)
-    return {name: value for name, value in plain.items() if name not in FREE}

@@ -24,7 +24,7 @@ from densing.training.distributed.diagnosis import diagnose
 from densing.training.distributed.gather import Run, RunLink, gather
 from densing.training.distributed.namespaces import INTERFACE, Net
 from densing.training.distributed.rates import Rate, parse_rate
-from densing.training.distributed.spec import RunSpec
+from densing.training.distributed.spec import RunSpec, identity
 from densing.training.distributed.watch import Watch
 
 WORKER = "densing.techniques.worker"
@@ -152,11 +152,25 @@ def _prepare(spec: RunSpec, resume: bool) -> None:
         raise InputError(f"{out}: holds {held}; choose another --out, or go on with --resume")
     if others and folder.SPEC not in others:
         raise InputError(f"{out}: holds no run to resume; choose another --out")
+    if others:
+        _resumable(spec)
     shutil.rmtree(out / "ranks", ignore_errors=True)
     with suppress(FileNotFoundError):
         (out / folder.RUN).unlink()
     for name in ("ranks", "logs"):
         (out / name).mkdir(exist_ok=True)
+
+
+def _resumable(spec: RunSpec) -> None:
+    """Refuse to go on with another run, before anything of it is lost."""
+    path = Path(spec.out) / folder.SPEC
+    before, now = identity(RunSpec.from_dict(folder.read_json(path))), identity(spec)
+    other = next((name for name in now if now[name] != before[name]), None)
+    if other is not None:
+        raise InputError(
+            f"{path}: {other} was {before[other]!r}, now it is {now[other]!r}; resume with the same options, or choose "
+            "another --out"
+        )
 
 
 @contextmanager

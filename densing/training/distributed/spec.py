@@ -65,6 +65,22 @@ class RunSpec(Record, frozen=True):
     device: str = "cpu"
 
 
+FREE = ("steps", "out", "trace_steps", "checkpoint_every", "timeout_s", "link")
+"""Fields of a spec that may differ when a run goes on: they change no weight."""
+
+
+def identity(spec: RunSpec) -> dict[str, Any]:
+    """Return what of a spec decides the weights.
+
+    Examples
+    --------
+    >>> sorted(identity(RunSpec("ddp")))
+    ['batch', 'corpus', 'device', 'knobs', 'lr', 'model', 'nproc', 'seed', 'sequence', 'technique']
+    """
+    plain = msgspec.to_builtins(spec)
+    return {name: value for name, value in plain.items() if name not in FREE}
+
+
 class RunEnv(Record, frozen=True):
     """What one rank knows: the process group is initialised (gloo, or NCCL on devices)."""
 
