@@ -207,5 +207,5 @@ def test_a_single_trace_loads_nothing_heavy(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, trace], capture_output=True, text=True, check=True)
     loaded = set(done.stderr.split())
     assert json.loads(done.stdout)["ranks"][0]["compute_ns"] == 100_000
-    assert not loaded & {"numpy.ma", "pandas", "pyarrow", "rich", "torch", "scipy", "plotly",
+    assert not loaded & {"numpy.ma", "zipfile", "pandas", "pyarrow", "rich", "torch", "scipy", "plotly",
                          "densing.profile.together", "densing.profile.compare", "densing.profile.spread"}  # fmt: skip

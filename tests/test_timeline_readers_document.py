@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from trace_make import good, parts, read, text_of, write
+from trace_make import good, kernel, parts, read, text_of, write
 
 from densing.errors import InputError
 
@@ -23,6 +24,8 @@ GOOD = (50.0, 40.0, 20.0, 20.0)
         (b'{"rank": 3', "no traceEvents"),
         (b'{"traceEvents": null}', "no traceEvents"),
         (b'{"traceEvents": 5}', "no traceEvents"),
+        (b'{"ph": "X", "ts": 1}\n{"ph": "X", "ts": 2}\n', "put \\[ and \\] around the events"),
+        (b"{'traceEvents': []}", "no traceEvents \\(unreadable text at byte"),
         (b'{"traceEvents": []}', "no events"),
         (b"[]", "no events"),
         (b"[", "no events"),
@@ -56,3 +59,38 @@ def test_a_header_after_the_events_that_cannot_be_read_is_noted(tmp_path: Path) 
     timeline = read(write(tmp_path / "rank3.json", text_of(good())[:-1] + ', "INFO": [oops'))
     assert (parts(timeline), timeline.skipped) == (GOOD, 0)
     assert [note.code for note in timeline.notes if note.severity != "info"] == ["header-unreadable"]
+
+
+@pytest.mark.parametrize(
+    ("after", "severity"),
+    [
+        (text_of(good()), "error"),
+        ("\n[]", "error"),
+        ("\x00" * (1 << 21) + "[", "error"),
+        ("</pre>", "warning"),
+        (" \n\x00\x00\n", None),
+        ("\x00" * (1 << 21), None),
+    ],
+)
+@pytest.mark.parametrize("layout", ["minified", "array"])
+def test_what_follows_the_end_is_told(tmp_path: Path, layout: str, after: str, severity: str | None) -> None:
+    text = text_of(good(), layout=layout)
+    timeline = read(write(tmp_path / "rank0.json", text + after))
+    assert (parts(timeline), timeline.skipped) == (GOOD, 0)
+    told = [note for note in timeline.notes if note.code != "rank-source"]
+    assert [(note.code, note.severity) for note in told] == ([("text-after-end", severity)] if severity else [])
+    if severity:
+        at = len(text) + len(after) - len(after.lstrip("\n\x00"))
+        assert f"byte {at} " in told[0].message
+
+
+@pytest.mark.parametrize(("between", "reason"), [(" ", "no comma"), (",,", "a comma too many"), (",", "")])
+@pytest.mark.parametrize("count", [2, 3000])
+def test_commas_between_events_are_counted(tmp_path: Path, count: int, between: str, reason: str) -> None:
+    events = [json.dumps(kernel(f"k{i}", ts=i, dur=1)) for i in range(count)]
+    places = {1, count // 2}
+    text = "[" + "".join((between if i in places else "," if i else "") + event for i, event in enumerate(events)) + "]"
+    timeline = read(write(tmp_path / "rank0.json", text))
+    assert (len(timeline.work), timeline.skipped) == (count, 0)
+    assert timeline.repaired == (len(places) if reason else 0)
+    assert all(reason in note.message for note in timeline.notes if note.code == "event-repaired")

@@ -104,7 +104,7 @@ def test_times_of_a_file_are_exact_whatever_their_magnitude(times: list[tuple[st
 @settings(max_examples=25, deadline=None)
 @given(st.lists(decimals(digits=6), min_size=1, max_size=20))
 def test_decimals_beyond_the_nanosecond_round_half_to_even(times: list[str]) -> None:
-    """The first mebibyte is looked at for such times, so float64 never hides them."""
+    """The text of the first events is looked at for such times, so float64 does not hide them."""
     events = [kernel(f"k{i}", ts=f"@{ts}@", dur=1) for i, ts in enumerate(times)]
     events.append(kernel("tell", ts="@4458676522690.6555@", dur=1))
     text = text_of([events[-1], *events[:-1], events[-1]]).replace('"@', "").replace('@"', "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import os
 import time
 import zipfile
 import zlib
@@ -53,6 +54,35 @@ def test_a_folder_of_folders_and_several_paths(tmp_path: Path) -> None:
     assert [rank.rank for rank in read_timeline(paths).ranks] == [0, 2]
 
 
+def test_a_folder_holds_what_is_no_file_and_archives_of_other_things(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json", of_rank(0))
+    os.mkfifo(tmp_path / "trace.json")
+    zipped(tmp_path / "source.zip", {"main.py": b"pass", "settings.json": b"{}"})
+    (tmp_path / "logs.tar.gz").write_bytes(gzip.compress(b"logs/"))
+    (tmp_path / "rank1.json").symlink_to(tmp_path / "gone.json")
+    found = find_traces([tmp_path])
+    assert [trace.path.name for trace in found] == ["rank0.json", "rank1.json"]
+    (note,) = found.notes
+    assert all(name in note.message for name in ("trace.json", "logs.tar.gz", "main.py", "settings.json"))
+    with pytest.raises(InputError, match=r"rank1\.json: cannot read \(No such file"):
+        read_timeline(tmp_path)
+
+
+def test_each_file_of_a_folder_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("rank0.json", "run.json", "config.json", "events.json.gz"):
+        write(tmp_path / name, "{}" if name == "config.json" else of_rank(0))
+    opened: list[str] = []
+    plain = Path.open
+
+    def watched(self: Path, *args: Any, **kwargs: Any) -> Any:
+        opened.append(self.name)
+        return plain(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", watched)
+    assert len(find_traces([tmp_path])) == 3
+    assert sorted(opened) == ["config.json", "events.json.gz", "rank0.json", "run.json"]
+
+
 def test_a_damaged_file_of_a_folder_does_not_vanish(tmp_path: Path) -> None:
     write(tmp_path / "rank0.json", of_rank(0))
     write(tmp_path / "rank1.json", "")
@@ -84,6 +114,24 @@ def test_an_archive_of_ranks(tmp_path: Path) -> None:
         read(path)
     with pytest.raises(InputError, match=r"holds no \.json"):
         find_traces([zipped(tmp_path / "other.zip", {"README": b"x"})])
+
+
+def test_members_that_are_no_traces_or_come_twice(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "run.zip", {"a.json": of_rank(3).encode(), "config.json": b"{}", "README": b"x"})
+    found = find_traces([path])
+    assert [(trace.member, trace.size > 0) for trace in found] == [("a.json", True)]
+    assert TraceFile(path, "a.json").size == found[0].size
+    assert "config.json" in found.notes[0].message
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("a.json", of_rank(4))
+    with pytest.raises(InputError, match=r"run\.zip: holds a\.json more than once"):
+        find_traces([path])
+
+
+def test_an_archive_of_too_many_traces_is_refused_at_once(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "run.zip", {f"rank{rank}.json": b"{}" for rank in range(4097)})
+    with pytest.raises(InputError, match=r"holds 4097 traces, more than 4096; unpack it"):
+        find_traces([path])
 
 
 def test_a_truncated_archive(tmp_path: Path) -> None:
@@ -208,6 +256,20 @@ def test_progress_ends_at_the_size_of_the_file(tmp_path: Path) -> None:
         ("host_4711.1694128201545.pt.trace.json", None),
         ("franklin5.json", None),
         ("crank.json", None),
+        ("frank3.json", None),
+        ("hostRank3.json", 3),
+        ("hostnode2_rank5.json", 5),
+        ("rank0of8.json", 0),
+        ("trace_step_12.rank-3.json", 3),
+        ("worker3_rank_12.json", 12),
+        ("local_rank1_global_rank7.json", 7),
+        ("globalrank7_localrank1.json", 7),
+        ("local_rank1_rank9.json", 9),
+        ("local_rank1.json", None),
+        ("localrank1.json", None),
+        ("tp_rank_00_pp_rank_001.json", None),
+        ("ddp_rank1.pt.trace.json", 1),
+        ("rank_20260102_030405.json", None),
     ],
 )
 def test_ranks_by_file_name(tmp_path: Path, name: str, rank: int | None) -> None:

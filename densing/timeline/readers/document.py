@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 from densing.errors import InputError
-from densing.notes import Note
+from densing.notes import Note, Severity
 from densing.timeline.readers.events import Events
 from densing.timeline.readers.feed import Feed, TooLong
 from densing.timeline.readers.text import scan_value, skip_space
+
+_OF_EVENTS = ("ph", "cat", "name", "ts", "pid", "tid")
 
 HEADER = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds", "host_name", "hostname", "schemaVersion")
 _EVENTS = b'"traceEvents"'
@@ -36,7 +38,7 @@ class Document:
     def __init__(self, feed: Feed, events: Events, label: str) -> None:
         self._feed, self._events, self._label = feed, events, label
         self.header: dict[str, Any] = {}
-        self.has_events = False
+        self.has_events = self._lone = False
         self.notes: list[Note] = []
 
     def read(self) -> None:
@@ -59,11 +61,21 @@ class Document:
             raise InputError(f"{self._label}: is empty; record it again")
         if first == ord("["):
             self._array()
+            if not self._events.cut_short:
+                self._rest()
         elif first == ord("{"):
             feed.lo += 1
             self._members()
         else:
             raise InputError(f"{self._label}: is not JSON (begins with {head!r}); a Kineto or Chrome trace is expected")
+        if not self.has_events:
+            raise InputError(f"{self._label}: has no traceEvents{self._why()}; a Kineto or Chrome trace is expected")
+
+    def _why(self) -> str:
+        """What is known of why there are no events."""
+        if self._lone:
+            return " (an event stands alone; put [ and ] around the events, and commas between them)"
+        return f" ({self.notes[0].message.removeprefix(self._label + ': ')})" if self.notes else ""
 
     def _next(self) -> int | None:
         """Return the next byte that is no space or comma, without taking it; None at the end."""
@@ -80,6 +92,21 @@ class Document:
         self.has_events = True
         self._events.read_array()
 
+    def _rest(self) -> None:
+        """Tell what follows the trace's end, other than space and padding; none of it is read."""
+        feed = self._feed
+        while not (held := bytes(feed.data[feed.lo : feed.hi]).lstrip(b"\x00 \t\r\n")):
+            feed.lo = feed.hi
+            if not feed.more():
+                return
+        at = feed.position + feed.hi - feed.lo - len(held)
+        if held[:1] in (b"{", b"["):
+            self._warn(
+                "text-after-end", f"a second document begins at byte {at} and was not read; split it off", "error"
+            )
+        else:
+            self._warn("text-after-end", f"the text from byte {at} on is no part of the trace and was not read")
+
     def _members(self) -> None:
         while (byte := self._next()) is not None and byte != ord("}"):
             try:
@@ -90,7 +117,10 @@ class Document:
                     return
                 self._warn("header-unreadable", f"the header is unreadable ({problem}); only the events were read")
                 self._array()
-        if byte is None and not self._events.cut_short:
+        if byte is not None:
+            self._feed.lo += 1
+            self._rest()
+        elif not self._events.cut_short:
             self._warn("file-ends-early", f"ends early, at byte {self._feed.position}")
 
     def _member(self) -> None:
@@ -104,6 +134,7 @@ class Document:
         if key == "traceEvents" and first == ord("["):
             return self._array()
         value = self._value()
+        self._lone = self._lone or key in _OF_EVENTS
         if key in HEADER:
             self.header[key] = value
         return None
@@ -137,5 +168,5 @@ class Document:
             if not feed.more():
                 return False
 
-    def _warn(self, code: str, what: str) -> None:
-        self.notes.append(Note(code, "warning", f"{self._label}: {what}", {"file": self._label}))
+    def _warn(self, code: str, what: str, severity: Severity = "warning") -> None:
+        self.notes.append(Note(code, severity, f"{self._label}: {what}", {"file": self._label}))

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from densing.timeline.readers.anything import Anything, from_value
-from densing.timeline.readers.exact import NeedsText
+from densing.timeline.readers.exact import BLUNT_NS, NeedsText
 from densing.timeline.readers.feed import Feed
 from densing.timeline.readers.rows import ANNOUNCER, Rows
 from densing.timeline.readers.salvage import Salvage
@@ -19,7 +19,7 @@ from densing.timeline.readers.troubles import Troubles
 _SMALL = 1 << 12
 _LOOSE = 1 << 15
 _MANY = 64
-_CHECKED = 1 << 20
+_SAMPLE, _CHECKED = 1 << 16, 1 << 18
 _ANNOUNCER = ANNOUNCER.encode()
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _OPEN, _CLOSE = ord("["), ord("]")
@@ -55,9 +55,12 @@ class Events:
         span = feed.size
         while True:
             feed.fill(span)
-            cut = last_boundary(feed.data, feed.lo, min(feed.hi, feed.lo + span))
+            # Where a comma is owed, its lack is seen by going one by one only.
+            at_event = self._salvage.owed != 1
+            cut = last_boundary(feed.data, feed.lo, min(feed.hi, feed.lo + span)) if at_event else None
             if cut and self._chunk(cut):
                 feed.lo = cut.start
+                self._salvage.owed = 0
                 span, self._careful = min(4 * span, feed.size), 1
             elif cut and cut.comma - feed.lo > _SMALL:
                 # An event before the cut fits no typed struct or is damaged, or the cut lies inside one: come nearer.
@@ -73,6 +76,7 @@ class Events:
         going_on = True
         for _ in range(self._careful):
             going_on = going_on and self._salvage.one()
+        self._salvage.pass_comma()
         self._careful = min(2 * self._careful, _MANY)
         if not going_on or len(self._mended) >= _MANY:
             self._take_mended()
@@ -81,11 +85,6 @@ class Events:
     def _chunk(self, cut: Cut) -> bool:
         """Take all events before a cut at once; False if that is not possible."""
         feed, data = self._feed, self._feed.data
-        if self._checked < _CHECKED and not self._rows.text:
-            # Beyond 2⁴² µs a float64 does not show that its text had more than three decimals.
-            self._checked += cut.comma - feed.lo
-            if FINE_TIME.search(data, feed.lo, cut.comma):
-                raise NeedsText
         before, data[feed.lo - 1], data[cut.comma] = data[feed.lo - 1], _OPEN, _CLOSE
         try:
             # Times kept as text point into the buffer; they are read before it moves on.
@@ -98,7 +97,18 @@ class Events:
         # Where most events need the slow way, take it in long strides.
         self._loose = _LOOSE if is_typed else 4 * self._loose
         self._take(events, is_typed, cut.comma)
+        self._check_times(cut.comma)
         return True
+
+    def _check_times(self, end: int) -> None:
+        """Look at the text of late times in some samples: their float64 does not show decimals beyond the third."""
+        if self._checked >= _CHECKED or self._rows.text or self._rows.latest < BLUNT_NS:
+            return
+        lo = self._feed.lo
+        sample = min(end, lo + _SAMPLE)
+        self._checked += sample - lo
+        if FINE_TIME.search(self._feed.data, lo, sample):
+            raise NeedsText
 
     def _decode(self, text: memoryview | bytes, loose: int) -> tuple[list[Any], bool] | None:
         """Decode events by the typed structs, or if they fit none and are not too many, as events of any kind."""

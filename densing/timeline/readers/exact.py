@@ -19,7 +19,10 @@ MISSING = -(2**40)
 LIMIT_NS = 2**62
 """Times at or beyond this (146 years) are damage: with the base time added they would leave int64."""
 
-_RESOLVED = 2.0**43
+BLUNT_NS = 2**42 * 1000
+"""From here on (2⁴² µs) a float64 does not show whether its text had more than three decimals."""
+
+_PLAIN, _RESOLVED = 2.0**42, 2.0**43
 _BEYOND = float(LIMIT_NS // 1000)
 
 
@@ -53,36 +56,42 @@ def from_numbers(values: list[int | float]) -> Int:
     >>> from_numbers([4458676522690.655, 156.777, 3]).tolist()
     [4458676522690655, 156777, 3000]
     """
-    array = np.array(values)
-    if array.dtype == object:
-        # Whole numbers that neither int64 nor float64 holds.
+    try:
+        array = np.fromiter(values, np.float64, len(values))
+    except OverflowError:
+        # Whole numbers that float64 does not hold.
         values = [max(min(value, 2**80), -(2**80)) for value in values]
         array = np.array(values, np.float64)
-    if array.dtype == np.int64:
-        return np.asarray(np.clip(array, -(LIMIT_NS // 1000) - 1, LIMIT_NS // 1000 + 1) * 1000).clip(
-            -LIMIT_NS, LIMIT_NS
-        )
-    return _from_floats(array.astype(np.float64), values)
-
-
-def _from_floats(array: NDArray[np.float64], values: list[int | float]) -> Int:
-    size = np.abs(array)
-    sane = size < _BEYOND
-    fine = size < _RESOLVED
-    if not fine.all() and np.any(sane & ~fine):
-        # Above 2⁴³ only whole numbers that were written as such are exact.
-        large = np.flatnonzero(sane & ~fine)
-        if any(isinstance(values[i], float) for i in large) or fine.any():
-            raise NeedsText
-        return np.array([min(max(int(v) * 1000, -LIMIT_NS), LIMIT_NS) for v in values], np.int64)
-    held = np.where(sane, array, 0.0)
-    whole = np.floor(held)
-    ns = whole.astype(np.int64) * 1000 + np.rint((held - whole) * 1000).astype(np.int64)
+    top = np.abs(array).max(initial=0.0)
+    if top >= _RESOLVED:
+        return _from_large(array, values)
+    if top < _PLAIN:
+        ns = np.rint(array * 1000)
+    else:
+        whole = np.floor(array)
+        ns = whole * 1000 + np.rint((array - whole) * 1000)
     # Of all numbers with three decimals, ns/1000 is the nearest to the float read; if it is not the float itself,
     # the text had more decimals.
-    if not np.array_equal(ns / 1000.0, held):
+    if not (ns / 1000 == array).all():
         raise NeedsText
-    return ns if sane.all() else np.where(sane, ns, np.where(array > 0, LIMIT_NS, -LIMIT_NS))
+    return ns.astype(np.int64)
+
+
+def _from_large(array: NDArray[np.float64], values: list[int | float]) -> Int:
+    """Convert numbers of which some reach 2⁴³: from there on only whole numbers that were written as such are exact."""
+    whole = np.array(values)
+    if whole.dtype == np.int64:
+        beyond = LIMIT_NS // 1000 + 1
+        return np.asarray(whole.clip(-beyond, beyond) * 1000).clip(-LIMIT_NS, LIMIT_NS)
+    size = np.abs(array)
+    sane, fine = size < _BEYOND, size < _RESOLVED
+    large = np.flatnonzero(sane & ~fine)
+    if len(large):
+        if fine.any() or any(isinstance(values[i], float) for i in large):
+            raise NeedsText
+        return np.array([min(max(int(v) * 1000, -LIMIT_NS), LIMIT_NS) for v in values], np.int64)
+    ns = from_numbers(np.where(sane, array, 0.0).tolist())
+    return np.where(sane, ns, np.where(array > 0, LIMIT_NS, -LIMIT_NS))
 
 
 def from_text(text: bytes | str | int | Decimal) -> int:

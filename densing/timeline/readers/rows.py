@@ -45,6 +45,25 @@ class Numbers(dict[Key, int]):
         return number
 
 
+class Lanes(dict[tuple[Any, ...], int]):
+    """Numbers of one side's lanes by the fields that tell them apart: a short key is looked up in half the time.
+
+    Examples
+    --------
+    >>> numbers = Numbers()
+    >>> Lanes(numbers, False)[1, 2], Lanes(numbers, True)[0, 7, 0, 7], list(numbers)
+    (0, 1, [(1, 2, None, None, False), (0, 7, 0, 7, True)])
+    """
+
+    def __init__(self, numbers: Numbers[LaneKey], on_device: bool) -> None:
+        self._numbers, self._on_device = numbers, on_device
+
+    def __missing__(self, key: tuple[Any, ...]) -> int:
+        pid, tid, device, stream = key if self._on_device else (*key, None, None)
+        number = self[key] = self._numbers[pid, tid, device, stream, self._on_device]
+        return number
+
+
 class Columns:
     """Columns that grow in place, held in the narrowest integers that fit.
 
@@ -104,9 +123,9 @@ def _narrowest(column: NDArray[Any]) -> type:
 def integers(values: list[int]) -> Int:
     """Return a column of int64; what does not fit becomes -1."""
     try:
-        return np.array(values, np.int64)
+        return np.fromiter(values, np.int64, len(values))
     except OverflowError:
-        return np.array([value if abs(value) < 2**63 else -1 for value in values], np.int64)
+        return np.array([value if -(2**63) <= value < 2**63 else -1 for value in values], np.int64)
 
 
 class Rows:
@@ -118,17 +137,24 @@ class Rows:
         Where damaged times are reported.
     text : bool
         Whether the events' times are text.
+
+    Attributes
+    ----------
+    latest : int
+        The latest start so far, in ns.
     """
 
     def __init__(self, troubles: Troubles, text: bool) -> None:
         self.troubles, self.text = troubles, text
         self.names: Numbers[str] = Numbers()
         self.lanes: Numbers[LaneKey] = Numbers()
+        self._device_lanes, self._host_lanes = Lanes(self.lanes, True), Lanes(self.lanes, False)
         self.comms: Numbers[Comm] = Numbers()
         self.categories: Numbers[tuple[str, Role]] = Numbers()
         self.device, self.host = Columns(), Columns()
         self.announced: dict[int, Comm] = {}
         self.unknown: dict[str, list[Any]] = {}
+        self.latest = 0
 
     def add(self, events: Sequence[Any], locate: Locate, text: bool | None = None) -> list[Any]:
         """Take typed events of wanted categories; return those that were left out because of their times."""
@@ -162,10 +188,11 @@ class Rows:
         else:
             start = from_numbers([event.ts for event in events])
             duration = from_numbers([event.dur for event in events])
+        self.latest = max(self.latest, int(start.max(initial=0)))
+        if _all_good(start, duration):
+            return events, start, duration
         good = (duration >= 0) & (start > -LIMIT_NS) & (start != _MISSING_NS)
         good &= (duration < LIMIT_NS) & (start < LIMIT_NS - np.minimum(duration, LIMIT_NS))
-        if good.all():
-            return events, start, duration
         for i in np.flatnonzero(~good):
             reason = _fault(int(start[i]), int(duration[i]))
             self.troubles.skip(reason, partial(locate, events[i]), events[i].name)
@@ -188,36 +215,37 @@ class Rows:
 
     def _add_device(self, category: str, what: Role, events: list[Any], start: Int, duration: Int) -> None:
         args = [event.args for event in events]
-        told = [bool(a.collective) for a in args]
-        # A group alone is worth keeping, but only the name of a collective makes a communication of a kernel.
-        saying = [bool(a.collective) or a.group != "" or a.group_size >= 0 for a in args]
         comm = np.full(len(events), -1, np.int32)
-        if any(saying):
-            comm[:] = [self.comms[comm_of(a)] if says else -1 for a, says in zip(args, saying, strict=True)]
-        number = self.categories[(canonical(category), what)]
+        kind = np.full(len(events), 2 * self.categories[(canonical(category), what)], np.int16)
+        for i, a in enumerate(args):
+            # A group alone is worth keeping, but only the name of a collective makes a communication of a kernel.
+            if a.collective or a.group_size >= 0 or a.group != "":
+                comm[i] = self.comms[comm_of(a)]
+                kind[i] += bool(a.collective)
+        lanes = self._device_lanes
         self.device.add(
             len(events),
             start=start,
             duration=duration,
-            name=np.array([self.names[event.name] for event in events], np.int32),
-            what=2 * number + np.array(told, np.int16),
-            lane=np.array(
-                [self.lanes[(e.pid, e.tid, a.device, a.stream, True)] for e, a in zip(events, args, strict=True)],
-                np.int32,
-            ),
+            name=self._named(events),
+            what=kind,
+            lane=np.fromiter([lanes[e.pid, e.tid, e.args.device, e.args.stream] for e in events], np.int32),
             bytes=integers([a.bytes for a in args]),
             correlation=integers([a.correlation for a in args]),
             external=integers([a.external for a in args]),
             comm=comm,
         )
 
+    def _named(self, events: list[Any]) -> NDArray[np.int32]:
+        return np.fromiter([self.names[event.name] for event in events], np.int32)
+
     def _add_host(self, category: str, what: Role, events: list[Any], start: Int, duration: Int) -> None:
-        number = self.categories[(category, what)]
+        number, lanes = self.categories[(category, what)], self._host_lanes
         columns: dict[str, NDArray[Any]] = {
             "start": start,
             "duration": duration,
-            "name": np.array([self.names[event.name] for event in events], np.int32),
-            "lane": np.array([self.lanes[(event.pid, event.tid, None, None, False)] for event in events], np.int32),
+            "name": self._named(events),
+            "lane": np.fromiter([lanes[event.pid, event.tid] for event in events], np.int32),
             "what": np.full(len(events), number, np.int16),
         }
         columns["correlation"], columns["external"], columns["comm"] = self._links(what, events)
@@ -243,6 +271,13 @@ class Rows:
 
 
 _HOST = (Role.LAUNCH, Role.RANGE, Role.OP)
+
+
+def _all_good(start: Int, duration: Int) -> bool:
+    """Whether no time is missing, negative or beyond what int64 holds, told by the extremes alone."""
+    if not len(start) or duration.min() < 0 or start.min() <= _MISSING_NS:
+        return False
+    return int(start.max()) + int(duration.max()) < LIMIT_NS
 
 
 def _text_ns(what: str, text: bytes) -> int:

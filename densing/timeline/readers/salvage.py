@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Protocol
 
 from densing.timeline.readers.feed import Feed, TooLong
@@ -15,6 +16,7 @@ MAX_LOST = 100_000
 _PATIENCE = 1 << 26
 _REPAIRABLE = 1 << 18
 _OVERLAP = 1 << 12
+_COMMA = re.compile(rb"\s*,\s*(?=\{)")
 _CLOSE, _BRACE = ord("]"), ord("{")
 
 
@@ -34,11 +36,15 @@ class Salvage:
     ----------
     cut_short : str
         Why reading ended before the array did; empty if it did not.
+    owed : int or None
+        Commas that belong before the element to come: none before the first, or where the comma is passed already;
+        None after damage, where nobody knows.
     """
 
     def __init__(self, feed: Feed, taker: Taker, troubles: Troubles) -> None:
         self._feed, self._taker, self._troubles = feed, taker, troubles
         self.cut_short = ""
+        self.owed: int | None = 0
         self._spent = self._lost = 0
 
     def one(self) -> bool:
@@ -49,10 +55,14 @@ class Salvage:
             return self._stop("ends early, inside traceEvents")
         byte = feed.data[feed.lo]
         if byte == _CLOSE:
-            if commas:
+            if commas or (self.owed == 0 and self._taker.count):
                 self._troubles.repair("comma after the last event", (self._taker.count, feed.position))
             feed.lo += 1
             return False
+        if self.owed is not None and commas != self.owed:
+            what = "no comma before it" if commas < self.owed else "a comma too many before it"
+            self._troubles.repair(what, (self._taker.count, feed.position))
+        self.owed = 1
         try:
             going_on = self._element(byte == _BRACE)
         except TooLong:
@@ -60,6 +70,13 @@ class Salvage:
         if going_on and self._lost > MAX_LOST:
             return self._stop(f"has more than {MAX_LOST} damaged places; the rest was not read")
         return going_on
+
+    def pass_comma(self) -> None:
+        """Pass over the comma after an element, so that a chunk may begin with the next."""
+        feed = self._feed
+        match = _COMMA.match(feed.data, feed.lo, feed.hi)
+        if match:
+            feed.lo, self.owed = match.end(), 0
 
     def _stop(self, reason: str) -> bool:
         self.cut_short = reason
@@ -126,6 +143,7 @@ class Salvage:
         self._taker.count += 1
         self._lost += 1
         self._feed.lo = to
+        self.owed = None
         return True
 
     def _debris(self) -> bool:
