@@ -24,8 +24,10 @@ _COMM = ("nccl", "rccl", "msccl", "nvshmem", "cross_device_reduce", "deepep", "d
          "two_shot_all_reduce", "multimem_all_reduce")  # fmt: skip
 _MEMORY = ("memcpy", "memset", "hipmem", "memory_copy", "dma", "__amd_rocclr_copybuffer", "__amd_rocclr_fillbuffer")
 # Communication that the reference sets do not contain; known from the sources that the table names.
-_BEYOND = ("hybrid_ep::", "multimem_one_shot_reduce_kernel", "multimem_all_gather_kernel", "oneshotallreducekernel",
-           "twoshotallreducekernel", "allreduce_fusion_kernel", "allreduce_prototype_twoshot", "hcom_")  # fmt: skip
+_BEYOND = ("hybrid_ep::", "multimem_one_shot_reduce_kernel", "multimem_all_gather", "multimem_reduce_scatter",
+           "oneshotallreducekernel", "twoshotallreducekernel", "oneshotallreducefusionkernel",
+           "allreduce_fusion_kernel", "allreduce_prototype_twoshot", "hcom_", "moea2a", "epdispatch", "epcombine",
+           "userbuffers", "reduce_scatter_cross_device", "mccl")  # fmt: skip
 
 
 def reference_class(category: str, name: str) -> str:
@@ -87,6 +89,17 @@ def test_explanation_agrees_with_the_decision(category: str, name: str, collecti
         ("void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<1>",
          "trtllm-allreduce-fusion", "all_reduce"),
         ("quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half> >", "quickreduce", "all_reduce"),
+        ("_multimem_all_gather_v_kernel", "symmetric-memory-gather", "all_gather"),
+        ("_multimem_reduce_scatter_kernel", "symmetric-memory-scatter", "reduce_scatter"),
+        ("void flashinfer::trtllm_mnnvl_allreduce::oneshotAllreduceFusionKernel<8, __nv_bfloat16, true>",
+         "mnnvl-one-shot", "all_reduce"),
+        ("void tensorrt_llm::kernels::mnnvl_throughput::moeA2ADispatchKernel<8>()", "moe-all-to-all", "all_to_all"),
+        ("void mori::moe::EpCombineInterNodeV1Kernel<__hip_bfloat16>()", "mori", "all_to_all"),
+        ("_ZN5aiter33reduce_scatter_cross_device_storeIDF16bLi8EEEvPNS_8RankDataE",
+         "aiter-reduce-scatter", "reduce_scatter"),
+        ("kuserbuffers_pushsend(int*, int*, int4*, int4*, int)", "userbuffers", ""),
+        ("void userbuffers_fp16_sum_inplace_gpu_rr_ag<2>(int, int)", "userbuffers", ""),
+        ("mcclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(mcclWorkElem)", "mccl", "send_recv"),
         ("hccl::all_reduce", "hccl", "all_reduce"),
         ("hcom_reduceScatter__012_1", "hcom", "reduce_scatter"),
         ("oneccl_allgatherv_small", "oneccl", "all_gather"),
@@ -163,6 +176,29 @@ def test_arguments_make_a_collective_of_an_unknown_kernel_only() -> None:
 def test_known_compute(name: str) -> None:
     match = CLASSIFY.explain(name)
     assert match.kind == Kind.COMPUTE and match.known and match.source
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void aiter::allgather_vec<__hip_bfloat16>",
+        "void sglang::allreduce_LL_1node<half>",
+        "cutlass_gemm_allreduce",
+        "flashinfer::moeAllToAllKernel",
+        "my_ring_send_recv_gemm",
+    ],
+)
+def test_a_collective_of_no_known_library_is_compute_that_is_listed(name: str) -> None:
+    match = CLASSIFY.explain(name)
+    assert (match.kind, match.rule) == (Kind.COMPUTE, "collective-word")
+    assert not match.known and not CLASSIFY.knows(name)
+    assert CLASSIFY.knows("triton_poi_fused_add_all_reduce_4"), "named after the operators it stands between"
+    assert CLASSIFY.kind("kernel", name, collective=True) == Kind.COMM
+
+
+@given(names | st.sampled_from(["allreduce", "x_all_gather<y>", "gemm_alltoall", "triton_red_all_reduce"]))
+def test_knowing_agrees_with_the_match(name: str) -> None:
+    assert CLASSIFY.knows(name) == CLASSIFY.match("kernel", name).known
 
 
 def test_users_patterns_win() -> None:

@@ -239,3 +239,20 @@ def test_window_of_early_launches_keeps_whole_spans() -> None:
     comms = [(12, 15, ALL_REDUCE), (21, 25, ALL_REDUCE)]
     rank = rank_of(0, comms, steps=[(1, 10, 20), (2, 20, 30)], launches={0: 11, 1: 22})
     assert collected(rank, "hta").start_ns.tolist() == [12]
+
+
+@pytest.mark.parametrize(
+    "comm",
+    [
+        Comm("all_reduce", "0", in_elems=2**62, dtype="float"),
+        Comm("reduce_scatter", "0", group_size=2**40, out_elems=2**60, dtype="float"),
+        Comm("all_reduce", "0", in_elems=2**43, dtype="float"),
+    ],
+)
+def test_sizes_that_no_device_holds_are_unknown(comm: Comm) -> None:
+    """They passed int64, or their sum did."""
+    found = collected(rank_of(0, [(0, 5, comm), (10, 15, comm)]))
+    assert found.bytes.tolist() == [-1, -1]
+    [row] = summary(found)
+    assert (row.count, row.count_sized, row.bytes, row.algbw_gbps) == (2, 0, 0, None)
+    assert comm_bytes("all_reduce", Comm(), 1 << 44) == 1 << 44 and comm_bytes("all_reduce", Comm(), 2**62) == -1

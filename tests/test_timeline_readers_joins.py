@@ -129,7 +129,11 @@ def test_a_communication_by_its_name_alone(tmp_path: Path) -> None:
     assert comm_of(tmp_path, [kernel("ncclDevKernel_Generic(4096ul)")]) == Comm()
 
 
-@pytest.mark.parametrize("ranks", ["[0, 1, ..., 7]", "...", "", "[a]", [0, "x"]])
+@pytest.mark.parametrize(
+    "ranks",
+    ["[0, 1, ..., 7]", "...", "", "[a]", [0, "x"], f"[0, {'9' * 5000}]", "[0, 10000000000]", [0, 10**30], [-1, 0]],
+    ids=lambda ranks: str(ranks)[:20],
+)
 def test_elided_members_are_unknown(tmp_path: Path, ranks: object) -> None:
     assert comm_of(tmp_path, [kernel(ALL_REDUCE, **{**ARGS, "Process Group Ranks": ranks})]).ranks == ()
 

@@ -130,14 +130,14 @@ def test_shapes_and_waits_are_recorded(runs: Path, kind: str) -> None:
         oracle = Oracle(runs / kind / f"rank{rank:05d}.pt.trace.json.gz")
         assert oracle.dims == [[[1 << 21]]] * STEPS
         assert len(oracle.waits) == STEPS
-        waited = sum(end - start for start, end in oracle.waits)
-        communicated = sum(end - start for start, end in oracle.comm)
         if kind == "blocking":
-            # The thread waits from right after the call until the collective has ended.
-            last = zip(sorted(oracle.waits), sorted(oracle.comm), strict=True)
-            assert all(wait_end >= comm_end for (_, wait_end), (_, comm_end) in last)
-            assert waited > communicated / 2
+            # The thread waits from right after the call until the collective has ended, and does nothing meanwhile;
+            # how much of it the wait is depends on when a busy machine lets the thread go on after the call.
+            for call, wait, comm in zip(*map(sorted, (oracle.calls, oracle.waits, oracle.comm)), strict=True):
+                assert call[1] <= wait[0] and comm[1] <= wait[1]
+                assert not any(call[0] < start < wait[1] for start, _ in oracle.compute)
         else:
+            waited, communicated = (sum(end - start for start, end in rows) for rows in (oracle.waits, oracle.comm))
             assert waited < communicated / 2
 
 

@@ -119,3 +119,26 @@ def test_rate_and_pageable_share_by_hand():
     up, down = transfers(rank, window, unions(window.work)).copies
     assert (up.count, up.unsized, up.busy_ns, up.exposed_ns, up.gb_per_s, up.pageable) == (2, 1, 5, 5, 24.0, 1)
     assert (down.direction, down.gb_per_s, down.hidden_pct, down.pageable) == ("device_to_host", None, None, 0)
+
+
+def test_loading_leaves_out_the_step_that_the_window_leaves_out():
+    launch = {"start": 2, "end": 3, "kind": Kind.LAUNCH, "name": "cudaLaunchKernel", "correlation": 1}
+    work = Spans.build([{"start": 5, "end": 95, "kind": Kind.COMPUTE, "name": "gemm", "correlation": 1}])
+    loads = [{"start": s, "end": s + 4, "kind": Kind.ANNOTATION, "name": "enumerate(DataLoader)#x.__next__"}
+             for s in (20, 60)]  # fmt: skip
+    rank = RankTimeline(0, work, Spans.build([launch, *loads]), steps=(Step(0, 0, 50), Step(1, 50, 100)))
+    per_step = {}
+    for name in ("steps", "hta"):
+        window = select(rank, name)
+        per_step[name] = transfers(rank, window, unions(window.work)).loading.per_step_ns
+    assert per_step == {"steps": (4, 4), "hta": (4,)}
+
+
+def test_a_size_that_no_device_holds_is_unknown():
+    """Four such sizes sum to 0 in int64."""
+    work = [{"start": 10 * at, "end": 10 * at + 5, "kind": Kind.MEMCPY, "name": "Memcpy HtoD", "bytes": 2**62}
+            for at in range(4)]  # fmt: skip
+    rank = RankTimeline(0, Spans.build(work), Spans.empty())
+    window = select(rank)
+    [row] = transfers(rank, window, unions(window.work)).copies
+    assert (row.count, row.unsized, row.bytes, row.gb_per_s) == (4, 4, 0, None)

@@ -17,6 +17,9 @@ from collections.abc import Callable
 from densing.records import Record
 from densing.timeline.spans import Comm
 
+MOST_BYTES = 1 << 44
+"""A communication or copy of more is taken for a damaged figure: no device holds so much, and sums stay exact."""
+
 BANDWIDTH_SOURCE = "nccl-tests (recalled)"
 
 _SIZES: dict[int, str] = {
@@ -52,7 +55,7 @@ def dtype_bytes(dtype: str) -> int:
 
 
 def comm_bytes(op: str, comm: Comm, recorded: int = -1) -> int:
-    """Return S of one communication on one rank; -1 if the trace does not tell.
+    """Return S of one communication on one rank; -1 if the trace does not tell, or tells more than :data:`MOST_BYTES`.
 
     Parameters
     ----------
@@ -69,7 +72,8 @@ def comm_bytes(op: str, comm: Comm, recorded: int = -1) -> int:
     """
     size = dtype_bytes(comm.dtype)
     elements = _elements(op, comm)
-    return elements * size if size > 0 and elements >= 0 else recorded
+    moved = elements * size if size > 0 and elements >= 0 else recorded
+    return moved if moved <= MOST_BYTES else -1
 
 
 def _elements(op: str, comm: Comm) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 from densing.records import Record
 from densing.timeline.spans import BUSY, Kind, Spans, used
 from densing.timeline.timeline import RankTimeline
-from densing.timeline.windows import Window
+from densing.timeline.windows import Window, counted_steps
 
 PIXELS = 1500
 
@@ -42,7 +42,7 @@ class Picture(Record, frozen=True):
 
 
 def picture(rank: RankTimeline, window: Window) -> Picture:
-    """Draw the middle step of a rank.
+    """Draw the middle one of the steps that a window counts.
 
     Examples
     --------
@@ -54,8 +54,8 @@ def picture(rank: RankTimeline, window: Window) -> Picture:
     [('a', 2, 9)]
     """
     step, start, end = (-1, window.start, window.end)
-    if rank.steps:
-        step, start, end = rank.steps[len(rank.steps) // 2]
+    if steps := counted_steps(rank, window):
+        step, start, end = steps[len(steps) // 2]
     spans = window.work.within(start, end).of(*BUSY)
     boxes = [
         box

@@ -14,54 +14,18 @@ from __future__ import annotations
 
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from densing.errors import InputError, UnavailableError
 from densing.notes import Note, Severity
-from densing.timeline.trace_files import Place, find_place, save
+from densing.timeline.schedule import Schedule
+from densing.timeline.trace_files import Place, find_place, save, settled
 from densing.timeline.waits import waits_marked
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Which steps are recorded: ``wait`` left alone, ``warmup`` traced and thrown away, ``active`` kept; repeated.
-
-    Raises
-    ------
-    InputError
-        When a number makes no sense.
-
-    Examples
-    --------
-    >>> Schedule(wait=1, warmup=1, active=3).needed
-    5
-    >>> Schedule(active=0)
-    Traceback (most recent call last):
-        ...
-    densing.errors.InputError: record(active=0): a whole number from 1 up is needed
-    """
-
-    wait: int = 1
-    warmup: int = 1
-    active: int = 3
-    repeat: int = 1
-
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        for name, least in (("wait", 0), ("warmup", 0), ("active", 1), ("repeat", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise InputError(f"record({name}={value!r}): a whole number from {least} up is needed")
-
-    @property
-    def needed(self) -> int:
-        """Calls of ``step()`` until the first trace is written."""
-        return self.wait + self.warmup + self.active
 
 
 def record(
@@ -78,11 +42,11 @@ def record(
 ) -> Recorder:
     """Record a training loop with ``torch.profiler``, one trace per rank.
 
-    The rank is that of ``torch.distributed`` if it is initialised, else the environment's ``RANK``, else 0. All
-    activities the installation supports are recorded (processor, CUDA, ROCm, XPU, ...). On gloo, whose ``work.wait()``
-    leaves no event, waits from Python are marked as ``densing::wait``. Writing happens inside the ``step()`` that
-    ends the active steps and at the end of the block; the training waits for it. After the last trace ``step()`` does
-    nothing.
+    The rank is that of ``torch.distributed`` if that is initialised before the steps to be recorded, else the
+    environment's ``RANK``, else 0. All activities the installation supports are recorded (processor, CUDA, ROCm,
+    XPU, ...). On gloo, whose ``work.wait()`` leaves no event, waits from Python are marked as ``densing::wait``.
+    Writing happens inside the ``step()`` that ends the active steps and at the end of the block; the training waits
+    for it. After the last trace ``step()`` does nothing.
 
     Parameters
     ----------
@@ -108,7 +72,8 @@ def record(
     Raises
     ------
     InputError
-        When the folder holds traces of an earlier run, the rank is contradicted, or an option makes no sense.
+        When the folder cannot be written or holds traces of an earlier run, the rank is contradicted, an option makes
+        no sense, or this process is being recorded already.
     UnavailableError
         When torch is not installed.
 
@@ -138,6 +103,8 @@ class Recorder:
         What went wrong without stopping the training: a loop that was too short, a disk that was full.
     """
 
+    _running: weakref.ref[Recorder] | None = None
+
     def __init__(self, out: Path, schedule: Schedule, options: dict[str, bool], rank: int | None) -> None:
         self.out, self.schedule = out, schedule
         self.files: tuple[Path, ...] = ()
@@ -162,6 +129,12 @@ class Recorder:
         """Check the folder and start; what ``with`` does first."""
         if self._profiler is not None:
             raise InputError(f"record({str(self.out)!r}): has begun already; make a second one for a second loop")
+        other = None if Recorder._running is None else Recorder._running()
+        if other is not None and other._profiler is not None:
+            # torch has one profiler per process: a second one fails in the middle of the training, and ends both.
+            raise InputError(
+                f"record({str(self.out)!r}): this process is being recorded into {str(other.out)!r}; end that first"
+            )
         torch = _torch()
         self._place = find_place(self.out, self._rank, numbered=self.schedule.repeat != 1)
         profiler = torch.profiler.profile(
@@ -180,6 +153,7 @@ class Recorder:
         self._stack.enter_context(waits_marked())
         profiler.start()
         self._profiler = profiler
+        Recorder._running = weakref.ref(self)
         return self
 
     def __call__(self, *_: object, **__: object) -> None:
@@ -225,6 +199,7 @@ class Recorder:
             self._remark("nothing-recorded", "warning", text, quiet=failed)
 
     def _step(self) -> None:
+        self._settle()
         if self.schedule.repeat == 1:
             self._profiler.step()
             return
@@ -232,6 +207,16 @@ class Recorder:
             # That torch forgets a cycle once it is written is what is wanted here.
             warnings.filterwarnings("ignore", ".*Profiler clears events")
             self._profiler.step()
+
+    def _settle(self) -> None:
+        """Take the rank of ``torch.distributed`` where it was initialised after the recording began."""
+        assert self._place is not None
+        place = settled(self._place)
+        if place is not self._place:
+            self._place = place
+            # From here on torch writes this itself, with the process groups.
+            self._profiler.preset_metadata.pop("distributedInfo", None)
+            self._stack.enter_context(waits_marked())
 
     def _close(self) -> None:
         profiler, self._profiler = self._profiler, None

@@ -16,8 +16,8 @@ from densing.timeline.overlap import Partition, Unions, unions
 from densing.timeline.quantiles import median as median_of
 from densing.timeline.quantiles import quantile
 from densing.timeline.spans import Int, Spans
-from densing.timeline.timeline import RankTimeline, Step
-from densing.timeline.windows import Window
+from densing.timeline.timeline import RankTimeline
+from densing.timeline.windows import Window, counted_steps
 
 
 class StepPartition(Record, frozen=True):
@@ -66,7 +66,7 @@ def step_partitions(rank: RankTimeline, window: Window, merged: Unions | None = 
     >>> [(step.number, step.partition.idle_ns) for step in step_partitions(rank, select(rank))]
     [(3, 10), (4, 40)]
     """
-    steps = _counted(rank, window)
+    steps = counted_steps(rank, window)
     if not steps:
         return ()
     parts = merged or unions(window.work)
@@ -89,14 +89,6 @@ def step_partitions(rank: RankTimeline, window: Window, merged: Unions | None = 
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     split = [Partition(**dict(zip(columns, row, strict=True))) for row in rows]
     return tuple(StepPartition(*step, part) for step, part in zip(steps, split, strict=True))
-
-
-def _counted(rank: RankTimeline, window: Window) -> tuple[Step, ...]:
-    """The steps whose work the window holds; as :func:`densing.timeline.windows.select` cuts it."""
-    if window.name != "hta" or rank.on_host or len({step.number for step in rank.steps}) < 2:
-        return rank.steps
-    cut = max(step.start for step in rank.steps)
-    return tuple(step for step in rank.steps if step.start < cut)
 
 
 def _spans_ns(work: Spans, starts: Int, ends: Int) -> Int:

@@ -24,6 +24,25 @@ class Step(NamedTuple):
     end: int
 
 
+class Marks(NamedTuple):
+    """All marks of steps together, those of every thread and nested ones too; the windows are cut by them.
+
+    Attributes
+    ----------
+    start, end : int
+        From the first start to the last end, ns.
+    last : int
+        Where the mark begins that begins last, ns.
+    names : int
+        How many different names the marks bear.
+    """
+
+    start: int
+    end: int
+    last: int
+    names: int
+
+
 class Origin(msgspec.Struct, frozen=True):
     """Where a rank's timeline came from and what its header says.
 
@@ -68,7 +87,7 @@ class RankTimeline(msgspec.Struct, frozen=True, eq=False):
     host : Spans
         Launches, annotations and, where they were asked for or needed, operators and frames.
     steps : tuple of Step
-        In order of time; empty where the trace marks none.
+        In order of time, each step once; empty where the trace marks none.
     origin : Origin
     on_host : bool
         True if ``work`` is the processor's (a run over gloo without accelerator).
@@ -77,6 +96,10 @@ class RankTimeline(msgspec.Struct, frozen=True, eq=False):
     events, skipped, repaired : int
         Events of the file; left out because damaged; kept after repair.
     notes : tuple of Note
+    marks : Marks or None
+        What the steps were taken from; None where every mark is a step (see :attr:`marked`).
+    self_launched : Spans
+        Device spans whose own record counts as their launch in window ``hta`` (MTIA's).
     """
 
     rank: int
@@ -90,6 +113,16 @@ class RankTimeline(msgspec.Struct, frozen=True, eq=False):
     skipped: int = 0
     repaired: int = 0
     notes: tuple[Note, ...] = ()
+    marks: Marks | None = None
+    self_launched: Spans = msgspec.field(default_factory=Spans.empty)
+
+    @property
+    def marked(self) -> Marks | None:
+        """All marks of steps together; None where the trace marks none."""
+        if self.marks is not None or not self.steps:
+            return self.marks
+        starts, ends = [step.start for step in self.steps], [step.end for step in self.steps]
+        return Marks(min(starts), max(ends), max(starts), len({step.number for step in self.steps}))
 
     def table(self) -> pd.DataFrame:
         """Return work and host spans: rank, kind, process, stream, name, start_ns, end_ns, bytes, group."""

@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,10 @@ def find_place(out: Path, rank: int | None, *, numbered: bool = False) -> Place:
     Raises
     ------
     InputError
-        When the rank is contradicted, or the folder holds traces of an earlier run.
+        When the rank is contradicted, or the folder cannot be written or holds traces of an earlier run.
     """
+    if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int)):
+        raise InputError(f"record(rank={rank!r}): a whole number from 0 up is needed")
     found, world, source = _identity()
     if rank is not None:
         if rank < 0 or (source == "torch.distributed" and rank != found):
@@ -80,7 +82,23 @@ def find_place(out: Path, rank: int | None, *, numbered: bool = False) -> Place:
     folder = out / f"restart{restart}" if restart else out
     place = Place(folder, found, world, source, numbered)
     _check_fresh(place)
+    _check_writable(folder)
     return place
+
+
+def settled(place: Place) -> Place:
+    """Return a place with the rank that ``torch.distributed`` tells by now; the place itself if it tells nothing new.
+
+    Examples
+    --------
+    >>> place = Place(Path("traces"), 3, 8, "environment")
+    >>> settled(place) is place
+    True
+    """
+    if place.source == "torch.distributed":
+        return place
+    rank, world, source = _identity()
+    return replace(place, rank=rank, world_size=world, source=source) if source == "torch.distributed" else place
 
 
 def save(place: Place, cycle: int, export: Callable[[str], Any]) -> Path:
@@ -147,6 +165,17 @@ def _check_fresh(place: Place) -> None:
         rank = int(found[1])
         if rank == place.rank or rank >= place.world_size > 0:
             raise InputError(f"{file}: a trace of an earlier run; choose another folder, or move that one away")
+
+
+def _check_writable(folder: Path) -> None:
+    """Refuse a folder that takes no files now, not after the training has run."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = error.strerror or error
+        raise InputError(f"{folder}: traces cannot be written there ({why}); choose another folder") from error
 
 
 def _identity() -> tuple[int, int, str]:

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from densing.records import Record
 from densing.timeline.classify.patterns import any_case
+from densing.timeline.collective_bytes import MOST_BYTES
 from densing.timeline.intervals import Union, covered, intersect, length, subtract, union
 from densing.timeline.launches import named, uncut
 from densing.timeline.overlap import Unions
 from densing.timeline.spans import Kind, Spans, used
-from densing.timeline.timeline import RankTimeline
-from densing.timeline.windows import Window
+from densing.timeline.timeline import RankTimeline, Step
+from densing.timeline.windows import Window, counted_steps
 
 DIRECTIONS = ("host_to_device", "device_to_host", "device_to_device", "peer", "host_to_host", "fill", "unknown")
 
@@ -49,7 +50,7 @@ class Copies(Record, frozen=True):
     count : int
         Copies that touch the window.
     unsized : int
-        Those whose size the trace does not give.
+        Those whose size the trace does not give, or gives as more than a device holds.
     bytes : int
         Of the others, whole copies.
     busy_ns, hidden_ns, exposed_ns : int
@@ -91,7 +92,7 @@ class Loading(Record, frozen=True):
     total_ns, idle_ns : int
         Their union within the window; the part of it in which the device stood idle.
     per_step_ns, per_step_idle_ns : tuple of int
-        The same in each step of the rank, cut to the window.
+        The same in each step that the window counts, cut to the window.
     """
 
     count: int
@@ -172,7 +173,7 @@ def _copies(work: Spans, code: int, window: Window, merged: Unions) -> Copies:
     inside = union(np.maximum(work.start, window.start), np.minimum(work.end, window.end))
     hidden = length(intersect(inside, merged.compute))
     exposed = length(subtract(subtract(inside, merged.compute), merged.comm))
-    sized = work.bytes >= 0
+    sized = (work.bytes >= 0) & (work.bytes <= MOST_BYTES)
     moved, time = int(work.bytes[sized].sum()), int((work.end - work.start)[sized].sum())
     told = named(work, _TOLD)
     pageable = int(named(work, _PAGEABLE).sum()) if told.any() else None
@@ -189,10 +190,11 @@ def _loading(rank: RankTimeline, window: Window, merged: Unions) -> Loading | No
     rows = rows.within(window.start, window.end)
     total = union(rows.start, rows.end)
     idle = subtract(total, merged.busy)
-    return Loading(len(rows), length(total), length(idle), _per_step(rank, total), _per_step(rank, idle))
+    steps = counted_steps(rank, window)
+    return Loading(len(rows), length(total), length(idle), _per_step(steps, total), _per_step(steps, idle))
 
 
-def _per_step(rank: RankTimeline, time: Union) -> tuple[int, ...]:
-    starts = np.array([step.start for step in rank.steps], np.int64)
-    ends = np.array([step.end for step in rank.steps], np.int64)
+def _per_step(steps: tuple[Step, ...], time: Union) -> tuple[int, ...]:
+    starts = np.array([step.start for step in steps], np.int64)
+    ends = np.array([step.end for step in steps], np.int64)
     return tuple(covered(time, starts, ends).tolist())

@@ -2,9 +2,10 @@
 
 - ``all``: all that keeps the device busy; from the first start to the last end.
 - ``steps``: from the start of the first to the end of the last step, device spans cut to it. Steps are the host's
-  ``ProfilerStep`` ranges.
+  ``ProfilerStep`` ranges; here every one of them counts, whatever thread marks it.
 - ``hta``: the rule of HolisticTraceAnalysis, without its rounding and with the host's markers only: device spans that
-  were launched before the last step began; all of them where the trace marks one step or none.
+  were launched before the last step began; all of them where the markers bear one name or there are none. A span of
+  MTIA stands for its own launch.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import msgspec
 import numpy as np
 
 from densing.errors import InputError
-from densing.timeline.spans import Kind, Spans
-from densing.timeline.timeline import RankTimeline
+from densing.timeline.spans import Int, Kind, Spans
+from densing.timeline.timeline import RankTimeline, Step
 
 WindowName = Literal["steps", "all", "hta"]
 WINDOWS: tuple[WindowName, ...] = ("steps", "all", "hta")
@@ -46,12 +47,12 @@ def select(rank: RankTimeline, name: WindowName | None = None) -> Window:
     """
     name = name or default_window(rank)
     if name == "steps":
-        if not rank.steps:
+        marks = rank.marked
+        if marks is None:
             raise InputError(
                 f"{rank.origin.source}: marks no ProfilerStep, so there is no window 'steps'; use --window all"
             )
-        start, end = rank.steps[0].start, max(step.end for step in rank.steps)
-        return Window(name, start, end, _busy(rank.work.within(start, end)))
+        return Window(name, marks.start, marks.end, _busy(rank.work.within(marks.start, marks.end)))
     work = _busy(_launched_before_last_step(rank) if name == "hta" else rank.work)
     start, end = (int(work.start.min()), int(work.end.max())) if len(work) else (0, 0)
     return Window(name, start, end, work)
@@ -63,9 +64,33 @@ def _busy(work: Spans) -> Spans:
     return work if chosen.all() else work.take(chosen)
 
 
+def counted_steps(rank: RankTimeline, window: Window) -> tuple[Step, ...]:
+    """Return the steps whose work a window holds: all of them, in window ``hta`` those that begin before its cut.
+
+    Examples
+    --------
+    >>> rank = RankTimeline(0, Spans.empty(), Spans.empty(), (Step(1, 0, 100), Step(2, 100, 200)))
+    >>> [step.number for step in counted_steps(rank, select(rank, "hta"))]
+    [1]
+    """
+    cut = _cut(rank) if window.name == "hta" else None
+    return rank.steps if cut is None else tuple(step for step in rank.steps if step.start < cut)
+
+
+def _cut(rank: RankTimeline) -> int | None:
+    """Where the step begins that window ``hta`` leaves out, ns; None where it leaves out none."""
+    marks = rank.marked
+    return None if marks is None or marks.names < 2 or rank.on_host else marks.last
+
+
 def _launched_before_last_step(rank: RankTimeline) -> Spans:
-    if len({step.number for step in rank.steps}) < 2 or rank.on_host:
+    cut = _cut(rank)
+    if cut is None:
         return rank.work
-    cut = max(step.start for step in rank.steps)
-    early = rank.host.correlation[(rank.host.start < cut) & (rank.host.correlation >= 0)]
+    early = np.concatenate([_begun(spans, cut) for spans in (rank.host, rank.self_launched)])
     return rank.work.take(np.isin(rank.work.correlation, early))
+
+
+def _begun(spans: Spans, cut: int) -> Int:
+    """Correlations of the spans that begin before a moment."""
+    return spans.correlation[(spans.start < cut) & (spans.correlation >= 0)]

@@ -12,6 +12,7 @@ from densing.timeline.classify.rules import Rule, Where, rules, searches
 from densing.timeline.spans import Kind
 
 KERNEL_DEFAULT = "kernel-default"
+COLLECTIVE_WORD = "collective-word"
 CATEGORY_UNKNOWN = "category-unknown"
 COLLECTIVE_ARGUMENTS = "collective-arguments"
 # What tells a computing kernel from another stands early in its name; template arguments may run to a megabyte.
@@ -27,7 +28,8 @@ class Match(Record, frozen=True):
     ----------
     kind : Kind
     rule : str
-        Name of the rule; ``kernel-default`` where no rule knows the name (it counts as compute and is listed).
+        Name of the rule; ``kernel-default`` where no rule knows the name, ``collective-word`` where none does but it
+        speaks of a collective (both count as compute and are listed).
     op : str
         Operation of a communication or a peer copy; empty if unknown.
     pattern : str
@@ -44,8 +46,8 @@ class Match(Record, frozen=True):
 
     @property
     def known(self) -> bool:
-        """Whether a rule knows the name; False for the defaults."""
-        return self.rule not in (KERNEL_DEFAULT, CATEGORY_UNKNOWN)
+        """Whether a rule knows what the name stands for; False for the defaults."""
+        return self.rule not in (KERNEL_DEFAULT, COLLECTIVE_WORD, CATEGORY_UNKNOWN)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; the kind by its lower-case name."""
@@ -62,7 +64,9 @@ class Classifier:
     """Decides what spans are, by the table ``rules.csv`` and the user's own patterns.
 
     Order: the user's patterns; the category; communication by name; collective arguments; copies and fills by name;
-    compute by name; else compute, as ``kernel-default``. A category no rule knows is UNKNOWN.
+    compute by name; else compute, as ``kernel-default``. A kernel that no communication rule knows, but whose name
+    speaks of a collective (``collective-word``), is compute that is listed with those. A category no rule knows is
+    UNKNOWN.
 
     Parameters
     ----------
@@ -119,8 +123,11 @@ class Classifier:
         (True, False)
         """
         text = name.lower()
-        told = _kernel_kind(text, collective=False) != Kind.COMPUTE
-        return told or bool(self._users(name)) or _matches("kernel", Kind.COMPUTE, text[:_HEAD])
+        if _kernel_kind(text, collective=False) != Kind.COMPUTE or self._users(name):
+            return True
+        if not _matches("kernel", Kind.COMPUTE, text[:_HEAD]):
+            return False
+        return not _speaks_of_a_collective(text[:_HEAD]) or self.match("kernel", name).known
 
     def op(self, name: str) -> str:
         """Return the operation a communication's name tells: ``all_reduce``, ``send_recv``, ...; empty if it does not.
@@ -182,7 +189,7 @@ class Classifier:
         Examples
         --------
         >>> Classifier().explain("gloo:all_reduce").rule, Classifier().explain("gloo:all_reduce", "kernel").rule
-        ('host-communication', 'reduction-indexing')
+        ('host-communication', 'collective-word')
         """
         found = self.match("kernel" if category is None else category, name, collective)
         if category is not None or found.kind == Kind.COMM:
@@ -227,6 +234,10 @@ def _kernel_kind(text: str, collective: bool) -> Kind:
     if _matches("kernel", Kind.MEMSET, text):
         return Kind.MEMSET
     return Kind.MEMCPY if _matches("kernel", Kind.MEMCPY, text) else Kind.COMPUTE
+
+
+def _speaks_of_a_collective(text: str) -> bool:
+    return any(rule.search(text) for rule in rules("kernel") if rule.rule == COLLECTIVE_WORD)
 
 
 _BY_ARGUMENTS = Rule(COLLECTIVE_ARGUMENTS, "kernel", "", Kind.COMM, "", "arguments of the event: Collective name")

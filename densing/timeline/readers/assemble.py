@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.timeline.readers.anything import Anything
-from densing.timeline.readers.categories import Role
+from densing.timeline.readers.categories import MTIA, Role
 from densing.timeline.readers.joins import Comms, complete, distinct
 from densing.timeline.readers.marks import Mark, merge_marks
 from densing.timeline.readers.rows import Columns, Rows
 from densing.timeline.spans import Comm, Kind, Lane, Spans
-from densing.timeline.timeline import Step
+from densing.timeline.timeline import Marks, Step
 
 Column = NDArray[Any]
 
@@ -54,6 +54,10 @@ class Assembly:
     ----------
     marks_left_out : int
         Marks of steps that repeat one of another thread or lie inside a longer one; known once the steps are.
+    marks : Marks or None
+        All marks together; likewise.
+    self_launched : Spans
+        Device spans that stand for their own launch; known once the device's spans are.
     """
 
     def __init__(self, rows: Rows, anything: Anything, rules: Rules, base: int) -> None:
@@ -63,11 +67,14 @@ class Assembly:
         self._told: list[Comm] = list(rows.comms)
         self._lanes, self._lane_of = self._number_lanes()
         self.marks_left_out = 0
+        self.marks: Marks | None = None
+        self.self_launched = Spans.empty()
 
     def device(self) -> tuple[Spans, Spans, tuple[Step, ...]]:
         """Return what the devices did, the host's side and the steps, of a trace with device work."""
         device, host = _joined(self._rows.device, _DEVICE), _joined(self._rows.host, _HOST)
         device["kind"] = self._each(device["what"], device["name"], self._device_kind)
+        self.self_launched = self._self_launched(device)
         device["comm"], comms = complete(device, host, self._names, self._told, self._rows.announced, self._rules)
         work = self._spans(device, comms)
         host["kind"] = self._host_kinds(host["what"])
@@ -142,6 +149,15 @@ class Assembly:
             del column
         return Spans(**ready, names=self._names, lanes=self._lanes, comms=comms)
 
+    def _self_launched(self, device: dict[str, Column]) -> Spans:
+        """Spans of MTIA, whose category the rule of window ``hta`` does not count among a device's."""
+        mtia = np.array([category == MTIA for category, _ in self._categories], bool)
+        if not mtia.any():
+            return Spans.empty()
+        rows = np.flatnonzero(mtia[device["what"] >> 1] & (device["correlation"] >= 0))
+        columns = {key: device[key][rows] for key in ("start", "duration", "kind", "name", "lane", "correlation")}
+        return self._spans(columns, ())
+
     def _steps(self, host: dict[str, Column]) -> tuple[Step, ...]:
         numbers = {i: told[1] for i, name in enumerate(self._names) if (told := _STEP.fullmatch(name))}
         marks = np.zeros(len(self._names) + 1, bool)
@@ -154,6 +170,7 @@ class Assembly:
             number = int(numbers[int(host["name"][row])] or count)
             step = Step(number, start, start + int(host["duration"][row]))
             found.append(Mark(step, int(self._lane_of[host["lane"][row]])))
+        self.marks = _together(found, [int(host["name"][row]) for row in rows])
         steps = merge_marks(found)
         self.marks_left_out = len(found) - len(steps)
         return steps
@@ -185,6 +202,13 @@ class Assembly:
             if any(_COMM_THREAD.search(name) for name in names)
         }
         return np.array([*(str(key[1]) in named for key in self._rows.lanes), False], bool)
+
+
+def _together(marks: list[Mark], names: list[int]) -> Marks | None:
+    if not marks:
+        return None
+    starts, ends = ([getattr(mark.step, key) for mark in marks] for key in ("start", "end"))
+    return Marks(min(starts), max(ends), max(starts), len(set(names)))
 
 
 _HOST = ("start", "duration", "name", "what", "lane", "correlation", "external", "comm")

@@ -59,6 +59,8 @@ ROLES: dict[str, Role] = {
     "python_function": Role.SKIP,
     "overhead": Role.SKIP,
     "mtia_insight": Role.SKIP,
+    # Whole workloads, around the events of mtia_ccp_events that do them.
+    "mtia_workloadd": Role.SKIP,
     # Our own overlay tracks, written back by `densing profile --perfetto`.
     "densing": Role.SKIP,
     "mtia_counters": Role.SKIP,

@@ -9,13 +9,14 @@ from typing import Any
 from densing.timeline.readers.structs import CommArgs
 from densing.timeline.spans import Comm
 
-_MEMBERS = re.compile(r"\[?\s*\d+(\s*,\s*\d+)*\s*\]?")
+_DIGITS = 9
+_MEMBERS = re.compile(rf"\[?\s*\d{{1,{_DIGITS}}}(\s*,\s*\d{{1,{_DIGITS}}})*\s*\]?")
 _COMM_RANGE = re.compile(r"(?i)(nccl|rccl|gloo|xccl|oneccl|hccl|mpi|ucc|mccl|c10d)\w*:")
 _INT64 = 2**63
 
 
 def members(ranks: str | Sequence[Any]) -> tuple[int, ...]:
-    """Return the members of a process group; none where the list is elided or odd.
+    """Return the members of a process group; none where the list is elided or odd, or names ranks that no job has.
 
     Examples
     --------
@@ -24,7 +25,7 @@ def members(ranks: str | Sequence[Any]) -> tuple[int, ...]:
     """
     if isinstance(ranks, str):
         return tuple(int(n) for n in re.findall(r"\d+", ranks)) if _MEMBERS.fullmatch(ranks.strip()) else ()
-    return tuple(int(n) for n in ranks) if all(type(n) is int for n in ranks) else ()
+    return tuple(int(n) for n in ranks) if all(type(n) is int and 0 <= n < 10**_DIGITS for n in ranks) else ()
 
 
 def comm_of(args: CommArgs) -> Comm:

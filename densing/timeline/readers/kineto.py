@@ -104,8 +104,6 @@ def _read_once(trace: TraceFile, limits: Limits, operators: bool, progress: Prog
         events = Events(feed, Decoders(operators, text), rows, troubles)
         document = Document(feed, events, trace.label)
         document.read()
-        if not document.has_events:
-            raise InputError(f"{trace.label}: has no traceEvents; a Kineto or Chrome trace is expected")
         if events.count == 0:
             raise InputError(f"{trace.label}: holds no events; record at least one active step")
         if events.count == troubles.skipped:
@@ -139,6 +137,8 @@ def _timeline(trace: TraceFile, read: _Read, rules: Rules, with_operators: bool)
         skipped=read.troubles.skipped,
         repaired=read.troubles.repaired,
         notes=(*notes, *base_notes, *_steps_merged(trace.label, assembly.marks_left_out)),
+        marks=assembly.marks,
+        self_launched=assembly.self_launched,
     )
 
 
@@ -146,8 +146,8 @@ def _steps_merged(label: str, count: int) -> list[Note]:
     if not count:
         return []
     message = (
-        f"{label}: {count} marks of steps (ProfilerStep) are left out: another thread marks the same step, or a longer "
-        f"mark holds them"
+        f"{label}: {count} marks of steps (ProfilerStep) are no steps of their own: another thread marks the same "
+        "step, or a longer mark holds them; the window still reaches over them"
     )
     return [Note("steps-merged", "warning", message, {"count": count})]
 
