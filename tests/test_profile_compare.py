@@ -92,6 +92,15 @@ def test_too_few_steps_have_no_verdict() -> None:
     assert "3 and 5 step(s)" in found.notes[0].message
 
 
+def test_different_windows_are_told() -> None:
+    rows = [{**row(0, dict.fromkeys(range(6), 100)), "window": name} for name in ("steps", "all")]
+    steps, whole = (run_steps([one]) for one in rows)
+    assert (steps.window, whole.without_first(1).window) == ("steps", "all")
+    [note] = compare(steps, whole).notes
+    assert note.code == "different-windows" and "steps against all" in note.message
+    assert compare(steps, steps).notes == () == compare(steps, run(*[100] * 6)).notes
+
+
 def test_a_slow_first_step_is_told_and_kept() -> None:
     times = (500.0, 101.0, 99.0, 102.0, 98.0, 100.0)
     found = compare(run(*times), run(*times[1:], 100.0))

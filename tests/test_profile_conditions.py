@@ -124,3 +124,11 @@ def test_any_text_is_a_condition_or_an_error(text: str) -> None:
         assert str(error)
     else:
         assert len(hits) <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("step_ms > 1.5s", 1500.0), ("idle_ms_per_step>2 ms", 2.0), ("step_ms<250us", 0.25), ("idle_ns>2us", 2000.0)],
+)
+def test_times_are_compared_in_the_metrics_own_unit(text: str, number: float) -> None:
+    assert parse(text).any_of[0][0].number == pytest.approx(number, rel=1e-15)

@@ -78,7 +78,7 @@ def test_the_late_rank_is_blamed_and_its_cost_split_from_transfer() -> None:
     transfer = next(cause for cause in run.causes if cause.code == "exposed-communication")
     assert waiting.ms_per_step == pytest.approx((300 + 200 + 0) / 3 / 1000, rel=1e-3)
     assert transfer.ms_per_step == pytest.approx(0.19, rel=1e-3)
-    assert "rank 2" in waiting.message
+    assert "rank 2 in 4 of 4 steps" in waiting.message
 
 
 def test_causes_come_worst_first_and_cost_no_more_than_the_run() -> None:
@@ -154,12 +154,41 @@ def test_the_window_of_hta_counts_one_step_less() -> None:
     assert [run.ranks[0].partition.compute_ns / per_step(run.ranks) for run in (whole, cut)] == [400_000, 400_000]
 
 
-def test_many_ranks_are_read_again_from_their_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("sizes", "busbw"), [((2, 2), 4.0), ((4, 4), 6.0), ((2, 4), None)])
+def test_groups_of_one_name_and_two_sizes_have_no_bus_bandwidth(sizes: tuple[int, int], busbw: float | None) -> None:
+    ranks = []
+    for rank, size in enumerate(sizes):
+        comm = Comm("all_reduce", "tp", group_size=size, in_elems=100, out_elems=100, dtype="float")
+        work = [{"start": 0, "end": 100, "kind": Kind.COMM, "name": "nccl", "comm": comm}]
+        ranks.append(profile_timeline(RankTimeline(rank, Spans.build(work), Spans.empty())))
+    [row] = merge_run(ranks).collectives
+    assert (row.group_size, row.algbw_gbps, row.busbw_gbps) == (max(sizes), 4.0, busbw)
+
+
+def test_a_run_is_the_same_in_whatever_order_its_ranks_are_ready() -> None:
+    """Sizes that add up to other last digits in another order, and groups of equal cost with different labels."""
+    ranks = []
+    for rank in range(3):
+        comms = [
+            {"start": 100 * rank + at, "end": 100 * rank + at + 7 * (rank + 1), "kind": Kind.COMM, "name": "nccl",
+             "comm": Comm("all_reduce", group, f"label {rank}", 3, (), 1 + rank, 1 + rank, "float", seq=rank)}
+            for at, group in ((0, "a"), (50, "b"))
+        ]  # fmt: skip
+        ranks.append(profile_timeline(RankTimeline(rank, Spans.build(comms), Spans.empty(), (Step(1, 0, 400),))))
+    told = [merge_run(order).to_dict() for order in (ranks, ranks[::-1], [ranks[1], ranks[0], ranks[2]])]
+    assert told[0] == told[1] == told[2]
+
+
+@pytest.mark.parametrize("held_rows", [0, 10**6])
+def test_many_ranks_are_read_again_from_their_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_rows: int
+) -> None:
     ranks = profiles((0, 50_000, 100_000, 150_000, 200_000))
     for rank in ranks:
         write_profile(tmp_path / f"{rank.rank}.parquet", rank.to_dict())
     whole = merge_run(ranks)
     monkeypatch.setattr(run_module, "HELD_RANKS", 2)
+    monkeypatch.setattr("densing.profile.run_gather.HELD_ROWS", held_rows)
     spilled = merge_run((rank.to_dict() for rank in ranks), store=tmp_path)
     assert all(len(rank.collectives) == 0 for rank in spilled.ranks)
     assert whole.together is not None and spilled.together is not None

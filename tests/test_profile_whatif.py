@@ -322,8 +322,9 @@ def test_communication_beside_work_is_replayed_beside_it() -> None:
     matched = match_collectives(tables)
     found = what_if(matched, align_clocks(matched))
     assert found.replayed_ns == 700 == found.recorded_ns
-    # Means: 200 before the left one, 425 before the right one; tails 300, 100 and 100.
-    assert found.ideal_ns == round(max(200 + 100 + 500 / 3, 425 + 100 + 500 / 3))
+    # Means: 200 before the left one, 425 before the right one. After the left one only rank 0 works, for 300; after
+    # the right one both others do, for 100: other work than rank 0's.
+    assert found.ideal_ns == max(200 + 100 + 300, 425 + 100 + 100)
 
 
 def test_too_little_or_too_much_to_replay_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

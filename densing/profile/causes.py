@@ -6,11 +6,16 @@ Costs are ceilings: exposed time need not lie on the critical path, and removing
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from densing.profile.rank import RankProfile
 from densing.profile.summary import per_step, pooled
 from densing.records import Record
 from densing.timeline.collective_summary import CollectiveSummary
+
+if TYPE_CHECKING:
+    # A single trace must not pay for loading what compares ranks.
+    from densing.profile.shares import Waiting
 
 SHOWN = 3
 SMALL_MESSAGE = 1_000_000
@@ -55,7 +60,7 @@ class _Lost(Record, frozen=True):
 def find_causes(
     ranks: Sequence[RankProfile],
     collectives: Sequence[CollectiveSummary],
-    waits: Mapping[tuple[str, str], float],
+    waiting: Mapping[tuple[str, str], Waiting],
     straggler: str = "",
 ) -> tuple[Cause, ...]:
     """Rank what cost time, the worst first.
@@ -65,13 +70,14 @@ def find_causes(
     ranks : sequence of RankProfile
     collectives : sequence of CollectiveSummary
         Of the whole run.
-    waits : mapping of (op, group) to float
-        Share of the communication's time that was waiting for other ranks, 0 to 1, where it could be measured.
+    waiting : mapping of (op, group) to Waiting
+        How much of the communication was waiting for other ranks, where it could be measured.
     straggler : str
         A sentence on who arrives last, empty if unknown.
     """
     whole, steps = pooled([rank.partition for rank in ranks]), per_step(ranks)
-    lost = [*_communication(collectives, whole.exposed_comm_ns, waits, straggler), *_idle(ranks), *_copies(ranks)]
+    lost = [*_communication(collectives, whole.exposed_comm_ns, waiting, straggler), *_idle(ranks)]
+    lost += _copies(ranks, whole.exposed_memcpy_ns)
     found = [
         Cause(one.code, one.ns / steps / 1e6, 100 * one.ns / whole.window_ns, one.message, one.remedy)
         for one in lost
@@ -81,7 +87,7 @@ def find_causes(
 
 
 def _communication(
-    rows: Sequence[CollectiveSummary], exposed: int, waits: Mapping[tuple[str, str], float], straggler: str
+    rows: Sequence[CollectiveSummary], exposed: int, waiting: Mapping[tuple[str, str], Waiting], straggler: str
 ) -> Iterator[_Lost]:
     """Exposed communication by operation and group, split into waiting and transfer where that is known."""
     claimed = sum(row.exposed_ns for row in rows)
@@ -89,19 +95,19 @@ def _communication(
     scale = min(1.0, exposed / claimed) if claimed else 0.0
     for row in rows:
         cost = row.exposed_ns * scale
-        share = waits.get((row.op, row.group))
-        waiting = cost * share if share is not None else 0.0
+        known = waiting.get((row.op, row.group))
+        waited = known.exposed_ns * scale if known else 0.0
         name = f"{row.op or 'communication'}{f' in group {row.group}' if row.group else ''}"
-        if waiting:
+        if waited:
             yield _Lost(
                 "waiting-for-ranks",
-                round(waiting),
+                round(waited),
                 f"{name}: ranks arrive at different times and wait for the last{f' ({straggler})' * bool(straggler)}",
                 "balance the work of the ranks (sequence lengths, stages, data loading); look at the slow rank's host",
             )
         yield _Lost(
             "exposed-communication",
-            round(cost - waiting),
+            round(cost - waited),
             f"{name}: {_size(row)}, {_hidden(row)}",
             _remedy(row),
         )
@@ -162,15 +168,21 @@ _IDLE = {
 
 
 def _idle(ranks: Sequence[RankProfile]) -> Iterator[_Lost]:
-    loading = sum(rank.transfers.loading.idle_ns for rank in ranks if rank.transfers.loading)
     for code, (message, remedy) in _IDLE.items():
         total = sum(rank.idle.causes.get(code, 0) for rank in ranks)
-        taken = min(loading, total) if code == "host_bound" else 0
+        taken = sum(_loading(rank, code) for rank in ranks)
         names = _meanwhile(ranks) if "{names}" in message else ""
         yield _Lost(f"idle-{code.replace('_', '-')}", total - taken, message.format(names=names), remedy)
         if taken:
-            text = "the device waits for the next batch (DataLoader)"
+            text = "compute waits for the next batch (DataLoader)"
             yield _Lost("data-loading", taken, text, "more workers, prefetch_factor, cheaper transforms, pinned memory")
+
+
+def _loading(rank: RankProfile, code: str) -> int:
+    """Return how much of a rank's idle time of one cause is the fetching of a batch: the host's part of it."""
+    if rank.transfers.loading is None or code != ("unknown" if rank.on_host else "host_bound"):
+        return 0
+    return min(rank.transfers.loading.idle_ns, rank.idle.causes.get(code, 0))
 
 
 def _meanwhile(ranks: Sequence[RankProfile]) -> str:
@@ -184,13 +196,15 @@ def _meanwhile(ranks: Sequence[RankProfile]) -> str:
     return f"; meanwhile it is in {', '.join(best)}" if best else ""
 
 
-def _copies(ranks: Sequence[RankProfile]) -> Iterator[_Lost]:
-    """Exposed copies by direction."""
+def _copies(ranks: Sequence[RankProfile], exposed: int) -> Iterator[_Lost]:
+    """Exposed copies by direction; those at the same time cost their union only."""
     rows = [row for rank in ranks for row in rank.transfers.copies]
+    claimed = sum(row.exposed_ns for row in rows)
+    scale = min(1.0, exposed / claimed) if claimed else 0.0
     for direction in dict.fromkeys(row.direction for row in rows):
         same = [row for row in rows if row.direction == direction]
         pageable = sum(row.pageable or 0 for row in same)
         text = f"copies {direction.replace('_', ' ')}: {sum(row.count for row in same)}"
         text += f", {pageable} of them from pageable memory" if pageable else ""
         remedy = _COPY_REMEDIES.get(direction, "see which operator issues them")
-        yield _Lost("exposed-copies", sum(row.exposed_ns for row in same), text, remedy)
+        yield _Lost("exposed-copies", round(scale * sum(row.exposed_ns for row in same)), text, remedy)

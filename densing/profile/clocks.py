@@ -134,7 +134,7 @@ def _doubt(rank: int, known: _Difference | None, usual: int) -> str:
     if known is None:
         return f"rank {rank} shares no collective with the others"
     if known.n < MIN_SHARED:
-        return f"rank {rank} shares {known.n} collectives, {MIN_SHARED} are needed"
+        return f"rank {rank} shares {known.n} of the {MIN_SHARED} collectives needed"
     if known.residual > usual:
         return f"rank {rank} is uncertain by {known.residual} ns, half of the collectives take less than {usual} ns"
     return ""

@@ -235,3 +235,6 @@ def _both(base: RunSteps, other: RunSteps) -> Iterable[Note]:
     if base.ranks != other.ranks:
         text = f"{base.ranks} rank(s) against {other.ranks}: a change may come from the size of the run"
         yield Note("different-ranks", "warning", text, {"ranks": [base.ranks, other.ranks]})
+    if base.window and other.window and base.window != other.window:
+        text = f"window {base.window} against {other.window}: different work counts; profile both within one"
+        yield Note("different-windows", "warning", text, {"windows": [base.window, other.window]})

@@ -1,4 +1,4 @@
-"""Conditions on a run for continuous integration: ``--fail-if 'exposed_pct > 10 or idle_ns > 2ms'``.
+"""Conditions on a run for continuous integration: ``--fail-if 'exposed_pct > 10 or step_ms > 1.5s'``.
 
 ::
 
@@ -6,7 +6,7 @@
     conjunction := comparison { "and" comparison }
     comparison := metric operator number [unit]
     operator   := ">" | ">=" | "<" | "<=" | "==" | "!="
-    unit       := "ns" | "us" | "ms" | "s" (of a metric in ns), "%" (of a metric in percent)
+    unit       := "ns" | "us" | "ms" | "s" (of a metric of time), "%" (of a metric in percent)
 
 Nothing is evaluated as code. A metric that is undefined in a run (the overlap ratio of a run without communication)
 makes a comparison *undecided*, and ``and`` and ``or`` follow Kleene's logic; a condition that stays undecided fails
@@ -112,8 +112,8 @@ def parse(text: str) -> Condition:
 
     Examples
     --------
-    >>> parse("exposed_pct > 10 and step_ns >= 1.5ms").any_of[0][1].number
-    1500000.0
+    >>> parse("exposed_pct > 10 and step_ms >= 1.5s").any_of[0][1].number
+    1500.0
     >>> parse("exposed_pct => 10")
     Traceback (most recent call last):
         ...
@@ -185,14 +185,23 @@ def _comparison(text: str) -> Comparison:
     return Comparison(metric, found["op"], number, text.strip())
 
 
-def _scale(metric: str, unit: str | None, text: str) -> int:
+def _scale(metric: str, unit: str | None, text: str) -> float:
     if unit is None:
         return 1
-    known = UNITS if metric.endswith("_ns") else {"%": 1} if metric.endswith("_pct") else {}
+    known = _units(metric)
     if unit not in known:
         remedy = f"use {', '.join(known)}, or none" if known else f"{metric} has none"
         raise InputError(f"--fail-if: unit {unit!r} in {text.strip()[:80]!r}; {remedy}")
     return known[unit]
+
+
+def _units(metric: str) -> Mapping[str, float]:
+    """Return the units that a number beside a metric may have, in the metric's own."""
+    words = metric.split("_")
+    own = next((UNITS[word] for word in words if word in UNITS), None)
+    if own is not None:
+        return {unit: size / own for unit, size in UNITS.items()}
+    return {"%": 1} if words[-1] == "pct" else {}
 
 
 def _comparisons(condition: Condition) -> list[Comparison]:

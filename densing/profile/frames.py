@@ -1,21 +1,35 @@
-"""A run's profile as DataFrames with fixed columns."""
+"""A run's profile as DataFrames with fixed columns, those of an empty one too."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from densing.profile.rank import RankProfile
 from densing.timeline.collective_summary import CollectiveSummary
+from densing.timeline.idle import CAUSES
+from densing.timeline.overlap import Partition
 
 if TYPE_CHECKING:
     import pandas as pd
 
+_PARTITION = tuple(Partition(*[0] * len(Partition.__struct_fields__)).to_dict())
+_RATIOS = tuple(name for name in _PARTITION if name.endswith("_pct"))
+_IDLE = tuple(f"idle_{cause}_ns" for cause in CAUSES)
+_TOLD = ("world_size", "backend", "host", "devices", "on_host", "events", "repaired_events", "rank_from")
+_RANK = ("rank", "window", *_PARTITION, *_IDLE, "bound_by", "steps", "skipped_events", "source", *_TOLD)
+_STEP = ("rank", "step", "start_ns", *_PARTITION)
+_COLLECTIVE = (*CollectiveSummary.__struct_fields__, "hidden_pct")
+_RATES = ("algbw_gbps", "busbw_gbps", "hidden_pct")
+
 
 def rank_frame(ranks: Sequence[RankProfile]) -> pd.DataFrame:
-    """Return a row per rank: its window, the partition in ns, ratios in percent, idle causes and what bounds it."""
-    import pandas as pd
+    """Return a row per rank.
 
+    Columns: its window, the partition in nanoseconds, ratios in percent, idle time by cause, what bounds its critical
+    path, counts of steps and events, and what its trace says of itself (``world_size`` -1 and empty texts if unknown;
+    ``devices`` are joined by commas).
+    """
     rows = [
         {
             "rank": rank.rank,
@@ -26,26 +40,37 @@ def rank_frame(ranks: Sequence[RankProfile]) -> pd.DataFrame:
             "steps": len(rank.steps),
             "skipped_events": rank.skipped,
             "source": rank.source,
+            "world_size": rank.world_size,
+            "backend": rank.backend,
+            "host": rank.host,
+            "devices": ", ".join(dict.fromkeys(rank.devices)),
+            "on_host": rank.on_host,
+            "events": rank.events,
+            "repaired_events": rank.repaired,
+            "rank_from": rank.rank_from,
         }
         for rank in ranks
     ]
-    return pd.DataFrame(rows)
+    return _frame(rows, _RANK, _RATIOS)
 
 
 def step_frame(ranks: Sequence[RankProfile]) -> pd.DataFrame:
-    """Return a row per rank and step with its partition."""
-    import pandas as pd
-
+    """Return a row per rank and step: its start, and the step's own partition in nanoseconds and percent."""
     rows = [
         {"rank": rank.rank, "step": step.number, "start_ns": step.start_ns, **step.partition.to_dict()}
         for rank in ranks
         for step in rank.steps
     ]
-    return pd.DataFrame(rows)
+    return _frame(rows, _STEP, _RATIOS)
 
 
 def collective_frame(rows: Sequence[CollectiveSummary]) -> pd.DataFrame:
-    """Return a row per operation and process group, over all ranks."""
+    """Return a row per operation and process group, over all ranks; columns as in :class:`CollectiveSummary`."""
+    return _frame([row.to_dict() for row in rows], _COLLECTIVE, _RATES)
+
+
+def _frame(rows: Sequence[dict[str, Any]], columns: Sequence[str], numbers: Sequence[str]) -> pd.DataFrame:
     import pandas as pd
 
-    return pd.DataFrame([row.to_dict() for row in rows])
+    # A ratio that is undefined in every row is a number all the same.
+    return pd.DataFrame(rows, columns=list(columns)).astype(dict.fromkeys(numbers, "float64"))

@@ -10,10 +10,11 @@ Source: PyTorch TensorBoard plugin (torch_tb_profiler), communication view; AMD 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from densing.notes import Note
 from densing.profile.matching_gather import Gathered, match_notes
@@ -83,6 +84,18 @@ class Matched:
         keys = keys_of(collectives, self.numbering)
         found = np.array([self.index.get(key, -1) for key in keys.tuples()], np.int64)
         return keys.row[found >= 0], found[found >= 0]
+
+    def take(self, kept: NDArray[np.bool_]) -> Matched:
+        """Leave communications out.
+
+        Parameters
+        ----------
+        kept : bool (n,)
+        """
+        place = np.cumsum(kept) - 1
+        columns: dict[str, Any] = {key: getattr(self, key)[kept] for key in MATCH_COLUMNS}
+        index = {key: int(place[row]) for key, row in self.index.items() if kept[row]}
+        return replace(self, **columns, index=index)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; ``columns`` as equally long lists."""

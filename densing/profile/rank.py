@@ -111,6 +111,10 @@ class RankProfile(msgspec.Struct, frozen=True, eq=False):
     repaired: int
     notes: tuple[Note, ...]
 
+    def __repr__(self) -> str:
+        """Return one line: all fields would be megabytes in a notebook."""
+        return f"RankProfile(rank={self.rank}, window={self.window!r}, steps={len(self.steps)}, {self.partition})"
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; the partition's figures stand beside the rest."""
         row = {name: _plain(getattr(self, name)) for name in self.__struct_fields__ if name != "partition"}

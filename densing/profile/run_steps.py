@@ -34,17 +34,20 @@ class RunSteps:
         Ranks averaged over.
     left_out : int
         Steps that some rank did not record.
+    window : str
+        To which the ranks were cut; empty if unknown.
     """
 
     numbers: tuple[int, ...]
     values: Mapping[str, tuple[float, ...]]
     ranks: int = 1
     left_out: int = 0
+    window: str = ""
 
     def without_first(self, count: int) -> RunSteps:
         """Return the run without its first steps."""
         values = {metric: column[count:] for metric, column in self.values.items()}
-        return RunSteps(self.numbers[count:], values, self.ranks, self.left_out)
+        return RunSteps(self.numbers[count:], values, self.ranks, self.left_out, self.window)
 
 
 def run_steps(rows: Iterable[Mapping[str, Any]]) -> RunSteps:
@@ -54,7 +57,7 @@ def run_steps(rows: Iterable[Mapping[str, Any]]) -> RunSteps:
     ----------
     rows : iterable of mapping
         What ranks yielded, each with ``steps``: a list of ``{"number": n, "partition": {...}}`` with the partition's
-        figures in nanoseconds.
+        figures in nanoseconds, and their ``window``.
 
     Returns
     -------
@@ -68,9 +71,10 @@ def run_steps(rows: Iterable[Mapping[str, Any]]) -> RunSteps:
     (20.0,)
     """
     sums: dict[tuple[int, int], list[int]] = {}
-    ranks = 0
+    ranks, window = 0, ""
     for row in rows:
         ranks += 1
+        window = window or row.get("window", "")
         seen: dict[int, int] = {}
         for step in row["steps"]:
             number = step["number"]
@@ -85,4 +89,4 @@ def run_steps(rows: Iterable[Mapping[str, Any]]) -> RunSteps:
     values = {
         metric: tuple(cells[index] / ranks for cells in whole.values()) for index, metric in enumerate(METRICS, start=1)
     }
-    return RunSteps(tuple(number for number, _ in whole), values, ranks, len(sums) - len(whole))
+    return RunSteps(tuple(number for number, _ in whole), values, ranks, len(sums) - len(whole), window)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from densing.errors import InputError
+from densing.notes import Note
 from densing.profile.run import RunProfile
 from densing.timeline.scaling import Run, Scaling, scaling
 
@@ -29,7 +30,25 @@ def scaling_of(runs: Mapping[str, RunProfile], kind: str, work: Mapping[str, flo
     for name, run in runs.items():
         if not run.figures["steps"]:
             raise InputError(f"{name}: marks no steps, so the time of one is unknown; record with step() calls")
-        devices = max(run.ranks[0].world_size, len(run.ranks))
         seconds = float(run.figures["step_ms"] or 0) / 1e3
-        rows.append(Run(devices, seconds, f"median step time, window {run.window}", work.get(name), name))
+        rows.append(Run(run.world_size, seconds, f"median step time, window {run.window}", work.get(name), name))
     return scaling(rows, kind)  # type: ignore[arg-type]
+
+
+def scaling_notes(runs: Mapping[str, RunProfile]) -> Iterator[Note]:
+    """Say where runs differ in more than their size.
+
+    Parameters
+    ----------
+    runs : mapping of str to RunProfile
+        By name.
+    """
+    devices = {name: ", ".join(run.devices) for name, run in runs.items() if run.devices}
+    if len(set(devices.values())) > 1:
+        told = "; ".join(f"{name}: {found}" for name, found in devices.items())
+        text = f"runs on different devices ({told}): the efficiency is also that of the devices"
+        yield Note("different-devices", "warning", text, devices)
+    for name, run in runs.items():
+        if all(rank.world_size < 1 for rank in run.ranks):
+            text = f"{name}: no trace tells the number of ranks; counted are the {run.world_size} profiled"
+            yield Note("size-assumed", "warning", text, {"run": name, "devices": run.world_size})

@@ -1,6 +1,8 @@
-"""Which share of the communication was waiting for other ranks, by operation and process group."""
+"""How much of the communication was waiting for other ranks, by operation and process group."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -8,27 +10,50 @@ from densing.profile.matching import Matched
 from densing.timeline.collectives import OPS
 
 
-def wait_shares(matched: Matched) -> dict[tuple[str, str], float]:
-    """Return Σ wait / Σ duration over ranks, told by durations (no common clock needed), where anything was matched.
+@dataclass(frozen=True)
+class Waiting:
+    """Waiting in the matched communications of one operation and group, all ranks together, told by durations.
+
+    Attributes
+    ----------
+    lasted_ns, waited_ns : int
+        Σ duration, and Σ (duration − transfer).
+    exposed_ns : int
+        Exposed time that was waiting whatever was hidden: Σ max(0, exposed − transfer). A lower bound, exact where the
+        hidden part comes first: wait that compute covers costs nothing.
+    """
+
+    lasted_ns: int
+    waited_ns: int
+    exposed_ns: int
+
+    @property
+    def share(self) -> float:
+        """Σ wait / Σ duration, 0 to 1."""
+        return self.waited_ns / self.lasted_ns
+
+
+def waiting_of(matched: Matched) -> dict[tuple[str, str], Waiting]:
+    """Sum the waiting of all ranks (no common clock needed), where anything was matched and took time.
 
     The keys are those of :func:`densing.profile.summary.run_collectives`: operation and name of the group.
 
     Examples
     --------
     >>> from densing.profile.matching import match_collectives
-    >>> wait_shares(match_collectives({}))
+    >>> waiting_of(match_collectives({}))
     {}
     """
-    waited: dict[tuple[str, str], int] = {}
-    lasted: dict[tuple[str, str], int] = {}
+    total: dict[tuple[str, str], list[int]] = {}
     for collectives in matched.per_rank.values() if len(matched) else ():
         own, rows = matched.rows_of(collectives)
-        took = collectives.duration_ns[own]
+        took, transfer = collectives.duration_ns[own], matched.transfer_ns[rows]
+        exposed = np.maximum(collectives.exposed_ns[own] - transfer, 0)
+        table = np.stack((took, took - transfer, exposed))
         pairs = np.stack((collectives.op[own], collectives.group[own]), axis=1)
         kinds, which = np.unique(pairs, axis=0, return_inverse=True)
         for number, (op, group) in enumerate(kinds.tolist()):
-            chosen = which.reshape(-1) == number
             key = (OPS[op], collectives.groups[group].name)
-            lasted[key] = lasted.get(key, 0) + int(took[chosen].sum())
-            waited[key] = waited.get(key, 0) + int((took - matched.transfer_ns[rows])[chosen].sum())
-    return {key: waited[key] / total for key, total in lasted.items() if total}
+            own_sums = table[:, which.reshape(-1) == number].sum(axis=1).tolist()
+            total[key] = [a + b for a, b in zip(total.get(key, (0, 0, 0)), own_sums, strict=True)]
+    return {key: Waiting(*sums) for key, sums in total.items() if sums[0]}

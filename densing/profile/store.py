@@ -131,7 +131,8 @@ def _stored(files: Sequence[Path], columns: Iterable[str] | None = None) -> Iter
         with _reading(file) as parquet:
             names = [name for name in parquet.schema_arrow.names if chosen is None or name in chosen]
             for group in range(parquet.num_row_groups):
-                table = parquet.read_row_group(group, columns=names)
+                # Measured on files of one rank: threads cost a sixth more processor time and save none.
+                table = parquet.read_row_group(group, columns=names, use_threads=False)
                 # One row at a time: a whole group as Python objects would be many times its size.
                 for index in range(table.num_rows):
                     cells = {name: table.column(name)[index].as_py() for name in names}

@@ -50,7 +50,7 @@ class RankWaits:
     steps_led: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Late:
     """One communication and the rank that arrived last.
 

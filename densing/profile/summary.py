@@ -104,9 +104,10 @@ def _summed(rows: Sequence[CollectiveSummary]) -> CollectiveSummary:
     # Rates are of the sized spans, so they add as bytes over the time these took.
     took = sum(row.bytes / row.algbw_gbps for row in rows if row.algbw_gbps)
     moved = sum(row.bytes for row in rows if row.algbw_gbps)
-    size = max(row.group_size for row in rows)
-    speed = bandwidth(rows[0].op, size, moved if moved else -1, round(took))
-    return replace(rows[0], **total, group_size=size, algbw_gbps=speed.algbw_gbps, busbw_gbps=speed.busbw_gbps)
+    sizes = {row.group_size for row in rows if row.group_size > 0} or {-1}
+    # Groups of one name and different sizes have no common factor of bus bandwidth.
+    speed = bandwidth(rows[0].op, max(sizes) if len(sizes) == 1 else -1, moved if moved else -1, round(took))
+    return replace(rows[0], **total, group_size=max(sizes), algbw_gbps=speed.algbw_gbps, busbw_gbps=speed.busbw_gbps)
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from densing.notes import Note
 from densing.profile.clocks import Clocks, align_clocks
+from densing.profile.common_steps import common_steps
 from densing.profile.critical import RunPath
 from densing.profile.matching import Matched, match_collectives
 from densing.profile.paths import run_path
 from densing.profile.rank import RankProfile
-from densing.profile.shares import wait_shares
+from densing.profile.shares import Waiting, waiting_of
 from densing.profile.stragglers import Stragglers, find_stragglers
 from densing.profile.whatif_recorded import RecordedWhatIf, what_if
 from densing.timeline.collectives import Collectives
@@ -30,8 +31,8 @@ class Together:
         Slowdown by uneven ranks.
     path : RunPath or None
         Critical path across ranks.
-    waits : mapping of (op, group) to float
-        Share of the communication's time that was waiting for other ranks.
+    waiting : mapping of (op, group) to Waiting
+        How much of the communication was waiting for other ranks.
     notes : tuple of Note
     """
 
@@ -40,8 +41,13 @@ class Together:
     stragglers: Stragglers
     what_if: RecordedWhatIf
     path: RunPath | None
-    waits: Mapping[tuple[str, str], float]
+    waiting: Mapping[tuple[str, str], Waiting]
     notes: tuple[Note, ...]
+
+    @property
+    def waits(self) -> dict[tuple[str, str], float]:
+        """Share of the communication's time, hidden or not, that was waiting for other ranks."""
+        return {key: found.share for key, found in self.waiting.items()}
 
     @property
     def worst(self) -> str:
@@ -49,7 +55,11 @@ class Together:
         found = self.stragglers
         if found.worst is None or not found.of:
             return ""
-        return f"rank {found.worst} in {found.led} of {found.of}"
+        if not found.led:
+            # It may cost the most in all and yet lead in no single step.
+            return f"rank {found.worst} most"
+        unit = "steps" if len(found.steps) > 1 else "communications"
+        return f"rank {found.worst} in {found.led} of {found.of} {unit}"
 
 
 def join_ranks(ranks: Sequence[RankProfile], tables: Mapping[int, Collectives]) -> Together:
@@ -63,7 +73,7 @@ def join_ranks(ranks: Sequence[RankProfile], tables: Mapping[int, Collectives]) 
     """
     matched = match_collectives(tables)
     clocks = align_clocks(matched)
-    replayed = what_if(matched, clocks)
+    replayed = what_if(matched, clocks, common_steps(ranks))
     path, path_notes = run_path(ranks, matched, clocks)
     notes = (*matched.notes, *clocks.notes, *replayed.notes, *path_notes)
-    return Together(matched, clocks, find_stragglers(matched, clocks), replayed, path, wait_shares(matched), notes)
+    return Together(matched, clocks, find_stragglers(matched, clocks), replayed, path, waiting_of(matched), notes)

@@ -38,7 +38,7 @@ _COMMAND_REMEDY = "give the dense peak of one device as peak=TFLOPS in --mfu"
 
 @dataclass(frozen=True)
 class RunUtilisation:
-    """MFU and, where the formula defines it, HFU of a run; both None with a note where the peak is unknown."""
+    """MFU and, where the formula defines it, HFU of a run; both None where the notes say that the peak is unknown."""
 
     model: Utilisation | None
     hardware: Utilisation | None
@@ -53,6 +53,7 @@ class RunUtilisation:
             "step_ms": self.step_ms,
             "mfu": self.model and self.model.to_dict(),
             "hfu": self.hardware and self.hardware.to_dict(),
+            "notes": [note.to_dict() for note in self.notes],
         }
 
 
@@ -133,12 +134,15 @@ def run_utilisation(run: RunProfile, spec: Mapping[str, float | str]) -> RunUtil
     dtype = str(given.pop("dtype", "bf16"))
     with _of_the_command():
         looked, notes = _peak(run, given, dtype)
-    count = int(given.pop("devices", 0)) or max(run.ranks[0].world_size, len(run.ranks))
+    count = int(given.pop("devices", 0)) or run.world_size
     tokens = given.pop("tokens", None)
     flops = _flops(str(given.pop("formula", "palm")), given)
     rate = _units(flops, tokens) / (step_ms / 1e3)
     if looked is None:
         return RunUtilisation(None, None, step_ms, notes)
+    if "devices" not in spec and all(rank.world_size < 1 for rank in run.ranks):
+        text = f"--mfu: no trace tells the number of ranks; counted on the {count} profiled; else write devices=NUMBER"
+        notes = (*notes, Note("devices-assumed", "warning", text, {"devices": count}))
     use = {"rate": rate, "devices": count, "peak": looked}
     with _of_the_command("; for another peak write peak=TFLOPS in --mfu"):
         hardware = hfu(flops, **use) if flops.hardware is not None else None  # type: ignore[arg-type]
@@ -199,8 +203,11 @@ def _listed(words: list[str]) -> str:
 def _peak(run: RunProfile, given: dict[str, float | str], dtype: str) -> tuple[Peak | None, tuple[Note, ...]]:
     if "peak" in given:
         return given_peak(float(given.pop("peak")), dtype), ()
-    device = str(given.pop("device", "")) or next((d for rank in run.ranks for d in rank.devices), "")
-    found = find_peak(device, dtype)
+    device = str(given.pop("device", ""))
+    names = [device] if device else list(run.devices) or [""]
+    found = find_peak(names[0], dtype)
+    if len({peak and peak.flops for peak in (find_peak(name, dtype).peak for name in names)}) > 1:
+        raise InputError(f"the traces list several devices ({', '.join(names)}); say whose peak counts: device=NAME")
     if found.note is None:
         return found.peak, ()
     return found.peak, (replace(found.note, message=found.note.message.replace(REMEDY, _COMMAND_REMEDY)),)

@@ -11,14 +11,16 @@ here all that lies between communications is one segment, compared with the same
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from densing.notes import Note
 from densing.profile.clocks import Clocks
+from densing.profile.common_steps import CommonSteps
 from densing.profile.matching import Matched
 from densing.profile.whatif_segments import Segments, segments_of
 
@@ -87,7 +89,7 @@ class RecordedWhatIf:
         return cls(**{**given, "notes": tuple(Note.from_dict(note) for note in data["notes"])})
 
 
-def what_if(matched: Matched, clocks: Clocks) -> RecordedWhatIf:
+def what_if(matched: Matched, clocks: Clocks, steps: CommonSteps | None = None) -> RecordedWhatIf:
     """Say what a recorded run would gain if no rank were slower than the mean.
 
     Parameters
@@ -95,6 +97,9 @@ def what_if(matched: Matched, clocks: Clocks) -> RecordedWhatIf:
     matched : Matched
     clocks : Clocks
         Where they can be compared, all ranks are replayed from one moment; else each from its window's start.
+    steps : CommonSteps, optional
+        Where ranks recorded different steps: those that all recorded. Nothing else is replayed, since a rank whose
+        recording began later is not slow; a note tells.
 
     Returns
     -------
@@ -102,11 +107,15 @@ def what_if(matched: Matched, clocks: Clocks) -> RecordedWhatIf:
         Slowdown None, with a note, for one rank, for a run without matched communications, and for one with more than
         10 million parts of ranks in communications, which take more than a gigabyte.
     """
-    why = _refusal(matched)
+    notes: tuple[Note, ...] = ()
+    if steps is not None:
+        notes, matched = (_told(steps),), matched.take(_within(matched, steps.spans))
+    why = _refusal(matched, steps)
     if why:
-        note = Note("no-what-if", "info", f"no what-if analysis: {why}")
-        return RecordedWhatIf(0, 0, 0, None, None, None, {}, None, None, len(matched), (note,))
-    segments = segments_of(matched, clocks)
+        return _nothing(0, matched, notes, why)
+    segments = segments_of(matched, clocks, None if steps is None else steps.spans)
+    if len(segments.ranks) < len(matched.ranks):
+        notes = (*notes, _alone(segments.ranks, matched.ranks))
     some = _candidates(segments)
     ranks, all_ranks = len(segments.ranks), np.ones(len(segments.ranks), bool)
     alone = np.eye(ranks, dtype=bool)[some]
@@ -114,8 +123,7 @@ def what_if(matched: Matched, clocks: Clocks) -> RecordedWhatIf:
     transfer = np.array([True, False, False, True, *np.zeros(len(some), bool)])
     replayed, ideal, only_local, only_transfer, *singles = segments.run_times(local, transfer).tolist()
     if ideal <= 0:
-        note = Note("no-what-if", "info", "no what-if analysis: nothing in the window takes time")
-        return RecordedWhatIf(segments.recorded_ns, 0, 0, None, None, None, {}, None, None, len(matched), (note,))
+        return _nothing(segments.recorded_ns, matched, notes, "nothing in the window takes time")
     slow = {segments.ranks[at]: single / ideal for at, single in zip(some.tolist(), singles, strict=True)}
     by_rank = dict(sorted(slow.items(), key=lambda item: (-item[1], item[0])))
     first = next(iter(by_rank))
@@ -131,14 +139,48 @@ def what_if(matched: Matched, clocks: Clocks) -> RecordedWhatIf:
         worst,
         None if worst is None else _explained(segments, worst, replayed, ideal),
         len(matched),
+        notes,
     )
 
 
-def _refusal(matched: Matched) -> str:
+def _nothing(recorded_ns: int, matched: Matched, notes: tuple[Note, ...], why: str) -> RecordedWhatIf:
+    note = Note("no-what-if", "info", f"no what-if analysis: {why}")
+    return RecordedWhatIf(recorded_ns, 0, 0, None, None, None, {}, None, None, len(matched), (*notes, note))
+
+
+def _alone(replayed: Collection[int], ranks: Collection[int]) -> Note:
+    alone = sorted(set(ranks) - set(replayed))
+    named = f"rank {alone[0]}" if len(alone) == 1 else f"{len(alone)} ranks ({alone[0]}, {alone[1]}, ...)"
+    text = f"the what-if analysis leaves out {named}: without a matched communication nothing compares to its work"
+    return Note("what-if-ranks", "info", text, {"ranks": alone})
+
+
+def _told(steps: CommonSteps) -> Note:
+    numbers = [str(number) for number in steps.numbers]
+    named = f"step {' to '.join(dict.fromkeys((numbers[0], numbers[-1])))}" if numbers else "no step"
+    text = f"the what-if analysis is of {named}, recorded by all ranks; {steps.left_out} other step(s) are left out"
+    details = {"steps": list(steps.numbers), "left_out": steps.left_out}
+    return Note("what-if-steps", "info" if numbers else "warning", text, details)
+
+
+def _within(matched: Matched, spans: Mapping[int, tuple[int, int]]) -> NDArray[np.bool_]:
+    """Return which communications begin within the spans on all their ranks."""
+    kept = np.full(len(matched), bool(spans))
+    for rank, collectives in matched.per_rank.items() if spans else ():
+        own, rows = matched.rows_of(collectives)
+        start, (first, until) = collectives.start_ns[own], spans[rank]
+        kept[rows[(start < first) | (start >= until)]] = False
+    return kept
+
+
+def _refusal(matched: Matched, steps: CommonSteps | None) -> str:
     if len(matched.ranks) < 2:
         return "one rank was recorded; profile all ranks"
+    if steps is not None and not steps.numbers:
+        return "no step was recorded by all ranks; record the same steps on each"
     if len(matched) == 0:
-        return "no communication could be matched over ranks"
+        within = "" if steps is None else " within the steps that all ranks recorded"
+        return f"no communication could be matched over ranks{within}"
     entries = int(matched.n_ranks.sum())
     if entries > MAX_ENTRIES:
         return f"{entries} parts in communications are too many ({MAX_ENTRIES} are the limit); use a shorter window"
@@ -147,8 +189,7 @@ def _refusal(matched: Matched) -> str:
 
 def _candidates(segments: Segments) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Ranks whose local work exceeds the mean most."""
-    usual = np.repeat(segments.usual_local_ns, np.diff(segments.begins))
-    excess = np.maximum(segments.local_ns - usual, 0)
+    excess = np.maximum(segments.local_ns - segments.usual_local_ns, 0)
     total = np.bincount(segments.rank, excess, minlength=len(segments.ranks))
     return np.argsort(-total, kind="stable")[:SHOWN_RANKS]
 
