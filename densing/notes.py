@@ -7,10 +7,11 @@ the result into tables, JSON and the report, and decide the exit code of a comma
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 Severity = Literal["info", "warning", "error"]
+MILDEST_FIRST: tuple[Severity, ...] = ("info", "warning", "error")
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,26 @@ def worst(notes: Iterable[Note]) -> Severity | None:
     >>> worst([Note("a", "info", ""), Note("b", "error", "")])
     'error'
     """
-    order: tuple[Severity, ...] = ("info", "warning", "error")
-    found = {note.severity for note in notes}
-    return max(found, key=order.index, default=None)
+    return max((note.severity for note in notes), key=MILDEST_FIRST.index, default=None)
+
+
+def severest_first(notes: Iterable[Note]) -> list[Note]:
+    """Return notes by severity; those of one severity stay in order.
+
+    Examples
+    --------
+    >>> [note.code for note in severest_first([Note("a", "info", ""), Note("b", "error", ""), Note("c", "info", "")])]
+    ['b', 'a', 'c']
+    """
+    return sorted(notes, key=lambda note: -MILDEST_FIRST.index(note.severity))
+
+
+def of_part(part: str, notes: Iterable[Note]) -> list[Note]:
+    """Return notes that say to which part of a larger result they belong.
+
+    Examples
+    --------
+    >>> of_part("baseline", [Note("events-skipped", "error", "rank0.json: 1 event skipped")])[0].message
+    'baseline: rank0.json: 1 event skipped'
+    """
+    return [replace(note, message=f"{part}: {note.message}") for note in notes]

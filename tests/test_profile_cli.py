@@ -48,7 +48,7 @@ def write(path: Path, content: dict[str, Any]) -> Path:
 @pytest.fixture
 def two(tmp_path: Path) -> Path:
     for rank in (0, 1):
-        write(tmp_path / "run" / f"rank{rank}.json", trace(rank, late=15.0 * rank))
+        write(tmp_path / "run" / f"rank{rank}.json", trace(rank, late=25.0 * rank))
     return tmp_path / "run"
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Sequence
 
 from densing.cli.table import visible
 
 GAP = "  "
+
+
+def width(most: int) -> int | None:
+    """Return the columns to fold sentences to, at most ``most``; None where the output is no terminal's."""
+    if "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty()):
+        return min(max(shutil.get_terminal_size().columns, 40), most)
+    return None
 
 
 def columns(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
@@ -50,3 +60,28 @@ def shortened(text: str, width: int) -> str:
     'ncclDevKern…'
     """
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def middle_cut(text: str, width: int) -> str:
+    """Return a sentence cut to a width in its middle: an endless name in it takes neither its subject nor its end.
+
+    Examples
+    --------
+    >>> middle_cut("all_reduce in group pgpgpgpgpgpgpg: 8 calls", 32)
+    'all_reduce in group p…g: 8 calls'
+    """
+    if len(text) <= width:
+        return text
+    tail = width // 3
+    return f"{text[: width - tail - 1]}…{text[-tail:]}"
+
+
+def milliseconds(value: float | None) -> str:
+    """Return milliseconds with two decimals; below one with three digits, so that what is not zero never reads as zero.
+
+    Examples
+    --------
+    >>> milliseconds(1234.567), milliseconds(0.0021), milliseconds(0.0), milliseconds(None)
+    ('1,234.57', '0.0021', '0.00', '–')
+    """
+    return number(value, 2) if not value or abs(value) >= 1 else f"{value:.3g}"

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from densing.cli.columns import middle_cut
 from densing.cli.table import emit_table, visible
-from densing.notes import Note, worst
+from densing.notes import Note, severest_first, worst
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +33,8 @@ __all__ = [
     "visible",
 ]
 STYLES = {"info": "dim", "warning": "yellow", "error": "bold red"}
+LONGEST_NOTE = 600
+LONGEST_LABEL = 60
 
 
 def plain(value: Any) -> Any:
@@ -116,13 +119,19 @@ def say(message: str, style: str = "") -> None:
     Console(stderr=True).print(Text(shown, style=style), soft_wrap=True)
 
 
-def show_notes(notes: Iterable[Note], verbose: bool = True) -> None:
-    """Print notes to stderr, each once."""
-    seen = set()
-    for note in notes:
-        if note.message not in seen and (verbose or note.severity != "info"):
-            say(f"{note.severity}: {note.message}", STYLES[note.severity])
-        seen.add(note.message)
+def show_notes(notes: Iterable[Note], verbose: bool = True, most: int | None = None) -> None:
+    """Print notes to stderr, each once, the severest first; of many the first ``most``."""
+    told: dict[str, Note] = {}
+    for note in severest_first(notes):
+        if verbose or note.severity != "info":
+            told.setdefault(note.message, note)
+    shown = list(told.values())[:most]
+    for note in shown:
+        # A name from data may be endless, and what follows a line end in it must not pass for a message of ours.
+        lines = [middle_cut(line, LONGEST_NOTE) for line in note.message.split("\n")]
+        say(f"{note.severity}: " + "\n  ".join(lines), STYLES[note.severity])
+    if len(shown) < len(told):
+        say(f"... and {len(told) - len(shown)} more notes; all of them: --json")
 
 
 def finish(notes: Iterable[Note]) -> None:
@@ -184,5 +193,10 @@ def timed_bar(quiet: bool, label: str = "") -> Iterator[Callable[[str, float, fl
         times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
         console = Console(file=stream, force_terminal=True)
         with Progress(text, BarColumn(), TaskProgressColumn(), *times, console=console, transient=True) as drawn:
-            line = drawn.add_task(label, total=None)
-            yield lambda label, done, total: drawn.update(line, description=label, completed=done, total=total)
+            line = drawn.add_task(_label(label), total=None)
+            yield lambda label, done, total: drawn.update(line, description=_label(label), completed=done, total=total)
+
+
+def _label(text: str) -> str:
+    """Return what stands before a bar: the name of a file is text, and leaves room for the bar."""
+    return visible(middle_cut(text, LONGEST_LABEL))

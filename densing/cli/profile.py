@@ -34,7 +34,10 @@ Detail = Annotated[
 FailIf = Annotated[
     list[str] | None,
     typer.Option(
-        "--fail-if", help="'METRIC > NUMBER', e.g. 'exposed_pct>10': exit code 4 if it holds; may be repeated."
+        "--fail-if",
+        help="'METRIC > NUMBER', e.g. 'exposed_pct>10' or 'step_ms>=250 and overlap_pct<50': exit code 4 if it holds "
+        "or cannot be decided; may be repeated. METRIC: a key of `figures` in --json (exposed_pct, overlap_pct, "
+        "idle_pct, exposed_ms_per_step, step_ms, slowdown, ...), mfu_pct or hfu_pct; its name tells its unit.",
     ),
 ]
 Html = Annotated[Path | None, typer.Option("--html", help="Write the report: one HTML file.", metavar="FILE")]
@@ -55,8 +58,16 @@ Out = Annotated[
 ]
 Jobs = Annotated[int | None, typer.Option("--jobs", "-j", help="Processes, or jobs of the executor.")]
 ExecutorName = Annotated[
-    str | None, typer.Option("--executor", help="slurm, or another executor: spread the ranks over a cluster.")
+    str | None,
+    typer.Option("--executor", help="slurm, local or another executor: spread the ranks over a cluster; needs --out."),
 ]
+ExecutorArgs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--executor-arg", "--executor_arg",
+        help="key=value for the executor, e.g. partition=cpu,account=mine,time=60; may be repeated.",
+    ),
+]  # fmt: skip
 RankFiles = Annotated[Path | None, typer.Option("--rank-files", help="A list of traces.", hidden=True)]
 Density = Annotated[
     Path | None,
@@ -98,6 +109,7 @@ def profile(
     out: Out = None,
     jobs: Jobs = None,
     executor: ExecutorName = None,
+    executor_arg: ExecutorArgs = None,
     rank_files: RankFiles = None,
     seed: Seed = 0,
     json: JsonFlag = False,
@@ -124,8 +136,10 @@ def profile(
         out=out,
         jobs=jobs,
         executor=executor,
+        executor_args=tuple(executor_arg or ()),
         quiet=json,
     )
+    from densing.cli.output import say
     from densing.cli.profile_checks import check_flags
     from densing.cli.profile_out import Wanted, answer
 
@@ -146,4 +160,9 @@ def profile(
     if rank_files is not None:
         profiling.store_ranks(asked)
         return
-    answer(profiling.run_of(asked), asked, wanted)
+    try:
+        answer(profiling.run_of(asked), asked, wanted)
+    except KeyboardInterrupt:
+        if out is not None:
+            say(f"stopped; the same command goes on from {out}")
+        raise typer.Exit(130) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,11 @@ from densing.errors import InputError
 if TYPE_CHECKING:
     from densing.cli.profile_out import Wanted
     from densing.cli.profiling import Asked
+
+OF_MFU = ("mfu_pct", "hfu_pct")
+"""Figures that a run has where ``--mfu`` is given."""
+TRACES = (".json", ".gz", ".zip")
+"""How the names of traces in a folder end."""
 
 
 def check_flags(asked: Asked, wanted: Wanted) -> None:
@@ -23,22 +29,44 @@ def check_flags(asked: Asked, wanted: Wanted) -> None:
     """
     if asked.jobs is not None and asked.jobs < 1:
         raise InputError(f"--jobs {asked.jobs}: a whole number from 1 up is needed")
+    if asked.executor_args and asked.executor is None:
+        raise InputError("--executor-arg without --executor; name one, e.g. --executor slurm")
     _check_density(wanted)
     if asked.comm_patterns:
         from densing.timeline.classify import Classifier
 
         Classifier(asked.comm_patterns)
-    if wanted.conditions:
-        from densing.profile.conditions import check
-        from densing.profile.summary import METRICS
-
-        more = ("slowdown", "mfu_pct", "hfu_pct")
-        check(wanted.conditions, dict.fromkeys((*METRICS, *more)))
+    _check_conditions(wanted)
     if wanted.utilisation is not None:
         from densing.profile.utilisation import parse_spec
 
         parse_spec(wanted.utilisation)
     _check_outputs(asked, wanted)
+    for path in wanted.compare:
+        check_source(path)
+
+
+def _check_conditions(wanted: Wanted) -> None:
+    """Refuse conditions on what no run has a figure for."""
+    if not wanted.conditions:
+        return
+    from densing.profile.conditions import check
+    from densing.profile.summary import METRICS
+
+    hits = check(wanted.conditions, dict.fromkeys((*METRICS, "slowdown", *OF_MFU)))
+    named = {name for hit in hits for name in hit.values}
+    if wanted.utilisation is None and (without := sorted(named.intersection(OF_MFU))):
+        raise InputError(f"--fail-if: {without[0]} is told by --mfu only; give it, e.g. --mfu params=7e9,tokens=4.2e6")
+
+
+def check_source(path: Path) -> None:
+    """Refuse a path at which there are neither traces nor stored results."""
+    if not is_store(path):
+        from densing.timeline.readers import find_traces
+
+        find_traces([path])
+    elif not path.exists():
+        raise InputError(f"{path}: no such file or folder; check the path")
 
 
 def _check_density(wanted: Wanted) -> None:
@@ -47,6 +75,10 @@ def _check_density(wanted: Wanted) -> None:
     beside = (wanted.device_hours, wanted.density_model, wanted.density_benchmark)
     if wanted.density is None and any(value is not None for value in beside):
         raise InputError("--device-hours, --density-model and --density-benchmark belong to --density FILE; give it")
+    if wanted.density is not None:
+        from densing.cli.profile_out import density_of
+
+        density_of(wanted)
 
 
 def _check_outputs(asked: Asked, wanted: Wanted) -> None:
@@ -60,8 +92,30 @@ def _check_outputs(asked: Asked, wanted: Wanted) -> None:
             raise InputError(f"{flag} {path}: is no regular file; choose another name")
         if path.exists() and any(path.samefile(source) for source in _inputs(asked, wanted)):
             raise InputError(f"{flag} {path}: is one of the files to be read; choose another name")
-    if wanted.perfetto is not None and wanted.perfetto.suffix == ".zip":
-        raise InputError(f"--perfetto {wanted.perfetto}: written as .json or .json.gz; choose such a name")
+        _check_place(f"{flag} {path}", path.parent)
+    if wanted.perfetto is not None:
+        _check_perfetto(asked, wanted.perfetto)
+
+
+def _check_perfetto(asked: Asked, out: Path) -> None:
+    if out.suffix == ".zip":
+        raise InputError(f"--perfetto {out}: written as .json or .json.gz; choose such a name")
+    if asked.paths and all(map(is_store, asked.paths)):
+        raise InputError(f"--perfetto {out}: stored results hold no single spans; give the traces instead")
+    folders = [path.resolve() for path in asked.paths if path.is_dir()]
+    place = out.resolve().parent
+    # Of a folder without traces its subfolders are read.
+    among = place in folders or (place.parent in folders and not has_traces(place.parent))
+    if among and out.name.endswith(TRACES):
+        raise InputError(f"--perfetto {out}: would be read as one more rank next time; choose another folder")
+
+
+def _check_place(what: str, folder: Path) -> None:
+    """Refuse a folder that nothing can be written to; what is missing of it is made when it is time."""
+    whole = folder.absolute()
+    there = next(place for place in (whole, *whole.parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"{what}: nothing can be written in {there}; check rights and place")
 
 
 def _inputs(asked: Asked, wanted: Wanted) -> Iterator[Path]:
@@ -95,6 +149,7 @@ def check_store(out: Path, own: set[Path]) -> None:
     """Refuse a folder that holds results of other traces, or traces."""
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out}: is no folder; choose another name")
+    _check_place(f"--out {out}", out)
     foreign = sorted(path.name for path in out.glob("*.parquet") if path not in own)
     if foreign:
         raise InputError(f"--out {out}: holds results of other traces ({foreign[0]}, ...); choose a folder of its own")
@@ -104,4 +159,14 @@ def check_store(out: Path, own: set[Path]) -> None:
 
 def has_traces(folder: Path) -> bool:
     """Return whether a folder holds files that are read as traces."""
-    return any(path.name.endswith((".json", ".gz", ".zip")) for path in folder.iterdir() if path.is_file())
+    return any(path.name.endswith(TRACES) for path in folder.iterdir() if path.is_file())
+
+
+def is_store(path: Path) -> bool:
+    """Return whether a path holds stored results: a Parquet file, or a folder of such."""
+    if path.is_dir():
+        stored = any(path.glob("*.parquet"))
+        if stored and has_traces(path):
+            raise InputError(f"{path}: holds traces and stored results; name the files of one kind, or part them")
+        return stored
+    return path.suffix == ".parquet"

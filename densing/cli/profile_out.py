@@ -10,17 +10,23 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
+from densing.cli.columns import width
 from densing.cli.output import emit_plain, finish, say, show_notes
 from densing.cli.profiling import Asked, run_of, traces_of
+from densing.notes import of_part
 
 if TYPE_CHECKING:
+    from densing.notes import Note
     from densing.profile.compare import Comparison
+    from densing.profile.conditions import Hit
     from densing.profile.run import RunProfile
     from densing.profile.utilisation import RunUtilisation
     from densing.report.efficiency_density import JoinedDensity
 
 CONDITION_HOLDS = 4
 """Exit code when a ``--fail-if`` holds."""
+MOST_NOTES = 20
+"""Notes on the screen; a run of thousands of ranks may have as many."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -42,18 +48,19 @@ class Wanted(msgspec.Struct, frozen=True):
 def answer(run: RunProfile, asked: Asked, wanted: Wanted) -> None:
     """Show and write what was asked for, and leave with the exit code it calls for."""
     used = _utilisation(run, wanted.utilisation)
-    comparison = _comparison(run, asked, wanted)
+    comparison, doubts = _comparison(run, asked, wanted)
+    run = replace(run, notes=(*run.notes, *doubts))
     hits = _conditions(run, used, wanted.conditions)
-    joined = _density(wanted)
+    joined = density_of(wanted)
     if wanted.json:
         parts = {"utilisation": used, "comparison": comparison, "joined": joined}
         more = {name: part and part.to_dict() for name, part in parts.items()}
-        emit_plain({**run.to_dict(), **more, "fail_if": hits})
+        emit_plain({**run.to_dict(), **more, "fail_if": [hit.to_dict() for hit in hits]})
     else:
-        from densing.cli.profile_text import screen
+        from densing.cli.profile_text import WIDE, screen
 
-        typer.echo("\n".join(screen(run, used, comparison)))
-        show_notes(run.notes)
+        typer.echo("\n".join(screen(run, used, comparison, width(WIDE))))
+        show_notes(run.notes, most=MOST_NOTES)
     if wanted.html is not None:
         from densing.report import build_profile_report
 
@@ -62,7 +69,7 @@ def answer(run: RunProfile, asked: Asked, wanted: Wanted) -> None:
     if wanted.perfetto is not None:
         _write_perfetto(run, asked, wanted.perfetto)
     for hit in hits:
-        say(f"--fail-if: {hit}", "bold red")
+        say(f"--fail-if: {hit.message}", "bold red")
     if hits:
         raise typer.Exit(CONDITION_HOLDS)
     finish(run.notes)
@@ -76,31 +83,33 @@ def _utilisation(run: RunProfile, spec: str | None) -> RunUtilisation | None:
     return run_utilisation(run, parse_spec(spec))
 
 
-def _comparison(run: RunProfile, asked: Asked, wanted: Wanted) -> Comparison | None:
-    """Profile the baseline in the same way, within the same window, and compare."""
+def _comparison(run: RunProfile, asked: Asked, wanted: Wanted) -> tuple[Comparison | None, list[Note]]:
+    """Profile the baseline in the same way, within the same window, and compare; and say what is wrong with it."""
     if not wanted.compare:
-        return None
+        return None, []
     from densing.profile.compare import compare, run_steps
 
-    fresh: dict[str, Any] = {"paths": wanted.compare, "rank_files": None, "ranks": (), "out": None, "executor": None}
-    base = run_of(replace(asked, **fresh, window=run.window))
+    # Its files have their own ranks, and it is read here.
+    fresh: dict[str, Any] = {"rank_files": None, "ranks": (), "out": None, "executor": None, "executor_args": ()}
+    base = run_of(replace(asked, **fresh, paths=wanted.compare, window=run.window))
     steps = [run_steps({"steps": [step.to_dict() for step in rank.steps]} for rank in one.ranks) for one in (base, run)]
-    return compare(*steps, seed=wanted.seed)
+    doubts = of_part("baseline", (note for note in base.notes if note.severity != "info"))
+    return compare(*steps, seed=wanted.seed), doubts
 
 
-def _conditions(run: RunProfile, used: RunUtilisation | None, conditions: Sequence[str]) -> list[str]:
-    """Return the conditions that hold, in words."""
+def _conditions(run: RunProfile, used: RunUtilisation | None, conditions: Sequence[str]) -> Sequence[Hit]:
+    """Return the conditions that hold, or that cannot be decided."""
     if not conditions:
-        return []
+        return ()
     from densing.profile.conditions import check
 
     told: Mapping[str, object] = run.figures
     if used is not None:
         told = {**told, **{key: used.to_dict()[key] for key in ("mfu_pct", "hfu_pct")}}
-    return [hit.message for hit in check(conditions, told)]
+    return check(conditions, told)
 
 
-def _density(wanted: Wanted) -> JoinedDensity | None:
+def density_of(wanted: Wanted) -> JoinedDensity | None:
     """Read the density to join, if one is named."""
     if wanted.density is None:
         return None

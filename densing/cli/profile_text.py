@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from densing.cli.columns import columns, number, shortened
+from densing.cli.columns import columns, middle_cut, milliseconds, number, shortened
 from densing.cli.table import visible
+from densing.notes import severest_first
 from densing.profile.causes import SHOWN
+from densing.profile.summary import per_step
 
 if TYPE_CHECKING:
+    from densing.profile.clocks import Clocks
     from densing.profile.compare import Comparison
     from densing.profile.rank import RankProfile
     from densing.profile.run import RunProfile
@@ -17,23 +21,53 @@ if TYPE_CHECKING:
 
 SHOWN_RANKS = 8
 SHOWN_COLLECTIVES = 5
-WIDTH = 100
+WIDE = 100
+"""Columns to which sentences are folded on a wide terminal."""
+LONGEST_TOLD = 300
+AT_ONCE = 0.005
+"""Share by which the kinds of communication must exceed their union before it is said that they overlap."""
 
 
-def screen(run: RunProfile, used: RunUtilisation | None, comparison: Comparison | None) -> list[str]:
-    """Return the summary, line by line: headline, ranks, communications, causes."""
-    parts = [_headline(run), *_ranks(run), "", *_collectives(run), *_waiting(run), *_causes(run)]
-    parts += _unrecognised(run)
+def screen(
+    run: RunProfile, used: RunUtilisation | None, comparison: Comparison | None, width: int | None = None
+) -> list[str]:
+    """Return the summary, line by line: headline, ranks, communications, causes.
+
+    Parameters
+    ----------
+    run : RunProfile
+    used : RunUtilisation or None
+    comparison : Comparison or None
+    width : int, optional
+        Sentences are folded to it; tables never are. None leaves them whole.
+    """
+    lines = [*_folded(_headline(run), width), "", *_ranks(run), "", *_collectives(run, width)]
+    lines += _folded([*_across(run), *_causes(run), *_unrecognised(run)], width)
     if used is not None:
-        parts += ["", _used(used)]
+        lines += ["", *_folded([_used(used)], width)]
     if comparison is not None:
-        parts += ["", *comparison_lines(comparison)]
-    return parts
+        lines += ["", *comparison_lines(comparison, width)]
+    return lines
 
 
-def _headline(run: RunProfile) -> str:
+def _folded(sentences: Iterable[str], width: int | None) -> list[str]:
+    """Return sentences as a terminal may show them: names in them stay text and leave room for the rest.
+
+    Examples
+    --------
+    >>> _folded(["1. the host launches too late"], 20)
+    ['1. the host launches', '   too late']
+    """
+    lines = [visible(middle_cut(sentence, LONGEST_TOLD)) for sentence in sentences]
+    if width is None:
+        return lines
+    fold = textwrap.TextWrapper(width, subsequent_indent="   ", break_on_hyphens=False)
+    return [part for line in lines for part in fold.wrap(line) or [""]]
+
+
+def _headline(run: RunProfile) -> list[str]:
     told = run.figures
-    steps = f"{told['steps']} steps in all, median {_(told['step_ms'], 2)} ms" if told["steps"] else "no steps marked"
+    steps = f"{told['steps']} steps in all, median {_ms(told['step_ms'])} ms" if told["steps"] else "no steps marked"
     ranks = f"{len(run.ranks)} rank" + "s" * (len(run.ranks) != 1)
     hidden = told["overlap_pct"]
     if hidden is None:
@@ -41,8 +75,8 @@ def _headline(run: RunProfile) -> str:
     else:
         found = f"{_(hidden)} % of communication hidden (at most {_(told['achievable_pct'])} % could be)"
     unit = _unit(run)
-    exposed = f"exposed {_(told['exposed_pct'])} % of the time, {_(told['exposed_ms_per_step'], 2)} ms per {unit}"
-    return f"{ranks}, window {run.window}, {steps}\n{found}; {exposed}; idle {_(told['idle_pct'])} %\n"
+    exposed = f"exposed {_(told['exposed_pct'])} % of the time, {_ms(told['exposed_ms_per_step'])} ms per {unit}"
+    return [f"{ranks}, window {run.window}, {steps}", f"{found}; {exposed}; idle {_(told['idle_pct'])} %"]
 
 
 def _unit(run: RunProfile) -> str:
@@ -54,10 +88,14 @@ def _(value: object, digits: int = 1) -> str:
     return number(value if isinstance(value, int | float) else None, digits)
 
 
+def _ms(value: object) -> str:
+    return milliseconds(value if isinstance(value, int | float) else None)
+
+
 def _ranks(run: RunProfile) -> list[str]:
     """Return the partition of each rank, the most exposed first where there are many."""
     shown = sorted(run.ranks, key=lambda rank: -rank.partition.exposed_comm_ns) if _many(run) else run.ranks
-    header = ("rank", "window ms", "compute %", "exposed comm %", "exposed copies %", "idle %", "hidden comm %")
+    header = ("rank", "window ms", "compute %", "exposed comm %", "copy only %", "idle %", "hidden comm %")
     lines = columns(header, [_rank(rank) for rank in shown[:SHOWN_RANKS]])
     if _many(run):
         lines.append(f"... the {SHOWN_RANKS} most exposed of {len(run.ranks)} ranks; all of them: --json or --html")
@@ -72,47 +110,78 @@ def _rank(rank: RankProfile) -> tuple[str, ...]:
     part = rank.partition
     shares = (part.compute_ns, part.exposed_comm_ns, part.exposed_memcpy_ns, part.idle_ns)
     told = [number(100 * ns / part.window_ns if part.window_ns else None) for ns in shares]
-    return (str(rank.rank), number(part.window_ns / 1e6, 2), *told, number(part.overlap_pct))
+    return (str(rank.rank), milliseconds(part.window_ns / 1e6), *told, number(part.overlap_pct))
 
 
-def _collectives(run: RunProfile) -> Iterator[str]:
+def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
     if not run.collectives:
         return
-    header = ("communication", "group", "ranks", "calls", "MB each", "bus GB/s", "hidden %", f"exposed ms/{_unit(run)}")
-    per_step = sum(len(rank.steps) for rank in run.ranks) or len(run.ranks)
+    header = ("operation", "group", "ranks", "calls", "MB each", "bus GB/s", "hidden %", f"exposed ms/{_unit(run)}")
+    steps = per_step(run.ranks)
+    # What the figures leave of a line goes to the group's name.
+    room = min(max((width or WIDE) - 72, 8), 24)
     rows = [
         (
             row.op or "unknown",
-            shortened(row.group or row.group_label or "–", 24),
+            shortened(visible(row.group or row.group_label or "–"), room),
             str(row.group_size) if row.group_size > 0 else "–",
             str(row.count),
             number(row.bytes / row.count_sized / 1e6 if row.count_sized else None, 2),
             number(row.busbw_gbps, 2),
             number(row.hidden_pct),
-            number(row.exposed_ns / per_step / 1e6, 2),
+            milliseconds(row.exposed_ns / steps / 1e6),
         )
         for row in run.collectives[:SHOWN_COLLECTIVES]
     ]
     yield from columns(header, rows, left=2)
     if len(run.collectives) > SHOWN_COLLECTIVES:
         yield f"... and {len(run.collectives) - SHOWN_COLLECTIVES} more kinds"
+    claimed = sum(row.exposed_ns for row in run.collectives) / steps / 1e6
+    exposed = run.figures["exposed_ms_per_step"]
+    if isinstance(exposed, float) and claimed > exposed * (1 + AT_ONCE):
+        yield f"Some run at the same time: all kinds together expose {_ms(exposed)} ms, not their sum"
     yield ""
 
 
-def _waiting(run: RunProfile) -> Iterator[str]:
-    found = run.together and run.together.stragglers
-    if not found or found.worst is None:
+def _across(run: RunProfile) -> Iterator[str]:
+    """What several ranks tell of each other: how their clocks compare, and who is waited for."""
+    if run.together is None:
         return
-    slow = run.figures.get("slowdown")
-    more = f"; with balanced ranks the run would be {_(slow, 2)} times as fast" if slow else ""
-    yield f"Waited for most: rank {found.worst}, in {found.led} of {found.of}{more}"
-    yield ""
+    if clocks := _clocks(run.together.clocks):
+        yield clocks
+    found = run.together.stragglers
+    if found.worst is not None:
+        slow = run.figures.get("slowdown")
+        more = _gain(slow) if isinstance(slow, float) else ""
+        unit = "steps" if len(found.steps) > 1 else "communications"
+        yield f"Waited for most: rank {found.worst}, in {found.led} of {found.of} {unit}{more}"
+    if clocks or found.worst is not None:
+        yield ""
+
+
+def _gain(slowdown: float) -> str:
+    if slowdown <= 1:
+        return "; balancing the ranks would gain nothing"
+    return f"; with balanced ranks the run would be {_(slowdown, 2)} times as fast"
+
+
+def _clocks(clocks: Clocks) -> str:
+    """Say how moments on different ranks compare."""
+    if clocks.verdict == "one rank":
+        return ""
+    if not clocks.comparable:
+        return "Clocks: not comparable between ranks; who arrived last is told by durations"
+    residual = _ms(max(clocks.residual_ns.values(), default=0) / 1e6)
+    if clocks.verdict == "agree":
+        return f"Clocks: the ranks' agree to {residual} ms (ends of matched collectives); times as recorded"
+    offset = _ms(max(map(abs, clocks.offset_ns.values())) / 1e6)
+    return f"Clocks: aligned on ends of collectives, up to {offset} ms taken out; {residual} ms remain uncertain"
 
 
 def _causes(run: RunProfile) -> Iterator[str]:
     unit = _unit(run)
     for place, cause in enumerate(run.causes[:SHOWN], start=1):
-        yield f"{place}. {cause.ms_per_step:,.2f} ms per {unit} ({cause.share_pct:.1f} %): {cause.message}"
+        yield f"{place}. {_ms(cause.ms_per_step)} ms per {unit} ({cause.share_pct:.1f} %): {cause.message}"
         yield f"   try: {cause.remedy}"
 
 
@@ -124,10 +193,10 @@ def _unrecognised(run: RunProfile) -> Iterator[str]:
             total[row.name] = total.get(row.name, 0) + row.total_ns
     if total:
         names = sorted(total, key=lambda name: -total[name])
-        shown = ", ".join(shortened(visible(name), 40) for name in names[:3])
+        shown = ", ".join(shortened(name, 40) for name in names[:3])
         yield ""
         yield (
-            f"No rule knows {len(names)} kernel{'s' * (len(names) != 1)} ({sum(total.values()) / 1e6:,.2f} ms in all; "
+            f"No rule knows {len(names)} kernel{'s' * (len(names) != 1)} ({_ms(sum(total.values()) / 1e6)} ms in all; "
             f"{shown}): counted as compute; if it is communication, say --comm-pattern REGEX"
         )
 
@@ -141,25 +210,25 @@ def _used(used: RunUtilisation) -> str:
     return (
         f"MFU {used.model.percent:.2f} %{hardware}: formula {flops.formula} ({flops.equation}), "
         f"{used.model.devices} × {peak.flops / 1e12:g} TFLOP/s ({peak.device}, {peak.dtype}{recalled})"
+        + "".join(f"; {note.message}" for note in used.notes)
     )
 
 
-def comparison_lines(comparison: Comparison) -> list[str]:
+def comparison_lines(comparison: Comparison, width: int | None = None) -> list[str]:
     """Return what changed per step against the baseline, a line per figure, and the verdict."""
     rows = [
         (
             change.metric.removesuffix("_ns").replace("_", " "),
-            number(_ms(change.base), 2),
-            number(_ms(change.other), 2),
-            number(_ms(change.difference), 2),
-            "–" if change.low is None else f"{number(_ms(change.low), 2)} to {number(_ms(change.high), 2)}",
+            *(_ns(value) for value in (change.base, change.other, change.difference)),
+            "–" if change.low is None else f"{_ns(change.low)} to {_ns(change.high)}",
             change.verdict,
         )
         for change in comparison.changes
     ]
     header = ("per step, ms", "baseline", "this run", "change", f"{100 * comparison.level:g} % interval", "verdict")
-    return [*columns(header, rows), *(f"{note.severity}: {note.message}" for note in comparison.notes)]
+    notes = [f"{note.severity}: {note.message}" for note in severest_first(comparison.notes)]
+    return [*columns(header, rows), *_folded(notes, width)]
 
 
-def _ms(ns: float | None) -> float | None:
-    return None if ns is None else ns / 1e6
+def _ns(ns: float | None) -> str:
+    return milliseconds(None if ns is None else ns / 1e6)

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from densing.cli.output import emit_plain, show_notes, timed_bar
-from densing.cli.profile_checks import check_store, check_stored, has_traces
+from densing.cli.profile_checks import check_store, check_stored, is_store
 
 if TYPE_CHECKING:
     from densing.notes import Note
@@ -32,6 +32,7 @@ class Asked(msgspec.Struct, frozen=True):
     out: Path | None = None
     jobs: int | None = None
     executor: str | None = None
+    executor_args: tuple[str, ...] = ()
     quiet: bool = False
 
     def options(self) -> ProfileOptions:
@@ -96,18 +97,6 @@ def run_of(asked: Asked) -> RunProfile:
     with ExitStack() as stack:
         rows, store = _rows(asked, options, notes, stack)
         return merge_run(rows, store=store, notes=notes, options=options.to_dict())
-
-
-def is_store(path: Path) -> bool:
-    """Return whether a path holds stored results: a Parquet file, or a folder of such."""
-    if path.is_dir():
-        stored = any(path.glob("*.parquet"))
-        if stored and has_traces(path):
-            from densing.errors import InputError
-
-            raise InputError(f"{path}: holds traces and stored results; name the files of one kind, or part them")
-        return stored
-    return path.suffix == ".parquet"
 
 
 def _rows(
@@ -194,7 +183,7 @@ def _many(
             traces,
             Reader(options),
             jobs=asked.jobs,
-            executor=_executor(asked.executor),
+            executor=_executor(asked),
             command=default_command(_flags(asked)),
             out=store,
             options=options.to_dict(),
@@ -205,12 +194,13 @@ def _many(
         raise InputError("\n".join(failed))
 
 
-def _executor(name: str | None) -> Any:
-    if name is None:
+def _executor(asked: Asked) -> Any:
+    if asked.executor is None:
         return None
+    from densing.evals.pairs import parse_pairs
     from densing.executors import get_executor
 
-    return get_executor(name)
+    return get_executor(asked.executor, **parse_pairs(asked.executor_args, "--executor-arg"))
 
 
 def _flags(asked: Asked) -> list[str]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from densing.cli.options import JsonFlag
 from densing.cli.profile import Detail, Window
+
+if TYPE_CHECKING:
+    from densing.timeline.scaling import Scaling
+
+MOST_NOTES = 20
 
 
 def scaling(
@@ -30,32 +36,61 @@ def scaling(
 
     Example: densing scaling runs/8gpus runs/16gpus runs/32gpus --kind strong
     """
-    from densing.cli.columns import columns, number
-    from densing.cli.output import emit_plain
+    from densing.cli.output import emit_plain, finish, show_notes
     from densing.cli.profiling import Asked, run_of
-    from densing.errors import InputError
-    from densing.profile.scaling import scaling_of
+    from densing.notes import of_part
+    from densing.profile.scaling import scaling_notes, scaling_of
 
+    _check(runs, kind, work or [])
+    asked = [Asked(paths=(path,), window=window, detail=detail, quiet=json) for path in runs]
+    profiles = {str(one.paths[0]): run_of(one) for one in asked}
+    found = scaling_of(profiles, kind, dict(zip(map(str, runs), work, strict=True)) if work else {})
+    # A run read in part has the step times of that part only.
+    parts = [of_part(name, (n for n in run.notes if n.severity != "info")) for name, run in profiles.items()]
+    notes = [*(note for part in parts for note in part), *scaling_notes(profiles)]
+    if json:
+        emit_plain({**found.to_dict(), "notes": [note.to_dict() for note in notes]})
+    else:
+        _show(found)
+        show_notes(notes, most=MOST_NOTES)
+    finish(notes)
+
+
+def _check(runs: list[Path], kind: str, work: list[float]) -> None:
+    """Refuse what cannot work before any trace is read."""
+    from densing.cli.profile_checks import check_source
+    from densing.errors import InputError, UnknownNameError
+    from densing.timeline.scaling import EQUATIONS
+
+    if kind not in EQUATIONS:
+        raise UnknownNameError("kind of scaling", kind, EQUATIONS)
+    if len(runs) < 2:
+        raise InputError("scaling needs runs of at least two sizes; add a run on another number of devices")
+    if twice := {str(run) for run in runs if runs.count(run) > 1}:
+        raise InputError(f"{min(twice)}: named twice; name each run once")
     if work and len(work) != len(runs):
         raise InputError(
             f"--work was given {len(work)} times for {len(runs)} runs; give it once for each run, in order"
         )
-    asked = [Asked(paths=(path,), window=window, detail=detail, quiet=json) for path in runs]
-    found = scaling_of(
-        {str(one.paths[0]): run_of(one) for one in asked},
-        kind,
-        dict(zip(map(str, runs), work, strict=True)) if work else {},
-    )
-    if json:
-        emit_plain(found.to_dict())
-        return
+    if wrong := [value for value in work if not (math.isfinite(value) and value > 0)]:
+        raise InputError(f"--work {wrong[0]:g}: a number above 0 is needed, samples or tokens per step")
+    if kind == "throughput" and not work:
+        raise InputError("--kind throughput needs --work: samples or tokens per step, once for each run, in order")
+    for run in runs:
+        check_source(run)
+
+
+def _show(found: Scaling) -> None:
+    from densing.cli.columns import columns, number, shortened
+    from densing.cli.table import visible
+
     typer.echo(f"{found.kind} scaling, {found.equation}; {found.definition}")
     header = ("run", "devices", "step s", "work/s", "speed-up", "efficiency %")
     rows = [
         (
-            row.name,
+            shortened(visible(row.name), 40),
             str(row.devices),
-            number(row.seconds, 4),
+            f"{row.seconds:.4g}",
             number(row.throughput),
             number(row.speedup, 2),
             number(100 * row.efficiency),

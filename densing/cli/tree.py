@@ -81,13 +81,11 @@ def main() -> None:
         # A terminal that cannot show a character shows its escape instead.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    # Collecting what is only loaded, every 700 objects and again when leaving, took a tenth of a quick command's time.
-    gc.set_threshold(20_000)
     named = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in COMMANDS else None
     if named in _READERS:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        build(named)()
+        _run(named)
     except DensingError as error:
         _fail(str(error))
     except BrokenPipeError:
@@ -107,6 +105,14 @@ def main() -> None:
         )
     finally:
         gc.freeze()
+
+
+def _run(named: str | None) -> None:
+    try:
+        build(named)()
+    except KeyboardInterrupt:
+        # Pressed while modules are loaded; once a command runs, typer ends it in the same way.
+        raise SystemExit(130) from None
 
 
 def _fail(message: str) -> None:

@@ -25,8 +25,12 @@ def what_if(
     """
     from densing.cli.columns import columns, number
     from densing.cli.output import emit_plain
+    from densing.errors import InputError
     from densing.profile.whatif import what_if_job
 
+    for path in (trace, *([meta] if meta else [])):
+        if not path.is_file():
+            raise InputError(f"{path}: {'is no regular file' if path.exists() else 'no such file'}; check the path")
     found = what_if_job(trace, meta)
     if json:
         emit_plain(found.to_dict())

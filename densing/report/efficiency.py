@@ -108,7 +108,9 @@ def render(
     optional = {"changes": baseline, "density": density}
     context["sections"] = [entry for entry in SECTIONS if optional.get(entry[0], entry) is not None]
     own = assets.inline(assets.static("efficiency.css"))
-    return str(page.environment().get_template("efficiency.html").render(**context, **page.frame(), own_css=own))
+    told = page.environment().get_template("efficiency.html").render(**context, **page.frame(), own_css=own)
+    # Bytes in a file's name that are no text are written out.
+    return str(told).encode("utf-8", "backslashreplace").decode()
 
 
 def _words(run: RunProfile) -> dict[str, Any]:

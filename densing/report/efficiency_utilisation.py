@@ -23,4 +23,5 @@ def utilisation_words(found: RunUtilisation) -> list[str]:
         f"{figure}.",
         f"Formula {flops.formula} ({flops.equation}; {flops.source}), {found.model.devices} devices of "
         f"{peak.flops / 1e12:g} TFLOP/s dense ({peak.device}, {peak.dtype}; {peak.source}{recalled}).",
+        *(sentence(note.message) for note in found.notes),
     ]

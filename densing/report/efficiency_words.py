@@ -119,14 +119,12 @@ def _slowdown(value: object) -> str:
 
 
 def _ranks(run: RunProfile) -> str:
-    world = max((rank.world_size for rank in run.ranks), default=-1)
-    return f"{len(run.ranks)} of {world}" if world > len(run.ranks) else str(len(run.ranks))
+    return f"{len(run.ranks)} of {run.world_size}" if run.world_size > len(run.ranks) else str(len(run.ranks))
 
 
 def _hardware(run: RunProfile) -> str:
-    names = dict.fromkeys(name for rank in run.ranks for name in rank.devices)
-    if names:
-        return text.clean(", ".join(names), 80)
+    if run.devices:
+        return text.clean(", ".join(run.devices), 80)
     backends = dict.fromkeys(rank.backend for rank in run.ranks if rank.backend)
     where = "processors, no accelerator" if all(rank.on_host for rank in run.ranks) else "not named in the traces"
     return text.clean(f"{where} ({', '.join(backends)})" if backends else where, 80)
@@ -156,12 +154,12 @@ HOST = (
 
 
 def _missing(run: RunProfile) -> str:
-    world = max((rank.world_size for rank in run.ranks), default=-1)
-    if world <= len(run.ranks):
+    if run.world_size <= len(run.ranks):
         return ""
+    known = ranks_of(rank.rank for rank in run.ranks)
     return (
-        f"Of {world} ranks {len(run.ranks)} were profiled ({ranks_of(rank.rank for rank in run.ranks)}): a rank that "
-        "is missing here may be the slow one."
+        f"Of {run.world_size} ranks {len(run.ranks)} were profiled ({known}): a rank that is missing here may be the "
+        "slow one."
     )
 
 
@@ -235,10 +233,10 @@ def _chance(chance: float | None) -> str:
 def _what_if(found: RecordedWhatIf) -> list[str]:
     if found.slowdown is None:
         return []
-    words = (
-        f"Replayed with every rank's own work at the mean of the ranks, and transfers at their median, the run would "
-        f"be {found.slowdown:.3f} times as fast"
-    )
+    replayed = "Replayed with every rank's own work at the mean of the ranks, and transfers at their median, the run"
+    if found.slowdown <= 1:
+        return [f"{replayed} would not be faster: its ranks are even."]
+    words = f"{replayed} would be {found.slowdown:.3f} times as fast"
     if found.worst is not None and found.worst_explains is not None:
         words += f"; rank {found.worst} alone explains {percent(100 * found.worst_explains)} of that"
     return [words + "."]

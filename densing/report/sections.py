@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from densing.notes import Note
+from densing.notes import Note, severest_first
 from densing.plots import status, text
 from densing.report.tables import Field, ShownTable, column, ranged, shown
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from densing.trend import TrendResult
 
 _SPECIFICATION = ("reference", "benchmark", "evaluator", "window", "denominator", "dates", "method")
-_ORDER = ("error", "warning", "info")
 
 
 def estimates_table(trend: TrendResult) -> ShownTable:
@@ -166,11 +165,6 @@ def once(notes: Iterable[Note]) -> list[Note]:
         words = sentence(note.message)
         found.setdefault((note.code, words), Note(note.code, note.severity, words))
     return severest_first(found.values())
-
-
-def severest_first(notes: Iterable[Note]) -> list[Note]:
-    """Return notes by severity; those of one severity stay in order."""
-    return sorted(notes, key=lambda note: _ORDER.index(note.severity))
 
 
 def sentence(words: Any) -> str:
