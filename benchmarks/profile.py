@@ -7,7 +7,8 @@
    that ``--peers`` (an interpreter which has them installed) can import:
 
    - traceinsight (formerly HolisticTraceAnalysis): ``TraceAnalysis``, overlap and temporal breakdown;
-   - AMD TraceLens: its GPU event analyser's breakdown.
+   - AMD TraceLens (from its repository; the package of that name on PyPI is another): its GPU event analyser's
+     breakdown.
 
    Figures are CPU seconds (user and system) and peak resident memory of the whole process as the kernel accounts them.
    Runs are interleaved; medians are printed with their range. Ours does more work than either peer: it also computes
