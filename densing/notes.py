@@ -72,6 +72,31 @@ def severest_first(notes: Iterable[Note]) -> list[Note]:
     return sorted(notes, key=lambda note: -MILDEST_FIRST.index(note.severity))
 
 
+def once(notes: Iterable[Note]) -> list[Note]:
+    """Return notes without those that say again what one before said.
+
+    Examples
+    --------
+    >>> [note.code for note in once([Note("a", "info", "x"), Note("b", "info", "x"), Note("a", "info", "x")])]
+    ['a', 'b']
+    """
+    found: dict[tuple[str, str], Note] = {}
+    for note in notes:
+        found.setdefault((note.code, note.message), note)
+    return list(found.values())
+
+
+def doubts(notes: Iterable[Note]) -> list[Note]:
+    """Return the warnings and errors among notes.
+
+    Examples
+    --------
+    >>> [note.code for note in doubts([Note("a", "info", ""), Note("b", "warning", ""), Note("c", "error", "")])]
+    ['b', 'c']
+    """
+    return [note for note in notes if note.severity != "info"]
+
+
 def of_part(part: str, notes: Iterable[Note]) -> list[Note]:
     """Return notes that say to which part of a larger result they belong.
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -202,9 +201,23 @@ def test_diagnostics_that_data_do_not_allow_leave_the_fit(densing: Call) -> None
     assert "not available" in json.loads(out)["influence"]
 
 
+AT_WORK = """
+import sys
+import densing.study.run as study
+from densing.cli import main
+estimate = study.estimate_trend
+def told(*arguments, **options):
+    print("at work", file=sys.stderr, flush=True)
+    return estimate(*arguments, **options)
+study.estimate_trend = told
+sys.argv = ["densing", "run", "--no-measure", "--out", sys.argv[1]]
+main()
+"""
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_interrupted_run_leaves_quietly_and_writes_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "densing", "run", "--no-measure", "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-c", AT_WORK, str(tmp_path / "out")]
     # A shell ignores interrupts for jobs in the background, and children inherit that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -212,7 +225,7 @@ def test_interrupted_run_leaves_quietly_and_writes_nothing(tmp_path: Path) -> No
     finally:
         signal.signal(signal.SIGINT, before)
     with process:
-        time.sleep(3)
+        assert process.stderr is not None and process.stderr.readline() == "at work\n"
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130

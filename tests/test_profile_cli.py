@@ -256,7 +256,8 @@ def test_the_same_run_compares_as_unchanged(two: Path) -> None:
 
 def test_the_report_and_the_overlay_are_written(two: Path, tmp_path: Path) -> None:
     page, overlay = tmp_path / "p.html", tmp_path / "o.json.gz"
-    densing("profile", two, "--html", page, "--perfetto", overlay)
+    said = densing("profile", two, "--html", page, "--perfetto", overlay).stderr
+    assert "--detail host draws them" in " ".join(said.split())
     assert "<html" in page.read_text()
     events = json.loads(gzip.decompress(overlay.read_bytes()))["traceEvents"]
     assert len(events) > 2 * len(trace(0)["traceEvents"])
@@ -281,6 +282,9 @@ def test_density_and_device_hours_are_joined(two: Path, tmp_path: Path) -> None:
     write(tmp_path / "density.json", rows)  # type: ignore[arg-type]
     found = profile(two, "--density", tmp_path / "density.json", "--device-hours", 3000)["joined"]
     assert found["per_1000_device_hours"] == 0.5
+    told = densing("profile", two, "--density", tmp_path / "density.json", "--device-hours", 3000).stdout
+    words = "m has density 1.5 (1.2 to 2.0) on mmlu after 3,000 device hours: 0.50 per parameter"
+    assert words in " ".join(told.split())
     assert "--device-hours" in densing("profile", two, "--density", tmp_path / "density.json", code=1).stderr
 
 

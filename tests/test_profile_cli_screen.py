@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -10,10 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from test_profile_cli import densing, event, profile, write
+from test_profile_run import profiles
 
 from densing.cli.output import show_notes, timed_bar
+from densing.cli.profile_text import _across
 from densing.notes import Note, severest_first, worst
+from densing.profile.run import merge_run
 
 HOSTILE = "\x1b[31mred\x1b[0m [bold]x[/] \u202ertl \x9b1m\rover\nerror: forged \x07<b>"
 OBEYED = ("\x1b", "\u202e", "\x9b", "\x07", "\r", "\nerror: forged")
@@ -123,6 +128,17 @@ def test_the_screen_says_how_clocks_compare(tmp_path: Path) -> None:
     few = densing("profile", run_of_two(tmp_path / "few", "g", steps=2)).stdout
     assert "Clocks: not comparable" in few
     assert "Clocks" not in densing("profile", tmp_path / "same" / "rank0.json").stdout
+
+
+def test_nobody_is_waited_for_in_none_of_the_steps() -> None:
+    run = merge_run(profiles((0, 50_000, 100_000)))
+    assert run.together is not None
+    assert "Waited for most: rank 2, in 4 of 4 steps; " in " ".join(_across(run))
+    stragglers = dataclasses.replace(run.together.stragglers, led=0)
+    together = dataclasses.replace(run.together, stragglers=stragglers)
+    assert together.worst == "rank 2 most"
+    text = " ".join(_across(replace(run, together=together)))
+    assert "Waited for most: rank 2; " in text and "in 0 of" not in text
 
 
 def test_what_costs_something_never_reads_as_nothing(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from collective_runs import DLRM, collected, dlrm_rank, rank_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from densing.profile.arrivals import arrivals_of
 from densing.profile.clocks import Clocks, align_clocks
 from densing.profile.matching import match_collectives
-from densing.profile.waits import arrivals_of
 from densing.timeline.collectives import Collectives
 from densing.timeline.spans import Comm
 

@@ -38,3 +38,19 @@ def test_steps_and_communications_have_a_row_each() -> None:
     steps = made.step_table()
     assert len(steps) == 15 and steps.groupby("rank")["idle_ns"].count().tolist() == [5, 5, 5]
     assert made.collective_table()["count"].tolist() == [15]
+
+
+def test_communications_are_split_into_transfer_and_wait() -> None:
+    made = run(ranks=4, steps=6)
+    # Three ranks are in the all-reduce for 400 µs, the late one for 250 µs: its transfer.
+    matched, transfer = 6 * (3 * 400_000 + 250_000), 6 * 4 * 250_000
+    [row] = made.to_dict()["collectives"]
+    assert (row["matched_ns"], row["transfer_ns"], row["wait_ns"]) == (matched, transfer, matched - transfer)
+    told = made.collective_table().iloc[0]
+    assert [told[key] for key in ("matched_ns", "transfer_ns", "wait_ns")] == [matched, transfer, matched - transfer]
+
+
+def test_one_rank_has_no_wait_to_tell() -> None:
+    alone = run(ranks=1, steps=2)
+    assert alone.to_dict()["collectives"][0]["wait_ns"] is None
+    assert alone.collective_table()["wait_ns"].isna().all()

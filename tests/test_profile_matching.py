@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from densing.profile.arrivals import Arrivals, Waits, arrivals_of, waits_of
 from densing.profile.clocks import align_clocks
 from densing.profile.matching import Matched, match_collectives
-from densing.profile.waits import Arrivals, Waits, arrivals_of, waits_of
 from densing.timeline.collectives import OPS, Collectives
 from densing.timeline.spans import Comm
 

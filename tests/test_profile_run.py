@@ -122,7 +122,7 @@ def test_ranks_cut_to_different_windows_are_refused() -> None:
 
 def test_ranks_that_were_not_profiled_are_counted() -> None:
     codes = {note.code: note.message for note in merge_run(profiles((0, 0))).notes}
-    assert codes["ranks-missing"] == "2 of the run's 3 ranks were profiled"
+    assert codes["ranks-missing"] == "2 of the run's 3 ranks were profiled; missing: 2"
     assert "ranks-missing" not in {note.code for note in merge_run(profiles()).notes}
 
 

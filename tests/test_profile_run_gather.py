@@ -37,7 +37,7 @@ def test_of_many_ranks_only_figures_are_kept(tmp_path: Path, monkeypatch: pytest
     assert len({id(row.name) for rank in run.ranks for row in rank.names}) == len(ranks[0].names)
 
 
-def test_every_rank_is_slimmed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rank_is_slimmed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the time would grow with the square of the ranks."""
     ranks = profiles(tuple(range(12)))
     calls = []

@@ -89,3 +89,16 @@ def test_runs_that_differ_in_more_than_size_are_told() -> None:
     assert note.code == "different-devices" and f"small: {A100}; other: {H100}" in note.message
     [note] = scaling_notes({"small": small, "unknown": changed(world_size=(-1, -1, -1), devices=((), (), ()))})
     assert note.code == "size-assumed" and note.message.startswith("unknown: no trace tells")
+    [note] = scaling_notes(
+        {"small": small, "host": changed(world_size=(9, 9, 9), devices=((), (), ()), on_host=(True,) * 3)}
+    )
+    assert note.code == "different-devices" and "host: processor" in note.message
+
+
+def test_missing_ranks_are_named_where_they_are_few() -> None:
+    def told(world: int) -> str:
+        [text] = [note.message for note in changed(world_size=(world,) * 3).notes if note.code == "ranks-missing"]
+        return text
+
+    assert told(5) == "3 of the run's 5 ranks were profiled; missing: 3, 4"
+    assert told(4096) == "3 of the run's 4096 ranks were profiled"

@@ -67,6 +67,23 @@ def test_a_rank_that_is_always_late() -> None:
     assert found.wait_by_step_ns[1] == (20_000,) * 10 and found.steps == tuple(range(10))
 
 
+def test_a_rank_may_cost_the_most_in_all_and_in_no_step() -> None:
+    """In each of two steps another rank is 100 ns late for the first communication, rank 2 90 ns for the second."""
+    comm = Comm("all_reduce", "0")
+    steps = [(number, 1000 * number, 1000 * number + 1000) for number in (0, 1)]
+    tables = {}
+    for rank in range(3):
+        rows = [
+            (begin + at + late, begin + at + 300, comm)
+            for number, begin, _ in steps
+            for at, late in ((0, 100 * (rank == number)), (500, 90 * (rank == 2)))
+        ]
+        tables[rank] = collected(rank_of(rank, rows, steps=steps))
+    found = found_in(tables)
+    assert (found.worst, found.led, found.of, found.often) == (2, 0, 2, "")
+    assert found_in(run(np.eye(4, 2, dtype=int) * 10_000)).often == "in 1 of 2 steps"
+
+
 def test_durations_tell_where_clocks_do_not() -> None:
     """Broadcasts align no clocks; the shortest duration still names the last to arrive."""
     late = np.zeros((10, 4), int)

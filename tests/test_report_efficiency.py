@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import re
@@ -20,13 +21,14 @@ from densing.errors import InputError
 from densing.profile.compare import compare
 from densing.profile.run import RunProfile
 from densing.report import build_profile_report
-from densing.report.efficiency import MOST_NOTES, SECTIONS, all_notes, render, worst
+from densing.report.efficiency import MOST_NOTES, SECTIONS, render, worst
 from densing.report.efficiency_changes import changes
 from densing.report.efficiency_figures import chosen_pictures
 from densing.report.efficiency_idle import copies_table, idle_table, loading_words
 from densing.report.efficiency_ranks import ranks_table, steps_table
 from densing.report.efficiency_tables import collectives_table, names_table, waits_table
 from densing.report.efficiency_words import caveats, clock_words, headline, straggler_words
+from densing.report.sections import sentences
 from densing.timeline.overlap import Partition
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -163,6 +165,10 @@ def test_straggler_is_named(run: RunProfile) -> None:
     table = waits_table(run)
     assert table.rows[0][0].shown == "rank 1" and column(table, "Waiting caused")[0] == "2.70 ms"
     assert column(table, "Waited itself") == ["0 ms", "900 µs", "900 µs", "900 µs"]
+    assert run.together is not None
+    never = dataclasses.replace(run.together, stragglers=dataclasses.replace(run.together.stragglers, led=0))
+    words = " ".join(straggler_words(altered(run, together=never)))
+    assert "In no single step do the others wait for it longest." in words and "0 of" not in words
 
 
 def test_words_on_clocks(run: RunProfile) -> None:
@@ -251,7 +257,7 @@ def test_ranks_that_kept_another_step_are_named(run: RunProfile) -> None:
 def test_notes_come_once_the_severest_first(run: RunProfile) -> None:
     note = run.notes[0]
     mixed = [altered_note(note, "info", "b"), altered_note(note, "error", "c"), altered_note(note, "error", "c")]
-    found = all_notes(altered(run, notes=(*run.notes, *mixed)))
+    found = sentences((*run.notes, *mixed))
     assert found[0].severity == "error" and len(found) == len({n.message for n in found})
     many = altered(run, notes=tuple(altered_note(note, "info", f"n{number}") for number in range(MOST_NOTES + 5)))
     assert "5 more notes" in " ".join(Page(render(many)).words)

@@ -141,7 +141,6 @@ def test_operations(text: str, op: str) -> None:
         ("mtia_ccp_events", "DMA_IN", Kind.MEMCPY),
         ("mtia_ccp_events", "MEMORY_COPY_D2D", Kind.MEMCPY),
         ("mtia_ccp_events", "fba_matmul", Kind.COMPUTE),
-        ("collective_comm", "anything", Kind.COMM),
         ("cuda_sync", "Stream Synchronize", Kind.SYNC),
         ("xpu_sync", "Event Wait", Kind.SYNC),
         ("gpu_user_annotation", "ProfilerStep#3", Kind.UNKNOWN),

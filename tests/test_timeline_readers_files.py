@@ -54,6 +54,19 @@ def test_a_folder_of_folders_and_several_paths(tmp_path: Path) -> None:
     assert [rank.rank for rank in read_timeline(paths).ranks] == [0, 2]
 
 
+def test_traces_in_subfolders_of_a_folder_of_traces_are_told(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json", of_rank(0))
+    write(tmp_path / "node1" / "config.json", "{}")
+    assert find_traces([tmp_path]).notes == ()
+    for rank in (1, 2):
+        write(tmp_path / "node1" / f"rank{rank}.json.gz", of_rank(rank))
+    [note] = find_traces([tmp_path]).notes
+    assert (note.code, note.severity) == ("folders-ignored", "warning")
+    assert "node1/rank1.json.gz" in note.message and "and 1 more; name the subfolder" in note.message
+    both = find_traces([tmp_path, tmp_path / "node1"])
+    assert len(both) == 3 and "folders-ignored" not in {note.code for note in both.notes}
+
+
 def test_a_folder_holds_what_is_no_file_and_archives_of_other_things(tmp_path: Path) -> None:
     write(tmp_path / "rank0.json", of_rank(0))
     os.mkfifo(tmp_path / "trace.json")

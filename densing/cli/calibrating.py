@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from densing.errors import InputError, UnknownNameError
-from densing.notes import Note
+from densing.notes import Note, doubts
 
 if TYPE_CHECKING:
     from densing.cluster.calibrate import Calibration
@@ -65,7 +65,7 @@ def from_traces(paths: Sequence[Path], base: str | None, level: str | None) -> M
     seen = recorded(paths)
     found = calibrate(seen.collectives, seen.computations)
     about = {"source": [str(path) for path in paths], "ranks": seen.ranks, "link_kind": "recorded"}
-    notes = (*(note for note in seen.notes if note.severity != "info"), *found.notes)
+    notes = (*doubts(seen.notes), *found.notes)
     if cluster is None and seen.on_host:
         cluster = load_cluster("cpu2")
     if cluster is None:

@@ -102,9 +102,10 @@ def validate(
     """
     from densing.catalog import load_catalog, validate_catalog
     from densing.cli.output import emit_json, say, show_notes
+    from densing.notes import worst
 
     notes = list(load_catalog().notes) if path is None else validate_catalog(path)
-    bad = any(note.severity == "error" for note in notes)
+    bad = worst(notes) == "error"
     if json:
         emit_json({"valid": not bad, "notes": notes})
     else:

@@ -35,6 +35,8 @@ __all__ = [
 STYLES = {"info": "dim", "warning": "yellow", "error": "bold red"}
 LONGEST_NOTE = 600
 LONGEST_LABEL = 60
+MOST_NOTES = 20
+"""Notes that a command on many ranks puts on the screen; there may be one of every rank."""
 
 
 def plain(value: Any) -> Any:

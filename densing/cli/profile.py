@@ -71,7 +71,7 @@ ExecutorArgs = Annotated[
 RankFiles = Annotated[Path | None, typer.Option("--rank-files", help="A list of traces.", hidden=True)]
 Density = Annotated[
     Path | None,
-    typer.Option("--density", help="What `densing density --json` printed for the model: joined in the report."),
+    typer.Option("--density", help="What `densing density --json` printed for the model: joined with the run."),
 ]
 DensityModel = Annotated[str | None, typer.Option("--density-model", help="Which model of that file.")]
 DensityBenchmark = Annotated[str | None, typer.Option("--density-benchmark", help="Which benchmark of that file.")]
@@ -117,7 +117,8 @@ def profile(
     """Say how much communication was hidden, what was exposed, where, why and what it cost.
 
     Reads traces of torch.profiler (CUDA, ROCm, gloo, ...), one per rank; damaged ones as far as they go.
-    Exit codes: 0 done, 1 user error, 2 usage, 3 done but events or ranks are missing, 4 a --fail-if holds.
+    Exit codes: 0 done, 1 user error, 2 usage, 3 done but events or traces could not be read, 4 a --fail-if holds or
+    cannot be decided.
 
     Example: densing profile traces/ --html profile.html --fail-if 'exposed_pct>10'
     """

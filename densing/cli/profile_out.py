@@ -11,9 +11,10 @@ import typer
 from msgspec.structs import replace
 
 from densing.cli.columns import width
-from densing.cli.output import emit_plain, finish, say, show_notes
+from densing.cli.output import MOST_NOTES, emit_plain, finish, say, show_notes
+from densing.cli.profile_checks import OF_MFU
 from densing.cli.profiling import Asked, run_of, traces_of
-from densing.notes import of_part
+from densing.notes import doubts, of_part
 
 if TYPE_CHECKING:
     from densing.notes import Note
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
     from densing.report.efficiency_density import JoinedDensity
 
 CONDITION_HOLDS = 4
-"""Exit code when a ``--fail-if`` holds."""
-MOST_NOTES = 20
-"""Notes on the screen; a run of thousands of ranks may have as many."""
+"""Exit code when a ``--fail-if`` holds or cannot be decided."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -48,8 +47,8 @@ class Wanted(msgspec.Struct, frozen=True):
 def answer(run: RunProfile, asked: Asked, wanted: Wanted) -> None:
     """Show and write what was asked for, and leave with the exit code it calls for."""
     used = _utilisation(run, wanted.utilisation)
-    comparison, doubts = _comparison(run, asked, wanted)
-    run = replace(run, notes=(*run.notes, *doubts))
+    comparison, of_base = _comparison(run, asked, wanted)
+    run = replace(run, notes=(*run.notes, *of_base))
     hits = _conditions(run, used, wanted.conditions)
     joined = density_of(wanted)
     if wanted.json:
@@ -59,7 +58,7 @@ def answer(run: RunProfile, asked: Asked, wanted: Wanted) -> None:
     else:
         from densing.cli.profile_text import WIDE, screen
 
-        typer.echo("\n".join(screen(run, used, comparison, width(WIDE))))
+        typer.echo("\n".join(screen(run, used, comparison, joined, width(WIDE))))
         show_notes(run.notes, most=MOST_NOTES)
     if wanted.html is not None:
         from densing.report import build_profile_report
@@ -93,8 +92,7 @@ def _comparison(run: RunProfile, asked: Asked, wanted: Wanted) -> tuple[Comparis
     fresh: dict[str, Any] = {"rank_files": None, "ranks": (), "out": None, "executor": None, "executor_args": ()}
     base = run_of(replace(asked, **fresh, paths=wanted.compare, window=run.window))
     steps = [run_steps({"steps": [step.to_dict() for step in rank.steps]} for rank in one.ranks) for one in (base, run)]
-    doubts = of_part("baseline", (note for note in base.notes if note.severity != "info"))
-    return compare(*steps, seed=wanted.seed), doubts
+    return compare(*steps, seed=wanted.seed), of_part("baseline", doubts(base.notes))
 
 
 def _conditions(run: RunProfile, used: RunUtilisation | None, conditions: Sequence[str]) -> Sequence[Hit]:
@@ -105,7 +103,7 @@ def _conditions(run: RunProfile, used: RunUtilisation | None, conditions: Sequen
 
     told: Mapping[str, object] = run.figures
     if used is not None:
-        told = {**told, **{key: used.to_dict()[key] for key in ("mfu_pct", "hfu_pct")}}
+        told = {**told, **{key: used.to_dict()[key] for key in OF_MFU}}
     return check(conditions, told)
 
 
@@ -129,4 +127,7 @@ def _write_perfetto(run: RunProfile, asked: Asked, out: Path) -> None:
     known = {rank.source for rank in run.ranks}
     traces = [trace for trace in traces_of(asked, []) if trace.label in known]
     count = write_profiled(traces, out, asked.options(), offsets)
-    say(f"wrote {out}: {count} rank{'s' * (count != 1)} with overlay tracks; open it in ui.perfetto.dev")
+    # Several ranks are drawn from what was read, and of accelerators that is no operators unless asked for.
+    some = count > 1 and asked.detail != "host" and not all(rank.on_host for rank in run.ranks)
+    less = "; operators are left out, --detail host draws them" if some else ""
+    say(f"wrote {out}: {count} rank{'s' * (count != 1)} with overlay tracks{less}; open it in ui.perfetto.dev")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from densing.profile.rank import RankProfile
     from densing.profile.run import RunProfile
     from densing.profile.utilisation import RunUtilisation
+    from densing.report.efficiency_density import JoinedDensity
 
 SHOWN_RANKS = 8
 SHOWN_COLLECTIVES = 5
@@ -29,7 +30,11 @@ AT_ONCE = 0.005
 
 
 def screen(
-    run: RunProfile, used: RunUtilisation | None, comparison: Comparison | None, width: int | None = None
+    run: RunProfile,
+    used: RunUtilisation | None,
+    comparison: Comparison | None,
+    joined: JoinedDensity | None,
+    width: int | None = None,
 ) -> list[str]:
     """Return the summary, line by line: headline, ranks, communications, causes.
 
@@ -38,6 +43,7 @@ def screen(
     run : RunProfile
     used : RunUtilisation or None
     comparison : Comparison or None
+    joined : JoinedDensity or None
     width : int, optional
         Sentences are folded to it; tables never are. None leaves them whole.
     """
@@ -45,6 +51,10 @@ def screen(
     lines += _folded([*_across(run), *_causes(run), *_unrecognised(run)], width)
     if used is not None:
         lines += ["", *_folded([_used(used)], width)]
+    if joined is not None:
+        from densing.report.efficiency_density import joined_words
+
+        lines += ["", *_folded(joined_words(joined), width)]
     if comparison is not None:
         lines += ["", *comparison_lines(comparison, width)]
     return lines
@@ -153,8 +163,7 @@ def _across(run: RunProfile) -> Iterator[str]:
     if found.worst is not None:
         slow = run.figures.get("slowdown")
         more = _gain(slow) if isinstance(slow, float) else ""
-        unit = "steps" if len(found.steps) > 1 else "communications"
-        yield f"Waited for most: rank {found.worst}, in {found.led} of {found.of} {unit}{more}"
+        yield f"Waited for most: rank {found.worst}{f', {found.often}' * bool(found.often)}{more}"
     if clocks or found.worst is not None:
         yield ""
 

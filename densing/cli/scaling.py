@@ -14,8 +14,6 @@ from densing.cli.profile import Detail, Window
 if TYPE_CHECKING:
     from densing.timeline.scaling import Scaling
 
-MOST_NOTES = 20
-
 
 def scaling(
     runs: Annotated[
@@ -32,13 +30,13 @@ def scaling(
 ) -> None:
     """Compare step times of runs of different size with perfect scaling.
 
-    Devices are the traces' world size (else the ranks given), times the median step over ranks and steps.
+    Devices: the traces' world size, else the ranks given. Times: the median step over ranks and steps.
 
     Example: densing scaling runs/8gpus runs/16gpus runs/32gpus --kind strong
     """
-    from densing.cli.output import emit_plain, finish, show_notes
+    from densing.cli.output import MOST_NOTES, emit_plain, finish, show_notes
     from densing.cli.profiling import Asked, run_of
-    from densing.notes import of_part
+    from densing.notes import doubts, of_part
     from densing.profile.scaling import scaling_notes, scaling_of
 
     _check(runs, kind, work or [])
@@ -46,8 +44,8 @@ def scaling(
     profiles = {str(one.paths[0]): run_of(one) for one in asked}
     found = scaling_of(profiles, kind, dict(zip(map(str, runs), work, strict=True)) if work else {})
     # A run read in part has the step times of that part only.
-    parts = [of_part(name, (n for n in run.notes if n.severity != "info")) for name, run in profiles.items()]
-    notes = [*(note for part in parts for note in part), *scaling_notes(profiles)]
+    notes = [note for name, run in profiles.items() for note in of_part(name, doubts(run.notes))]
+    notes += scaling_notes(profiles)
     if json:
         emit_plain({**found.to_dict(), "notes": [note.to_dict() for note in notes]})
     else:

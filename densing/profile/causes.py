@@ -15,7 +15,7 @@ from densing.timeline.collective_summary import CollectiveSummary
 
 if TYPE_CHECKING:
     # A single trace must not pay for loading what compares ranks.
-    from densing.profile.shares import Waiting
+    from densing.profile.waiting import Waiting
 
 SHOWN = 3
 SMALL_MESSAGE = 1_000_000

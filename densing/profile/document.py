@@ -15,6 +15,7 @@ SHOWN_LATE = 20
 def document(run: RunProfile) -> dict[str, Any]:
     """Return all that a run's profile says, as plain data; single communications are left to the store."""
     from densing import __version__
+    from densing.profile.frames import collective_rows
     from densing.profile.summary import all_step_times
 
     together = run.together
@@ -26,7 +27,7 @@ def document(run: RunProfile) -> dict[str, Any]:
         "ranks": [_rank(rank) for rank in run.ranks],
         "skipped_events": run.figures["skipped_events"],
         "repaired_events": run.figures["repaired_events"],
-        "collectives": [row.to_dict() for row in run.collectives],
+        "collectives": collective_rows(run.collectives, together.waiting if together else {}),
         "clocks": together and together.clocks.to_dict(),
         "stragglers": together and _waiting(together.stragglers),
         "what_if": together and together.what_if.to_dict(),

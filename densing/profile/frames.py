@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from densing.profile.rank import RankProfile
+from densing.profile.waiting import WAITING, Waiting
 from densing.timeline.collective_summary import CollectiveSummary
 from densing.timeline.idle import CAUSES
 from densing.timeline.overlap import Partition
@@ -19,7 +20,7 @@ _IDLE = tuple(f"idle_{cause}_ns" for cause in CAUSES)
 _TOLD = ("world_size", "backend", "host", "devices", "on_host", "events", "repaired_events", "rank_from")
 _RANK = ("rank", "window", *_PARTITION, *_IDLE, "bound_by", "steps", "skipped_events", "source", *_TOLD)
 _STEP = ("rank", "step", "start_ns", *_PARTITION)
-_COLLECTIVE = (*CollectiveSummary.__struct_fields__, "hidden_pct")
+_COLLECTIVE = (*CollectiveSummary.__struct_fields__, "hidden_pct", *WAITING)
 _RATES = ("algbw_gbps", "busbw_gbps", "hidden_pct")
 
 
@@ -64,9 +65,21 @@ def step_frame(ranks: Sequence[RankProfile]) -> pd.DataFrame:
     return _frame(rows, _STEP, _RATIOS)
 
 
-def collective_frame(rows: Sequence[CollectiveSummary]) -> pd.DataFrame:
-    """Return a row per operation and process group, over all ranks; columns as in :class:`CollectiveSummary`."""
-    return _frame([row.to_dict() for row in rows], _COLLECTIVE, _RATES)
+def collective_rows(
+    rows: Sequence[CollectiveSummary], waiting: Mapping[tuple[str, str], Waiting]
+) -> list[dict[str, Any]]:
+    """Return, per operation and process group over all ranks, the sums and how much was waiting for other ranks.
+
+    Keys as in :class:`CollectiveSummary` and :meth:`Waiting.to_dict`; the latter None where nothing was matched.
+    """
+    unknown: dict[str, Any] = dict.fromkeys(WAITING)
+    told = {key: found.to_dict() for key, found in waiting.items()}
+    return [{**row.to_dict(), **told.get((row.op, row.group), unknown)} for row in rows]
+
+
+def collective_frame(rows: Sequence[CollectiveSummary], waiting: Mapping[tuple[str, str], Waiting]) -> pd.DataFrame:
+    """Return :func:`collective_rows` as columns."""
+    return _frame(collective_rows(rows, waiting), _COLLECTIVE, _RATES).astype(dict.fromkeys(WAITING, "Int64"))
 
 
 def _frame(rows: Sequence[dict[str, Any]], columns: Sequence[str], numbers: Sequence[str]) -> pd.DataFrame:

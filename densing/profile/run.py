@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from densing.errors import InputError
-from densing.notes import Note
+from densing.notes import Note, once
 from densing.profile.causes import Cause, find_causes
 from densing.profile.frames import collective_frame, rank_frame, step_frame
 from densing.profile.rank import RankProfile
 from densing.profile.run_gather import RanksGathered, Stores
-from densing.profile.run_notes import once, run_notes
+from densing.profile.run_notes import run_notes
 from densing.profile.summary import Figures, figures, run_collectives
 from densing.timeline.collective_summary import CollectiveSummary
 from densing.timeline.collectives import Collectives
@@ -87,8 +87,8 @@ class RunProfile(msgspec.Struct, frozen=True, eq=False):
         return step_frame(self.ranks)
 
     def collective_table(self) -> pd.DataFrame:
-        """Return a row per operation and process group."""
-        return collective_frame(self.collectives)
+        """Return a row per operation and process group, with transfer and wait where ranks could be matched."""
+        return collective_frame(self.collectives, self.together.waiting if self.together else {})
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but single communications as plain data: what ``densing profile --json`` prints of a run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from densing.notes import Note
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from densing.profile.rank import RankProfile
 
 SHOWN = 3
+NAMED = 8
+"""Missing ranks that are named; of more the number tells."""
 
 
 def run_notes(ranks: Sequence[RankProfile]) -> Iterator[Note]:
@@ -28,20 +30,13 @@ def run_notes(ranks: Sequence[RankProfile]) -> Iterator[Note]:
     yield from _unlike(ranks, "mixed-work", "kinds of run", lambda rank: "processor" if rank.on_host else "accelerator")
 
 
-def once(notes: Iterable[Note]) -> Iterator[Note]:
-    """Leave out what was said before."""
-    seen: set[tuple[str, str]] = set()
-    for note in notes:
-        if (note.code, note.message) not in seen:
-            seen.add((note.code, note.message))
-            yield note
-
-
 def _missing(ranks: Sequence[RankProfile]) -> Iterator[Note]:
     world = max(rank.world_size for rank in ranks)
     if world > len(ranks):
+        missing = sorted(set(range(world)) - {rank.rank for rank in ranks})
+        named = f"; missing: {', '.join(map(str, missing))}" if len(missing) <= NAMED else ""
         alone = "; one rank says nothing of waiting for others" if len(ranks) == 1 else ""
-        text = f"{len(ranks)} of the run's {world} ranks were profiled{alone}"
+        text = f"{len(ranks)} of the run's {world} ranks were profiled{named}{alone}"
         yield Note("ranks-missing", "info", text, {"profiled": len(ranks), "world_size": world})
 
 

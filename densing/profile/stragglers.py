@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 
 from densing.notes import Note
+from densing.profile.arrivals import arrivals_of, waits_of
 from densing.profile.clocks import Clocks
 from densing.profile.matching import Matched
-from densing.profile.waits import arrivals_of, waits_of
 from densing.timeline.collectives import OPS
 from densing.timeline.spans import Int
 
@@ -114,6 +114,12 @@ class Stragglers:
     steps: tuple[int, ...]
     wait_by_step_ns: Mapping[int, tuple[int, ...]]
     notes: tuple[Note, ...] = ()
+
+    @property
+    def often(self) -> str:
+        """How often the worst rank leads, in words; empty where the most in all is the most in no single step."""
+        unit = "steps" if len(self.steps) > 1 else "communications"
+        return f"in {self.led} of {self.of} {unit}" if self.led else ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; ranks of the heat map as text, as JSON has it."""

@@ -12,8 +12,8 @@ from densing.profile.critical import RunPath
 from densing.profile.matching import Matched, match_collectives
 from densing.profile.paths import run_path
 from densing.profile.rank import RankProfile
-from densing.profile.shares import Waiting, waiting_of
 from densing.profile.stragglers import Stragglers, find_stragglers
+from densing.profile.waiting import Waiting, waiting_of
 from densing.profile.whatif_recorded import RecordedWhatIf, what_if
 from densing.timeline.collectives import Collectives
 
@@ -55,11 +55,7 @@ class Together:
         found = self.stragglers
         if found.worst is None or not found.of:
             return ""
-        if not found.led:
-            # It may cost the most in all and yet lead in no single step.
-            return f"rank {found.worst} most"
-        unit = "steps" if len(found.steps) > 1 else "communications"
-        return f"rank {found.worst} in {found.led} of {found.of} {unit}"
+        return f"rank {found.worst} {found.often or 'most'}"
 
 
 def join_ranks(ranks: Sequence[RankProfile], tables: Mapping[int, Collectives]) -> Together:

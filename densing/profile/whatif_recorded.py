@@ -156,10 +156,13 @@ def _alone(replayed: Collection[int], ranks: Collection[int]) -> Note:
 
 
 def _told(steps: CommonSteps) -> Note:
-    numbers = [str(number) for number in steps.numbers]
-    named = f"step {' to '.join(dict.fromkeys((numbers[0], numbers[-1])))}" if numbers else "no step"
+    numbers = steps.numbers
+    if len(numbers) > 1:
+        named = f"steps {numbers[0]} to {numbers[-1]}"
+    else:
+        named = f"step {numbers[0]}" if numbers else "no step"
     text = f"the what-if analysis is of {named}, recorded by all ranks; {steps.left_out} other step(s) are left out"
-    details = {"steps": list(steps.numbers), "left_out": steps.left_out}
+    details = {"steps": list(numbers), "left_out": steps.left_out}
     return Note("what-if-steps", "info" if numbers else "warning", text, details)
 
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from densing import __version__
 from densing.files import write_text
-from densing.notes import Note
 from densing.plots import text
 from densing.plots.efficiency_text import milliseconds, percent
 from densing.profile.causes import SHOWN
@@ -23,7 +22,7 @@ from densing.report.efficiency_density import JoinedDensity, joined_words
 from densing.report.efficiency_figures import figures
 from densing.report.efficiency_utilisation import utilisation_words
 from densing.report.efficiency_words import clock_words, headline, per, straggler_words
-from densing.report.sections import once
+from densing.report.sections import sentences
 
 if TYPE_CHECKING:
     from densing.profile.compare import Comparison
@@ -114,7 +113,7 @@ def render(
 
 
 def _words(run: RunProfile) -> dict[str, Any]:
-    notes = all_notes(run)
+    notes = sentences(run.notes)
     return {
         "headline": headline(run),
         "worst": worst(run),
@@ -169,11 +168,6 @@ def worst(run: RunProfile) -> list[tuple[str, str, str]]:
         )
         for cause in run.causes[:SHOWN]
     ]
-
-
-def all_notes(run: RunProfile) -> list[Note]:
-    """Return the notes of a run without repeats, the severest first."""
-    return once(run.notes)
 
 
 def pairs(mapping: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -180,14 +180,15 @@ def _number(value: Any) -> float | None:
     return float(value) if good else None
 
 
-def joined_words(joined: JoinedDensity, whole: Partition) -> list[str]:
+def joined_words(joined: JoinedDensity, whole: Partition | None = None) -> list[str]:
     """Say what the training's device hours bought and what of them was lost, a sentence each.
 
     Parameters
     ----------
     joined : JoinedDensity
-    whole : Partition
-        Of the profiled run, all ranks together; its shares are taken to hold for the whole training.
+    whole : Partition, optional
+        Of the profiled run, all ranks together; its shares are taken to hold for the whole training. Without it
+        nothing is said of what was lost.
     """
     hours = joined.device_hours
     words = [
@@ -198,7 +199,7 @@ def joined_words(joined: JoinedDensity, whole: Partition) -> list[str]:
     ]
     if joined.note:
         words.append(f"That density is a limit or lies outside the ruler: {text.clean(joined.note)}.")
-    if whole.window_ns:
+    if whole is not None and whole.window_ns:
         words.append(_lost(hours, whole))
     return words
 

@@ -215,11 +215,12 @@ def straggler_words(run: RunProfile) -> list[str]:
         return notes or ["No rank was waited for."]
     worst = next(row for row in found.ranks if row.rank == found.worst)
     how = "arrivals on a common clock" if found.method == "starts" else "durations: the shortest call arrived last"
-    unit = "communications" if len(found.steps) < 2 else "steps"
     words = [
         f"Rank {worst.rank} is waited for most: it arrived last {worst.times_last} times of {worst.matched} and the "
         f"others waited {duration(worst.caused_ns)} in all for it, told by {how}.",
-        f"It leads in {found.led} of {found.of} {unit}" + _chance(found.chance),
+        f"It leads {found.often}{_chance(found.chance)}"
+        if found.often
+        else "In no single step do the others wait for it longest.",
     ]
     return words + _what_if(run.together.what_if)
 

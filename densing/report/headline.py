@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from densing.notes import doubts
 from densing.plots import text
 from densing.report.checks import long_window, permutation, record_setter_bias
 from densing.report.sections import sentence
@@ -90,7 +91,7 @@ def caveats(study: Study) -> tuple[str, ...]:
         permutation(study.trend.checks),
         long_window(study),
         record_setter_bias(study.trend.checks),
-        *dict.fromkeys(sentence(n.message) for n in (*study.notes, *study.trend.notes) if n.severity != "info"),
+        *dict.fromkeys(sentence(note.message) for note in doubts((*study.notes, *study.trend.notes))),
         sentence(f"Models in the headline: {study.selection}"),
         members(study),
         text.clean(getattr(study.trend, "why", ""), 600),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from densing.notes import Note, severest_first
+from densing.notes import Note, once, severest_first
 from densing.plots import status, text
 from densing.report.tables import Field, ShownTable, column, ranged, shown
 
@@ -158,13 +158,9 @@ def all_notes(study: Study) -> tuple[Note, ...]:
     return tuple(severest_first(notes.values()))
 
 
-def once(notes: Iterable[Note]) -> list[Note]:
+def sentences(notes: Iterable[Note]) -> list[Note]:
     """Return notes as sentences without repeats, the severest first."""
-    found: dict[tuple[str, str], Note] = {}
-    for note in notes:
-        words = sentence(note.message)
-        found.setdefault((note.code, words), Note(note.code, note.severity, words))
-    return severest_first(found.values())
+    return severest_first(once(Note(note.code, note.severity, sentence(note.message)) for note in notes))
 
 
 def sentence(words: Any) -> str:

@@ -19,7 +19,7 @@ from densing.report import assets, page
 from densing.report import techniques_tables as tables
 from densing.report.efficiency import MOST_NOTES, pairs
 from densing.report.figures import ShownFigure, shown_figure
-from densing.report.sections import once
+from densing.report.sections import sentences
 from densing.report.techniques_timelines import timeline_table
 from densing.report.techniques_words import DEFINITIONS, Contents, headline
 
@@ -100,7 +100,7 @@ def build_techniques(
 
 def render(found: Contents) -> str:
     """Return the page as text."""
-    notes = once(found.notes)
+    notes = sentences(found.notes)
     context = {
         "headline": headline(found),
         "sections": [entry for entry in SECTIONS if getattr(found, entry[0], True) or entry[0] == "notes"],

@@ -11,6 +11,7 @@ import pandas as pd
 from densing.catalog import Catalog, Selection
 from densing.density import DEFAULT_GUARD, DensityResult, catalog_densities
 from densing.errors import DensingError
+from densing.notes import worst
 from densing.references import SKILLS, available_benchmarks, family_names, load_reference
 from densing.trend import Slope, TrendData
 from densing.trend.envelope import envelope
@@ -143,7 +144,7 @@ def _density(
         )
     except DensingError:
         return None
-    if any(note.severity == "error" for note in ruler.notes):
+    if worst(ruler.notes) == "error":
         return None
     return result.subset((result.table["stratum"] == "headline").to_numpy())
 

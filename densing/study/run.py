@@ -13,7 +13,7 @@ import pandas as pd
 from densing.catalog import Catalog, Selection, load_catalog
 from densing.density import DEFAULT_GUARD, DensityResult, catalog_densities, skill_densities
 from densing.errors import DensingError
-from densing.notes import Note
+from densing.notes import once
 from densing.references import Reference, available_benchmarks, load_reference
 from densing.study.measured import Measured
 from densing.study.multiverse import PAPER_WINDOW, Spec, multiverse, replication, window_name
@@ -137,7 +137,7 @@ def run_study(
         provenance=provenance(catalog, results, rulers),
         versions=versions(),
         hashes={"catalog": catalog.digest, "reference": ruler.fit.data_hash},
-        notes=_unique((*density.notes, *trend.notes)),
+        notes=tuple(once((*density.notes, *trend.notes))),
         measured=measured,
     )
 
@@ -245,7 +245,3 @@ def _plain(options: StudyOptions) -> dict[str, Any]:
     plain = asdict(options)
     plain["selection"] = options.selection.describe()
     return plain
-
-
-def _unique(notes: tuple[Note, ...]) -> tuple[Note, ...]:
-    return tuple({(note.code, note.message): note for note in notes}.values())

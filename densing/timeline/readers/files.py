@@ -130,16 +130,19 @@ def find_traces(paths: Sequence[Path | str], ranks: Mapping[str, int] | None = N
     Returns
     -------
     Traces
-        In order of the paths, by name within a folder; ``.notes`` tells which files of a folder were passed over.
+        In order of the paths, by name within a folder; ``.notes`` tells which files and subfolders were passed over.
 
     Raises
     ------
     InputError
         When there is nothing, or ``ranks`` names a file that is not among them.
     """
-    found, others = Traces(), list[Path]()
+    found, others, below = Traces(), list[Path](), list[Path]()
     for path in map(Path, paths):
-        found.extend(_in_path(path, others))
+        traces = _in_path(path, others)
+        if any(trace.path.parent == path for trace in traces):
+            below += _below(path)
+        found.extend(traces)
     if not found:
         where = ", ".join(map(str, paths)) or "no path"
         raise InputError(f"{where}: no trace there; files *.json, *.json.gz or *.zip of torch.profiler are expected")
@@ -147,6 +150,13 @@ def find_traces(paths: Sequence[Path | str], ranks: Mapping[str, int] | None = N
         shown = ", ".join(path.name for path in others[:5]) + (", ..." if len(others) > 5 else "")
         message = f"{len(others)} files are no traces and were passed over: {shown}"
         found.notes = (Note("files-ignored", "info", message, {"files": [str(path) for path in others[:100]]}),)
+    below = [path for path in below if path not in {trace.path for trace in found}]
+    if below:
+        message = (
+            f"{below[0]}: a trace in a subfolder of a folder that has traces itself was passed over"
+            f"{f', and {len(below) - 1} more' if len(below) > 1 else ''}; name the subfolder too if it is of the run"
+        )
+        found.notes += (Note("folders-ignored", "warning", message, {"files": [str(path) for path in below[:100]]}),)
     return _with_ranks(found, ranks or {})
 
 
@@ -167,6 +177,12 @@ def _in_path(path: Path, others: list[Path]) -> list[TraceFile]:
     if not members:
         raise InputError(f"{path}: holds no .json or .json.gz that is a trace; pack the traces themselves")
     return members
+
+
+def _below(folder: Path) -> list[Path]:
+    """Return what the names tell to be traces in subfolders; none is opened."""
+    files = sorted(file for ending in (".json", ".json.gz") for file in folder.glob(f"*/*{ending}"))
+    return [file for file in files if _is_named(TraceFile(file))]
 
 
 def _in_folder(folder: Path, others: list[Path]) -> list[TraceFile]:

@@ -111,11 +111,12 @@ class Source:
         if inflates and self.produced > _SMALL and self.produced > limits.ratio * max(read, 1):
             raise InputError(
                 f"{self.label}: inflates to more than {limits.ratio:g} times its size, as no trace does; "
-                f"if it is one, raise Limits(ratio=...)"
+                f"if it is one, unpack it first, or raise Limits(ratio=...)"
             )
         if self.produced > limits.inflated_bytes:
             raise InputError(
-                f"{self.label}: holds more than {limits.inflated_bytes} bytes; raise Limits(inflated_bytes=...)"
+                f"{self.label}: holds more than {limits.inflated_bytes} bytes; split it, or raise "
+                "Limits(inflated_bytes=...)"
             )
 
     def _read(self) -> bytes:

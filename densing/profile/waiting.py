@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from densing.profile.matching import Matched
 from densing.timeline.collectives import OPS
+
+if TYPE_CHECKING:
+    from densing.profile.matching import Matched
+
+WAITING = ("matched_ns", "transfer_ns", "wait_ns", "exposed_wait_ns")
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,17 @@ class Waiting:
     def share(self) -> float:
         """Σ wait / Σ duration, 0 to 1."""
         return self.waited_ns / self.lasted_ns
+
+    def to_dict(self) -> dict[str, int]:
+        """Return the sums as plain data: what was matched is transfer and wait, whole spans of all ranks.
+
+        Examples
+        --------
+        >>> Waiting(lasted_ns=500, waited_ns=100, exposed_ns=60).to_dict()
+        {'matched_ns': 500, 'transfer_ns': 400, 'wait_ns': 100, 'exposed_wait_ns': 60}
+        """
+        told = (self.lasted_ns, self.lasted_ns - self.waited_ns, self.waited_ns, self.exposed_ns)
+        return dict(zip(WAITING, told, strict=True))
 
 
 def waiting_of(matched: Matched) -> dict[tuple[str, str], Waiting]:
