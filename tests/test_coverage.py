@@ -16,7 +16,7 @@ import pytest
 from densing.trend.coverage import SCENARIOS, measure_coverage
 
 FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
-REPS = 4000 if FULL else 800
+REPS = 4000 if FULL else 400
 LOW, HIGH = 0.93, 0.97
 
 LOG = logging.getLogger(__name__)  # --log-cli-level=INFO prints the record of a run

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from densing.errors import InputError
@@ -163,6 +163,10 @@ ANYTHING = st.one_of(st.none(), st.text(max_size=4), st.floats(), st.integers(-(
 
 
 @settings(max_examples=80, deadline=None)
+@example([(None, 1.2193791430886946e308, 0.0, None)])
+@example([(None, 1.7976931348623157e308, None, None)])
+@example([(None, 5e-324, 5e-324, 5e-324)])
+@example([(None, 10**400, 10**400, 10**400)])
 @given(st.lists(st.tuples(ANYTHING, ANYTHING, ANYTHING, ANYTHING), max_size=6))
 def test_any_values_draw_a_valid_figure(values: list[tuple[Any, ...]]) -> None:
     keys = (("technique", "step_s", "exposed_comm_s", "speedup"), ("technique", "tau", "exposed_s", "link"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -50,19 +49,22 @@ def rows_of(table: Any, needed: Sequence[str], what: str) -> list[Row]:
     return rows
 
 
+_MOST = 1e300
+
+
 def known(value: Any) -> float | None:
-    """Return a finite number, or None.
+    """Return a finite number, or None; one that leaves an axis no room beside it, or its inverse none, counts as none.
 
     Examples
     --------
-    >>> [known(value) for value in (1, "2.5", float("nan"), float("inf"), None, "two")]
-    [1.0, 2.5, None, None, None, None]
+    >>> [known(value) for value in (1, "2.5", 0, float("nan"), 1e308, 5e-324, None, "two")]
+    [1.0, 2.5, 0.0, None, None, None, None, None]
     """
     try:
         real = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
-    return real if math.isfinite(real) else None
+    return real if real == 0 or 1 / _MOST < abs(real) < _MOST else None
 
 
 def times(speedup: Any) -> str:
