@@ -1,7 +1,7 @@
 """Interval honesty: with a known doubling time, the headline's 95 % interval holds it 93 to 97 % of the time.
 
 ``DENSING_COVERAGE_BUDGET=full`` measures every scenario with 4,000 worlds and holds the measured share itself to
-[0.93, 0.97]. The small budget has 800 worlds; it fails when even the 99.9 % binomial band around the measured share
+[0.93, 0.97]. The small budget has 400 worlds; it fails when even the 99.9 % binomial band around the measured share
 misses [0.93, 0.97], so it catches a broken interval and does not cry wolf.
 """
 
