@@ -14,7 +14,7 @@ from densing.fit import fit_law
 from densing.laws import get_law
 
 FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
-SIMULATIONS = 2000 if FULL else 200
+SIMULATIONS = 2000 if FULL else 100
 LOGISTIC = get_law("logistic", floor=0.25)
 TRUTH = np.array([0.6, 0.8, np.log(6e9)])
 

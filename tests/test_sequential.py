@@ -22,7 +22,7 @@ from densing.fit import fit_law
 from densing.references import Reference, load_reference, loss_ruler
 
 FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
-SIMULATIONS = 2000 if FULL else 200
+SIMULATIONS = 2000 if FULL else 100
 ITEMS = Path(__file__).resolve().parents[2] / "shared/data/lm_eval_current_schema/real_smollm2/per_doc_numbers.json"
 SIZE = np.geomspace(1e8, 1e10, 6)
 POINTS = pd.DataFrame({"held_out": np.zeros(6, bool)})
