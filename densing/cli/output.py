@@ -14,7 +14,7 @@ import typer
 
 from densing.cli.columns import middle_cut
 from densing.cli.table import emit_table, visible
-from densing.notes import Note, severest_first, worst
+from densing.notes import Note, doubts, severest_first, worst
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,9 +124,8 @@ def say(message: str, style: str = "") -> None:
 def show_notes(notes: Iterable[Note], verbose: bool = True, most: int | None = None) -> None:
     """Print notes to stderr, each once, the severest first; of many the first ``most``."""
     told: dict[str, Note] = {}
-    for note in severest_first(notes):
-        if verbose or note.severity != "info":
-            told.setdefault(note.message, note)
+    for note in severest_first(notes if verbose else doubts(notes)):
+        told.setdefault(note.message, note)
     shown = list(told.values())[:most]
     for note in shown:
         # A name from data may be endless, and what follows a line end in it must not pass for a message of ours.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 OF_MFU = ("mfu_pct", "hfu_pct")
 """Figures that a run has where ``--mfu`` is given."""
-TRACES = (".json", ".gz", ".zip")
-"""How the names of traces in a folder end."""
 
 
 def check_flags(asked: Asked, wanted: Wanted) -> None:
@@ -106,7 +104,7 @@ def _check_perfetto(asked: Asked, out: Path) -> None:
     place = out.resolve().parent
     # Of a folder without traces its subfolders are read.
     among = place in folders or (place.parent in folders and not has_traces(place.parent))
-    if among and out.name.endswith(TRACES):
+    if among and _is_named(out):
         raise InputError(f"--perfetto {out}: would be read as one more rank next time; choose another folder")
 
 
@@ -159,7 +157,13 @@ def check_store(out: Path, own: set[Path]) -> None:
 
 def has_traces(folder: Path) -> bool:
     """Return whether a folder holds files that are read as traces."""
-    return any(path.name.endswith(TRACES) for path in folder.iterdir() if path.is_file())
+    return any(_is_named(path) for path in folder.iterdir() if path.is_file())
+
+
+def _is_named(path: Path) -> bool:
+    from densing.timeline.readers.files import SUFFIXES
+
+    return path.name.endswith(SUFFIXES)
 
 
 def is_store(path: Path) -> bool:

@@ -13,6 +13,7 @@ from densing.plots.efficiency import parts_of
 from densing.plots.efficiency_bars import BARS, legend_rows
 from densing.plots.efficiency_style import PARTS
 from densing.plots.efficiency_text import duration, unit_of
+from densing.timeline.steps import occurrences
 
 if TYPE_CHECKING:
     from densing.timeline.steps import StepPartition
@@ -84,10 +85,8 @@ def mean_steps(steps: Mapping[int, Sequence[StepPartition]]) -> list[tuple[int, 
     """
     table: dict[tuple[int, int], list[dict[str, int]]] = {}
     for rows in steps.values():
-        seen: dict[int, int] = {}
-        for row in rows:
-            occurrence = seen[row.number] = seen.get(row.number, -1) + 1
-            table.setdefault((occurrence, row.number), []).append(parts_of(row.partition))
+        for (number, occurrence), row in zip(occurrences(row.number for row in rows), rows, strict=True):
+            table.setdefault((occurrence, number), []).append(parts_of(row.partition))
     return [
         (number, {look.key: sum(row[look.key] for row in rows) / len(rows) for look in PARTS})
         for (_, number), rows in sorted(table.items())

@@ -12,6 +12,7 @@ from densing.profile.rank import RankProfile
 from densing.profile.summary import per_step, pooled
 from densing.records import Record
 from densing.timeline.collective_summary import CollectiveSummary
+from densing.timeline.transfers import Copies
 
 if TYPE_CHECKING:
     # A single trace must not pay for loading what compares ranks.
@@ -86,13 +87,17 @@ def find_causes(
     return tuple(sorted(found, key=lambda cause: -cause.ms_per_step))
 
 
+def _scale(rows: Sequence[CollectiveSummary | Copies], exposed: int) -> float:
+    """Return what of its claim each part costs: parts at the same time together cost no more than their union."""
+    claimed = sum(row.exposed_ns for row in rows)
+    return min(1.0, exposed / claimed) if claimed else 0.0
+
+
 def _communication(
     rows: Sequence[CollectiveSummary], exposed: int, waiting: Mapping[tuple[str, str], Waiting], straggler: str
 ) -> Iterator[_Lost]:
     """Exposed communication by operation and group, split into waiting and transfer where that is known."""
-    claimed = sum(row.exposed_ns for row in rows)
-    # Communications at the same time each claim their part; together they cannot cost more than their union.
-    scale = min(1.0, exposed / claimed) if claimed else 0.0
+    scale = _scale(rows, exposed)
     for row in rows:
         cost = row.exposed_ns * scale
         known = waiting.get((row.op, row.group))
@@ -197,10 +202,9 @@ def _meanwhile(ranks: Sequence[RankProfile]) -> str:
 
 
 def _copies(ranks: Sequence[RankProfile], exposed: int) -> Iterator[_Lost]:
-    """Exposed copies by direction; those at the same time cost their union only."""
+    """Exposed copies by direction."""
     rows = [row for rank in ranks for row in rank.transfers.copies]
-    claimed = sum(row.exposed_ns for row in rows)
-    scale = min(1.0, exposed / claimed) if claimed else 0.0
+    scale = _scale(rows, exposed)
     for direction in dict.fromkeys(row.direction for row in rows):
         same = [row for row in rows if row.direction == direction]
         pageable = sum(row.pageable or 0 for row in same)

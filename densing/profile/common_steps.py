@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from densing.profile.rank import RankProfile
+from densing.timeline.steps import occurrences
 
+Key = tuple[int, int]
 Span = tuple[int, int]
 
 
@@ -52,17 +54,9 @@ def common_steps(ranks: Sequence[RankProfile]) -> CommonSteps | None:
     return CommonSteps(tuple(number for number, _ in best), len(every) - len(best), spans)
 
 
-Key = tuple[int, int]
-
-
 def _places(rank: RankProfile) -> dict[Key, int]:
     """Position of each step by its number, and how often that came before."""
-    seen: dict[int, int] = {}
-    places = {}
-    for place, step in enumerate(rank.steps):
-        seen[step.number] = seen.get(step.number, -1) + 1
-        places[step.number, seen[step.number]] = place
-    return places
+    return {key: place for place, key in enumerate(occurrences(step.number for step in rank.steps))}
 
 
 def _stretches(shared: Sequence[Key], places: Sequence[Mapping[Key, int]]) -> list[list[Key]]:

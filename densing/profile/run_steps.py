@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from densing.timeline.steps import occurrences
+
 STEP = "step_ns"
 METRICS: dict[str, str] = {
     STEP: "window_ns",
@@ -75,16 +77,11 @@ def run_steps(rows: Iterable[Mapping[str, Any]]) -> RunSteps:
     for row in rows:
         ranks += 1
         window = window or row.get("window", "")
-        seen: dict[int, int] = {}
-        for step in row["steps"]:
-            number = step["number"]
-            # A number that comes again on a rank is another step.
-            seen[number] = seen.get(number, -1) + 1
-            cells = [1, *(step["partition"][key] for key in METRICS.values())]
-            before = sums.get((number, seen[number]))
-            sums[number, seen[number]] = (
-                cells if before is None else [a + b for a, b in zip(before, cells, strict=True)]
-            )
+        steps = row["steps"]
+        for key, step in zip(occurrences(step["number"] for step in steps), steps, strict=True):
+            cells = [1, *(step["partition"][figure] for figure in METRICS.values())]
+            before = sums.get(key)
+            sums[key] = cells if before is None else [a + b for a, b in zip(before, cells, strict=True)]
     whole = {key: cells for key, cells in sorted(sums.items()) if cells[0] == ranks}
     values = {
         metric: tuple(cells[index] / ranks for cells in whole.values()) for index, metric in enumerate(METRICS, start=1)

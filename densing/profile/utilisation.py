@@ -205,9 +205,10 @@ def _peak(run: RunProfile, given: dict[str, float | str], dtype: str) -> tuple[P
         return given_peak(float(given.pop("peak")), dtype), ()
     device = str(given.pop("device", ""))
     names = [device] if device else list(run.devices) or [""]
-    found = find_peak(names[0], dtype)
-    if len({peak and peak.flops for peak in (find_peak(name, dtype).peak for name in names)}) > 1:
+    looked = [find_peak(name, dtype) for name in names]
+    if len({one.peak and one.peak.flops for one in looked}) > 1:
         raise InputError(f"the traces list several devices ({', '.join(names)}); say whose peak counts: device=NAME")
+    found = looked[0]
     if found.note is None:
         return found.peak, ()
     return found.peak, (replace(found.note, message=found.note.message.replace(REMEDY, _COMMAND_REMEDY)),)

@@ -5,7 +5,7 @@ All steps are cut from one set of unions by binary search, so that a hundred ste
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -200,11 +200,25 @@ def step_spread(durations: Mapping[int, Sequence[tuple[int, int]]]) -> tuple[Ste
     """
     table: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for rank, rows in durations.items():
-        seen: dict[int, int] = {}
-        for number, time in rows:
-            occurrence = seen[number] = seen.get(number, -1) + 1
-            table.setdefault((number, occurrence), []).append((time, rank))
+        for key, (_, time) in zip(occurrences(number for number, _ in rows), rows, strict=True):
+            table.setdefault(key, []).append((time, rank))
     return tuple(_spread(key, table[key]) for key in sorted(table))
+
+
+def occurrences(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return each number with how often it came before: one that comes again on a rank is another step.
+
+    Examples
+    --------
+    >>> occurrences([3, 4, 3])
+    [(3, 0), (4, 0), (3, 1)]
+    """
+    seen: dict[int, int] = {}
+    keys = []
+    for number in numbers:
+        seen[number] = seen.get(number, -1) + 1
+        keys.append((number, seen[number]))
+    return keys
 
 
 def _spread(key: tuple[int, int], rows: list[tuple[int, int]]) -> StepSpread:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -41,6 +41,14 @@ class Marks(NamedTuple):
     end: int
     last: int
     names: int
+
+    @classmethod
+    def of(cls, steps: Sequence[Step], names: Iterable[Hashable]) -> Marks | None:
+        """Take together what one thread or many marked; None where that is nothing."""
+        if not steps:
+            return None
+        starts, ends = [step.start for step in steps], [step.end for step in steps]
+        return cls(min(starts), max(ends), max(starts), len(set(names)))
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -119,10 +127,7 @@ class RankTimeline(msgspec.Struct, frozen=True, eq=False):
     @property
     def marked(self) -> Marks | None:
         """All marks of steps together; None where the trace marks none."""
-        if self.marks is not None or not self.steps:
-            return self.marks
-        starts, ends = [step.start for step in self.steps], [step.end for step in self.steps]
-        return Marks(min(starts), max(ends), max(starts), len({step.number for step in self.steps}))
+        return self.marks or Marks.of(self.steps, (step.number for step in self.steps))
 
     def table(self) -> pd.DataFrame:
         """Return work and host spans: rank, kind, process, stream, name, start_ns, end_ns, bytes, group."""

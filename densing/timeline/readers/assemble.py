@@ -170,7 +170,7 @@ class Assembly:
             number = int(numbers[int(host["name"][row])] or count)
             step = Step(number, start, start + int(host["duration"][row]))
             found.append(Mark(step, int(self._lane_of[host["lane"][row]])))
-        self.marks = _together(found, [int(host["name"][row]) for row in rows])
+        self.marks = Marks.of([mark.step for mark in found], (int(host["name"][row]) for row in rows))
         steps = merge_marks(found)
         self.marks_left_out = len(found) - len(steps)
         return steps
@@ -202,13 +202,6 @@ class Assembly:
             if any(_COMM_THREAD.search(name) for name in names)
         }
         return np.array([*(str(key[1]) in named for key in self._rows.lanes), False], bool)
-
-
-def _together(marks: list[Mark], names: list[int]) -> Marks | None:
-    if not marks:
-        return None
-    starts, ends = ([getattr(mark.step, key) for mark in marks] for key in ("start", "end"))
-    return Marks(min(starts), max(ends), max(starts), len(set(names)))
 
 
 _HOST = ("start", "duration", "name", "what", "lane", "correlation", "external", "comm")

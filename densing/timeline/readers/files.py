@@ -13,7 +13,8 @@ from typing import Any
 from densing.errors import InputError
 from densing.notes import Note
 
-_SUFFIXES = (".json", ".json.gz", ".gz", ".zip")
+SUFFIXES = (".json", ".gz", ".zip")
+"""How the names of traces in a folder end."""
 _RANK = re.compile(r"(?i)([a-z]*)([-_.]?)(rank)[-_=. ]?(0*\d{1,6})(?!\d)")
 _WORKER = re.compile(r"(?i)(?<![a-z])(?:worker|trainer)[-_=. ]?(0*\d{1,6})(?!\d)")
 _WHOLE = {"global", "world"}
@@ -200,7 +201,7 @@ def _traces_of(path: Path, others: list[Path]) -> list[TraceFile]:
     """Return the traces in a file of a folder, which is opened at most once to see what it is."""
     trace = TraceFile(path)
     # A link that leads nowhere is a rank that is missing; a pipe or a device would keep a reader waiting.
-    if trace.file_name.endswith(_SUFFIXES) and (path.is_file() or not path.exists()):
+    if trace.file_name.endswith(SUFFIXES) and (path.is_file() or not path.exists()):
         told = _is_named(trace)
         head = _head(path, len(ZIP) if told else _SNIFFED)
         if head is not None and head.startswith(ZIP):
