@@ -6,16 +6,18 @@ STAMP := $(VENV)/.installed
 OUT ?= results/latest
 RUN_FLAGS ?=
 
-.PHONY: run test test-fast lint types coverage coverage-table bench bench-profile bench-simulate bench-overlap docs refs matrix clean
+.PHONY: run test test-rest test-all lint types coverage coverage-table bench bench-profile bench-simulate bench-overlap bench-growth docs refs matrix clean
 
 run: $(STAMP)  ## the main job: catalogue -> density -> doubling time -> report
 	$(BIN)/densing run --out $(OUT) $(RUN_FLAGS)
 
-test: $(STAMP) lint types  ## everything CI runs
-	$(BIN)/python -m pytest -n auto --dist worksteal
+test: $(STAMP)  ## the quick and decisive tests, minutes on two cores; left out: simulations, kill drills, browsers, Slurm, long real runs
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
-test-fast: $(STAMP)  ## tests without browser, notebook and coverage simulations
-	$(BIN)/python -m pytest -n auto -m "not slow and not browser"
+test-rest: $(STAMP) lint types  ## what `make test` leaves out, with style, import layers and types
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
+
+test-all: test test-rest  ## everything; what CI runs
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -49,6 +51,9 @@ bench-simulate: $(STAMP)  ## the simulator on 10^4 to 10^6 tasks, beside a discr
 
 bench-overlap: $(STAMP)  ## the techniques for real on two ranks over a shaped link, each beside what was predicted
 	$(BIN)/python benchmarks/overlap.py --out results/overlap
+
+bench-growth: $(STAMP)  ## how time grows with steps, kernels and ranks
+	$(BIN)/python benchmarks/growth.py
 
 refs: $(STAMP)  ## refit what reference_fits/ ships
 	$(BIN)/densing refs build --out reference_fits

@@ -1,4 +1,9 @@
-"""One thread per process: the tests run side by side, and torch's threads spin while they wait for each other."""
+"""What every test shares: one thread per process, and one profile for the property tests.
+
+One thread, because tests run side by side and torch's threads spin while they wait for each other. One profile, so that
+a property holds or fails the same way everywhere: the same examples in every run, and nothing that a slow machine
+decides. ``pytest --hypothesis-profile=explore`` looks for new examples.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,23 @@ from pathlib import Path
 
 import pytest
 from evals_poison import Poisoned
+from hypothesis import HealthCheck, settings
 
 # Before torch is imported, here and in every process that a test starts.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+settings.register_profile(
+    "fixed",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    # Files under a test's folder are written anew by each example; slowness is the machine's.
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.register_profile(
+    "explore", settings.get_profile("fixed"), derandomize=False, max_examples=1000, print_blob=True
+)
+settings.load_profile("fixed")
 
 # Scripts that tests start as processes of their own.
 collect_ignore = ["evals_drill.py", "tensor_parallel_runs.py", "trace_runs.py", "train_toy.py", "training_runs.py"]

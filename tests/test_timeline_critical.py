@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 
 import numpy as np
@@ -311,18 +310,3 @@ def test_it_says_what_the_trace_does_not_record():
 def test_an_empty_window_has_no_bound():
     path = path_of([])
     assert path.bound_by is None and path.coverage is None and sum(path.totals.values()) == 0
-
-
-def test_cost_grows_with_the_spans_not_with_their_square():
-    def cost(n):
-        start = np.arange(n, dtype=np.int64) * 10
-        work = Spans.columns({"start": start, "end": start + 9, "kind": start * 0, "name": start * 0,
-                              "correlation": np.arange(n)}, ["k"])  # fmt: skip
-        host = Spans.columns({"start": start - 200, "end": start - 197, "kind": start * 0 + Kind.LAUNCH,
-                              "name": start * 0, "correlation": np.arange(n)}, ["cudaLaunchKernel"])  # fmt: skip
-        rank = RankTimeline(0, work, host)
-        begin = time.process_time()
-        critical_path(rank, select(rank))
-        return time.process_time() - begin
-
-    assert min(cost(80_000) for _ in range(2)) < 20 * min(cost(10_000) for _ in range(3)) + 0.1

@@ -1,6 +1,6 @@
 """Readers under fire: whatever the bytes, a timeline with consistent counts or one clear error, in bounded time.
 
-CI spends seconds; ``DENSING_FUZZ_SECONDS=600`` spends ten minutes, from ``DENSING_FUZZ_SEED`` on.
+CI reads ``DENSING_FUZZ_FILES`` damaged files (400) from ``DENSING_FUZZ_SEED`` on; a million of them is an hour's work.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import gzip
 import json
 import os
 import random
-import resource
-import time
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_make import LAYOUTS, event, good, kernel, text_of
 
@@ -27,8 +27,7 @@ from densing.timeline.spans import Spans
 from densing.timeline.timeline import RankTimeline
 from densing.timeline.windows import select
 
-SECONDS = float(os.environ.get("DENSING_FUZZ_SECONDS", "4"))
-SLOWEST = 20.0
+FILES = int(os.environ.get("DENSING_FUZZ_FILES", "400"))
 MEMORY_MB = 600
 LIMITS = Limits(event_bytes=1 << 20, chunk_bytes=4096)
 
@@ -101,14 +100,11 @@ def checked(spans: Spans) -> None:
 
 def survives(path: Path, limits: Limits = LIMITS) -> RankTimeline | None:
     """Read a file; the timeline must be sound, an error must be one of ours and one line."""
-    started = time.process_time()
     try:
         timeline = read_rank(TraceFile(path), limits=limits)
     except DensingError as error:
         assert isinstance(error, InputError) and str(error).count("\n") == 0 and path.name in str(error)
         return None
-    finally:
-        assert time.process_time() - started < SLOWEST
     for spans in (timeline.work, timeline.host):
         checked(spans)
     assert 0 <= timeline.skipped <= timeline.events and timeline.repaired >= 0
@@ -121,24 +117,32 @@ def survives(path: Path, limits: Limits = LIMITS) -> RankTimeline | None:
     return timeline
 
 
-def test_mutated_traces(tmp_path: Path) -> None:
-    """Byte-level damage to valid traces; a failing seed is named."""
-    started, read = time.monotonic(), 0
-    # The peak is the process's, whatever other tests did in it before.
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    seed = first = int(os.environ.get("DENSING_FUZZ_SEED", "0"))
-    while time.monotonic() - started < SECONDS:
+def read_damaged(folder: Path, first: int, count: int) -> None:
+    """Read damaged traces one after another and print how many gave a timeline; a failing seed is named."""
+    read = 0
+    for seed in range(first, first + count):
         data = mutated(random.Random(seed))
-        path = tmp_path / "rank0.json"
+        path = folder / "rank0.json"
         path.write_bytes(data)
         try:
             read += survives(path) is not None
         except BaseException as error:
             error.add_note(f"seed {seed}: {data[:300]!r}")
             raise
-        seed += 1
-    assert read > (seed - first) // 4 > 0
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 < max(before + 1, MEMORY_MB)
+    sys.stdout.write(f"{read}\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux only")
+def test_mutated_traces(tmp_path: Path) -> None:
+    """Byte-level damage to valid traces, in a process of its own: its peak memory is nobody else's."""
+    first = os.environ.get("DENSING_FUZZ_SEED", "0")
+    child = subprocess.Popen([sys.executable, __file__, str(tmp_path), first, str(FILES)],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    out, err = child.communicate()
+    assert child.returncode == 0, err
+    read, peak_kb = map(int, out.split())
+    assert read > FILES // 4 > 0
+    assert peak_kb / 1024 < MEMORY_MB
 
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -163,7 +167,7 @@ def odd_events(draw: st.DrawFn) -> dict[str, Any]:
     return made
 
 
-@settings(max_examples=int(100 + 20 * SECONDS), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200)
 @given(
     st.lists(odd_events() | json_values, max_size=12), st.dictionaries(st.text(max_size=12), json_values, max_size=3)
 )
@@ -178,7 +182,7 @@ def test_odd_events(tmp_path: Path, made: list[Any], header: dict[str, Any]) -> 
     assert "the good one" in [timeline.work.names[i] for i in timeline.work.name]
 
 
-@settings(max_examples=int(50 + 20 * SECONDS), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150)
 @given(
     st.binary(max_size=300),
     st.sampled_from([b"", b"[", b'{"traceEvents":[', b'{"traceEvents":[{"ph":"X",', b"\x1f\x8b\x08"]),
@@ -209,3 +213,10 @@ def test_floods_end_in_bounded_time(tmp_path: Path, unit: bytes, limits: Limits)
     path = tmp_path / "rank0.json"
     path.write_bytes(b'{"traceEvents":[' + unit * (2**21 // len(unit)))
     survives(path, limits)
+
+
+if __name__ == "__main__":
+    import resource
+
+    read_damaged(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    sys.stdout.write(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}\n")

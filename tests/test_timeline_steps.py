@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import time
 
 import numpy as np
 from hypothesis import given, settings
@@ -64,22 +63,6 @@ def test_the_window_of_hta_has_no_row_for_the_step_it_leaves_out():
     assert rows(two, on_host=True) == [(4, 40), (5, 40)], "the window of a run without device leaves nothing out"
     assert rows(two[:1]) == [(4, 40)]
     assert rows((Step(4, 0, 100), Step(4, 100, 200))) == [(4, 40), (4, 40)], "one number is one step: nothing is cut"
-
-
-def test_many_steps_cost_about_what_one_costs():
-    n = 200_000
-    start = np.arange(n, dtype=np.int64) * 10
-    data = {"start": start, "end": start + 7, "kind": np.arange(n) % 2, "name": np.zeros(n, int)}
-    work = Spans.columns(data, ["x"])
-    one = RankTimeline(0, work, Spans.empty(), steps=(Step(0, 0, 10 * n),))
-    many = RankTimeline(0, work, Spans.empty(), steps=tuple(Step(i, 2_000 * i, 2_000 * (i + 1)) for i in range(1_000)))
-
-    def cost(rank):
-        window, begin = select(rank), time.process_time()
-        step_partitions(rank, window)
-        return time.process_time() - begin
-
-    assert min(cost(many) for _ in range(3)) < 3 * min(cost(one) for _ in range(3)) + 0.05
 
 
 @settings(deadline=None)

@@ -1,0 +1,90 @@
+"""How time grows where a careless loop would make it quadratic: CPU seconds of a large case over those of a small one.
+
+    python benchmarks/growth.py [--repeats 5] [--json]
+
+Each row is a pair in one process, interleaved, the best of its repeats. `size` is how much more the large case holds;
+`ratio` near it is linear growth, near its square is quadratic. Steps cut one window, so there `size` is 1: a thousand
+steps should cost about what one costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from densing.profile.critical import RankCollectives, run_critical_path
+from densing.timeline.critical import critical_path
+from densing.timeline.spans import Kind, Spans
+from densing.timeline.steps import step_partitions
+from densing.timeline.timeline import RankTimeline, Step
+from densing.timeline.windows import select
+
+
+def of_steps(count: int) -> Callable[[], Any]:
+    """Partition 200,000 spans into this many steps."""
+    n = 200_000
+    start = np.arange(n, dtype=np.int64) * 10
+    columns = {"start": start, "end": start + 7, "kind": np.arange(n) % 2, "name": np.zeros(n, int)}
+    length = 10 * n // count
+    steps = tuple(Step(i, length * i, length * (i + 1)) for i in range(count))
+    rank = RankTimeline(0, Spans.columns(columns, ["x"]), Spans.empty(), steps=steps)
+    return lambda: step_partitions(rank, select(rank))
+
+
+def of_kernels(count: int) -> Callable[[], Any]:
+    """Follow the critical path of one rank through this many launched kernels."""
+    start = np.arange(count, dtype=np.int64) * 10
+    work = Spans.columns(
+        {"start": start, "end": start + 9, "kind": start * 0, "name": start * 0, "correlation": np.arange(count)}, ["k"]
+    )
+    launches = {"start": start - 200, "end": start - 197, "kind": start * 0 + Kind.LAUNCH, "name": start * 0}
+    host = Spans.columns({**launches, "correlation": np.arange(count)}, ["cudaLaunchKernel"])
+    rank = RankTimeline(0, work, host)
+    return lambda: critical_path(rank, select(rank))
+
+
+def of_ranks(count: int) -> Callable[[], Any]:
+    """Follow the critical path through 500 collectives of this many ranks."""
+    before = np.random.default_rng(0).integers(50, 100, (500, count))
+    ends = np.cumsum(before.max(1) + 10)
+    begins = np.concatenate(([0], ends[:-1]))[:, None] + before
+    key = np.arange(500)
+    ranks = {rank: RankCollectives(0, int(ends[-1]), key, begins[:, rank], ends) for rank in range(count)}
+    return lambda: run_critical_path(ranks, lambda rank, begin, end: {"compute": end - begin})
+
+
+CASES = {
+    "1000 steps against 1": (of_steps(1), of_steps(1000), 1),
+    "80,000 kernels against 10,000": (of_kernels(10_000), of_kernels(80_000), 8),
+    "1024 ranks against 128": (of_ranks(128), of_ranks(1024), 8),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = []
+    for name, (small, large, size) in CASES.items():
+        best = [float("inf"), float("inf")]
+        for _ in range(options.repeats):
+            for at, work in enumerate((small, large)):
+                begin = time.process_time()
+                work()
+                best[at] = min(best[at], time.process_time() - begin)
+        rows.append({"case": name, "size": size, "small_s": best[0], "large_s": best[1], "ratio": best[1] / best[0]})
+    if options.json:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        print(f"{row['case']:32} {row['small_s']:.3f} s {row['large_s']:.3f} s  ratio {row['ratio']:.1f} for {row['size']}")
+
+
+if __name__ == "__main__":
+    main()
