@@ -83,7 +83,8 @@ def main() -> None:
         print(json.dumps(rows))
         return
     for row in rows:
-        print(f"{row['case']:32} {row['small_s']:.3f} s {row['large_s']:.3f} s  ratio {row['ratio']:.1f} for {row['size']}")
+        seconds = f"{row['small_s']:.3f} s {row['large_s']:.3f} s"
+        print(f"{row['case']:32} {seconds}  ratio {row['ratio']:.1f} for {row['size']}")
 
 
 if __name__ == "__main__":
