@@ -24,6 +24,8 @@ from densing.profile.observations import of_timeline, recorded
 from densing.timeline.spans import Comm, Kind, Spans
 from densing.timeline.timeline import RankTimeline, Step, Timeline
 
+pytestmark = pytest.mark.slow
+
 SIZES = tuple(4.0**power for power in range(5, 13))
 WORK = Path(__file__).with_name("trace_runs.py")
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -142,6 +142,7 @@ def test_trend_says_when_a_score_fits_in_a_size() -> None:
     assert densing("trend", "--when", "seventy").returncode == 2
 
 
+@pytest.mark.slow
 def test_run_writes_its_three_files(tmp_path: Path) -> None:
     found = answer("run", "--no-measure", "--out", str(tmp_path / "out"))
     for name in ("report.html", "density.csv", "trend.csv"):

@@ -215,6 +215,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_interrupted_run_leaves_quietly_and_writes_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", AT_WORK, str(tmp_path / "out")]

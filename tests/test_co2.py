@@ -375,6 +375,7 @@ def test_the_learning_rate_warms_up_and_falls_as_the_inverse_root() -> None:
     assert seen[15] == pytest.approx(0.2)
 
 
+@pytest.mark.slow
 def test_importing_training_stays_light() -> None:
     code = "import sys, densing.training; print('torch' in sys.modules, densing.training.CO2.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

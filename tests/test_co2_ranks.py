@@ -22,6 +22,8 @@ from test_co2 import Bowl, bowl, co2_by_hand, slope, steps_of  # noqa: E402
 
 from densing.training import CO2, LocalSGD, SlowMo  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 LR = 0.02
 SETTINGS: dict[str, dict[str, Any]] = {
     "released": {"gap": "constant", "outer_momentum": 0.5},

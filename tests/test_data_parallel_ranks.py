@@ -22,6 +22,8 @@ from densing.training.data_parallel.sharded import Sharded  # noqa: E402
 from densing.training.data_parallel.train import METHODS, train  # noqa: E402
 from densing.training.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 SMALL_BUCKETS = 0.0002
 KNOBS: dict[str, dict[str, Any]] = {
     "ddp": {"bucket_mb": 0.02},

@@ -85,6 +85,7 @@ def test_rows_are_one_per_task_and_one_combined_for_loss_and_for_score() -> None
     )
 
 
+@pytest.mark.slow
 def test_the_reference_tokens_move_the_density() -> None:
     run = measured_run("toy")
     at_one, at_ten = (run_densities(*run, tokens=tokens).table["density"] for tokens in (1e11, 1e13))

@@ -265,6 +265,7 @@ def test_a_task_without_a_loss_is_refused(place, tmp_path):
         run_until(plan_of(place, "toy_text"), tmp_path / "score", stop_at(20), quantity="score")
 
 
+@pytest.mark.slow
 def test_an_unknown_task_is_an_error_before_anything_is_loaded(place, tmp_path, monkeypatch):
     monkeypatch.setattr(adaptive, "load_model", None)
     with pytest.raises(InputError, match="toy_choise"):

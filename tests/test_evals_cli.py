@@ -117,6 +117,7 @@ def test_paths_are_no_credentials(place: Path, tmp_path: Path, monkeypatch: pyte
     assert json.loads(results.read_text())["config"]["model_args"] == {"pretrained": str(place / "toy-llama")}
 
 
+@pytest.mark.slow
 def test_workers_give_the_same_results(place: Path, tmp_path: Path) -> None:
     models = tuple(ModelSpec.of("hf", {"pretrained": str(place / name)}) for name in ("toy-llama", "toy-neox"))
     tasks = (TaskSpec("toy_choice", {"limit": 4.0}), TaskSpec("toy_text", {"limit": 4.0}))

@@ -18,6 +18,8 @@ pytest.importorskip("torch")
 
 from densing.evals.store import RunStore
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 BATCH = 4
 UNITS = 6

@@ -85,6 +85,7 @@ def by_us(place: Path) -> Path:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("model", ["toy-llama", "toy-neox"])
 def test_same_as_lm_evals_command_line(by_lm_eval: Path, by_us: Path, model: str, task: str) -> None:

@@ -32,6 +32,7 @@ def secret_plan(tmp_path: Path) -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["", "local"])
 def test_no_credential_is_in_the_run_folder(name: str, secret_plan: Any, tmp_path: Path, capfd: Any) -> None:

@@ -20,6 +20,8 @@ from densing.errors import InputError
 from densing.evals import folder
 from densing.evals.store import BusyError, RunStore, Unit
 
+pytestmark = pytest.mark.slow
+
 SPAWN = multiprocessing.get_context("spawn")
 
 

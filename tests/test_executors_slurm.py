@@ -40,7 +40,7 @@ def _why_not() -> str:
 
 
 WHY_NOT = _why_not()
-pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "Slurm is up")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "Slurm is up")]
 
 
 def python(code: str, name: str, folder: Path, *arguments: str, **options: Any) -> Job:

@@ -129,6 +129,7 @@ def test_our_table_of_optima_is_the_shared_one():
         np.testing.assert_allclose(values, [*(entry[name] for name in PARAMS), entry["objective_sum"]], rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_no_random_start_finds_a_lower_objective():
     """scipy.optimize.least_squares(loss="huber") from 30 random starts, on the robust loss with the kinks."""
     x, y = runs("redpajama")

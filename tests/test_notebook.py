@@ -9,6 +9,7 @@ import pytest
 NOTEBOOK = Path(__file__).resolve().parents[1] / "docs" / "notebooks" / "quickstart.ipynb"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
 def test_quickstart_gives_a_density_an_interval_and_a_plot(tmp_path: Path) -> None:
     nbformat = pytest.importorskip("nbformat")

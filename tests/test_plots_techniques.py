@@ -162,6 +162,7 @@ def test_tables_of_any_sort_are_read_alike() -> None:
 ANYTHING = st.one_of(st.none(), st.text(max_size=4), st.floats(), st.integers(-(10**30), 10**30))
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @example([(None, 1.2193791430886946e308, 0.0, None)])
 @example([(None, 1.7976931348623157e308, None, None)])

@@ -27,6 +27,8 @@ from densing.profile.store import read_profiles, store_files
 from densing.profile.workers import in_processes, processors
 from densing.timeline.readers import TraceFile
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parent
 OPTIONS = {"window": "all"}
 

@@ -32,6 +32,7 @@ FLAGS = (
 )
 FIGURES = 11
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.browser,
     pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs Chromium and chromedriver on the path"),
 ]

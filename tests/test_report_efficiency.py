@@ -267,6 +267,7 @@ def altered_note(note: Any, severity: str, message: str) -> Any:
     return type(note)("code", severity, message)
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(min_size=1, max_size=60), min_size=4, max_size=4))
 @settings(max_examples=12, deadline=None)
 def test_any_name_gives_a_sound_page(names: list[str]) -> None:

@@ -21,6 +21,7 @@ from densing.profile.compare import compare  # noqa: E402
 from densing.report import build_profile_report  # noqa: E402
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.browser,
     pytest.mark.skipif(
         not (shutil.which(BROWSER or "") and DRIVER), reason="needs Chromium and chromedriver on the path"

@@ -20,6 +20,7 @@ from test_report_techniques import FIGURES, WHOLE  # noqa: E402
 from densing.report.techniques import build_techniques  # noqa: E402
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.browser,
     pytest.mark.skipif(
         not (shutil.which(BROWSER or "") and DRIVER), reason="needs Chromium and chromedriver on the path"

@@ -42,6 +42,7 @@ def study() -> Study:
     return run_study()
 
 
+@pytest.mark.slow
 def test_papers_method_covers_its_figure_on_at_least_three_mean_rulers(study: Study) -> None:
     means = study.replication[study.replication["benchmark"] == "mean"]
     bounded = means[means["hi"].map(math.isfinite) & means["covers_paper"]]

@@ -18,6 +18,8 @@ from densing.techniques.taccl.schedule import Schedule, to_json
 from densing.techniques.taccl.sketch import Sketch
 from densing.techniques.taccl.synthesise import synthesise
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch")
 
 RANK = """

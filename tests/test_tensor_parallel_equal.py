@@ -15,6 +15,8 @@ from densing.training.distributed.lm import build_lm
 from densing.training.tensor_parallel.model import cross_entropy
 from densing.training.tensor_parallel.shards import cut, join
 
+pytestmark = pytest.mark.slow
+
 RUNS = Path(__file__).with_name("tensor_parallel_runs.py")
 
 

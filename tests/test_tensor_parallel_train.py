@@ -14,6 +14,8 @@ from densing.training.distributed.lm import build_lm
 from densing.training.distributed.spec import LmShape, RunEnv, RunRecord, RunSpec
 from densing.training.tensor_parallel.train import train
 
+pytestmark = pytest.mark.slow
+
 RUNS = Path(__file__).with_name("tensor_parallel_runs.py")
 SHAPE = LmShape(layers=2, hidden=32, heads=2, ffn=48)
 STEPS = 12

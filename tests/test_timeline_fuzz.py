@@ -132,6 +132,7 @@ def read_damaged(folder: Path, first: int, count: int) -> None:
     sys.stdout.write(f"{read}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux only")
 def test_mutated_traces(tmp_path: Path) -> None:
     """Byte-level damage to valid traces, in a process of its own: its peak memory is nobody else's."""
@@ -206,6 +207,7 @@ FLOODS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", FLOODS)
 @pytest.mark.parametrize("limits", [LIMITS, Limits()], ids=["small", "usual"])
 def test_floods_end_in_bounded_time(tmp_path: Path, unit: bytes, limits: Limits) -> None:

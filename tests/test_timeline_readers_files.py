@@ -230,6 +230,7 @@ def test_the_standard_library_inflates_where_isal_is_absent(tmp_path: Path, monk
     assert read(path).skipped == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filling", [b" ", b"x", b"[", b'{"ph":"X"},', b'"', b"\\"])
 def test_a_gzip_bomb_meets_a_stated_limit(tmp_path: Path, filling: bytes) -> None:
     path = tmp_path / "rank0.json.gz"

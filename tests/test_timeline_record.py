@@ -27,6 +27,8 @@ from densing.timeline.windows import select
 torch = pytest.importorskip("torch", reason="recording needs PyTorch")
 import torch.distributed as dist  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("trace_runs.py")
 STEPS = 3
 KINDS = ("overlapped", "blocking")

@@ -23,6 +23,8 @@ from densing.training.distributed import folder, launch, namespaces
 from densing.training.distributed.diagnosis import RunFailedError
 from densing.training.distributed.spec import RunSpec
 
+pytestmark = pytest.mark.slow
+
 SHAPED = namespaces.available() is None
 LINK = "200mbit" if SHAPED else "emulated:200mbit"
 

@@ -28,6 +28,8 @@ from densing.training.distributed.launch import launch
 from densing.training.distributed.rank import _fault
 from densing.training.distributed.spec import RunSpec
 
+pytestmark = pytest.mark.slow
+
 WHY_NOT = namespaces.available()
 shaped = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")

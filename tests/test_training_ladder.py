@@ -19,6 +19,8 @@ pytest.importorskip("lm_eval", reason="needs the extra 'evals'")
 from densing.training.export import read_exports  # noqa: E402
 from densing.training.questions import SETS, questions  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 ASKED = 16
 SIZES = ("--sizes", "d8", "--sizes", "d12", "--sizes", "d16")
 

@@ -29,6 +29,8 @@ from densing.training.text import prepare  # noqa: E402
 from densing.training.trainer import Trainer, batch_loss, train_run  # noqa: E402
 from densing.training.workers import train  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parent / "training_runs.py"
 
 
