@@ -123,7 +123,12 @@ def _join(catalog: Catalog, name: str, part: Part, replace: bool) -> Catalog:
         if differing and not replace:
             problems += [_refusal(number, column, row, old.iloc[where_old], label, name) for column in differing]
             continue
-        (replaced if differing else repeated).append(label)
+        if differing:
+            old_row = old.iloc[where_old]
+            changes = ", ".join(f"{column} {_shown(old_row[column])} → {_shown(row[column])}" for column in differing)
+            replaced.append(f"{label} ({changes})")
+        else:
+            repeated.append(label)
         _update(result, where_old, row, part.stated if differing else ())
     if problems:
         raise TableError(part.where, problems)
@@ -169,7 +174,8 @@ def _join_notes(where: str, name: str, repeated: list[str], replaced: list[str])
         message = f"{where}: {len(repeated)} rows repeat the catalog's {name} and change nothing"
         notes.append(Note("repeated-rows", "info", message, {"table": name, "rows": repeated}))
     if replaced:
-        message = f"{where}: {len(replaced)} rows replace the catalog's {name}"
+        more = f" and {len(replaced) - 5} more" if len(replaced) > 5 else ""
+        message = f"{where}: {len(replaced)} rows replace the catalog's {name}: {'; '.join(replaced[:5])}{more}"
         notes.append(Note("replaced-rows", "warning", message, {"table": name, "rows": replaced}))
     return notes
 

@@ -115,7 +115,8 @@ def density(
         emit_json(table)
     else:
         shown = [column for column in SHOWN if column in table.columns] if not skills else list(table.columns)
-        emit_table(table[shown], f"Density against {reference}, {'per skill' if skills else benchmark}")
+        title = f"Density against {reference}, {'per skill' if skills else benchmark}"
+        emit_table(table[shown], title, table["bound"])
     finish(notes)
 
 
@@ -132,5 +133,5 @@ def _of_runs(runs: list[Path], reference: str, asked: dict[str, Any], out: Path 
         emit_json(result.table)
     else:
         shown = [column for column in SHOWN_OF_RUNS if column in result.table.columns]
-        emit_table(result.table[shown], f"Density against {reference}, measured")
+        emit_table(result.table[shown], f"Density against {reference}, measured", result.table["bound"])
     finish(result.notes)

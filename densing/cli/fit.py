@@ -26,7 +26,14 @@ def fit(
     ] = None,
     delta: Annotated[float, typer.Option("--delta", help="Turning point of the Huber loss, on log residuals.")] = 1e-3,
     bootstrap: Annotated[int, typer.Option("--bootstrap", min=0, help="Refits behind the intervals.")] = 1000,
-    scheme: Annotated[str, typer.Option("--scheme", help="case, residual, cluster or parametric.")] = "case",
+    scheme: Annotated[
+        str | None,
+        typer.Option(
+            "--scheme",
+            help="case, residual, cluster or parametric; by default cluster where rows share a size or --cluster is "
+            "given, else case.",
+        ),
+    ] = None,
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="Column that groups rows, for --scheme cluster.")
     ] = None,

@@ -10,7 +10,7 @@ import pandas as pd
 
 from densing.errors import DensingError, InputError
 from densing.fit import LawFit, fit_law
-from densing.fit.diagnostics import bounds_table, conditioning, influence, rollout, sensitivity
+from densing.fit.diagnostics import bounds_table, conditioning, influence, lack_of_fit, rollout, sensitivity
 from densing.laws import Law, get_law
 from densing.laws.two_step import TwoStep
 from densing.tables import Column, Table, read_table
@@ -90,6 +90,7 @@ def explain(result: LawFit) -> dict[str, Any]:
     if not isinstance(result.law, TwoStep):
         found |= {
             "condition_number": _available(conditioning, result),
+            "lack_of_fit_p": _available(lack_of_fit, result),
             "distance_to_bounds": _available(bounds_table, result),
             "influence": _available(influence, result),
             "sensitivity_to_loss": _available(sensitivity, result),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
 
+LIMITED = frozenset({"density", "n_eff"})
 COUNTS = frozenset({"params", "tokens", "n_params", "n_eff", "n_eff_lo", "n_eff_hi"})
 # Text folds, down to this width; figures and dates never do.
 TEXT_WIDTH = 16
@@ -27,10 +30,11 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def emit_table(frame: pd.DataFrame, title: str) -> None:
+def emit_table(frame: pd.DataFrame, title: str, bound: Iterable[object] = ()) -> None:
     """Print a table to stdout, with names kept as text (no markup from data).
 
     Columns come in order of importance: those that a narrow terminal has no room for are left out, and named.
+    ``bound`` holds ``upper``, ``lower`` or nothing per row: densities and effective sizes that are limits say so.
     """
     from rich import box
     from rich.console import Console
@@ -38,6 +42,8 @@ def emit_table(frame: pd.DataFrame, title: str) -> None:
     from rich.text import Text
 
     cells = {str(name): [cell(value, str(name)) for value in frame[name]] for name in frame.columns}
+    for name in LIMITED & cells.keys():
+        cells[name] = [sign(side) + value for side, value in zip_longest(bound, cells[name], fillvalue="")]
     fixed = {str(name): frame[name].dtype.kind in "fiuM" for name in frame.columns}
     widths = {name: max(map(len, [name, *column])) for name, column in cells.items()}
     least = {name: width if fixed[name] else min(width, TEXT_WIDTH) for name, width in widths.items()}
@@ -63,6 +69,17 @@ def emit_table(frame: pd.DataFrame, title: str) -> None:
     if hidden := [name for name in cells if name not in shown]:
         named = ", ".join(map(visible, hidden))
         Console(stderr=True).print(Text(f"No room for {named}: widen the terminal, or use --json."), soft_wrap=True)
+
+
+def sign(bound: object) -> str:
+    """Return what stands before a value that is only a limit.
+
+    Examples
+    --------
+    >>> sign("upper") + "1.237", sign("") + "0.71"
+    ('≤ 1.237', '0.71')
+    """
+    return {"upper": "≤ ", "lower": "≥ "}.get(str(bound), "")
 
 
 def fitting(widths: dict[str, int], room: int) -> list[str]:

@@ -109,6 +109,7 @@ def table_densities(
             f"{reference.benchmark!r} needs; the table has {have}. Choose --benchmark among those, or add the scores"
         )
     adopted, notes = _adopt(catalog, reference, every=True)
+    notes += _namesakes(catalog.models)
     return _densities(adopted, catalog, reference, None, notes, (denominator, guard, level, seed))
 
 
@@ -210,11 +211,51 @@ def _adopt(catalog: Catalog, reference: Reference, every: bool) -> tuple[Catalog
         f"({reference.evaluator}); another protocol shifts them"
     )
     notes = [Note("user-protocol", "warning", message, {"rows": int(adopted.sum())})] if adopted.any() else []
-    if every and (spare := len(ordered) - len(kept)):
-        message = f"{spare} scores are left out: another evaluator's score of the same model and benchmark came first"
-        notes.append(Note("second-evaluator", "warning", message, {"rows": spare}))
+    if every and len(ordered) > len(kept):
+        notes.append(_second_evaluators(kept, ordered.drop(index=kept.index)))
     joined = pd.concat([rest, relabelled], ignore_index=True)
     return dataclasses.replace(catalog, scores=joined), notes
+
+
+def _second_evaluators(kept: pd.DataFrame, spare: pd.DataFrame) -> Note:
+    """Say by how much scores differ that several evaluators gave one model, the widest gap first."""
+    cell = ["model", "benchmark"]
+    pairs = spare.merge(kept[[*cell, "evaluator", "score"]], on=cell, suffixes=("", "_used"))
+    pairs = pairs.assign(gap=pairs["score"] - pairs["score_used"])
+    pairs = pairs.sort_values("gap", key=lambda gap: -gap.abs(), ignore_index=True)
+    named = "; ".join(
+        f"{row.model} on {row.benchmark}: {row.score_used:g} ({row.evaluator_used}) is used, {row.score:g} "
+        f"({row.evaluator}) is not, {row.gap:+.3g}"
+        for row in pairs.head(5).itertuples()
+    )
+    more = f"; and {len(pairs) - 5} more" if len(pairs) > 5 else ""
+    message = f"several evaluators scored one model: {named}{more}. Keep the rows of one evaluator in the table"
+    details = pairs[[*cell, "evaluator_used", "score_used", "evaluator", "score", "gap"]].to_dict("records")
+    return Note("second-evaluator", "warning", message, {"rows": len(pairs), "gaps": details})
+
+
+def _namesakes(models: pd.DataFrame) -> list[Note]:
+    """Name the models of a table of its own that the embedded catalog knows with another size or date."""
+    known = load_catalog().models.set_index("model")
+    differing = []
+    for row in models[models["model"].isin(known.index)].itertuples():
+        ours = known.loc[row.model]
+        said, catalogued = (float(size) for size in (row.params_total_b, ours["params_total_b"]))
+        facts = []
+        if abs(said - catalogued) > 0.01 * catalogued:
+            facts.append(f"{said:g} B parameters instead of {catalogued:g} B")
+        if pd.notna(row.released) and pd.notna(ours["released"]) and row.released != ours["released"]:
+            facts.append(f"released {row.released.date()} instead of {ours['released'].date()}")
+        if facts:
+            differing.append(f"{row.model} ({', '.join(facts)})")
+    if not differing:
+        return []
+    more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
+    message = (
+        f"your table replaces what the catalog says of {', '.join(differing[:5])}{more}; rename the row if it is "
+        "another model"
+    )
+    return [Note("replaces-catalog", "warning", message, {"models": differing})]
 
 
 def _pool(catalog: Catalog, reference: Reference) -> tuple[Catalog, list[Note]]:

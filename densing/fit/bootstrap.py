@@ -37,7 +37,13 @@ def check_scheme(scheme: str) -> None:
 
 
 def resample_cases(
-    rng: np.random.Generator, target: Array, weights: Array, labels: NDArray[np.intp], draws: int, needed: int
+    rng: np.random.Generator,
+    target: Array,
+    weights: Array,
+    labels: NDArray[np.intp],
+    points: NDArray[np.intp],
+    draws: int,
+    needed: int,
 ) -> Resamples:
     """Resample runs (or groups of runs) with replacement, as integer case weights.
 
@@ -49,10 +55,12 @@ def resample_cases(
         Observations and case weights of the fit.
     labels : ndarray of int, shape (n,)
         Group of each run; ``arange(n)`` resamples single runs.
+    points : ndarray of int, shape (n,)
+        Which runs have the same inputs: runs at one point of the curve fix no more of it than one run does.
     draws : int
         Number of resamples R.
     needed : int
-        Number of parameters; a resample with fewer distinct runs fixes no curve and is drawn again.
+        Number of parameters; a resample with fewer distinct points fixes no curve and is drawn again.
     """
     groups = int(labels.max()) + 1
     if groups < 2:
@@ -60,14 +68,15 @@ def resample_cases(
             "one group cannot be resampled: every draw is the same; name at least two, or use scheme='residual'"
         )
     counts = _counts(rng, groups, draws)[:, labels]
+    member = np.equal.outer(points, np.unique(points)).astype(float)
     redrawn = 0
     for _ in range(MAX_REDRAWS):
-        thin = np.flatnonzero((counts > 0).sum(axis=1) < needed)
+        thin = np.flatnonzero(((counts > 0) @ member > 0).sum(axis=1) < needed)
         if not thin.size:
             return Resamples(target, counts * weights, redrawn)
         redrawn += thin.size
         counts[thin] = _counts(rng, groups, thin.size)[:, labels]
-    raise FitError(f"{groups} groups are too few: few resamples keep {needed} distinct runs; use scheme='residual'")
+    raise FitError(f"{groups} groups are too few: few resamples keep {needed} distinct points; use scheme='residual'")
 
 
 def _counts(rng: np.random.Generator, groups: int, draws: int) -> NDArray[np.intp]:

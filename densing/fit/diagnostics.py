@@ -14,6 +14,7 @@ from densing.fit.engine import fit_law
 from densing.fit.lawfit import LawFit, spread
 from densing.fit.losses import LITERATURE_DELTA, Array, get_loss
 from densing.fit.refit import Fitter
+from densing.fit.table import FitTable
 from densing.laws import Law, get_law
 from densing.laws.two_step import TwoStep
 
@@ -94,6 +95,41 @@ def conditioning(fit: LawFit) -> float:
     if (size == 0).any():
         return float("inf")
     return float(np.linalg.cond((rows / size).T))
+
+
+def lack_of_fit(fit: LawFit) -> float:
+    """Return the p value of "the law has the right form"; NaN where too few points can tell.
+
+    Small values say that the residuals bend with an input, so that the draws spread around a wrong curve. The test
+    asks whether squares, cubes and products of the log inputs explain more of the residuals than chance would; with
+    clusters each cluster counts once. :func:`densing.fit.fit_law` runs it and notes values below 0.05.
+
+    Source: a Gauss-Newton regression against polynomial departures (Ramsey 1969; Davidson and MacKinnon, section 6.7).
+
+    Parameters
+    ----------
+    fit : LawFit
+        A fit of a law other than ``two-step``.
+
+    Examples
+    --------
+    >>> from densing.fit import fit_law
+    >>> size = np.geomspace(1e8, 1e11, 9)
+    >>> bent = 1.5 + 40 * size**-0.2 * np.exp(0.001 * np.cos(np.arange(9)))
+    >>> lack_of_fit(fit_law("power", {"params": size}, bent, bootstrap=0)) < 0.001
+    True
+    >>> lack_of_fit(fit_law("power-offset", {"params": size}, bent, bootstrap=0)) > 0.1
+    True
+    """
+    fitter = _fitter(fit)
+    weights, clusters = (fit.options.get(name) for name in ("weights", "clusters"))
+    table = FitTable(
+        fit.x,
+        fit.y,
+        None if weights is None else np.asarray(weights, dtype=float),
+        None if clusters is None else np.asarray(clusters),
+    )
+    return fitter.lack_of_fit(fitter.scaled(fit.theta), table)
 
 
 def influence(fit: LawFit) -> pd.DataFrame:

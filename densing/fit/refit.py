@@ -7,15 +7,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import fdtrc
 
 from densing.errors import FitError
 from densing.fit.losses import Array, Loss
 from densing.fit.solve import TOLERANCE, Mask, Problem, Solution, minimise
 from densing.fit.start import starts
+from densing.fit.table import FitTable
 from densing.laws.base import Law
 
 KEEP = 4
 BOOTSTRAP_TOLERANCE, ROUGH = 1e-11, 1e-9
+# A polynomial that differs from the law's own derivatives by less than this share of its size says nothing new.
+NEW_DIRECTION = 1e-6
 LAD_DELTA = 1e-5  # of the median residual; smaller only costs time, the objective agrees with LAD's to 1e-6
 
 
@@ -55,6 +59,45 @@ class Fitter:
         if self.problem.loss.space == "log":
             return np.log(prediction), rows / prediction
         return prediction, rows
+
+    def lack_of_fit(self, theta: Array, table: FitTable) -> float:
+        """Return the p value of "the curve is right", at scaled parameters (p,); NaN where too few points can tell.
+
+        F = (SS(r | J) - SS(r | J, Z)) / k / (SS(r | J, Z) / (n - p - k)): how much of the residuals r, beyond the
+        law's own derivatives J, is explained by squares, cubes and products Z of the standardised log inputs; k is
+        the number of directions that Z adds to J. Clusters count once, with the means of their rows.
+
+        Source: the score test against polynomial departures, Ramsey 1969 (RESET), in the form of Davidson and
+        MacKinnon, "Econometric Theory and Methods", section 6.7 (Gauss-Newton regression).
+        """
+        curve, rows = self.rows(theta)
+        residual = self.problem.loss.target(table.y) - curve
+        logs = [np.log(values) for values in self.problem.x.values() if np.ptp(values) > 0]
+        logs = [(column - column.mean()) / column.std() for column in logs]
+        powers = [column**power for column in logs for power in (2, 3)]
+        products = [a * b for i, a in enumerate(logs) for b in logs[:i]]
+        columns = np.stack([residual, *rows, *powers, *products])
+        weights = table.cases
+        if table.clusters is not None:
+            sums = np.zeros((len(columns), table.labels.max() + 1))
+            np.add.at(sums, (slice(None), table.labels), columns * weights)
+            weights = np.bincount(table.labels, weights)
+            columns = sums / weights
+        columns = columns * np.sqrt(weights)
+        columns[1:] /= np.linalg.norm(columns[1:], axis=1, keepdims=True) + 1e-300
+        p, n = len(rows), columns.shape[1]
+        left, size, _ = np.linalg.svd(columns[1 : 1 + p].T, full_matrices=False)
+        own = left[:, size > 1e-10 * size[0]]
+        rest, extra = ((part.T - own @ (own.T @ part.T)) for part in (columns[:1], columns[1 + p :]))
+        left, size, _ = np.linalg.svd(extra, full_matrices=False)
+        added = left[:, size > NEW_DIRECTION]
+        freedom = n - own.shape[1] - added.shape[1]
+        explained, total = np.sum((added.T @ rest) ** 2), np.sum(rest**2)
+        rounding = weights.sum() * (1e-13 * max(1.0, float(np.abs(table.y).max()))) ** 2
+        if not added.shape[1] or freedom < 2 or total <= rounding:
+            return float("nan")
+        ratio = explained / added.shape[1] / ((total - explained) / freedom)
+        return float(fdtrc(added.shape[1], freedom, ratio))
 
     def point(self, target: Array, weights: Array) -> Solution:
         """Return the best fit (scaled parameters, one row).

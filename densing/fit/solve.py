@@ -176,7 +176,8 @@ def _descend(
         value[taken], gradient[taken], curvature[taken] = (part[better] for part in new)
         # A step cut off by a bound may promise an increase: that is no convergence but a call for damping.
         small = (promised >= 0) & (promised <= tolerance * value[alive] + floor[alive])
-        done = small & (damping[alive] <= LAMBDA_DONE)
+        # On the curve to rounding there is nothing left to descend, however ill-determined the way there was.
+        done = (small & (damping[alive] <= LAMBDA_DONE)) | (value[alive] <= floor[alive])
         stalled = damping[alive] > LAMBDA_STALL
         converged[alive] = done
         if stalled.any():

@@ -77,6 +77,12 @@ class FitTable:
         return np.ones_like(self.y) if self.weights is None else self.weights
 
     @property
+    def points(self) -> NDArray[np.intp]:
+        """Which rows have the same inputs, as integers from 0."""
+        columns = np.stack(list(self.x.values()))
+        return np.unique(columns, axis=1, return_inverse=True)[1].reshape(-1)
+
+    @property
     def labels(self) -> NDArray[np.intp]:
         """Clusters as integers from 0."""
         if self.clusters is None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from densing.errors import FitError, InputError
-from densing.fit.engine import fit_law
+from densing.fit.engine import fit_law, resampling
 from densing.fit.lawfit import LawFit, hash_data
 from densing.fit.losses import Array
 from densing.laws.two_step import TwoStep
@@ -54,11 +55,13 @@ def fit_two_step(
         raise InputError(
             "law two-step: the table needs loss beside params and tokens; scores alone do not fix both steps"
         )
-    paired = options.get("scheme", "case") in ("case", "cluster")
+    options["scheme"], options["clusters"], shared = resampling(x, options.get("scheme"), options.get("clusters"))
+    paired = options["scheme"] in ("case", "cluster")
     inputs = {name: values for name, values in x.items() if name != "loss"}
     first = fit_law(law.loss_law, inputs, x["loss"], loss=loss, delta=delta, seed=seed, **options)
     second = fit_law(law.score_law, {"loss": x["loss"]}, y, seed=seed if paired else seed + 1, **options)
-    return compose(law, first, second)
+    joined = compose(law, first, second)
+    return replace(joined, notes=(*shared, *joined.notes))
 
 
 def compose(
