@@ -165,6 +165,8 @@ def test_facts_equal_the_shared_development_data(catalog: Catalog) -> None:
     for column in ("family", "organisation", "architecture", "kind", "derivation", "domain"):
         assert ours[column].tolist() == models[column].tolist(), column
     dates = pd.to_datetime(models["released"]).astype("datetime64[ns]")
+    # The shared data follow a tracker; the vendor's own announcement is of the 28th.
+    dates[models["family"] == "Cerebras-GPT"] = pd.Timestamp("2023-03-28")
     pd.testing.assert_series_equal(ours["released"], dates, check_index_type=False, check_index=False)
     key = ["model", "benchmark", "evaluator"]
     scores = pd.read_csv(SHARED / "scores.csv").sort_values(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import statsmodels.api as sm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from law_cases import LOSS_CASES, SCORE_CASES, TWO_STEP_CASES, Case
@@ -13,6 +14,7 @@ from test_fit_golden import noisy
 
 from densing.errors import FitError, InputError, UnknownNameError
 from densing.fit import GUARD, LawFit, compose, fit_law, fit_two_step
+from densing.fit.diagnostics import lack_of_fit
 from densing.laws import get_law
 
 SMOOTH = [case for case in LOSS_CASES + SCORE_CASES if case.name != "broken"]
@@ -111,11 +113,11 @@ def test_cluster_bootstrap_keeps_clusters_together_and_is_wider_when_they_share_
     x = {"params": np.exp(rng.uniform(17, 26, 15))[groups]}
     y = 12 * x["params"] ** -0.08 * np.exp(0.05 * rng.standard_normal(15))[groups]
     y = y * np.exp(0.002 * rng.standard_normal(120))
-    by_case = fit_law(law, x, y, loss="log", bootstrap=400)
+    by_case = fit_law(law, x, y, loss="log", bootstrap=400, scheme="case")
     by_cluster = fit_law(law, x, y, loss="log", bootstrap=400, scheme="cluster", clusters=groups)
     assert by_cluster.draws[:, 1].std() > 2 * by_case.draws[:, 1].std()
     repeated = fit_law(law, x, y, loss="log", bootstrap=50, scheme="cluster", clusters=1000 + np.arange(120), seed=4)
-    assert_allclose(repeated.draws, fit_law(law, x, y, loss="log", bootstrap=50, seed=4).draws)
+    assert_allclose(repeated.draws, fit_law(law, x, y, loss="log", bootstrap=50, scheme="case", seed=4).draws)
 
 
 def test_residual_spread_matches_the_textbook_for_a_straight_line():
@@ -139,7 +141,8 @@ def test_ceiling_at_its_bound_is_noted():
     fit = fit_law(law, x, y, bootstrap=0)
     assert fit.status == "bound_hit"
     assert fit.params["c"] == 0.75
-    assert [note.code for note in fit.notes] == ["bound-hit"]
+    # A curve held back by its bound bends away from such data, too.
+    assert [note.code for note in fit.notes] == ["bound-hit", "lack-of-fit"]
     assert "c = 0.75" in fit.notes[0].message
 
 
@@ -242,3 +245,60 @@ def test_results_are_read_only_and_readable():
     assert "delta 0.001" in fit.summary()
     assert "<table" in fit._repr_html_()
     assert isinstance(LawFit.from_json(fit.to_json()), LawFit)
+
+
+def codes(fit):
+    return {note.code: note.severity for note in fit.notes}
+
+
+def test_a_law_of_the_wrong_form_is_an_error_that_names_its_input():
+    size = np.geomspace(1e8, 1e11, 20)
+    offset = get_law("power-offset").predict([1.5, 40.0, 0.2], {"params": size})
+    loss = offset * np.exp(0.003 * np.random.default_rng(0).standard_normal(20))
+    wrong = fit_law("power", {"params": size}, loss, bootstrap=0)
+    assert codes(wrong) == {"lack-of-fit": "error"} and "bend with params" in wrong.notes[0].message
+    # One right law in twenty is warned of, one in a hundred refused.
+    assert codes(fit_law("power-offset", {"params": size}, loss, bootstrap=0)) in ({}, {"lack-of-fit": "warning"})
+
+
+def test_lack_of_fit_is_the_textbooks_f_test_for_a_straight_line():
+    """ln L = ln A - alpha ln N against a cubic: statsmodels' F test of the two extra terms."""
+    rng = np.random.default_rng(4)
+    size = np.exp(rng.uniform(18, 25, 30))
+    loss = 12 * size**-0.08 * np.exp(0.01 * rng.standard_normal(30))
+    fit = fit_law("power", {"params": size}, loss, loss="log", bootstrap=0)
+    u = np.log(size)
+    line, cubic = (sm.OLS(np.log(loss), np.vander(u - u.mean(), k)).fit() for k in (2, 4))
+    assert_allclose(lack_of_fit(fit), cubic.compare_f_test(line)[1], rtol=1e-6)
+
+
+def test_lack_of_fit_is_not_judged_where_too_few_points_could_tell():
+    size = np.geomspace(1e8, 1e11, 4)
+    assert np.isnan(lack_of_fit(fit_law("power-offset", {"params": size}, 1 + 1e3 / size**0.4, bootstrap=0)))
+    exact = fit_law("power", {"params": np.geomspace(1e8, 1e11, 12)}, 9 * np.geomspace(1e8, 1e11, 12) ** -0.1)
+    assert np.isnan(lack_of_fit(exact)) and codes(exact) == {}
+
+
+def test_rows_that_share_a_size_are_resampled_by_size_and_it_says_so():
+    size = np.repeat(np.geomspace(1e8, 1e11, 8), 3)
+    loss = 12 * size**-0.08 * np.exp(0.01 * np.random.default_rng(0).standard_normal(24))
+    usual = fit_law("power", {"params": size}, loss, bootstrap=50)
+    assert usual.options["scheme"] == "cluster" and codes(usual) == {"rows-share-a-size": "info"}
+    named = fit_law("power", {"params": size}, loss, bootstrap=50, scheme="cluster", clusters=size)
+    assert_allclose(named.draws, usual.draws)
+    assert fit_law("power", {"params": size}, loss, bootstrap=9, scheme="case").options["scheme"] == "case"
+    assert fit_law("power", {"params": size}, loss, bootstrap=9, clusters=np.arange(24) // 6).options["clusters"]
+    few = fit_law("power", {"params": size[:9]}, loss[:9], bootstrap=50)
+    assert few.options["scheme"] == "case" and codes(few)["rows-share-a-size"] == "warning"
+
+
+@pytest.mark.parametrize("loss", ["log", "huber", "lad", "raw"])
+@pytest.mark.parametrize(
+    "theta", [[1.5, 40, 0.15, 0.3, 1e9, 0.5], [1, 20, 0.3, 0.1, 3e9, 0.3], [0.5, 10, 0.05, 0.4, 1e10, 1]]
+)
+def test_the_broken_law_converges_on_its_own_points(theta, loss):
+    for count in (8, 12, 30):
+        x = {"params": np.geomspace(1e7, 1e12, count)}
+        y = get_law("broken").predict(theta, x)
+        fit = fit_law("broken", x, y, loss=loss, bootstrap=0)
+        assert fit.status == "converged" and np.abs(fit.residuals).max() < 1e-8

@@ -76,6 +76,8 @@ class Fitter:
         logs = [(column - column.mean()) / column.std() for column in logs]
         powers = [column**power for column in logs for power in (2, 3)]
         products = [a * b for i, a in enumerate(logs) for b in logs[:i]]
+        if not logs:
+            return float("nan")
         columns = np.stack([residual, *rows, *powers, *products])
         weights = table.cases
         if table.clusters is not None:
@@ -96,7 +98,7 @@ class Fitter:
         rounding = weights.sum() * (1e-13 * max(1.0, float(np.abs(table.y).max()))) ** 2
         if not added.shape[1] or freedom < 2 or total <= rounding:
             return float("nan")
-        ratio = explained / added.shape[1] / ((total - explained) / freedom)
+        ratio = explained / added.shape[1] / max((total - explained) / freedom, 1e-300)
         return float(fdtrc(added.shape[1], freedom, ratio))
 
     def point(self, target: Array, weights: Array) -> Solution:
