@@ -4,6 +4,8 @@ A resumed run must give the same bits as an unbroken one, and floating-point res
 batch. Three rules make it so. Answers are written when their batch is whole: when the next forward pass starts, or the
 call ends. Only requests without an answer reach the model, and lm-eval sorts and cuts these into the batches it would
 have reached anyway, since whole batches are missing from the front. A request asked twice is two requests.
+A log-likelihood that is no finite number ends the unit at its first batch and is never written: argmax over NaN picks
+a choice all the same, and chance would be stored as a score.
 Models behind an API have no forward pass to wait for: each answer is written at once.
 """
 
@@ -13,11 +15,13 @@ import base64
 import functools
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from densing.errors import InputError
 from densing.evals.journal import Answer, Journal
 
 KINDS = ("loglikelihood", "loglikelihood_rolling", "generate_until")
@@ -46,6 +50,7 @@ class Recorder:
         self._whole_batches = any(hasattr(lm, name) for name in FORWARD)
         self._sampled = False
         self._windows: Counter[str] | None = None
+        self._requests: dict[str, Any] = {}
 
     def add_partial(self, attr: str, req: Sequence[Any] | None, res: Any) -> None:
         """Take one answer; lm-eval calls this for every request."""
@@ -53,9 +58,23 @@ class Recorder:
             return  # windows of a long text: kept by batch in _tokens
         key = request_key(attr, req)
         self._reported[key] += 1
+        self._refuse_not_finite(attr, key, res)
         self._batch.append((key, _plain(res), 1))
         if not self._whole_batches:
             self.flush()
+
+    def _refuse_not_finite(self, kind: str, key: str, answer: Any) -> None:
+        if kind == "generate_until":
+            return
+        value = float(answer[0] if isinstance(answer, tuple | list) else answer)
+        if math.isfinite(value):
+            return
+        request = self._requests.get(key)
+        where = "an item" if request is None else f"task {request.task_name}, document {request.doc_id}"
+        raise InputError(
+            f"{where}: the model's log-likelihood is {value}, no finite number; nothing of this unit is stored. "
+            "Evaluate in float32, and check the weights for NaN"
+        )
 
     def flush(self) -> None:
         """Write the answers of the batch that is whole now."""
@@ -86,6 +105,7 @@ class Recorder:
             else:
                 missing.append(place)
             asked[key] += 1
+        self._requests = dict(zip(keys, requests, strict=True))
         self._sampled = kind == "generate_until" and any(_samples(request) for request in requests)
         if missing:
             if self._sampled and len(missing) < len(requests):
@@ -93,7 +113,8 @@ class Recorder:
             answers = self._ask(functools.partial(own, **kwargs), [(keys[place], requests[place]) for place in missing])
             for place, answer in zip(missing, answers, strict=True):
                 found[place] = answer
-        self._sampled, self._windows = False, None
+                self._refuse_not_finite(kind, keys[place], answer)
+        self._sampled, self._windows, self._requests = False, None, {}
         return found
 
     def _ask(self, own: Callable[..., Any], asked: Sequence[tuple[str, Any]]) -> list[Any]:
@@ -120,7 +141,8 @@ class Recorder:
         if self._windows[key] <= len(stored):
             return [tuple(answer) for answer in stored[self._windows[key] - 1]]
         answers = list(own(*args, **kwargs))
-        self._batch.append((key, [_plain(answer) for answer in answers], len(requests)))
+        if all(math.isfinite(float(answer[0])) for answer in answers):  # else its document is named when it is whole
+            self._batch.append((key, [_plain(answer) for answer in answers], len(requests)))
         self.flush()
         return answers
 

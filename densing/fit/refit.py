@@ -81,9 +81,9 @@ class Fitter:
         columns = np.stack([residual, *rows, *powers, *products])
         weights = table.cases
         if table.clusters is not None:
-            sums = np.zeros((len(columns), table.labels.max() + 1))
-            np.add.at(sums, (slice(None), table.labels), columns * weights)
-            weights = np.bincount(table.labels, weights)
+            labels = table.labels
+            sums = np.stack([np.bincount(labels, column * weights) for column in columns])
+            weights = np.asarray(np.bincount(labels, weights), dtype=float)
             columns = sums / weights
         columns = columns * np.sqrt(weights)
         columns[1:] /= np.linalg.norm(columns[1:], axis=1, keepdims=True) + 1e-300
