@@ -115,6 +115,20 @@ def test_density_contract(scores: Path) -> None:
     assert {"model", "n_eff", "density", "status", "stratum", "source"} <= set(everyone[0])
 
 
+def test_a_table_says_what_it_replaces_which_evaluator_it_leaves_out_and_which_value_is_a_limit(tmp_path: Path) -> None:
+    table = tmp_path / "mine.csv"
+    table.write_text(
+        "model,params,released,benchmark,score,evaluator\n"
+        "Llama-3-8B,3.1e9,2024-04-18,mmlu,0.66,a\nLlama-3-8B,3.1e9,2024-04-18,mmlu,0.61,b\n"
+        "GPT-2-124M,124e6,2019-02-14,mmlu,0.26,a\n"
+    )
+    done = densing("density", "--reference", "qwen1.5", "--benchmark", "mmlu", "--scores", str(table))
+    assert "Llama-3-8B (3.1 B parameters instead of 8.03 B)" in done.stderr
+    assert "Llama-3-8B on mmlu: 0.66 (a) is used, 0.61 (b) is not, -0.05" in done.stderr
+    [row] = [line.split() for line in done.stdout.splitlines() if line.strip().startswith("GPT-2-124M")]
+    assert row[1] == "≤", "a limit is printed as one"
+
+
 def test_trend_contract(scores: Path) -> None:
     window = ("--since", "2023-02-24", "--until", "2024-09-30", "--permutations", "49", "--bootstrap", "60")
     found = answer("trend", "--reference", "qwen1.5", "--benchmark", "mmlu", *window)

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from densing.cli import app
 
 pytest.importorskip("lm_eval")
 pytest.importorskip("torch")
 
 from evals_toys import write_models, write_tasks
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from densing.cli import app
 from densing.evals.dispatch import seen
 from densing.evals.plan import Loading, ModelSpec, Plan, TaskSpec
 from densing.evals.runner import run_plan
@@ -135,3 +137,12 @@ def test_workers_give_the_same_results(place: Path, tmp_path: Path) -> None:
     again = run_plan(plan, tmp_path / "away", executor=get_executor("local"))
     assert [unit.state for unit in again.units] == ["skipped"] * 4
     assert seen([], 4).units_done == 4
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [("--output_path", "--out FOLDER"), ("--wandb_args", "--json"), ("--hf_hub_log_args", "--out")],
+)
+def test_options_of_lm_eval_that_are_done_otherwise_say_how(option: str, instead: str) -> None:
+    done = CliRunner().invoke(app, ["eval", option, "x", "--tasks", "toy_choice"])
+    assert done.exit_code == 2 and instead in " ".join(done.output.replace("│", " ").split())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("lm_eval")
@@ -244,3 +246,56 @@ def test_progress_rises_to_its_end(place: Path, tmp_path: Path) -> None:
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1.0
     assert (seen[-1].units_done, seen[-1].units) == (3, 3)
+
+
+def test_a_model_of_nan_fails_with_its_item_named_and_leaves_no_score(place: Path, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    broken = tmp_path / "toy-nan"
+    shutil.copytree(place / "toy-llama", broken)
+    weights = load_file(broken / "model.safetensors")
+    weights["model.norm.weight"][:] = np.nan
+    save_file(weights, broken / "model.safetensors", {"format": "pt"})
+    plan = Plan(
+        (ModelSpec.of("hf", {"pretrained": str(broken)}),),
+        tuple(TaskSpec(name) for name in ("toy_choice", "toy_long")),
+        loading=Loading("4", device="cpu"),
+        include_path=(str(place / "tasks"),),
+    )
+    for _ in range(2):  # what was refused is not taken up as an answer by the next run
+        units = run_plan(plan, tmp_path / "run").units
+        assert [unit.state for unit in units] == ["failed", "failed"]
+        for unit in units:
+            assert re.search(rf"task {unit.task}, document \d+: the model's log-likelihood is nan", unit.error)
+    assert not any(unit.status == "done" for unit in RunStore(tmp_path / "run").units())
+
+
+def test_a_model_that_is_not_there_is_said_before_any_task_is_looked_up(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("densing.evals.sources.TaskSource._read", lambda *_, **__: pytest.fail("tasks were looked up"))
+    expected = {
+        str(place / "nowhere"): r"no such file or folder \(.* holds .*toy-llama",
+        "a/b/c": "no such file or folder",
+        "no spaces/please": "no name that the hub could have",
+    }
+    for name, words in expected.items():
+        plan = Plan((ModelSpec.of("hf", {"pretrained": name}),), (TaskSpec("arc_easy"),))
+        (unit,) = run_plan(plan, tmp_path / "run").units
+        assert unit.state == "failed" and re.search(words, unit.error), unit.error
+
+
+def test_an_unknown_task_is_refused_without_indexing_all_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("densing.evals.sources.TaskSource._read", lambda *_, **__: pytest.fail("all tasks were read"))
+    with pytest.raises(UnknownNameError, match="did you mean 'arc_easy'"):
+        run_plan(Plan((ModelSpec.of("dummy", {}),), (TaskSpec("arc_easi"),)), tmp_path / "run")
+
+
+def test_a_task_name_that_is_no_file_name_is_refused(place: Path, tmp_path: Path) -> None:
+    tasks = write_tasks(tmp_path / "tasks")
+    file = tasks / "toy_choice.yaml"
+    file.write_text(file.read_text().replace("task: toy_choice", 'task: "toy\\x07choice"'))
+    plan = Plan((ModelSpec.of("dummy", {}),), (TaskSpec(str(file)),), include_path=(str(tasks),))
+    (unit,) = run_plan(plan, tmp_path / "run").units
+    assert unit.state == "failed" and r"'toy\x07choice'" in unit.error
+    assert all(path.name.isprintable() for path in tmp_path.rglob("*"))

@@ -91,7 +91,11 @@ def test_rows_that_share_a_size_have_honest_intervals_by_default(sizes, runs, sh
 @pytest.mark.slow
 @pytest.mark.parametrize("law", ["power", "power-offset"])
 def test_the_lack_of_fit_test_rejects_right_laws_as_often_as_it_says(law):
-    theta, rng, simulations = ([10.0, 0.05], [1.5, 40.0, 0.2])[law == "power-offset"], np.random.default_rng(1), 1000 if FULL else 150
+    theta, rng, simulations = (
+        ([10.0, 0.05], [1.5, 40.0, 0.2])[law == "power-offset"],
+        np.random.default_rng(1),
+        1000 if FULL else 150,
+    )
     values = []
     for _ in range(simulations):
         x = {"params": np.exp(rng.uniform(np.log(1e8), np.log(1e11), 12))}

@@ -28,6 +28,16 @@ def _flag(*names: str, **options: Any) -> Any:
     return typer.Option(*spellings, **options)
 
 
+def _elsewhere(name: str, instead: str) -> Any:
+    """Declare an option of lm-eval that is done otherwise here, so that it says how."""
+
+    def refuse(value: str | None) -> None:
+        if value is not None:
+            raise typer.BadParameter(f"{name} is lm-eval's; here {instead}")
+
+    return _flag(name, hidden=True, callback=refuse)
+
+
 def eval_(
     model: Annotated[
         list[str] | None,
@@ -94,6 +104,14 @@ def eval_(
     reference: o.Reference = "olmo-ladder",
     ci_of: u.CiOf = "population",
     ci_from: u.CiFrom = "loss",
+    output_path: Annotated[str | None, _elsewhere("--output_path", "results go into a store: --out FOLDER")] = None,
+    wandb_args: Annotated[
+        str | None, _elsewhere("--wandb_args", "nothing is sent anywhere: --json, or `densing results show RUN --json`")
+    ] = None,
+    hf_hub_log_args: Annotated[
+        str | None,
+        _elsewhere("--hf_hub_log_args", "nothing is sent anywhere: --out holds lm-eval's own files"),
+    ] = None,
     dry_run: Annotated[bool, _flag("--dry_run", help="Say what is done and what is to do, and stop.")] = False,
     json: o.JsonFlag = False,
 ) -> None:

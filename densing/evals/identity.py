@@ -67,6 +67,9 @@ def identify_task(loaded: Mapping[str, Any], settings: Settings, given: Mapping[
         When more shots are asked for than a task allows, which lm-eval would ignore.
     """
     tasks, groups = dict(loaded["tasks"]), dict(loaded.get("groups") or {})
+    for told in (*tasks, *groups):
+        if not str(told).isprintable() or {"/", "\\"} & set(str(told)):
+            raise InputError(f"task {str(told)!r}: its name would be part of a file's name; take letters and digits")
     members = {name: _member(task, settings, given) for name, task in sorted(tasks.items())}
     inner = {child for group in groups.values() for child in group.child_names}
     name = next((group for group in groups if group not in inner), None) or next(iter(members))

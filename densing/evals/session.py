@@ -100,7 +100,8 @@ class Session:
         try:
             identity = identify_model(spec)
         except Exception as error:
-            lost = tuple(failed(spec.name, task.name, "", error) for task in self.tasks)
+            # As they were named: looking their members up would cost a model that is not there an index of all tasks.
+            lost = tuple(failed(spec.name, task.name, "", error) for task in self.plan.tasks)
             return ModelWork(spec, loading, None, (), lost)
         works: list[Work] = []
         failures: list[UnitOutcome] = []

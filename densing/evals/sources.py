@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 from densing.errors import InputError, UnknownNameError
 from densing.evals.plan import Plan, TaskSpec
 
+# Any word of a task file might be a task's name; those behind `task:`, `group:` and `tag:` mostly are.
+WORD = re.compile(rb"[^\s\"'\[\]{},#]+")
+NAMED = re.compile(rb"^(?:task|group|tag):[ \t]*([^\s#\[]+)", re.M)
 SUITE_PREFIXES = {"olmo_ladder": "olmo-ladder"}
 
 
@@ -64,6 +68,8 @@ class TaskSource:
             When a path is no YAML file.
         """
         names = [spec.name for spec in requested if not is_file(spec.name)]
+        if not self._complete:
+            self._refuse_unknown(names)
         if names and not self._complete and not all(self._resolves_here(name) for name in names):
             self._read(complete=True)
         found: dict[str, TaskSpec] = {}
@@ -71,6 +77,24 @@ class TaskSource:
             for name in self._members(spec.name):
                 found.setdefault(name, TaskSpec(name, spec.overrides))
         return list(found.values())
+
+    def _refuse_unknown(self, names: Sequence[str]) -> None:
+        """Refuse a name that stands in no task file: reading them as text takes a moment, indexing them a minute."""
+        import lm_eval.tasks
+
+        folders = [*self.paths, str(Path(lm_eval.tasks.__file__).parent)]
+        wanted = {name for name in names if WORD.fullmatch(name.encode()) and not set(name) & set("*?")}
+        if not wanted:
+            return
+        known: set[str] = set()
+        for folder in folders:
+            for file in Path(folder).rglob("*.y*ml"):
+                text = file.read_bytes()
+                wanted.difference_update(word.decode(errors="replace") for word in WORD.findall(text))
+                if not wanted:
+                    return
+                known.update(name.decode(errors="replace").strip("\"'") for name in NAMED.findall(text))
+        raise UnknownNameError("task", min(wanted), known)
 
     def _resolves_here(self, name: str) -> bool:
         # A name of the user's folder hides lm-eval's own of that name, but a pattern may match more among those.

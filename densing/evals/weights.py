@@ -133,17 +133,57 @@ def cache_folder() -> Path:
 
 
 def hub_commit(repository: str, revision: str) -> tuple[str, bool]:
-    """Return the commit a hub name stands for and whether it is known: from the local cache, else from the hub."""
-    if len(revision) == 40 and all(sign in "0123456789abcdef" for sign in revision):
-        return revision, True
-    with suppress(Exception):  # no hub package, no network, no such name: the name itself must do
-        from huggingface_hub import HfApi, constants, try_to_load_from_cache
+    """Return the commit a hub name stands for and whether it is known: from the local cache, else from the hub.
 
-        if constants.HF_HUB_OFFLINE:
-            found = try_to_load_from_cache(repository, "config.json", revision=revision)
-            return (Path(found).parent.name, True) if isinstance(found, str) else (revision, False)
-        return str(HfApi().model_info(repository, revision=revision, timeout=10).sha), True
-    return revision, False
+    Raises
+    ------
+    InputError
+        When there is no such model: a path that does not exist, or a name that neither the cache nor the hub knows.
+        Said here, it costs a moment; lm-eval's own attempts take minutes.
+    """
+    if repository.startswith((".", "/", "~")) or repository.count("/") > 1 or "\\" in repository:
+        raise InputError(f"model {repository}: no such file or folder{_beside(repository)}")
+    pinned = len(revision) == 40 and all(sign in "0123456789abcdef" for sign in revision)
+    try:
+        from huggingface_hub import HfApi, constants, try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+    except ImportError:
+        return revision, pinned
+    try:
+        cached = try_to_load_from_cache(repository, "config.json", revision=revision)
+    except HFValidationError as error:
+        why = f"and no name that the hub could have: {error}"
+        raise InputError(f"model {repository}: no such folder, {why}") from None
+    known = isinstance(cached, str)
+    if known and (pinned or constants.HF_HUB_OFFLINE):
+        return Path(str(cached)).parent.name, True
+    if not constants.HF_HUB_OFFLINE:
+        try:
+            commit = str(HfApi().model_info(repository, revision=revision, timeout=10).sha)
+            return (revision if pinned else commit), True
+        except (RepositoryNotFoundError, RevisionNotFoundError) as error:
+            if not known:
+                raise InputError(
+                    f"model {repository}: no such folder{_beside(repository)}, and the hub has no model of that name "
+                    f"at revision {revision} that you may read"
+                ) from error
+        except Exception as error:
+            why = f"the hub cannot be reached ({type(error).__name__}: {error})"
+    else:
+        why = "the hub is switched off (HF_HUB_OFFLINE)"
+    if known:
+        return revision, pinned
+    nearby = _beside(repository)
+    raise InputError(f"model {repository}: no such folder{nearby}, not in the hub's local cache, and {why}")
+
+
+def _beside(place: str) -> str:
+    """Return what does exist where a folder was looked for, as a hint."""
+    parent = Path(place).expanduser().parent
+    names = sorted(entry.name for entry in parent.iterdir() if entry.is_dir())[:5] if parent.is_dir() else []
+    if place.count("/") == 0 or not names:
+        return ""
+    return f" ({parent} holds {', '.join(names)})"
 
 
 def effective_dtype(spec: ModelSpec) -> str:
