@@ -11,9 +11,11 @@ from densing.cli import options as o
 from densing.notes import Note
 
 # The interval before the rest: a narrow terminal leaves out columns from the end.
-SHOWN = ["model", "density", "density_lo", "density_hi", "status", "n_params", "n_eff", "score", "released", "stratum"]
+SHOWN = ["model", "density", "protocol", "density_lo", "density_hi", "status", "n_params", "n_eff", "score", "released",
+         "stratum"]  # fmt: skip
 
-SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "density_lo", "density_hi", "status", "score", "n_eff"]
+SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "protocol", "density_lo", "density_hi", "status", "score",
+                 "n_eff"]  # fmt: skip
 
 
 def density(
@@ -133,4 +135,4 @@ def _of_runs(runs: list[Path], reference: str, asked: dict[str, Any], out: Path 
     else:
         shown = [column for column in SHOWN_OF_RUNS if column in result.table.columns]
         emit_table(result.table[shown], f"Density against {reference}, measured")
-    finish(result.notes)
+    finish((*notes, *result.notes))
