@@ -154,6 +154,33 @@ def stated(
     return _completed(Protocol(number, form, counted, normalisation, cot or reasoned, source))
 
 
+def parse_protocol(text: str) -> Protocol:
+    """Return a protocol written as ``shots=5,form=letters,metric=acc_norm``; what is not written is unknown.
+
+    Raises
+    ------
+    InputError
+        For a part that there is none of, or a value of another kind.
+
+    Examples
+    --------
+    >>> parse_protocol("shots=5,form=letters,metric=acc")
+    Protocol(shots=5.0, form='letters', metric='accuracy', normalisation='none', cot='no', source='')
+    """
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    if bad := next((name for name, sign, value in pairs if not (sign and value.strip())), None):
+        raise InputError(f"protocol: {bad.strip()!r} has no value; write shots=5,form=letters,metric=acc_norm")
+    parts: dict[str, Any] = {name.strip(): value.strip() for name, _, value in pairs}
+    if "shots" in parts:
+        try:
+            parts["shots"] = float(parts["shots"])
+        except ValueError:
+            raise InputError(f"protocol: shots is {parts['shots']!r}; write a number from 0") from None
+    given = Protocol.from_dict(parts)
+    implied = stated(given.metric, shots=given.shots, form=given.form, cot=given.cot)
+    return _completed(replace(given, metric=implied.metric).over(implied))
+
+
 def _completed(protocol: Protocol) -> Protocol:
     """Add what follows: generated answers have no options to compare, and options are scored without reasoning."""
     if not protocol.form and _base(protocol.metric) in _GENERATED:

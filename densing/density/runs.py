@@ -79,7 +79,8 @@ def run_densities(
         ``model, task, benchmark, metric, value, stderr, n_items`` as :meth:`densing.evals.store.RunStore.measurements`
         gives them; ``n_shot, form, cot`` where known.
     models : pandas.DataFrame
-        ``model`` and the size columns ``params_total``, ``params_non_embedding``, as counts.
+        ``model`` and the size columns ``params_total``, ``params_non_embedding``, as counts;
+        :func:`densing.catalog.names.with_sizes` fills them.
     reference : str
         A family, or the path of a JSON fit.
     benchmark : str, optional
@@ -118,8 +119,14 @@ def run_densities(
     if benchmark is None:
         parts += _combined(rows, sizes, reference, tokens, estimate)
     if not parts:
-        raise InputError(f"no measured model has a {fixed} parameter count; name its sizes with --denominator total")
+        names = ", ".join(sorted(set(rows["model"].astype(str)))[:5])
+        other = "" if fixed == "total" else ", or divide by all parameters: --denominator total"
+        raise InputError(
+            f"no measured model has a {fixed} parameter count ({names}); give its size: --params NAME=COUNT{other}"
+        )
     table = pd.concat([part.table for part in parts], ignore_index=True)
+    if "size_from" in sizes:
+        table["size_from"] = table["model"].map(sizes.set_index("model")["size_from"])
     said = [note for part in parts for note in part.notes]
     single = table[table["benchmark"].ne(COMBINED)]
     told = (
@@ -201,7 +208,10 @@ def ruler_benchmarks(reference: str, only: str | None = None) -> list[str]:
         When ``only`` is asked for and there is none.
     """
     if reference.endswith(".json"):
-        return list(load_reference(reference, only or "").benchmarks)
+        benchmarks = list(load_reference(reference, only or "").benchmarks)
+        if benchmarks == [""]:
+            raise InputError(f"{reference}: says not which benchmark its scores belong to; name it with --benchmark")
+        return benchmarks
     known = [name for name in available_benchmarks(reference) if name != "mean"]
     if only is not None and only not in known:
         raise InputError(f"reference {reference} has no ruler for {only!r}; it has {', '.join(known)}")

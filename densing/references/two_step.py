@@ -135,7 +135,9 @@ def loss_ruler(reference: Reference) -> Reference:
         options=dict(fit.options["steps"][0]["options"]),
         objective=float(fit.options["steps"][0]["objective"]),
     )
-    protocols = {name: known_protocol(reference.name, f"loss:{name}") for name in reference.benchmarks}
+    # A user's own table says nothing of its losses, whatever its file is called.
+    shipped = () if reference.evaluator == "user" else reference.benchmarks
+    protocols = {name: known_protocol(reference.name, f"loss:{name}") for name in shipped}
     return dataclasses.replace(reference, fit=first, points=points.assign(score=losses), protocols=protocols)
 
 
