@@ -264,6 +264,7 @@ def _read(
         if not isinstance(ruler.fit.law, TwoStep):
             return None
         ruler = loss_ruler(ruler)
+    ruler = ruler.beside()
     scores = pd.DataFrame(
         {
             "model": group["model"].to_numpy(),

@@ -148,7 +148,7 @@ def _densities(
         )
     rows = rows.sort_values(["released", "model"], ignore_index=True)
     denominator, guard, level, seed = options
-    result = estimate_density(rows, reference, denominator=denominator, guard=guard, level=level, seed=seed)
+    result = estimate_density(rows, reference.beside(), denominator=denominator, guard=guard, level=level, seed=seed)
     unread = _unread(catalog, reference, set(rows["model"]))
     told = protocol_notes(result.table, reference)
     return dataclasses.replace(result, notes=(*result.notes, *notes, *told, *unread, *catalog.notes))
@@ -230,7 +230,7 @@ def protocol_notes(table: pd.DataFrame, reference: Reference) -> list[Note]:
         The ruler that they were read on.
     """
     remedies = {
-        DIFFERS: ("error", "differs from the ruler's: the densities are not comparable; measure as the ruler was"),
+        DIFFERS: ("error", "differs from the ruler's: densities must not be compared; measure as the ruler was"),
         UNKNOWN: ("warning", "is not known whole, so it may differ from the ruler's; state shots, metric and form"),
     }
     notes = []

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from densing.catalog import Catalog, load_catalog
-from densing.catalog.protocols import Protocol, evaluator_protocol, known_protocol
+from densing.catalog.protocols import DIFFERS, Protocol, compare, evaluator_protocol, known_protocol
 from densing.errors import UnavailableError, UnknownNameError
 from densing.fit import LawFit, fit_law
 from densing.laws import get_law
@@ -131,7 +131,8 @@ def _fitted(
 ) -> Reference:
     data = ladder_data(load_ladder(ladder.name), measured[2])
     fit, points = fit_ladder(data, draws, seed, ladder.scheme)
-    meta = _meta(catalog, family, measured, points, {"tokens": ladder.tokens}, [])
+    notes = _ladder_notes(catalog, family, measured[1], measured[2]) if measured[1] else []
+    meta = _meta(catalog, family, measured, points, {"tokens": ladder.tokens}, notes)
     return from_fit(dataclasses.replace(fit, meta=meta))
 
 
@@ -205,6 +206,21 @@ def _member_notes(family: Family, members: Members) -> list[Note]:
         return []
     message = f"reference {family.name} rests on {count} sizes: its curve is loosely known beyond them"
     return [Note("few-points", "warning", message, {"points": count})]
+
+
+def _ladder_notes(catalog: Catalog, family: Family, evaluator: str, benchmarks: tuple[str, ...]) -> list[Note]:
+    """Name the benchmarks on which the ladder and the catalogue score answers of another form."""
+    notes = []
+    for name in benchmarks:
+        ladder, theirs = known_protocol(family.name, name), evaluator_protocol(catalog, evaluator, name)
+        if compare(theirs, ladder)["form"] == DIFFERS:
+            message = (
+                f"{name} on {family.name} scores answers as {ladder.form}, the catalogue's ({evaluator}) as "
+                f"{theirs.form}: two measurements that must not be compared; densities of the catalogue's models on "
+                "this ruler are not meaningful"
+            )
+            notes.append(Note("protocol-differs", "error", message, {"benchmark": name}))
+    return notes
 
 
 def buildable_benchmarks(catalog: Catalog, family: Family) -> list[str]:

@@ -55,6 +55,10 @@ class Reference:
         """Return how a benchmark was measured on the family; all parts unknown where nothing is stored."""
         return self.protocols.get(benchmark, Protocol())
 
+    def beside(self) -> Reference:
+        """Return the ruler without what its notes say of the catalogue's protocol: for scores compared one by one."""
+        return replace(self, notes=tuple(note for note in self.notes if note.code != "protocol-differs"))
+
     def at_tokens(self, tokens: float | None) -> Reference:
         """Return the ruler read at another D0; itself for None.
 
