@@ -165,10 +165,8 @@ def _given(models: pd.DataFrame, params: Mapping[str, float]) -> dict[str, float
     for name, size in params.items():
         meant = [name] if name in names else [model for model in names if model.rpartition("/")[2] == name]
         if len(meant) != 1:
-            which = (
-                f"{len(meant)} models of that name ({', '.join(meant)})" if meant else "no such model in the results"
-            )
-            raise InputError(f"--params {name}={size:g}: {which}; the results hold {', '.join(names[:20])}")
+            which = f"{len(meant)} models of that name" if meant else "no such model"
+            raise InputError(f"--params {name}={size:g}: {which} in the results; they hold {', '.join(names[:20])}")
         found[meant[0]] = float(size)
     return found
 
