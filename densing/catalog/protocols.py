@@ -324,7 +324,7 @@ def _table() -> tuple[tuple[str, str, Protocol], ...]:
         (
             str(row["evaluator"]),
             str(row["benchmark"]),
-            Protocol(**{name: row[name] if _known(row[name]) else Protocol.__dict__.get(name) for name in names}),
+            Protocol(**{name: row[name] for name in names if _known(row[name])}),
         )
         for row in rows.to_dict("records")
     )

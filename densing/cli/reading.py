@@ -105,7 +105,7 @@ def parse_params(given: list[str]) -> dict[str, float]:
     >>> parse_params(["meta-llama/Llama-2-13b-hf=13e9"])
     {'meta-llama/Llama-2-13b-hf': 13000000000.0}
     """
-    sizes = {}
+    sizes: dict[str, float] = {}
     for text in given:
         name, _, number = text.rpartition("=")
         try:

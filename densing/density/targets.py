@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -163,7 +164,9 @@ def _protocols(adopted: Catalog, chosen: pd.DataFrame, reference: Reference) -> 
         rows = rows[rows["evaluator"].eq(reference.evaluator) & rows["model"].isin(chosen["model"])]
     by = rows["evaluator"] if "measured_by" not in rows else rows["measured_by"].fillna(rows["evaluator"])
     cells = [by.astype(str), *(rows[name] for name in ("benchmark", "metric", "shots", "form"))]
-    keys = [tuple(None if pd.isna(cell) else cell for cell in key) for key in zip(*cells, strict=True)]
+    keys: list[tuple[Any, ...]] = [
+        tuple(None if pd.isna(cell) else cell for cell in key) for key in zip(*cells, strict=True)
+    ]
     read = {key: _beside(reference, *key) for key in dict.fromkeys(keys)}
     told = [read[key] for key in keys]
     several = len(reference.benchmarks) > 1
