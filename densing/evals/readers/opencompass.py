@@ -59,6 +59,10 @@ def read(path: Path) -> Measurements:
             text = str(line[model]).strip()
             if text == "-" or metric == "-":
                 continue
+            if text.lower() in ("", "nan"):
+                message = f"{path}: {task} of {model}, {metric}, is not a number"
+                notes.append(Note("value-missing", "warning", message, {"model": model, "task": task}))
+                continue
             value = _score(text, metric)
             if math.isnan(value):
                 problems.append(
