@@ -204,6 +204,16 @@ def test_generated_answers_state_their_form_and_reasoning(tmp_path: Path) -> Non
     assert on(read, "qwen1.5")[0]["protocol_detail"] == "shots 8, ruler 5"
 
 
+def test_two_readings_of_the_generated_answers_are_both_named(tmp_path: Path) -> None:
+    read = results(tmp_path, "gsm8k", {"exact_match": 0.4}, 5, output_type="generate_until")
+    flexible = read.measurements.assign(filter="flexible-extract", value=0.5)
+    rows = pd.concat([read.measurements.assign(filter="strict-match"), flexible], ignore_index=True)
+    result = run_densities(rows, read.models, "qwen1.5")
+    assert result.table["score"].tolist() == [0.4]
+    told = [note.message for note in result.notes if note.code == "other-filters"]
+    assert told == ["me/toy, gsm8k: exact_match is read with the filter strict-match (0.4); flexible-extract gives 0.5"]
+
+
 def test_the_metric_that_the_ruler_was_measured_with_is_read(tmp_path: Path) -> None:
     both = {"acc": 0.5, "acc_norm": 0.6}
     assert on(results(tmp_path, "hellaswag", both, 10), "qwen1.5")[0]["score"] == 0.6

@@ -196,7 +196,7 @@ def _readable(
             f"reference {reference}: none of its benchmarks ({', '.join(known)}) was measured; the run has {tasks}"
             f"{reason}. Evaluate the suite (`--tasks olmo_ladder`), or choose another --reference"
         )
-    return found, [*notes, *_reading_notes(found, reference)]
+    return found, [*notes, *_reading_notes(found, reference), *_filter_notes(found, rows)]
 
 
 def ruler_benchmarks(reference: str, only: str | None = None) -> list[str]:
@@ -365,6 +365,26 @@ def _reading_notes(rows: pd.DataFrame, reference: str) -> list[Note]:
     if unknown:
         message = f"{', '.join(unknown)} have no standard error; their intervals hold the ruler's uncertainty only"
         notes.append(Note("no-sampling-error", "warning", message, {"tasks": unknown}))
+    return notes
+
+
+def _filter_notes(found: pd.DataFrame, rows: pd.DataFrame) -> list[Note]:
+    """Say which reading of the generated answers counts, where a harness stored several."""
+    if "filter" not in rows:
+        return []
+    keys = ["model", "task", "metric", "quantity"]
+    notes = []
+    for row in found[[*keys, "filter", "value"]].to_dict("records"):
+        same = rows[rows["model"].eq(row["model"]) & rows["task"].eq(row["task"]) & rows["metric"].eq(row["metric"])]
+        others = same[same["filter"].ne(row["filter"])].drop_duplicates("filter")
+        if others.empty:
+            continue
+        values = ", ".join(f"{other['filter']} gives {other['value']:.4g}" for other in others.to_dict("records"))
+        message = (
+            f"{row['model']}, {row['task']}: {row['metric']} is read with the filter {row['filter']} "
+            f"({row['value']:.4g}); {values}"
+        )
+        notes.append(Note("other-filters", "warning", message, {name: row[name] for name in keys[:3]}))
     return notes
 
 
