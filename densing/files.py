@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import stat
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +14,8 @@ from densing.errors import InputError, TableError
 
 MAX_BYTES = 64 * 1024 * 1024
 MAX_FIELD = 32 * 1024
+# Source: Git LFS specification, https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+LFS_POINTER = "version https://git-lfs.github.com/spec/"
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
@@ -46,22 +49,42 @@ def read_text(source: Path | str | io.TextIOBase, name: str) -> str:
     Raises
     ------
     InputError
-        When it cannot be read, is not UTF-8 or is larger than ``MAX_BYTES``.
+        When it cannot be read, is not UTF-8, is larger than ``MAX_BYTES``, a named pipe or a Git LFS pointer.
     """
     try:
         if isinstance(source, io.TextIOBase):
             return source.read()
+        refuse_no_file(Path(source), name)
         with Path(source).open("rb") as stream:
             # Devices and pipes have no size to ask for.
             data = stream.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise InputError(f"{name}: larger than {MAX_BYTES // 2**20} MiB; split the file")
-        return data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{name}: cannot read ({reason}); check the path") from error
+    if text.startswith(LFS_POINTER):
+        raise InputError(f"{name}: a Git LFS pointer, not the file that it stands for; run `git lfs pull` there")
+    return text
+
+
+def refuse_no_file(path: Path, name: str) -> None:
+    """Raise for a named pipe or a socket in the file tree: opening one waits for a writer that may never come.
+
+    A shell's own pipe (``<(command)``, ``/dev/stdin``) has a writer and passes.
+
+    Raises
+    ------
+    InputError
+        When it is one.
+    """
+    mode = path.stat().st_mode
+    if (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)) and not path.is_relative_to("/dev"):
+        kind = "named pipe" if stat.S_ISFIFO(mode) else "socket"
+        raise InputError(f"{name}: a {kind}, not a file; give a file")
 
 
 def parse_csv(text: str, name: str) -> tuple[list[str], dict[int, list[str]]]:

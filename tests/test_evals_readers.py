@@ -226,7 +226,8 @@ def test_tree_with_runs_and_other_files(tmp_path: Path) -> None:
     (tmp_path / "theirs" / "results_broken.json").write_text("{")
     read = read_results(tmp_path)
     assert sorted(read.measurements["model"].unique()) == ["models/tiny", "ours"]
-    assert [note.code for note in read.notes] == ["file-unreadable"]
+    assert [note.code for note in read.notes] == ["file-unreadable", "no-results"]
+    assert read.notes[1].details == {"files": ["theirs/config.json"]}
     assert read.models.set_index("model").loc["ours", "params_total"] == 5e6
 
 

@@ -117,6 +117,9 @@ def parts_of(raw: pd.DataFrame, where: str) -> dict[str, Part]:
     >>> {name: len(part.rows) for name, part in parts_of(raw, "mine.csv").items()}
     {'models': 1, 'scores': 1}
     """
+    if "n_shot" in raw.columns and "shots" not in raw.columns:
+        # Harnesses' name of the column.
+        raw = raw.rename(columns={"n_shot": "shots"})
     columns = set(raw.columns)
     sized = bool(columns & set(_SIZE_COLUMNS))
     if "model" in columns and {"benchmark", "score"} <= columns:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pandas as pd
 
+from densing.catalog.protocols import FORMS
 from densing.tables import Column, Table
 
 KINDS = ("base", "continued", "compressed", "instruct")
@@ -107,6 +108,7 @@ SCORES = Table(
         ),
         _text("metric", "what was counted"),
         Column("shots", "integer", "examples in the prompt", low=0, high=1000),
+        _text("form", "cloze (text of an option), letters or generate", choices=FORMS),
         Column("items", "integer", "number of test items where it differs from the benchmark's", low=1),
         _text("evaluator", "who measured", default="user"),
         _text("series", "values of one series may be compared; others never"),

@@ -11,9 +11,11 @@ from densing.cli import options as o
 from densing.notes import Note
 
 # The interval before the rest: a narrow terminal leaves out columns from the end.
-SHOWN = ["model", "density", "density_lo", "density_hi", "status", "n_params", "n_eff", "score", "released", "stratum"]
+SHOWN = ["model", "density", "protocol", "density_lo", "density_hi", "status", "n_params", "n_eff", "score", "released",
+         "stratum"]  # fmt: skip
 
-SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "density_lo", "density_hi", "status", "score", "n_eff"]
+SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "protocol", "density_lo", "density_hi", "status", "score",
+                 "n_eff", "n_params", "size_from"]  # fmt: skip
 
 
 def density(
@@ -35,7 +37,18 @@ def density(
     results: Annotated[
         list[Path] | None,
         typer.Option(
-            "--results", help="Runs of `densing eval`, or folders of lm-eval results; only their models are shown."
+            "--results",
+            help="Runs of `densing eval`, or results of lm-eval, lighteval or OpenCompass (files or folders); only "
+            "their models are shown.",
+        ),
+    ] = None,
+    params: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--params",
+            metavar="NAME=COUNT",
+            help="Size of a model of --results (13e9: 13 billion); may be repeated. Without it the size that the "
+            "results state, else that of the catalogue's model of this name.",
         ),
     ] = None,
     catalog: o.CatalogFiles = None,
@@ -71,6 +84,11 @@ def density(
     Example: densing density --reference qwen1.5 --benchmark mmlu --scores my_scores.csv --json
 
     Example: densing density --results results/mine --reference olmo-ladder
+
+    Example: densing density --results lm_eval_out --params org/my-model=13e9
+
+    The column `protocol` says whether a score was measured as the ruler was (shots, form of the answer, metric,
+    normalisation, chain of thought): same, unknown, or differs, which is an error note and exit code 3.
     """
     asked: dict[str, Any]
     if results:
@@ -78,8 +96,10 @@ def density(
             raise typer.BadParameter("--results stands alone", param_hint="--results")
         asked = {"benchmark": benchmark, "tokens": tokens, "denominator": denominator}
         asked |= {} if guard is None else {"guard": guard}
-        _of_runs(results, reference, {**asked, "level": level, "seed": seed}, out, json)
+        _of_runs((results, params or []), reference, {**asked, "level": level, "seed": seed}, out, json)
         return
+    if params:
+        raise typer.BadParameter("sizes of --results only; tables of scores state theirs", param_hint="--params")
     benchmark, denominator, guard = benchmark or "mean", denominator or "total", 3.0 if guard is None else guard
     from densing.catalog import load_catalog
     from densing.cli.output import emit_json, emit_table, finish, save, show_notes
@@ -120,18 +140,23 @@ def density(
     finish(notes)
 
 
-def _of_runs(runs: list[Path], reference: str, asked: dict[str, Any], out: Path | None, json: bool) -> None:
+def _of_runs(
+    runs: tuple[list[Path], list[str]], reference: str, asked: dict[str, Any], out: Path | None, json: bool
+) -> None:
     from densing.cli.output import emit_json, emit_table, finish, save, show_notes
-    from densing.cli.reading import read_runs
+    from densing.cli.reading import parse_params, read_runs
     from densing.density import run_densities
 
-    measurements, models, notes = read_runs(runs)
+    paths, params = runs
+    measurements, models, notes = read_runs(paths, parse_params(params))
+    # Before what may fail: they say what was left out, and why a size is missing.
+    show_notes(notes)
     result = run_densities(measurements, models, reference, **asked)
     save(result.table, result.table, out)
-    show_notes((*notes, *result.notes))
+    show_notes(result.notes)
     if json:
         emit_json(result.table)
     else:
         shown = [column for column in SHOWN_OF_RUNS if column in result.table.columns]
         emit_table(result.table[shown], f"Density against {reference}, measured", result.table["bound"])
-    finish(result.notes)
+    finish((*notes, *result.notes))

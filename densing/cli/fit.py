@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,6 +46,16 @@ def fit(
     rollout: Annotated[
         float | None, typer.Option("--rollout", help="Fit rows whose first input is below this, predict the rest.")
     ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            "--protocol",
+            metavar="PARTS",
+            help="How the scores were measured, kept with --out and compared with the scores that are read on the fit: "
+            "shots=5,form=letters,metric=acc (form: cloze, letters or generate; also normalisation=, cot=yes, "
+            "source=). Unknown where not given.",
+        ),
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print the fit's full identity and diagnostics.")] = False,
     seed: o.Seed = 0,
     out: o.FitOut = None,
@@ -52,18 +63,23 @@ def fit(
 ) -> None:
     """Fit a scaling law with a robust loss and bootstrap intervals.
 
-    A two-step fit of params,tokens,loss,score makes a reference of your own: `densing density --reference ruler.json`.
+    A two-step fit of params,tokens,loss,score makes a reference of your own: `densing density --reference ruler.json`;
+    --protocol says how its scores were measured.
 
     Example: densing fit runs.csv --law chinchilla --loss huber --delta 1e-3 --bootstrap 1000 --json
     """
+    from densing.catalog.protocols import parse_protocol
     from densing.cli import fitting
     from densing.cli.output import emit_json, emit_table, finish, say, show_notes, visible
     from densing.files import write_text
 
+    stated = None if protocol is None else parse_protocol(protocol)
     options = {"floor": floor, "ceiling": ceiling}
     asked = {"loss": loss, "delta": delta, "bootstrap": bootstrap, "scheme": scheme, "seed": seed}
     rows, chosen = fitting.read_rows(table, law, options, cluster)
     result = fitting.fit_rows(rows, chosen, cluster, asked)
+    if stated is not None:
+        result = dataclasses.replace(result, meta={**result.meta, "protocol": stated.to_dict()})
     extra: dict[str, Any] = fitting.explain(result) if explain else {}
     if rollout is not None:
         extra["rollout"] = fitting.rollout_table(rows, chosen, rollout, asked)

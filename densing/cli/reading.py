@@ -63,8 +63,15 @@ def read_densities(
     return ruler, combined_densities(catalog, ruler, parts, **asked)
 
 
-def read_runs(paths: list[Path]) -> tuple[pd.DataFrame, pd.DataFrame, tuple[Note, ...]]:
+def read_runs(paths: list[Path], params: dict[str, float]) -> tuple[pd.DataFrame, pd.DataFrame, tuple[Note, ...]]:
     """Return measurements, models and notes of runs of ``densing eval`` or folders of foreign results.
+
+    Parameters
+    ----------
+    paths : list of path
+        Runs, results files or folders of them.
+    params : dict
+        Sizes by model; the others are those of the results, else of the catalogue by name.
 
     Raises
     ------
@@ -73,11 +80,40 @@ def read_runs(paths: list[Path]) -> tuple[pd.DataFrame, pd.DataFrame, tuple[Note
     """
     import pandas as pd
 
+    from densing.catalog.names import with_sizes
     from densing.evals.readers import read_results
 
     read = [read_results(path) for path in paths]
+    models, sizes = with_sizes(pd.concat([found.models for found in read], ignore_index=True), params)
     return (
         pd.concat([found.measurements for found in read], ignore_index=True),
-        pd.concat([found.models for found in read], ignore_index=True),
-        tuple(note for found in read for note in found.notes),
+        models,
+        (*(note for found in read for note in found.notes), *sizes),
     )
+
+
+def parse_params(given: list[str]) -> dict[str, float]:
+    """Return the sizes of ``--params NAME=COUNT``.
+
+    Raises
+    ------
+    InputError
+        When one is no name and count.
+
+    Examples
+    --------
+    >>> parse_params(["meta-llama/Llama-2-13b-hf=13e9"])
+    {'meta-llama/Llama-2-13b-hf': 13000000000.0}
+    """
+    sizes: dict[str, float] = {}
+    for text in given:
+        name, _, number = text.rpartition("=")
+        try:
+            size = float(number)
+        except ValueError:
+            size = 0.0
+        if not name or not 1e3 <= size <= 1e15:
+            raise InputError(f"--params {text}: write NAME=COUNT with a count of parameters, 13e9 for 13 billion")
+        if sizes.setdefault(name, size) != size:
+            raise InputError(f"--params {text}: {name} has {sizes[name]:g} already; give one size")
+    return sizes

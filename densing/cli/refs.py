@@ -52,7 +52,7 @@ def show_ref(
     ] = False,
     json: o.JsonFlag = False,
 ) -> None:
-    """Show a ruler: law, parameters with intervals, its points and, for the ladder, the held-out misses.
+    """Show a ruler: how it was measured, law, parameters with intervals, points and, for the ladder, held-out misses.
 
     Example: densing refs show olmo-ladder --benchmark hellaswag
     """
@@ -83,6 +83,7 @@ def show_ref(
     say(
         f"{ruler.fit.law.equation}\nmeasured by {ruler.evaluator or 'the family itself'}: {', '.join(ruler.benchmarks)}"
     )
+    emit_table(_protocols(ruler), "How the family was measured")
     emit_table(ruler.fit.intervals(), "Parameters, 95 % intervals")
     emit_table(ruler.points, "Points")
     if misses is not None:
@@ -117,6 +118,12 @@ def build(
         emit_json(written)
     else:
         say(f"wrote {len(written)} fits below {out}")
+
+
+def _protocols(ruler: Any) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame([{"benchmark": name, **ruler.protocol(name).to_dict()} for name in ruler.benchmarks])
 
 
 def _misses(ruler: Any) -> Any:

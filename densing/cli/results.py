@@ -45,13 +45,13 @@ def list_runs(
 
     from densing.cli.output import emit_json, emit_table, say
     from densing.errors import InputError
-    from densing.evals.readers.run import is_run
+    from densing.evals.readers.run import is_run, runs_below
     from densing.evals.store import RunStore
 
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; runs are written by densing eval --out {folder}/NAME")
-    places = [folder] if is_run(folder) else sorted(place for place in folder.iterdir() if is_run(place))
-    rows = [_summary(RunStore(place)) for place in places]
+    places = [folder] if is_run(folder) else runs_below(folder)
+    rows = [_summary(RunStore(place), place.relative_to(folder).as_posix().strip(".")) for place in places]
     if json:
         emit_json(rows)
     elif rows:
@@ -61,12 +61,12 @@ def list_runs(
         say(f"no runs in {folder}; densing eval --out {folder}/NAME makes one")
 
 
-def _summary(store: RunStore) -> dict[str, Any]:
+def _summary(store: RunStore, name: str = "") -> dict[str, Any]:
     states = store.all_units()
     keys = [unit.key for unit, status in states if status == "done"]
     files = [path for path in store.folder.rglob("*") if path.is_file()]
     return {
-        "run": store.folder.name,
+        "run": name or store.folder.name,
         "models": sorted({key.label for key in keys if key}),
         "tasks": sorted({key.task_name for key in keys if key}),
         **{state: sum(status == state for _, status in states) for state in ("done", "partial", "damaged")},

@@ -14,7 +14,7 @@ import pandas as pd
 from densing.catalog import Catalog, Selection
 from densing.density.invert import DEFAULT_GUARD
 from densing.density.result import DensityResult
-from densing.density.targets import catalog_densities
+from densing.density.targets import catalog_densities, joined_protocols
 from densing.errors import InputError
 from densing.notes import Note
 from densing.references import Reference
@@ -69,8 +69,16 @@ def combined_densities(
     if not keep.any():
         raise InputError(f"no model has a density on each of {', '.join(part.benchmark for part in parts)}")
     merged = _merge(aligned, mean, upper, lower, level)
+    told = joined_protocols(pd.concat([part.table.assign(protocol_detail=_named(part)) for part in aligned]))
+    for column in ("protocol", "protocol_detail"):
+        merged.table[column] = merged.table["model"].map(told.set_index("model")[column])
     notes = (*mean.notes, *_notes(aligned), *_left_out(merged.table["model"][~keep].tolist()))
     return dataclasses.replace(merged.subset(keep), notes=notes)
+
+
+def _named(part: DensityResult) -> pd.Series:
+    text = part.table["protocol_detail"].fillna("")
+    return (part.reference.benchmark + ": " + text).where(text.ne(""), "")
 
 
 def _in_order(result: DensityResult, models: list[str]) -> DensityResult:

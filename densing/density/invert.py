@@ -160,6 +160,13 @@ def _reading_notes(reference: Reference, denominator: str, guard: float) -> list
             "most of all those of small models; compare them with each other only"
         )
         notes.append(Note("mixed-counting", "warning", message, {"reference": reference.name}))
+    ladder = reference.name in family_names() and get_family(reference.name).kind == "two-step"
+    if denominator != "non_embedding" and ladder:
+        message = (
+            f"the sizes of {reference.name} leave out embeddings, the denominator counts them: densities come out too "
+            "low, most of all those of small models; --denominator non_embedding where the sizes are known"
+        )
+        notes.append(Note("mixed-counting", "warning", message, {"reference": reference.name}))
     if not np.isfinite(guard):
         message = (
             "without a guard effective sizes are read as far as the curve goes, where its error has no limit, and a "

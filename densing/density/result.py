@@ -97,5 +97,7 @@ TABLE_COLUMNS = (
     "density_hi",
     "status",
     "bound",
+    "protocol",
+    "protocol_detail",
     "source",
 )

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from densing.catalog.protocols import DIFFERS, Protocol, compare, explain, known_protocol, stated, verdict, worst
 from densing.density.invert import DEFAULT_GUARD, estimate_density
 from densing.density.result import DensityResult
+from densing.density.targets import protocol_notes
 from densing.errors import InputError, UnavailableError
 from densing.laws.two_step import TwoStep
 from densing.notes import Note
 from densing.references import Reference, available_benchmarks, ladder_reference, load_reference, loss_ruler
 from densing.references.families import get_family
 
-# What is read as loss (bits per byte of the gold answer) and as score, the ladder's own name first.
+# What is read as loss (bits per byte of the gold answer) and as score; of several the one that the ruler was measured
+# with comes first, then in this order.
 METRICS = {
     "loss": ("bits_per_byte", "gold_bits_per_byte"),
-    "score": ("accuracy", "acc_norm", "acc"),
+    "score": ("accuracy", "acc_norm", "acc", "exact_match", "pass@1", "em", "score", "naive_average"),
 }
 SUITES = {"olmo-ladder": "olmo_ladder_", "densing-cpu": "densing_ladder_"}
 COMBINED = "combined"
@@ -36,7 +41,8 @@ class RunDensities:
     ----------
     table : pandas.DataFrame
         A row per model, task and quantity, ``combined`` rows last; the columns of a density table, with ``quantity``
-        (loss or score; ``score`` holds the loss in bits per byte where it is loss), ``benchmarks`` and ``n_items``.
+        (loss or score; ``score`` holds the loss in bits per byte where it is loss), ``benchmarks``, ``n_items`` and
+        ``protocol`` (whether it was measured as the ruler was: same, differs or unknown; ``protocol_detail`` in words).
     results : tuple of DensityResult
         The same rows with their draws, one result per ruler.
     notes : tuple of Note
@@ -48,7 +54,8 @@ class RunDensities:
     notes: tuple[Note, ...] = ()
 
     def _repr_html_(self) -> str:
-        shown = ["model", "benchmark", "quantity", "score", "n_eff", "density", "density_lo", "density_hi", "status"]
+        shown = ["model", "benchmark", "quantity", "score", "n_eff", "density", "protocol", "density_lo", "density_hi",
+                 "status"]  # fmt: skip
         return self.table[shown].to_html(index=False, float_format=lambda value: f"{value:.3g}")
 
 
@@ -70,9 +77,10 @@ def run_densities(
     ----------
     measurements : pandas.DataFrame
         ``model, task, benchmark, metric, value, stderr, n_items`` as :meth:`densing.evals.store.RunStore.measurements`
-        gives them.
+        gives them; ``n_shot, form, cot`` where known.
     models : pandas.DataFrame
-        ``model`` and the size columns ``params_total``, ``params_non_embedding``, as counts.
+        ``model`` and the size columns ``params_total``, ``params_non_embedding``, as counts;
+        :func:`densing.catalog.names.with_sizes` fills them.
     reference : str
         A family, or the path of a JSON fit.
     benchmark : str, optional
@@ -99,7 +107,7 @@ def run_densities(
     -----
     Source: arXiv 2412.04315, Eqs. 1 and 4. The interval joins the ruler's draws with the sampling error of the items.
     """
-    rows, notes = _readable(measurements, reference, benchmark)
+    rows, notes = _readable(measurements, reference, benchmark, tokens)
     fixed = denominator or ("non_embedding" if _counts_without_embeddings(reference) else "total")
     estimate = partial(estimate_density, denominator=fixed, guard=guard, level=level, seed=seed)
     sizes = models.drop_duplicates("model")
@@ -111,10 +119,22 @@ def run_densities(
     if benchmark is None:
         parts += _combined(rows, sizes, reference, tokens, estimate)
     if not parts:
-        raise InputError(f"no measured model has a {fixed} parameter count; name its sizes with --denominator total")
+        names = ", ".join(sorted(set(rows["model"].astype(str)))[:5])
+        other = "" if fixed == "total" else ", or divide by all parameters: --denominator total"
+        raise InputError(
+            f"no measured model has a {fixed} parameter count ({names}); give its size: --params NAME=COUNT{other}"
+        )
     table = pd.concat([part.table for part in parts], ignore_index=True)
+    if "size_from" in sizes:
+        table["size_from"] = table["model"].map(sizes.set_index("model")["size_from"])
     said = [note for part in parts for note in part.notes]
-    told = (*notes, *_model_notes(models, parts[0].reference), *_reach_notes(table, parts[0].reference))
+    single = table[table["benchmark"].ne(COMBINED)]
+    told = (
+        *notes,
+        *protocol_notes(table if single.empty else single, parts[0].reference),
+        *_model_notes(models, parts[0].reference),
+        *_reach_notes(table, parts[0].reference),
+    )
     unique = {note.message: note for note in (*told, *said)}
     return RunDensities(table, tuple(parts), tuple(unique.values()))
 
@@ -131,7 +151,8 @@ def read_on(
     measurements, models, denominator, guard, seed
         As for :func:`run_densities`.
     """
-    scores = _first_metric(measurements[measurements["benchmark"].isin(ruler.benchmarks)], "score")
+    scores = measurements[measurements["benchmark"].isin(ruler.benchmarks)]
+    scores = _first_metric(scores, "score", dict.fromkeys(ruler.benchmarks, ruler))
     whole = [
         name for names, group in _same_tasks(scores).items() if set(names) == set(ruler.benchmarks) for name in group
     ]
@@ -145,21 +166,37 @@ def _counts_without_embeddings(reference: str) -> bool:
     return reference.endswith(".json") or get_family(reference).kind == "two-step"
 
 
-def _readable(measurements: pd.DataFrame, reference: str, only: str | None) -> tuple[pd.DataFrame, list[Note]]:
+def _readable(
+    measurements: pd.DataFrame, reference: str, only: str | None, tokens: float | None
+) -> tuple[pd.DataFrame, list[Note]]:
     """Return one loss and one score per model and benchmark, named after the reference's benchmarks."""
     known = ruler_benchmarks(reference, only)
     given = measurements["benchmark"].fillna("").astype(str)
     named = measurements.assign(benchmark=given.where(given.ne(""), measurements["task"].astype(str)))
-    rows = named[named["benchmark"].isin(known) & pd.to_numeric(named["value"], errors="coerce").notna()]
-    picked = [_first_metric(rows, quantity) for quantity in METRICS]
+    values = pd.to_numeric(named["value"], errors="coerce")
+    rows = named[named["benchmark"].isin(known) & np.isfinite(values)]
+    outside = rows["metric"].isin(METRICS["score"]) & ~rows["value"].astype(float).between(0.0, 1.0)
+    notes = [
+        Note(
+            "share-outside",
+            "error",
+            f"{row['model']}, {row['task']}, {row['metric']}: {row['value']:g} is no share between 0 and 1; left out",
+            {name: row[name] for name in ("model", "task", "metric", "value")},
+        )
+        for row in rows[outside].to_dict("records")
+    ]
+    rows = rows[~outside]
+    rulers = {name: load_reference(reference, str(name), tokens=tokens) for name in rows["benchmark"].unique()}
+    picked = [_first_metric(rows, quantity, rulers) for quantity in METRICS]
     found = pd.concat(picked, ignore_index=True)
     if found.empty:
         tasks = ", ".join(sorted(measurements["task"].astype(str).unique())[:8]) or "nothing"
+        reason = f"; {notes[0].message}" if notes else ""
         raise InputError(
-            f"reference {reference}: none of its benchmarks ({', '.join(known)}) was measured; the run has {tasks}. "
-            "Evaluate the suite (`--tasks olmo_ladder`), or choose another --reference"
+            f"reference {reference}: none of its benchmarks ({', '.join(known)}) was measured; the run has {tasks}"
+            f"{reason}. Evaluate the suite (`--tasks olmo_ladder`), or choose another --reference"
         )
-    return found, _protocol_notes(found, reference)
+    return found, [*notes, *_reading_notes(found, reference), *_filter_notes(found, rows)]
 
 
 def ruler_benchmarks(reference: str, only: str | None = None) -> list[str]:
@@ -171,40 +208,70 @@ def ruler_benchmarks(reference: str, only: str | None = None) -> list[str]:
         When ``only`` is asked for and there is none.
     """
     if reference.endswith(".json"):
-        return list(load_reference(reference, only or "").benchmarks)
+        benchmarks = list(load_reference(reference, only or "").benchmarks)
+        if benchmarks == [""]:
+            raise InputError(f"{reference}: says not which benchmark its scores belong to; name it with --benchmark")
+        return benchmarks
     known = [name for name in available_benchmarks(reference) if name != "mean"]
     if only is not None and only not in known:
         raise InputError(f"reference {reference} has no ruler for {only!r}; it has {', '.join(known)}")
     return known if only is None else [only]
 
 
-def _first_metric(rows: pd.DataFrame, quantity: str) -> pd.DataFrame:
+def _first_metric(rows: pd.DataFrame, quantity: str, rulers: Mapping[str, Reference]) -> pd.DataFrame:
+    """Return one row per model and benchmark, with how it was measured beside the ruler.
+
+    The suite's own task comes before a stock task of the same benchmark, then what differs least from the ruler's
+    protocol, then the order of :data:`METRICS`.
+    """
     metrics = METRICS[quantity]
-    rank = {metric: place for place, metric in enumerate(metrics)}
     of_kind = rows[rows["metric"].isin(metrics)]
-    # The suite's own task before a stock task of the same benchmark.
+    told = [_beside(row, quantity, rulers[str(row["benchmark"])]) for row in of_kind.to_dict("records")]
     ordered = of_kind.assign(
-        _rank=of_kind["metric"].map(rank), _stock=of_kind["task"].astype(str).eq(of_kind["benchmark"])
+        quantity=quantity,
+        protocol=[word for word, _, _ in told],
+        protocol_detail=[text for _, text, _ in told],
+        _differs=[count for _, _, count in told],
+        _rank=of_kind["metric"].map({metric: place for place, metric in enumerate(metrics)}),
+        _stock=of_kind["task"].astype(str).eq(of_kind["benchmark"]),
     )
-    kept = ordered.sort_values(["_stock", "_rank"], kind="stable").drop_duplicates(["model", "benchmark"])
-    return kept.drop(columns=["_rank", "_stock"]).assign(quantity=quantity).sort_index()
+    kept = ordered.sort_values(["_stock", "_differs", "_rank"], kind="stable").drop_duplicates(["model", "benchmark"])
+    return kept.drop(columns=["_differs", "_rank", "_stock"]).sort_index()
+
+
+def _beside(row: Mapping[str, Any], quantity: str, ruler: Reference) -> tuple[str, str, int]:
+    """Return the verdict on a row's protocol, what differs or is unknown in words, and how many parts differ."""
+    benchmark = str(row["benchmark"])
+    suite = next((name for name, prefix in SUITES.items() if str(row["task"]).startswith(prefix)), "")
+    document = known_protocol(suite, f"loss:{benchmark}" if quantity == "loss" else benchmark)
+    texts = {name: str(row[name]) for name in ("form", "cot") if isinstance(row.get(name), str)}
+    own = stated(str(row["metric"]), shots=row.get("n_shot"), **texts).over(document)
+    theirs = _protocol(ruler, quantity, benchmark)
+    parts = compare(own, theirs)
+    return verdict(parts), explain(own, theirs), list(parts.values()).count(DIFFERS)
+
+
+def _protocol(ruler: Reference, quantity: str, benchmark: str) -> Protocol:
+    if quantity == "loss" and isinstance(ruler.fit.law, TwoStep):
+        return loss_ruler(ruler).protocol(benchmark)
+    return ruler.protocol(benchmark)
 
 
 def _read(
     group: pd.DataFrame, sizes: pd.DataFrame, ruler: Reference, quantity: str, estimate: partial[DensityResult]
 ) -> DensityResult | None:
-    if _of_suite(group["task"], ruler.name).all():
-        # Measured the ladder's own way, so what its notes say about the catalogue's protocol does not apply.
-        ruler = dataclasses.replace(ruler, notes=tuple(note for note in ruler.notes if note.code != "protocol-differs"))
     if quantity == "loss":
         if not isinstance(ruler.fit.law, TwoStep):
             return None
         ruler = loss_ruler(ruler)
+    ruler = ruler.beside()
     scores = pd.DataFrame(
         {
             "model": group["model"].to_numpy(),
             "score": group["value"].to_numpy(dtype=float),
             "score_se": group["stderr"].astype(float).fillna(0.0).to_numpy(),
+            "protocol": group["protocol"].to_numpy(),
+            "protocol_detail": group["protocol_detail"].to_numpy(),
             "source": group["task"].to_numpy(),
         }
     ).merge(sizes, on="model", how="left")
@@ -267,6 +334,15 @@ def _means(rows: pd.DataFrame) -> pd.DataFrame:
             "value": groups["value"].mean().to_numpy(),
             "stderr": (np.sqrt(variance) / count).to_numpy(),
             "n_items": groups["n_items"].sum().to_numpy(),
+            "protocol": [worst(part["protocol"]) for _, part in groups],
+            "protocol_detail": [
+                "; ".join(
+                    f"{benchmark}: {text}"
+                    for benchmark, text in zip(part["benchmark"], part["protocol_detail"], strict=True)
+                    if text
+                )
+                for _, part in groups
+            ],
         }
     )
 
@@ -276,7 +352,7 @@ def _of_suite(tasks: pd.Series, reference: str) -> pd.Series:
     return pd.Series(False, index=tasks.index) if prefix is None else tasks.astype(str).str.startswith(prefix)
 
 
-def _protocol_notes(rows: pd.DataFrame, reference: str) -> list[Note]:
+def _reading_notes(rows: pd.DataFrame, reference: str) -> list[Note]:
     notes = []
     stock = sorted(set(rows.loc[~_of_suite(rows["task"], reference), "task"].astype(str)))
     if stock and reference in SUITES:
@@ -284,11 +360,31 @@ def _protocol_notes(rows: pd.DataFrame, reference: str) -> list[Note]:
             f"{', '.join(stock)} are not the tasks that {reference} was measured on ({SUITES[reference]}...): other "
             "prompts and shots shift losses and scores, and densities with them"
         )
-        notes.append(Note("protocol-differs", "warning", message, {"tasks": stock}))
+        notes.append(Note("other-prompts", "warning", message, {"tasks": stock}))
     unknown = sorted(set(rows.loc[rows["stderr"].isna(), "task"].astype(str)))
     if unknown:
         message = f"{', '.join(unknown)} have no standard error; their intervals hold the ruler's uncertainty only"
         notes.append(Note("no-sampling-error", "warning", message, {"tasks": unknown}))
+    return notes
+
+
+def _filter_notes(found: pd.DataFrame, rows: pd.DataFrame) -> list[Note]:
+    """Say which reading of the generated answers counts, where a harness stored several."""
+    if "filter" not in rows:
+        return []
+    keys = ["model", "task", "metric", "quantity"]
+    notes = []
+    for row in found[[*keys, "filter", "value"]].to_dict("records"):
+        same = rows[rows["model"].eq(row["model"]) & rows["task"].eq(row["task"]) & rows["metric"].eq(row["metric"])]
+        others = same[same["filter"].ne(row["filter"])].drop_duplicates("filter")
+        if others.empty:
+            continue
+        values = ", ".join(f"{other['filter']} gives {other['value']:.4g}" for other in others.to_dict("records"))
+        message = (
+            f"{row['model']}, {row['task']}: {row['metric']} is read with the filter {row['filter']} "
+            f"({row['value']:.4g}); {values}"
+        )
+        notes.append(Note("other-filters", "warning", message, {name: row[name] for name in keys[:3]}))
     return notes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -11,6 +12,8 @@ from densing.catalog import Catalog, Selection, load_catalog, strata
 from densing.catalog.extras import read_extra
 from densing.catalog.flags import OTHER_PROTOCOL, WRONG, has_flag
 from densing.catalog.merge import merge
+from densing.catalog.protocols import DIFFERS, SAME, UNKNOWN, explain, known_protocol, stated, verdict, worst
+from densing.catalog.protocols import compare as compare_protocols
 from densing.density.invert import DEFAULT_GUARD, estimate_density
 from densing.density.result import DensityResult
 from densing.errors import InputError
@@ -134,6 +137,7 @@ def _densities(
                 "give scores measured that way: --scores TABLE alone, or --catalog TABLE beside ours"
             )
     scores = target_scores(adopted, reference.evaluator, reference.benchmarks)
+    scores = scores.merge(_protocols(adopted, scores, reference), on="model", how="left")
     mine = set(catalog.scores.loc[catalog.scores["source"].str.startswith("user:"), "model"])
     measured = catalog.scores[catalog.scores["evaluator"].eq(reference.evaluator)]
     theirs = mine - set(measured.loc[~measured["source"].str.startswith("user:"), "model"])
@@ -146,9 +150,106 @@ def _densities(
         )
     rows = rows.sort_values(["released", "model"], ignore_index=True)
     denominator, guard, level, seed = options
-    result = estimate_density(rows, reference, denominator=denominator, guard=guard, level=level, seed=seed)
+    result = estimate_density(rows, reference.beside(), denominator=denominator, guard=guard, level=level, seed=seed)
     unread = _unread(catalog, reference, set(rows["model"]))
-    return dataclasses.replace(result, notes=(*result.notes, *notes, *unread, *catalog.notes))
+    told = protocol_notes(result.table, reference)
+    return dataclasses.replace(result, notes=(*result.notes, *notes, *told, *unread, *catalog.notes))
+
+
+def _protocols(adopted: Catalog, chosen: pd.DataFrame, reference: Reference) -> pd.DataFrame:
+    """Return per model how its scores were measured beside the ruler: ``model, protocol, protocol_detail``."""
+    rows = adopted.scores[adopted.scores["benchmark"].isin(reference.benchmarks)]
+    if len(reference.benchmarks) == 1:
+        rows = rows.merge(chosen[["model", "evaluator"]], on=["model", "evaluator"])
+    else:
+        rows = rows[rows["evaluator"].eq(reference.evaluator) & rows["model"].isin(chosen["model"])]
+    by = rows["evaluator"] if "measured_by" not in rows else rows["measured_by"].fillna(rows["evaluator"])
+    cells = [by.astype(str), *(rows[name] for name in ("benchmark", "metric", "shots", "form"))]
+    keys: list[tuple[Any, ...]] = [
+        tuple(None if pd.isna(cell) else cell for cell in key) for key in zip(*cells, strict=True)
+    ]
+    read = {key: _beside(reference, *key) for key in dict.fromkeys(keys)}
+    told = [read[key] for key in keys]
+    several = len(reference.benchmarks) > 1
+    table = pd.DataFrame(
+        {
+            "model": rows["model"].to_numpy(),
+            "protocol": [word for word, _ in told],
+            "protocol_detail": [
+                f"{key[1]}: {text}" if several and text else text for key, (_, text) in zip(keys, told, strict=True)
+            ],
+        }
+    )
+    return joined_protocols(table)
+
+
+def _beside(
+    reference: Reference, evaluator: str, benchmark: str, metric: str | None, shots: float | None, form: str | None
+) -> tuple[str, str]:
+    """Return the verdict on a score's protocol, and in words what differs or is unknown."""
+    document = known_protocol(evaluator, benchmark)
+    own = stated(metric or "", shots=shots, form=form or document.form, cot=document.cot)
+    ruler = reference.protocol(benchmark)
+    parts = compare_protocols(own, ruler)
+    made_by_it = evaluator == reference.evaluator != USER and not _is_ladder(reference)
+    if made_by_it and DIFFERS not in parts.values():
+        # What neither of two values of one evaluator's series states is the same for both.
+        return SAME, ""
+    return verdict(parts), explain(own, ruler)
+
+
+def _is_ladder(reference: Reference) -> bool:
+    return "tokens" in reference.given
+
+
+def joined_protocols(table: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per model: the worst verdict on its protocols, and every detail once.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        ``model, protocol, protocol_detail``.
+    """
+    groups = table.groupby("model", sort=False)
+    return pd.DataFrame(
+        {
+            "model": list(groups.groups),
+            "protocol": [worst(part["protocol"].fillna(UNKNOWN)) for _, part in groups],
+            "protocol_detail": [
+                "; ".join(dict.fromkeys(text for text in part["protocol_detail"].fillna("") if text))
+                for _, part in groups
+            ],
+        }
+    )
+
+
+def protocol_notes(table: pd.DataFrame, reference: Reference) -> list[Note]:
+    """Return what a table of densities says of protocols: an error where they differ, a warning where unknown.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        ``model, benchmark, protocol, protocol_detail``.
+    reference : Reference
+        The ruler that they were read on.
+    """
+    remedies = {
+        DIFFERS: ("error", "differs from the ruler's: densities must not be compared; measure as the ruler was"),
+        UNKNOWN: ("warning", "is not known whole, so it may differ from the ruler's; state shots, metric and form"),
+    }
+    notes = []
+    for word, (severity, consequence) in remedies.items():
+        rows = table[table["protocol"].eq(word)].drop_duplicates(["model", "benchmark", "protocol_detail"])
+        if rows.empty:
+            continue
+        named = [
+            f"{row['model']}, {row['benchmark']} ({row['protocol_detail']})" for row in rows.head(2).to_dict("records")
+        ]
+        more = f" and {len(rows) - len(named)} more" if len(rows) > len(named) else ""
+        message = f"reference {reference.name}: the protocol of {', '.join(named)}{more} {consequence}"
+        models = sorted(set(rows["model"].astype(str)))
+        notes.append(Note(f"protocol-{word}", severity, message, {"models": models}))  # type: ignore[arg-type]
+    return notes
 
 
 def _unread(catalog: Catalog, reference: Reference, read: set[str]) -> list[Note]:
@@ -204,13 +305,11 @@ def _adopt(catalog: Catalog, reference: Reference, every: bool) -> tuple[Catalog
     known = scores[here & rank.eq(0)]
     series = dict(zip(known["benchmark"], known["series"], strict=True))
     joined_series = [series.get(name, f"{name}:{reference.evaluator}") for name in kept["benchmark"]]
-    relabelled = kept.assign(evaluator=reference.evaluator, series=joined_series).drop(columns="_rank")
+    relabelled = kept.assign(
+        evaluator=reference.evaluator, series=joined_series, measured_by=kept["evaluator"].where(adopted)
+    ).drop(columns="_rank")
     rest = scores.drop(index=ordered.index)
-    message = (
-        f"{int(adopted.sum())} scores from your table are read as if measured the way the reference was "
-        f"({reference.evaluator}); another protocol shifts them"
-    )
-    notes = [Note("user-protocol", "warning", message, {"rows": int(adopted.sum())})] if adopted.any() else []
+    notes = []
     if every and len(ordered) > len(kept):
         notes.append(_second_evaluators(kept, ordered.drop(index=kept.index)))
     joined = pd.concat([rest, relabelled], ignore_index=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from densing.evals.measurements import BENCHMARK_OF
 from densing.notes import Note
 
 if TYPE_CHECKING:
@@ -12,17 +13,6 @@ if TYPE_CHECKING:
 
 # In this order of preference; a score of the catalogue is one share per model and benchmark.
 SCORES = ("accuracy", "acc_norm", "acc", "exact_match", "pass@1", "em", "score", "naive_average")
-# Names of lm-eval's and lighteval's tasks where they are not the catalogue's own.
-BENCHMARK_OF = {
-    "arc:challenge": "arc_challenge",
-    "winogrande:xl": "winogrande",
-    "gsm8k_cot": "gsm8k",
-    "minerva_math": "math",
-    "hendrycks_math": "math",
-    "truthfulqa_mc2": "truthfulqa",
-    "leaderboard_mmlu_pro": "mmlu_pro",
-    "squadv2": "squad2",
-}
 # The least size the catalogue's tables take.
 LEAST_PARAMS = 1e5
 COLUMNS = [
@@ -33,6 +23,7 @@ COLUMNS = [
     "score",
     "metric",
     "shots",
+    "form",
     "items",
     "evaluator",
     "source",
@@ -104,6 +95,7 @@ def _line(row: dict[str, Any], size: float | None, released: str) -> dict[str, A
         "score": row["value"],
         "metric": row["metric"],
         "shots": _whole(row["n_shot"]),
+        "form": row.get("form") or "",
         "items": _whole(row["n_items"]),
         "evaluator": "user",
         "source": "",

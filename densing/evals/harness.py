@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
+from densing.catalog.protocols import known_protocol
 from densing.errors import InputError
-from densing.evals.measurements import describe_metric, loss_rows
+from densing.evals.measurements import checked_rows, describe_metric, loss_rows
 from densing.notes import Note
 from densing.secrets import strip_secrets
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 # Keys of a task's results that are no metrics.
 _LABELS = frozenset({"alias", "name", "sample_len", "sample_count", "samples", "bypass"})
+# "A", "(B)" or "C.": the name of an option, not its text.
+LETTER = re.compile(r"^\s*\(?[A-Z]\)?[.:]?\s*$")
 _NAMES = ("pretrained", "model", "path", "engine")
 
 
@@ -93,8 +97,8 @@ def result_rows(
             merged = _together(parts)
             rows += loss_rows(merged, about)
             notes += _item_notes(merged, model, task, where)
-    notes += [_missing_value(row) for row in rows if math.isnan(row["value"])]
-    return rows, notes
+    kept, doubts = checked_rows(rows)
+    return kept, [*notes, *doubts]
 
 
 def _together(parts: list[pd.DataFrame]) -> pd.DataFrame:
@@ -139,9 +143,9 @@ def _metric_rows(
 def _number(value: Any, place: str) -> float:
     if value == "N/A":
         return math.nan
-    if not is_number(value) or abs(value) > 1e300:
+    if not is_number(value):
         raise InputError(f"{place}: {str(value)[:60]!r} is no number; the file is damaged")
-    return float(value)
+    return math.copysign(math.inf, value) if abs(value) > 1e300 else float(value)
 
 
 def _about(read: Mapping[str, Any], task: str, members: list[str], is_group: bool) -> dict[str, Any]:
@@ -156,10 +160,14 @@ def _about(read: Mapping[str, Any], task: str, members: list[str], is_group: boo
         benchmark = named.pop() if len(named) == 1 else None
     limit = run.get("limit")
     version = mapping(read.get("versions")).get(task)
+    forms = {_form(read, name) for name in members}
+    form, cot = forms.pop() if len(forms) == 1 else ("", "")
     return {
         "benchmark": "" if benchmark is None else str(benchmark),
         "n_items": _count(read, task),
         "n_shot": shots.pop() if len(shots) == 1 else math.nan,
+        "form": form,
+        "cot": cot,
         "limit": float(limit) if is_number(limit) else math.nan,
         "task_version": "" if version is None else str(version),
         "task_hash": str(mapping(read.get("task_hashes")).get(task) or ""),
@@ -171,7 +179,31 @@ def _about(read: Mapping[str, Any], task: str, members: list[str], is_group: boo
 
 def _shots(read: Mapping[str, Any], task: str) -> float:
     found = mapping(read.get("n-shot")).get(task, mapping(read.get("config")).get("num_fewshot"))
+    written = mapping(mapping(mapping(read.get("configs")).get(task)).get("metadata")).get("num_fewshot")
+    if found == 0 and is_number(written):
+        # Examples that stand in the documents themselves: the task says how many, lm-eval adds none.
+        found = written
     return float(found) if is_number(found) else math.nan
+
+
+def _form(read: Mapping[str, Any], task: str) -> tuple[str, str]:
+    """Return the form of a task's answers and whether reasoning comes first; empty where nothing says so.
+
+    The configuration that was run decides; where it names a field of the documents, or there is none (old schema), what
+    is known of the harness's own task of that name.
+    """
+    document = known_protocol("lm-eval" if "configs" in read else "lm-eval-0.3", task)
+    config = mapping(mapping(read.get("configs")).get(task))
+    kind, choices = config.get("output_type"), config.get("doc_to_choice")
+    if kind == "generate_until":
+        return "generate", document.cot
+    if kind == "loglikelihood":
+        return "cloze", "no"
+    if isinstance(choices, list) and choices:
+        return ("letters" if all(LETTER.match(str(choice)) for choice in choices) else "cloze"), "no"
+    if isinstance(choices, str) and choices.replace(" ", "") == "{{choices.label}}":
+        return "letters", "no"
+    return document.form, document.cot
 
 
 def _count(read: Mapping[str, Any], task: str) -> float:
@@ -200,11 +232,6 @@ def _item_notes(items: pd.DataFrame, model: str, task: str, where: str) -> Itera
         lost = f"{broken} of {len(items)} losses of {task} are not finite and left out"
         found = {"model": model, "task": task, "documents": broken}
         yield Note("loss-not-finite", "error", f"{where}: {lost}; evaluate in float32", found)
-
-
-def _missing_value(row: Mapping[str, Any]) -> Note:
-    named = {name: row[name] for name in ("model", "task", "metric")}
-    return Note("value-missing", "warning", f"{row['file']}: {row['task']}, {row['metric']} is not a number", named)
 
 
 def model_name(read: Mapping[str, Any], fallback: str) -> str:

@@ -14,14 +14,39 @@ from densing.notes import Note
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = ["model", "task", "benchmark", "metric", "filter", "value", "stderr", "n_items", "n_shot", "unit",
-           "definition", "higher_is_better", "limit", "task_version", "task_hash", "harness", "harness_version",
+COLUMNS = ["model", "task", "benchmark", "metric", "filter", "value", "stderr", "n_items", "n_shot", "form", "cot",
+           "unit", "definition", "higher_is_better", "limit", "task_version", "task_hash", "harness", "harness_version",
            "date", "digest", "file", "is_group"]  # fmt: skip
 MODEL_COLUMNS = ["model", "type", "args", "revision", "dtype", "params_total", "params_embedding",
                  "params_non_embedding", "vocab", "context", "quantisation", "tokens", "caveats"]  # fmt: skip
 _NUMBERS = {"value", "stderr", "n_items", "n_shot", "limit"}
 _COUNTS = {"params_total", "params_embedding", "params_non_embedding", "vocab", "context", "tokens"}
 
+# Names of other harnesses' tasks where they are not the catalogue's (or a ladder's) own.
+BENCHMARK_OF = {
+    "arc:challenge": "arc_challenge",
+    "arc:easy": "arc_easy",
+    "ARC-c": "arc_challenge",
+    "ARC-e": "arc_easy",
+    "commonsense_qa": "csqa",
+    "commonsenseqa": "csqa",
+    "social_iqa": "socialiqa",
+    "siqa": "socialiqa",
+    "winogrande:xl": "winogrande",
+    "mmlu:_average": "mmlu",
+    "bbh_cot_fewshot": "bbh",
+    "leaderboard_bbh": "bbh",
+    "gsm8k_cot": "gsm8k",
+    "minerva_math": "math",
+    "hendrycks_math": "math",
+    "leaderboard_math_hard": "math_lvl5",
+    "leaderboard_gpqa": "gpqa",
+    "leaderboard_musr": "musr",
+    "leaderboard_mmlu_pro": "mmlu_pro",
+    "truthfulqa_mc2": "truthfulqa",
+    "squadv2": "squad2",
+    "openai_humaneval": "humaneval",
+}
 # Metric: unit, definition, whether more is better. Names are lm-eval's; those from gold_nats on are ours, and count
 # characters and bytes of the continuation as it was requested, delimiter included.
 METRICS: dict[str, tuple[str, str, bool | None]] = {
@@ -82,11 +107,46 @@ def describe_metric(name: str) -> tuple[str, str, bool | None]:
     return METRICS.get(name, ("", f"{name} as the task defines it", None))
 
 
+def checked_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[Note]]:
+    """Return the rows whose values can be, and a note for each that cannot.
+
+    A value that is not a number stays, as NaN; an infinite one and a share outside [0, 1] leave the table; an error
+    that is infinite or negative becomes NaN.
+
+    Examples
+    --------
+    >>> row = {"file": "r.json", "model": "m", "task": "toy", "metric": "acc", "value": 5.7, "stderr": 0.1}
+    >>> checked_rows([{**row, "unit": "share"}])[1][0].message
+    'r.json: toy, acc is 5.7, no share between 0 and 1; left out'
+    """
+    kept, notes = [], []
+    for row in rows:
+        value, stderr = float(row["value"]), float(row["stderr"])
+        place = f"{row['file']}: {row['task']}, {row['metric']}"
+        named = {name: row[name] for name in ("model", "task", "metric")}
+        if math.isinf(value):
+            notes.append(Note("value-infinite", "warning", f"{place} is {value}, no finite number; left out", named))
+            continue
+        if math.isnan(value):
+            notes.append(Note("value-missing", "warning", f"{place} is not a number", named))
+        elif row["unit"] == "share" and not 0.0 <= value <= 1.0:
+            message = f"{place} is {value:g}, no share between 0 and 1; left out"
+            notes.append(Note("share-outside", "error", message, {**named, "value": value}))
+            continue
+        if math.isinf(stderr) or stderr < 0:
+            message = f"{place}: {stderr:g} is no standard error; left out"
+            notes.append(Note("stderr-left-out", "warning", message, named))
+            stderr = math.nan
+        kept.append({**row, "value": value, "stderr": stderr})
+    return kept, notes
+
+
 def measurement_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Return rows as a measurement table with every column typed."""
     import pandas as pd
 
-    frame = pd.DataFrame(list(rows), columns=COLUMNS)
+    named = [{**row, "benchmark": row.get("benchmark") or BENCHMARK_OF.get(row["task"], "")} for row in rows]
+    frame = pd.DataFrame(named, columns=COLUMNS)
     kinds = {c: "float64" if c in _NUMBERS else "bool" if c == "is_group" else "object" for c in COLUMNS}
     return frame.astype(kinds)
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from densing.errors import InputError
 from densing.evals.disk import parse_json
+from densing.files import LFS_POINTER, refuse_no_file
 
 MAX_LINE = 32 * 1024 * 1024
 # What a row holds besides its metrics.
@@ -85,6 +86,7 @@ def read_samples(path: Path) -> Iterator[dict[str, Any]]:
         When a line is no JSON object, is longer than ``MAX_LINE`` bytes or is not UTF-8; file and line are named.
     """
     try:
+        refuse_no_file(path, str(path))
         with path.open("rb") as stream:
             number = 0
             while line := stream.readline(MAX_LINE + 1):
@@ -103,6 +105,8 @@ def _row(line: bytes, where: str) -> dict[str, Any]:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
+    if text.startswith(LFS_POINTER):
+        raise InputError(f"{where}: a Git LFS pointer, not the samples; run `git lfs pull` there")
     row = parse_json(text, where)
     if not isinstance(row, dict):
         raise InputError(f"{where}: {type(row).__name__} where an object with doc_id, arguments and resps was expected")

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from densing.catalog import Catalog, load_catalog
+from densing.catalog.protocols import DIFFERS, Protocol, compare, evaluator_protocol, known_protocol
 from densing.errors import UnavailableError, UnknownNameError
 from densing.fit import LawFit, fit_law
 from densing.laws import get_law
@@ -130,7 +131,7 @@ def _fitted(
 ) -> Reference:
     data = ladder_data(load_ladder(ladder.name), measured[2])
     fit, points = fit_ladder(data, draws, seed, ladder.scheme)
-    notes = _ladder_notes(measured[0]) if ladder.name == "olmo-ladder" and measured[1] else []
+    notes = _ladder_notes(catalog, family, measured[1], measured[2]) if measured[1] else []
     meta = _meta(catalog, family, measured, points, {"tokens": ladder.tokens}, notes)
     return from_fit(dataclasses.replace(fit, meta=meta))
 
@@ -148,6 +149,7 @@ def from_fit(fit: LawFit) -> Reference:
         points=pd.DataFrame(about["points"]),
         given=dict(about["given"]),
         notes=(*fit.notes, *(Note.from_dict(note) for note in about.get("notes", []))),
+        protocols={name: Protocol.from_dict(parts) for name, parts in about.get("protocols", {}).items()},
     )
 
 
@@ -169,6 +171,7 @@ def _meta(
             "benchmark": benchmark,
             "benchmarks": list(benchmarks),
             "evaluator": evaluator,
+            "protocols": {name: part.to_dict() for name, part in _protocols(catalog, family, evaluator, benchmarks)},
             "points": points.to_dict("records"),
             "given": given,
             "notes": [note.to_dict() for note in notes],
@@ -176,6 +179,15 @@ def _meta(
         "licence": "; ".join(sorted(sources["licence"].dropna().unique())),
         "sources": sorted(source_ids),
     }
+
+
+def _protocols(
+    catalog: Catalog, family: Family, evaluator: str, benchmarks: tuple[str, ...]
+) -> list[tuple[str, Protocol]]:
+    """Return how each benchmark was measured on the family: a ladder by its authors, others by the evaluator."""
+    if family.kind == "two-step":
+        return [(name, known_protocol(family.name, name)) for name in benchmarks]
+    return [(name, evaluator_protocol(catalog, evaluator, name)) for name in benchmarks]
 
 
 def _source_ids(catalog: Catalog, family: Family, evaluator: str, benchmarks: tuple[str, ...]) -> set[str]:
@@ -196,18 +208,19 @@ def _member_notes(family: Family, members: Members) -> list[Note]:
     return [Note("few-points", "warning", message, {"points": count})]
 
 
-def _ladder_notes(benchmark: str) -> list[Note]:
-    if benchmark == "mmlu":
-        message = (
-            "the ladder's MMLU scores the text of each option (cloze), the catalogue's the option letter: two "
-            "measurements that must not be compared; densities on this ruler are not meaningful"
-        )
-        return [Note("protocol-differs", "error", message, {"benchmark": benchmark})]
-    message = (
-        "the ladder was measured five-shot with length-normalised accuracy; catalogue scores of the same format use "
-        "other shot counts, and targets' sizes include embeddings unless --denominator non_embedding is chosen"
-    )
-    return [Note("protocol-differs", "warning", message, {"benchmark": benchmark})]
+def _ladder_notes(catalog: Catalog, family: Family, evaluator: str, benchmarks: tuple[str, ...]) -> list[Note]:
+    """Name the benchmarks on which the ladder and the catalogue score answers of another form."""
+    notes = []
+    for name in benchmarks:
+        ladder, theirs = known_protocol(family.name, name), evaluator_protocol(catalog, evaluator, name)
+        if compare(theirs, ladder)["form"] == DIFFERS:
+            message = (
+                f"{name} on {family.name} scores answers as {ladder.form}, the catalogue's ({evaluator}) as "
+                f"{theirs.form}: two measurements that must not be compared; densities of the catalogue's models on "
+                "this ruler are not meaningful"
+            )
+            notes.append(Note("protocol-differs", "error", message, {"benchmark": name}))
+    return notes
 
 
 def buildable_benchmarks(catalog: Catalog, family: Family) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from densing.catalog.protocols import Protocol
 from densing.errors import InputError
 from densing.fit import LawFit
 from densing.notes import Note
@@ -35,6 +36,8 @@ class Reference:
         Inputs other than size at which the law is read (``{"tokens": 1e12}`` for two-step laws).
     notes : tuple of Note
         What to keep in mind.
+    protocols : mapping of str to Protocol
+        How each of ``benchmarks`` was measured on the family; unknown parts are empty.
     """
 
     name: str
@@ -46,6 +49,15 @@ class Reference:
     points: pd.DataFrame
     given: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
+    protocols: Mapping[str, Protocol] = field(default_factory=dict)
+
+    def protocol(self, benchmark: str) -> Protocol:
+        """Return how a benchmark was measured on the family; all parts unknown where nothing is stored."""
+        return self.protocols.get(benchmark, Protocol())
+
+    def beside(self) -> Reference:
+        """Return the ruler without what its notes say of the catalogue's protocol: for scores compared one by one."""
+        return replace(self, notes=tuple(note for note in self.notes if note.code != "protocol-differs"))
 
     def at_tokens(self, tokens: float | None) -> Reference:
         """Return the ruler read at another D0; itself for None.
@@ -74,6 +86,7 @@ class Reference:
             "benchmark": self.benchmark,
             "benchmarks": list(self.benchmarks),
             "evaluator": self.evaluator,
+            "protocols": {name: self.protocol(name).to_dict() for name in self.benchmarks},
             "law": self.fit.law.name,
             "equation": self.fit.law.equation,
             "params": {name: float(value) for name, value in self.fit.params.items()},

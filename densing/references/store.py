@@ -11,6 +11,7 @@ import pandas as pd
 
 import densing
 from densing.catalog import Catalog, load_catalog
+from densing.catalog.protocols import Protocol
 from densing.errors import ArtefactError, InputError, UnavailableError
 from densing.files import read_text, write_text
 from densing.fit import LawFit
@@ -171,11 +172,14 @@ def _described(fit: LawFit, path: Path) -> Reference:
     given = all(isinstance(value, int | float) and 0 < value < math.inf for value in about["given"].values())
     if not (points and given and set(about["given"]) == set(fit.law.inputs) - {"params"}):
         raise ArtefactError(f"{path}: $.meta.reference: points or given do not belong to law {fit.law.name}; fit again")
+    protocols = about.get("protocols", {})
+    if not isinstance(protocols, dict) or not all(isinstance(parts, dict) for parts in protocols.values()):
+        raise ArtefactError(f"{path}: $.meta.reference.protocols is not an object of objects; fit again")
     if not about["benchmarks"] or not all(isinstance(name, str) for name in about["benchmarks"]):
         raise ArtefactError(f"{path}: $.meta.reference.benchmarks names no benchmark; fit again")
     try:
         return from_fit(fit)
-    except (KeyError, TypeError, ValueError) as error:
+    except (InputError, KeyError, TypeError, ValueError) as error:
         raise ArtefactError(f"{path}: $.meta.reference: cannot be read ({error}); fit again") from error
 
 
@@ -202,4 +206,18 @@ def from_table_fit(fit: LawFit, name: str, benchmark: str) -> Reference:
         }
     )
     given = {"tokens": D0_PAPER} if "tokens" in fit.law.inputs else {}
-    return Reference(name, f"the user's fit {name}", benchmark, (benchmark,), "user", fit, points, given, fit.notes)
+    stated = fit.meta.get("protocol", {})
+    if not isinstance(stated, dict):
+        raise ArtefactError(f"reference {name}: $.meta.protocol is not an object; fit again")
+    return Reference(
+        name,
+        f"the user's fit {name}",
+        benchmark,
+        (benchmark,),
+        "user",
+        fit,
+        points,
+        given,
+        fit.notes,
+        {benchmark: Protocol.from_dict(stated)},
+    )

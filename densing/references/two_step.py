@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pandas as pd
 
+from densing.catalog.protocols import known_protocol
 from densing.errors import InputError
 from densing.fit import LawFit, compose, fit_law
 from densing.laws.two_step import TwoStep
@@ -100,7 +101,7 @@ def loss_ruler(reference: Reference) -> Reference:
     -------
     Reference
         The same runs and draws, law L(N, D); its points' ``score`` is the loss in bits per byte (NaN where the ruler's
-        points do not tell it).
+        points do not tell it). Protocols are those of the loss, known for the ladders that the package ships.
 
     Raises
     ------
@@ -134,7 +135,10 @@ def loss_ruler(reference: Reference) -> Reference:
         options=dict(fit.options["steps"][0]["options"]),
         objective=float(fit.options["steps"][0]["objective"]),
     )
-    return dataclasses.replace(reference, fit=first, points=points.assign(score=losses))
+    # A user's own table says nothing of its losses, whatever its file is called.
+    shipped = () if reference.evaluator == "user" else reference.benchmarks
+    protocols = {name: known_protocol(reference.name, f"loss:{name}") for name in shipped}
+    return dataclasses.replace(reference, fit=first, points=points.assign(score=losses), protocols=protocols)
 
 
 def ladder_misses(fit: LawFit, tasks: tuple[str, ...], level: float = 0.95) -> pd.DataFrame:

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from densing.catalog.protocols import known_protocol
 from densing.errors import FitError, InputError
 from densing.fit import LawFit, fit_law
 from densing.notes import Note
 from densing.references import fit_ladder, ladder_data
-from densing.training.questions import CHOICES
+from densing.training.questions import CHOICES, SETS
 
 # Chinchilla, and the paper's eq. 2, which has no irreducible term.
 LOSS_LAWS = ("chinchilla", "densing-loss")
@@ -221,6 +222,8 @@ def ruler(fitted: TaskFit, tokens: float, title: str) -> LawFit:
         "benchmark": fitted.task,
         "benchmarks": list(fitted.tasks),
         "evaluator": "lm-eval",
+        # What our own questions ask is known; of other tasks the table of measurements does not say.
+        "protocols": {name: known_protocol("densing-cpu", name).to_dict() for name in fitted.tasks if name in SETS},
         "points": fitted.points.to_dict("records"),
         "given": {"tokens": float(tokens)},
         "notes": [note.to_dict() for note in fitted.notes],

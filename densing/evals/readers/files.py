@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from densing.errors import InputError
 from densing.evals.disk import read_json
 from densing.evals.measurements import Measurements, join
 from densing.evals.readers import lighteval, lm_eval, opencompass
-from densing.evals.readers.run import is_run, read_run
+from densing.evals.readers.run import is_run, read_run, runs_below
 from densing.notes import Note
+from densing.tables import read_cells
 
 MAX_FILES = 20_000
 EXPECTED = (
@@ -53,8 +55,24 @@ def read_results(path: Path | str) -> Measurements:
     return read_run(place) if is_run(place) else _read_tree(place)
 
 
+class _OtherFileError(InputError):
+    """A file that is whole and holds something else than results."""
+
+
 def _read_file(path: Path) -> Measurements:
+    read = _read_content(path)
+    if read.measurements.empty:
+        first = next((f"; {note.message}" for note in read.notes), "")
+        raise InputError(f"{path}: holds no measurement{first}")
+    return read
+
+
+def _read_content(path: Path) -> Measurements:
     if path.suffix == ".csv":
+        cells = read_cells(path)
+        if not set(opencompass.HEADER) & set(map(str, cells.columns)):
+            found, header = ", ".join(map(str, cells.columns))[:200], ", ".join(opencompass.HEADER)
+            raise _OtherFileError(f"{path}: columns {found}; an OpenCompass summary has {header} and one per model")
         return opencompass.read(path)
     if path.suffix == ".jsonl":
         raise InputError(
@@ -63,7 +81,7 @@ def _read_file(path: Path) -> Measurements:
     read = read_json(path)
     reader = _reader(read)
     if reader is None:
-        raise InputError(f"{path}: {_found(read)}; {EXPECTED}")
+        raise _OtherFileError(f"{path}: {_found(read)}; {EXPECTED}")
     return reader(read, path)
 
 
@@ -85,31 +103,45 @@ def _found(read: Any) -> str:
 
 
 def _read_tree(folder: Path) -> Measurements:
-    runs = sorted(units.parent for units in folder.glob("*/units") if units.is_dir())
+    runs = runs_below(folder)
     parts = [read_run(run) for run in runs]
     notes: list[Note] = []
-    unknown: list[Path] = []
+    other: list[str] = []
     loose: list[tuple[Measurements, str]] = []
     for path in _candidates(folder, runs):
         try:
             loose.append((_read_file(path), _stamp(path)))
+        except _OtherFileError:
+            other.append(str(path.relative_to(folder)))
         except InputError as error:
-            unknown.append(path)
-            if path.name.startswith(("results", "summary")):
-                notes.append(Note("file-unreadable", "warning", str(error), {"file": str(path)}))
+            notes.append(Note("file-unreadable", "warning", str(error), {"file": str(path)}))
     if not loose and not parts:
-        found = ", ".join(str(path.relative_to(folder)) for path in unknown[:5]) or "no .json or .csv file"
-        reason = f" ({notes[0].message})" if notes else ""
-        raise InputError(f"{folder}: no results found (looked at {found}){reason}; {EXPECTED}")
+        raise InputError(f"{folder}: no results found ({_looked_at(folder, other, notes)}); {EXPECTED}")
+    if other:
+        named = ", ".join(other[:5]) + (", ..." if len(other) > 5 else "")
+        message = f"{folder}: {len(other)} files hold no results of an evaluation: {named}"
+        notes.append(Note("no-results", "info", message, {"files": other}))
     kept, dropped = _newest(loose)
     return join([*parts, *kept], [*notes, *dropped])
+
+
+def _looked_at(folder: Path, other: list[str], notes: list[Note]) -> str:
+    """Say what stands in a folder without results."""
+    said = [f"looked at {', '.join(other[:5])}"] if other else []
+    said += [note.message for note in notes[:3]]
+    if said:
+        return "; ".join(said)
+    kinds = Counter(path.suffix or path.name for path in folder.rglob("*") if not path.is_dir())
+    named = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(5)) or "nothing"
+    samples = "; samples alone do not say which metrics were asked for" if ".jsonl" in kinds else ""
+    return f"no .json or .csv file there, but {named}{samples}"
 
 
 def _candidates(folder: Path, runs: list[Path]) -> list[Path]:
     found = []
     for path in sorted([*folder.rglob("*.json"), *folder.rglob("*.csv")]):
         inside = any(run in path.parents for run in runs)
-        if path.is_file() and path.name not in _OURS and not inside:
+        if not path.is_dir() and path.name not in _OURS and not inside:
             found.append(path)
     if len(found) > MAX_FILES:
         raise InputError(f"{folder}: more than {MAX_FILES} files; give a folder of results only")

@@ -17,9 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from densing.errors import InputError
-from densing.evals.harness import check_results, is_number, mapping
+from densing.evals.harness import LETTER, check_results, is_number, mapping
 from densing.evals.losses import item_table
-from densing.evals.measurements import Measurements, describe_metric, loss_rows, measurement_frame, model_frame
+from densing.evals.measurements import (
+    Measurements,
+    checked_rows,
+    describe_metric,
+    loss_rows,
+    measurement_frame,
+    model_frame,
+)
 from densing.notes import Note
 
 if TYPE_CHECKING:
@@ -48,15 +55,23 @@ def read(content: Any, path: Path) -> Measurements:
             # The mean over everything that was run.
             continue
         about = _about(results, general, str(key), path) | {"model": name}
-        rows += _metric_rows(values, about, f"{path}: {key}")
+        samples: list[dict[str, Any]] = []
         try:
-            table = _items(path, str(key), name)
+            samples = _samples(path, str(key))
+            table = item_table(samples, model=name, task=split_task(str(key))[0])
         except InputError as error:
             notes.append(Note("items-unreadable", "warning", str(error), {"file": str(path)}))
-            continue
-        if table is not None:
+            table = None
+        if samples:
+            about |= _form(samples)
+        rows += _metric_rows(values, about, f"{path}: {key}")
+        if table is not None and len(table):
             tables.append(table)
             rows += loss_rows(table, about)
+        elif table is not None and not about["is_group"] and (missing := _missing_details(path, str(key))):
+            notes.append(Note("items-missing", "warning", missing, {"file": str(path)}))
+    rows, doubts = checked_rows(rows)
+    notes += doubts
     facts = {
         "model": name, "type": "lighteval", "args": "{}", "revision": general.get("model_sha"),
         "dtype": general.get("model_dtype"),
@@ -97,7 +112,8 @@ def _about(results: Mapping[str, Any], general: Mapping[str, Any], key: str, pat
     stamp = _TIME.search(path.name)
     hashes = mapping(mapping(mapping(results.get("summary_tasks")).get(key)).get("hashes"))
     return {
-        "task": task, "benchmark": "", "n_items": _real(count), "n_shot": shots, "limit": _real(limit), "digest": "",
+        "task": task, "benchmark": "", "n_items": _real(count), "n_shot": shots, "form": "", "cot": "",
+        "limit": _real(limit), "digest": "",
         "task_version": "" if version is None else str(version),
         "task_hash": str(hashes.get("hash_examples") or ""),
         "harness": "lighteval", "harness_version": str(general.get("lighteval_sha") or ""),
@@ -123,10 +139,19 @@ def _metric_rows(values: Mapping[str, Any], about: Mapping[str, Any], place: str
         }  # fmt: skip
 
 
-def _items(path: Path, key: str, name: str) -> pd.DataFrame | None:
+def _form(samples: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the form of the answers that were scored: the documents tell letters from texts."""
+    choices = [str(pair[1]) for row in samples for pair in row["arguments"] if len(row["arguments"]) > 1]
+    if not choices:
+        return {"form": "generate"}
+    return {"form": "letters" if all(LETTER.match(choice) for choice in choices) else "cloze", "cot": "no"}
+
+
+def _samples(path: Path, key: str) -> list[dict[str, Any]]:
+    """Return the documents of a task in the form of lm-eval's samples; none where no details stand there."""
     details = _details_file(path, key)
     if details is None:
-        return None
+        return []
     import pandas as pd
     import pyarrow as pa
 
@@ -140,24 +165,35 @@ def _items(path: Path, key: str, name: str) -> pd.DataFrame | None:
     if not {"doc", "model_response", "metric"} <= set(frame.columns):
         found = ", ".join(frame.columns)[:200]
         raise InputError(f"{details}: columns {found}; expected doc, model_response, metric")
-    rows = [
+    return [
         _sample(number, *map(_object, cells))
         for number, cells in enumerate(zip(frame["doc"], frame["model_response"], frame["metric"], strict=True))
     ]
-    return item_table(rows, model=name, task=split_task(key)[0])
+
+
+def _details_folder(path: Path) -> Path | None:
+    """Return the folder of details beside ``results/``, or the nearest above where the tree was moved."""
+    return next((place / "details" for place in list(path.parents)[:6] if (place / "details").is_dir()), None)
 
 
 def _details_file(path: Path, key: str) -> Path | None:
-    stamp = _TIME.search(path.name)
-    if stamp is None:
+    stamp, folder = _TIME.search(path.name), _details_folder(path)
+    if stamp is None or folder is None:
         return None
-    parents = list(path.parents)
-    for depth, parent in enumerate(parents):
-        if parent.name == "results":
-            model = path.parent.relative_to(parent)
-            found = parents[depth].parent / "details" / model / stamp[0] / f"details_{key}_{stamp[0]}.parquet"
-            return found if found.is_file() else None
-    return None
+    # details/MODEL/TIME/FILE, whatever levels (a date, an organisation) lie between.
+    name = f"details_{key}_{stamp[0]}.parquet"
+    found = sorted(place for place in folder.rglob("*.parquet") if place.name == name)
+    of_model = [place for place in found if path.parent.name in place.parts]
+    return next(iter(of_model or found), None)
+
+
+def _missing_details(path: Path, key: str) -> str:
+    folder = _details_folder(path)
+    if folder is None:
+        return ""
+    stamp = _TIME.search(path.name)
+    time = stamp[0] if stamp else "the time that the name of the results file lacks"
+    return f"{path}: {key} has no details_{key}_{time}.parquet below {folder}; its documents are not read"
 
 
 def _object(cell: Any) -> Mapping[str, Any]:

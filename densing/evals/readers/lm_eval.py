@@ -54,8 +54,19 @@ def _items(results: Mapping[str, Any], path: Path, name: str) -> tuple[pd.DataFr
     if isinstance(inline, Mapping):
         return _inline_items(results, inline, name)
     stamp = _TIME.search(path.stem)
-    beside = sorted(path.parent.glob("samples_*.jsonl")) if stamp else []
-    own = [file for file in beside if (named := task_and_stamp(file.name)) and stamp and named[1] == stamp[1]]
+    # Beside the results, or one level further down or up (a folder per date).
+    folder, pattern = path.parent, "samples_*.jsonl"
+    near = (folder.glob(pattern), folder.glob(f"*/{pattern}"), folder.parent.glob(pattern))
+    own: list[Path] = []
+    for place in near if stamp else ():
+        found = sorted(place)
+        own = own or [file for file in found if (named := task_and_stamp(file.name)) and named[1] == stamp[1]]  # type: ignore[index]
+    if not own and (other := sorted(folder.glob(pattern))):
+        when = f"its own time, {stamp[1]}" if stamp else "a time in its name (results_2026-11-21T13-07-22.json)"
+        return pd.DataFrame(), [
+            f"{path}: {len(other)} samples files beside it ({other[0].name}) are not read, as the results file pairs "
+            f"with samples by {when}; rename it to have the losses of the right answers"
+        ]
     table, troubles = items_of_files(results, own, model=name)
     return pd.DataFrame() if table is None else table, troubles
 

@@ -22,6 +22,12 @@ def is_run(folder: Path) -> bool:
     return (folder / "units").is_dir()
 
 
+def runs_below(folder: Path) -> list[Path]:
+    """Return the runs of ours at any depth below a folder, sorted."""
+    found = sorted(units.parent for units in folder.rglob("units") if units.is_dir())
+    return [run for run in found if not any(other in run.parents for other in found)]
+
+
 def read_run(run: RunStore | Path) -> Measurements:
     """Return measurements, items and models of a run's finished units.
 
