@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, settings
 
 # Before torch is imported, here and in every process that a test starts.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# No test waits for a hub: lm-eval's stand-in model would look for a tokenizer there, a minute long.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 settings.register_profile(
     "fixed",

@@ -148,7 +148,7 @@ def test_density_interval_covers_the_truth() -> None:
     noise of 0.01.
     """
     full = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
-    worlds = 4000 if full else 600
+    worlds = 4000 if full else 250
     rng = np.random.default_rng(20241205)
     true_n = np.exp(rng.uniform(math.log(1e9), math.log(60e9), worlds))
     hits = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -91,15 +92,20 @@ def test_rollout_reports_the_miss_of_the_large_runs():
 
 @pytest.mark.slow
 def test_rollout_intervals_cover_what_the_law_makes():
-    """Held-out runs from the same law and noise fall inside nominal 95 % intervals 93-97 % of the time."""
+    """Held-out runs from the same law and noise fall inside nominal 95 % intervals 93-97 % of the time.
+
+    The small budget allows 3.3 binomial standard errors around that band, as if a table's runs were one observation.
+    """
+    worlds = 1000 if os.environ.get("DENSING_COVERAGE_BUDGET") == "full" else 250
+    margin = 0.0 if worlds == 1000 else 3.3 * (0.05 * 0.95 / worlds) ** 0.5
     law = get_law("power-offset")
     size = np.geomspace(1e8, 1e11, 16)
     curve, rng, hits = law.predict([1.6, 220.0, 0.29], {"params": size}), np.random.default_rng(0), []
-    for seed in range(1000):
+    for seed in range(worlds):
         y = curve * np.exp(0.01 * rng.standard_normal(16))
         table = rollout(law, {"params": size}, y, loss="log", scheme="parametric", bootstrap=300, seed=seed)
         hits.extend(table["inside"])
-    assert 0.93 <= np.mean(hits) <= 0.97
+    assert 0.93 - margin <= np.mean(hits) <= 0.97 + margin
 
 
 def test_rollout_of_a_broken_law_misses_and_says_so():
