@@ -7,13 +7,15 @@ score is not a mean of densities.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from densing.catalog import Catalog, Selection
-from densing.density.invert import DEFAULT_GUARD
+from densing.density.invert import DEFAULT_GUARD, read_scores
 from densing.density.result import DensityResult
+from densing.density.scatter import MEASUREMENT_ONLY, WITH_SCATTER, Scatter, joint_scatter
 from densing.density.targets import catalog_densities
 from densing.errors import InputError
 from densing.notes import Note
@@ -36,6 +38,9 @@ def combined_densities(
     """Return the geometric mean over benchmarks of each model's densities.
 
     .. math:: \\ln\\rho(M) = \\frac{1}{B} \\sum_b \\ln\\rho_b(M)
+
+    Noise of scores and draws of curves are independent over benchmarks and average out. How far a model lies from the
+    recipe does not wholly: see :func:`densing.density.scatter.joint_scatter`.
 
     Parameters
     ----------
@@ -61,14 +66,37 @@ def combined_densities(
     """
     options = {"selection": selection, "denominator": denominator, "guard": guard, "level": level, "seed": seed}
     results = [catalog_densities(catalog, part, **options) for part in parts]  # type: ignore[arg-type]
+    return combine_results(results, mean)
+
+
+def combine_results(results: Sequence[DensityResult], mean: Reference) -> DensityResult:
+    """Return the geometric mean of densities that were read on several rulers of one family.
+
+    Parameters
+    ----------
+    results : sequence of DensityResult
+        One per benchmark, made with the same guard, level and seed.
+    mean : Reference
+        The ruler that the result is filed under.
+
+    Returns
+    -------
+    DensityResult
+        As :func:`combined_densities`.
+
+    Raises
+    ------
+    InputError
+        When no model is in all of them, or every one has bounds that point both ways.
+    """
     shared = sorted(set.intersection(*(set(result.table["model"]) for result in results)))
     aligned = [_in_order(result, shared) for result in results]
     bounds = np.array([result.table["bound"].to_numpy() for result in aligned])
     upper, lower = (bounds == "upper").any(axis=0), (bounds == "lower").any(axis=0)
     keep = ~(upper & lower)
     if not keep.any():
-        raise InputError(f"no model has a density on each of {', '.join(part.benchmark for part in parts)}")
-    merged = _merge(aligned, mean, upper, lower, level)
+        raise InputError(f"no model has a density on each of {', '.join(result.reference.benchmark for result in results)}")
+    merged = _merge(aligned, mean, upper, lower)
     notes = (*mean.notes, *_notes(aligned), *_left_out(merged.table["model"][~keep].tolist()))
     return dataclasses.replace(merged.subset(keep), notes=notes)
 
@@ -78,17 +106,22 @@ def _in_order(result: DensityResult, models: list[str]) -> DensityResult:
     return result.subset(positions[models].to_numpy())
 
 
-def _merge(
-    parts: list[DensityResult], mean: Reference, upper: np.ndarray, lower: np.ndarray, level: float
-) -> DensityResult:
+def _merge(parts: list[DensityResult], mean: Reference, upper: np.ndarray, lower: np.ndarray) -> DensityResult:
     value = np.mean([np.log(part.table["density"].to_numpy(dtype=float)) for part in parts], axis=0)
-    draws = np.mean([part.draws for part in parts], axis=0)
     law_draws = np.mean([part.law_draws for part in parts], axis=0)
+    draws = np.mean([part.draws for part in parts], axis=0)
+    scatter = joint_scatter([part.reference for part in parts])
+    model_draws = np.mean([_model_draws(part, one) for part, one in zip(parts, scatter, strict=True)], axis=0)
     limits = np.mean([part.log_limits for part in parts], axis=0)
     # A bound lies where its parts put it, not at the ends of the guard.
     limits[upper, 0], limits[lower, 1] = value[upper], value[lower]
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    low, high = np.where(upper, -np.inf, low), np.where(lower, np.inf, high)
+    tail = (1 - parts[0].options["level"]) / 2
+
+    def ends(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
+        return np.where(upper, 0.0, np.exp(low)), np.where(lower, np.inf, np.exp(high))
+
+    (low, high), (measured_low, measured_high) = ends(model_draws), ends(draws)
     first = parts[0].table
     size = first["n_params"].to_numpy(dtype=float)
     table = first.assign(
@@ -97,17 +130,27 @@ def _merge(
         score_se=np.sqrt(np.sum([part.table["score_se"].to_numpy(dtype=float) ** 2 for part in parts], axis=0))
         / len(parts),
         density=np.exp(value),
-        density_lo=np.exp(low),
-        density_hi=np.exp(high),
+        density_lo=low,
+        density_hi=high,
+        interval=WITH_SCATTER if all(one is not None for one in scatter) else MEASUREMENT_ONLY,
+        density_lo_measured=measured_low,
+        density_hi_measured=measured_high,
         n_eff=np.exp(value) * size,
-        n_eff_lo=np.exp(low) * size,
-        n_eff_hi=np.exp(high) * size,
+        n_eff_lo=low * size,
+        n_eff_hi=high * size,
         status=np.where(upper | lower, "extrapolated", "ok"),
         bound=np.select([upper, lower], ["upper", "lower"], default=""),
     )
     options = {**parts[0].options, "combine": PER_BENCHMARK}
-    draws, law_draws = (np.clip(values, limits[:, 0], limits[:, 1]) for values in (draws, law_draws))
-    return DensityResult(table, draws, law_draws, limits, mean, options)
+    clipped = (np.clip(values, limits[:, 0], limits[:, 1]) for values in (draws, law_draws, model_draws))
+    return DensityResult(table, *clipped, limits, mean, options)
+
+
+def _model_draws(part: DensityResult, scatter: Scatter | None) -> np.ndarray:
+    """Read a part again with the scatter that its benchmarks share."""
+    guard, seed = part.options["guard"], part.options["seed"]
+    size = part.table["n_params"].to_numpy(dtype=float)
+    return read_scores(part.reference, part.table, guard, seed, scatter).model_draws - np.log(size)
 
 
 def _notes(parts: list[DensityResult]) -> list[Note]:
