@@ -39,8 +39,9 @@ def combined_densities(
 
     .. math:: \\ln\\rho(M) = \\frac{1}{B} \\sum_b \\ln\\rho_b(M)
 
-    Noise of scores and draws of curves are independent over benchmarks and average out. How far a model lies from the
-    recipe does not wholly: see :func:`densing.density.scatter.joint_scatter`.
+    Noise of scores is independent over benchmarks and averages out. What the family's members have in common on several
+    benchmarks, a good or bad recipe, does not: it is estimated from their residuals
+    (:func:`densing.density.scatter.joint_scatter`) and stays in the curves' error and in the scatter of models.
 
     Parameters
     ----------
@@ -95,7 +96,9 @@ def combine_results(results: Sequence[DensityResult], mean: Reference) -> Densit
     upper, lower = (bounds == "upper").any(axis=0), (bounds == "lower").any(axis=0)
     keep = ~(upper & lower)
     if not keep.any():
-        raise InputError(f"no model has a density on each of {', '.join(result.reference.benchmark for result in results)}")
+        raise InputError(
+            f"no model has a density on each of {', '.join(result.reference.benchmark for result in results)}"
+        )
     merged = _merge(aligned, mean, upper, lower)
     notes = (*mean.notes, *_notes(aligned), *_left_out(merged.table["model"][~keep].tolist()))
     return dataclasses.replace(merged.subset(keep), notes=notes)
@@ -108,10 +111,16 @@ def _in_order(result: DensityResult, models: list[str]) -> DensityResult:
 
 def _merge(parts: list[DensityResult], mean: Reference, upper: np.ndarray, lower: np.ndarray) -> DensityResult:
     value = np.mean([np.log(part.table["density"].to_numpy(dtype=float)) for part in parts], axis=0)
-    law_draws = np.mean([part.law_draws for part in parts], axis=0)
-    draws = np.mean([part.draws for part in parts], axis=0)
     scatter = joint_scatter([part.reference for part in parts])
-    model_draws = np.mean([_model_draws(part, one) for part, one in zip(parts, scatter, strict=True)], axis=0)
+    wide = [_model_draws(part, one) for part, one in zip(parts, scatter, strict=True)]
+    law_draws, draws, model_draws = (
+        np.mean(drawn, axis=0) for drawn in ([part.law_draws for part in parts], [part.draws for part in parts], wide)
+    )
+    # Curves are drawn independently; their members' residuals go together by `common`, and the curves' errors with
+    # them. Kish's design effect: correlated by c, the mean of B values has 1 + (B - 1) c times the variance.
+    common = max((one.common for one in scatter if one is not None), default=0.0)
+    together = (np.sqrt(1 + (len(parts) - 1) * common) - 1) * (law_draws - law_draws.mean(axis=0))
+    law_draws, draws, model_draws = law_draws + together, draws + together, model_draws + together
     limits = np.mean([part.log_limits for part in parts], axis=0)
     # A bound lies where its parts put it, not at the ends of the guard.
     limits[upper, 0], limits[lower, 1] = value[upper], value[lower]
@@ -142,8 +151,10 @@ def _merge(parts: list[DensityResult], mean: Reference, upper: np.ndarray, lower
         bound=np.select([upper, lower], ["upper", "lower"], default=""),
     )
     options = {**parts[0].options, "combine": PER_BENCHMARK}
-    clipped = (np.clip(values, limits[:, 0], limits[:, 1]) for values in (draws, law_draws, model_draws))
-    return DensityResult(table, *clipped, limits, mean, options)
+    draws, law_draws, model_draws = (
+        np.clip(values, limits[:, 0], limits[:, 1]) for values in (draws, law_draws, model_draws)
+    )
+    return DensityResult(table, draws, law_draws, model_draws, limits, mean, options)
 
 
 def _model_draws(part: DensityResult, scatter: Scatter | None) -> np.ndarray:

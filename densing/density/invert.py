@@ -124,9 +124,7 @@ class Readings:
     scattered: bool
 
 
-def read_scores(
-    reference: Reference, rows: pd.DataFrame, guard: float, seed: int, scatter: Scatter | None
-) -> Readings:
+def read_scores(reference: Reference, rows: pd.DataFrame, guard: float, seed: int, scatter: Scatter | None) -> Readings:
     """Invert the law at every score, and at its draws.
 
     The noise of a score belongs to model and benchmark, the draws of the law to the ruler: the same score read on two

@@ -43,6 +43,8 @@ class Scatter:
         Names the draws of the variance.
     common : float
         Correlation of residuals with those on the family's other benchmarks; 0 for a benchmark on its own.
+    benchmarks : int
+        On how many it was estimated: each brings its degrees of freedom to what is not common.
     """
 
     total: float
@@ -51,6 +53,7 @@ class Scatter:
     relative: bool
     stream: tuple[str, ...]
     common: float = 0.0
+    benchmarks: int = 1
 
     @property
     def sd(self) -> float:
@@ -58,20 +61,25 @@ class Scatter:
         return float(np.sqrt(max(self.total - self.noise, 0.0)))
 
     def draws(self, count: int, seed: int, benchmarks: Sequence[str], models: Sequence[str]) -> Array:
-        """Draw how far models lie from the curve, shape (count, models), in score or in ln(loss).
+        r"""Draw how far models lie from the curve, shape (count, models), in score or in ln(loss).
 
-        .. math:: \\tau_r^2 = \\max(s^2 \\nu / \\chi^2_{\\nu, r} - \\bar{se}^2, 0), \\qquad u_{rm} = \\tau_r z_{rm}
+        .. math:: u_{rm} = \sqrt{\max((1 - c) s^2 \chi_r - \bar{se}^2, 0)}\, z_{rm} + \sqrt{c s^2 \chi'_r}\, z'_{rm}
 
-        The variance is drawn, too: of eight members and three parameters it is known to a third of itself. ``common``
-        of it belongs to the model on every benchmark, the rest to model and benchmark.
+        with chi a draw of the variance over its estimate: of eight members and three parameters it is known to no
+        better than a factor. The second part, c = ``common``, has one z' for a model on every benchmark; the noise of
+        items is in the first alone.
         """
-        total = self.total * self.freedom / named_stream(seed, "scale", *self.stream).chisquare(self.freedom, count)
-        scatter = np.maximum(total - self.noise, 0.0)
-        shared = np.minimum(self.common * total, scatter)
-        own = np.sqrt(scatter - shared)[:, None] * normals(count, seed, ("scatter", *benchmarks), models)
+        own = self.total * (1 - self.common) * self._scale(count, seed, "own", self.freedom * self.benchmarks)
+        own = np.sqrt(np.maximum(own - self.noise, 0.0))[:, None]
+        away = own * normals(count, seed, ("scatter", *benchmarks), models)
         if not self.common:
-            return own
-        return own + np.sqrt(shared)[:, None] * normals(count, seed, ("scatter",), models)
+            return away
+        shared = np.sqrt(self.total * self.common * self._scale(count, seed, "common", self.freedom))[:, None]
+        return away + shared * normals(count, seed, ("scatter",), models)
+
+    def _scale(self, count: int, seed: int, what: str, freedom: float) -> Array:
+        """Draw the ratio of a variance to its estimate, shape (count,)."""
+        return freedom / named_stream(seed, "scale", what, *self.stream).chisquare(freedom, count)
 
 
 def normals(count: int, seed: int, names: tuple[str, ...], models: Sequence[str]) -> Array:
@@ -147,13 +155,8 @@ def joint_scatter(references: Sequence[Reference]) -> list[Scatter | None]:
     -------
     list of Scatter or None
         As :func:`model_scatter`, with ``common`` the mean correlation of the members' residuals over pairs of
-        benchmarks (not below 0), and one drawn variance for all of them, on the degrees of freedom of their sum,
-        nu B / (1 + (B - 1) r^2).
-
-    Notes
-    -----
-    Source of the degrees of freedom: Satterthwaite, Biometrics Bulletin 2 (1946) 110, for equal variances whose
-    estimates correlate by r^2.
+        benchmarks, shrunk towards 0 by what chance alone gives (positive-part James-Stein). The rest of the variance
+        is drawn once for all of them, on all their degrees of freedom together.
 
     Examples
     --------
@@ -165,25 +168,26 @@ def joint_scatter(references: Sequence[Reference]) -> list[Scatter | None]:
     0.6
     """
     single = [model_scatter(reference) for reference in references]
-    known = [(ref, one) for ref, one in zip(references, single, strict=True) if one is not None]
-    if len(known) < 2:
-        return single
-    residuals = [
-        pd.Series(ref.fit.residuals / np.sqrt(one.total or 1.0), index=_members(ref)["model"].astype(str))
-        for ref, one in known
-    ]
-    freedom = float(np.mean([one.freedom for _, one in known]))
-    products = []
-    for first, second in combinations(residuals, 2):
-        both = first.index.intersection(second.index)
-        used = len(first) - freedom  # parameters, as the degrees of freedom count them
-        if first.index.is_unique and second.index.is_unique and len(both) > used:
-            products.append(float((first[both] * second[both]).sum() / (len(both) - used)))
-    common = float(np.clip(np.mean(products), 0.0, 1.0)) if products else 0.0
-    count = len(known)
-    joined = freedom * count / (1.0 + (count - 1) * common**2)
-    name = (references[0].name,)
-    return [None if one is None else replace(one, freedom=joined, stream=name, common=common) for one in single]
+    known = [(reference, one) for reference, one in zip(references, single, strict=True) if one is not None]
+    products, null = [], 0.0
+    for (first, one), (second, other) in combinations(known, 2):
+        # Standardised, so that each sums to its degrees of freedom over the members.
+        left, right = (
+            pd.Series(ruler.fit.residuals / np.sqrt(found.total or 1.0), index=_members(ruler)["model"].astype(str))
+            for ruler, found in ((first, one), (second, other))
+        )
+        freedom = len(left.index.intersection(right.index)) - len(first.fit.theta)
+        if left.index.is_unique and right.index.is_unique and freedom > 0:
+            products.append(float((left * right).sum() / freedom))
+            null += 1 / freedom
+    common = min(_shrunk(float(np.mean(products)), null / len(products) ** 2), 1.0) if products else 0.0
+    name, count = (references[0].name,), len(known)
+    return [None if one is None else replace(one, stream=name, common=common, benchmarks=count) for one in single]
+
+
+def _shrunk(value: float, variance: float) -> float:
+    """Return the positive-part James-Stein estimate of a mean that is not negative."""
+    return value * (1 - variance / value**2) if value > np.sqrt(variance) else 0.0
 
 
 def _members(reference: Reference) -> pd.DataFrame:
