@@ -116,10 +116,7 @@ def _merge(parts: list[DensityResult], mean: Reference, upper: np.ndarray, lower
     law_draws, draws, model_draws = (
         np.mean(drawn, axis=0) for drawn in ([part.law_draws for part in parts], [part.draws for part in parts], wide)
     )
-    # Curves are drawn independently; their members' residuals go together by `common`, and the curves' errors with
-    # them. Kish's design effect: correlated by c, the mean of B values has 1 + (B - 1) c times the variance.
-    common = max((one.common for one in scatter if one is not None), default=0.0)
-    together = (np.sqrt(1 + (len(parts) - 1) * common) - 1) * (law_draws - law_draws.mean(axis=0))
+    together = (_curve_spread(parts, scatter) - 1) * (law_draws - law_draws.mean(axis=0))
     law_draws, draws, model_draws = law_draws + together, draws + together, model_draws + together
     limits = np.mean([part.log_limits for part in parts], axis=0)
     # A bound lies where its parts put it, not at the ends of the guard.
@@ -155,6 +152,28 @@ def _merge(parts: list[DensityResult], mean: Reference, upper: np.ndarray, lower
         np.clip(values, limits[:, 0], limits[:, 1]) for values in (draws, law_draws, model_draws)
     )
     return DensityResult(table, draws, law_draws, model_draws, limits, mean, options)
+
+
+def _curve_spread(parts: list[DensityResult], scatter: list[Scatter | None]) -> float:
+    """Return by how much the error of the mean over curves exceeds that of the mean over their independent draws.
+
+    Curves are drawn independently. Their members' residuals correlate by c, and the curves' errors with them: the mean
+    of B has 1 - c + B c times the variance (Kish's design effect). And each curve is drawn as wide as Student's t on
+    its own nu degrees of freedom, while what is not common is known from nu B of them.
+    """
+    known = [one for one in scatter if one is not None]
+    if len(known) < len(parts):
+        return 1.0
+    count, common, freedom = len(parts), known[0].common, min(one.freedom for one in known)
+    fits = [part.reference.fit.options for part in parts]
+    student = freedom > 2 and all(o["scheme"] in ("parametric", "residual") and "steps" not in o for o in fits)
+    surplus = _student(freedom * count) / _student(freedom) if student else 1.0
+    return float(np.sqrt((1 - common) * surplus + common * count))
+
+
+def _student(freedom: float) -> float:
+    """Return the variance of Student's t."""
+    return freedom / (freedom - 2)
 
 
 def _model_draws(part: DensityResult, scatter: Scatter | None) -> np.ndarray:

@@ -168,7 +168,7 @@ def _left_out(name: str, error: DensingError) -> Note:
 def _ranked(name: str, table: pd.DataFrame) -> pd.DataFrame:
     valued = table["density"].where(table["bound"].eq(""))
     rank = valued.rank(ascending=False, method="min")
-    return table.assign(reference=name, rank=rank, ranked=int(valued.notna().sum()))[COLUMNS]
+    return table.assign(reference=name, rank=rank.astype("Int64"), ranked=int(valued.notna().sum()))[COLUMNS]
 
 
 def _pair(first: int, second: int, parts: list[pd.DataFrame]) -> dict[str, Any]:

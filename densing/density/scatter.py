@@ -155,8 +155,8 @@ def joint_scatter(references: Sequence[Reference]) -> list[Scatter | None]:
     -------
     list of Scatter or None
         As :func:`model_scatter`, with ``common`` the mean correlation of the members' residuals over pairs of
-        benchmarks, shrunk towards 0 by what chance alone gives (positive-part James-Stein). The rest of the variance
-        is drawn once for all of them, on all their degrees of freedom together.
+        benchmarks, not below 0. The rest of the variance is drawn once for all of them, on all their degrees of
+        freedom together.
 
     Examples
     --------
@@ -169,7 +169,7 @@ def joint_scatter(references: Sequence[Reference]) -> list[Scatter | None]:
     """
     single = [model_scatter(reference) for reference in references]
     known = [(reference, one) for reference, one in zip(references, single, strict=True) if one is not None]
-    products, null = [], 0.0
+    products = []
     for (first, one), (second, other) in combinations(known, 2):
         # Standardised, so that each sums to its degrees of freedom over the members.
         left, right = (
@@ -179,15 +179,9 @@ def joint_scatter(references: Sequence[Reference]) -> list[Scatter | None]:
         freedom = len(left.index.intersection(right.index)) - len(first.fit.theta)
         if left.index.is_unique and right.index.is_unique and freedom > 0:
             products.append(float((left * right).sum() / freedom))
-            null += 1 / freedom
-    common = min(_shrunk(float(np.mean(products)), null / len(products) ** 2), 1.0) if products else 0.0
+    common = float(np.clip(np.mean(products), 0.0, 1.0)) if products else 0.0
     name, count = (references[0].name,), len(known)
     return [None if one is None else replace(one, stream=name, common=common, benchmarks=count) for one in single]
-
-
-def _shrunk(value: float, variance: float) -> float:
-    """Return the positive-part James-Stein estimate of a mean that is not negative."""
-    return value * (1 - variance / value**2) if value > np.sqrt(variance) else 0.0
 
 
 def _members(reference: Reference) -> pd.DataFrame:
