@@ -142,7 +142,7 @@ def test_interval_carries_law_and_score_noise() -> None:
 
 @pytest.mark.slow
 def test_density_interval_covers_the_truth() -> None:
-    """A model's 95 % interval covers its true density in 93 to 97 % of simulated worlds.
+    """The interval of the measurement covers the true density of a model on the curve in 93 to 97 % of worlds.
 
     Each world refits an eight-size family with noise of 0.012 (that of Qwen1.5 on MMLU) and measures a model with
     noise of 0.01.
@@ -156,7 +156,7 @@ def test_density_interval_covers_the_truth() -> None:
         observed = float(np.clip(score_at(true_n[world]) + 0.01 * rng.standard_normal(), 0, 1))
         reference = make_reference(int(rng.integers(1, 2**31)), 0.012, draws=400)
         row = estimate_density(targets([observed], [5e9], se=0.01), reference, seed=world).table.iloc[0]
-        hits += row["density_lo"] <= true_n[world] / 5e9 <= row["density_hi"]
+        hits += row["density_lo_measured"] <= true_n[world] / 5e9 <= row["density_hi_measured"]
     share = hits / worlds
     if full:
         assert 0.93 <= share <= 0.97, share

@@ -12,10 +12,17 @@ from densing.notes import Note
 
 # The interval before the rest: a narrow terminal leaves out columns from the end.
 SHOWN = ["model", "density", "protocol", "density_lo", "density_hi", "status", "n_params", "n_eff", "score", "released",
-         "stratum"]  # fmt: skip
+         "stratum", "interval", "density_lo_measured", "density_hi_measured"]  # fmt: skip
 
 SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "protocol", "density_lo", "density_hi", "status", "score",
-                 "n_eff", "n_params", "size_from"]  # fmt: skip
+                 "n_eff", "n_params", "size_from", "interval", "density_lo_measured", "density_hi_measured"]  # fmt: skip
+ONE_RULER = (
+    "Values hold on the ruler {reference} alone; between rulers only ranks travel (`densing density --rulers all`)."
+)
+TWO_INTERVALS = (
+    "density_lo and density_hi hold the curve's error, the noise of the score and how far models scatter around the "
+    "ruler; those that end in _measured leave the last out."
+)
 
 
 def density(
@@ -74,6 +81,14 @@ def density(
     level: Annotated[
         float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Level of the intervals.")
     ] = 0.95,
+    rulers: Annotated[
+        str | None,
+        typer.Option(
+            "--rulers",
+            help="Several references side by side, `all` or names with commas: values, ranks, rank correlation.",
+            metavar="NAMES",
+        ),
+    ] = None,
     skills: Annotated[bool, typer.Option("--skills", help="Density per skill instead of on one benchmark.")] = False,
     seed: o.Seed = 0,
     out: o.Out = None,
@@ -81,7 +96,11 @@ def density(
 ) -> None:
     """Turn scores into effective parameters and density, with a status and an interval per model.
 
+    Intervals hold how far models scatter around the ruler; the columns that end in _measured leave that out.
+
     Example: densing density --reference qwen1.5 --benchmark mmlu --scores my_scores.csv --json
+
+    Example: densing density --rulers all --benchmark mmlu
 
     Example: densing density --results results/mine --reference olmo-ladder
 
@@ -92,7 +111,7 @@ def density(
     """
     asked: dict[str, Any]
     if results:
-        if scores is not None or catalog or skills:
+        if scores is not None or catalog or skills or rulers is not None:
             raise typer.BadParameter("--results stands alone", param_hint="--results")
         asked = {"benchmark": benchmark, "tokens": tokens, "denominator": denominator}
         asked |= {} if guard is None else {"guard": guard}
@@ -102,7 +121,7 @@ def density(
         raise typer.BadParameter("sizes of --results only; tables of scores state theirs", param_hint="--params")
     benchmark, denominator, guard = benchmark or "mean", denominator or "total", 3.0 if guard is None else guard
     from densing.catalog import load_catalog
-    from densing.cli.output import emit_json, emit_table, finish, save, show_notes
+    from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
     from densing.cli.reading import read_densities
     from densing.cli.selecting import selection_of
     from densing.density import skill_densities, table_densities
@@ -115,6 +134,17 @@ def density(
             "a fit of your own is one benchmark, not a skill; use --benchmark", param_hint="--skills"
         )
     chosen = selection_of(include)
+    if rulers is not None:
+        if skills or pool or combine != "mean-score":
+            raise typer.BadParameter("--rulers goes with neither --skills, --pool nor --combine", param_hint="--rulers")
+        asked = {"denominator": denominator, "guard": guard, "level": level, "seed": seed, "tokens": tokens}
+        asked |= (
+            {"models": scores}
+            if scores is not None
+            else {"models": load_catalog(*(catalog or [])), "selection": chosen}
+        )
+        _on_rulers(rulers, benchmark, asked, out, json)
+        return
     if skills:
         table = skill_densities(
             load_catalog(*(catalog or [])), reference, selection=chosen, denominator=denominator, guard=guard, seed=seed
@@ -137,13 +167,62 @@ def density(
         shown = [column for column in SHOWN if column in table.columns] if not skills else list(table.columns)
         title = f"Density against {reference}, {'per skill' if skills else benchmark}"
         emit_table(table[shown], title, table["bound"])
+        about = ONE_RULER.format(reference=reference)
+        say(about if skills else f"{about} {TWO_INTERVALS}")
     finish(notes)
+
+
+def _on_rulers(rulers: str, benchmark: str, asked: dict[str, Any], out: Path | None, json: bool) -> None:
+    from densing.cli.output import emit_json, emit_table, finish, save, show_notes
+    from densing.density import compare_rulers
+
+    names = None if rulers == "all" else [name for name in rulers.split(",") if name]
+    if names == []:
+        raise typer.BadParameter("names no reference; write `all` or names with commas", param_hint="--rulers")
+    found = compare_rulers(references=names, benchmark=benchmark, **asked)
+    order = found.wide().index
+    rows = {str(model): group for model, group in found.table.groupby("model")}
+    about = ["released", "n_params", "stratum"]
+    said = ["density", "density_lo", "density_hi", "interval", "status", "bound", "rank", "ranked"]
+    payload = {
+        "benchmark": benchmark,
+        "rulers": found.describe(),
+        "models": [
+            {
+                "model": model,
+                **rows[model][about].iloc[0],
+                "rulers": rows[model].set_index("reference")[said].to_dict("index"),
+            }
+            for model in order
+        ],
+        "rank_correlation": found.correlation,
+        "notes": list(found.notes),
+    }
+    save(found.table, payload, out)
+    show_notes(found.notes)
+    if json:
+        emit_json(payload)
+    else:
+        shown = found.table.assign(value=[_on_ruler(row) for row in found.table.to_dict("records")])
+        wide = shown.pivot_table(index="model", columns="reference", values="value", aggfunc="first", sort=False)
+        wide = wide.reindex(index=order, columns=list(found.results))
+        emit_table(wide.reset_index(), f"Density on each ruler, {benchmark} (rank among the models with a value on it)")
+        emit_table(found.correlation, "Do they agree? Spearman's rank correlation, and how far the values are apart")
+    finish(found.notes)
+
+
+def _on_ruler(row: dict[str, Any]) -> str:
+    """Return a density with its rank; a bound has none."""
+    from densing.cli.table import sign
+
+    limit = sign(row["bound"])
+    return f"{limit}{row['density']:.3g}" + ("" if limit else f" ({row['rank']:.0f}/{row['ranked']})")
 
 
 def _of_runs(
     runs: tuple[list[Path], list[str]], reference: str, asked: dict[str, Any], out: Path | None, json: bool
 ) -> None:
-    from densing.cli.output import emit_json, emit_table, finish, save, show_notes
+    from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
     from densing.cli.reading import parse_params, read_runs
     from densing.density import run_densities
 
@@ -159,4 +238,5 @@ def _of_runs(
     else:
         shown = [column for column in SHOWN_OF_RUNS if column in result.table.columns]
         emit_table(result.table[shown], f"Density against {reference}, measured", result.table["bound"])
+        say(f"{ONE_RULER.format(reference=reference)} {TWO_INTERVALS}")
     finish((*notes, *result.notes))

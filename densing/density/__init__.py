@@ -3,7 +3,9 @@
 from densing.density.combine import combined_densities
 from densing.density.invert import DEFAULT_GUARD, DENOMINATORS, estimate_density
 from densing.density.result import DensityResult
+from densing.density.rulers import RulerComparison, compare_rulers
 from densing.density.runs import RunDensities, run_densities
+from densing.density.scatter import Scatter, model_scatter
 from densing.density.skills import skill_densities
 from densing.density.targets import catalog_densities, table_densities
 
@@ -11,10 +13,14 @@ __all__ = [
     "DEFAULT_GUARD",
     "DENOMINATORS",
     "DensityResult",
+    "RulerComparison",
     "RunDensities",
+    "Scatter",
     "catalog_densities",
     "combined_densities",
+    "compare_rulers",
     "estimate_density",
+    "model_scatter",
     "run_densities",
     "skill_densities",
     "table_densities",

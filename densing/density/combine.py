@@ -7,13 +7,15 @@ score is not a mean of densities.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from densing.catalog import Catalog, Selection
-from densing.density.invert import DEFAULT_GUARD
+from densing.density.invert import DEFAULT_GUARD, read_scores
 from densing.density.result import DensityResult
+from densing.density.scatter import MEASUREMENT_ONLY, WITH_SCATTER, Scatter, joint_scatter
 from densing.density.targets import catalog_densities, joined_protocols
 from densing.errors import InputError
 from densing.notes import Note
@@ -36,6 +38,10 @@ def combined_densities(
     """Return the geometric mean over benchmarks of each model's densities.
 
     .. math:: \\ln\\rho(M) = \\frac{1}{B} \\sum_b \\ln\\rho_b(M)
+
+    Noise of scores is independent over benchmarks and averages out. What the family's members have in common on several
+    benchmarks, a good or bad recipe, does not: it is estimated from their residuals
+    (:func:`densing.density.scatter.joint_scatter`) and stays in the curves' error and in the scatter of models.
 
     Parameters
     ----------
@@ -61,14 +67,39 @@ def combined_densities(
     """
     options = {"selection": selection, "denominator": denominator, "guard": guard, "level": level, "seed": seed}
     results = [catalog_densities(catalog, part, **options) for part in parts]  # type: ignore[arg-type]
+    return combine_results(results, mean)
+
+
+def combine_results(results: Sequence[DensityResult], mean: Reference) -> DensityResult:
+    """Return the geometric mean of densities that were read on several rulers of one family.
+
+    Parameters
+    ----------
+    results : sequence of DensityResult
+        One per benchmark, made with the same guard, level and seed.
+    mean : Reference
+        The ruler that the result is filed under.
+
+    Returns
+    -------
+    DensityResult
+        As :func:`combined_densities`.
+
+    Raises
+    ------
+    InputError
+        When no model is in all of them, or every one has bounds that point both ways.
+    """
     shared = sorted(set.intersection(*(set(result.table["model"]) for result in results)))
     aligned = [_in_order(result, shared) for result in results]
     bounds = np.array([result.table["bound"].to_numpy() for result in aligned])
     upper, lower = (bounds == "upper").any(axis=0), (bounds == "lower").any(axis=0)
     keep = ~(upper & lower)
     if not keep.any():
-        raise InputError(f"no model has a density on each of {', '.join(part.benchmark for part in parts)}")
-    merged = _merge(aligned, mean, upper, lower, level)
+        raise InputError(
+            f"no model has a density on each of {', '.join(result.reference.benchmark for result in results)}"
+        )
+    merged = _merge(aligned, mean, upper, lower)
     told = joined_protocols(pd.concat([part.table.assign(protocol_detail=_named(part)) for part in aligned]))
     for column in ("protocol", "protocol_detail"):
         merged.table[column] = merged.table["model"].map(told.set_index("model")[column])
@@ -86,17 +117,25 @@ def _in_order(result: DensityResult, models: list[str]) -> DensityResult:
     return result.subset(positions[models].to_numpy())
 
 
-def _merge(
-    parts: list[DensityResult], mean: Reference, upper: np.ndarray, lower: np.ndarray, level: float
-) -> DensityResult:
+def _merge(parts: list[DensityResult], mean: Reference, upper: np.ndarray, lower: np.ndarray) -> DensityResult:
     value = np.mean([np.log(part.table["density"].to_numpy(dtype=float)) for part in parts], axis=0)
-    draws = np.mean([part.draws for part in parts], axis=0)
-    law_draws = np.mean([part.law_draws for part in parts], axis=0)
+    scatter = joint_scatter([part.reference for part in parts])
+    wide = [_model_draws(part, one) for part, one in zip(parts, scatter, strict=True)]
+    law_draws, draws, model_draws = (
+        np.mean(drawn, axis=0) for drawn in ([part.law_draws for part in parts], [part.draws for part in parts], wide)
+    )
+    together = (_curve_spread(parts, scatter) - 1) * (law_draws - law_draws.mean(axis=0))
+    law_draws, draws, model_draws = law_draws + together, draws + together, model_draws + together
     limits = np.mean([part.log_limits for part in parts], axis=0)
     # A bound lies where its parts put it, not at the ends of the guard.
     limits[upper, 0], limits[lower, 1] = value[upper], value[lower]
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    low, high = np.where(upper, -np.inf, low), np.where(lower, np.inf, high)
+    tail = (1 - parts[0].options["level"]) / 2
+
+    def ends(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
+        return np.where(upper, 0.0, np.exp(low)), np.where(lower, np.inf, np.exp(high))
+
+    (low, high), (measured_low, measured_high) = ends(model_draws), ends(draws)
     first = parts[0].table
     size = first["n_params"].to_numpy(dtype=float)
     table = first.assign(
@@ -105,17 +144,51 @@ def _merge(
         score_se=np.sqrt(np.sum([part.table["score_se"].to_numpy(dtype=float) ** 2 for part in parts], axis=0))
         / len(parts),
         density=np.exp(value),
-        density_lo=np.exp(low),
-        density_hi=np.exp(high),
+        density_lo=low,
+        density_hi=high,
+        interval=WITH_SCATTER if all(one is not None for one in scatter) else MEASUREMENT_ONLY,
+        density_lo_measured=measured_low,
+        density_hi_measured=measured_high,
         n_eff=np.exp(value) * size,
-        n_eff_lo=np.exp(low) * size,
-        n_eff_hi=np.exp(high) * size,
+        n_eff_lo=low * size,
+        n_eff_hi=high * size,
         status=np.where(upper | lower, "extrapolated", "ok"),
         bound=np.select([upper, lower], ["upper", "lower"], default=""),
     )
     options = {**parts[0].options, "combine": PER_BENCHMARK}
-    draws, law_draws = (np.clip(values, limits[:, 0], limits[:, 1]) for values in (draws, law_draws))
-    return DensityResult(table, draws, law_draws, limits, mean, options)
+    draws, law_draws, model_draws = (
+        np.clip(values, limits[:, 0], limits[:, 1]) for values in (draws, law_draws, model_draws)
+    )
+    return DensityResult(table, draws, law_draws, model_draws, limits, mean, options)
+
+
+def _curve_spread(parts: list[DensityResult], scatter: list[Scatter | None]) -> float:
+    """Return by how much the error of the mean over curves exceeds that of the mean over their independent draws.
+
+    Curves are drawn independently. Their members' residuals correlate by c, and the curves' errors with them: the mean
+    of B has 1 - c + B c times the variance (Kish's design effect). And each curve is drawn as wide as Student's t on
+    its own nu degrees of freedom, while what is not common is known from nu B of them.
+    """
+    known = [one for one in scatter if one is not None]
+    if len(known) < len(parts):
+        return 1.0
+    count, common, freedom = len(parts), known[0].common, min(one.freedom for one in known)
+    fits = [part.reference.fit.options for part in parts]
+    student = freedom > 2 and all(o["scheme"] in ("parametric", "residual") and "steps" not in o for o in fits)
+    surplus = _student(freedom * count) / _student(freedom) if student else 1.0
+    return float(np.sqrt((1 - common) * surplus + common * count))
+
+
+def _student(freedom: float) -> float:
+    """Return the variance of Student's t."""
+    return freedom / (freedom - 2)
+
+
+def _model_draws(part: DensityResult, scatter: Scatter | None) -> np.ndarray:
+    """Read a part again with the scatter that its benchmarks share."""
+    guard, seed = part.options["guard"], part.options["seed"]
+    size = part.table["n_params"].to_numpy(dtype=float)
+    return read_scores(part.reference, part.table, guard, seed, scatter).model_draws - np.log(size)
 
 
 def _notes(parts: list[DensityResult]) -> list[Note]:

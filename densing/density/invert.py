@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from densing.density.result import TABLE_COLUMNS, DensityResult
+from densing.density.scatter import MEASUREMENT_ONLY, WITH_SCATTER, Scatter, model_scatter, normals
 from densing.errors import InputError
 from densing.fit import GUARD
 from densing.notes import Note
@@ -53,12 +54,16 @@ def estimate_density(
     level : float
         Level of the intervals.
     seed : int
-        Seed of the score noise.
+        Seed of everything random. Each score has a stream of its own, named by benchmark and model, so that neither
+        the other rows nor their order matter.
 
     Returns
     -------
     DensityResult
         A row per model that has a size; status ``ok``, ``extrapolated``, ``below_floor`` or ``above_ceiling``.
+        ``density_lo`` and ``density_hi`` hold the curve's error, the score's noise and the scatter of models around the
+        ruler (:mod:`densing.density.scatter`); ``density_lo_measured`` and ``density_hi_measured`` the first two only.
+        ``interval`` says ``with scatter``, or ``measurement only`` where the ruler cannot tell its scatter.
 
     Raises
     ------
@@ -76,7 +81,8 @@ def estimate_density(
     if MAX_GUARD < guard < np.inf:
         raise InputError(f"guard {guard:g} is above {MAX_GUARD:g}; give inf to switch the guard off")
     sized, notes = _sized_rows(scores, denominator)
-    values = _Inversion(reference, guard, seed).run(sized["score"].to_numpy(), sized["score_se"].to_numpy())
+    scatter = model_scatter(reference)
+    values = read_scores(reference, sized, guard, seed, scatter)
     table = _fill_table(sized, reference, denominator, values, level)
     log_n = np.log(sized["n_params"].to_numpy(dtype=float))
     options = {"denominator": denominator, "guard": guard, "level": level, "seed": seed, **reference.given}
@@ -84,49 +90,78 @@ def estimate_density(
         table,
         values.draws - log_n,
         values.law_draws - log_n,
+        values.model_draws - log_n,
         values.limits[None, :] - log_n[:, None],
         reference,
         options,
-        (*reference.notes, *notes, *_reading_notes(reference, denominator, guard)),
+        (*reference.notes, *notes, *_reading_notes(reference, denominator, guard, scatter)),
     )
 
 
 @dataclass(frozen=True)
-class _Values:
+class Readings:
+    """ln effective parameters of n scores, clipped to the guard.
+
+    Parameters
+    ----------
+    point : numpy.ndarray, shape (n,)
+        At the fitted parameters.
+    status : numpy.ndarray of str, shape (n,)
+    law_draws, draws, model_draws : numpy.ndarray, shape (R, n)
+        ln N under draws of the law, of law and score, of law, score and the scatter of models.
+    limits : numpy.ndarray, shape (2,)
+        ln N at the ends of the guard.
+    scattered : bool
+        Whether ``model_draws`` hold any scatter; without, they are ``draws``.
+    """
+
     point: np.ndarray
     status: np.ndarray
     draws: np.ndarray
     law_draws: np.ndarray
+    model_draws: np.ndarray
     limits: np.ndarray
+    scattered: bool
 
 
-class _Inversion:
-    """ln effective parameters of an array of scores, clipped to the guard."""
+def read_scores(reference: Reference, rows: pd.DataFrame, guard: float, seed: int, scatter: Scatter | None) -> Readings:
+    """Invert the law at every score, and at its draws.
 
-    def __init__(self, reference: Reference, guard: float, seed: int) -> None:
-        self.reference = reference
-        self.seed = seed
-        low, high = reference.fit.domain["params"]
-        self.limits = np.log([low / guard, high * guard] if np.isfinite(guard) else UNGUARDED)
+    The noise of a score belongs to model and benchmark, the draws of the law to the ruler: the same score read on two
+    rulers carries the same noise, two models on one ruler the same law, and nothing else is shared.
 
-    def run(self, score: np.ndarray, score_se: np.ndarray) -> _Values:
-        fit, given = self.reference.fit, self.reference.given
-        n_eff, law_status = fit.law.invert(fit.theta, score, **given)
-        status = self._status(np.asarray(n_eff), np.asarray(law_status))
-        theta = fit.draws[:, None, :]
-        noise = np.random.default_rng(self.seed).standard_normal((len(fit.draws), len(score)))
-        law_draws, _ = fit.law.invert(theta, score[None, :], **given)
-        draws, _ = fit.law.invert(theta, score[None, :] + score_se[None, :] * noise, **given)
-        return _Values(self._clip(n_eff), status, self._clip(draws), self._clip(law_draws), self.limits)
+    Parameters
+    ----------
+    reference : Reference
+        The ruler.
+    rows : pandas.DataFrame
+        ``model, score, score_se``.
+    guard, seed
+        As for :func:`estimate_density`.
+    scatter : Scatter or None
+        Of models around the ruler.
+    """
+    law, given, names = reference.fit.law, reference.given, tuple(sorted(reference.benchmarks))
+    low, high = reference.fit.domain["params"]
+    limits = np.log([low / guard, high * guard] if np.isfinite(guard) else UNGUARDED)
 
-    def _clip(self, n_eff: np.ndarray) -> np.ndarray:
+    def clipped(values: np.ndarray) -> np.ndarray:
         with np.errstate(divide="ignore"):
-            return np.clip(np.log(n_eff), *self.limits)
+            return np.clip(np.log(values), *limits)
 
-    def _status(self, n_eff: np.ndarray, law_status: np.ndarray) -> np.ndarray:
-        low, high = np.exp(self.limits)
-        outside = (law_status == "ok") & ((n_eff < low) | (n_eff > high))
-        return np.where(outside, "extrapolated", law_status)
+    score, models = rows["score"].to_numpy(dtype=float), rows["model"].astype(str).tolist()
+    n_eff, status = (np.asarray(part) for part in law.invert(reference.fit.theta, score, **given))
+    outside = (status == "ok") & ((n_eff < np.exp(limits[0])) | (n_eff > np.exp(limits[1])))
+    theta, count = reference.fit.draws[:, None, :], len(reference.fit.draws)
+    noisy = score + rows["score_se"].to_numpy(dtype=float) * normals(count, seed, (law.output, *names), models)
+    law_draws = clipped(law.invert(theta, score[None, :], **given)[0])
+    draws = model_draws = clipped(law.invert(theta, noisy, **given)[0])
+    if scatter is not None:
+        away = scatter.draws(count, seed, names, models)
+        moved = noisy * np.exp(away) if scatter.relative else noisy + away
+        model_draws = clipped(law.invert(theta, moved, **given)[0])
+    status = np.where(outside, "extrapolated", status)
+    return Readings(clipped(n_eff), status, draws, law_draws, model_draws, limits, scatter is not None)
 
 
 def _sized_rows(scores: pd.DataFrame, denominator: str) -> tuple[pd.DataFrame, list[Note]]:
@@ -151,8 +186,14 @@ def _sized_rows(scores: pd.DataFrame, denominator: str) -> tuple[pd.DataFrame, l
     return sized[usable].reset_index(drop=True), notes
 
 
-def _reading_notes(reference: Reference, denominator: str, guard: float) -> list[Note]:
+def _reading_notes(reference: Reference, denominator: str, guard: float, scatter: Scatter | None) -> list[Note]:
     notes = []
+    if scatter is None:
+        message = (
+            f"reference {reference.name} has no residuals to learn the scatter of models from "
+            f"({len(reference.fit.y)} points, {len(reference.fit.theta)} parameters): intervals hold measurement only"
+        )
+        notes.append(Note("measurement-only", "warning", message, {"reference": reference.name}))
     shipped = reference.name in family_names() and get_family(reference.name).kind == "one-step"
     if denominator == "non_embedding" and shipped:
         message = (
@@ -177,13 +218,17 @@ def _reading_notes(reference: Reference, denominator: str, guard: float) -> list
 
 
 def _fill_table(
-    sized: pd.DataFrame, reference: Reference, denominator: str, values: _Values, level: float
+    sized: pd.DataFrame, reference: Reference, denominator: str, values: Readings, level: float
 ) -> pd.DataFrame:
     tail = (1 - level) / 2
-    low, high = np.quantile(values.draws, [tail, 1 - tail], axis=0)
     at_low, at_high = values.point <= values.limits[0], values.point >= values.limits[1]
-    n_lo = np.where(low <= values.limits[0], 0.0, np.exp(low))
-    n_hi = np.where(high >= values.limits[1], np.inf, np.exp(high))
+
+    def ends(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
+        bounded = np.where(low <= values.limits[0], 0.0, np.exp(low))
+        return bounded, np.where(high >= values.limits[1], np.inf, np.exp(high))
+
+    (n_lo, n_hi), (measured_lo, measured_hi) = ends(values.model_draws), ends(values.draws)
     size = sized["n_params"].to_numpy(dtype=float)
     n_eff = np.exp(values.point)
     table = sized.assign(
@@ -196,6 +241,9 @@ def _fill_table(
         density=n_eff / size,
         density_lo=n_lo / size,
         density_hi=n_hi / size,
+        interval=WITH_SCATTER if values.scattered else MEASUREMENT_ONLY,
+        density_lo_measured=measured_lo / size,
+        density_hi_measured=measured_hi / size,
         status=values.status,
         bound=np.select([at_low, at_high], ["upper", "lower"], default=""),
     )

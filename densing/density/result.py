@@ -22,9 +22,13 @@ class DensityResult:
     table : pandas.DataFrame
         One row per model; columns as in :data:`TABLE_COLUMNS`, sizes as counts.
     draws : numpy.ndarray, shape (R, n)
-        ln density per draw, with the uncertainty of the reference law and of the score.
+        ln density per draw, with the uncertainty of the reference law and of the score: the measurement. What a trend
+        reads, because the scatter of models is already in the residuals of its line.
     law_draws : numpy.ndarray, shape (R, n)
         ln density per draw of the reference law alone, at the reported score.
+    model_draws : numpy.ndarray, shape (R, n)
+        ln density per draw with the scatter of models around the ruler on top: what ``density_lo`` and ``density_hi``
+        are quantiles of.
     log_limits : numpy.ndarray, shape (n, 2)
         ln density at the two ends of the guard: where a row is censored.
     reference : Reference
@@ -38,6 +42,7 @@ class DensityResult:
     table: pd.DataFrame
     draws: np.ndarray
     law_draws: np.ndarray
+    model_draws: np.ndarray
     log_limits: np.ndarray
     reference: Reference
     options: Mapping[str, Any]
@@ -54,6 +59,7 @@ class DensityResult:
             table=self.table.iloc[rows].reset_index(drop=True),
             draws=self.draws[:, rows],
             law_draws=self.law_draws[:, rows],
+            model_draws=self.model_draws[:, rows],
             log_limits=self.log_limits[rows],
         )
 
@@ -95,6 +101,9 @@ TABLE_COLUMNS = (
     "density",
     "density_lo",
     "density_hi",
+    "interval",
+    "density_lo_measured",
+    "density_hi_measured",
     "status",
     "bound",
     "protocol",

@@ -105,7 +105,8 @@ def run_densities(
 
     Notes
     -----
-    Source: arXiv 2412.04315, Eqs. 1 and 4. The interval joins the ruler's draws with the sampling error of the items.
+    Source: arXiv 2412.04315, Eqs. 1 and 4. The interval joins the ruler's draws with the sampling error of the items
+    and the scatter of models around the ruler; the columns ``_measured`` leave the last out.
     """
     rows, notes = _readable(measurements, reference, benchmark, tokens)
     fixed = denominator or ("non_embedding" if _counts_without_embeddings(reference) else "total")

@@ -18,6 +18,7 @@ from densing.references.ladder import Ladder, get_ladder, ladder_data, load_ladd
 from densing.references.members import SKILLS, Members, group_members, ladder_members, ruler_members
 from densing.references.ruler import Reference
 from densing.references.two_step import fit_ladder
+from densing.seeds import named_seed
 
 DRAWS = 1000
 FEW_POINTS = 6
@@ -39,7 +40,7 @@ def build_reference(
     draws : int
         Bootstrap draws kept with the fit.
     seed : int
-        Seed of the draws.
+        Seed of the draws; each family and set of benchmarks has a stream of its own within it.
 
     Returns
     -------
@@ -72,7 +73,9 @@ def _family_reference(catalog: Catalog, family: Family, benchmark: str, draws: i
         loss="raw",
         bootstrap=draws,
         scheme="parametric",
-        seed=seed,
+        # A benchmark's noise says nothing about another's; what members have in common on several benchmarks (a good
+        # recipe) is estimated where benchmarks are combined: densing.density.scatter.
+        seed=named_seed(seed, "law", family.name, *sorted(members.benchmarks)),
         meta=_meta(
             catalog,
             family,
@@ -130,7 +133,7 @@ def _fitted(
     seed: int,
 ) -> Reference:
     data = ladder_data(load_ladder(ladder.name), measured[2])
-    fit, points = fit_ladder(data, draws, seed, ladder.scheme)
+    fit, points = fit_ladder(data, draws, named_seed(seed, "law", family.name), ladder.scheme, measured[2])
     notes = _ladder_notes(catalog, family, measured[1], measured[2]) if measured[1] else []
     meta = _meta(catalog, family, measured, points, {"tokens": ladder.tokens}, notes)
     return from_fit(dataclasses.replace(fit, meta=meta))

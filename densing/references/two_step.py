@@ -13,6 +13,7 @@ from densing.fit import LawFit, compose, fit_law
 from densing.laws.two_step import TwoStep
 from densing.references.ladder import DATA, LadderData, ladder_data, load_ladder
 from densing.references.ruler import Reference
+from densing.seeds import named_seed
 from densing.tables import Column, Table, read_table
 
 AUTHORS = Table(
@@ -36,7 +37,9 @@ AUTHORS = Table(
 )
 
 
-def fit_ladder(data: LadderData, draws: int, seed: int, scheme: str = "parametric") -> tuple[LawFit, pd.DataFrame]:
+def fit_ladder(
+    data: LadderData, draws: int, seed: int, scheme: str = "parametric", tasks: tuple[str, ...] = ()
+) -> tuple[LawFit, pd.DataFrame]:
     """Fit loss in (N, D) on final checkpoints, then accuracy in loss on final and interim ones.
 
     Parameters
@@ -46,9 +49,11 @@ def fit_ladder(data: LadderData, draws: int, seed: int, scheme: str = "parametri
     draws : int
         Bootstrap draws.
     seed : int
-        Seed; the second step uses the next one.
+        Seed. Resampled runs are the same for every set of tasks, because the runs are; Gaussian noise is not.
     scheme : {"parametric", "cluster"}
         Draws of the first step: Gaussian with Student width, or resampled runs where one run has several points.
+    tasks : tuple of str
+        What the data are of: names the stream of the Gaussian noise.
 
     Returns
     -------
@@ -73,7 +78,8 @@ def fit_ladder(data: LadderData, draws: int, seed: int, scheme: str = "parametri
         bootstrap=draws,
         scheme=scheme,
         clusters=runs if scheme == "cluster" else None,
-        seed=seed,
+        # Resampled runs are the same in both steps and for all tasks; simulated noise must not be.
+        seed=named_seed(seed, "noise", *sorted(tasks)) if scheme == "parametric" else seed,
     )
     both = pd.concat([data.final, data.interim], ignore_index=True)
     second = fit_law(
@@ -83,8 +89,7 @@ def fit_ladder(data: LadderData, draws: int, seed: int, scheme: str = "parametri
         bootstrap=draws,
         scheme="cluster",
         clusters=both["run"].to_numpy(),
-        # Resampled runs are the same in both steps; simulated noise must not be.
-        seed=seed + (scheme == "parametric"),
+        seed=seed,
     )
     return compose(law, first, second, scores=data.final["accuracy"].to_numpy()), _points(data)
 

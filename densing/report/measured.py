@@ -25,7 +25,7 @@ def measured_table(measured: Measured) -> ShownTable:
         Field("Read by", _quantity),
         Field("Value", _value, "score", hint="Loss in bits per byte, or share correct"),
         Field("Density", lambda row: status.bounded(row.get("density"), row.get("bound")), "density"),
-        Field("Interval", ranged("density", text.number), "density_lo", hint="95 %: items sampled and ruler"),
+        Field("Interval", ranged("density", text.number), "density_lo", hint="95 %: items, ruler, scatter of models"),
         Field("Effective size", column("n_eff", text.size), "n_eff"),
         Field("Items", column("n_items", count), "n_items"),
         Field("Status", lambda row: status.in_short(row.get("status"), row.get("bound"))),

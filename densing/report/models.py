@@ -23,7 +23,7 @@ def _density(row: Mapping[str, Any]) -> str:
 FIELDS = (
     Field("Model", column("model"), hint="Name in the catalogue"),
     Field("Density", _density, "density", hint="Effective over actual parameters"),
-    Field("Interval", ranged("density", text.number), "density_lo", hint="95 % interval of the density"),
+    Field("Interval", ranged("density", text.number), "density_lo", hint="95 %: ruler, score, scatter of models"),
     Field("Released", column("released", text.day), "released"),
     Field("Group", column("stratum"), hint="Headline, or why the model is shown apart"),
     Field("Status", lambda row: status.in_short(row.get("status"), row.get("bound"))),

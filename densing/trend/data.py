@@ -54,7 +54,8 @@ class TrendData:
     log_limits : array of float, shape (n, 2), optional
         ln(density) at which each row would be censored, below and above.
     draws : array of float, shape (R, n), optional
-        Like ``law_draws``, with the noise of the scores on top.
+        Like ``law_draws``, with the noise of the scores on top. Without the scatter of models around the ruler: it is
+        in the residuals of any line through them, and would count twice.
     notes : tuple of Note
         What was left out on the way here.
     """
