@@ -14,8 +14,9 @@ from densing.notes import Note
 SHOWN = ["model", "density", "protocol", "density_lo", "density_hi", "status", "n_params", "n_eff", "score", "released",
          "stratum", "interval", "density_lo_measured", "density_hi_measured"]  # fmt: skip
 
-SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "protocol", "density_lo", "density_hi", "status", "score",
-                 "n_eff", "n_params", "size_from", "interval", "density_lo_measured", "density_hi_measured"]  # fmt: skip
+SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "protocol", "density_lo", "density_hi", "status",
+                 "score", "n_eff", "n_params", "size_from", "interval", "density_lo_measured",
+                 "density_hi_measured"]  # fmt: skip
 ONE_RULER = (
     "Values hold on the ruler {reference} alone; between rulers only ranks travel (`densing density --rulers all`)."
 )
