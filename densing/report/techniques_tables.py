@@ -61,6 +61,7 @@ def regime_table(rows: Sequence[Row]) -> ShownTable:
         seconds("Step", "step_s"),
         Field("Speed-up", column("speedup", times), "speedup"),
         Field("Verdict", column("verdict")),
+        Field("Null", null_words, hint="Error of a model without a simulator, from the same inputs"),
     )
     filters = ("Technique", "Verdict")
     return shown("regime-table", "Every cell of the map.", _frame(rows), fields, filters, sortable=True)
@@ -134,7 +135,7 @@ def miss(row: Row) -> float | None:
 def claims_table(rows: Sequence[Row]) -> ShownTable:
     """Return published figures beside ours, with what agreement is worth; those that do not come out are marked."""
     # What some row has and another lacks would come out of the frame as not a number.
-    lacking = {"null": None, "null_error": None, "turned_by": (), "assumptions": {}, "decided_by": ()}
+    lacking: dict[str, Any] = {"null": None, "null_error": None, "turned_by": (), "assumptions": {}, "decided_by": ()}
     named = [{**lacking, **row, "failed": row["verdict"] in MISSED} for row in rows]
     fields = (
         Field("Claim", column("claim")),
@@ -142,9 +143,9 @@ def claims_table(rows: Sequence[Row]) -> ShownTable:
         Field("Published", published_words),
         Field("Ours", lambda row: value_words(row.get("ours"), row.get("unit"))),
         Field("Error", column("error", error_words), "error", hint="Ours over published, less 1"),
-        Field("Null", null_words, hint="Error of a model without a simulator, from the same inputs"),
         Field("Grade", column("grade")),
         Field("Verdict", column("verdict")),
+        Field("Null", null_words, hint="Error of a model without a simulator, from the same inputs"),
         Field("Notices", lambda row: ", ".join(map(str, row["turned_by"])) or text.MISSING,
               hint="Broken laws of the simulator that turn the row"),
         Field("Technique", column("technique")),

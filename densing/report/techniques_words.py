@@ -103,8 +103,11 @@ def facts(found: Contents) -> tuple[tuple[str, str], ...]:
         shown += [("Shortest step", duration(1e9 * min(steps))), ("Longest step", duration(1e9 * max(steps)))]
         bare = [value for row in found.compare if (value := known(row["exposed_comm_s"])) is not None]
         shown += [("Least exposed per step", duration(1e9 * min(bare)))] if bare else []
-    shown += [(f"{grade.capitalize()}: {word}", str(count[word]))
-              for grade, count in counts_of(found.claims).items() for word in VERDICTS if count[word]]  # fmt: skip
+    for grade, count in counts_of(found.claims).items():
+        if grade == "predicted":
+            shown += [(f"Predicted: {word}", str(count[word])) for word in VERDICTS if count[word]]
+        else:
+            shown.append((grade.capitalize(), f"{count['agrees']} of {count.total()} agree"))
     cells = Counter(str(row["verdict"]) for row in contested(found.regime))
     shown += [(f"Cells: {name}", str(cells[name])) for name in ("wins", "ties", "loses") if found.regime]
     return tuple(shown)
@@ -129,12 +132,13 @@ def caveats(found: Contents) -> tuple[str, ...]:
             f"{text.plural(evidence['recalled'], 'figure')} {_is(evidence['recalled'])} recalled and could not be "
             "looked up; labelled, and not to be quoted as the paper's."
         )
-    agreeing = Counter(str(row["grade"]) for row in found.claims if row["verdict"] == "agrees")
+    agreeing = {grade: count["agrees"] for grade, count in counts_of(found.claims).items() if count["agrees"]}
     if agreeing:
-        told = ", ".join(f"{number} {grade}" for grade, number in agreeing.items())
+        number = sum(agreeing.values())
+        told = ", ".join(f"{count} {grade}" for grade, count in agreeing.items())
         words.append(
-            f"{text.plural(agreeing.total(), 'row')} {'agrees' if agreeing.total() == 1 else 'agree'} without having "
-            f"been predicted ({told}): none of them confirms the simulator."
+            f"{text.plural(number, 'row')} {'agrees' if number == 1 else 'agree'} without having been predicted "
+            f"({told}): what went in, or follows from it, confirms nothing."
         )
     nulls = [
         (abs(ours), abs(null))
