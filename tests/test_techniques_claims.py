@@ -444,11 +444,19 @@ def test_every_prediction_notices_a_broken_law(whole: list[Finding]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_every_broken_law_is_noticed(whole: list[Finding], mutation: str) -> None:
-    """Costs and latency by predictions, for calibrated rows are fitted to them again; the others by both."""
-    simulated = [row for row in whole if mutation in row.turned_by]
-    assert {row.grade for row in simulated} <= {"predicted", "calibrated on other rows"}
-    assert any(row.verdict in ("reproduced", "agrees") for row in simulated) or mutation == "latency x 10"
-    assert simulated
+    """What messages cost is noticed by predictions, for calibrations make up for it; contention by calibrated rows."""
+    rows = [row for row in whole if mutation in row.turned_by]
+    grades = {row.grade for row in rows}
+    assert grades <= {"predicted", "calibrated on other rows"}
+    assert ("calibrated on other rows" if mutation == "no contention" else "predicted") in grades
+
+
+@pytest.mark.slow
+def test_rows_calibrated_to_each_step_cannot_test_what_messages_cost(whole: list[Finding]) -> None:
+    """The audit's finding: the link is scaled until the step comes out, whatever a collective is said to cost."""
+    rows = [row for row in whole if row.claim.startswith(("LAD-1", "LAD-2", "CO2-2", "ISO-2")) and row.mutations]
+    assert len(rows) > 40
+    assert not [row.claim for row in rows if "ring costs x 3" in row.turned_by]
 
 
 @pytest.mark.slow

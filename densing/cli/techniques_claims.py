@@ -60,7 +60,7 @@ def lines(found: Validation) -> list[str]:
 
 def _sentences(findings: tuple[Finding, ...]) -> list[str]:
     """Say what the counts are worth: only predictions can be reproduced."""
-    from densing.techniques.validate import HELD
+    from densing.techniques.validate import HELD, untested
 
     predictions = [finding for finding in findings if finding.grade == "predicted" and finding.ours is not None]
     held = sum(finding.verdict == "reproduced" for finding in predictions)
@@ -81,6 +81,9 @@ def _sentences(findings: tuple[Finding, ...]) -> list[str]:
     blind = [row for row in findings if row.mutations and row.verdict in HELD and not row.turned_by]
     if blind:
         words.append(f"{len(blind)} calibrated rows that agree notice no broken law: {', '.join(_ids(blind))}")
+    unseen = untested([finding.to_dict() for finding in findings])
+    if unseen:
+        words.append(f"no row that holds notices {', '.join(unseen)}: these figures do not test it")
     less = sum(finding.evidence != "first-hand" for finding in findings)
     if less:
         words.append(f"{less} of the published figures are not first-hand: see the column 'known'")

@@ -15,7 +15,7 @@ from densing.plots.techniques import Row, known, times
 from densing.plots.techniques_map import contested
 from densing.report.headline import Headline
 from densing.report.techniques_tables import miss
-from densing.techniques.validate import VERDICTS, counts_of
+from densing.techniques.validate import VERDICTS, counts_of, untested
 
 if TYPE_CHECKING:
     from densing.notes import Note
@@ -140,6 +140,9 @@ def caveats(found: Contents) -> tuple[str, ...]:
             f"{text.plural(number, 'row')} {'agrees' if number == 1 else 'agree'} without having been predicted "
             f"({told}): what went in, or follows from it, confirms nothing."
         )
+    unseen = untested(found.claims)
+    if unseen:
+        words.append(f"No row that holds notices {', '.join(unseen)}: agreement here does not test it.")
     nulls = [
         (abs(ours), abs(null))
         for row in found.claims

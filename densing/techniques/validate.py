@@ -118,6 +118,19 @@ def counts_of(rows: Sequence[Mapping[str, object]]) -> dict[str, Counter[str]]:
     return {grade: counts[grade] for grade in GRADES if counts[grade]}
 
 
+def untested(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the laws that no row which holds would miss: agreement says nothing about them.
+
+    Examples
+    --------
+    >>> untested([{"verdict": "agrees", "mutations": {"a": 1.0, "b": 9.0}, "turned_by": ["b"]}])
+    ['a']
+    """
+    broken = dict.fromkeys(key for row in rows for key in row.get("mutations") or ())
+    missed = {key for row in rows if row["verdict"] in HELD for key in row.get("turned_by") or ()}
+    return [key for key in broken if key not in missed]
+
+
 def decision(row: Mapping[str, Any]) -> str:
     """Say which of a finding's assumptions turn its verdict, and what ours would be; empty where none is tried.
 
