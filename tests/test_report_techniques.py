@@ -16,6 +16,7 @@ from densing.errors import InputError
 from densing.notes import Note
 from densing.report.techniques import SECTIONS, build_techniques, render
 from densing.report.techniques_tables import (
+    assumptions_table,
     claims_table,
     compare_table,
     grades_table,
@@ -133,7 +134,10 @@ def test_a_row_says_its_grade_its_null_model_and_what_it_notices() -> None:
     assert column(table, "Grade")[3:] == ["algebraic", "predicted", "calibrated on other rows"]
     assert column(table, "Null") == ["–"] * 5 + [f"−6.2 % (all hidden {HOSTILE})"]
     assert column(table, "Notices") == ["–"] * 5 + ["no overlap"]
-    assert "the verdict turns with batch 4 (9.6); holds with batch 8 (1)" in column(table, "Note")[5]
+    assumptions = assumptions_table(CLAIMS)
+    assert assumptions is not None and assumptions_table(CLAIMS[:5]) is None
+    assert column(assumptions, "With another assumption") == ["batch 4", "batch 8"]
+    assert column(assumptions, "Ours then") == ["9.60 steps", "1.00 steps"] and assumptions.marked == {0}
     sums = grades_table(CLAIMS)
     assert column(sums, "Grade") == ["predicted", "calibrated on other rows", "algebraic"]
     assert column(sums, "Rows") == ["4", "1", "1"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -132,8 +133,6 @@ def figure(value: float | str | None) -> str:
 
 def _remarks(findings: tuple[Finding, ...]) -> list[str]:
     """Say, once each, what went into the figures of ours, which assumptions decide them, and why some are missing."""
-    from densing.techniques.validate import decision
-
     told: dict[str, list[str]] = {}
     for finding in findings:
         null = f"null model: {finding.null_model}" if finding.null_model else ""
@@ -142,3 +141,23 @@ def _remarks(findings: tuple[Finding, ...]) -> list[str]:
             if text:
                 told.setdefault(text, []).append(finding.claim)
     return ["", *(f"{', '.join(claims)}: {text}" for text, claims in told.items())] if told else []
+
+
+def decision(row: Mapping[str, Any]) -> str:
+    """Say which of a finding's assumptions turn its verdict, and what ours would be; empty where none is tried.
+
+    Examples
+    --------
+    >>> decision({"assumptions": {"half the link": 18.56, "int8 on the wire": 5.6}, "decided_by": ["int8 on the wire"]})
+    'turns with int8 on the wire (5.6); holds with half the link (18.56)'
+    """
+    tried: Mapping[str, float | str | None] = row.get("assumptions") or {}
+    turning = [name for name in tried if name in row["decided_by"]]
+    parts = (("turns with", turning), ("holds with", [name for name in tried if name not in turning]))
+
+    def told(value: float | str | None) -> str:
+        return "no answer" if value is None else value if isinstance(value, str) else f"{value:.4g}"
+
+    return "; ".join(
+        f"{verb} {', '.join(f'{name} ({told(tried[name])})' for name in names)}" for verb, names in parts if names
+    )

@@ -174,5 +174,6 @@ def _tables(found: Contents) -> dict[str, Any]:
         made[name] = make(rows) if rows else None
     made["regime_sums"] = tables.regime_sums(found.regime) if found.regime else None
     made["grades"] = tables.grades_table(found.claims) if found.claims else None
+    made["assumptions"] = tables.assumptions_table(found.claims)
     made["timeline_table"] = timeline_table(found.timelines)
     return made

@@ -13,7 +13,7 @@ from densing.plots.techniques import Row, known, times
 from densing.plots.techniques_map import contested
 from densing.report.sections import count
 from densing.report.tables import Field, ShownTable, column, shown
-from densing.techniques.validate import MISSED, VERDICTS, counts_of, decision
+from densing.techniques.validate import MISSED, VERDICTS, counts_of
 
 MOST_ROWS = 2000
 LABELS = {"second-hand": "second-hand", "recalled": "recalled, not the paper's", "derived": "derived",
@@ -135,7 +135,7 @@ def miss(row: Row) -> float | None:
 def claims_table(rows: Sequence[Row]) -> ShownTable:
     """Return published figures beside ours, with what agreement is worth; those that do not come out are marked."""
     # What some row has and another lacks would come out of the frame as not a number.
-    lacking: dict[str, Any] = {"null": None, "null_error": None, "turned_by": (), "assumptions": {}, "decided_by": ()}
+    lacking: dict[str, Any] = {"null": None, "null_error": None, "turned_by": ()}
     named = [{**lacking, **row, "failed": row["verdict"] in MISSED} for row in rows]
     fields = (
         Field("Claim", column("claim")),
@@ -151,7 +151,7 @@ def claims_table(rows: Sequence[Row]) -> ShownTable:
         Field("Technique", column("technique")),
         Field("Evidence", column("evidence")),
         Field("Inputs", lambda row: text.clean(row.get("inputs") or "", 400), hint="Published figures used in ours"),
-        Field("Note", lambda row: text.clean("; ".join(filter(None, (row.get("note"), decided(row)))), 900)),
+        Field("Note", lambda row: text.clean(row.get("note") or "", 400)),
         Field("Source", lambda row: text.clean(row["source"], 300), minor=True),
     )  # fmt: skip
     caption = (
@@ -162,10 +162,24 @@ def claims_table(rows: Sequence[Row]) -> ShownTable:
     return shown("claims-table", caption, _frame(named), fields, filters, "failed", sortable=True)
 
 
-def decided(row: Mapping[str, Any]) -> str:
-    """Return which assumptions decide a row's verdict."""
-    words = decision(row)
-    return f"the verdict {words}" if words else ""
+def assumptions_table(rows: Sequence[Row]) -> ShownTable | None:
+    """Return what each prediction would be under another assumption, those that turn its verdict marked."""
+    tried = [
+        {**row, "assumption": name, "changed": value, "turns": name in row["decided_by"]}
+        for row in rows
+        for name, value in (row.get("assumptions") or {}).items()
+    ]
+    if not tried:
+        return None
+    fields = (
+        Field("Claim", column("claim")),
+        Field("Published", published_words),
+        Field("Ours", lambda row: value_words(row.get("ours"), row.get("unit"))),
+        Field("With another assumption", column("assumption")),
+        Field("Ours then", lambda row: value_words(row["changed"], row.get("unit"))),
+    )
+    caption = "One assumption changed at a time; ◆ marks those that turn the verdict, and so decide it."
+    return shown("assumptions-table", caption, _frame(tried), fields, (), "turns")
 
 
 def null_words(row: Mapping[str, Any]) -> str:

@@ -131,26 +131,6 @@ def untested(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in broken if key not in missed]
 
 
-def decision(row: Mapping[str, Any]) -> str:
-    """Say which of a finding's assumptions turn its verdict, and what ours would be; empty where none is tried.
-
-    Examples
-    --------
-    >>> decision({"assumptions": {"half the link": 18.56, "int8 on the wire": 5.6}, "decided_by": ["int8 on the wire"]})
-    'turns with int8 on the wire (5.6); holds with half the link (18.56)'
-    """
-    tried: Mapping[str, float | str | None] = row.get("assumptions") or {}
-    turning = [name for name in tried if name in row["decided_by"]]
-    parts = (("turns with", turning), ("holds with", [name for name in tried if name not in turning]))
-
-    def told(value: float | str | None) -> str:
-        return "no answer" if value is None else value if isinstance(value, str) else f"{value:.4g}"
-
-    return "; ".join(
-        f"{verb} {', '.join(f'{name} ({told(tried[name])})' for name in names)}" for verb, names in parts if names
-    )
-
-
 Progress = Callable[[str, int, int], None]
 
 
