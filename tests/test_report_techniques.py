@@ -15,7 +15,15 @@ from test_report import Page
 from densing.errors import InputError
 from densing.notes import Note
 from densing.report.techniques import SECTIONS, build_techniques, render
-from densing.report.techniques_tables import claims_table, compare_table, predicted_table, published_words, regime_sums
+from densing.report.techniques_tables import (
+    assumptions_table,
+    claims_table,
+    compare_table,
+    grades_table,
+    predicted_table,
+    published_words,
+    regime_sums,
+)
 from densing.report.techniques_words import Contents, caveats, facts, title
 
 BREAKOUT = "</script><script>window.hacked=1</script>"
@@ -25,7 +33,7 @@ FIGURES = 5
 def claim(number: int, evidence: str, verdict: str, **change: Any) -> dict[str, Any]:
     row = {"technique": "co2", "claim": f"CO2-{number}", "what": "tau that hides", "setup": BREAKOUT, "published": 9.6,
            "unit": "steps", "evidence": evidence, "source": f"table 2 {HOSTILE}", "ours": 9.5, "error": -0.0104,
-           "verdict": verdict, "inputs": "", "note": HOSTILE}  # fmt: skip
+           "grade": "predicted", "verdict": verdict, "inputs": "", "note": HOSTILE}  # fmt: skip
     return {**row, **change}
 
 
@@ -33,8 +41,20 @@ CLAIMS = [
     claim(1, "second-hand", "reproduced", inputs="step time"),
     claim(2, "first-hand", "not reproduced", ours=20.0, error=1.08),
     claim(3, "recalled", "not answerable", ours=None, error=None),
-    claim(4, "derived", "reproduced", published="4090 > A800", ours="4090 > A800", error=None, unit=""),
+    claim(4, "derived", "agrees", published="4090 > A800", ours="4090 > A800", error=None, unit="", grade="algebraic"),
     claim(5, "second-hand", "not run", ours=None, error=None),
+    claim(
+        6,
+        "first-hand",
+        "differs",
+        grade="calibrated on other rows",
+        null=9.0,
+        null_error=-0.0625,
+        null_model=f"all hidden {HOSTILE}",
+        turned_by=["no overlap"],
+        assumptions={"batch 4": 9.6, "batch 8": 1.0},
+        decided_by=["batch 4"],
+    ),
 ]
 PREDICTED = [
     {"technique": "ddp", "quantity": "step", "unit": "s", "predicted": 0.12, "measured": 0.1},
@@ -101,12 +121,27 @@ def test_evidence_is_said_where_a_figure_is_printed() -> None:
     table = claims_table(CLAIMS)
     assert column(table, "Published") == [
         "9.60 steps (second-hand)", "9.60 steps", "9.60 steps (recalled, not the paper's)",
-        "4090 > A800 (derived)", "9.60 steps (second-hand)",
+        "4090 > A800 (derived)", "9.60 steps (second-hand)", "9.60 steps",
     ]  # fmt: skip
-    assert column(table, "Error") == ["−1.0 %", "+108.0 %", "–", "–", "–"]
-    assert column(table, "Ours") == ["9.50 steps", "20.0 steps", "–", "4090 > A800", "–"]
-    assert table.marked == {1}
+    assert column(table, "Error") == ["−1.0 %", "+108.0 %", "–", "–", "–", "−1.0 %"]
+    assert column(table, "Ours") == ["9.50 steps", "20.0 steps", "–", "4090 > A800", "–", "9.50 steps"]
+    assert table.marked == {1, 5}
     assert "not the paper's" in published_words(CLAIMS[2])
+
+
+def test_a_row_says_its_grade_its_null_model_and_what_it_notices() -> None:
+    table = claims_table(CLAIMS)
+    assert column(table, "Grade")[3:] == ["algebraic", "predicted", "calibrated on other rows"]
+    assert column(table, "Null") == ["–"] * 5 + [f"−6.2 % (all hidden {HOSTILE})"]
+    assert column(table, "Notices") == ["–"] * 5 + ["no overlap"]
+    assumptions = assumptions_table(CLAIMS)
+    assert assumptions is not None and assumptions_table(CLAIMS[:5]) is None
+    assert column(assumptions, "With another assumption") == ["batch 4", "batch 8"]
+    assert column(assumptions, "Ours then") == ["9.60 steps", "1.00 steps"] and assumptions.marked == {0}
+    sums = grades_table(CLAIMS)
+    assert column(sums, "Grade") == ["predicted", "calibrated on other rows", "algebraic"]
+    assert column(sums, "Rows") == ["4", "1", "1"]
+    assert column(sums, "Reproduced") == ["1", "–", "–"] and column(sums, "Agrees") == ["–", "–", "1"]
 
 
 def test_headlines_follow_from_the_rows() -> None:
@@ -115,14 +150,16 @@ def test_headlines_follow_from_the_rows() -> None:
     slower = [COMPARE[0], {**COMPARE[1], "technique": "co2", "speedup": 0.9}]
     assert title(Contents(compare=slower)) == "None of 2 techniques is faster than ddp"
     assert title(Contents(compare=[{**row, "speedup": 1.5} for row in slower])) == "2 techniques side by side"
-    assert title(Contents(claims=CLAIMS)) == "2 of 5 published figures reproduced"
+    assert title(Contents(claims=CLAIMS)) == "1 of 2 predictions reproduced"
+    assert title(Contents(claims=CLAIMS[3:4])) == "1 published figure, and no prediction of ours among them"
     assert title(Contents(predicted=PREDICTED)) == "Predictions miss what was measured by 20.0 % in the median"
     assert title(Contents(tau=TAU)) == title(Contents()) == "Techniques that hide communication"
 
 
 def test_facts_count_every_verdict() -> None:
     shown = dict(facts(Contents(**WHOLE)))
-    assert shown["Reproduced"] == "2" and shown["Not reproduced"] == "1" and shown["Not run"] == "1"
+    assert shown["Predicted: reproduced"] == shown["Predicted: not run"] == "1"
+    assert shown["Algebraic"] == "1 of 1 agree" and shown["Calibrated on other rows"] == "0 of 1 agree"
     assert shown["Shortest step"] == "250 ms" and shown["Longest step"] == "500 ms"
     assert (shown["Cells: wins"], shown["Cells: ties"], shown["Cells: loses"]) == ("1", "1", "1")
 
@@ -130,7 +167,9 @@ def test_facts_count_every_verdict() -> None:
 def test_caveats_are_those_that_hold() -> None:
     words = " ".join(caveats(Contents(**WHOLE)))
     assert "2 published figures are second-hand" in words and "1 figure is recalled" in words
-    assert "1 of our figures uses" in words and "Steps are simulated" in words and "Dashed" in words
+    assert "1 row agrees without having been predicted (1 algebraic)" in words
+    assert "In 1 of 1 calibrated figure ours comes closer" in words
+    assert "Steps are simulated" in words and "Dashed" in words
     assert caveats(Contents(claims=[CLAIMS[1]])) == ()
 
 

@@ -76,7 +76,7 @@ def test_published_figures_bear_their_label(browser: Any, report: Path) -> None:
     words = page.find_element("id", "claims-table").text
     assert "(second-hand)" in words and "(recalled, not the paper's)" in words
     counts = [output.text for output in page.find_elements("css selector", "#claims output")]
-    assert counts == ["5 of 5 figures"]
+    assert counts == ["6 of 6 figures"]
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])

@@ -15,6 +15,7 @@ from densing.simulation.engine import simulate
 from densing.simulation.tasks import Graph
 from densing.techniques.claims.taccl import CLAIMS
 from densing.techniques.ddp import DDP
+from densing.techniques.physics import PHYSICS
 from densing.techniques.planner.collectives import Use
 from densing.techniques.protocol import Runnable, Technique
 from densing.techniques.registry import get_technique
@@ -161,8 +162,8 @@ def test_what_it_refuses():
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=[claim.id for claim in CLAIMS])
 def test_claims(claim):
-    answer = claim.check()
-    expected = "not answerable" if claim.id in ("TAC-2", "TAC-3") else "reproduced"
+    answer = claim.check(PHYSICS)
+    expected = "not answerable" if claim.id in ("TAC-2", "TAC-3") else "agrees"
     assert verdict(claim, answer) == expected
     assert claim.evidence in ("measured", "derived", "second-hand")
     assert claim.source

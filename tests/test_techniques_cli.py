@@ -176,13 +176,23 @@ def test_list_and_show() -> None:
 def test_the_contract_of_validate(tmp_path: Path) -> None:
     out = tmp_path / "claims.html"
     rows = json.loads(densing("validate", "--technique", "co2", "--fast", "--json", "--html", out).stdout)
-    assert {"technique", "claim", "published", "evidence", "ours", "error", "verdict"} <= set(rows[0])
-    words = {row["verdict"] for row in rows}
-    assert words == {"reproduced", "not reproduced", "not answerable"}
-    assert "second-hand" in out.read_text()
-    text = densing("validate", "-t", "co2").stdout
+    needed = {"technique", "claim", "published", "evidence", "ours", "error", "grade", "verdict", "null", "null_error"}
+    assert needed | {"mutations", "turned_by", "assumptions", "decided_by"} <= set(rows[0])
+    for row in rows:
+        predicted = row["grade"] == "predicted"
+        assert row["verdict"] in (
+            {"reproduced", "not reproduced", "not answerable"} if predicted else {"agrees", "differs"}
+        )
+        assert (row["null"] is not None) == (row["grade"] == "calibrated on other rows")
+    page = out.read_text()
+    assert "second-hand" in page and "published figures reproduced" not in page
+    text = densing("validate", "-t", "co2", "--fast").stdout
     assert text.count("second-hand") >= 5
     assert "not first-hand" in text
+    held = sum(row["verdict"] == "reproduced" for row in rows)
+    answered = sum(row["grade"] == "predicted" and row["ours"] is not None for row in rows)
+    assert f"{held} of {answered} predictions reproduced" in text
+    assert f"{held} of {answered} prediction" in page
     assert "did you mean" in densing("validate", "-t", "co3", code=1).stderr
 
 

@@ -103,11 +103,20 @@ def validate(
     technique: Annotated[
         list[str] | None, typer.Option("--technique", "-t", help="Only this one; may be repeated.")
     ] = None,
-    fast: Annotated[bool, typer.Option("--fast", help="Leave out claims that take more than ten seconds.")] = False,
+    fast: Annotated[
+        bool,
+        typer.Option(
+            "--fast", help="Leave out claims that take more than ten seconds; break laws for predictions only."
+        ),
+    ] = False,
     html: Html = None,
     json: JsonFlag = False,
 ) -> None:
     """Hold the published figures beside what the simulator finds, those it does not reproduce too.
+
+    Every row has a grade: predicted, calibrated on other rows, fitted, algebraic, counted, own measurement. Only
+    predictions can be reproduced. The simulator's laws are broken one at a time (ring costs x 3, latency x 10, no
+    contention, no overlap), and the rows that notice say so.
 
     Example: densing techniques validate --technique ladder --json
     """

@@ -80,7 +80,7 @@ def _runs(technique: Technique) -> str:
 
 
 def _claim(claim: Claim) -> dict[str, Any]:
-    keys = ("id", "what", "setup", "published", "unit", "evidence", "source", "tolerance", "inputs", "slow")
+    keys = ("id", "what", "setup", "published", "unit", "evidence", "source", "tolerance", "inputs", "slow", "grade")
     return {key: getattr(claim, key) for key in keys}
 
 
@@ -101,7 +101,8 @@ def _claim_lines(told: dict[str, Any]) -> list[str]:
             shortened(claim["setup"], 40),
             f"{figure(claim['published'])} {claim['unit']}".strip(),
             claim["evidence"],
+            claim["grade"],
         )
         for claim in told["claims"]
     ]
-    return columns(("claim", "what", "set-up", "published", "evidence"), rows, left=5) if rows else []
+    return columns(("claim", "what", "set-up", "published", "evidence", "grade"), rows, left=6) if rows else []

@@ -44,7 +44,7 @@ NEEDED = {
     "regime": ("bandwidth_gbps", "batch", "technique", "speedup", "verdict"),
     "tau": ("technique", "tau", "exposed_s"),
     "predicted": ("technique", "quantity", "predicted", "measured"),
-    "claims": ("technique", "claim", "published", "evidence", "source", "ours", "error", "verdict"),
+    "claims": ("technique", "claim", "published", "evidence", "source", "ours", "error", "grade", "verdict"),
 }
 """Columns each table must have."""
 
@@ -72,7 +72,8 @@ def build_techniques(
     regime : table, optional
         bandwidth_gbps, batch, technique, speedup, verdict; optionally step_s.
     claims : table, optional
-        technique, claim, published, evidence, source, ours, error, verdict; optionally what, setup, unit, inputs, note.
+        technique, claim, published, evidence, source, ours, error, grade, verdict; optionally the other fields of
+        :class:`densing.techniques.validate.Finding`.
     timelines : sequence of (str, Timeline)
         Recorded or simulated, with what each is called.
     tau : table, optional
@@ -172,5 +173,7 @@ def _tables(found: Contents) -> dict[str, Any]:
         rows = getattr(found, name)
         made[name] = make(rows) if rows else None
     made["regime_sums"] = tables.regime_sums(found.regime) if found.regime else None
+    made["grades"] = tables.grades_table(found.claims) if found.claims else None
+    made["assumptions"] = tables.assumptions_table(found.claims)
     made["timeline_table"] = timeline_table(found.timelines)
     return made

@@ -13,6 +13,7 @@ from densing.plots.techniques import Row, known, times
 from densing.plots.techniques_map import contested
 from densing.report.sections import count
 from densing.report.tables import Field, ShownTable, column, shown
+from densing.techniques.validate import MISSED, VERDICTS, counts_of
 
 MOST_ROWS = 2000
 LABELS = {"second-hand": "second-hand", "recalled": "recalled, not the paper's", "derived": "derived",
@@ -60,6 +61,7 @@ def regime_table(rows: Sequence[Row]) -> ShownTable:
         seconds("Step", "step_s"),
         Field("Speed-up", column("speedup", times), "speedup"),
         Field("Verdict", column("verdict")),
+        Field("Null", null_words, hint="Error of a model without a simulator, from the same inputs"),
     )
     filters = ("Technique", "Verdict")
     return shown("regime-table", "Every cell of the map.", _frame(rows), fields, filters, sortable=True)
@@ -131,31 +133,80 @@ def miss(row: Row) -> float | None:
 
 
 def claims_table(rows: Sequence[Row]) -> ShownTable:
-    """Return published figures beside ours; those that do not come out are marked."""
-    named = [
-        {
-            **row,
-            "failed": row["verdict"] == "not reproduced",
-            "verdict": f"{row['verdict']} (fitted)" if row.get("fitted") else row["verdict"],
-        }
-        for row in rows
-    ]
+    """Return published figures beside ours, with what agreement is worth; those that do not come out are marked."""
+    # What some row has and another lacks would come out of the frame as not a number.
+    lacking: dict[str, Any] = {"null": None, "null_error": None, "turned_by": ()}
+    named = [{**lacking, **row, "failed": row["verdict"] in MISSED} for row in rows]
     fields = (
         Field("Claim", column("claim")),
         Field("What", lambda row: ": ".join(text.clean(row[key], 200) for key in ("what", "setup") if row.get(key))),
         Field("Published", published_words),
         Field("Ours", lambda row: value_words(row.get("ours"), row.get("unit"))),
         Field("Error", column("error", error_words), "error", hint="Ours over published, less 1"),
+        Field("Grade", column("grade")),
         Field("Verdict", column("verdict")),
+        Field("Null", null_words, hint="Error of a model without a simulator, from the same inputs"),
+        Field("Notices", lambda row: ", ".join(map(str, row["turned_by"])) or text.MISSING,
+              hint="Broken laws of the simulator that turn the row"),
         Field("Technique", column("technique")),
         Field("Evidence", column("evidence")),
         Field("Inputs", lambda row: text.clean(row.get("inputs") or "", 400), hint="Published figures used in ours"),
         Field("Note", lambda row: text.clean(row.get("note") or "", 400)),
         Field("Source", lambda row: text.clean(row["source"], 300), minor=True),
+    )  # fmt: skip
+    caption = (
+        "Published figures and what the simulator gives for each; ◆ marks those that do not come out. Only a "
+        "prediction can be reproduced; whatever else agrees is counted by its grade."
     )
-    caption = "Published figures and what the simulator gives for each; ◆ marks those that do not come out."
-    filters = ("Technique", "Evidence", "Verdict")
+    filters = ("Technique", "Grade", "Evidence", "Verdict")
     return shown("claims-table", caption, _frame(named), fields, filters, "failed", sortable=True)
+
+
+def assumptions_table(rows: Sequence[Row]) -> ShownTable | None:
+    """Return what each prediction would be under another assumption, those that turn its verdict marked."""
+    tried = [
+        {**row, "assumption": name, "changed": value, "turns": name in row["decided_by"]}
+        for row in rows
+        for name, value in (row.get("assumptions") or {}).items()
+    ]
+    if not tried:
+        return None
+    fields = (
+        Field("Claim", column("claim")),
+        Field("Published", published_words),
+        Field("Ours", lambda row: value_words(row.get("ours"), row.get("unit"))),
+        Field("With another assumption", column("assumption")),
+        Field("Ours then", lambda row: value_words(row["changed"], row.get("unit"))),
+    )
+    caption = "One assumption changed at a time; ◆ marks those that turn the verdict, and so decide it."
+    return shown("assumptions-table", caption, _frame(tried), fields, (), "turns")
+
+
+def null_words(row: Mapping[str, Any]) -> str:
+    """Return the error of a row's null model, or its words, with what it is.
+
+    Examples
+    --------
+    >>> null_words({"null": 1.0, "null_error": -0.032, "null_model": "all hidden"}), null_words({})
+    ('−3.2 % (all hidden)', '–')
+    """
+    if row.get("null") is None:
+        return text.MISSING
+    value = row["null"] if isinstance(row["null"], str) else error_words(row.get("null_error"))
+    return text.clean(f"{value} ({row['null_model']})", 300)
+
+
+def grades_table(rows: Sequence[Row]) -> ShownTable:
+    """Return how many rows of each grade have each verdict."""
+    counts = counts_of(rows)
+    seen = [word for word in VERDICTS if any(count[word] for count in counts.values())]
+    sums = [{"grade": grade, "rows": count.total(), **count} for grade, count in counts.items()]
+    fields = (
+        Field("Grade", column("grade")),
+        Field("Rows", column("rows", _count), "rows"),
+        *(Field(word.capitalize(), column(word, _count), word) for word in seen),
+    )
+    return shown("grades-table", "Rows by what agreement is worth (see the definitions).", _frame(sums), fields)
 
 
 def published_words(row: Mapping[str, Any]) -> str:

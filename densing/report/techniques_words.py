@@ -15,12 +15,11 @@ from densing.plots.techniques import Row, known, times
 from densing.plots.techniques_map import contested
 from densing.report.headline import Headline
 from densing.report.techniques_tables import miss
+from densing.techniques.validate import VERDICTS, counts_of, untested
 
 if TYPE_CHECKING:
     from densing.notes import Note
     from densing.timeline.timeline import Timeline
-
-VERDICTS = ("reproduced", "not reproduced", "not answerable", "not run")
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,10 @@ def title(found: Contents) -> str:
         return _fastest(found.compare)
     if found.claims:
         counts = Counter(str(row["verdict"]) for row in found.claims)
-        return f"{counts['reproduced']} of {text.plural(len(found.claims), 'published figure')} reproduced"
+        answered = counts["reproduced"] + counts["not reproduced"]
+        if not answered:
+            return f"{text.plural(len(found.claims), 'published figure')}, and no prediction of ours among them"
+        return f"{counts['reproduced']} of {text.plural(answered, 'prediction')} reproduced"
     misses = [abs(value) for row in found.predicted if (value := miss(row)) is not None]
     if misses:
         return f"Predictions miss what was measured by {percent(100 * float(np.median(misses)))} in the median"
@@ -101,8 +103,11 @@ def facts(found: Contents) -> tuple[tuple[str, str], ...]:
         shown += [("Shortest step", duration(1e9 * min(steps))), ("Longest step", duration(1e9 * max(steps)))]
         bare = [value for row in found.compare if (value := known(row["exposed_comm_s"])) is not None]
         shown += [("Least exposed per step", duration(1e9 * min(bare)))] if bare else []
-    counts = Counter(str(row["verdict"]) for row in found.claims)
-    shown += [(name.capitalize(), str(counts[name])) for name in VERDICTS if counts[name]]
+    for grade, count in counts_of(found.claims).items():
+        if grade == "predicted":
+            shown += [(f"Predicted: {word}", str(count[word])) for word in VERDICTS if count[word]]
+        else:
+            shown.append((grade.capitalize(), f"{count['agrees']} of {count.total()} agree"))
     cells = Counter(str(row["verdict"]) for row in contested(found.regime))
     shown += [(f"Cells: {name}", str(cells[name])) for name in ("wins", "ties", "loses") if found.regime]
     return tuple(shown)
@@ -127,11 +132,27 @@ def caveats(found: Contents) -> tuple[str, ...]:
             f"{text.plural(evidence['recalled'], 'figure')} {_is(evidence['recalled'])} recalled and could not be "
             "looked up; labelled, and not to be quoted as the paper's."
         )
-    fitted = sum(1 for row in found.claims if not text.is_missing(row.get("inputs")))
-    if fitted:
+    agreeing = {grade: count["agrees"] for grade, count in counts_of(found.claims).items() if count["agrees"]}
+    if agreeing:
+        number = sum(agreeing.values())
+        told = ", ".join(f"{count} {grade}" for grade, count in agreeing.items())
         words.append(
-            f"{text.plural(fitted, 'of our figures uses', 'of our figures use')} published ones as inputs; a figure "
-            "that was fitted is no prediction. The column Inputs says which."
+            f"{text.plural(number, 'row')} {'agrees' if number == 1 else 'agree'} without having been predicted "
+            f"({told}): what went in, or follows from it, confirms nothing."
+        )
+    unseen = untested(found.claims)
+    if unseen:
+        words.append(f"No row that holds notices {', '.join(unseen)}: agreement here does not test it.")
+    nulls = [
+        (abs(ours), abs(null))
+        for row in found.claims
+        if (ours := known(row.get("error"))) is not None and (null := known(row.get("null_error"))) is not None
+    ]
+    if nulls:
+        closer = sum(ours < null - 0.001 for ours, null in nulls)
+        words.append(
+            f"In {closer} of {text.plural(len(nulls), 'calibrated figure')} ours comes closer, by over 0.1 point, than "
+            "a null model without a simulator does from the same inputs."
         )
     if any(known(row["exposed_s"]) is not None and bool(row.get("predicted")) for row in found.tau):
         words.append("Dashed lines and open symbols are predictions, solid lines and filled symbols measurements.")
@@ -149,6 +170,22 @@ DEFINITIONS = (
     ("Speed-up", "Step of the baseline over the technique's; the baseline's own is 1."),
     ("Wins, ties, loses", "Speed-up more than 2 % above 1, within 2 % of it, more than 2 % below."),
     ("Error", "Ours over the published figure, less 1; a direction (one thing faster than another) has none."),
+    (
+        "Reproduced",
+        "A prediction within the tolerance that was said beforehand. What agrees without it was no prediction.",
+    ),
+    ("Predicted", "Nothing that the same source measured went into ours, and breaking the simulator's laws turns it."),
+    ("Calibrated on other rows", "Parameters were fitted to other figures of the same source, or of another one."),
+    ("Fitted", "The figure itself went in: that it comes out shows that it is possible."),
+    ("Algebraic", "Follows from what went in, whatever the simulator does."),
+    ("Counted", "Bytes or messages were counted; nothing was timed."),
+    ("Own measurement", "The figure is our own pilot's, not a paper's."),
+    ("Null", "Error of a model that has no simulator (a constant share of the communication stays exposed, say)."),
+    (
+        "Notices",
+        "Laws of the simulator that, once broken (ring costs x 3, latency x 10, no contention, no overlap), "
+        "turn the row's verdict or, where it has missed anyway, move it by more than its tolerance.",
+    ),
     ("First-hand", "Read in the paper, its code or its data."),
     ("Second-hand", "Read where someone else reports it."),
     ("Derived", "Computed from figures that were read."),

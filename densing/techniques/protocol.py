@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
+
+from densing.errors import InputError
 
 if TYPE_CHECKING:
     from densing.cluster.cluster import Cluster
     from densing.simulation.tasks import Graph
+    from densing.techniques.physics import Physics
     from densing.training.distributed.spec import RunEnv, RunRecord
     from densing.workload.workload import Workload
 
 Evidence = Literal["first-hand", "second-hand", "derived", "measured", "recalled"]
+Grade = Literal["predicted", "calibrated on other rows", "fitted", "algebraic", "counted", "own measurement"]
+GRADES: tuple[Grade, ...] = get_args(Grade)
 Knobs = Mapping[str, Any]
 
 
@@ -78,15 +83,30 @@ class Claim:
         Of the published figure.
     source : str
     check : callable
-        Gives our :class:`Answer`, computed from the simulator.
+        Gives our :class:`Answer` under the laws it is handed (:class:`densing.techniques.physics.Physics`): all that it
+        simulates goes through them, calibrations included.
     tolerance : float, optional
-        Relative; None where a direction is compared: then ``check`` returns the same words if it holds.
+        Relative; None where a direction is compared: then ``check`` returns the same words if it holds. Said before
+        the answer is looked at.
     inputs : str
         Which published figures went into ours (what was fitted to what).
     slow : bool
         Takes more than ten seconds.
-    fitted : bool
-        The figure itself went into ours: that it comes out shows that it is possible, and predicts nothing.
+    grade : Grade
+        What agreement would be worth. ``predicted``: nothing that the same source measured went in.
+        ``calibrated on other rows``: parameters were fitted to other figures, of this source or another. ``fitted``:
+        to this very figure.
+        ``algebraic``: ours follows from what went in whatever the simulator does. ``counted``: bytes or messages were
+        counted, nothing was timed. ``own measurement``: the figure is ours, not a paper's.
+    null : callable, optional
+        What a model without a simulator answers from the same inputs; needed of ``calibrated on other rows``.
+    assumptions : mapping of str to callable
+        The check with one assumption changed, by what it is changed to: which of them decide the verdict is printed.
+
+    Raises
+    ------
+    densing.errors.InputError
+        For a grade that does not exist, and for a calibrated claim without a null model.
     """
 
     id: str
@@ -96,11 +116,22 @@ class Claim:
     unit: str
     evidence: Evidence
     source: str
-    check: Callable[[], Answer]
+    check: Callable[[Physics], Answer]
     tolerance: float | None = None
     inputs: str = ""
     slow: bool = False
-    fitted: bool = False
+    grade: Grade = "predicted"
+    null: Callable[[], Answer] | None = None
+    assumptions: Mapping[str, Callable[[], Answer]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.grade not in GRADES:
+            raise InputError(f"claim {self.id}: grade {self.grade!r} does not exist; give one of {', '.join(GRADES)}")
+        if self.grade == "calibrated on other rows" and self.null is None:
+            raise InputError(
+                f"claim {self.id} is calibrated on other rows and has no null model; give what a model without a "
+                "simulator says from the same rows"
+            )
 
 
 @runtime_checkable
