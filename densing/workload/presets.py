@@ -17,7 +17,7 @@ from densing.workload.workload import Split, Transformer, Workload
 
 FILE = Path(__file__).with_name("presets.toml")
 SPLIT = {"dp": "dp", "tp": "tp", "pp": "pp", "sequence_parallel": "sequence"}
-STEP = ("mode", "batch", "sequence", "micro_batches", "dtype_bytes")
+STEP = ("mode", "batch", "sequence", "micro_batches", "dtype_bytes", "recompute", "fused_attention", "dropout")
 
 
 def workload_names() -> tuple[str, ...]:
