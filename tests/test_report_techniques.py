@@ -111,10 +111,12 @@ def test_evidence_is_said_where_a_figure_is_printed() -> None:
 
 def test_headlines_follow_from_the_rows() -> None:
     hostile = f"co2 {HOSTILE}"
-    assert title(Contents(compare=COMPARE)) == f"{hostile} is 2.00× as fast as ddp"
+    assert title(Contents(compare=COMPARE)) == f"{hostile} is 2.00× as fast as ddp per step"
     slower = [COMPARE[0], {**COMPARE[1], "technique": "co2", "speedup": 0.9}]
     assert title(Contents(compare=slower)) == "None of 2 techniques is faster than ddp"
     assert title(Contents(compare=[{**row, "speedup": 1.5} for row in slower])) == "2 techniques side by side"
+    told = title(Contents(compare=[{**row, "speedup": 1.5} for row in slower], baseline="sequential"))
+    assert told == "ddp is 1.50× as fast as sequential per step"
     assert title(Contents(claims=CLAIMS)) == "2 of 5 published figures reproduced"
     assert title(Contents(predicted=PREDICTED)) == "Predictions miss what was measured by 20.0 % in the median"
     assert title(Contents(tau=TAU)) == title(Contents()) == "Techniques that hide communication"

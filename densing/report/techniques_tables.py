@@ -62,12 +62,12 @@ def loss_words(row: Mapping[str, Any]) -> str:
     Examples
     --------
     >>> [loss_words(row) for row in ({"changes_loss": "late"}, {"changes_loss": ""}, {"changes_loss": None}, {})]
-    ['changes: late', 'same', 'not said', '–']
+    ['changes', 'same', 'not said', '–']
     """
     if "changes_loss" not in row:
         return text.MISSING
     said = row["changes_loss"]
-    return "not said" if said is None else f"changes: {text.clean(said, 200)}" if said else "same"
+    return "not said" if said is None else "changes" if said else "same"
 
 
 def regime_table(rows: Sequence[Row]) -> ShownTable:

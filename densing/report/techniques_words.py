@@ -117,12 +117,12 @@ def caveats(found: Contents) -> tuple[str, ...]:
             f"{', '.join(changing)}: a step does not learn what one of plain synchronous training does, so a faster "
             "step need not be a faster training run."
         )
-    misfits = [text.clean(row["technique"], 60) for row in found.compare if row.get("status") == DOES_NOT_FIT]
-    if misfits:
-        words.append(
-            f"{', '.join(misfits)}: more memory is needed than a device has. The times are those of a step that cannot "
-            "be run; the remark beside each says what would make it fit."
-        )
+    misfits = [row for row in found.compare if row.get("status") == DOES_NOT_FIT]
+    words += [
+        f"{text.clean(row['technique'], 60)} does not fit in memory; its times are those of a step that cannot be run: "
+        f"{text.clean(row.get('reason') or 'it needs more than a device has', 300)}."
+        for row in misfits
+    ]
     evidence = Counter(str(row["evidence"]) for row in found.claims)
     if evidence["second-hand"]:
         words.append(

@@ -133,7 +133,7 @@ def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
     if str(best["technique"]) == base or best["speedup"] <= 1:
         many = f"{len(fitting)} that fit" if misfits else f"{len(rows)} techniques"
         return f"None of {many} is faster than {base}{', which does not fit' if base in misfits else left_out}"
-    than = f"{base}, which does not fit" if base in misfits else base
+    than = f"{base}, which does not fit," if base in misfits else base
     others = [name for name in misfits if name != base]
     rest = f"; {', '.join(others)} {'does' if len(others) == 1 else 'do'} not fit in memory" if others else ""
     learns = ", but changes what a step learns" if best.get("changes_loss") else ""
