@@ -134,7 +134,7 @@ def _option(name: str, value: object, differs: bool) -> list[str]:
 
 def _splits(split: Split, cluster: Cluster, devices: int) -> Iterator[Split]:
     """The split as it is, and all others of so many devices whose tensor-parallel groups stay within a node."""
-    if split.ranks <= devices:
+    if devices == cluster.n:
         yield split
     for tp, pp in product(dict.fromkeys((split.tp, *WIDTHS)), dict.fromkeys((split.pp, *STAGES))):
         dp = devices // (tp * pp)
