@@ -77,9 +77,9 @@ def _smallest(
         return None
 
     def size(change: Change) -> int:
-        # How many replicas there are follows from the rest.
-        own = [option for option in change.options if not option.startswith("--dp ")]
-        return len(own) + (change.technique != technique.name)
+        # How many replicas there are follows from the rest, and a width that stays is no change.
+        kept = ("--dp ", f"--tp {workload.split.tp}")
+        return sum(not option.startswith(kept) for option in change.options) + (change.technique != technique.name)
 
     changes = sorted(_changes(technique, workload, cluster, devices), key=size)
     return next((change for change in changes if _fits(change, knobs, room)), None)
@@ -102,7 +102,8 @@ def _changes(
     technique: Planned, workload: Workload, cluster: Cluster, devices: int, *, all_on: bool = False
 ) -> Iterator[Change]:
     train = workload.mode == "train"
-    recompute = ("full",) if all_on and train else dict.fromkeys((workload.recompute, *(("full",) if train else ())))
+    savings = ("full",) if workload.fused_attention else ("selective", "full")
+    recompute = savings[-1:] if all_on and train else dict.fromkeys((workload.recompute, *(savings if train else ())))
     micro = dict.fromkeys((workload.micro_batches, *((workload.batch,) if train else ())))
     names = [technique.name]
     if isinstance(technique, Replicated) and technique.role == "baseline" and not technique.changes_loss:
@@ -116,10 +117,12 @@ def _changes(
             continue
         sequence = along or workload.split.sequence
         nodes = devices // cluster.per_node
+        # Left unsaid, the width of the groups follows from the devices and the stages.
+        moved = devices != cluster.n or split.pp != workload.split.pp
         options = [
             *_option("--nodes", nodes, devices != cluster.n),
             *(f"--{axis} {getattr(split, axis)}" for axis in ("dp", "tp", "pp")
-              if getattr(split, axis) != getattr(workload.split, axis)),
+              if getattr(split, axis) != getattr(workload.split, axis) or (moved and axis == "tp")),
             *_option("--recompute", how, how != workload.recompute),
             *(["--sequence-parallel"] if sequence and not workload.split.sequence else []),
             *_option("--micro-batches", parts, parts != workload.micro_batches),
