@@ -16,6 +16,7 @@ from densing.records import Record
 
 if TYPE_CHECKING:
     from densing.cluster.cluster import Cluster
+    from densing.notes import Note
     from densing.techniques.compare import Comparison
     from densing.techniques.regime import RegimeMap
     from densing.timeline.timeline import Timeline
@@ -71,7 +72,7 @@ def answer(asked: Asked) -> None:
         emit_plain(payload(workload, cluster, found, where))
     else:
         typer.echo("\n".join(lines(workload, cluster, found, where)))
-    notes = [*found.notes, *(where.notes if where else ())]
+    notes = _all_notes(found, where)
     show_notes(notes)
     finish(notes)
 
@@ -191,10 +192,16 @@ def numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> lis
         raise InputError(f"{option} {text}: {error}; give numbers with commas between, as in 1,4,16") from error
 
 
+def _all_notes(found: Comparison, where: RegimeMap | None) -> list[Note]:
+    """Those of the comparison, and of the map what is not said already."""
+    told = {note.code for note in found.notes if note.severity == "info"}
+    return [*found.notes, *(note for note in (where.notes if where else ()) if note.code not in told)]
+
+
 def _report(out: Path, found: Comparison, where: RegimeMap | None, drawn: list[tuple[str, Timeline]]) -> None:
     from densing.report.techniques import build_techniques
 
-    notes = [*found.notes, *(where.notes if where else ())]
+    notes = _all_notes(found, where)
     cells = where.cells if where else None
     build_techniques(out, compare=found.rows, regime=cells, timelines=drawn, notes=notes, baseline=found.baseline)
     say(f"wrote {out}")

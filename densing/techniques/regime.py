@@ -117,7 +117,10 @@ def regime(
             cells.append(Cell(bandwidth, batch, row.technique, row.step_s, speedup, told))
             if misfit:
                 misfits.setdefault(row.technique, {})[batch] = (row.memory_bytes or 0.0) / 1e9
-        notes.update({note.message: note for note in found.notes if not note.code.startswith("memory")})
+        for note in found.notes:
+            # A remark that holds of many cells is said once.
+            if not note.code.startswith("memory"):
+                notes.setdefault(note.code if note.severity == "info" else note.message, note)
         if progress is not None:
             progress(number + 1, len(grid))
     found_notes = (*notes.values(), *([_misfits(misfits, cluster)] if misfits else []))
