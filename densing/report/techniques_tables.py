@@ -47,7 +47,8 @@ def compare_table(rows: Sequence[Row]) -> ShownTable:
         Field("Speed-up", column("speedup", times), "speedup"),
         Field("Loss", loss_words, hint="Whether a step learns what one of plain synchronous training does"),
         Field("Memory", column("memory_bytes", lambda value: volume(known(value))), "memory_bytes", hint="Per rank"),
-        Field("Remark", lambda row: text.clean(row.get("reason") or "", 300)),
+        *([Field("Remark", lambda row: text.clean(row.get("reason") or "", 300))]
+          if any(row.get("reason") for row in rows) else []),
     )  # fmt: skip
     caption = "A step of the steady state, mean of the ranks. A dash: unknown, or the technique does not apply."
     return shown("compare-table", caption, _frame(rows), fields, sortable=True)
