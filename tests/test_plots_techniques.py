@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 from densing.errors import InputError
 from densing.plots import style
 from densing.plots.techniques import MOST_BARS, known, plot_compare, plot_exposed, rows_of
-from densing.plots.techniques_gantt import MOST_RANKS, MOST_SPANS, plot_gantts
+from densing.plots.techniques_gantt import BINS, MOST_RANKS, MOST_SPANS, arranged, chosen_step, plot_gantts
 from densing.plots.techniques_map import MOST_ROWS, plot_regime
 from densing.records import Record
 from densing.simulation.engine import simulate
 from densing.simulation.tasks import Graph
-from densing.timeline.spans import Kind
-from densing.timeline.timeline import Timeline
+from densing.timeline.overlap import partition
+from densing.timeline.spans import Kind, Spans
+from densing.timeline.timeline import RankTimeline, Timeline
+from densing.timeline.windows import select
 
 HOSTILE = "<img src=x onerror=window.hacked=1>"
 COMPARE: list[dict[str, Any]] = [
@@ -117,28 +119,93 @@ def test_timelines_have_axes_of_equal_length_and_few_ranks() -> None:
     short, long = plot_gantts([simulated(), simulated(20, 0.3)])
     assert short.layout.xaxis.range == long.layout.xaxis.range
     assert len(long.layout.yaxis.ticktext) == MOST_RANKS
-    # The middle two of five steps: two computations, and beside each the reduction of the step before.
+    # One whole step of two ranks.
     compute = next(trace for trace in short.data if trace.name == "compute")
-    assert sum(compute.x) == pytest.approx(2 * 2 * 100.0)
+    assert sum(compute.x) == pytest.approx(2 * 100.0)
     assert plot_gantts([]) == []
     [empty] = plot_gantts([Timeline(())])
     assert "No work" in empty.layout.annotations[0].text
 
 
-def test_a_full_step_is_cut_to_what_can_be_seen() -> None:
+def drawn_seconds(figure: go.Figure, name: str) -> float:
+    return sum(sum(trace.x) for trace in figure.data if trace.name == name)
+
+
+@pytest.mark.parametrize("many", [100, 1000])
+def test_a_full_step_is_drawn_whole_with_every_share_of_time_right(many: int) -> None:
+    """Alternating 1 ms of compute and 0.1 ms of exposed communication, few enough to draw one by one and too many."""
     graph = Graph()
     graph.step = 0
-    for _ in range(1000):
+    for _ in range(many):
         gemm = graph.add("gemm", Kind.COMPUTE, (0,), "compute", 1e-3)
         graph.add("all_reduce", Kind.COMM, (0,), "comm", 1e-4, after=[gemm])
         graph.add("wait", Kind.ANNOTATION, (0,), "compute", 1e-4)
+    assert (2 * many > MOST_SPANS) == (many == 1000)
     full = simulate(graph).timeline
     [figure] = plot_gantts([full])
-    assert figure.layout.xaxis.range[1] == pytest.approx(MOST_SPANS / 2 * 1.1, rel=0.02)
-    bare = next(trace for trace in figure.data if trace.name == "exposed communication")
-    assert len(bare.x) == pytest.approx(MOST_SPANS / 2, abs=2) and max(bare.x) == pytest.approx(0.1)
+    unit = figure.layout.xaxis.range[1] / (many * 1.1e-3)
+    assert 1.1e-3 * many == pytest.approx({"s": 1, "ms": 1e-3}[figure.layout.xaxis.title.text.rsplit(" ", 1)[1]]
+                                          * figure.layout.xaxis.range[1], rel=1e-3)  # fmt: skip
+    assert drawn_seconds(figure, "compute") == pytest.approx(1e-3 * many * unit, rel=1e-3)
+    assert drawn_seconds(figure, "exposed communication") == pytest.approx(1e-4 * many * unit, rel=1e-2)
     few, cut = plot_gantts([simulated(), full])
     assert few.layout.xaxis.range == cut.layout.xaxis.range
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50), st.integers(0, 20)), min_size=150, max_size=300))
+def test_work_put_together_keeps_exposed_and_hidden_time(pieces: list[tuple[int, int, int]]) -> None:
+    """Each piece: compute, communication beside it from its end on, a pause."""
+    rows, at = [], 0
+    for compute, comm, pause in pieces:
+        rows.append({"start": at, "end": at + compute, "kind": Kind.COMPUTE, "name": "gemm"})
+        at += compute
+        if comm:
+            rows.append({"start": at - 1, "end": at - 1 + comm, "kind": Kind.COMM, "name": "sum"})
+        at += pause
+    # As in a trace, in nanoseconds: rounding to whole ones is small beside a part of the step.
+    rows = [{**row, "start": 1000 * row["start"], "end": 1000 * row["end"]} for row in rows]
+    rank = RankTimeline(0, Spans.build(rows), Spans.empty())
+    part = partition(select(rank))
+    boxes = arranged(Timeline((rank,))).boxes[0]
+    drawn = {(box.row, box.exposed): 0 for box in boxes}
+    for box in boxes:
+        drawn[box.row, box.exposed] += box.end - box.start
+    slack = 2 * BINS
+    assert drawn[0, False] == pytest.approx(part.compute_ns, abs=slack)
+    if part.comm_ns:
+        assert drawn[1, False] == pytest.approx(part.comm_ns, abs=slack)
+        assert drawn.get((1, True), 0) == pytest.approx(part.exposed_comm_ns, abs=slack)
+
+
+def test_the_step_that_is_drawn_is_the_one_in_which_something_happens() -> None:
+    """Local steps with an exchange at the end of every eighth: the middle step would show none."""
+    graph = Graph()
+    for step in range(16):
+        graph.step = step
+        graph.add("update", Kind.COMPUTE, (0,), "compute", 0.1)
+        if step % 8 == 7:
+            sent = graph.add("all_reduce", Kind.COMM, (0,), "comm", 1.0, after=[len(graph) - 1])
+            graph.add("apply", Kind.COMPUTE, (0,), "compute", 0.1, after=[sent])
+    found = chosen_step(simulate(graph).timeline)
+    assert found.number == 15
+    assert found.length_ns == pytest.approx(1.2e9)
+    assert found.mean_ns == pytest.approx((8 * 0.1 + 1.1) / 8 * 1e9)
+    assert chosen_step(Timeline(())) is None
+
+
+def test_what_does_not_fit_is_pale_and_says_so() -> None:
+    rows = [COMPARE[0], {**COMPARE[1], "status": "does not fit"}, {**COMPARE[1], "changes_loss": "late"}]
+    rest, _, words = plot_compare(rows).data
+    assert list(rest.marker.opacity) == [1.0, 0.3, 1.0]
+    assert [word.strip() for word in words.text] == ["1.00×", "does not fit", "2.00×, loss changes"]
+
+
+def test_a_cell_that_does_not_fit_is_marked_and_the_baseline_stays_out() -> None:
+    unfit = [{**row, "speedup": None, "verdict": "does not fit"} if row["batch"] == 4 else row for row in REGIME]
+    [shades] = plot_regime(unfit).data
+    assert [list(row) for row in shades.text] == [["▲ 2.00", "▼ 0.500"], ["✕", "✕"]]
+    assert list(shades.z[1]) == [None, None]
 
 
 @pytest.mark.parametrize("plot", [plot_compare, plot_regime, plot_exposed])

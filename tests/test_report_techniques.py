@@ -146,10 +146,12 @@ def test_a_row_says_its_grade_its_null_model_and_what_it_notices() -> None:
 
 def test_headlines_follow_from_the_rows() -> None:
     hostile = f"co2 {HOSTILE}"
-    assert title(Contents(compare=COMPARE)) == f"{hostile} is 2.00× as fast as ddp"
+    assert title(Contents(compare=COMPARE)) == f"{hostile} is 2.00× as fast as ddp per step"
     slower = [COMPARE[0], {**COMPARE[1], "technique": "co2", "speedup": 0.9}]
     assert title(Contents(compare=slower)) == "None of 2 techniques is faster than ddp"
     assert title(Contents(compare=[{**row, "speedup": 1.5} for row in slower])) == "2 techniques side by side"
+    told = title(Contents(compare=[{**row, "speedup": 1.5} for row in slower], baseline="sequential"))
+    assert told == "ddp is 1.50× as fast as sequential per step"
     assert title(Contents(claims=CLAIMS)) == "1 of 2 predictions reproduced"
     assert title(Contents(claims=CLAIMS[3:4])) == "1 published figure, and no prediction of ours among them"
     assert title(Contents(predicted=PREDICTED)) == "Predictions miss what was measured by 20.0 % in the median"

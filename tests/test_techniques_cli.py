@@ -48,14 +48,16 @@ def compare(model: object, cluster: str, names: str, *more: object, code: int = 
 
 
 @pytest.mark.parametrize(
-    ("preset", "cluster"), [("llama3-70b", "a100x8-tcp"), ("mega-gpt2", "rtx4090x4-pcie"), ("llama-8b", "geo48")]
+    ("preset", "cluster", "code"),
+    [("llama-8b", "a100x8-tcp", 0), ("mega-gpt2", "rtx4090x4-pcie", 3), ("llama-8b", "geo48", 3)],
 )
-def test_the_contract_of_compare(preset: str, cluster: str) -> None:
-    found = compare(preset, cluster, "ddp,co2,ladder")
+def test_the_contract_of_compare(preset: str, cluster: str, code: int) -> None:
+    found = compare(preset, cluster, "ddp,co2,ladder", code=code)
     assert [row["technique"] for row in found["rows"]] == ["ddp", "co2", "ladder"]
     for row in found["rows"]:
         assert set(row) >= KEYS
-        assert row["status"] == "simulated"
+        assert row["status"] == ("does not fit" if row["memory_bytes"] > row["room_bytes"] else "simulated")
+        assert row["reason"] == "" or "fits" in row["reason"]
         assert 0 <= row["exposed_comm_s"] <= row["step_s"]
         assert 0 <= row["overlap_ratio"] <= 1
         assert row["bytes"] == pytest.approx(sum(row["bytes_per_link"].values()))
@@ -63,6 +65,90 @@ def test_the_contract_of_compare(preset: str, cluster: str) -> None:
     assert found["rows"][0]["speedup"] == 1
     assert found["split"]["tp"] >= 2
     assert found["split"]["dp"] >= 2
+
+
+def in_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object
+) -> tuple[int, str, str]:
+    """Run the entry point itself, and return exit code, stdout and stderr."""
+    monkeypatch.setattr(sys, "argv", ["densing", "techniques", *map(str, arguments)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    done = capsys.readouterr()
+    assert "Traceback" not in done.err
+    return int(left.value.code or 0), done.out, done.err
+
+
+EXAMPLE = ("compare", "--model", "llama3-70b", "--cluster", "a100x8-tcp", "--techniques", "ddp,zero3,ladder")
+"""The help's example of versions up to 0.1, with one that shards more in place of CO2."""
+
+
+def test_seventy_billion_parameters_on_sixteen_devices_do_not_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = in_process(monkeypatch, capsys, *EXAMPLE, "--json")
+    found = json.loads(out)
+    assert code == 3
+    # A step of training, not the preset's decoding of one sequence.
+    assert (found["mode"], found["batch"], found["sequence"]) == ("train", 8, 8192)
+    assert {row["status"] for row in found["rows"]} == {"does not fit"}
+    assert found["title"] == "None of 3 techniques fits in memory: ddp, zero3, ladder"
+    reasons = {row["technique"]: row["reason"] for row in found["rows"]}
+    assert reasons["zero3"].endswith("; fits with --recompute full --sequence-parallel")
+    assert "as zero3" in reasons["ddp"]
+    # 70.6e9 parameters, 16 bytes each, over 8 devices, are 141 GB before any activation.
+    assert all(row["memory"]["optimizer"] > 0 for row in found["rows"])
+    assert found["rows"][0]["memory_bytes"] > 141e9
+    [note] = [note for note in found["notes"] if note["code"] == "memory"]
+    assert note["severity"] == "error" and note["details"]["batch"] == 8
+    assert err.count("does not fit") == 1 and "at batch 8" in err
+
+
+def test_what_is_said_to_fit_fits_as_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--recompute", "full", "--sequence-parallel")
+    code, out, err = in_process(monkeypatch, capsys, *EXAMPLE, *flags)
+    title, head, _, _, first, *_ = out.splitlines()
+    # The faster ones do not fit: that is an error. Left out, it is none.
+    assert (code, title) == (3, "None of 1 that fit is faster than ddp, which does not fit")
+    alone, _, _ = in_process(monkeypatch, capsys, *EXAMPLE[:-1], "zero3", *flags)
+    assert alone == 0
+    assert "recompute full, sequence-parallel" in head
+    # What fits comes first, though it was named second.
+    assert first.split()[:2] == ["zero3", "fits"]
+    assert "changes the memory only" in err
+
+
+@pytest.mark.slow
+def test_the_helps_own_example_fits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = in_process(monkeypatch, capsys, "compare", "--help")
+    words = " ".join(out.split()).partition("Example: densing techniques ")[2].split("--json")[0].split()
+    assert words[:3] == ["compare", "--model", "llama3-70b"]
+    code, out, _ = in_process(monkeypatch, capsys, *words, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert {row["status"] for row in found["rows"]} == {"simulated"}
+    assert found["batch"] * found["sequence"] == 8 * 8192
+    # Those that change what a step learns say so in the title, too.
+    assert found["title"].endswith("as fast as ddp per step, but changes what a step learns")
+
+
+def test_equal_warnings_of_a_map_are_one_that_names_the_batches(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = tmp_path / "small.toml"
+    cluster.write_text(
+        'name = "small"\nn = 4\nper_node = 4\n'
+        'device = { name = "toy", flops = 1e13, mem_bw = 1e12, memory = 6e8 }\n'
+        "intra = { alpha_s = 1e-6, gbit_per_s = 100 }\ninter = { alpha_s = 1e-6, gbit_per_s = 10 }\n"
+        "host = { alpha_s = 1e-6, gbit_per_s = 100 }\n"
+    )
+    arguments = ("compare", "--model", model, "--cluster", cluster, "--techniques", "ddp,zero1", "--tp", 1)
+    flags = ("--micro-batches", 1, "--batch", 1, "--map", "--bandwidths", "1,10,100", "--batches", "1,16,64")
+    code, out, err = in_process(monkeypatch, capsys, *arguments, *flags)
+    assert code == 0
+    assert err.count("does not fit") == 1
+    assert "map: does not fit, toy has 1 GB: ddp, zero1 at batch 16, 64" in err
+    assert next(line.split()[1:] for line in out.splitlines() if line.startswith("100 "))[-2:] == ["x", "x"]
 
 
 def test_own_model_flags_and_settings(model: Path) -> None:
@@ -134,6 +220,7 @@ def test_the_report_is_one_file(model: Path, tmp_path: Path) -> None:
         (("--map", "--bandwidths", "inf"), "positive"),
         (("--map", "--link", "wide"), "no link 'wide'"),
         (("--mode", "dream"), "dream"),
+        (("--recompute", "fully"), "did you mean 'full'"),
     ],
 )
 def test_bad_requests_are_user_errors(
@@ -145,16 +232,11 @@ def test_bad_requests_are_user_errors(
 ) -> None:
     flags = {"--model": str(model), "--cluster": "a100x8-tcp", "--techniques": "ddp,co2"}
     given = [part for name, value in flags.items() if name not in more for part in (name, value)]
-    # The entry point itself, in this process: twenty interpreters would take most of the time.
-    monkeypatch.setattr(sys, "argv", ["densing", "techniques", "compare", *given, *more, "--json"])
-    with pytest.raises(SystemExit) as left:
-        main()
-    done = capsys.readouterr()
-    assert left.value.code == 1
-    assert done.out == ""
-    assert told in done.err
-    assert "internal error" not in done.err
-    assert "\x1b" not in done.err
+    code, out, err = in_process(monkeypatch, capsys, "compare", *given, *more, "--json")
+    assert (code, out) == (1, "")
+    assert told in err
+    assert "internal error" not in err
+    assert "\x1b" not in err
 
 
 def test_list_and_show() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -16,9 +17,10 @@ from densing.profile.api import profile_run
 from densing.simulation.engine import simulate
 from densing.simulation.tasks import Graph
 from densing.techniques.compare import compare, timelines
+from densing.techniques.fitting import remedy
 from densing.techniques.measure import measure, timeline_of
 from densing.techniques.protocol import Plan
-from densing.techniques.registry import get_technique
+from densing.techniques.registry import get_technique, technique_names
 from densing.techniques.splits import split_over
 from densing.timeline.spans import Comm, Kind
 from densing.workload.presets import load_workload, workload_names
@@ -184,7 +186,131 @@ def test_knobs_reach_the_plan() -> None:
 def test_too_little_memory_and_other_training_are_said() -> None:
     tight = TOY.change(device=replace(TOY.device, memory=1e6))
     codes = [note.code for note in compare(WORK, tight, ["ddp", "co2"]).notes]
-    assert codes == ["memory", "memory", "no-contention", "other-training"]
+    assert codes == ["memory", "no-contention", "other-training"]
+
+
+def rooms(*names: str) -> dict[str, float]:
+    return {row.technique: row.memory_bytes or 0.0 for row in compare(WORK, TOY, names).rows}
+
+
+def with_room(room: float) -> Cluster:
+    return TOY.change(device=replace(TOY.device, memory=room))
+
+
+def test_the_fastest_that_does_not_fit_is_an_error_and_ranks_last() -> None:
+    need = rooms("co2", "ddp")
+    assert need["co2"] > need["ddp"]
+    found = compare(WORK, with_room((need["co2"] + need["ddp"]) / 2), ["co2", "ddp", "sequential"], baseline="ddp")
+    assert [(row.technique, row.status) for row in found.rows] == [
+        ("ddp", "simulated"), ("sequential", "simulated"), ("co2", "does not fit"),
+    ]  # fmt: skip
+    assert found.rows[-1].speedup > 1
+    assert found.title == "None of 2 that fit is faster than ddp; co2 does not fit in memory"
+    [note] = [note for note in found.notes if note.code == "memory"]
+    assert note.severity == "error"
+    assert "co2" in note.message and "at batch 2" in note.message and "ddp" not in note.message
+
+
+def test_a_slower_one_that_does_not_fit_is_a_warning() -> None:
+    need = rooms("sequential", "zero1")
+    assert need["sequential"] > need["zero1"]
+    found = compare(WORK, with_room((need["sequential"] + need["zero1"]) / 2), ["sequential", "zero1"])
+    assert [row.technique for row in found.rows] == ["zero1", "sequential"]
+    assert found.title.startswith("zero1 is ") and "sequential, which does not fit, per step" in found.title
+    [note] = [note for note in found.notes if note.code == "memory"]
+    assert note.severity == "warning"
+
+
+@pytest.mark.parametrize("technique", ["ddp", "co2", "ladder", "zero1", "tensor-parallel", "slowmo"])
+@pytest.mark.parametrize(("model", "nodes"), [("llama3-70b", 2), ("llama-8b", 1), ("qwen3-32b", 4), ("gpt3", 4)])
+def test_what_is_said_to_make_it_fit_does_and_no_part_of_it_alone(technique: str, model: str, nodes: int) -> None:
+    machines = load_cluster("a100x8-tcp", n=8 * nodes)
+    if model == "llama-8b":
+        machines = machines.change(device=replace(machines.device, memory=12e9))
+    step = split_over(load_workload(model, mode="train", batch=16), machines)
+    words = remedy(get_technique(technique), step, machines, {})
+    if "nothing tried" in words:
+        return
+    parts = re.fullmatch(r"(?:needs \d+ more devices: )?fits(?: as (\S+))?(?: with (.+))?", words)
+    assert parts, words
+    options = dict(re.findall(r"--(\S+)(?: (?!--)(\S+))?", parts[2] or ""))
+
+    def fits(given: dict[str, str], name: str) -> bool:
+        cluster = load_cluster("a100x8-tcp", n=8 * int(given.get("nodes", nodes))).change(device=machines.device)
+        axes = {axis: int(given[axis]) if axis in given else None for axis in ("tp", "pp", "dp")}
+        axes["tp"] = axes["tp"] or step.split.tp
+        changed = load_workload(
+            model, mode="train", batch=16, recompute=given.get("recompute"),
+            sequence_parallel="sequence-parallel" in given or None,
+            micro_batches=int(given["micro-batches"]) if "micro-batches" in given else None,
+        )  # fmt: skip
+        chosen = get_technique(name)
+        try:
+            divided = split_over(changed, cluster, **axes)
+            chosen.check(divided)
+        except InputError:
+            return False
+        # The plan's memory, without simulating the plan.
+        knobs = {knob.name: knob.default for knob in chosen.knobs}
+        return sum(chosen.memory(divided, knobs).values()) <= cluster.device.memory
+
+    name = parts[1] or technique
+    assert fits(options, name), words
+    for left_out in options:
+        if left_out != "dp" and (left_out, options[left_out]) != ("tp", str(step.split.tp)):
+            rest = {key: value for key, value in options.items() if key != left_out}
+            assert not fits(rest, name), (words, left_out)
+
+
+def test_recomputation_changes_the_memory_and_not_the_times_and_says_so() -> None:
+    plain, full = (compare(replace(WORK, recompute=how), TOY, ["ddp"]) for how in ("none", "full"))
+    assert full.rows[0].memory_bytes < plain.rows[0].memory_bytes
+    assert full.rows[0].step_s == plain.rows[0].step_s
+    told = [note.message for note in full.notes if note.code == "times-without-recomputation"]
+    assert len(told) == 1 and "memory only" in told[0]
+    codes = [note.code for note in compare(replace(WORK, recompute="selective"), TOY, ["ddp"]).notes]
+    assert "nothing-to-recompute" in codes
+    assert "times-without-recomputation" not in [note.code for note in plain.notes]
+
+
+def test_sequence_parallelism_changes_memory_and_plan() -> None:
+    split = replace(WORK, split=replace(WORK.split, sequence=True))
+    plain, along = (compare(work, TOY, ["tensor-parallel"]).rows[0] for work in (WORK, split))
+    assert along.memory["activations"] < plain.memory["activations"]
+    names = {task.name.split()[0] for task in get_technique("tensor-parallel").plan(split, TOY).graph.tasks}
+    assert {"reduce_scatter", "all_gather"} <= names
+    assert along.bytes == pytest.approx(plain.bytes, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", technique_names())
+def test_a_technique_says_itself_whether_it_changes_the_loss(name: str) -> None:
+    changes = {"local-sgd", "slowmo", "co2", "ladder", "parallel-attention"}
+    assert bool(get_technique(name).changes_loss) == (name in changes)
+
+
+def test_one_that_does_not_say_is_not_taken_to_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("densing.techniques.planner.base.Planned.changes_loss")
+    found = compare(WORK, TOY, ["ddp"])
+    assert found.rows[0].changes_loss is None
+    assert "loss-not-said" in [note.code for note in found.notes]
+
+
+def test_a_faster_one_says_in_the_title_that_it_changes_the_loss() -> None:
+    assert compare(WORK, TOY, ["ddp", "co2"]).title.endswith("as fast as ddp per step, but changes what a step learns")
+    early = compare(WORK, TOY, ["sequential", "ddp"], knobs={"ddp": {"bucket_mb": 0.1}})
+    assert early.title.endswith("as fast as sequential per step")
+
+
+@pytest.mark.parametrize("name", workload_names())
+def test_training_takes_a_step_that_trains(name: str) -> None:
+    step = load_workload(name, mode="train")
+    assert step.batch >= 4 and step.sequence >= 1024
+    own = load_workload(name)
+    if own.mode == "train":
+        assert own == step
+    else:
+        assert load_workload(name, mode=own.mode) == own
+        assert (step.batch, step.split) == (8, own.split)
 
 
 def test_timelines_of_what_applies() -> None:

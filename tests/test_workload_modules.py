@@ -98,6 +98,60 @@ def test_saved_activations_agree_with_korthikanti(tp: int, sequence: bool) -> No
     assert layer == s * b * h * ((8 + 24) / tp if sequence else 8 + 24 / tp)
 
 
+@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("tp", [1, 2, 8])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_activations_of_each_recomputation_are_korthikantis(recompute: str, tp: int, sequence: bool) -> None:
+    """Korthikanti et al., arXiv 2205.05198, equations 1 to 6 and table 2, with their dropout and unfused attention."""
+    s, b, h, a, layers = 128, 2, 64, 8, 3
+    model = gpt(layers, h, a)
+
+    def of(count: int, **more: object) -> float:
+        split = Split(tp=tp, sequence=sequence)
+        found = Workload(replace(model, layers=count), batch=b, sequence=s, split=split, dropout=True, **more)
+        return memory(replace(found, fused_attention=False, recompute=recompute))["activations"]
+
+    t = tp
+    per_layer = {
+        "none": (34 + 5 * a * s / h) / t if sequence else 10 + 24 / t + 5 * a * s / (h * t),
+        "selective": 34 / t if sequence else 10 + 24 / t,
+        "full": 2 / t if sequence else 2,
+    }
+    # One more layer is one layer's worth: what is recomputed of a layer at a time does not grow with the layers.
+    assert of(layers) - of(layers - 1) == s * b * h * per_layer[recompute]
+
+
+def test_recomputation_brings_a_whole_layer_back_at_a_time() -> None:
+    plain = Workload(gpt(), batch=1, sequence=32)
+    layer = sum(module.saved for module in modules(plain) if module.layer == 0)
+    ends = sum(module.saved for module in modules(plain) if module.name in ("embedding", "head"))
+    full = memory(replace(plain, recompute="full"))["activations"]
+    entering = 32 * plain.model.hidden * 2
+    assert full == ends + plain.model.layers * entering + layer - entering
+    # With fused attention no scores are kept: there is nothing that selective recomputation could drop.
+    assert memory(replace(plain, recompute="selective")) == memory(plain)
+    unfused = replace(plain, fused_attention=False)
+    assert memory(plain)["activations"] < memory(replace(unfused, recompute="selective"))["activations"]
+    assert memory(replace(unfused, recompute="selective"))["activations"] < memory(unfused)["activations"]
+
+
+def test_a_layout_that_ran_in_80_gb_fits_in_80_gb() -> None:
+    """Llama 3 405B on 16,384 H100, without recomputation; arXiv 2407.21783, section 3.3.2 and table 4 (recalled)."""
+    layout = {"mode": "train", "batch": 16, "micro_batches": 16, "sequence": 8192, "dp": 128, "tp": 8, "pp": 16}
+    whole = load_workload("llama3-405b", **layout)
+    split = load_workload("llama3-405b", sequence_parallel=True, **layout)
+    assert sum(memory(whole, zero=1).values()) == pytest.approx(202.7e9, rel=2e-3)
+    # FSDP there shards optimizer state and gradients: ZeRO-2.
+    assert sum(memory(split, zero=2).values()) < 80e9
+    assert sum(memory(replace(whole, recompute="full"), zero=1).values()) < 80e9
+
+
+def test_gradients_summed_in_float32_take_four_bytes() -> None:
+    found = Workload(gpt(), batch=1, sequence=16, split=Split(dp=4))
+    assert memory(found, gradient_bytes=4)["gradients"] == 2 * memory(found)["gradients"]
+    assert memory(found, zero=2, gradient_bytes=4)["gradients"] == memory(found)["gradients"] / 2
+
+
 def test_grouped_queries_and_their_cache() -> None:
     found = load_workload("llama3-70b", mode="decode", batch=4, sequence=1000, tp=8)
     layer = modules(found)[1]
@@ -182,6 +236,7 @@ def test_pipeline_keeps_as_many_micro_batches_as_are_in_flight() -> None:
         ({"tp": True}, "tp: True"),
         ({"dtype_bytes": 3}, "dtype_bytes: 3"),
         ({"mode": "trian"}, "did you mean 'train'"),
+        ({"recompute": "fully"}, "did you mean 'full'"),
         ({"batchsize": 3}, "unknown override 'batchsize'"),
     ],
 )
@@ -200,6 +255,8 @@ def test_impossible_heads() -> None:
         memory(Workload(gpt()), zero=4)
     with pytest.raises(InputError, match="optimizer_bytes"):
         memory(Workload(gpt()), optimizer_bytes=-1)
+    with pytest.raises(InputError, match="gradient_bytes"):
+        memory(Workload(gpt()), gradient_bytes=-1)
     with pytest.raises(UnknownNameError, match="did you mean 'gpt3'"):
         load_workload("gpt-3")
 

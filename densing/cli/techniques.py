@@ -13,7 +13,8 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Techniques that hide or save communication: what they are, what they gain on your model and cluster, and\n"
     "what their papers claim beside what the simulator finds.\n\n"
-    "Example: densing techniques compare --model llama3-70b --cluster a100x8-tcp --techniques ddp,co2,ladder",
+    "Example: densing techniques compare --model llama3-70b --cluster a100x8-tcp --nodes 16 --pp 8 --sequence-parallel "
+    "--techniques ddp,co2,ladder",
 )
 
 Html = Annotated[Path | None, typer.Option("--html", help="Write the report: one HTML file.", metavar="FILE")]
@@ -52,13 +53,31 @@ def compare(
         str | None, typer.Option("--baseline", help="Speed-ups are relative to it; default: the first technique.")
     ] = None,
     mode: Annotated[str, typer.Option("--mode", help="train, prefill or decode.")] = "train",
-    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Sequences per replica and step.")] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option("--batch", min=1, help="Sequences per replica and step; default: the preset's for the mode."),
+    ] = None,
     sequence: Annotated[int | None, typer.Option("--sequence", min=1, help="Tokens per sequence.")] = None,
     micro_batches: Annotated[int | None, typer.Option("--micro-batches", min=1, help="Parts of the batch.")] = None,
     tp: Annotated[int | None, typer.Option("--tp", min=1, help="Tensor-parallel devices; default: to fit.")] = None,
     dp: Annotated[int | None, typer.Option("--dp", min=1, help="Replicas; default: what is left.")] = None,
     pp: Annotated[int | None, typer.Option("--pp", min=1, help="Pipeline stages; default: 1.")] = None,
     nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Nodes of the cluster.")] = None,
+    recompute: Annotated[
+        str | None,
+        typer.Option(
+            "--recompute",
+            help="Not kept for the backward pass: none, selective (attention's scores) or full "
+            "(whole layers). Memory only, not time.",
+            metavar="none|selective|full",
+        ),
+    ] = None,
+    sequence_parallel: Annotated[
+        bool, typer.Option("--sequence-parallel", help="Split activations between tensor-parallel regions too.")
+    ] = False,
+    unfused_attention: Annotated[
+        bool, typer.Option("--unfused-attention", help="Attention writes its scores, and keeps them: memory only.")
+    ] = False,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="TECHNIQUE.KNOB=VALUE, as co2.tau=48; may be repeated.")
     ] = None,
@@ -75,7 +94,11 @@ def compare(
 ) -> None:
     """Compare techniques on one model and one cluster, from simulated timelines.
 
-    Example: densing techniques compare --model llama3-70b --cluster a100x8-tcp --techniques ddp,co2,ladder --json
+    What does not fit in a device's memory says so, with the smallest change tried that would make it fit; exit code 3
+    if it is the fastest.
+
+    Example: densing techniques compare --model llama3-70b --cluster a100x8-tcp --nodes 16 --pp 8 --sequence-parallel
+    --techniques ddp,co2,ladder --json
     """
     from densing.cli.techniques_compare import Asked, answer
 
@@ -84,7 +107,15 @@ def compare(
         cluster=cluster,
         techniques=techniques,
         baseline=baseline,
-        overrides={"mode": mode, "batch": batch, "sequence": sequence, "micro_batches": micro_batches},
+        overrides={
+            "mode": mode,
+            "batch": batch,
+            "sequence": sequence,
+            "micro_batches": micro_batches,
+            "recompute": recompute,
+            "sequence_parallel": sequence_parallel or None,
+            "fused_attention": False if unfused_attention else None,
+        },
         split={"tp": tp, "dp": dp, "pp": pp},
         nodes=nodes,
         settings=tuple(settings or ()),

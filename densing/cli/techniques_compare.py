@@ -10,12 +10,13 @@ import msgspec
 import typer
 
 from densing.cli.columns import columns, number
-from densing.cli.output import emit_plain, say, show_notes, timed_bar, visible
+from densing.cli.output import emit_plain, finish, say, show_notes, timed_bar, visible
 from densing.errors import InputError, UnknownNameError
 from densing.records import Record
 
 if TYPE_CHECKING:
     from densing.cluster.cluster import Cluster
+    from densing.notes import Note
     from densing.techniques.compare import Comparison
     from densing.techniques.regime import RegimeMap
     from densing.timeline.timeline import Timeline
@@ -58,7 +59,7 @@ def answer(asked: Asked) -> None:
     knobs = settings(asked.settings)
     workload, cluster = set_up(asked)
     found = compare(workload, cluster, names, knobs=knobs, baseline=asked.baseline)
-    if all(row.status != "simulated" for row in found.rows):
+    if all(row.status == "does not apply" for row in found.rows):
         raise InputError(
             "no technique works here: " + "; ".join(f"{row.technique}: {row.reason}" for row in found.rows)
         )
@@ -71,7 +72,9 @@ def answer(asked: Asked) -> None:
         emit_plain(payload(workload, cluster, found, where))
     else:
         typer.echo("\n".join(lines(workload, cluster, found, where)))
-    show_notes([*found.notes, *(where.notes if where else ())])
+    notes = _all_notes(found, where)
+    show_notes(notes)
+    finish(notes)
 
 
 def _spare(asked: Asked) -> None:
@@ -189,11 +192,18 @@ def numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> lis
         raise InputError(f"{option} {text}: {error}; give numbers with commas between, as in 1,4,16") from error
 
 
+def _all_notes(found: Comparison, where: RegimeMap | None) -> list[Note]:
+    """Those of the comparison, and of the map what is not said already."""
+    told = {note.code for note in found.notes if note.severity == "info"}
+    return [*found.notes, *(note for note in (where.notes if where else ()) if note.code not in told)]
+
+
 def _report(out: Path, found: Comparison, where: RegimeMap | None, drawn: list[tuple[str, Timeline]]) -> None:
     from densing.report.techniques import build_techniques
 
-    notes = [*found.notes, *(where.notes if where else ())]
-    build_techniques(out, compare=found.rows, regime=where.cells if where else None, timelines=drawn, notes=notes)
+    notes = _all_notes(found, where)
+    cells = where.cells if where else None
+    build_techniques(out, compare=found.rows, regime=cells, timelines=drawn, notes=notes, baseline=found.baseline)
     say(f"wrote {out}")
 
 
@@ -204,9 +214,13 @@ def payload(workload: Workload, cluster: Cluster, found: Comparison, where: Regi
         "mode": workload.mode,
         "batch": workload.batch,
         "sequence": workload.sequence,
+        "micro_batches": workload.micro_batches,
+        "recompute": workload.recompute,
+        "fused_attention": workload.fused_attention,
         "split": workload.split.to_dict(),
         "cluster": cluster.name,
         "devices": cluster.n,
+        "title": found.title,
         **found.to_dict(),
     }
     return told if where is None else {**told, "map": where.to_dict()}
@@ -218,25 +232,46 @@ def lines(workload: Workload, cluster: Cluster, found: Comparison, where: Regime
 
     split = workload.split
     model, machine = visible(workload.model.name), visible(cluster.name)
+    parts = f" in {workload.micro_batches} micro-batches" if workload.micro_batches > 1 else ""
+    saving = [f"recompute {workload.recompute}"] if workload.recompute != "none" else []
+    saving += ["sequence-parallel"] if split.sequence else []
     head = (
-        f"{model}, {workload.mode}, batch {workload.batch} per replica, sequence {workload.sequence}; "
-        f"{machine}: {cluster.n} devices, {split.ranks} used (dp {split.dp}, tp {split.tp}, pp {split.pp})"
+        f"{model}, {workload.mode}, batch {workload.batch} per replica{parts}, sequence {workload.sequence}; "
+        f"{machine}: {cluster.n} devices, {split.ranks} used "
+        f"({', '.join([f'dp {split.dp}', f'tp {split.tp}', f'pp {split.pp}', *saving])})"
     )
-    title = ("technique", "step ms", "exposed ms", "hidden %", "MB sent", "GB memory", "speed-up")
+    title = ("technique", "memory", "step ms", "exposed ms", "hidden %", "MB sent", "GB memory", "speed-up", "loss")
     rows = [
         (
             row.technique,
+            STATUS_WORDS[row.status],
             _scaled(row.step_s, 1e3, 2),
             _scaled(row.exposed_comm_s, 1e3, 2),
             _scaled(row.overlap_ratio, 100, 1),
             _scaled(row.bytes, 1e-6, 1),
             _scaled(row.memory_bytes, 1e-9, 2),
             _scaled(row.speedup, 1, 3),
+            "not said" if row.changes_loss is None else "changes" if row.changes_loss else "same",
         )
         for row in found.rows
     ]
-    told = f"simulated; per rank and step; speed-up over {found.baseline}"
-    return [head, "", *columns(title, rows), "", told, *(map_lines(where) if where else [])]
+    told = [
+        f"simulated; per rank and step; speed-up over {found.baseline}",
+        "loss: whether a step learns what one of plain synchronous training does",
+        *(f"does not fit: {row.technique} {row.reason}" for row in found.rows if row.status == "does not fit"),
+    ]
+    return [
+        visible(found.title),
+        head,
+        "",
+        *columns(title, rows, left=2),
+        "",
+        *told,
+        *(map_lines(where) if where else []),
+    ]
+
+
+STATUS_WORDS = {"simulated": "fits", "does not fit": "does not fit", "does not apply": "–"}
 
 
 def _scaled(value: float | None, factor: float, digits: int) -> str:

@@ -10,13 +10,14 @@ from densing.cli.columns import columns
 if TYPE_CHECKING:
     from densing.techniques.regime import Cell, RegimeMap
 
-MARKS = {"wins": "+", "ties": "=", "loses": "-", "does not apply": ""}
+MARKS = {"wins": "+", "ties": "=", "loses": "-", "does not fit": "x", "does not apply": "–"}
 
 
 def map_lines(found: RegimeMap) -> list[str]:
     """Return a table per technique: bandwidths down, batches across, the speed-up and what it amounts to."""
     names = list(dict.fromkeys(cell.technique for cell in found.cells))
-    told = f"speed-up over {found.baseline} by bandwidth of the {found.link} link and batch; + wins, = ties, - loses"
+    marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
+    told = f"speed-up over {found.baseline} by bandwidth of the {found.link} link and batch; {marks}"
     parts = [line for name in names if name != found.baseline for line in _table(found, name)]
     return ["", told, *parts]
 
@@ -35,4 +36,4 @@ def _table(found: RegimeMap, name: str) -> Iterator[str]:
 
 
 def _mark(cell: Cell) -> str:
-    return "–" if cell.speedup is None else f"{cell.speedup:.2f} {MARKS[cell.verdict]}"
+    return MARKS[cell.verdict] if cell.speedup is None else f"{cell.speedup:.2f} {MARKS[cell.verdict]}"

@@ -85,7 +85,8 @@ def plot_compare(table: Any) -> go.Figure:
     Parameters
     ----------
     table : DataFrame, or iterable of mapping or Record
-        technique, step_s, exposed_comm_s; optionally overlap_ratio and speedup. Rows without a step are left out.
+        technique, step_s, exposed_comm_s; optionally overlap_ratio, speedup, status and changes_loss. Rows without a
+        step are left out; those that do not fit in memory are pale.
 
     Raises
     ------
@@ -111,18 +112,33 @@ def plot_compare(table: Any) -> go.Figure:
     for look, seconds in parts:
         fig.add_bar(
             y=list(range(len(drawn))), x=[1e9 * value / scale for value in seconds], orientation="h", name=look.label,
-            marker=look.marker(), hoverinfo="text", textposition="none",
+            marker={**look.marker(), "opacity": [0.3 if _misfit(row) else 1.0 for row in drawn]},
+            hoverinfo="text", textposition="none",
             hovertext=[_words(row, look.label, value) for row, value in zip(drawn, seconds, strict=True)],
         )  # fmt: skip
     fig.add_scatter(
         y=list(range(len(drawn))), x=[1e9 * step / scale for step in steps], mode="text", showlegend=False,
-        text=[f" {times(row.get('speedup'))}" if known(row.get("speedup")) else "" for row in drawn],
+        text=[f" {_end(row)}" for row in drawn],
         textposition="middle right", textfont={"size": 12, "color": style.INK}, hoverinfo="skip", cliponaxis=False,
     )  # fmt: skip
     names = [text.figure_text(row["technique"], 28) for row in drawn]
     ticks = {"tickmode": "array", "tickvals": list(range(len(drawn))), "ticktext": names, "showgrid": False}
-    reach = {"range": [0, 1.18e9 * max(steps) / scale or 1]}
+    longest = max(len(_end(row)) for row in drawn)
+    reach = {"range": [0, (1.1 + 0.015 * longest) * 1e9 * max(steps) / scale or 1]}
     return style.axes(fig, {"title": f"step, {unit}", **reach}, {**ticks, "range": [len(drawn) - 0.5, -0.5]})
+
+
+def _misfit(row: Mapping[str, Any]) -> bool:
+    return row.get("status") == "does not fit"
+
+
+def _end(row: Mapping[str, Any]) -> str:
+    """What stands at the end of a bar."""
+    if _misfit(row):
+        return "does not fit"
+    if not known(row.get("speedup")):
+        return ""
+    return times(row["speedup"]) + (", loss changes" if row.get("changes_loss") else "")
 
 
 def _words(row: Mapping[str, Any], label: str, seconds: float) -> str:

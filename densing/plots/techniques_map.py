@@ -16,7 +16,7 @@ from densing.plots.techniques import Row, known, rows_of, times
 MOST_ROWS = 120
 MOST_WORDS = 12
 """With more bandwidths than this, cells are too narrow for words."""
-SIGNS = {"wins": "▲", "ties": "=", "loses": "▼"}
+SIGNS = {"wins": "▲", "ties": "=", "loses": "▼", "does not fit": "✕"}
 SHADES = [[0, style.VERMILLION], [0.5, style.PAPER], [1, style.BLUE]]
 _HEIGHT = 24
 
@@ -24,7 +24,8 @@ _HEIGHT = 24
 def plot_regime(table: Any) -> go.Figure:
     """Draw each technique's speed-up at each bandwidth (left to right) and batch (a row each).
 
-    Blue and ▲ are faster than the baseline, orange and ▼ slower, = about as fast; a blank cell: it does not apply.
+    Blue and ▲ are faster than the baseline, orange and ▼ slower, = about as fast, ✕: it does not fit in memory; a blank
+    cell: it does not apply.
 
     Parameters
     ----------
@@ -67,7 +68,8 @@ def contested(rows: Sequence[Row]) -> list[Row]:
     rated: dict[str, list[float | None]] = {}
     for row in rows:
         rated.setdefault(str(row["technique"]), []).append(known(row["speedup"]))
-    return [row for row in rows if any(value != 1.0 for value in rated[str(row["technique"])])]
+    base = {name for name, values in rated.items() if 1.0 in values and set(values) <= {1.0, None}}
+    return [row for row in rows if str(row["technique"]) not in base]
 
 
 Place = tuple[str, float | None]
@@ -113,8 +115,10 @@ def _ticks(most: float) -> dict[str, Any]:
 
 
 def _sign(cell: Row | None) -> str:
-    if cell is None or known(cell["speedup"]) is None:
+    if cell is None:
         return ""
+    if known(cell["speedup"]) is None:
+        return SIGNS["does not fit"] if cell["verdict"] == "does not fit" else ""
     return f"{SIGNS.get(str(cell['verdict']), '')} {digits(float(cell['speedup']))}".strip()
 
 

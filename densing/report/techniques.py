@@ -12,8 +12,9 @@ import numpy as np
 from densing import __version__
 from densing.files import write_text
 from densing.plots import text
+from densing.plots.efficiency_text import duration
 from densing.plots.techniques import plot_compare, plot_exposed, rows_of
-from densing.plots.techniques_gantt import MOST_RANKS, STEPS, plot_gantts
+from densing.plots.techniques_gantt import BINS, MOST_RANKS, chosen_step, plot_gantts
 from densing.plots.techniques_map import plot_regime
 from densing.report import assets, page
 from densing.report import techniques_tables as tables
@@ -58,6 +59,7 @@ def build_techniques(
     tau: Any = None,
     predicted: Any = None,
     notes: Sequence[Note] = (),
+    baseline: str = "",
 ) -> Path:
     """Write the report: one HTML file that needs no network. Sections without contents are left out.
 
@@ -68,7 +70,8 @@ def build_techniques(
     out : path
         File to write; written whole or not at all.
     compare : table, optional
-        technique, step_s, exposed_comm_s, speedup; optionally overlap_ratio, bytes, memory_bytes, reason.
+        technique, step_s, exposed_comm_s, speedup; optionally status, overlap_ratio, bytes, memory_bytes, changes_loss,
+        reason.
     regime : table, optional
         bandwidth_gbps, batch, technique, speedup, verdict; optionally step_s.
     claims : table, optional
@@ -81,6 +84,8 @@ def build_techniques(
     predicted : table, optional
         technique, quantity, predicted, measured; optionally unit (``s`` picks its own).
     notes : sequence of Note
+    baseline : str
+        What the speed-ups of ``compare`` are relative to; when empty the row whose speed-up is exactly 1.
 
     Returns
     -------
@@ -95,7 +100,7 @@ def build_techniques(
     given = {"compare": compare, "regime": regime, "claims": claims, "tau": tau, "predicted": predicted}
     rows = {name: [] if table is None else rows_of(table, NEEDED[name], name) for name, table in given.items()}
     target = Path(out)
-    write_text(target, render(Contents(**rows, timelines=tuple(timelines), notes=tuple(notes))))
+    write_text(target, render(Contents(**rows, timelines=tuple(timelines), notes=tuple(notes), baseline=baseline)))
     return target
 
 
@@ -119,17 +124,20 @@ def render(found: Contents) -> str:
 
 
 TIMELINE_WORDS = (
-    f"The middle {STEPS} steps of each, or their beginning where they hold too much to be drawn, on axes of equal "
-    f"length; up to {MOST_RANKS} ranks from the first on. Within a rank: compute, and below it communication, with "
-    "what no compute covers laid over it."
+    "One whole step of each on axes of equal length: the middle one of a recording, the longest steady one of a "
+    f"simulation; up to {MOST_RANKS} ranks from the first on. Within a rank: compute, and below it communication, with "
+    "what no compute covers laid over it. Where there is too much to be drawn one by one, work is put together within "
+    f"each 1/{BINS} of the step (idle, compute, exposed communication): shares of time are right, the order in it not."
 )
 COMPARE_WORDS = (
     "A step of each technique: exposed communication (crossed), and the rest of the step: compute, with whatever "
-    "communication it hides, and idle time. At the end of each bar how many times as fast as the baseline it is."
+    "communication it hides, and idle time. At the end of each bar how many times as fast as the baseline it is; a "
+    "pale bar does not fit in memory and cannot be run."
 )
 REGIME_WORDS = (
     "Speed-up over the baseline at each bandwidth and batch (a row per technique and batch): blue and ▲ faster, orange "
-    "and ▼ slower, = within 2 %; blank where the technique does not apply. The baseline itself is left out."
+    "and ▼ slower, = within 2 %, ✕ does not fit in memory; blank where the technique does not apply. The baseline "
+    "itself is left out."
 )
 TAU_WORDS = (
     "Exposed communication per step against how many steps pass between exchanges; solid and filled measured, dashed "
@@ -157,7 +165,10 @@ def gantt_words(label: str, timeline: Timeline) -> str:
     simulated = all(rank.origin.simulated for rank in timeline.ranks)
     steps = len(timeline.ranks[0].steps) if timeline.ranks else 0
     held = f"{text.plural(len(timeline.ranks), 'rank')}, {text.plural(steps, 'step')}"
-    return f"{text.clean(label, 120)}: {'simulated' if simulated else 'recorded'}, {held}."
+    drawn = chosen_step(timeline)
+    which = f"; drawn is step {drawn.number}, {duration(drawn.length_ns)}, of steps of " if drawn else ""
+    which += f"{duration(drawn.mean_ns)} in the mean" if drawn else ""
+    return f"{text.clean(label, 120)}: {'simulated' if simulated else 'recorded'}, {held}{which}."
 
 
 def _tables(found: Contents) -> dict[str, Any]:

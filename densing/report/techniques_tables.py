@@ -36,20 +36,40 @@ def _frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def compare_table(rows: Sequence[Row]) -> ShownTable:
-    """Return techniques side by side, one that does not apply with its reason."""
+    """Return techniques side by side, one that does not apply or does not fit with its reason."""
     fields = (
         Field("Technique", column("technique")),
+        Field("In memory", lambda row: IN_MEMORY.get(str(row.get("status")), text.MISSING)),
         seconds("Step", "step_s"),
         seconds("Exposed per step", "exposed_comm_s"),
         Field("Hidden", column("overlap_ratio", lambda value: percent(_scaled(value, 100))), "overlap_ratio"),
         Field("Bytes per step", column("bytes", lambda value: volume(known(value))), "bytes",
               hint="Put into communication per rank"),
         Field("Speed-up", column("speedup", times), "speedup"),
+        Field("Loss", loss_words, hint="Whether a step learns what one of plain synchronous training does"),
         Field("Memory", column("memory_bytes", lambda value: volume(known(value))), "memory_bytes", hint="Per rank"),
-        Field("Remark", lambda row: text.clean(row.get("reason") or "", 300)),
+        *([Field("Remark", lambda row: text.clean(row.get("reason") or "", 300))]
+          if any(row.get("reason") for row in rows) else []),
     )  # fmt: skip
     caption = "A step of the steady state, mean of the ranks. A dash: unknown, or the technique does not apply."
     return shown("compare-table", caption, _frame(rows), fields, sortable=True)
+
+
+IN_MEMORY = {"simulated": "fits", "does not fit": "does not fit"}
+
+
+def loss_words(row: Mapping[str, Any]) -> str:
+    """Return whether a technique changes what a step learns.
+
+    Examples
+    --------
+    >>> [loss_words(row) for row in ({"changes_loss": "late"}, {"changes_loss": ""}, {"changes_loss": None}, {})]
+    ['changes', 'same', 'not said', '–']
+    """
+    if "changes_loss" not in row:
+        return text.MISSING
+    said = row["changes_loss"]
+    return "not said" if said is None else "changes" if said else "same"
 
 
 def regime_table(rows: Sequence[Row]) -> ShownTable:
@@ -74,7 +94,8 @@ def regime_sums(rows: Sequence[Row]) -> ShownTable:
     for name in dict.fromkeys(str(row["technique"]) for row in others):
         own = [row for row in others if str(row["technique"]) == name]
         rated = sorted((row for row in own if known(row["speedup"]) is not None), key=lambda row: float(row["speedup"]))
-        tally = {verdict: sum(row["verdict"] == verdict for row in own) for verdict in ("wins", "ties", "loses")}
+        verdicts = ("wins", "ties", "loses", "does not fit")
+        tally = {verdict: sum(row["verdict"] == verdict for row in own) for verdict in verdicts}
         ends = {"best": _place(rated[-1]), "worst": _place(rated[0])} if rated else {}
         sums.append({"technique": name, **tally, **ends})
     fields = (
@@ -82,10 +103,12 @@ def regime_sums(rows: Sequence[Row]) -> ShownTable:
         Field("Wins", column("wins", count), "wins"),
         Field("Ties", column("ties", count), "ties"),
         Field("Loses", column("loses", count), "loses"),
+        Field("Does not fit", column("does not fit", count), "does not fit"),
         Field("Best", column("best")),
         Field("Worst", column("worst")),
     )
-    return shown("regime-sums", "Cells in which each technique wins, ties and loses.", _frame(sums), fields)
+    caption = "Cells in which each technique wins, ties and loses, and in which it does not fit in memory."
+    return shown("regime-sums", caption, _frame(sums), fields)
 
 
 def _place(row: Row) -> str:

@@ -11,10 +11,12 @@ import numpy as np
 
 from densing.plots import text
 from densing.plots.efficiency_text import duration, percent
-from densing.plots.techniques import Row, known, times
+from densing.plots.techniques import Row, known
 from densing.plots.techniques_map import contested
 from densing.report.headline import Headline
 from densing.report.techniques_tables import miss
+from densing.techniques.compare import DOES_NOT_FIT
+from densing.techniques.compare import title as compared_title
 from densing.techniques.validate import VERDICTS, counts_of, untested
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class Contents:
     tau: Sequence[Row] = ()
     predicted: Sequence[Row] = ()
     notes: Sequence[Note] = field(default_factory=tuple)
+    baseline: str = ""
 
 
 def headline(found: Contents) -> Headline:
@@ -47,10 +50,12 @@ def title(found: Contents) -> str:
     --------
     >>> rows = [{"technique": "ddp", "speedup": 1.0}, {"technique": "co2", "speedup": 1.4}]
     >>> title(Contents(compare=rows)), title(Contents(compare=rows[:1]))
-    ('co2 is 1.40× as fast as ddp', 'One technique: ddp')
+    ('co2 is 1.40× as fast as ddp per step', 'One technique: ddp')
     """
     if found.compare:
-        return _fastest(found.compare)
+        rows = [{**row, "technique": text.clean(row["technique"], 60), "speedup": known(row["speedup"])}
+                for row in found.compare]  # fmt: skip
+        return compared_title(rows, text.clean(found.baseline, 60) if found.baseline else "")
     if found.claims:
         counts = Counter(str(row["verdict"]) for row in found.claims)
         answered = counts["reproduced"] + counts["not reproduced"]
@@ -61,20 +66,6 @@ def title(found: Contents) -> str:
     if misses:
         return f"Predictions miss what was measured by {percent(100 * float(np.median(misses)))} in the median"
     return "Techniques that hide communication"
-
-
-def _fastest(rows: Sequence[Row]) -> str:
-    rated = [row for row in rows if known(row.get("speedup")) is not None]
-    if len(rows) == 1:
-        return f"One technique: {text.clean(rows[0]['technique'], 60)}"
-    base = next((row for row in rated if known(row["speedup"]) == 1.0), None)
-    if base is None:
-        return f"{text.plural(len(rows), 'technique')} side by side"
-    best = max(rated, key=lambda row: known(row["speedup"]) or 0.0)
-    name = text.clean(base["technique"], 60)
-    if best is base:
-        return f"None of {text.plural(len(rows), 'technique')} is faster than {name}"
-    return f"{text.clean(best['technique'], 60)} is {times(best['speedup'])} as fast as {name}"
 
 
 def lead(found: Contents) -> str:
@@ -97,11 +88,14 @@ def _periods(rows: Sequence[Row]) -> int:
 
 def facts(found: Contents) -> tuple[tuple[str, str], ...]:
     """Return the figures to see first."""
-    steps = [value for row in found.compare if (value := known(row["step_s"])) is not None]
+    fitting = [row for row in found.compare if row.get("status") != DOES_NOT_FIT]
+    steps = [value for row in fitting if (value := known(row["step_s"])) is not None]
     shown: list[tuple[str, str]] = []
+    if len(fitting) < len(found.compare):
+        shown.append(("Do not fit in memory", f"{len(found.compare) - len(fitting)} of {len(found.compare)}"))
     if steps:
         shown += [("Shortest step", duration(1e9 * min(steps))), ("Longest step", duration(1e9 * max(steps)))]
-        bare = [value for row in found.compare if (value := known(row["exposed_comm_s"])) is not None]
+        bare = [value for row in fitting if (value := known(row["exposed_comm_s"])) is not None]
         shown += [("Least exposed per step", duration(1e9 * min(bare)))] if bare else []
     for grade, count in counts_of(found.claims).items():
         if grade == "predicted":
@@ -110,6 +104,7 @@ def facts(found: Contents) -> tuple[tuple[str, str], ...]:
             shown.append((grade.capitalize(), f"{count['agrees']} of {count.total()} agree"))
     cells = Counter(str(row["verdict"]) for row in contested(found.regime))
     shown += [(f"Cells: {name}", str(cells[name])) for name in ("wins", "ties", "loses") if found.regime]
+    shown += [("Cells: does not fit", str(cells[DOES_NOT_FIT]))] if cells[DOES_NOT_FIT] else []
     return tuple(shown)
 
 
@@ -121,6 +116,18 @@ def caveats(found: Contents) -> tuple[str, ...]:
             "Steps are simulated: tasks on streams and links whose times follow from a cluster's figures. "
             "Nothing was timed, and the order of two techniques within a few percent of each other is not settled."
         )
+    changing = [text.clean(row["technique"], 60) for row in found.compare if row.get("changes_loss")]
+    if changing:
+        words.append(
+            f"{', '.join(changing)}: a step does not learn what one of plain synchronous training does, so a faster "
+            "step need not be a faster training run."
+        )
+    misfits = [row for row in found.compare if row.get("status") == DOES_NOT_FIT]
+    words += [
+        f"{text.clean(row['technique'], 60)} does not fit in memory; its times are those of a step that cannot be run: "
+        f"{text.clean(row.get('reason') or 'it needs more than a device has', 300)}."
+        for row in misfits
+    ]
     evidence = Counter(str(row["evidence"]) for row in found.claims)
     if evidence["second-hand"]:
         words.append(
@@ -168,6 +175,8 @@ DEFINITIONS = (
     ("Exposed communication", "Time in which a rank communicates (or waits in a communication) and computes nothing."),
     ("Hidden", "Share of the communication's time during which the same rank computes."),
     ("Speed-up", "Step of the baseline over the technique's; the baseline's own is 1."),
+    ("Loss", "Whether a step learns what one of plain synchronous training does; the simulator tells times only."),
+    ("Does not fit", "What must be kept (parameters, gradients, optimizer, activations) is more than a device has."),
     ("Wins, ties, loses", "Speed-up more than 2 % above 1, within 2 % of it, more than 2 % below."),
     ("Error", "Ours over the published figure, less 1; a direction (one thing faster than another) has none."),
     (

@@ -76,6 +76,7 @@ class Co2(Local):
         PIECE,
     )
     plan_only = ("bucket_mb", "inner")
+    changes_loss = "replicas train apart between averages, which arrive one round late"
 
     @property
     def claims(self) -> tuple[Claim, ...]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from densing.errors import InputError, UnknownNameError
-from densing.notes import Note
+from densing.notes import Note, Severity
 from densing.records import Record
 from densing.techniques.measure import Measured, measure, timeline_of
 from densing.techniques.protocol import Technique
@@ -24,8 +26,10 @@ if TYPE_CHECKING:
 Settings = Mapping[str, Mapping[str, Any]]
 """Knobs by technique."""
 
-OTHER_TRAINING = frozenset({"local-sgd", "slowmo", "co2", "ladder", "parallel-attention"})
-"""Those that compute something else than plain training does."""
+FITS, DOES_NOT_FIT, DOES_NOT_APPLY = "simulated", "does not fit", "does not apply"
+RANKS = (FITS, DOES_NOT_FIT, DOES_NOT_APPLY)
+TIGHT = 0.8
+"""Of a device's memory: what is counted above this leaves little for what is not (buffers, fragments, the driver)."""
 
 
 class Row(Record, frozen=True):
@@ -34,7 +38,8 @@ class Row(Record, frozen=True):
     Parameters
     ----------
     technique : str
-    status : {"simulated", "does not apply"}
+    status : {"simulated", "does not fit", "does not apply"}
+        What does not fit in a device's memory is simulated too: what it would take if it did.
     step_s : float, optional
         Seconds per step, in the steady state; this and all below None where the technique does not apply.
     exposed_comm_s : float, optional
@@ -52,7 +57,12 @@ class Row(Record, frozen=True):
     memory : mapping of str to float
         Bytes per rank by purpose.
     reason : str
-        Why the technique does not apply.
+        Why the technique does not apply or does not fit, and what would make it fit.
+    room_bytes : float, optional
+        Memory of a device; None where the cluster does not say.
+    changes_loss : str, optional
+        How what is learned per step differs from plain synchronous training; empty where it does not, None where the
+        technique does not say.
     """
 
     technique: str
@@ -66,10 +76,15 @@ class Row(Record, frozen=True):
     bytes_per_link: Mapping[str, float] = msgspec.field(default_factory=dict)
     memory: Mapping[str, float] = msgspec.field(default_factory=dict)
     reason: str = ""
+    room_bytes: float | None = None
+    changes_loss: str | None = None
 
 
 class Comparison(Record, frozen=True):
-    """Rows in the order asked for, the technique they are measured against, and remarks."""
+    """Rows, the technique they are measured against, and remarks.
+
+    Rows are in the order asked for, but what does not fit in memory follows what does, and what does not apply is last.
+    """
 
     rows: tuple[Row, ...]
     baseline: str
@@ -79,6 +94,55 @@ class Comparison(Record, frozen=True):
         """Return the rows as a table."""
         return Record.frame(self.rows)
 
+    @property
+    def title(self) -> str:
+        """What the comparison comes to, in a line."""
+        return title([row.to_dict() for row in self.rows], self.baseline)
+
+
+def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
+    """Return what rows come to, in a line: the fastest of those that fit in memory.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        technique and speedup; optionally status and changes_loss.
+    baseline : str
+        The technique that speed-ups are relative to; when empty the row whose speed-up is exactly 1.
+
+    Examples
+    --------
+    >>> rows = [{"technique": "ddp", "speedup": 1.0}, {"technique": "co2", "speedup": 1.4, "changes_loss": "late"}]
+    >>> title(rows)
+    'co2 is 1.40× as fast as ddp per step, but changes what a step learns'
+    >>> title([{**row, "status": "does not fit"} for row in rows])
+    'None of 2 techniques fits in memory: ddp, co2'
+    """
+    misfits = [str(row["technique"]) for row in rows if row.get("status") == DOES_NOT_FIT]
+    fitting = [row for row in rows if row.get("status", FITS) == FITS]
+    if len(rows) == 1:
+        return f"One technique: {rows[0]['technique']}" + (", which does not fit in memory" if misfits else "")
+    if misfits and not fitting:
+        return f"None of {len(rows)} techniques fits in memory: {', '.join(misfits)}"
+    left_out = f"; {', '.join(misfits)} {'does' if len(misfits) == 1 else 'do'} not fit in memory" if misfits else ""
+    rated = [row for row in fitting if row.get("speedup") is not None and math.isfinite(row["speedup"])]
+    base = baseline or next((str(row["technique"]) for row in rows if row.get("speedup") == 1.0), "")
+    if not rated or not base:
+        return f"{len(rows)} techniques side by side{left_out}"
+    best = max(rated, key=lambda row: float(row["speedup"]))
+    if str(best["technique"]) == base or best["speedup"] <= 1:
+        many = f"{len(fitting)} that fit" if misfits else f"{len(rows)} techniques"
+        return f"None of {many} is faster than {base}{', which does not fit' if base in misfits else left_out}"
+    than = f"{base}, which does not fit," if base in misfits else base
+    others = [name for name in misfits if name != base]
+    rest = f"; {', '.join(others)} {'does' if len(others) == 1 else 'do'} not fit in memory" if others else ""
+    learns = ", but changes what a step learns" if best.get("changes_loss") else ""
+    return f"{best['technique']} is {_factor(best['speedup'])} as fast as {than} per step{learns}{rest}"
+
+
+def _factor(speedup: float) -> str:
+    return f"{speedup:,.0f}×" if speedup >= 1000 else f"{speedup:#.3g}×"
+
 
 def compare(
     workload: Workload,
@@ -87,6 +151,7 @@ def compare(
     *,
     knobs: Settings | None = None,
     baseline: str | None = None,
+    remedies: bool = True,
 ) -> Comparison:
     """Simulate techniques on one workload and one cluster.
 
@@ -100,11 +165,14 @@ def compare(
         Settings that differ from the defaults: ``{"co2": {"tau": 48}}``.
     baseline : str, optional
         Whose step the speed-ups are relative to; the first technique when left out.
+    remedies : bool
+        Also try what would make a technique fit that does not fit in a device's memory.
 
     Returns
     -------
     Comparison
-        A technique that cannot work on this workload has a row that says so, and a note.
+        A technique that cannot work on this workload, or does not fit in memory, has a row that says so, and there is a
+        note of each kind. That of memory is an error where the fastest of all rows does not fit.
 
     Raises
     ------
@@ -116,15 +184,19 @@ def compare(
     found = {name: _try(get_technique(name), workload, cluster, (knobs or {}).get(name, {})) for name in named}
     base = found[reference]
     step = base.step_s if isinstance(base, Measured) else None
-    rows = tuple(_row(name, found[name], step) for name in techniques)
-    return Comparison(rows, reference, (*_notes(rows, cluster), *_no_baseline(reference, base)))
+    rows = [_row(name, found[name], step, cluster) for name in techniques]
+    if remedies:
+        rows = [_with_remedy(row, workload, cluster, (knobs or {}).get(row.technique, {})) for row in rows]
+    rows.sort(key=lambda row: RANKS.index(row.status))
+    notes = _notes(rows, workload, cluster) + _no_baseline(reference, base)
+    return Comparison(tuple(rows), reference, tuple(notes))
 
 
 def timelines(
     workload: Workload, cluster: Cluster, found: Comparison, knobs: Settings | None = None
 ) -> list[tuple[str, Timeline]]:
     """Return the simulated timeline of each technique of a comparison that applies, to be drawn."""
-    named = [row.technique for row in found.rows if row.status == "simulated"]
+    named = [row.technique for row in found.rows if row.status != DOES_NOT_APPLY]
     plans = {name: get_technique(name).plan(workload, cluster, **(knobs or {}).get(name, {})) for name in named}
     return [(name, timeline_of(plan, cluster)) for name, plan in plans.items()]
 
@@ -160,27 +232,50 @@ def _try(technique: Technique, workload: Workload, cluster: Cluster, knobs: Mapp
         return InputError(f"its plan broke ({type(error).__name__}: {error}); report it to whoever wrote it")
 
 
-def _row(name: str, found: Measured | InputError, base: float | None) -> Row:
+def _row(name: str, found: Measured | InputError, base: float | None, cluster: Cluster) -> Row:
+    changes_loss = getattr(get_technique(name), "changes_loss", None)
+    room = cluster.device.memory or None
     if isinstance(found, InputError):
-        return Row(name, "does not apply", reason=str(found))
+        return Row(name, DOES_NOT_APPLY, reason=str(found), room_bytes=room, changes_loss=changes_loss)
+    need = sum(found.memory.values()) if found.memory else None
+    misfit = bool(room and need and need > room)
     return Row(
         technique=name,
-        status="simulated",
+        status=DOES_NOT_FIT if misfit else FITS,
         step_s=found.step_s,
         exposed_comm_s=found.exposed_comm_s,
         overlap_ratio=found.overlap_ratio,
         bytes=found.bytes,
         speedup=base / found.step_s if base and found.step_s else None,
-        memory_bytes=sum(found.memory.values()) if found.memory else None,
+        memory_bytes=need,
         bytes_per_link=found.bytes_per_link,
         memory=found.memory,
+        reason=f"needs {need / 1e9:,.1f} GB of {room / 1e9:,.0f} GB" if misfit and need and room else "",
+        room_bytes=room,
+        changes_loss=changes_loss,
     )
 
 
-def _notes(rows: Sequence[Row], cluster: Cluster) -> list[Note]:
-    found = [_cannot(row) for row in rows if row.status != "simulated"]
-    room = cluster.device.memory
-    found += [_too_large(row, cluster) for row in rows if room and row.memory_bytes and row.memory_bytes > room]
+def _with_remedy(row: Row, workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) -> Row:
+    from densing.techniques.fitting import remedy
+
+    if row.status != DOES_NOT_FIT:
+        return row
+    words = remedy(get_technique(row.technique), workload, cluster, knobs)
+    return replace(row, reason=f"{row.reason}; {words}") if words else row
+
+
+def _notes(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[Note]:
+    found = [_cannot(row) for row in rows if row.status == DOES_NOT_APPLY]
+    found += _too_large(rows, workload, cluster)
+    if workload.recompute != "none" or not workload.fused_attention:
+        how = f"recompute {workload.recompute}" if workload.recompute != "none" else "attention that writes its scores"
+        more = ", up to one more forward pass" if workload.recompute == "full" else ""
+        message = f"{how} changes the memory only: what it adds to a step's time{more} is not in the times"
+        found.append(Note("times-without-recomputation", "info", message, {"recompute": workload.recompute}))
+    if workload.recompute == "selective" and workload.fused_attention:
+        message = "recompute selective: fused attention keeps no scores to be recomputed, so nothing changes"
+        found.append(Note("nothing-to-recompute", "info", message, {"recompute": workload.recompute}))
     hiding = [row.technique for row in rows if row.overlap_ratio]
     if hiding and not cluster.kappa and not cluster.kappa_comm:
         message = (
@@ -189,10 +284,16 @@ def _notes(rows: Sequence[Row], cluster: Cluster) -> list[Note]:
             "published runs imply"
         )
         found.append(Note("no-contention", "info", message, {"techniques": hiding}))
-    other = [row.technique for row in rows if row.technique in OTHER_TRAINING and row.status == "simulated"]
+    applied = [row for row in rows if row.status != DOES_NOT_APPLY]
+    other = {row.technique: row.changes_loss for row in applied if row.changes_loss}
     if other:
-        message = f"{', '.join(other)}: what is computed changes, so loss per step may; the simulator tells times only"
-        found.append(Note("other-training", "info", message, {"techniques": other}))
+        told = "; ".join(f"{name}: {words}" for name, words in other.items())
+        message = f"what is computed changes, so loss per step may; the simulator tells times only ({told})"
+        found.append(Note("other-training", "info", message, {"techniques": list(other)}))
+    silent = [row.technique for row in applied if row.changes_loss is None]
+    if silent:
+        message = f"{', '.join(silent)}: not said whether loss per step stays as it is; the simulator tells times only"
+        found.append(Note("loss-not-said", "info", message, {"techniques": silent}))
     return found
 
 
@@ -202,12 +303,37 @@ def _cannot(row: Row) -> Note:
     return Note("does-not-apply", "warning", message, {"technique": row.technique})
 
 
-def _too_large(row: Row, cluster: Cluster) -> Note:
-    need, room = (row.memory_bytes or 0.0) / 1e9, cluster.device.memory / 1e9
-    message = (
-        f"{row.technique}: needs {need:,.1f} GB per device and {cluster.device.name} has {room:,.0f} GB; split more"
-    )
-    return Note("memory", "warning", message, {"technique": row.technique, "need_gb": need, "room_gb": room})
+def _too_large(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[Note]:
+    """One note on all that do not fit, one on all that barely do."""
+    where = f"batch {workload.batch}"
+    misfits = [row for row in rows if row.status == DOES_NOT_FIT]
+    room = f"{cluster.device.name} has {cluster.device.memory / 1e9:,.0f} GB"
+    found = []
+    if misfits:
+        simulated = [row for row in rows if row.step_s is not None]
+        fastest = min(simulated, key=lambda row: (row.step_s or 0.0, RANKS.index(row.status)))
+        needs = ", ".join(f"{row.technique} ({(row.memory_bytes or 0.0) / 1e9:,.1f} GB)" for row in misfits)
+        details = {
+            "techniques": [row.technique for row in misfits],
+            "batch": workload.batch,
+            "need_gb": [(row.memory_bytes or 0.0) / 1e9 for row in misfits],
+            "room_gb": cluster.device.memory / 1e9,
+        }
+        severity: Severity = "error" if fastest.status == DOES_NOT_FIT else "warning"
+        also = ", and the fastest is one of them" if severity == "error" and len(misfits) < len(simulated) else ""
+        found.append(Note("memory", severity, f"does not fit at {where}: {needs}; {room} per device{also}", details))
+    tight = [
+        row.technique
+        for row in rows
+        if row.status == FITS and (row.memory_bytes or 0.0) > TIGHT * (row.room_bytes or math.inf)
+    ]
+    if tight:
+        message = (
+            f"{', '.join(tight)}: tight at {where}: more than {TIGHT:.0%} of the memory, buffers, fragments and the "
+            f"driver's share not counted; {room}"
+        )
+        found.append(Note("memory-tight", "info", message, {"techniques": tight, "batch": workload.batch}))
+    return found
 
 
 def _no_baseline(name: str, base: Measured | InputError) -> list[Note]:

@@ -60,6 +60,7 @@ class Ladder(TensorParallelRun, Sliced):
     name = "ladder"
     paper = "Zhang et al., ICML 2025, arXiv 2501.06589"
     summary = "each module skips its predecessor's output, whose all-reduce runs beneath it (another architecture)"
+    changes_loss = "another architecture: a module reads the residual without its predecessor's output"
     knobs: tuple[Knob, ...] = (
         Knob("ladder_layers", None, "only the last so many layers are of this kind; none: all", optional(whole(1))),
         BUCKET,

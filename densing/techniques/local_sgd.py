@@ -31,6 +31,7 @@ class LocalSgd(Local):
     summary = "replicas train alone for tau steps, then wait for the average of their parameters"
     knobs: tuple[Knob, ...] = (TAU, PIECE)
     plan_only = ("bucket_mb",)
+    changes_loss = "replicas train apart between averages"
 
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return blocking averages."""

@@ -36,6 +36,7 @@ class ParallelAttention(TensorParallelRun, Sliced):
     name = "parallel-attention"
     paper = "Wang and Komatsuzaki, GPT-J-6B, 2021; Chowdhery et al. 2022, arXiv 2204.02311"
     summary = "attention and MLP read the same input, so that one all-reduce per layer sums both (another architecture)"
+    changes_loss = "another architecture: attention and MLP read the same input"
 
     def tensor(self, workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) -> TensorSchedule:
         """Return one sum per layer."""

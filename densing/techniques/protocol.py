@@ -136,7 +136,12 @@ class Claim:
 
 @runtime_checkable
 class Technique(Protocol):
-    """One published technique, or a baseline."""
+    """One published technique, or a baseline.
+
+    It may also have ``changes_loss``: how what is learned per step differs from plain synchronous training (another
+    architecture, averages that arrive late), empty where it does not. A comparison says so beside its speed-up; where
+    the attribute is missing it says that this is not known.
+    """
 
     name: str
     role: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from densing.errors import InputError
 from densing.notes import Note
 from densing.records import Record
-from densing.techniques.compare import Settings, compare
+from densing.techniques.compare import DOES_NOT_FIT, Settings, compare
+from densing.workload.presets import resized
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +39,8 @@ class Cell(Record, frozen=True):
     technique : str
     step_s, speedup : float, optional
         None where it does not apply.
-    verdict : {"wins", "ties", "loses", "does not apply"}
+        None too for the speed-up of what does not fit in memory.
+    verdict : {"wins", "ties", "loses", "does not fit", "does not apply"}
         Against the baseline, with a margin of 2 %.
     """
 
@@ -98,21 +100,46 @@ def regime(
     grid = _grid(cluster, varied, bandwidths_gbps, batches)
     cells: list[Cell] = []
     notes: dict[str, Note] = {}
+    misfits: dict[str, dict[int, float]] = {}
     for number, (bandwidth, batch) in enumerate(grid):
         found = compare(
-            replace(workload, batch=batch),
+            resized(workload, batch),
             _with(cluster, varied, bandwidth),
             techniques,
             knobs=knobs,
             baseline=baseline,
+            remedies=False,
         )
-        cells += [
-            Cell(bandwidth, batch, row.technique, row.step_s, row.speedup, verdict(row.speedup)) for row in found.rows
-        ]
-        notes.update({note.message: note for note in found.notes})
+        for row in sorted(found.rows, key=lambda row: list(techniques).index(row.technique)):
+            misfit = row.status == DOES_NOT_FIT
+            speedup = None if misfit else row.speedup
+            told = DOES_NOT_FIT if misfit else verdict(speedup)
+            cells.append(Cell(bandwidth, batch, row.technique, row.step_s, speedup, told))
+            if misfit:
+                misfits.setdefault(row.technique, {})[batch] = (row.memory_bytes or 0.0) / 1e9
+        for note in found.notes:
+            # A remark that holds of many cells is said once.
+            if not note.code.startswith("memory"):
+                notes.setdefault(note.code if note.severity == "info" else note.message, note)
         if progress is not None:
             progress(number + 1, len(grid))
-    return RegimeMap(tuple(cells), varied, baseline or techniques[0], tuple(notes.values()))
+    found_notes = (*notes.values(), *([_misfits(misfits, cluster)] if misfits else []))
+    return RegimeMap(tuple(cells), varied, baseline or techniques[0], found_notes)
+
+
+def _misfits(needs: Mapping[str, Mapping[int, float]], cluster: Cluster) -> Note:
+    """One note on all cells that do not fit: techniques that do not at the same batches are named together."""
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for name, batches in needs.items():
+        alike.setdefault(tuple(batches), []).append(name)
+    told = "; ".join(f"{', '.join(names)} at batch {', '.join(map(str, batches))}" for batches, names in alike.items())
+    room = f"{cluster.device.name} has {cluster.device.memory / 1e9:,.0f} GB"
+    return Note(
+        "map-memory",
+        "warning",
+        f"map: does not fit, {room}: {told}",
+        {"need_gb": {name: {str(batch): need for batch, need in found.items()} for name, found in needs.items()}},
+    )
 
 
 def verdict(speedup: float | None) -> str:

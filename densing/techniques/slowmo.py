@@ -40,6 +40,7 @@ class SlowMo(Local):
         PIECE,
     )
     plan_only = ("bucket_mb",)
+    changes_loss = "replicas train apart between averages, which an outer momentum step follows"
 
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return averages with outer momentum."""

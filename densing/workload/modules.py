@@ -8,8 +8,21 @@ as in the formulas of :mod:`densing.timeline.mfu`. The backward pass takes twice
 Bytes moved are those of fused kernels: weights once, the input and output of each matrix product once, keys and values
 of the context once per step of decoding; scores are never written.
 
-Source: Kaplan et al., arXiv 2001.08361 (operations); Korthikanti et al., arXiv 2205.05198, section 4 (activations; no
-dropout masks here); recalled.
+What a layer keeps for its backward pass, in bytes of 16-bit training with s tokens, b sequences, width h, a heads and a
+tensor-parallel group of t, for a GPT (MLP of 4 h, every head its own keys and values):
+
+=====================================  ==================================
+nothing recomputed                     sbh (10 + 24/t + 5as/(ht))
+... with sequence parallelism          sbh/t (34 + 5as/h)
+the scores of attention recomputed     sbh (10 + 24/t), or 34 sbh/t
+whole layers recomputed                2 sbh, or 2 sbh/t
+=====================================  ==================================
+
+Of the 10, 2 are masks of dropout, and of the 5, 3: a model without dropout keeps none of these, and fused attention no
+scores at all. Logits are kept in 32 bit.
+
+Source: Kaplan et al., arXiv 2001.08361 (operations); Korthikanti et al., arXiv 2205.05198, equations 1 to 6 and table 2
+(activations); recalled.
 """
 
 from __future__ import annotations
@@ -24,7 +37,10 @@ from densing.errors import InputError, UnknownNameError
 from densing.workload.workload import Module, Transformer, Workload
 
 MODES = ("train", "prefill", "decode")
+RECOMPUTE = ("none", "selective", "full")
 ID_BYTES = 8
+LOGIT_BYTES = 4
+MASK_BYTES = 1
 
 
 def modules(workload: Workload) -> tuple[Module, ...]:
@@ -88,6 +104,8 @@ def check(workload: Workload) -> None:
     """
     if workload.mode not in MODES:
         raise UnknownNameError("mode", workload.mode, MODES)
+    if workload.recompute not in RECOMPUTE:
+        raise UnknownNameError("recompute", workload.recompute, RECOMPUTE)
     model, split = workload.model, workload.split
     if workload.dtype_bytes not in (1, 2, 4, 8):
         raise InputError(f"dtype_bytes: {workload.dtype_bytes} is no size of an element; give 1, 2, 4 or 8")
@@ -167,7 +185,12 @@ def _attention(workload: Workload, shape: _Shape) -> Module:
         rows = model.head_dim if model.linear_attention else 2 * workload.sequence
         cache_elements = shape.sequences * rows * shape.keys
     moved = 2 * inner + 2 * shape.tokens * model.hidden + cache_elements
-    return _block("attention", workload, shape, matrices, flops, moved, inner)
+    scores = 0
+    if not (workload.fused_attention or model.linear_attention):
+        # The softmax's output; with dropout its mask and what is left of the output.
+        each = shape.size + (MASK_BYTES + shape.size if workload.dropout else 0)
+        scores = shape.tokens * shape.context * (model.heads // workload.split.tp) * each
+    return _block("attention", workload, shape, matrices, flops, moved, inner, scores)
 
 
 def _mlp(workload: Workload, shape: _Shape) -> Module:
@@ -180,12 +203,13 @@ def _mlp(workload: Workload, shape: _Shape) -> Module:
 
 
 def _block(
-    name: str, workload: Workload, shape: _Shape, matrices: int, flops: float, moved: float, inner: int
+    name: str, workload: Workload, shape: _Shape, matrices: int, flops: float, moved: float, inner: int, scores: int = 0
 ) -> Module:
     """One module of a layer; its normalisation and residual stream are counted here: they move bytes only."""
     parameters = matrices + workload.model.hidden
     activations = float(moved + 4 * shape.norms) * shape.size
     weights = float(parameters * shape.size)
+    masks = shape.norms * MASK_BYTES if workload.dropout else 0
     train = workload.mode == "train"
     return Module(
         name,
@@ -196,7 +220,8 @@ def _block(
         backward_moved=2 * (weights + activations) if train else 0.0,
         parameters=parameters,
         activation=shape.tokens * workload.model.hidden * shape.size,
-        saved=(2 * shape.norms + inner) * shape.size if train else 0,
+        saved=(2 * shape.norms + inner) * shape.size + masks + scores if train else 0,
+        scores=scores if train else 0,
     )
 
 
@@ -236,7 +261,7 @@ def _head(workload: Workload, shape: _Shape) -> Module:
         backward_moved=2 * moved if train else 0.0,
         parameters=(0 if shared else columns * model.hidden) + model.hidden,
         activation=_summed(workload, tokens * model.hidden * shape.size),
-        saved=(2 * shape.norms + shape.tokens * columns) * shape.size if train else 0,
+        saved=2 * shape.norms * shape.size + shape.tokens * columns * LOGIT_BYTES if train else 0,
     )
 
 

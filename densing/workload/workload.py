@@ -77,7 +77,9 @@ class Module(Record, frozen=True):
         Bytes of its output for the whole group: what an all-reduce over the tensor-parallel group carries, and what a
         pipeline hands on. Of the head: of its input, whose gradient is summed. 0 where nothing is.
     saved : int
-        Bytes kept for the backward pass on this rank.
+        Bytes kept for the backward pass on this rank where nothing is recomputed.
+    scores : int
+        Of these, what attention keeps of its scores: nothing with fused kernels.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Module(Record, frozen=True):
     parameters: int
     activation: int
     saved: int = 0
+    scores: int = 0
 
 
 class Workload(Record, frozen=True):
@@ -108,6 +111,14 @@ class Workload(Record, frozen=True):
         Parts of the batch that a pipeline (or gradient accumulation) works through.
     dtype_bytes : int
         Bytes of a weight, an activation and an exchanged gradient.
+    recompute : {"none", "selective", "full"}
+        What the backward pass computes once more instead of keeping it: nothing, the scores of attention, or whole
+        layers, of which the input alone is kept. Changes what memory is needed; steps are timed without it.
+    fused_attention : bool
+        Kernels that never write the scores (FlashAttention). Operations and times are those of such kernels either way;
+        without them the scores are kept until the backward pass.
+    dropout : bool
+        Masks of dropout after attention and MLP, and on the scores, are kept too. Recent models have none.
     """
 
     model: Transformer
@@ -117,3 +128,6 @@ class Workload(Record, frozen=True):
     split: Split = Split()
     micro_batches: int = 1
     dtype_bytes: int = 2
+    recompute: str = "none"
+    fused_attention: bool = True
+    dropout: bool = False

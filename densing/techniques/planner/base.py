@@ -42,6 +42,8 @@ class Planned:
     modes: ClassVar[tuple[str, ...]] = ("train", "prefill", "decode")
     zero: ClassVar[int] = 0
     """Stage of ZeRO that its memory is split by."""
+    changes_loss: ClassVar[str] = ""
+    """How what is learned per step differs from plain synchronous training; empty where it does not."""
 
     @property
     def claims(self) -> tuple[Claim, ...]:
