@@ -16,10 +16,8 @@ SHOWN = ["model", "density", "density_lo", "density_hi", "status", "n_params", "
 
 SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "density_lo", "density_hi", "status", "score", "n_eff",
                  "interval", "density_lo_measured", "density_hi_measured"]  # fmt: skip
-ONE_RULER = (
-    "Values hold on the ruler {reference} alone; between rulers only ranks travel (`densing density --rulers all`)."
-)
-TWO_INTERVALS = (
+HOW_TO_READ = (
+    "Values hold on the ruler {reference} alone; between rulers only ranks travel (`densing density --rulers all`).\n"
     "density_lo and density_hi hold the curve's error, the noise of the score and how far models scatter around the "
     "ruler; those that end in _measured leave the last out."
 )
@@ -148,11 +146,7 @@ def density(
     else:
         shown = [column for column in SHOWN if column in table.columns] if not skills else list(table.columns)
         emit_table(table[shown], f"Density against {reference}, {'per skill' if skills else benchmark}")
-        say(
-            ONE_RULER.format(reference=reference)
-            if skills
-            else f"{ONE_RULER.format(reference=reference)} {TWO_INTERVALS}"
-        )
+        say(HOW_TO_READ.format(reference=reference))
     finish(notes)
 
 
@@ -215,5 +209,5 @@ def _of_runs(runs: list[Path], reference: str, asked: dict[str, Any], out: Path 
     else:
         shown = [column for column in SHOWN_OF_RUNS if column in result.table.columns]
         emit_table(result.table[shown], f"Density against {reference}, measured")
-        say(f"{ONE_RULER.format(reference=reference)} {TWO_INTERVALS}")
+        say(HOW_TO_READ.format(reference=reference))
     finish(result.notes)
