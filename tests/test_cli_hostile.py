@@ -134,6 +134,9 @@ def test_narrow_tables_keep_whole_figures_and_name_what_is_hidden(
         "score",
         "released",
         "stratum",
+        "interval",
+        "density_lo_measured",
+        "density_hi_measured",
     ]
     shown = next(line for line in out.splitlines() if "density" in line and "model" in line).split()
     assert shown + hidden == columns

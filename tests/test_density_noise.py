@@ -356,7 +356,7 @@ def test_the_interval_covers_models_that_scatter_and_the_measurement_alone_does_
 @pytest.mark.parametrize("common", [0.0, 0.5])
 def test_the_combined_interval_covers_models_that_scatter(common: float) -> None:
     held, measured = [], []
-    for truth, read in worlds(BENCHMARKS, 50, scatter=SCATTER, common=common):
+    for truth, read in worlds(BENCHMARKS, 40, scatter=SCATTER, common=common):
         combined = combine_results(read, read[0].reference)
         held.append(holds(combined, truth))
         measured.append(holds(combined, truth, "_measured"))

@@ -17,10 +17,8 @@ SHOWN = ["model", "density", "protocol", "density_lo", "density_hi", "status", "
 SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "protocol", "density_lo", "density_hi", "status",
                  "score", "n_eff", "n_params", "size_from", "interval", "density_lo_measured",
                  "density_hi_measured"]  # fmt: skip
-ONE_RULER = (
-    "Values hold on the ruler {reference} alone; between rulers only ranks travel (`densing density --rulers all`)."
-)
-TWO_INTERVALS = (
+HOW_TO_READ = (
+    "Values hold on the ruler {reference} alone; between rulers only ranks travel (`densing density --rulers all`).\n"
     "density_lo and density_hi hold the curve's error, the noise of the score and how far models scatter around the "
     "ruler; those that end in _measured leave the last out."
 )
@@ -168,8 +166,7 @@ def density(
         shown = [column for column in SHOWN if column in table.columns] if not skills else list(table.columns)
         title = f"Density against {reference}, {'per skill' if skills else benchmark}"
         emit_table(table[shown], title, table["bound"])
-        about = ONE_RULER.format(reference=reference)
-        say(about if skills else f"{about} {TWO_INTERVALS}")
+        say(HOW_TO_READ.format(reference=reference))
     finish(notes)
 
 
@@ -239,5 +236,5 @@ def _of_runs(
     else:
         shown = [column for column in SHOWN_OF_RUNS if column in result.table.columns]
         emit_table(result.table[shown], f"Density against {reference}, measured", result.table["bound"])
-        say(f"{ONE_RULER.format(reference=reference)} {TWO_INTERVALS}")
+        say(HOW_TO_READ.format(reference=reference))
     finish((*notes, *result.notes))

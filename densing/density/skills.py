@@ -9,7 +9,8 @@ from densing.density.invert import DEFAULT_GUARD
 from densing.density.targets import catalog_densities
 from densing.references import SKILLS, available_benchmarks, load_reference
 
-COLUMNS = ["model", "skill", "benchmarks", "n_eff", "density", "density_lo", "density_hi", "status", "bound"]
+COLUMNS = ["model", "skill", "benchmarks", "n_eff", "density", "density_lo", "density_hi", "status", "bound",
+           "interval", "density_lo_measured", "density_hi_measured"]  # fmt: skip
 
 
 def skill_densities(
@@ -22,6 +23,8 @@ def skill_densities(
     seed: int = 0,
 ) -> pd.DataFrame:
     """Return one density per model and skill, each from one curve on the mean score of that skill's benchmarks.
+
+    Noise of scores and draws of curves are independent between skills.
 
     Parameters
     ----------
