@@ -25,6 +25,7 @@ from densing.training.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: 
 SMALL_BUCKETS = 0.0002
 KNOBS: dict[str, dict[str, Any]] = {
     "ddp": {"bucket_mb": 0.02},
+    "ddp-tuned": {},
     "zero1": {"bucket_mb": 0.02},
     "zero2": {"bucket_mb": 0.02},
     "local-sgd": {"tau": 4},
