@@ -11,7 +11,18 @@ from densing.workload.workload import Module, Workload
 ZERO_STAGES = (0, 1, 2, 3)
 
 
-def memory(workload: Workload, zero: int = 0, optimizer_bytes: int = 12) -> dict[str, float]:
+def adam_bytes(dtype_bytes: int) -> int:
+    """Return the bytes of Adam's state per parameter: two moments, and a float32 copy of weights that are less.
+
+    Examples
+    --------
+    >>> adam_bytes(2), adam_bytes(4)
+    (12, 8)
+    """
+    return 12 if dtype_bytes < 4 else 2 * dtype_bytes
+
+
+def memory(workload: Workload, zero: int = 0, optimizer_bytes: int | None = None) -> dict[str, float]:
     """Return bytes per rank by purpose, of the pipeline stage that needs most.
 
     Parameters
@@ -19,8 +30,8 @@ def memory(workload: Workload, zero: int = 0, optimizer_bytes: int = 12) -> dict
     workload : Workload
     zero : {0, 1, 2, 3}
         What replicas divide among them: optimizer state, gradients too, parameters too.
-    optimizer_bytes : int
-        Of the optimizer's state per parameter; 12: float32 copy and two moments (Adam in mixed precision).
+    optimizer_bytes : int, optional
+        Of the optimizer's state per parameter; :func:`adam_bytes` when left out.
 
     Returns
     -------
@@ -47,6 +58,8 @@ def memory(workload: Workload, zero: int = 0, optimizer_bytes: int = 12) -> dict
     """
     if zero not in ZERO_STAGES:
         raise InputError(f"zero: {zero!r} is no stage of ZeRO; give 0, 1, 2 or 3")
+    if optimizer_bytes is None:
+        optimizer_bytes = adam_bytes(workload.dtype_bytes)
     if not 0 <= optimizer_bytes <= 1024:
         raise InputError(f"optimizer_bytes: {optimizer_bytes!r} is out of range; give 0 to 1024 bytes per parameter")
     found = stages(workload)

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from densing.training.data_parallel import BUCKETS_MB
 from densing.training.data_parallel.link import Link, Waiting
 from densing.training.data_parallel.rounds import number
 from densing.training.distributed import comm
@@ -110,10 +111,6 @@ def _hook(start: Any) -> Any:
     # DDP compares annotations as objects; in this module they are texts.
     reduce.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
     return reduce
-
-
-BUCKETS_MB: tuple[float | None, ...] = (None, 0.5, 1.0, 2.0, 4.0, 8.0, 64.0)
-"""Sizes of a small sweep; the first is torch's default."""
 
 
 def fastest_bucket(

@@ -26,8 +26,8 @@ class Sharded:
     update, stage 2 until they are reduced. The optimizer must work element by element (SGD, Adam, AdamW): it sees
     parts of buckets, not whole matrices.
 
-    The parameters become views of their bucket, so that nothing is held twice: move or cast the model before, not after.
-    The optimizer's parts are views of it as well where it is in float32, otherwise float32 copies.
+    The parameters become views of their bucket, so that nothing is held twice: move or cast the model before, not
+    after. The optimizer's parts are views of it as well where it is in float32, otherwise float32 copies.
 
     Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
     arXiv 1910.02054, section 5.
@@ -91,8 +91,7 @@ class Sharded:
     def step(self) -> None:
         """Update this rank's parts, then gather everyone's."""
         self.optimizer.step()
-        handles = [bucket.gather() for bucket in self.buckets]
-        for bucket, handle in zip(self.buckets, handles, strict=True):
+        for handle in [bucket.gather() for bucket in self.buckets]:
             self.link.wait(handle)
 
     def finish(self) -> None:

@@ -17,8 +17,8 @@ from densing.training.data_parallel.rounds import Rounds, number
 class SlowMo(Rounds):
     """Every ``tau`` steps: ``u <- beta u + (x_start - mean) / lr``, ``x <- x_start - alpha lr u``, waited for.
 
-    ``lr`` is the learning rate of the optimizer's first group at the end of the round (mean of the ranks, by their steps
-    in it). ``slow_lr=1, slow_momentum=0`` is LocalSGD.
+    ``lr`` is the learning rate of the optimizer's first group at the end of the round (mean of the ranks, by their
+    steps in it). ``slow_lr=1, slow_momentum=0`` is LocalSGD.
 
     Source: Wang et al., "SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum",
     arXiv 1910.00643, algorithm 1 (recalled, not compared with the paper; the optimizer's buffers are kept, of the

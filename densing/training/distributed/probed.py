@@ -7,8 +7,8 @@ from densing.cluster.cluster import Device
 from densing.records import Record
 
 FILE = "probe.json"
-UPDATE_BYTES = 32
-"""Moved per parameter by the update as the planner counts it: gradient, weight, and three float32 states twice."""
+UPDATE_BYTES = 24
+"""Moved per parameter by the update as the planner counts it: gradient, weight, and two float32 moments twice."""
 
 
 class Timed(Record, frozen=True):
