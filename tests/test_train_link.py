@@ -19,8 +19,7 @@ pytest.importorskip("torch")
 from densing.cluster.cluster import Cluster, Device, Link
 from densing.cluster.costs import collective_seconds
 from densing.errors import InputError, UnavailableError
-from densing.training.distributed import namespaces
-from densing.training.distributed import emulated
+from densing.training.distributed import emulated, namespaces
 from densing.training.distributed.emulated import Carrier
 from densing.training.distributed.rates import Rate, parse_rate
 

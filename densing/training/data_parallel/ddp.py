@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import statistics
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -64,7 +66,8 @@ class DDP:
             wrapped = DistributedDataParallel(
                 model, process_group=group, bucket_cap_mb=size, gradient_as_bucket_view=True
             )
-            wrapped.register_comm_hook(None, _hook(self._start))
+            # Held weakly: the reducer keeps its hook where no garbage collector sees the circle.
+            wrapped.register_comm_hook(None, _hook(weakref.WeakMethod(self._start)))
             self.model = wrapped
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -100,9 +103,11 @@ class DDP:
         self._handles.append(comm.all_reduce(bucket, group=self.link.group))
 
 
-def _hook(start: Any) -> Any:
+def _hook(start: weakref.WeakMethod[Callable[[torch.Tensor], None]]) -> Any:
     def reduce(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        start(bucket.buffer())
+        method = start()
+        assert method is not None, "the DDP around the model is gone; keep it as long as its model is trained"
+        method(bucket.buffer())
         # The gradients are views of this buffer: DDP has nothing to copy, and need not wait.
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
@@ -150,5 +155,8 @@ def fastest_bucket(
             trial.model.zero_grad()
             seconds.append(time.perf_counter() - began)
         took[at] = statistics.median(seconds[2:])
+        del trial
+        # A wrapped model is a circle; the next one needs its memory.
+        gc.collect()
     dist.all_reduce(took, dist.ReduceOp.MAX, group=group)
     return sizes[int(took.argmin())]
