@@ -13,7 +13,7 @@ from typing import Any
 
 
 def fork_ranks(work: Callable[[int, int], dict[str, Any]]) -> None:
-    """Run ``work(rank, ranks)`` on ``argv[-2]`` forked ranks, and leave each one's result in the folder ``argv[-1]``."""
+    """Run ``work(rank, ranks)`` on ``argv[-2]`` forked ranks; each one's result goes into the folder ``argv[-1]``."""
     import torch
 
     torch.set_num_threads(1)

@@ -39,7 +39,7 @@ def cluster(alpha: float = 1e-3, beta: float = 1e-8, **fields: object) -> Cluste
 
 
 def compute_of(spec: RunSpec) -> float:
-    """4 modules of 30 ms and a head of 15 ms, 1.1 times, and an update of 32 ms; rows of the embedding move bytes only."""
+    """4 modules of 30 ms, a head of 15 ms, 1.1 times; an update of 32 ms; rows of the embedding move bytes only."""
     embedding = modules(workload_of_run(spec))[0]
     looked_up = (embedding.moved + embedding.backward_moved) / cluster().device.mem_bw
     return 1.1 * (4 * 0.03 + 0.015) + 0.032 + looked_up

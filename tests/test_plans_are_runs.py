@@ -30,6 +30,8 @@ from densing.training.distributed.clock import Clock  # noqa: E402
 from densing.training.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
 from densing.training.tensor_parallel.train import TensorTrainee, scheduled  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 SHAPE = LmShape(layers=6, hidden=64, heads=2, ffn=176)
 CASES: dict[str, dict[str, Any]] = {
     "ddp": {},

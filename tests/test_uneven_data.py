@@ -29,7 +29,7 @@ METHODS: dict[str, Callable[..., Any]] = {
 
 
 def train(method: str, steps: int, rank: int, epochs: int) -> dict[str, Any]:
-    """Pull a number towards this rank's own target; a scheduler that stops with the data lowers the rate at each step."""
+    """Pull a number towards this rank's own target; a scheduler lowers the rate as long as there is data."""
     model = torch.nn.Linear(1, 1, bias=False).double()
     with torch.no_grad():
         model.weight.fill_(1.0)

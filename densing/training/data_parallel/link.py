@@ -32,11 +32,11 @@ class Link:
         self, group: dist.ProcessGroup | None = None, waiting: Waiting = nullcontext, within: Link | None = None
     ) -> None:
         self.group, self.waiting = group, waiting
-        self.within = within if within is not None and within.size > 1 else None
+        self.within: Link | None = within if within is not None and within.size > 1 else None
         grouped = dist.is_available() and dist.is_initialized()
         if group is not None and not grouped:
             raise InputError("a process group was given, but torch.distributed is not initialised in this process")
-        self.size = dist.get_world_size(group) if grouped else 1
+        self.size: int = dist.get_world_size(group) if grouped else 1
         if self.size < 1:
             raise InputError("this rank is no member of the process group it was given")
         self.rank = dist.get_rank(group) if grouped else 0
