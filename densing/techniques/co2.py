@@ -26,8 +26,9 @@ class OneRoundLate(Rounds):
     sent off. Within inner groups, if any, gradients are averaged in one piece before every update.
     """
 
-    def __init__(self, stage: Stage, tau: int, bucket_mb: float = 25.0) -> None:
+    def __init__(self, stage: Stage, tau: int, bucket_mb: float = 25.0, size: int = FULL_BYTES) -> None:
         super().__init__(stage, tau, bucket_mb)
+        self.size = size
         self.flying: Event = NOTHING
         """The average under way."""
 
@@ -42,8 +43,8 @@ class OneRoundLate(Rounds):
         if not self.ends:
             return
         if self.flying:
-            done = self.outer_update(self.hand_on(join(done, self.flying), 1))
-        self.flying = self.average(self.copy(done), self.bucket_mb, STATE + 1)
+            done = self.outer_update(self.hand_on(join(done, self.flying), 1, self.size))
+        self.flying = self.average(self.copy(done), self.bucket_mb, STATE + 1, self.size)
 
 
 class Co2(Local):
@@ -72,9 +73,15 @@ class Co2(Local):
         ),
         Knob("gap_penalty", 1.0, "the constant penalty", above_zero),
         Knob("warmup_rounds", 0, "rounds at the start that wait for their average; a real run's only", whole(0)),
+        Knob(
+            "average_bytes",
+            FULL_BYTES,
+            "of a parameter in an average: 4 as in our runs; 2: live parameters of two bytes, as the released class sends",
+            whole(1, 8),
+        ),
         PIECE,
     )
-    plan_only = ("bucket_mb", "inner")
+    plan_only = ("bucket_mb", "inner", "average_bytes")
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -85,7 +92,7 @@ class Co2(Local):
 
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return averages one round late."""
-        return partial(OneRoundLate, tau=knobs["tau"], bucket_mb=knobs["bucket_mb"])
+        return partial(OneRoundLate, tau=knobs["tau"], bucket_mb=knobs["bucket_mb"], size=knobs["average_bytes"])
 
     def window(self, knobs: Mapping[str, Any]) -> tuple[int, int]:
         """Return two rounds of warm-up, for the first average arrives at the second's end, and one measured."""

@@ -70,22 +70,22 @@ class Exchange:
         stage = self.stage
         return stage.compute("copy", copy_seconds(stage.device, stage.parameters, stage.workload.dtype_bytes), done)
 
-    def average(self, done: Event, bucket_mb: float, beside: int = 0) -> Event:
-        """Add the average of all parameters over the replicas, in full precision, and of some numbers beside them.
+    def average(self, done: Event, bucket_mb: float, beside: int = 0, size: int = FULL_BYTES) -> Event:
+        """Add the average of all parameters over the replicas, of ``size`` bytes each, and of some numbers beside them.
 
         In one piece, or bucket by bucket where a tensor-parallel group needs the same link meanwhile. With inner
         groups, whose members are equal, one of each takes part; :meth:`hand_on` follows.
         """
         stage = self.stage
-        total = float(FULL_BYTES * (stage.parameters + beside))
+        total = float(size * stage.parameters + FULL_BYTES * beside)
         shared = stage.program.use("outer").exclusive
         for count in cut(total, bucket_mb * MEBIBYTE if shared else total):
             done = stage.collective("all_reduce parameters", "all_reduce", count, "outer", done, STREAM)
         return done
 
-    def hand_on(self, done: Event, beside: int = 0) -> Event:
+    def hand_on(self, done: Event, beside: int = 0, size: int = FULL_BYTES) -> Event:
         """Add what those who took part in an average tell the others of their inner groups."""
-        count = float(FULL_BYTES * (self.stage.parameters + beside))
+        count = float(size * self.stage.parameters + FULL_BYTES * beside)
         return self.stage.collective("broadcast parameters", "broadcast", count, "inner", done, STREAM)
 
 
