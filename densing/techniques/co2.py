@@ -76,7 +76,7 @@ class Co2(Local):
         Knob(
             "average_bytes",
             FULL_BYTES,
-            "of a parameter in an average: 4 as in our runs; 2: live parameters of two bytes, as the released class sends",
+            "of a parameter in an average: 4 as in a run; 2: live parameters of two bytes, as the released class sends",
             whole(1, 8),
         ),
         PIECE,
