@@ -3,11 +3,12 @@
     python benchmarks/overlap.py [--out results/overlap] [--quick | --data] [--json]
 
 1. `densing calibrate --link RATE` measures the link and the modules of the small language model, once per link.
-2. Data parallel at 200 Mbit/s: DDP with torch's own buckets, DDP with the best of a few sizes (`ddp-tuned`), LocalSGD,
-   SlowMo and CO2 at tau = 8 with equal tokens and three seeds: step, exposed communication, held-out loss. CO2's first
-   half of the rounds waits for its averages (warm-up), without outer momentum (the released configuration's choice up
-   to 16 devices); its times are those of the other half. Then CO2 with fewer steps per round. In the shortest one all-reduce follows on another, and its length over that of a step
-   without waiting is the measured tau_min, beside the predicted one.
+2. Data parallel at 200 Mbit/s: DDP with torch's own buckets, DDP with the best of a few sizes (`ddp-tuned`),
+   LocalSGD, SlowMo and CO2 at tau = 8 with equal tokens and three seeds: step, exposed communication, held-out loss.
+   CO2's first half of the rounds waits for its averages (warm-up), without outer momentum (the released
+   configuration's choice up to 16 devices); its times are those of the other half. Then CO2 with fewer steps per
+   round. In the shortest one all-reduce follows on another, and its length over that of a step without waiting is the
+   measured tau_min, beside the predicted one.
 3. Tensor parallel, forward passes: standard, Ladder and ISO at a link where communication is about half of the step,
    and at a slower one; the same in training at the first link.
 
