@@ -1,15 +1,19 @@
 """The techniques for real: two ranks over a shaped link, each measured beside what was predicted before it ran.
 
-    python benchmarks/overlap.py [--out results/overlap] [--quick] [--json]
+    python benchmarks/overlap.py [--out results/overlap] [--quick | --data] [--json]
 
 1. `densing calibrate --link RATE` measures the link and the modules of the small language model, once per link.
-2. Data parallel at 200 Mbit/s: DDP, LocalSGD, SlowMo and CO2 at tau = 8 with equal tokens and three seeds: step,
-   exposed communication, held-out loss. CO2's first half of the rounds waits for its averages (warm-up), without outer
-   momentum (the released configuration's choice up to 16 devices); its times are those of the other half. Then CO2
-   with fewer steps per round. In the shortest one all-reduce follows on another, and its length over that of a step
-   without waiting is the measured tau_min, beside the predicted one.
+2. Data parallel at 200 Mbit/s: DDP with torch's own buckets, DDP with the best of a few sizes (`ddp-tuned`),
+   LocalSGD, SlowMo and CO2 at tau = 8 with equal tokens and three seeds: step, exposed communication, held-out loss.
+   CO2's first half of the rounds waits for its averages (warm-up), without outer momentum (the released
+   configuration's choice up to 16 devices); its times are those of the other half. Then CO2 with fewer steps per
+   round. In the shortest one all-reduce follows on another, and its length over that of a step without waiting is the
+   measured tau_min, beside the predicted one.
 3. Tensor parallel, forward passes: standard, Ladder and ISO at a link where communication is about half of the step,
    and at a slower one; the same in training at the first link.
+
+`--data` is the first table of point 2 alone, in at most ten minutes: one seed and 48 steps. Its last columns say how
+many times as fast a row is as either DDP.
 
 Every figure is from `densing train --json`; rounds are interleaved by running all techniques of a link in one command.
 Two idle cores are needed: with other work on them the figures say something about that work.
@@ -65,7 +69,7 @@ def data_parallel(out: Path, link: str, steps: int, seeds: str, taus: Sequence[i
     predict = ("--predict", cluster, *DATA)
     half = ("--set", f"co2.warmup_rounds={steps // 16}", "--set", "co2.outer_momentum=0")
     rows = trained(
-        out, "data", "ddp,local-sgd,slowmo,co2", link, steps, "--tau", "8", "--seeds", seeds, *half, *predict
+        out, "data", "ddp,ddp-tuned,local-sgd,slowmo,co2", link, steps, "--tau", "8", "--seeds", seeds, *half, *predict
     )
     sweep = []
     for tau in taus:
@@ -83,6 +87,8 @@ def least(sweep: Sequence[dict[str, float]]) -> float | None:
     There one all-reduce follows on another: a round, tau steps, lasts as long as an all-reduce, and a step without its
     waiting is what hides it.
     """
+    if not sweep:
+        return None
     row = min(sweep, key=lambda each: each["tau"])
     hidden = row["step_s"] - row["wait_s"]
     return row["tau"] * row["step_s"] / hidden if row["wait_s"] > 0.05 * row["step_s"] else None
@@ -107,12 +113,16 @@ def errors(*parts: dict[str, Any]) -> list[float]:
 def show(part: dict[str, Any]) -> None:
     """Print one comparison."""
     print(f"\n{part['link']}{', ' + part['mode'] if 'mode' in part else ''}")
-    print(f"{'technique':16} {'step ms':>9} {'predicted':>9} {'exposed ms':>10} {'exposed %':>9} {'loss':>16}")
+    baselines = {row["technique"]: row["step_s"] for row in part["rows"] if row["technique"] in ("ddp", "ddp-tuned")}
+    against = "".join(f"{'x ' + name:>12}" for name in baselines)
+    print(f"{'technique':16} {'step ms':>9} {'predicted':>9} {'exposed ms':>10} {'exposed %':>9} {'loss':>16}{against}")
     for row in part["rows"]:
         spread = "" if row.get("final_loss_sd") is None else f" ± {row['final_loss_sd']:.3f}"
+        loss = f"{row['final_loss']:.3f}{spread}"
+        ratios = "".join(f"{step_s / row['step_s']:12.2f}" for step_s in baselines.values())
         print(
             f"{row['technique']:16} {1e3 * row['step_s']:9.1f} {1e3 * row['predicted_step_s']:9.1f} "
-            f"{1e3 * row['wait_s']:10.1f} {100 * row['exposed']:9.1f} {row['final_loss']:8.3f}{spread}"
+            f"{1e3 * row['wait_s']:10.1f} {100 * row['exposed']:9.1f} {loss:>16}{ratios}"
         )
     for row in part.get("sweep", ()):
         print(
@@ -129,13 +139,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/overlap"))
     parser.add_argument("--quick", action="store_true", help="one seed, fewer steps, one link of each kind")
+    parser.add_argument("--data", action="store_true", help="the data-parallel table alone: one seed, 48 steps")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     if chosen.out.exists() and any(chosen.out.iterdir()):
         raise SystemExit(f"{chosen.out}: is not empty; choose another --out")
     chosen.out.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()[0]
-    if chosen.quick:
+    tensor: list[dict[str, Any]] = []
+    if chosen.data:
+        data = data_parallel(chosen.out, "200mbit", 48, "0", ())
+    elif chosen.quick:
         data = data_parallel(chosen.out, "200mbit", 24, "0", (1, 4))
         tensor = [tensor_parallel(chosen.out, "400mbit", "prefill", 12)]
     else:

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.slow
 SMALL_BUCKETS = 0.0002
 KNOBS: dict[str, dict[str, Any]] = {
     "ddp": {"bucket_mb": 0.02},
+    "ddp-tuned": {},
     "zero1": {"bucket_mb": 0.02},
     "zero2": {"bucket_mb": 0.02},
     "local-sgd": {"tau": 4},

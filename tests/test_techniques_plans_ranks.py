@@ -14,6 +14,7 @@ from densing.workload.workload import Workload
 EVERY = {
     "sequential": {"dp": 2, "tp": 2},
     "ddp": {"dp": 4, "tp": 2, "bucket_mb": 0.05},
+    "ddp-tuned": {"dp": 4},
     "zero1": {"dp": 4, "bucket_mb": 0.05},
     "zero2": {"dp": 2, "tp": 2, "batch": 2, "micro_batches": 2},
     "zero3": {"dp": 4},

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from densing.cluster.cluster import Cluster, Device, Link
 from densing.simulation.engine import simulate
+from densing.simulation.tasks import Graph
 from densing.techniques.iso import Halves, best_share
 from densing.techniques.ladder import Late
 from densing.techniques.measure import measure
+from densing.techniques.planner.collectives import CostModel, Use
 from densing.techniques.planner.steps import plan_steps
 from densing.techniques.planner.tensor import Blocking, TensorSchedule
 from densing.techniques.protocol import Plan
@@ -162,6 +164,50 @@ def test_iso_gains_most_where_compute_and_communication_balance_and_loses_where_
     assert gain(0.0, 0.1 * each / volume) < balanced > gain(0.0, 10 * each / volume)
     # Six messages of a ring of four: latency alone takes twice the compute, and is paid for either half.
     assert gain(2 * each / 6, 0.0) < -0.1
+
+
+def test_iso_gains_where_latency_rules_if_two_sums_wait_for_answers_at_once() -> None:
+    """Per module: half of its compute, then one latency, beside which the other half computes and its sum begins."""
+    work = workload("prefill", 2)
+    compute = step("tensor-parallel", work, cluster(2, beta=0.0))
+    blocks = 2 * TOY.layers
+    latency = 2 * 3 * compute / blocks
+    serial = cluster(2, alpha=latency / 2, beta=0.0)
+    pipelined = serial.change(pipelined=1.0)
+    assert step("tensor-parallel", work, serial) == pytest.approx(compute + blocks * latency, rel=1e-4)
+    assert step("tensor-parallel", work, pipelined) == pytest.approx(compute + blocks * latency, rel=1e-4)
+    assert step("iso", work, serial) == pytest.approx(2 * blocks * latency, rel=0.02)
+    # Of the last part everything shows; later tokens attend to more, so halves of attention are not quite equal.
+    assert step("iso", work, pipelined) == pytest.approx(blocks * latency + compute / 2, rel=0.02)
+    assert step("iso", work, pipelined) < step("tensor-parallel", work, pipelined) < step("iso", work, serial)
+
+
+@LIMIT
+@given(st.sampled_from(SCHEDULES), st.floats(0, 1), st.floats(1e-12, 1e-8), st.floats(0, 1e-4))
+def test_latencies_that_overlap_shorten_only_what_has_several_sums_under_way(
+    name: str, share: float, beta: float, alpha: float
+) -> None:
+    serial = cluster(4, alpha, beta)
+    pipelined = step(name, workload(), serial.change(pipelined=share))
+    if name in ("tensor-parallel", "parallel-attention"):
+        assert pipelined == pytest.approx(step(name, workload(), serial), rel=1e-6, abs=1e-8)
+    else:
+        assert pipelined <= step(name, workload(), serial) * (1 + 1e-6) + 1e-8
+
+
+@LIMIT
+@given(st.integers(1, 9), st.floats(0, 1))
+def test_two_collectives_are_under_way_at_once_and_their_bytes_one_after_the_other(many: int, share: float) -> None:
+    """Six seconds of latency and one of transfer each, all started at once; the oracle keeps two threads and a wire."""
+    on = cluster(2, alpha=3.0, beta=1.0).change(pipelined=share)
+    graph, model = Graph(), CostModel(on, Use("tp"))
+    for _ in range(many):
+        model.add(graph, "sum", "all_reduce", 1.0, (0, 1), (0,), "comm", ())
+    threads, wire = [0.0, 0.0], 0.0
+    for number in range(many):
+        wire = max(threads[number % 2] + 6 * share, wire) + 6 * (1 - share) + 1
+        threads[number % 2] = wire
+    assert simulate(graph).makespan == pytest.approx(wire if share else 7.0 * many)
 
 
 def test_iso_reads_all_weights_for_either_half() -> None:

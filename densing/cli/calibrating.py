@@ -132,16 +132,22 @@ def _of_probe(spec: Any, link: Any, out: Path) -> Measured:
     told = f"densing calibrate --link {spec.link} ({kind}), {spec.nproc} ranks"
     model = f"{lm.layers} layers of {lm.hidden}, batch {spec.batch}, sequence {spec.sequence}, {probed.mode}"
     cluster = load_cluster("cpu2").change(
-        name=f"cpu{spec.nproc}-{kind}-{link.rate}", n=spec.nproc, device=probed.device()
+        name=f"cpu{spec.nproc}-{kind}-{link.rate}",
+        n=spec.nproc,
+        device=probed.device(),
+        pipelined=probed.pipelined,
     )
     figure = Figure(f"{told}; {model}", "measured")
-    fields = ("device.flops", "device.mem_bw", "device.measured")
+    fields = ("device.flops", "device.mem_bw", "device.measured", "pipelined")
     cluster = cluster.change(sources={**cluster.sources, **dict.fromkeys(fields, figure)})
     notes = list(found.notes)
     if link.kind == "emulated":
         text = f"the link is emulated ({link.reason or 'asked for'}): it takes none of the processor's time"
         notes.append(Note("link-emulated", "warning", text))
-    about = {"source": told, "ranks": spec.nproc, "link_kind": kind, "level": "inter", "model": model}
+    about = {
+        "source": told, "ranks": spec.nproc, "link_kind": kind, "level": "inter", "model": model,
+        "pipelined": probed.pipelined,
+    }  # fmt: skip
     return Measured(found, _with(cluster, found, "inter", told), tuple(notes), about)
 
 
@@ -194,6 +200,9 @@ def _lines(found: Calibration, about: Mapping[str, Any]) -> list[str]:
         f"{found.observations} communications of {about['ranks']} ranks ({about['link_kind']}), "
         f"{found.computations} computations; relative residual {residual}"
     )
+    if "pipelined" in about:
+        share = about["pipelined"]
+        lines.append(f"of a collective's latency {100 * share:.0f} % pass beside another one of the same group")
     if rate is not None and rate.value > 0:
         lines.append(f"bandwidth {8e-6 / rate.value:.4g} Mbit/s")
     return lines

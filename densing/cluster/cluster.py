@@ -132,6 +132,9 @@ class Cluster(Record, frozen=True):
     kappa, kappa_comm : float
         Contention: beside communication compute runs at ``1 / (1 + kappa)`` of its speed, and communication beside
         compute at ``1 / (1 + kappa_comm)``.
+    pipelined : float
+        Share of a collective's latency in which another one of its group may be under way, 0 to 1. Two threads of gloo
+        run a collective each, and only bytes share the wire; on a stream of a device one follows another: 0.
     speed : tuple of float
         Relative speed per rank; empty where all are equal.
     sources : mapping of str to Figure
@@ -149,6 +152,7 @@ class Cluster(Record, frozen=True):
     wide: Link | None = None
     kappa: float = 0.0
     kappa_comm: float = 0.0
+    pipelined: float = 0.0
     speed: tuple[float, ...] = ()
     sources: Mapping[str, Figure] = msgspec.field(default_factory=dict)
 

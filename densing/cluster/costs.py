@@ -112,6 +112,22 @@ def collective_seconds(
     return min(layered, _flat(ring_terms(op, len(members)), count, cluster, members, concurrent))
 
 
+def latency_seconds(op: str, count: float, cluster: Cluster, ranks: Sequence[int], *, concurrent: int = 1) -> float:
+    """Return what of :func:`collective_seconds` no bandwidth would shorten; raises as that does.
+
+    Examples
+    --------
+    >>> from densing.cluster.cluster import Device
+    >>> slow = Link(1e-4, 1e-9)
+    >>> cluster = Cluster("toy", 4, 1, Device("toy", 1e12, 1e11), intra=slow, inter=slow, host=slow)
+    >>> round(latency_seconds("all_reduce", 4e6, cluster, range(4)), 6)
+    0.0006
+    """
+    wires = {name: getattr(cluster, name) for name in ("intra", "inter", "wide")}
+    endless = cluster.change(**{name: link and Link(link.alpha_s, 0.0) for name, link in wires.items()})
+    return min(collective_seconds(op, count, each, ranks, concurrent=concurrent) for each in (cluster, endless))
+
+
 def p2p_seconds(count: float, cluster: Cluster, a: int, b: int) -> float:
     """Return what a message from one rank to another takes.
 

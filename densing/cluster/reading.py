@@ -92,6 +92,7 @@ def checked(cluster: Cluster, where: str) -> Cluster:
     _within(where, "per_site", cluster.per_site, 0, MOST_RANKS, "a whole number")
     for field in ("kappa", "kappa_comm"):
         _within(where, field, getattr(cluster, field), 0, 100)
+    _within(where, "pipelined", cluster.pipelined, 0, 1)
     if not cluster.name.strip():
         raise InputError(f"{where}: name: empty; name the cluster")
     if cluster.per_site % cluster.per_node:

@@ -8,43 +8,43 @@ from typing import TYPE_CHECKING, Any
 
 from densing.techniques.planner.base import parameters_of
 from densing.techniques.planner.events import NOTHING, Event, join
-from densing.techniques.planner.exchange import Buckets, ExchangeMaker
+from densing.techniques.planner.exchange import STREAM, ExchangeMaker
 from densing.techniques.planner.knobs import above_zero, choice, number, optional, whole
-from densing.techniques.planner.rounds import PIECE, TAU, Local, Rounds
+from densing.techniques.planner.rounds import PIECE, STATE, TAU, Local, Rounds
 from densing.techniques.planner.stage import Stage
 from densing.techniques.planner.work import FULL_BYTES
 from densing.techniques.protocol import Claim, Knob
 
 if TYPE_CHECKING:
-    from densing.techniques.planner.passes import Pass
-    from densing.workload.workload import Module, Workload
+    from densing.workload.workload import Workload
 
 
 class OneRoundLate(Rounds):
     """Starts the average of a round at its end and waits for it at the end of the next.
 
-    Within inner groups, if any, gradients are averaged at every step as in DDP.
+    There is one buffer: what was sent a round ago is waited for and applied before the parameters are put into it and
+    sent off. Within inner groups, if any, gradients are averaged in one piece before every update.
     """
 
-    def __init__(self, stage: Stage, tau: int, bucket_mb: float = 25.0) -> None:
+    def __init__(self, stage: Stage, tau: int, bucket_mb: float = 25.0, size: int = FULL_BYTES) -> None:
         super().__init__(stage, tau, bucket_mb)
-        self.inner = Buckets(stage, bucket_mb, kind="inner")
+        self.size = size
         self.flying: Event = NOTHING
         """The average under way."""
 
-    def after(self, run: Pass, module: Module, done: Event) -> None:
-        """Let the inner group see a module's gradients."""
-        self.inner.after(run, module, done)
-
     def finish(self, done: Event) -> None:
-        """Update; at a round's end put the parameters aside, send them off, and apply the average sent a round ago."""
-        updated = self.inner.synchronise(done)
+        """Update; at a round's end apply the average sent a round ago, and send off this round's parameters."""
+        stage = self.stage
+        if stage.size("inner") > 1:
+            count = float(FULL_BYTES * (stage.parameters + 1))
+            summed = stage.collective("all_reduce gradients", "all_reduce", count, "inner", self.copy(done), STREAM)
+            done = self.copy(summed)
+        done = self.update(done)
         if not self.ends:
             return
-        kept = self.copy(updated)
-        arrived, self.flying = self.flying, self.average(kept, self.bucket_mb)
-        if arrived:
-            self.outer_update(join(kept, arrived))
+        if self.flying:
+            done = self.outer_update(self.hand_on(join(done, self.flying), 1, self.size))
+        self.flying = self.average(self.copy(done), self.bucket_mb, STATE + 1, self.size)
 
 
 class Co2(Local):
@@ -73,9 +73,15 @@ class Co2(Local):
         ),
         Knob("gap_penalty", 1.0, "the constant penalty", above_zero),
         Knob("warmup_rounds", 0, "rounds at the start that wait for their average; a real run's only", whole(0)),
+        Knob(
+            "average_bytes",
+            FULL_BYTES,
+            "of a parameter in an average: 4 as in a run; 2: live parameters of two bytes, as the released class sends",
+            whole(1, 8),
+        ),
         PIECE,
     )
-    plan_only = ("bucket_mb", "inner")
+    plan_only = ("bucket_mb", "inner", "average_bytes")
     changes_loss = "replicas train apart between averages, which arrive one round late"
 
     @property
@@ -87,18 +93,19 @@ class Co2(Local):
 
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return averages one round late."""
-        return partial(OneRoundLate, tau=knobs["tau"], bucket_mb=knobs["bucket_mb"])
+        return partial(OneRoundLate, tau=knobs["tau"], bucket_mb=knobs["bucket_mb"], size=knobs["average_bytes"])
 
     def window(self, knobs: Mapping[str, Any]) -> tuple[int, int]:
         """Return two rounds of warm-up, for the first average arrives at the second's end, and one measured."""
         return 2 * knobs["tau"], knobs["tau"]
 
     def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
-        """Return old parameters and momentum in full precision, and the buffer that travels.
+        """Return two anchors, momentum and the buffer that travels, and with inner groups one more, in full precision.
 
-        Source: the released class keeps two copies in full precision, and the buffer in flight.
+        Source: :class:`densing.training.data_parallel.co2.CO2`; the released class likewise keeps two copies in full
+        precision and the buffer in flight (reviewers of the paper count at least four copies).
         """
-        return parameters_of(workload) * (2 * FULL_BYTES + workload.dtype_bytes)
+        return parameters_of(workload) * FULL_BYTES * (5 if knobs["inner"] > 1 else 4)
 
 
 CO2 = Co2()

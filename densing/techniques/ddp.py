@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from densing.techniques.planner.base import DataParallelRun, Replicated
+from typing import TYPE_CHECKING, Any
+
+from densing.techniques.measure import measure
+from densing.techniques.planner.base import DataParallelRun, Replicated, parameters_of
+from densing.techniques.planner.exchange import MEBIBYTE
+from densing.techniques.planner.knobs import settle
+from densing.techniques.protocol import Knob, Plan
+from densing.training.data_parallel import BUCKETS_MB
+
+if TYPE_CHECKING:
+    from densing.cluster.cluster import Cluster
+    from densing.workload.workload import Workload
 
 
 class Ddp(DataParallelRun, Replicated):
@@ -14,4 +25,27 @@ class Ddp(DataParallelRun, Replicated):
     summary = "gradients all-reduced in buckets that leave in mid-backward; the update waits for all of them"
 
 
-DDP = Ddp()
+MOST_BUCKETS = 5000
+"""A size that would cut a rank's gradients into more is not tried."""
+
+
+class TunedDdp(DataParallelRun, Replicated):
+    """DDP with the buckets that suit model and link best."""
+
+    name = "ddp-tuned"
+    role = "baseline"
+    paper = Ddp.paper
+    summary = "ddp with the fastest of a few sizes of buckets, torch's own among them; a run tries each for some steps"
+    knobs: tuple[Knob, ...] = ()
+
+    def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:
+        """Return the plan of the size whose steady step takes least."""
+        settle(self.name, self.knobs, knobs)
+        self.check(workload)
+        total = parameters_of(workload) * workload.dtype_bytes
+        sizes = [size for size in BUCKETS_MB if size is None or total <= MOST_BUCKETS * size * MEBIBYTE]
+        plans = [DDP.plan(workload, cluster, bucket_mb=size) for size in sizes]
+        return min(plans, key=lambda plan: measure(plan, cluster).step_s)
+
+
+DDP, DDP_TUNED = Ddp(), TunedDdp()

@@ -6,20 +6,23 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from densing.techniques.planner.base import parameters_of
 from densing.techniques.planner.events import Event
 from densing.techniques.planner.exchange import ExchangeMaker
-from densing.techniques.planner.rounds import PIECE, TAU, Local, Rounds
+from densing.techniques.planner.rounds import PIECE, STATE, TAU, Local, Rounds
+from densing.techniques.planner.work import FULL_BYTES
 from densing.techniques.protocol import Knob
+from densing.workload.workload import Workload
 
 
 class Averaged(Rounds):
     """A blocking average of the parameters at the end of a round."""
 
     def finish(self, done: Event) -> None:
-        """Update; at a round's end the next step waits for the average."""
+        """Update; at a round's end put the parameters aside, average, and write the average back."""
         updated = self.update(done)
         if self.ends:
-            self.gate = self.average(updated, self.bucket_mb)
+            self.copy(self.average(self.copy(updated), self.bucket_mb, STATE))
 
 
 class LocalSgd(Local):
@@ -36,6 +39,10 @@ class LocalSgd(Local):
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return blocking averages."""
         return partial(Averaged, tau=knobs["tau"], bucket_mb=knobs["bucket_mb"])
+
+    def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
+        """Return the buffer that is averaged, in full precision."""
+        return parameters_of(workload) * FULL_BYTES
 
 
 LOCAL_SGD = LocalSgd()

@@ -9,6 +9,7 @@ from densing.cluster.costs import collective_seconds
 from densing.errors import InputError
 from densing.records import Record
 from densing.techniques.measure import measure
+from densing.techniques.planner.work import FULL_BYTES
 from densing.techniques.registry import get_technique
 from densing.training.distributed.spec import RunSpec
 from densing.workload.modules import modules
@@ -104,7 +105,7 @@ def workload_of_run(spec: RunSpec) -> Workload:
 def _tau_min(workload: Workload, cluster: Cluster) -> float | None:
     """Least steps per round that an all-reduce of all parameters stays hidden under."""
     alone = measure(get_technique("sequential").plan(_single(workload), cluster.change(speed=())), cluster)
-    count = workload.dtype_bytes * sum(module.parameters for module in modules(workload))
+    count = FULL_BYTES * sum(module.parameters for module in modules(workload))
     if workload.split.dp < 2 or alone.compute_s <= 0:
         return None
     exchange = collective_seconds("all_reduce", count, cluster, range(workload.split.dp))

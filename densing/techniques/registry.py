@@ -19,6 +19,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
         "sequential": "sequential",
         "ddp": "ddp",
+        "ddp-tuned": "ddp",
         "zero1": "zero",
         "zero2": "zero",
         "zero3": "zero",

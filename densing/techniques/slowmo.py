@@ -10,7 +10,7 @@ from densing.techniques.planner.base import parameters_of
 from densing.techniques.planner.events import Event
 from densing.techniques.planner.exchange import ExchangeMaker
 from densing.techniques.planner.knobs import above_zero, number
-from densing.techniques.planner.rounds import PIECE, TAU, Local, Rounds
+from densing.techniques.planner.rounds import PIECE, STATE, TAU, Local, Rounds
 from densing.techniques.planner.work import FULL_BYTES
 from densing.techniques.protocol import Knob
 from densing.workload.workload import Workload
@@ -23,7 +23,7 @@ class Momentum(Rounds):
         """Update; at a round's end average and make the outer step."""
         updated = self.update(done)
         if self.ends:
-            self.outer_update(self.average(updated, self.bucket_mb))
+            self.outer_update(self.average(self.copy(updated), self.bucket_mb, STATE))
 
 
 class SlowMo(Local):
@@ -47,8 +47,8 @@ class SlowMo(Local):
         return partial(Momentum, tau=knobs["tau"], bucket_mb=knobs["bucket_mb"])
 
     def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
-        """Return old parameters and momentum, both in full precision."""
-        return parameters_of(workload) * 2 * FULL_BYTES
+        """Return old parameters, momentum and the buffer that is averaged, all in full precision."""
+        return parameters_of(workload) * 3 * FULL_BYTES
 
 
 SLOWMO = SlowMo()

@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import Any, NamedTuple
 
 from densing.techniques.planner.base import DataParallelRun, Replicated
 from densing.techniques.planner.events import NOTHING, Event, join
-from densing.techniques.planner.exchange import STREAM, Buckets, Exchange, ExchangeMaker, cut
-from densing.techniques.planner.knobs import whole
+from densing.techniques.planner.exchange import MEBIBYTE, STREAM, Buckets, Exchange, ExchangeMaker, cut
+from densing.techniques.planner.knobs import above_zero, whole
 from densing.techniques.planner.passes import Pass
 from densing.techniques.planner.stage import Stage
 from densing.techniques.protocol import Knob
 from densing.workload.workload import Module
 
+BUCKET = Knob("bucket_mb", 25.0, "mebibytes of gradients that are sent together", above_zero)
 PAPER = "Rajbhandari et al., SC 2020, arXiv 1910.02054"
 
 
 class Shards(Buckets):
-    """Gradients reduce-scattered in buckets, a shard updated, and the parameters gathered before the next step."""
+    """Gradients reduce-scattered in buckets, a shard updated, and the parameters gathered before the next step.
+
+    Parameters
+    ----------
+    stage : Stage
+    bucket_mb : float
+        Mebibytes of every bucket, from the first step on.
+    each : bool
+        After every micro-batch, not only after the last one.
+    """
+
+    def __init__(self, stage: Stage, bucket_mb: float, *, each: bool = False) -> None:
+        super().__init__(stage, bucket_mb, op="reduce_scatter", each=each)
+        self.size = bucket_mb * MEBIBYTE
+
+    def limits(self) -> Iterator[float]:
+        """Return buckets of one size."""
+        return repeat(self.size)
 
     def finish(self, done: Event) -> None:
         """Send the rest, update the shard, gather the parameters."""
         stage = self.stage
         updated = self.synchronise(done, stage.size("dp"))
         total = float(stage.parameters * stage.workload.dtype_bytes)
-        for count in cut(total, self.bucket):
+        for count in cut(total, self.size):
             self.gate = stage.collective("all_gather parameters", "all_gather", count, "dp", updated, STREAM)
 
 
@@ -102,10 +120,11 @@ class Zero1(DataParallelRun, Replicated):
     paper = PAPER
     summary = "optimizer state split over the replicas: gradients reduce-scattered, updated parameters all-gathered"
     zero = 1
+    knobs: tuple[Knob, ...] = (BUCKET,)
 
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return shards of the optimizer state."""
-        return partial(Shards, bucket_mb=knobs["bucket_mb"], op="reduce_scatter")
+        return partial(Shards, bucket_mb=knobs["bucket_mb"])
 
 
 class Zero2(DataParallelRun, Replicated):
@@ -116,10 +135,11 @@ class Zero2(DataParallelRun, Replicated):
     paper = PAPER
     summary = "gradients split too: reduce-scattered after every micro-batch, so that no rank keeps all of them"
     zero = 2
+    knobs: tuple[Knob, ...] = (BUCKET,)
 
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return shards of optimizer state and gradients."""
-        return partial(Shards, bucket_mb=knobs["bucket_mb"], op="reduce_scatter", each=True)
+        return partial(Shards, bucket_mb=knobs["bucket_mb"], each=True)
 
 
 class Zero3(Replicated):

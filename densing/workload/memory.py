@@ -11,8 +11,19 @@ from densing.workload.workload import Module, Workload
 ZERO_STAGES = (0, 1, 2, 3)
 
 
+def adam_bytes(dtype_bytes: int) -> int:
+    """Return the bytes of Adam's state per parameter: two moments, and a float32 copy of weights that are less.
+
+    Examples
+    --------
+    >>> adam_bytes(2), adam_bytes(4)
+    (12, 8)
+    """
+    return 12 if dtype_bytes < 4 else 2 * dtype_bytes
+
+
 def memory(
-    workload: Workload, zero: int = 0, optimizer_bytes: int = 12, gradient_bytes: int | None = None
+    workload: Workload, zero: int = 0, optimizer_bytes: int | None = None, gradient_bytes: int | None = None
 ) -> dict[str, float]:
     """Return bytes per rank by purpose, of the pipeline stage that needs most.
 
@@ -22,8 +33,8 @@ def memory(
         Its ``recompute``, ``fused_attention``, ``dropout`` and ``split.sequence`` say which activations are kept.
     zero : {0, 1, 2, 3}
         What replicas divide among them: optimizer state, gradients too, parameters too.
-    optimizer_bytes : int
-        Of the optimizer's state per parameter; 12: float32 copy and two moments (Adam in mixed precision).
+    optimizer_bytes : int, optional
+        Of the optimizer's state per parameter; :func:`adam_bytes` when left out.
     gradient_bytes : int, optional
         Of a gradient per parameter, 4 where they are summed in float32; the workload's ``dtype_bytes`` when left out.
 
@@ -66,6 +77,7 @@ def memory(
     for name, value in (("optimizer_bytes", optimizer_bytes), ("gradient_bytes", gradient_bytes)):
         if value is not None and not 0 <= value <= 1024:
             raise InputError(f"{name}: {value!r} is out of range; give 0 to 1024 bytes per parameter")
+    optimizer_bytes = adam_bytes(workload.dtype_bytes) if optimizer_bytes is None else optimizer_bytes
     gradients = workload.dtype_bytes if gradient_bytes is None else gradient_bytes
     found = stages(workload)
     needs = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from densing.errors import InputError
 from densing.techniques.planner.collectives import CostModel, Maker
 from densing.techniques.planner.exchange import Buckets, Exchange, ExchangeMaker
-from densing.techniques.planner.knobs import above_zero, choice, settle
+from densing.techniques.planner.knobs import above_zero, choice, optional, settle
 from densing.techniques.planner.tensor import Blocking, TensorSchedule
 from densing.techniques.protocol import Claim, Knob, Plan
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from densing.training.distributed.spec import RunEnv, RunRecord
     from densing.workload.workload import Workload
 
-BUCKET = Knob("bucket_mb", 25.0, "mebibytes of gradients that are sent together (torch's default)", above_zero)
+BUCKET = Knob(
+    "bucket_mb", None, "mebibytes of gradients sent together; none: torch's 25, the first 1", optional(above_zero)
+)
 
 MODE = Knob("mode", "train", "of a real run: train, or prefill (forward passes only)", choice(("train", "prefill")))
 

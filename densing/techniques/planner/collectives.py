@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from densing.cluster.cluster import Cluster
-from densing.cluster.costs import collective_seconds, span_of
+from densing.cluster.costs import collective_seconds, latency_seconds, span_of
 from densing.simulation.tasks import Graph
 from densing.timeline.spans import Comm, Kind
 
@@ -50,8 +50,15 @@ Maker = Callable[[Cluster, Use], Collectives]
 """Makes the provider of a kind of groups; called once per kind and plan."""
 
 
+AT_ONCE = 2
+"""Collectives of a group under way at once where their latencies may overlap: gloo's threads per process group."""
+
+
 class CostModel:
     """Collectives that take what :func:`densing.cluster.costs.collective_seconds` says.
+
+    Where the cluster's collectives are ``pipelined``, that share of the latency is a task of its own, which holds up
+    only the collective after the next: bytes follow one another on the wire, waiting for an answer does not occupy it.
 
     Parameters
     ----------
@@ -73,7 +80,9 @@ class CostModel:
     def __init__(self, cluster: Cluster, use: Use) -> None:
         self.cluster, self.use = cluster, use
         self._known: dict[tuple[str, float, tuple[int, ...]], float] = {}
+        self._latencies: dict[tuple[str, float, tuple[int, ...]], float] = {}
         self._comms: dict[tuple[str, tuple[int, ...]], Comm] = {}
+        self._newest: dict[tuple[str, tuple[int, ...]], list[int]] = {}
 
     def add(
         self,
@@ -89,9 +98,19 @@ class CostModel:
         speed: float = 1.0,
     ) -> int:
         """Add a collective, or ``share`` of one whose parts follow each other without paying latency again."""
-        real = tuple(ranks_real)
+        real, simulated = tuple(ranks_real), tuple(simulated_ranks)
         seconds = self._seconds(op, count, real) * share / speed
-        return self.place(graph, name, op, count, real, simulated_ranks, stream, after, seconds, share)
+        if not self.cluster.pipelined or share < 1.0 or speed != 1.0:
+            return self.place(graph, name, op, count, real, simulated, stream, after, seconds, share)
+        apart = self.cluster.pipelined * self._latency(op, count, real)
+        newest = self._newest.setdefault((stream, simulated), [])
+        held = newest[-AT_ONCE:][:1] if len(newest) >= AT_ONCE else []
+        lane = f"{stream}, latency {len(newest) % AT_ONCE}"
+        waits = [*after, *held]
+        begun = graph.add(name, Kind.COMM, simulated, lane, apart, after=waits, comm=self._comm(op, real))
+        done = self.place(graph, name, op, count, real, simulated, stream, [begun], seconds - apart)
+        newest.append(done)
+        return done
 
     def place(
         self,
@@ -124,6 +143,13 @@ class CostModel:
         if key not in self._known:
             self._known[key] = collective_seconds(op, count, self.cluster, real, concurrent=self.use.concurrent)
         return self._known[key]
+
+    def _latency(self, op: str, count: float, real: tuple[int, ...]) -> float:
+        key = (op, count, real)
+        if key not in self._latencies:
+            concurrent = self.use.concurrent
+            self._latencies[key] = latency_seconds(op, count, self.cluster, real, concurrent=concurrent)
+        return self._latencies[key]
 
     def _comm(self, op: str, real: tuple[int, ...]) -> Comm:
         key = (op, real)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
+from math import inf
 
 from densing.techniques.planner.events import NOTHING, Event, join
 from densing.techniques.planner.passes import Pass
 from densing.techniques.planner.stage import Stage
-from densing.techniques.planner.work import copy_seconds, outer_seconds, update_seconds
+from densing.techniques.planner.work import FULL_BYTES, copy_seconds, outer_seconds, update_seconds
 from densing.workload.workload import Module
 
 MEBIBYTE = 1024.0**2
+FIRST_BUCKET, BUCKET = MEBIBYTE, 25 * MEBIBYTE
+"""Bytes of torch's first bucket and of its others where nothing is said."""
 STREAM = "comm.dp"
 
 
@@ -62,23 +66,27 @@ class Exchange:
         )
 
     def copy(self, done: Event) -> Event:
-        """Add a copy of the parameters to a buffer of their own."""
+        """Add a copy of the parameters to or from a buffer of their own, which is in full precision."""
         stage = self.stage
         return stage.compute("copy", copy_seconds(stage.device, stage.parameters, stage.workload.dtype_bytes), done)
 
-    def average(self, done: Event, bucket_mb: float) -> Event:
-        """Add the average of all parameters over the replicas.
+    def average(self, done: Event, bucket_mb: float, beside: int = 0, size: int = FULL_BYTES) -> Event:
+        """Add the average of all parameters over the replicas, of ``size`` bytes each, and of some numbers beside them.
 
         In one piece, or bucket by bucket where a tensor-parallel group needs the same link meanwhile. With inner
-        groups, whose members are equal, one of each takes part and hands on the result.
+        groups, whose members are equal, one of each takes part; :meth:`hand_on` follows.
         """
         stage = self.stage
-        total = float(stage.parameters * stage.workload.dtype_bytes)
+        total = float(size * stage.parameters + FULL_BYTES * beside)
         shared = stage.program.use("outer").exclusive
         for count in cut(total, bucket_mb * MEBIBYTE if shared else total):
-            summed = stage.collective("all_reduce parameters", "all_reduce", count, "outer", done, STREAM)
-            last = stage.collective("broadcast parameters", "broadcast", count, "inner", summed, STREAM)
-        return last if total else done
+            done = stage.collective("all_reduce parameters", "all_reduce", count, "outer", done, STREAM)
+        return done
+
+    def hand_on(self, done: Event, beside: int = 0, size: int = FULL_BYTES) -> Event:
+        """Add what those who took part in an average tell the others of their inner groups."""
+        count = float(size * self.stage.parameters + FULL_BYTES * beside)
+        return self.stage.collective("broadcast parameters", "broadcast", count, "inner", done, STREAM)
 
 
 ExchangeMaker = Callable[[Stage], Exchange]
@@ -87,13 +95,15 @@ ExchangeMaker = Callable[[Stage], Exchange]
 class Buckets(Exchange):
     """Gradients averaged bucket by bucket, in the order in which the last backward pass leaves them.
 
-    A bucket leaves once the module that fills it is done. Source: Li et al., VLDB 2020, arXiv 2006.15704 (recalled).
+    A bucket leaves once the module that fills it is done. The first step has a single one: torch cuts buckets once it
+    has seen in which order gradients come. Source: Li et al., VLDB 2020, arXiv 2006.15704 (recalled); torch's
+    ``DistributedDataParallel`` (``_BucketCapacityConfig``, first-hand).
 
     Parameters
     ----------
     stage : Stage
-    bucket_mb : float
-        Mebibytes.
+    bucket_mb : float, optional
+        Mebibytes; None as torch: 25, and 1 for the first bucket, which so leaves early.
     op : {"all_reduce", "reduce_scatter"}
     kind : str
         Groups that agree.
@@ -106,7 +116,7 @@ class Buckets(Exchange):
     def __init__(
         self,
         stage: Stage,
-        bucket_mb: float = 25.0,
+        bucket_mb: float | None = None,
         *,
         op: str = "all_reduce",
         kind: str = "dp",
@@ -114,9 +124,22 @@ class Buckets(Exchange):
         each: bool = False,
     ) -> None:
         super().__init__(stage)
-        self.bucket, self.op, self.kind, self.early, self.each = bucket_mb * MEBIBYTE, op, kind, early, each
+        self.bucket = None if bucket_mb is None else bucket_mb * MEBIBYTE
+        self.op, self.kind, self.early, self.each = op, kind, early, each
         self.pending = 0.0
         self.sent: Event = NOTHING
+
+    def limits(self) -> Iterator[float]:
+        """Return the bytes at which the buckets of a pass are full, one after the other."""
+        if not self.stage.graph.step:
+            return repeat(inf)
+        return chain([FIRST_BUCKET], repeat(BUCKET)) if self.bucket is None else repeat(self.bucket)
+
+    def begin(self, run: Pass) -> None:
+        """Begin with the first bucket."""
+        if run.phase == "backward":
+            self._limits = self.limits()
+            self._limit = next(self._limits)
 
     def after(self, run: Pass, module: Module, done: Event) -> None:
         """Put a module's gradients into the bucket, and send what is full."""
@@ -124,8 +147,8 @@ class Buckets(Exchange):
             return
         self.pending += module.parameters * self.stage.workload.dtype_bytes
         if self.early:
-            while self.pending >= self.bucket:
-                self._send(self.bucket, done)
+            while self.pending >= self._limit:
+                self._send(self._limit, done)
             if self.each and module is run.modules[-1]:
                 self._flush(done)
 
@@ -141,10 +164,11 @@ class Buckets(Exchange):
 
     def _flush(self, done: Event) -> None:
         while self.pending > 0:
-            self._send(min(self.bucket, self.pending), done)
+            self._send(min(self._limit, self.pending), done)
 
     def _send(self, count: float, done: Event) -> None:
         self.pending -= count
+        self._limit = next(self._limits)
         if self.stage.size(self.kind) > 1:
             self.sent = self.stage.collective(f"{self.op} gradients", self.op, count, self.kind, done, STREAM)
 

@@ -11,6 +11,8 @@ from densing.techniques.planner.knobs import above_zero, whole
 from densing.techniques.planner.stage import Stage
 from densing.techniques.protocol import Knob
 
+STATE = 6
+"""Numbers of four bytes beside an average: in a run, three of eight tell the others what a rank is about to do."""
 TAU = Knob("tau", 48, "steps per round (48: outer_frequency of CO2's released class)", whole(1))
 PIECE = Knob("bucket_mb", 25.0, "mebibytes sent together where tensor-parallel groups use the same link", above_zero)
 

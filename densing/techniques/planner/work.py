@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from densing.cluster.cluster import Device
 from densing.errors import InputError
+from densing.workload.memory import adam_bytes
 from densing.workload.workload import Module, Workload
 
 FULL_BYTES = 4
@@ -80,15 +81,15 @@ def _square_share(workload: Workload, module: Module) -> float:
 
 
 def update_seconds(device: Device, parameters: float, dtype_bytes: int) -> float:
-    """Return what Adam's update takes: it moves gradient and weight, and master copy, momentum and variance twice."""
-    return device.seconds(0.0, parameters * (2 * dtype_bytes + 2 * 3 * FULL_BYTES))
+    """Return what Adam's update takes: gradient and weight are moved, momentum, variance and any master copy twice."""
+    return device.seconds(0.0, parameters * (2 * dtype_bytes + 2 * adam_bytes(dtype_bytes)))
 
 
 def outer_seconds(device: Device, parameters: float, dtype_bytes: int) -> float:
     """Return what an outer momentum step takes: average and weight, and anchor and momentum twice."""
-    return device.seconds(0.0, parameters * (2 * dtype_bytes + 2 * 2 * FULL_BYTES))
+    return device.seconds(0.0, parameters * (FULL_BYTES + dtype_bytes + 2 * 2 * FULL_BYTES))
 
 
 def copy_seconds(device: Device, parameters: float, dtype_bytes: int) -> float:
-    """Return what a copy of all parameters takes."""
-    return device.seconds(0.0, parameters * 2 * dtype_bytes)
+    """Return what a copy of all parameters to or from full precision takes."""
+    return device.seconds(0.0, parameters * (dtype_bytes + FULL_BYTES))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import gc
+import statistics
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from densing.training.data_parallel import BUCKETS_MB
 from densing.training.data_parallel.link import Link, Waiting
 from densing.training.data_parallel.rounds import number
 from densing.training.distributed import comm
@@ -28,8 +34,9 @@ class DDP:
     ----------
     model, optimizer
         The user's own.
-    bucket_mb : float
-        Size of a bucket in MiB (2**20 bytes); torch's default is 25.
+    bucket_mb : float, optional
+        Size of a bucket in MiB (2**20 bytes). None is torch's own: 25, and 1 for the first one, which leaves early. A
+        number, 25 too, is for all of them.
     group : ProcessGroup, optional
     waiting : callable
         Gives a context put around every wait.
@@ -45,7 +52,7 @@ class DDP:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
-        bucket_mb: float = 25.0,
+        bucket_mb: float | None = None,
         group: dist.ProcessGroup | None = None,
         waiting: Waiting = nullcontext,
     ) -> None:
@@ -53,13 +60,14 @@ class DDP:
         self.link = Link(group, waiting)
         self._handles: list[comm.Handle] = []
         self._sent = 0
-        size = number("bucket_mb", bucket_mb, 0.0, strict=True)
-        self.model: torch.nn.Module = model
+        size = None if bucket_mb is None else number("bucket_mb", bucket_mb, 0.0, strict=True)
+        self.bucket_mb, self.model = size, model
         if self.link.size > 1:
             wrapped = DistributedDataParallel(
                 model, process_group=group, bucket_cap_mb=size, gradient_as_bucket_view=True
             )
-            wrapped.register_comm_hook(None, _hook(self._start))
+            # Held weakly: the reducer keeps its hook where no garbage collector sees the circle.
+            wrapped.register_comm_hook(None, _hook(weakref.WeakMethod(self._start)))
             self.model = wrapped
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -78,8 +86,9 @@ class DDP:
         """Do nothing: all ranks are equal after every step."""
 
     def figures(self) -> Mapping[str, float]:
-        """Return the number of buckets that were reduced."""
-        return {"buckets": float(self._sent)}
+        """Return the number of buckets that were reduced, and their size where it is not torch's default."""
+        size = {} if self.bucket_mb is None else {"bucket_mb": self.bucket_mb}
+        return {"buckets": float(self._sent), **size}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counter; between steps nothing is under way."""
@@ -94,9 +103,11 @@ class DDP:
         self._handles.append(comm.all_reduce(bucket, group=self.link.group))
 
 
-def _hook(start: Any) -> Any:
+def _hook(start: weakref.WeakMethod[Callable[[torch.Tensor], None]]) -> Any:
     def reduce(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        start(bucket.buffer())
+        method = start()
+        assert method is not None, "the DDP around the model is gone; keep it as long as its model is trained"
+        method(bucket.buffer())
         # The gradients are views of this buffer: DDP has nothing to copy, and need not wait.
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
@@ -105,3 +116,47 @@ def _hook(start: Any) -> Any:
     # DDP compares annotations as objects; in this module they are texts.
     reduce.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
     return reduce
+
+
+def fastest_bucket(
+    model: torch.nn.Module,
+    loss: Callable[[torch.nn.Module], torch.Tensor],
+    sizes: Sequence[float | None] = BUCKETS_MB,
+    *,
+    repeats: int = 3,
+    group: dist.ProcessGroup | None = None,
+) -> float | None:
+    """Return the size of DDP's buckets with which a forward and a backward pass take least time.
+
+    All ranks must call it. A size's time is the median of its repeats on the slowest rank; the model is left as it is.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    loss : callable
+        Runs the forward pass of the model it is given, and returns the loss.
+    sizes : sequence of float or None
+        MiB; None is torch's default.
+    repeats : int
+        After two passes that do not count: torch cuts its buckets anew after the first.
+    group : ProcessGroup, optional
+    """
+    link = Link(group)
+    if link.size == 1:
+        return sizes[0]
+    took = torch.empty(len(sizes), dtype=torch.float64)
+    for at, size in enumerate(sizes):
+        trial = DDP(copy.deepcopy(model), torch.optim.SGD([torch.zeros(1)]), bucket_mb=size, group=group)
+        seconds = []
+        for _ in range(2 + repeats):
+            dist.barrier(group)
+            began = time.perf_counter()
+            trial.backward(loss(trial.model))
+            trial.model.zero_grad()
+            seconds.append(time.perf_counter() - began)
+        took[at] = statistics.median(seconds[2:])
+        del trial
+        # A wrapped model is a circle; the next one needs its memory.
+        gc.collect()
+    dist.all_reduce(took, dist.ReduceOp.MAX, group=group)
+    return sizes[int(took.argmin())]

@@ -24,33 +24,48 @@ class Link:
         None: all ranks; without ``torch.distributed`` this process alone.
     waiting : callable
         Gives a context for the time in which this thread stands still.
+    within : Link, optional
+        Ranks that are equal to this one: only the first of them takes part, and hands on what came of it.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None, waiting: Waiting = nullcontext) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup | None = None, waiting: Waiting = nullcontext, within: Link | None = None
+    ) -> None:
         self.group, self.waiting = group, waiting
+        self.within: Link | None = within if within is not None and within.size > 1 else None
         grouped = dist.is_available() and dist.is_initialized()
         if group is not None and not grouped:
             raise InputError("a process group was given, but torch.distributed is not initialised in this process")
-        self.size = dist.get_world_size(group) if grouped else 1
+        self.size: int = dist.get_world_size(group) if grouped else 1
         if self.size < 1:
             raise InputError("this rank is no member of the process group it was given")
         self.rank = dist.get_rank(group) if grouped else 0
 
-    def start_mean(self, tensor: torch.Tensor) -> comm.Handle:
-        """Start to replace ``tensor`` by its mean; it belongs to the operation until :meth:`wait`."""
-        if self.size == 1:
-            return comm.Handle(None)
-        return comm.all_reduce(tensor, op="mean", group=self.group)
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank takes part itself in what the group agrees on."""
+        return self.size > 1 and (self.within is None or self.within.rank == 0)
+
+    def start(self, tensor: torch.Tensor, op: comm.Op = "mean") -> comm.Handle:
+        """Start to replace ``tensor`` by its mean or sum; it belongs to the operation until :meth:`arrive`."""
+        return comm.all_reduce(tensor, op=op, group=self.group) if self.speaks else comm.Handle(None)
 
     def wait(self, handle: comm.Handle) -> None:
         """Stand still until an operation is done."""
         with self.waiting():
             handle.wait()
 
+    def arrive(self, handle: comm.Handle, tensor: torch.Tensor) -> None:
+        """Stand still until what was started on ``tensor`` is done, and has been handed on."""
+        self.wait(handle)
+        if self.size > 1 and self.within is not None:
+            with self.waiting():
+                self.within.copy_first([tensor])
+
     def mean(self, tensor: torch.Tensor) -> comm.Handle:
         """Replace ``tensor`` by its mean; return when done."""
-        handle = self.start_mean(tensor)
-        self.wait(handle)
+        handle = self.start(tensor)
+        self.arrive(handle, tensor)
         return handle
 
     def copy_first(self, tensors: list[torch.Tensor]) -> None:

@@ -24,6 +24,10 @@ class Rounds(ABC):
     alone from then on. Floating-point buffers (running means of batch normalisation) are each rank's own during
     training and are averaged by :meth:`finish`.
 
+    Ranks may have different numbers of batches: each calls :meth:`finish` when it has no more, and takes part in the
+    others' rounds until all have come there. So that nobody waits for a rank that trains no more, three numbers travel
+    beside every average: ranks that end a round, their steps, and these times the learning rate.
+
     Parameters
     ----------
     model, optimizer
@@ -34,7 +38,8 @@ class Rounds(ABC):
         Ranks that average parameters; all by default.
     inner_group : ProcessGroup, optional
         Ranks that average gradients in every step, so that they stay equal; ``group`` then joins this rank with its
-        peers of the other inner groups.
+        peers of the other inner groups. The first rank of each averages parameters and hands them on. Its ranks need
+        as many batches as each other.
     waiting : callable
         Gives a context put around every wait.
 
@@ -60,8 +65,8 @@ class Rounds(ABC):
         self.model, self.optimizer = model, optimizer
         self.flat = Flat(model)
         self.flat.check_optimizer(optimizer)
-        self.link = Link(group, waiting)
         self.inner = None if inner_group is None else Link(inner_group, waiting)
+        self.link = Link(group, waiting, within=self.inner)
         self.round = self.count = 0
         self.seconds: list[float] = []
         self._spoilt = ""
@@ -69,7 +74,8 @@ class Rounds(ABC):
         for link in (self.inner, self.link):
             if link is not None:
                 link.copy_first(everything)
-        self._gradients = self.flat.zeros() if self.inner is not None and self.inner.size > 1 else None
+        # One element more: whether the rank takes a step.
+        self._gradients = self.flat.zeros(1) if self.inner is not None and self.inner.size > 1 else None
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run the backward pass; the plain one, kept for a common interface with methods that hook into it."""
@@ -82,9 +88,9 @@ class Rounds(ABC):
         -------
         What the optimizer's ``step`` gives.
         """
-        if self.inner is not None and self._gradients is not None:
+        if self._gradients is not None:
             self.flat.read_gradients(self._gradients)
-            self.inner.mean(self._gradients)
+            self._inner_mean(self._gradients, steps=True)
             self.flat.write_gradients(self._gradients)
         loss = self.optimizer.step(closure) if closure is not None else self.optimizer.step()
         self.advance()
@@ -94,15 +100,30 @@ class Rounds(ABC):
         """Count a step that the caller has taken itself (with a gradient scaler, say)."""
         self.count += 1
         if self.count == self.tau:
+            self._speak(ends=True)
             self._turn()
 
     def finish(self) -> None:
         """Wait for all that is under way, and leave every rank with the same parameters.
 
-        A round that was begun is ended early, by the same rule. Every rank must call it, after as many steps.
+        Every rank must call it, when it has no more batches; training may go on afterwards. While others still end
+        rounds this rank takes part with the parameters it has, as in torch's ``join``: a rank without data counts as
+        one that stays where it is, so every batch weighs the same. Rounds that were begun are ended early, by the same
+        rule.
+
+        Raises
+        ------
+        InputError
+            On all ranks of an inner group whose ranks took different numbers of steps.
         """
-        if self.count:
-            self._turn()
+        if self._gradients is not None:
+            self._inner_mean(self._gradients.zero_(), steps=False)
+        ending = 1.0
+        while ending:
+            self.link.arrive(self._speak(ends=False), self._state)
+            ending, steps = self._state[:2].tolist()
+            if steps:
+                self._turn()
         self._drain()
         for buffer in floating_buffers(self.model):
             self.link.mean(buffer)
@@ -132,6 +153,28 @@ class Rounds(ABC):
         self.round, self.count = int(state["round"]), int(state["count"])
         self.seconds = list(state["seconds"])
 
+    def _speak(self, ends: bool) -> Handle:
+        """Start to tell the others whether this rank ends a round, and after how many steps.
+
+        Whoever ends a round need not wait for it; it goes ahead of the average, which all then take part in.
+        """
+        steps, lr = float(self.count), float(self.optimizer.param_groups[0].get("lr", 0.0))
+        self._state = torch.tensor([float(ends), steps, steps * lr], dtype=torch.float64, device=self.flat.device)
+        self._spoken = self.link.start(self._state, op="sum")
+        return self._spoken
+
+    def _inner_mean(self, vector: torch.Tensor, *, steps: bool) -> None:
+        assert self.inner is not None
+        vector[-1] = float(steps)
+        self.inner.mean(vector)
+        share = float(vector[-1])
+        if share != float(steps):
+            stopped = round((1 - share) * self.inner.size)
+            raise InputError(
+                f"round {self.round}: {stopped} of the {self.inner.size} ranks of an inner group have no more batches, "
+                "the others have; their gradients are averaged in every step, so give them equally many (drop the rest)"
+            )
+
     def _turn(self) -> None:
         self.flat.check()
         self._end_round()
@@ -159,7 +202,7 @@ class Rounds(ABC):
         return vector
 
     def _timed(self, handle: Handle) -> None:
-        if self.link.size > 1 and handle.seconds is not None:
+        if self.link.speaks and handle.seconds is not None:
             self.seconds.append(handle.seconds)
 
     def _check_finite(self, mean: torch.Tensor) -> None:

@@ -26,6 +26,9 @@ class Sharded:
     update, stage 2 until they are reduced. The optimizer must work element by element (SGD, Adam, AdamW): it sees
     parts of buckets, not whole matrices.
 
+    The parameters become views of their bucket, so that nothing is held twice: move or cast the model before, not
+    after. The optimizer's parts are views of it as well where it is in float32, otherwise float32 copies.
+
     Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
     arXiv 1910.02054, section 5.
 
@@ -64,7 +67,8 @@ class Sharded:
         self.link.copy_first([*(p.detach() for p in model.parameters()), *(b for b in model.buffers() if b.numel())])
         limit = number("bucket_mb", bucket_mb, 0.0, strict=True) * MIB
         # Gradients come from the last parameter to the first.
-        self.buckets = [Bucket(ps, self.link) for ps in _packed(reversed(flat.parameters), limit)]
+        packed = _packed(reversed(flat.parameters), limit)
+        self.buckets = [Bucket(parameters, self.link, keeps=stage == 1) for parameters in packed]
         for bucket in self.buckets:
             bucket.listen(self._reduced)
         self.most = 0
@@ -87,10 +91,8 @@ class Sharded:
     def step(self) -> None:
         """Update this rank's parts, then gather everyone's."""
         self.optimizer.step()
-        handles = [bucket.gather() for bucket in self.buckets]
-        for bucket, handle in zip(self.buckets, handles, strict=True):
+        for handle in [bucket.gather() for bucket in self.buckets]:
             self.link.wait(handle)
-            bucket.spread()
 
     def finish(self) -> None:
         """Do nothing: all ranks are equal after every step."""
@@ -110,26 +112,37 @@ class Sharded:
 
 
 class Bucket:
-    """Consecutive parameters whose gradients are reduced together; this rank updates one of n equal parts of them."""
+    """Consecutive parameters whose gradients are reduced together; this rank updates one of n equal parts of them.
 
-    def __init__(self, parameters: list[torch.nn.Parameter], link: Link) -> None:
-        self.parameters, self.link = parameters, link
+    Parameters
+    ----------
+    parameters : list of Parameter
+        Of one type; they become views of ``values``.
+    link : Link
+    keeps : bool
+        Keep all gradients until the update, this rank's mean among them.
+    """
+
+    def __init__(self, parameters: list[torch.nn.Parameter], link: Link, *, keeps: bool) -> None:
+        self.parameters, self.link, self.keeps = parameters, link, keeps
         numel = sum(p.numel() for p in parameters)
         self.part = -(-numel // link.size)
-        self.values = torch.zeros(self.part * link.size, device=parameters[0].device)
+        first = parameters[0]
+        self.values = torch.zeros(self.part * link.size, dtype=first.dtype, device=first.device)
         for view, parameter in self._views(self.values):
             view.copy_(parameter.detach())
-        mine = self.values[link.rank * self.part : (link.rank + 1) * self.part]
-        self.shard = torch.nn.Parameter(mine.clone())
+            parameter.data = view
+        self.shard = torch.nn.Parameter(self._mine(self.values).float())
         self._all: torch.Tensor | None = None
-        self._mean: torch.Tensor | None = None
+        self._mean = self.values[:0]
         self._handle: comm.Handle | None = None
         self._ready = 0
 
     @property
     def held(self) -> int:
         """Bytes of gradients held now."""
-        return sum(4 * tensor.numel() for tensor in (self._all, self._mean) if tensor is not None)
+        held = self._mean if self._all is None else self._all
+        return held.numel() * held.element_size()
 
     def listen(self, told: Callable[[], None]) -> None:
         """Reduce the bucket as soon as all its gradients are there, and tell when that has begun."""
@@ -148,7 +161,7 @@ class Bucket:
         if self._all is not None and self._handle is not None and self._handle.done():
             self._handle.wait()
             # The operation holds its input as well.
-            self._all, self._handle = None, comm.Handle(None)
+            self._mean, self._all, self._handle = self._mean.clone(), None, comm.Handle(None)
 
     def collect(self) -> None:
         """Wait for the mean of this rank's part, and give it to the optimizer.
@@ -159,21 +172,18 @@ class Bucket:
             self._reduce()
         assert self._handle is not None
         self.link.wait(self._handle)
-        self.shard.grad, self._handle, self._all, self._mean = self._mean, None, None, None
+        mean = self._mean if self.keeps or self._all is None else self._mean.clone()
+        self.shard.grad, self._handle, self._all, self._mean = mean.float(), None, None, self.values[:0]
         self._ready = 0
 
     def gather(self) -> comm.Handle:
         """Start to collect all parts of the parameters."""
+        mine = self._mine(self.values)
+        # In float32 it is the same memory.
+        mine.copy_(self.shard.detach())
         if self.link.size == 1:
-            self.values.copy_(self.shard.detach())
             return comm.Handle(None)
-        return comm.all_gather_into(self.values, self.shard.detach(), group=self.link.group)
-
-    def spread(self) -> None:
-        """Write the collected values into the live parameters."""
-        with torch.no_grad():
-            for view, parameter in self._views(self.values):
-                parameter.copy_(view)
+        return comm.all_gather_into(self.values, mine, group=self.link.group)
 
     def _reduce(self) -> None:
         self._all = torch.zeros_like(self.values)
@@ -182,11 +192,12 @@ class Bucket:
                 view.copy_(parameter.grad)
             # From here on the gradient lives in the bucket only.
             parameter.grad = None
-        if self.link.size == 1:
-            self._mean, self._handle = self._all, comm.Handle(None)
-            return
-        self._mean = torch.empty(self.part, device=self._all.device)
-        self._handle = comm.reduce_scatter_into(self._mean, self._all, op="mean", group=self.link.group)
+        self._mean, self._handle = self._mine(self._all), comm.Handle(None)
+        if self.link.size > 1:
+            self._handle = comm.reduce_scatter_into(self._mean, self._all, op="mean", group=self.link.group)
+
+    def _mine(self, vector: torch.Tensor) -> torch.Tensor:
+        return vector[self.link.rank * self.part : (self.link.rank + 1) * self.part]
 
     def _views(self, vector: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.nn.Parameter]]:
         begin = 0
@@ -196,13 +207,14 @@ class Bucket:
 
 
 def _packed(parameters: Iterable[torch.nn.Parameter], limit: float) -> list[list[torch.nn.Parameter]]:
-    """Put consecutive parameters into buckets of at most ``limit`` bytes (float32), a larger one alone."""
+    """Put consecutive parameters of a type into buckets of at most ``limit`` bytes, a larger one alone."""
     packed: list[list[torch.nn.Parameter]] = []
     size = limit + 1.0
     for parameter in parameters:
-        size += 4 * parameter.numel()
-        if size > limit:
+        count = parameter.element_size() * parameter.numel()
+        size += count
+        if size > limit or parameter.dtype != packed[-1][-1].dtype:
             packed.append([])
-            size = 4 * parameter.numel()
+            size = count
         packed[-1].append(parameter)
     return packed

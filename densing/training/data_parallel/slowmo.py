@@ -17,8 +17,8 @@ from densing.training.data_parallel.rounds import Rounds, number
 class SlowMo(Rounds):
     """Every ``tau`` steps: ``u <- beta u + (x_start - mean) / lr``, ``x <- x_start - alpha lr u``, waited for.
 
-    ``lr`` is the learning rate of the optimizer's first group at the end of the round. ``slow_lr=1, slow_momentum=0``
-    is LocalSGD.
+    ``lr`` is the learning rate of the optimizer's first group at the end of the round (mean of the ranks, by their
+    steps in it). ``slow_lr=1, slow_momentum=0`` is LocalSGD.
 
     Source: Wang et al., "SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum",
     arXiv 1910.00643, algorithm 1 (recalled, not compared with the paper; the optimizer's buffers are kept, of the
@@ -60,10 +60,12 @@ class SlowMo(Rounds):
         self._restore(state, "momentum", self.momentum)
 
     def _end_round(self) -> None:
-        lr = float(self.optimizer.param_groups[0]["lr"])
+        mean = self._average()
+        self.link.arrive(self._spoken, self._state)
+        _, steps, rates = self._state.tolist()
+        lr = rates / steps
         if lr <= 0.0:
             raise InputError(f"slowmo: the learning rate is {lr} at the end of a round; it divides, keep it above 0")
-        mean = self._average()
-        self.momentum.mul_(self.slow_momentum).add_((self.anchor - mean).div_(lr))
+        self.momentum.mul_(self.slow_momentum).add_(torch.sub(self.anchor, mean, out=mean).div_(lr))
         self.anchor.sub_(self.momentum, alpha=self.slow_lr * lr)
         self.flat.write(self.anchor)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from densing.errors import InputError, UnknownNameError
 from densing.training.data_parallel.co2 import CO2
-from densing.training.data_parallel.ddp import DDP
+from densing.training.data_parallel.ddp import DDP, fastest_bucket
 from densing.training.data_parallel.local_sgd import LocalSGD
 from densing.training.data_parallel.sharded import Sharded
 from densing.training.data_parallel.slowmo import SlowMo
@@ -78,6 +78,7 @@ def _around(kind: Callable[..., Any]) -> Callable[..., Method]:
 
 METHODS: Mapping[str, Maker] = {
     "ddp": Maker(_around(DDP), ("bucket_mb",)),
+    "ddp-tuned": Maker(_around(DDP), ()),
     "zero1": Maker(partial(Sharded, stage=1), ("bucket_mb",)),
     "zero2": Maker(partial(Sharded, stage=2), ("bucket_mb",)),
     "local-sgd": Maker(_around(LocalSGD), ("tau",)),
@@ -106,6 +107,9 @@ class DataParallel:
         self.parameters = sum(p.numel() for p in model.parameters())
         self.module = model
         optimizer = partial(torch.optim.AdamW, lr=env.spec.lr)
+        if method == "ddp-tuned":
+            tokens = torch.zeros(env.spec.batch, env.spec.sequence + 1, dtype=torch.int64)
+            knobs = {"bucket_mb": fastest_bucket(model, lambda trial: self._loss(trial, tokens))}
         self.method = maker.make(model, optimizer, waiting=clock.waiting, **knobs)
 
     def step(self, batch: torch.Tensor) -> float:
@@ -165,7 +169,7 @@ def train(env: RunEnv, method: str, **knobs: Any) -> RunRecord:
     ----------
     env : RunEnv
         The process group is initialised, unless there is one rank only.
-    method : {'ddp', 'zero1', 'zero2', 'local-sgd', 'slowmo', 'co2'}
+    method : {'ddp', 'ddp-tuned', 'zero1', 'zero2', 'local-sgd', 'slowmo', 'co2'}
     **knobs
         Of the method, see :data:`METHODS`.
 

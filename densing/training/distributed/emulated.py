@@ -1,8 +1,9 @@
 """A link that is only emulated: what an operation over it would have taken is slept away in a thread of its own.
 
 The real operation runs over whatever joins the ranks (the loopback interface, say). It is held to be done ``messages *
-latency + bytes / bandwidth`` (of a ring, :func:`densing.cluster.costs.ring_terms`) after that and after the link's last
-operation: like a wire, the link carries one operation after the other in each direction. Compute goes on meanwhile, as
+latency + bytes / bandwidth`` (of a ring, :func:`densing.cluster.costs.ring_terms`) after that. Like a wire the link
+carries the bytes of one operation after the other in each direction, but latency occupies it as little as a wire: two
+operations wait for answers at once, as many as gloo has threads for a group. Compute goes on meanwhile, as
 beside a real network, but takes no part of the processor's time that a real network stack would: a result from such a
 link is labelled.
 """
@@ -19,12 +20,15 @@ import torch
 from densing.cluster.costs import ring_terms
 from densing.training.distributed.rates import Rate
 
+AT_ONCE = 2
+"""Operations under way at once; ``threads`` of torch's gloo process group."""
+
 
 class Ticket:
-    """An operation on the link, and when it was done."""
+    """An operation on the link, and when it was done; what it waits for answers, and how long the wire carries it."""
 
-    def __init__(self, op: str, work: Any, seconds: float) -> None:
-        self.op, self.work, self.carried_s = op, work, seconds
+    def __init__(self, op: str, work: Any, latency_s: float, wire_s: float) -> None:
+        self.op, self.work, self.latency_s, self.wire_s = op, work, latency_s, wire_s
         self.ended: float | None = None
         self._error: BaseException | None = None
         self._over = threading.Event()
@@ -67,17 +71,19 @@ class Ticket:
 
 
 class Carrier:
-    """The emulated link of one rank: a thread for what it sends and one for what it receives.
+    """The emulated link of one rank: threads for what it sends and for what it receives.
 
-    Collectives send and receive alike; they pass through the sending thread.
+    Collectives send and receive alike; they pass through the sending threads.
     """
 
     def __init__(self, rate: Rate) -> None:
         self.rate = rate
         self._lines = {name: queue.SimpleQueue[Ticket | None]() for name in ("out", "in")}
         self._threads = [
-            threading.Thread(target=_drive, args=(line,), name=f"link-{name}", daemon=True)
+            threading.Thread(target=_drive, args=(line, wire), name=f"link-{name}-{number}", daemon=True)
             for name, line in self._lines.items()
+            for wire in [threading.Lock()]
+            for number in range(AT_ONCE)
         ]
         for thread in self._threads:
             thread.start()
@@ -94,29 +100,32 @@ class Carrier:
             Bytes of the full buffer.
         n : int
         """
-        ticket = Ticket(op, work, self.seconds(op, count, n))
+        ticket = Ticket(op, work, *self.seconds(op, count, n))
         self._lines["in" if op == "recv" else "out"].put(ticket)
         return ticket
 
-    def seconds(self, op: str, count: float, n: int) -> float:
-        """Return what an operation takes on this link when it is free."""
+    def seconds(self, op: str, count: float, n: int) -> tuple[float, float]:
+        """Return how long an operation waits for answers, and how long it occupies the wire."""
         terms = ring_terms("send_recv" if op in ("send", "recv") else op, n)
-        return terms.messages * self.rate.latency_s + terms.volume * count / self.rate.bytes_per_s
+        return terms.messages * self.rate.latency_s, terms.volume * count / self.rate.bytes_per_s
 
     def close(self) -> None:
         """Carry what is in line, and end the threads."""
         for line in self._lines.values():
-            line.put(None)
+            for _ in range(AT_ONCE):
+                line.put(None)
         for thread in self._threads:
             thread.join()
 
 
-def _drive(line: queue.SimpleQueue[Ticket | None]) -> None:
+def _drive(line: queue.SimpleQueue[Ticket | None], wire: threading.Lock) -> None:
     while (ticket := line.get()) is not None:
         error: BaseException | None = None
         try:
             ticket.work.wait()
-            time.sleep(ticket.carried_s)
+            time.sleep(ticket.latency_s)
+            with wire:
+                time.sleep(ticket.wire_s)
         except Exception as caught:
             error = caught
         ticket.finish(error)

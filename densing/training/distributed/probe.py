@@ -42,6 +42,7 @@ def run(env: RunEnv) -> RunRecord:
         "computations": [one for one in beside if isinstance(one, Computation)],
         "modules": timed,
         "whole": whole,
+        "pipelined": _pipelined(env) if env.world_size > 1 else 0.0,
     }
     ranks: list[Any] = [mine]
     if env.world_size > 1:
@@ -76,15 +77,28 @@ def _collectives(env: RunEnv) -> Iterator[Observation]:
         yield from (Observation("all_reduce", 4 * (size // 4), env.world_size, seconds) for seconds in took)
 
 
-def _run_of(many: int, size: int) -> float:
-    """Seconds of each of so many all-reduces in a row."""
-    tensor = torch.ones(size // 4)
+def _run_of(many: int, size: int, at_once: int = 1) -> float:
+    """Seconds of each of so many all-reduces in a row, or of so many that are started together."""
+    tensors = [torch.ones(size // 4) for _ in range(at_once)]
     dist.barrier()
     began = time.perf_counter()
     for _ in range(many):
-        comm.all_reduce(tensor).wait()
-        tensor.fill_(1.0)
+        handles = [comm.all_reduce(tensor) for tensor in tensors]
+        for handle, tensor in zip(handles, tensors, strict=True):
+            handle.wait()
+            tensor.fill_(1.0)
     return (time.perf_counter() - began) / many
+
+
+def _pipelined(env: RunEnv) -> float:
+    """Share of a short all-reduce in which a second one passes: 1 where two started together take no longer than one.
+
+    Alone and together take turns, so that a machine that slows down slows both.
+    """
+    size = SIZES[0]
+    many = min(max(int(RUN_S / _agreed(_run_of(1, size))), 1), 32)
+    took = [(_run_of(many, size), _run_of(many, size, at_once=2)) for _ in range(7)]
+    return min(max(2 - statistics.median(both / alone for alone, both in took), 0.0), 1.0)
 
 
 def _all_reduce(size: int) -> comm.Handle:
@@ -163,4 +177,5 @@ def _merged(env: RunEnv, ranks: list[Any], mode: str) -> Probed:
     times = {"attention": env.spec.model.layers, "mlp": env.spec.model.layers}
     total = sum(one.seconds * times.get(one.name, 1) for one in own)
     computations = tuple(one for rank in ranks for one in rank["computations"])
-    return Probed(tuple(collectives), computations, tuple(means), whole, total, mode)
+    pipelined = statistics.fmean(rank["pipelined"] for rank in ranks)
+    return Probed(tuple(collectives), computations, tuple(means), whole, total, mode, pipelined)

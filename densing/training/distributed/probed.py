@@ -7,8 +7,8 @@ from densing.cluster.cluster import Device
 from densing.records import Record
 
 FILE = "probe.json"
-UPDATE_BYTES = 32
-"""Moved per parameter by the update as the planner counts it: gradient, weight, and three float32 states twice."""
+UPDATE_BYTES = 24
+"""Moved per parameter by the update as the planner counts it: gradient, weight, and two float32 moments twice."""
 
 
 class Timed(Record, frozen=True):
@@ -60,6 +60,8 @@ class Probed(Record, frozen=True):
     module_sum_s : float
         A forward and backward pass as the sum of its modules.
     mode : str
+    pipelined : float
+        See :class:`densing.cluster.cluster.Cluster`; mean of the ranks.
     """
 
     collectives: tuple[Observation, ...]
@@ -68,6 +70,7 @@ class Probed(Record, frozen=True):
     whole: Whole
     module_sum_s: float
     mode: str = "train"
+    pipelined: float = 0.0
 
     def device(self) -> Device:
         """Return this processor, with the modules' times as measured.
