@@ -164,6 +164,8 @@ def _across(run: RunProfile) -> Iterator[str]:
         slow = run.figures.get("slowdown")
         more = _gain(slow) if isinstance(slow, float) else ""
         yield f"Waited for most: rank {found.worst}{f', {found.often}' * bool(found.often)}{more}"
+    elif found.within_clock_error is not None:
+        yield f"Waited for most: within clock error (rank {found.within_clock_error} as recorded; see the notes)"
     if clocks or found.worst is not None:
         yield ""
 

@@ -18,7 +18,9 @@ DEFINITIONS = (
      "reduce-scatter and all-to-all, 1 for broadcast and reduce; factors recalled from nccl-tests, not re-read. "
      "t holds the wait for other ranks, so these are lower bounds. 1 GB is 10⁹ bytes."),
     ("Clocks", "A rank's offset is the median difference of the ends of matched collectives; the residual is the "
-     "median distance of single collectives from it."),
+     "median distance of single collectives from it. A constant error repeats in every step, so a rank is named as the "
+     "one waited for only where it stays that with every clock off, against it, by the upper confidence limit of the "
+     "residual; else who it is lies within clock error, and no probability is given."),
     ("Idle", "Nothing runs on the device. The cause is told by the work that ends the gap and the call that launched "
      "it: launched too late, launched but not begun, waiting for communication."),
     ("Critical path", "The chain of work and waits that ends with the window, followed back along launches, streams, "

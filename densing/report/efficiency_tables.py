@@ -126,6 +126,8 @@ def waits_table(run: RunProfile) -> ShownTable:
         ),
     )
     caption = "Who is waited for, and who waits: sums over matched communications."
+    if run.together is not None and run.together.stragglers.within_clock_error is not None:
+        caption += " Which rank comes first is within clock error."
     return shown("waits-table", caption, frame(rows), fields, sortable=True)
 
 
@@ -145,7 +147,7 @@ def late_table(run: RunProfile, most: int = 12) -> ShownTable:
         Field("Group", column("group", named)),
         Field("Step", column("at", count), "at"),
         Field("Number", column("order", lambda value: count(int(value) + 1)), "order"),
-        Field("Last to arrive", lambda row: f"rank {row['rank']}"),
+        Field("Last to arrive", lambda row: f"rank {row['rank']}" if row["clear"] else "within clock error"),
         times("Later than the next", "alone_ns"),
         times("Waited by the others", "waited_ns"),
     )

@@ -218,7 +218,8 @@ def straggler_words(run: RunProfile) -> list[str]:
     words = [
         f"Rank {worst.rank} is waited for most: it arrived last {worst.times_last} times of {worst.matched} and the "
         f"others waited {duration(worst.caused_ns)} in all for it, told by {how}.",
-        f"It leads {found.often}{_chance(found.chance)}"
+        f"It leads {found.often}{', with the clocks in error against it' * (found.method == 'starts')}"
+        f"{_chance(found.chance)}"
         if found.often
         else "In no single step do the others wait for it longest.",
     ]
