@@ -79,6 +79,10 @@ def _headline(run: RunProfile) -> list[str]:
     told = run.figures
     steps = f"{told['steps']} steps in all, median {_ms(told['step_ms'])} ms" if told["steps"] else "no steps marked"
     ranks = f"{len(run.ranks)} rank" + "s" * (len(run.ranks) != 1)
+    if told["compute_pct"] is None:
+        return [
+            f"{ranks}, window {run.window}: no work was recorded, so nothing can be said of the time (see the notes)"
+        ]
     hidden = told["overlap_pct"]
     if hidden is None:
         found = "no communication"

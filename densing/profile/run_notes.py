@@ -53,6 +53,7 @@ def _world(ranks: Sequence[RankProfile]) -> Iterator[Note]:
 
 def _steps(ranks: Sequence[RankProfile]) -> Iterator[Note]:
     """Ranks without steps beside ranks with steps, as a window of everything allows."""
+    ranks = [rank for rank in ranks if rank.end_ns > rank.start_ns]
     without = [rank for rank in ranks if not rank.steps]
     if 0 < len(without) < len(ranks):
         text = (

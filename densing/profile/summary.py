@@ -54,16 +54,18 @@ def figures(ranks: Sequence[RankProfile]) -> Figures:
     times = all_step_times(ranks)
     steps = times.count or len(ranks)
     share = {key: _share(getattr(whole, name), whole.window_ns) for key, name in _SHARES.items()}
+    # What was recorded of no device, or of no time, has no length that could be judged.
+    known = whole.window_ns > 0
     return {
         "ranks": len(ranks),
         "steps": times.count,
-        "step_ms": _ms(times.median_ns if times.count else _mean(whole.window_ns, len(ranks))),
+        "step_ms": _ms(times.median_ns if times.count else _mean(whole.window_ns, len(ranks))) if known else None,
         "step_p95_over_median": times.p95_over_median,
         "overlap_pct": whole.overlap_pct,
         "achievable_pct": whole.achievable_pct,
         **share,
-        "exposed_ms_per_step": _ms(_mean(whole.exposed_comm_ns, steps)),
-        "idle_ms_per_step": _ms(_mean(whole.idle_ns, steps)),
+        "exposed_ms_per_step": _ms(_mean(whole.exposed_comm_ns, steps)) if known else None,
+        "idle_ms_per_step": _ms(_mean(whole.idle_ns, steps)) if known else None,
         "skipped_events": sum(rank.skipped for rank in ranks),
         "repaired_events": sum(rank.repaired for rank in ranks),
     }

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+NO_DEVICE_WORK = "no-device-work"
+"""Code of the note on a trace of a device that holds none of its kernels."""
+
+
 class Step(NamedTuple):
     """One training step as the host marked it (``ProfilerStep#number``), nanoseconds."""
 
@@ -123,6 +127,11 @@ class RankTimeline(msgspec.Struct, frozen=True, eq=False):
     notes: tuple[Note, ...] = ()
     marks: Marks | None = None
     self_launched: Spans = msgspec.field(default_factory=Spans.empty)
+
+    @property
+    def blind(self) -> bool:
+        """Whether nothing tells what the device did: its windows have no length, and no figure counts them."""
+        return any(note.code == NO_DEVICE_WORK for note in self.notes)
 
     @property
     def marked(self) -> Marks | None:

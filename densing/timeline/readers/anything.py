@@ -35,6 +35,8 @@ class Anything:
         Name and labels of each pid.
     uncategorised : Counter
         Complete events without category, by process.
+    skipped : set of str
+        Categories met whose events are left out.
     halves : int
         Events that only begin or only end something (phases B and E), as no Kineto writes them.
     """
@@ -44,6 +46,7 @@ class Anything:
         self.threads: dict[tuple[int | str, int | str], list[str]] = {}
         self.processes: dict[int | str, dict[str, str]] = {}
         self.uncategorised: Counter[str] = Counter()
+        self.skipped: set[str] = set()
         self.halves = 0
 
     def add(self, events: list[AnyEvent], locate: Locate) -> list[AnyEvent]:
@@ -88,6 +91,8 @@ class Anything:
             return None
         what = role(category)
         if what is Role.SKIP:
+            if len(self.skipped) < _SHOWN or category in ROLES:
+                self.skipped.add(category)
             return None
         if category not in ROLES and category not in self._decoders.learned:
             category = _FALLBACK[what]

@@ -134,6 +134,7 @@ class Events:
         if typed:
             if not self._decoders.operators:
                 self._announced(start, end)
+            self.anything.skipped |= {kind.__struct_config__.tag for kind in set(map(type, events)) - CATEGORY.keys()}
             wanted = list(compress(events, map(CATEGORY.__contains__, map(type, events))))
             self._rows.add(wanted, locate)
         else:
