@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from densing.notes import Note
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 SHOWN = 3
 NAMED = 8
-"""Missing ranks that are named; of more the number tells."""
+"""Runs of missing ranks that are named; of more the number tells."""
 
 
 def run_notes(ranks: Sequence[RankProfile]) -> Iterator[Note]:
@@ -33,11 +34,23 @@ def run_notes(ranks: Sequence[RankProfile]) -> Iterator[Note]:
 def _missing(ranks: Sequence[RankProfile]) -> Iterator[Note]:
     world = max(rank.world_size for rank in ranks)
     if world > len(ranks):
-        missing = sorted(set(range(world)) - {rank.rank for rank in ranks})
-        named = f"; missing: {', '.join(map(str, missing))}" if len(missing) <= NAMED else ""
+        gaps = list(_gaps([rank.rank for rank in ranks], world))
+        more = f" and {len(gaps) - NAMED} more" if len(gaps) > NAMED else ""
+        named = f"; missing: {', '.join(gaps[:NAMED])}{more}"
         alone = "; one rank says nothing of waiting for others" if len(ranks) == 1 else ""
         text = f"{len(ranks)} of the run's {world} ranks were profiled{named}{alone}"
         yield Note("ranks-missing", "info", text, {"profiled": len(ranks), "world_size": world})
+
+
+def _gaps(known: Sequence[int], world: int) -> Iterator[str]:
+    """Yield the ranks below ``world`` that are not known, a run at a time: a header may claim any number of them."""
+    bounds = [-1, *sorted(rank for rank in known if rank < world), world]
+    for before, after in pairwise(bounds):
+        first, last = before + 1, after - 1
+        if first == last:
+            yield str(first)
+        elif first < last:
+            yield f"{first}, {last}" if first + 1 == last else f"{first} to {last}"
 
 
 def _world(ranks: Sequence[RankProfile]) -> Iterator[Note]:

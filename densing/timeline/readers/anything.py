@@ -78,7 +78,12 @@ class Anything:
     def _remember(self, event: AnyEvent) -> None:
         args = event.args or {}
         if event.name == "thread_name" and isinstance(args.get("name"), str):
-            self.threads.setdefault((event.pid, event.tid), []).append(args["name"])
+            names = self.threads.setdefault((event.pid, event.tid), [])
+            # The last name is the thread's; what it was called before is told too, each once.
+            if args["name"] in names:
+                names.remove(args["name"])
+            names.append(args["name"])
+            self._rows.keep(1 + len(args["name"]) // 256)
         for name, key in (("process_name", "name"), ("process_labels", "labels")):
             if event.name == name and isinstance(args.get(key), str):
                 self.processes.setdefault(event.pid, {})[key] = args[key]

@@ -107,7 +107,7 @@ def _read_once(trace: TraceFile, limits: Limits, operators: bool, progress: Prog
 
         feed = Feed(fill, limits.chunk_bytes, limits.event_bytes)
         troubles = Troubles(trace.label)
-        rows = Rows(troubles, text)
+        rows = Rows(troubles, text, limits.spans)
         events = Events(feed, Decoders(operators, text), rows, troubles)
         document = Document(feed, events, trace.label)
         document.read()
