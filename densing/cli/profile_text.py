@@ -150,6 +150,10 @@ def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
     yield from columns(header, rows, left=2)
     if len(run.collectives) > SHOWN_COLLECTIVES:
         yield f"... and {len(run.collectives) - SHOWN_COLLECTIVES} more kinds"
+    for row in run.collectives[:SHOWN_COLLECTIVES]:
+        if row.sum_ns > row.total_ns * (1 + AT_ONCE):
+            took, added = (_ms(ns / steps / 1e6) for ns in (row.total_ns, row.sum_ns))
+            yield f"{row.op or 'unknown'}: {took} ms per {_unit(run)}; calls run at the same time, their sum is {added}"
     claimed = sum(row.exposed_ns for row in run.collectives) / steps / 1e6
     exposed = run.figures["exposed_ms_per_step"]
     if isinstance(exposed, float) and claimed > exposed * (1 + AT_ONCE):
@@ -196,24 +200,31 @@ def _clocks(clocks: Clocks) -> str:
 def _causes(run: RunProfile) -> Iterator[str]:
     unit = _unit(run)
     for place, cause in enumerate(run.causes[:SHOWN], start=1):
-        yield f"{place}. {_ms(cause.ms_per_step)} ms per {unit} ({cause.share_pct:.1f} %): {cause.message}"
+        won = cause.recoverable_ms_per_step
+        more = f", at most {_ms(won)} recoverable" if won < (1 - AT_ONCE) * cause.ms_per_step else ""
+        yield f"{place}. {_ms(cause.ms_per_step)} ms per {unit} ({cause.share_pct:.1f} %{more}): {cause.message}"
         yield f"   try: {cause.remedy}"
 
 
 def _unrecognised(run: RunProfile) -> Iterator[str]:
-    """Name the kernels that no rule knows, the longest first."""
-    total: dict[str, int] = {}
-    for rank in run.ranks:
-        for row in rank.unrecognised:
-            total[row.name] = total.get(row.name, 0) + row.total_ns
-    if total:
-        names = sorted(total, key=lambda name: -total[name])
-        shown = ", ".join(shortened(name, 40) for name in names[:3])
-        yield ""
-        yield (
-            f"No rule knows {len(names)} kernel{'s' * (len(names) != 1)} ({_ms(sum(total.values()) / 1e6)} ms in all; "
-            f"{shown}): counted as compute; if it is communication, say --comm-pattern REGEX"
-        )
+    """Name the work that no rule knows, the longest first: what counts as compute, and what counts as nothing."""
+    for by_default, what, consequence in (
+        (True, "kernel", "counted as compute; if it is communication, say --comm-pattern REGEX"),
+        (False, "other name", "of a category without rule, counted as nothing"),
+    ):
+        total: dict[str, int] = {}
+        for rank in run.ranks:
+            for row in rank.unrecognised:
+                if (row.kind != "unknown") == by_default:
+                    total[row.name] = total.get(row.name, 0) + row.total_ns
+        if total:
+            names = sorted(total, key=lambda name: -total[name])
+            shown = ", ".join(shortened(name, 40) for name in names[:3])
+            yield ""
+            yield (
+                f"No rule knows {len(names)} {what}{'s' * (len(names) != 1)} ({_ms(sum(total.values()) / 1e6)} ms in "
+                f"all; {shown}): {consequence}"
+            )
 
 
 def _used(used: RunUtilisation) -> str:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from densing.notes import Note
+from densing.profile.summary import cut_short
 
 if TYPE_CHECKING:
     from densing.profile.rank import RankProfile
@@ -27,6 +28,7 @@ def run_notes(ranks: Sequence[RankProfile]) -> Iterator[Note]:
     yield from _missing(ranks)
     yield from _world(ranks)
     yield from _steps(ranks)
+    yield from _cut(ranks)
     yield from _unlike(ranks, "mixed-devices", "devices", lambda rank: ", ".join(dict.fromkeys(rank.devices)))
     yield from _unlike(ranks, "mixed-work", "kinds of run", lambda rank: "processor" if rank.on_host else "accelerator")
 
@@ -74,6 +76,17 @@ def _steps(ranks: Sequence[RankProfile]) -> Iterator[Note]:
             "time of all ranks by the steps of those that do"
         )
         yield Note("mixed-steps", "warning", text, {"ranks": [rank.rank for rank in without[:SHOWN]]})
+
+
+def _cut(ranks: Sequence[RankProfile]) -> Iterator[Note]:
+    """Communication of which the windows hold the smaller part."""
+    if cut := cut_short(ranks):
+        inside, whole = cut
+        text = (
+            f"{100 * (whole - inside) / whole:.0f} % of the communication's time lies beyond the window, so what share "
+            "of it is hidden is not told; record on until it has ended (a step more than a round of a late all-reduce)"
+        )
+        yield Note("communication-cut", "warning", text, {"inside_ns": inside, "whole_ns": whole})
 
 
 def _unlike(ranks: Sequence[RankProfile], code: str, what: str, of: Callable[[RankProfile], str]) -> Iterator[Note]:

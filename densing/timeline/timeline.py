@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+RECORDER = "densing_recorder"
+"""Key of a trace's header that :func:`densing.timeline.record` writes: its version."""
+
 NO_DEVICE_WORK = "no-device-work"
 """Code of the note on a trace of a device that holds none of its kernels."""
 
@@ -75,6 +78,8 @@ class Origin(msgspec.Struct, frozen=True):
     groups : mapping of str to tuple of int
         Process groups by name, with their members.
     simulated : bool
+    recorder : str
+        Version of :func:`densing.timeline.record` that made it; empty if something else did.
     """
 
     source: str = "simulated"
@@ -85,6 +90,7 @@ class Origin(msgspec.Struct, frozen=True):
     host: str = ""
     groups: Mapping[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     simulated: bool = False
+    recorder: str = ""
 
 
 class RankTimeline(msgspec.Struct, frozen=True, eq=False):

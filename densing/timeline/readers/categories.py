@@ -78,8 +78,18 @@ ROLES: dict[str, Role] = {
 }
 
 # What is left out of a device's side: it shows that there was a device, and tells nothing of its work.
-_OF_DEVICE = {"gpu_user_annotation", "mtia_insight", "mtia_workloadd", "mtia_counters", "cuda_event",
-              "cuda_profiler_range", "xpu_scope_profiler", "gpu_pm_counter", "async_cpu_to_gpu", "async_gpu"}  # fmt: skip
+_OF_DEVICE = {
+    "gpu_user_annotation",
+    "cuda_event",
+    "cuda_profiler_range",
+    "xpu_scope_profiler",
+    "gpu_pm_counter",
+    "mtia_insight",
+    "mtia_workloadd",
+    "mtia_counters",
+    "async_cpu_to_gpu",
+    "async_gpu",
+}
 
 _ALIASES = {"Kernel": KERNEL, "Memcpy": MEMCPY, "Memset": MEMSET, "xpu_sync": SYNC}
 
