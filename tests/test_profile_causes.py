@@ -70,7 +70,7 @@ def test_causes_come_in_the_order_of_what_can_be_won() -> None:
     ]
     host = [{**LAUNCH, "start": at, "end": at + 5, "correlation": key} for key, at in ((1, 0), (2, 390), (3, 10))]
     run = merge_run([profile_timeline(RankTimeline(0, Spans.build(work), Spans.build(host), (Step(1, 0, 1000),)))])
-    first, second = run.causes
+    first, second, *_ = run.causes
     assert (first.code, second.code) == ("idle-host-bound", "exposed-communication")
     assert second.ms_per_step > first.ms_per_step and second.recoverable_ms_per_step < first.recoverable_ms_per_step
     assert headline(run).title.endswith(first.title) and first.rank is None

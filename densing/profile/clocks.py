@@ -138,8 +138,8 @@ def align_clocks(matched: Matched) -> Clocks:
 def _as_recorded(
     verdict: Verdict, ranks: list[int], found: Mapping[int, _Difference], notes: tuple[Note, ...]
 ) -> Clocks:
-    measured = ({rank: known[place] for rank, known in found.items()} for place in range(len(_Difference._fields)))
-    return Clocks(verdict, ranks[0] if ranks else 0, dict.fromkeys(ranks, 0), *measured, notes)
+    offset, residual, n, bound = ({rank: known[place] for rank, known in found.items()} for place in range(4))
+    return Clocks(verdict, ranks[0] if ranks else 0, dict.fromkeys(ranks, 0), offset, residual, n, bound, notes)
 
 
 def _doubt(rank: int, known: _Difference | None, usual: int) -> str:

@@ -9,7 +9,10 @@ DEFINITIONS = (
      "|K| + |C \\ K| + |M \\ (K ∪ C)| + idle = |W|: compute, exposed communication, exposed copies, idle. Lengths are "
      "of unions, never sums of durations. (As in AMD TraceLens.)"),
     ("Hidden communication", "Overlap ratio |C ∩ K| / |C| (as in Holistic Trace Analysis and torch_tb_profiler); its "
-     "ceiling is min(|C|, |K|) / |C|. Over ranks and steps, lengths add up before they are divided."),
+     "ceiling is min(|C|, |K|) / |C|. Over ranks and steps, lengths add up before they are divided. The one definition "
+     "of hidden on this page, of kinds of communication too; not told where most of it lies beyond the window."),
+    ("Recoverable", "The part of a cost that lies on the critical path; for waiting, what the run would gain if every "
+     "rank's own work were at the mean. A ceiling: removing one cause may expose the next. Causes come in its order."),
     ("Per step", "Sums over all ranks divided by the number of all ranks' steps; per window where no step is marked."),
     ("Waiting and transfer", "Of one collective, transfer is the shortest duration over its ranks and a rank's wait is "
      "its own duration less that (torch_tb_profiler, TraceLens); on comparable clocks, a rank waits from its own start "
