@@ -10,7 +10,7 @@ from densing.cli.columns import columns, middle_cut, milliseconds, number, short
 from densing.cli.table import visible
 from densing.notes import severest_first
 from densing.profile.causes import SHOWN
-from densing.profile.summary import per_step
+from densing.profile.summary import cut_short, per_step
 
 if TYPE_CHECKING:
     from densing.profile.clocks import Clocks
@@ -84,7 +84,9 @@ def _headline(run: RunProfile) -> list[str]:
             f"{ranks}, window {run.window}: no work was recorded, so nothing can be said of the time (see the notes)"
         ]
     hidden = told["overlap_pct"]
-    if hidden is None:
+    if hidden is None and told["comm_pct"]:
+        found = "share of communication hidden not told (most of it lies beyond the window)"
+    elif hidden is None:
         found = "no communication"
     else:
         found = f"{_(hidden)} % of communication hidden (at most {_(told['achievable_pct'])} % could be)"
@@ -124,7 +126,12 @@ def _rank(rank: RankProfile) -> tuple[str, ...]:
     part = rank.partition
     shares = (part.compute_ns, part.exposed_comm_ns, part.exposed_memcpy_ns, part.idle_ns)
     told = [number(100 * ns / part.window_ns if part.window_ns else None) for ns in shares]
-    return (str(rank.rank), milliseconds(part.window_ns / 1e6), *told, number(part.overlap_pct))
+    return (
+        str(rank.rank),
+        milliseconds(part.window_ns / 1e6),
+        *told,
+        number(None if cut_short([rank]) else part.overlap_pct),
+    )
 
 
 def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
@@ -142,7 +149,7 @@ def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
             str(row.count),
             number(row.bytes / row.count_sized / 1e6 if row.count_sized else None, 2),
             number(row.busbw_gbps, 2),
-            number(row.hidden_pct),
+            number(None if run.figures["overlap_pct"] is None else row.hidden_pct),
             milliseconds(row.exposed_ns / steps / 1e6),
         )
         for row in run.collectives[:SHOWN_COLLECTIVES]

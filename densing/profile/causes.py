@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from densing.profile.rank import RankProfile
-from densing.profile.summary import per_step, pooled, run_collectives
+from densing.profile.summary import cut_short, per_step, pooled, run_collectives
 from densing.records import Record
 from densing.timeline.collective_summary import CollectiveSummary
 from densing.timeline.transfers import Copies
@@ -168,7 +168,7 @@ def _communication(
     together: Together | None,
 ) -> Iterator[_Lost]:
     """Exposed communication by operation and group, split into waiting and transfer where that is known."""
-    rows = run_collectives(parts)
+    rows, cut = run_collectives(parts), cut_short(ranks)
     scale = _scale(rows, exposed)
     for row in rows:
         cost = row.exposed_ns * scale
@@ -196,7 +196,7 @@ def _communication(
             },
             "communication",
             f"{name} is not hidden",
-            f"{name}: {_size(row)}, {_hidden(row)}",
+            f"{name}: {_size(row)}{'' if cut else f', {_hidden(row)}'}",
             _remedy(row),
         )
 

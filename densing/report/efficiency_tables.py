@@ -81,6 +81,7 @@ def collectives_table(run: RunProfile) -> ShownTable:
     rows = [
         {
             **row.to_dict(),
+            "hidden_pct": None if run.figures["overlap_pct"] is None else row.hidden_pct,
             "name": row.op or "not named",
             "who": _group(row.group, row.group_label),
             "size": row.group_size if row.group_size > 0 else None,

@@ -63,8 +63,10 @@ def _communicated(run: RunProfile, whole: Partition) -> str:
     """Return how much of the communication was hidden and what was exposed."""
     if not whole.comm_ns:
         return " No communication was recorded."
-    hidden, exposed = percent(run.figures["overlap_pct"]), milliseconds(run.figures["exposed_ms_per_step"])
-    return f" {hidden} of the communication was hidden; {exposed} {per(run)} were exposed."
+    exposed = f"{milliseconds(run.figures['exposed_ms_per_step'])} {per(run)} were exposed."
+    if run.figures["overlap_pct"] is None:
+        return f" What share of the communication was hidden is not told, most of it lies beyond the window; {exposed}"
+    return f" {percent(run.figures['overlap_pct'])} of the communication was hidden; {exposed}"
 
 
 def _share(part: int, whole: Partition) -> str:
