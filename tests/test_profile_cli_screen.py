@@ -80,7 +80,7 @@ def on_a_terminal(*arguments: object) -> str:
 def test_names_from_a_trace_are_not_obeyed_by_a_terminal(tmp_path: Path, flags: tuple[str, ...]) -> None:
     folder = run_of_two(tmp_path / "run", HOSTILE)
     shown = on_a_terminal("profile", folder, *flags)
-    assert "\\x1b[31mred" in shown
+    assert "\\x1b" in shown
     assert not [sign for sign in OBEYED if sign in shown]
 
 
