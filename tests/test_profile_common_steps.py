@@ -80,7 +80,7 @@ def test_a_rank_without_communication_is_left_out() -> None:
     tables = {rank: collected(rank_of(rank, part, [(0, 10)], [(1, 0, 310)])) for rank, part in parts.items()}
     both = {rank: tables[rank] for rank in (0, 1)}
     matched, alone = match_collectives(tables), match_collectives(both)
-    found, wanted = (what_if(some, align_clocks(some)) for some in (matched, alone))
+    found, wanted = (what_if(some, align_clocks(some), None) for some in (matched, alone))
     assert (found.replayed_ns, found.ideal_ns) == (wanted.replayed_ns, wanted.ideal_ns) == (310, 260)
     [note] = [note for note in found.notes if note.code == "what-if-ranks"]
     assert note.details == {"ranks": [2]} and "rank 2" in note.message
@@ -96,7 +96,7 @@ def test_only_ranks_that_do_the_same_work_are_compared() -> None:
             own += [(begin + 300, begin + 350, pair)] if rank else []
     tables = {rank: collected(rank_of(rank, own, steps=[(1, 0, 20_000)])) for rank, own in parts.items()}
     matched = match_collectives(tables)
-    found = what_if(matched, align_clocks(matched))
+    found = what_if(matched, align_clocks(matched), None)
     assert (found.slowdown, found.recorded_ns) == (1, 20_000)
 
 
@@ -112,7 +112,7 @@ def test_hosts_whose_clocks_contradict_each_other_are_replayed_to_their_length()
                 for shift, comm in ((0, everyone), (400, own))]  # fmt: skip
         tables[rank] = collected(rank_of(rank, rows, steps=[(1, int(begins[0]), int(begins[0]) + work)]))
     matched = match_collectives(tables)
-    found = what_if(matched, align_clocks(matched))
+    found = what_if(matched, align_clocks(matched), None)
     assert found.recorded_ns == work
     assert found.replayed_ns == pytest.approx(work, rel=0.01) and found.slowdown == pytest.approx(1, rel=1e-3)
 

@@ -9,8 +9,10 @@ from test_profile_run import profiles
 from densing.errors import InputError
 from densing.profile.rank import RankProfile
 from densing.profile.run import RunProfile, merge_run
+from densing.profile.run_notes import run_notes
 from densing.profile.scaling import scaling_notes, scaling_of
 from densing.profile.utilisation import parse_spec, run_utilisation
+from densing.report.efficiency import render
 
 A100, H100 = "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"
 
@@ -101,4 +103,23 @@ def test_missing_ranks_are_named_where_they_are_few() -> None:
         return text
 
     assert told(5) == "3 of the run's 5 ranks were profiled; missing: 3, 4"
-    assert told(4096) == "3 of the run's 4096 ranks were profiled"
+    assert told(4096) == "3 of the run's 4096 ranks were profiled; missing: 3 to 4095"
+    assert told(4) == "3 of the run's 4 ranks were profiled; missing: 3"
+
+
+def test_a_header_may_claim_any_number_of_ranks() -> None:
+    """Told by arithmetic: as many ranks as fit into 31 bits were once counted one by one."""
+    run = changed(world_size=(2**31 - 1,) * 3)
+    assert [n.message for n in run.notes if n.code == "ranks-missing"] == [
+        "3 of the run's 2147483647 ranks were profiled; missing: 3 to 2147483646"
+    ]
+    assert run.world_size == 2**31 - 1 and "3 of 2147483647" in render(run)
+
+
+def test_gaps_between_ranks_are_abbreviated() -> None:
+    ranks = [replace(one, rank=rank, world_size=40) for one, rank in zip(profiles((0, 0, 0)), (2, 5, 9), strict=True)]
+    [text] = [note.message for note in run_notes(ranks) if note.code == "ranks-missing"]
+    assert text.endswith("missing: 0, 1, 3, 4, 6 to 8, 10 to 39")
+    every_second = [replace(ranks[0], rank=rank, world_size=40) for rank in range(0, 40, 2)]
+    [text] = [note.message for note in run_notes(every_second) if note.code == "ranks-missing"]
+    assert text.endswith("missing: 1, 3, 5, 7, 9, 11, 13, 15 and 12 more")

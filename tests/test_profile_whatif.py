@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from densing.errors import InputError
 from densing.profile.clocks import align_clocks
 from densing.profile.matching import match_collectives
+from densing.profile.stragglers import find_stragglers
 from densing.profile.whatif import WhatIf, analyse, what_if_job
 from densing.profile.whatif_recorded import RecordedWhatIf, what_if
 from densing.profile.whatif_replay import prepare
@@ -274,7 +275,8 @@ def recorded(local: Any, transfer: int = 50_000, begin: Any = 0, tail: int = 0) 
     tables = {rank: collected(rank_of(rank, rows, steps=[(1, int(first[rank]), int(clock[rank]) + tail)]))
               for rank, rows in comms.items()}  # fmt: skip
     matched = match_collectives(tables)
-    return what_if(matched, align_clocks(matched))
+    clocks = align_clocks(matched)
+    return what_if(matched, clocks, find_stragglers(matched, clocks).worst)
 
 
 def test_a_slow_rank_costs_what_arithmetic_says() -> None:
@@ -320,7 +322,7 @@ def test_communication_beside_work_is_replayed_beside_it() -> None:
     }
     tables = {rank: collected(rank_of(rank, part, steps=[(1, 0, 700)])) for rank, part in rows.items()}
     matched = match_collectives(tables)
-    found = what_if(matched, align_clocks(matched))
+    found = what_if(matched, align_clocks(matched), None)
     assert found.replayed_ns == 700 == found.recorded_ns
     # Means: 200 before the left one, 425 before the right one. After the left one only rank 0 works, for 300; after
     # the right one both others do, for 100: other work than rank 0's.
@@ -329,7 +331,7 @@ def test_communication_beside_work_is_replayed_beside_it() -> None:
 
 def test_too_little_or_too_much_to_replay_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = match_collectives({0: collected(rank_of(0, [(0, 5, Comm("all_reduce", "0"))]))})
-    found = what_if(alone, align_clocks(alone))
+    found = what_if(alone, align_clocks(alone), None)
     assert found.slowdown is None and found.waste is None and "one rank" in found.notes[0].message
     monkeypatch.setattr("densing.profile.whatif_recorded.MAX_ENTRIES", 3)
     assert "too many" in recorded(np.ones((5, 2), int)).notes[0].message
@@ -340,6 +342,7 @@ def test_a_public_run_is_replayed_to_its_resolution() -> None:
     """Eight ranks whose times are recorded in whole microseconds; rank 7 is the one the others wait for."""
     tables = [collected(dlrm_rank(path)) for path in sorted(DLRM.glob("*.json.gz"))]
     matched = match_collectives({table.rank: table for table in tables})
-    found = what_if(matched, align_clocks(matched))
+    clocks = align_clocks(matched)
+    found = what_if(matched, clocks, find_stragglers(matched, clocks).worst)
     assert abs(found.replayed_ns - found.recorded_ns) <= 8 * 7_000
     assert found.worst == 7 and found.slowdown is not None and found.slowdown > found.by_rank[7] > 1

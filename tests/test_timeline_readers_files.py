@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trace_make import good, kernel, parts, read, text_of, write
+from trace_make import ALL_REDUCE, good, kernel, parts, read, text_of, write
 
 from densing.errors import InputError
 from densing.timeline.readers import Limits, TraceFile, check_ranks, find_traces, read_rank, read_timeline
@@ -228,6 +228,23 @@ def test_the_standard_library_inflates_where_isal_is_absent(tmp_path: Path, monk
     assert parts(read(path)) == GOOD
     path.write_bytes(path.read_bytes()[:-40])
     assert read(path).skipped == 1
+
+
+@pytest.mark.parametrize("what", ["spans", "names", "threads", "comms"])
+def test_what_is_kept_meets_a_stated_limit(tmp_path: Path, what: str) -> None:
+    """The text of a gzip file may be a hundred times its size, and every event of it takes memory."""
+    events = {
+        "spans": [kernel(ts=at) for at in range(400)],
+        "names": [kernel("x" * 200_000)],
+        "threads": [
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": at, "args": {"name": "t"}} for at in range(400)
+        ],
+        "comms": [kernel(ALL_REDUCE, ts=at, **{"Collective name": "allreduce", "Seq": at}) for at in range(200)],
+    }[what]
+    path = write(tmp_path / "rank0.json.gz", [*good(), *events])
+    with pytest.raises(InputError, match=r"rank0.json.gz: holds more than 300 spans .* Limits\(spans="):
+        read(path, limits=Limits(spans=300))
+    assert read(path, limits=Limits(spans=2000)).events == len(good()) + len(events)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from densing.cli.columns import columns, middle_cut, milliseconds, number, short
 from densing.cli.table import visible
 from densing.notes import severest_first
 from densing.profile.causes import SHOWN
-from densing.profile.summary import per_step
+from densing.profile.summary import cut_short, per_step
 
 if TYPE_CHECKING:
     from densing.profile.clocks import Clocks
@@ -79,8 +79,14 @@ def _headline(run: RunProfile) -> list[str]:
     told = run.figures
     steps = f"{told['steps']} steps in all, median {_ms(told['step_ms'])} ms" if told["steps"] else "no steps marked"
     ranks = f"{len(run.ranks)} rank" + "s" * (len(run.ranks) != 1)
+    if told["compute_pct"] is None:
+        return [
+            f"{ranks}, window {run.window}: no work was recorded, so nothing can be said of the time (see the notes)"
+        ]
     hidden = told["overlap_pct"]
-    if hidden is None:
+    if hidden is None and told["comm_pct"]:
+        found = "share of communication hidden not told (most of it lies beyond the window)"
+    elif hidden is None:
         found = "no communication"
     else:
         found = f"{_(hidden)} % of communication hidden (at most {_(told['achievable_pct'])} % could be)"
@@ -120,7 +126,12 @@ def _rank(rank: RankProfile) -> tuple[str, ...]:
     part = rank.partition
     shares = (part.compute_ns, part.exposed_comm_ns, part.exposed_memcpy_ns, part.idle_ns)
     told = [number(100 * ns / part.window_ns if part.window_ns else None) for ns in shares]
-    return (str(rank.rank), milliseconds(part.window_ns / 1e6), *told, number(part.overlap_pct))
+    return (
+        str(rank.rank),
+        milliseconds(part.window_ns / 1e6),
+        *told,
+        number(None if cut_short([rank]) else part.overlap_pct),
+    )
 
 
 def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
@@ -138,7 +149,7 @@ def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
             str(row.count),
             number(row.bytes / row.count_sized / 1e6 if row.count_sized else None, 2),
             number(row.busbw_gbps, 2),
-            number(row.hidden_pct),
+            number(None if run.figures["overlap_pct"] is None else row.hidden_pct),
             milliseconds(row.exposed_ns / steps / 1e6),
         )
         for row in run.collectives[:SHOWN_COLLECTIVES]
@@ -146,6 +157,10 @@ def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
     yield from columns(header, rows, left=2)
     if len(run.collectives) > SHOWN_COLLECTIVES:
         yield f"... and {len(run.collectives) - SHOWN_COLLECTIVES} more kinds"
+    for row in run.collectives[:SHOWN_COLLECTIVES]:
+        if row.sum_ns > row.total_ns * (1 + AT_ONCE):
+            took, added = (_ms(ns / steps / 1e6) for ns in (row.total_ns, row.sum_ns))
+            yield f"{row.op or 'unknown'}: {took} ms per {_unit(run)}; calls run at the same time, their sum is {added}"
     claimed = sum(row.exposed_ns for row in run.collectives) / steps / 1e6
     exposed = run.figures["exposed_ms_per_step"]
     if isinstance(exposed, float) and claimed > exposed * (1 + AT_ONCE):
@@ -164,6 +179,8 @@ def _across(run: RunProfile) -> Iterator[str]:
         slow = run.figures.get("slowdown")
         more = _gain(slow) if isinstance(slow, float) else ""
         yield f"Waited for most: rank {found.worst}{f', {found.often}' * bool(found.often)}{more}"
+    elif found.within_clock_error is not None:
+        yield f"Waited for most: within clock error (rank {found.within_clock_error} as recorded; see the notes)"
     if clocks or found.worst is not None:
         yield ""
 
@@ -190,24 +207,31 @@ def _clocks(clocks: Clocks) -> str:
 def _causes(run: RunProfile) -> Iterator[str]:
     unit = _unit(run)
     for place, cause in enumerate(run.causes[:SHOWN], start=1):
-        yield f"{place}. {_ms(cause.ms_per_step)} ms per {unit} ({cause.share_pct:.1f} %): {cause.message}"
+        won = cause.recoverable_ms_per_step
+        more = f", at most {_ms(won)} recoverable" if won < (1 - AT_ONCE) * cause.ms_per_step else ""
+        yield f"{place}. {_ms(cause.ms_per_step)} ms per {unit} ({cause.share_pct:.1f} %{more}): {cause.message}"
         yield f"   try: {cause.remedy}"
 
 
 def _unrecognised(run: RunProfile) -> Iterator[str]:
-    """Name the kernels that no rule knows, the longest first."""
-    total: dict[str, int] = {}
-    for rank in run.ranks:
-        for row in rank.unrecognised:
-            total[row.name] = total.get(row.name, 0) + row.total_ns
-    if total:
-        names = sorted(total, key=lambda name: -total[name])
-        shown = ", ".join(shortened(name, 40) for name in names[:3])
-        yield ""
-        yield (
-            f"No rule knows {len(names)} kernel{'s' * (len(names) != 1)} ({_ms(sum(total.values()) / 1e6)} ms in all; "
-            f"{shown}): counted as compute; if it is communication, say --comm-pattern REGEX"
-        )
+    """Name the work that no rule knows, the longest first: what counts as compute, and what counts as nothing."""
+    for by_default, what, consequence in (
+        (True, "kernel", "counted as compute; if it is communication, say --comm-pattern REGEX"),
+        (False, "other name", "of a category without rule, counted as nothing"),
+    ):
+        total: dict[str, int] = {}
+        for rank in run.ranks:
+            for row in rank.unrecognised:
+                if (row.kind != "unknown") == by_default:
+                    total[row.name] = total.get(row.name, 0) + row.total_ns
+        if total:
+            names = sorted(total, key=lambda name: -total[name])
+            shown = ", ".join(shortened(name, 40) for name in names[:3])
+            yield ""
+            yield (
+                f"No rule knows {len(names)} {what}{'s' * (len(names) != 1)} ({_ms(sum(total.values()) / 1e6)} ms in "
+                f"all; {shown}): {consequence}"
+            )
 
 
 def _used(used: RunUtilisation) -> str:

@@ -1,6 +1,8 @@
 """The worst causes of lost time in words, with what each costs per step and what usually helps.
 
-Costs are ceilings: exposed time need not lie on the critical path, and removing one cause may expose the next.
+They come in the order of what can be won by removing them: of a cost that part which lies on the critical path, and of
+waiting for other ranks what the run would gain if their work were even, T - T_balanced of the what-if analysis. That is
+a ceiling still, since removing one cause may expose the next.
 """
 
 from __future__ import annotations
@@ -8,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from densing.profile.rank import RankProfile
-from densing.profile.summary import per_step, pooled
+from densing.profile.summary import cut_short, per_step, pooled, run_collectives
 from densing.records import Record
 from densing.timeline.collective_summary import CollectiveSummary
 from densing.timeline.transfers import Copies
 
 if TYPE_CHECKING:
     # A single trace must not pay for loading what compares ranks.
-    from densing.profile.waiting import Waiting
+    from densing.profile.together import Together
 
 SHOWN = 3
 SMALL_MESSAGE = 1_000_000
@@ -38,53 +42,114 @@ class Cause(Record, frozen=True):
         What it costs per step and rank (per window where no step is marked).
     share_pct : float
         The same as a share of the windows.
-    message, remedy : str
-        In words.
+    recoverable_ms_per_step : float
+        What of it the critical path (or, for waiting, the what-if analysis) says can be won at most.
+    rank : int or None
+        The rank that it costs most, for waiting the one that the others wait for; None for one rank, where all ranks
+        are alike (within a tenth), and where nothing tells who is waited for.
+    title, message, remedy : str
+        In words: in a few, in a sentence, and what usually helps.
     """
 
     code: str
     ms_per_step: float
     share_pct: float
+    recoverable_ms_per_step: float
+    rank: int | None
+    title: str
     message: str
     remedy: str
 
 
 class _Lost(Record, frozen=True):
-    """A cause before it is divided by steps: nanoseconds over all ranks."""
+    """A cause before it is divided by steps: nanoseconds over all ranks, and of each; what of the path it is."""
 
     code: str
     ns: int
+    of_rank: Mapping[int, float]
+    on_path: str
+    title: str
     message: str
     remedy: str
 
 
 def find_causes(
-    ranks: Sequence[RankProfile],
-    collectives: Sequence[CollectiveSummary],
-    waiting: Mapping[tuple[str, str], Waiting],
-    straggler: str = "",
+    ranks: Sequence[RankProfile], parts: Sequence[Sequence[CollectiveSummary]], together: Together | None = None
 ) -> tuple[Cause, ...]:
-    """Rank what cost time, the worst first.
+    """Rank what cost time, by what can be won.
 
     Parameters
     ----------
     ranks : sequence of RankProfile
-    collectives : sequence of CollectiveSummary
-        Of the whole run.
-    waiting : mapping of (op, group) to Waiting
-        How much of the communication was waiting for other ranks, where it could be measured.
-    straggler : str
-        A sentence on who arrives last, empty if unknown.
+    parts : sequence of sequence of CollectiveSummary
+        Of each rank.
+    together : Together, optional
+        What several ranks tell of each other.
     """
     whole, steps = pooled([rank.partition for rank in ranks]), per_step(ranks)
-    lost = [*_communication(collectives, whole.exposed_comm_ns, waiting, straggler), *_idle(ranks)]
+    lost = [*_communication(ranks, parts, whole.exposed_comm_ns, together), *_idle(ranks)]
     lost += _copies(ranks, whole.exposed_memcpy_ns)
+    lost = [one for one in lost if one.ns > 0]
+    if not lost:
+        return ()
+    claimed: dict[str, int] = {}
+    for one in lost:
+        claimed[one.on_path] = claimed.get(one.on_path, 0) + one.ns
+    limits = _recoverable(ranks, together)
+    # Parts of one kind share what the path holds of it.
+    shares = {kind: min(1.0, limits.get(kind, ns) / ns) for kind, ns in claimed.items()}
     found = [
-        Cause(one.code, one.ns / steps / 1e6, 100 * one.ns / whole.window_ns, one.message, one.remedy)
+        Cause(
+            one.code,
+            one.ns / steps / 1e6,
+            100 * one.ns / whole.window_ns,
+            shares[one.on_path] * one.ns / steps / 1e6,
+            _stands_out(one.of_rank),
+            one.title,
+            one.message,
+            one.remedy,
+        )
         for one in lost
-        if one.ns > 0
     ]
-    return tuple(sorted(found, key=lambda cause: -cause.ms_per_step))
+    return tuple(sorted(map(_named, found), key=lambda cause: (-cause.recoverable_ms_per_step, -cause.ms_per_step)))
+
+
+_OUTSIDE = ("host", "launch", "idle")
+"""Kinds of the critical path in which a device stands idle."""
+
+
+def _recoverable(ranks: Sequence[RankProfile], together: Together | None) -> dict[str, float]:
+    """Return what can be won of each kind of loss, in nanoseconds over all ranks as costs are.
+
+    The run's own path where there is one, once for every rank, since its length is every rank's; else the ranks' own.
+    """
+    path = None if together is None else together.path
+    if path is not None:
+        totals = {kind: len(ranks) * ns for kind, ns in path.by_kind.items()}
+    else:
+        totals = {kind: sum(rank.path.totals[kind] for rank in ranks) for kind in ranks[0].path.totals}
+    limits: dict[str, float] = {kind: totals.get(kind, 0) for kind in ("communication", "memcpy")}
+    limits["idle"] = sum(totals.get(kind, 0) for kind in _OUTSIDE)
+    replayed = None if together is None else together.what_if
+    if replayed is not None and replayed.transfer_slowdown is not None:
+        balanced = replayed.transfer_slowdown * replayed.ideal_ns
+        limits["waiting"] = len(ranks) * max(replayed.replayed_ns - balanced, 0.0)
+    return limits
+
+
+def _stands_out(of_rank: Mapping[int, float]) -> int | None:
+    """Return the rank that loses most, if that is a tenth more than the mean."""
+    if len(of_rank) < 2:
+        return None
+    rank = max(of_rank, key=lambda key: (of_rank[key], -key))
+    return rank if of_rank[rank] * len(of_rank) > 1.1 * sum(of_rank.values()) else None
+
+
+def _named(cause: Cause) -> Cause:
+    """Say in words which rank it costs most; of waiting the message itself says who is waited for."""
+    if cause.rank is None or cause.code == WAITING:
+        return cause
+    return replace(cause, message=f"{cause.message}; most on rank {cause.rank}")
 
 
 def _scale(rows: Sequence[CollectiveSummary | Copies], exposed: int) -> float:
@@ -93,27 +158,45 @@ def _scale(rows: Sequence[CollectiveSummary | Copies], exposed: int) -> float:
     return min(1.0, exposed / claimed) if claimed else 0.0
 
 
+WAITING = "waiting-for-ranks"
+
+
 def _communication(
-    rows: Sequence[CollectiveSummary], exposed: int, waiting: Mapping[tuple[str, str], Waiting], straggler: str
+    ranks: Sequence[RankProfile],
+    parts: Sequence[Sequence[CollectiveSummary]],
+    exposed: int,
+    together: Together | None,
 ) -> Iterator[_Lost]:
     """Exposed communication by operation and group, split into waiting and transfer where that is known."""
+    rows, cut = run_collectives(parts), cut_short(ranks)
     scale = _scale(rows, exposed)
     for row in rows:
         cost = row.exposed_ns * scale
-        known = waiting.get((row.op, row.group))
+        known = None if together is None else together.waiting.get((row.op, row.group))
         waited = known.exposed_ns * scale if known else 0.0
         name = f"{row.op or 'communication'}{f' in group {row.group}' if row.group else ''}"
-        if waited:
+        if waited and together is not None:
+            last = together.stragglers.worst
+            who = "the last" if last is None else together.worst
             yield _Lost(
-                "waiting-for-ranks",
+                WAITING,
                 round(waited),
-                f"{name}: ranks arrive at different times and wait for the last{f' ({straggler})' * bool(straggler)}",
+                {} if last is None else {last: 1.0, -1: 0.0},
+                "waiting",
+                f"ranks wait for {'each other' if last is None else f'rank {last}'} in {name}",
+                f"{name}: ranks arrive at different times and wait for {who}",
                 "balance the work of the ranks (sequence lengths, stages, data loading); look at the slow rank's host",
             )
         yield _Lost(
             "exposed-communication",
             round(cost - waited),
-            f"{name}: {_size(row)}, {_hidden(row)}",
+            {
+                rank.rank: sum(own.exposed_ns for own in part if (own.op, own.group) == (row.op, row.group))
+                for rank, part in zip(ranks, parts, strict=True)
+            },
+            "communication",
+            f"{name} is not hidden",
+            f"{name}: {_size(row)}{'' if cut else f', {_hidden(row)}'}",
             _remedy(row),
         )
 
@@ -145,42 +228,62 @@ def _remedy(row: CollectiveSummary) -> str:
 
 _IDLE = {
     "host_bound": (
+        "devices wait for the host",
         "the host launches work too late{names}",
         "fewer and larger kernels (torch.compile, CUDA graphs, larger batches), no synchronising calls in the loop",
     ),
     "communication": (
+        "devices stand still until a communication is waited for",
         "the device stands still until a communication is waited for{names}",
         "wait later, or on a stream (work.wait() in stream order) instead of on the host",
     ),
     "kernel_wait": (
+        "launched work does not start at once",
         "launched work does not start at once (dependencies between streams, launch latency)",
         "fuse small kernels; look at what the streams wait for",
     ),
     "no_launch_record": (
+        "devices are idle before work whose launch is not recorded",
         "idle before work whose launch the trace does not hold",
         "record more steps, and the host's activity too (ProfilerActivity.CPU)",
     ),
     "before_first": (
+        "devices are idle before the first work",
         "idle at the start of the window, before any recorded work",
         "warm up before the recorded steps",
     ),
-    "after_last": ("idle at the end of the window, after the last work", "look at what the host does between steps"),
+    "after_last": (
+        "devices are idle after the last work",
+        "idle at the end of the window, after the last work",
+        "look at what the host does between steps",
+    ),
     "unknown": (
+        "idle, and the trace does not say why",
         "neither computing nor communicating; the trace does not say why",
         "record waits (densing.timeline.record marks them) or Python stacks",
     ),
 }
 
 
+_RECORDED = (
+    "record Python stacks (stacks=True) or more ranges (torch.profiler.record_function) to see what the host did"
+)
+"""Instead of advice to mark waits: in a trace of :func:`densing.timeline.record` they are marked."""
+
+
 def _idle(ranks: Sequence[RankProfile]) -> Iterator[_Lost]:
-    for code, (message, remedy) in _IDLE.items():
-        total = sum(rank.idle.causes.get(code, 0) for rank in ranks)
-        taken = sum(_loading(rank, code) for rank in ranks)
+    for code, (title, message, remedy) in _IDLE.items():
+        taken = {rank.rank: _loading(rank, code) for rank in ranks}
+        left = {rank.rank: rank.idle.causes.get(code, 0) - taken[rank.rank] for rank in ranks}
         names = _meanwhile(ranks) if "{names}" in message else ""
-        yield _Lost(f"idle-{code.replace('_', '-')}", total - taken, message.format(names=names), remedy)
-        if taken:
+        if code == "unknown" and all(rank.recorder for rank in ranks):
+            remedy = _RECORDED
+        text = message.format(names=names)
+        yield _Lost(f"idle-{code.replace('_', '-')}", sum(left.values()), left, "idle", title, text, remedy)
+        if any(taken.values()):
             text = "compute waits for the next batch (DataLoader)"
-            yield _Lost("data-loading", taken, text, "more workers, prefetch_factor, cheaper transforms, pinned memory")
+            more = "more workers, prefetch_factor, cheaper transforms, pinned memory"
+            yield _Lost("data-loading", sum(taken.values()), taken, "idle", text, text, more)
 
 
 def _loading(rank: RankProfile, code: str) -> int:
@@ -211,4 +314,7 @@ def _copies(ranks: Sequence[RankProfile], exposed: int) -> Iterator[_Lost]:
         text = f"copies {direction.replace('_', ' ')}: {sum(row.count for row in same)}"
         text += f", {pageable} of them from pageable memory" if pageable else ""
         remedy = _COPY_REMEDIES.get(direction, "see which operator issues them")
-        yield _Lost("exposed-copies", round(scale * sum(row.exposed_ns for row in same)), text, remedy)
+        of_rank = {rank.rank: sum(row.exposed_ns for row in rank.transfers.copies if row.direction == direction)
+                   for rank in ranks}  # fmt: skip
+        title = f"copies {direction.replace('_', ' ')} are not hidden"
+        yield _Lost("exposed-copies", round(scale * sum(of_rank.values())), of_rank, "memcpy", title, text, remedy)

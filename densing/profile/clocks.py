@@ -10,9 +10,10 @@ simulates a global clock by communication.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -49,6 +50,9 @@ class Clocks:
         Per rank, median distance of single collectives from the offset: what a comparison of starts is good for.
     n : mapping of int to int
         Per rank, collectives the offset rests on.
+    bound_ns : mapping of int to int
+        Per rank, how far its times may be off the reference's and repeat that in every step: the upper confidence
+        limit (97.5 %) of the residual, and where offsets are left in (``agree``) the offset measured too.
     notes : tuple of Note
     """
 
@@ -58,12 +62,18 @@ class Clocks:
     measured_ns: Mapping[int, int]
     residual_ns: Mapping[int, int]
     n: Mapping[int, int]
+    bound_ns: Mapping[int, int]
     notes: tuple[Note, ...] = ()
 
     @property
     def comparable(self) -> bool:
         """Whether starts on different ranks can be compared."""
         return self.verdict in ("agree", "aligned")
+
+    def against(self, rank: int) -> Clocks:
+        """Return the clocks in error as far as they may be, and so that one rank seems to come as early as it can."""
+        shift = {other: bound if other == rank else -bound for other, bound in self.bound_ns.items()}
+        return replace(self, offset_ns={key: ns + shift.get(key, 0) for key, ns in self.offset_ns.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; one list per quantity, in order of ``ranks``."""
@@ -82,15 +92,16 @@ class Clocks:
         return cls(data["verdict"], data["reference"], **columns, notes=tuple(map(Note.from_dict, data["notes"])))
 
 
-_PER_RANK = ("offset_ns", "measured_ns", "residual_ns", "n")
+_PER_RANK = ("offset_ns", "measured_ns", "residual_ns", "n", "bound_ns")
 
 
 class _Difference(NamedTuple):
-    """Clock of one rank against another's: offset, residual, collectives it rests on."""
+    """Clock of one rank against another's: offset, residual, collectives it rests on, limit of the residual."""
 
     offset: int
     residual: int
     n: int
+    bound: int
 
 
 def align_clocks(matched: Matched) -> Clocks:
@@ -118,16 +129,17 @@ def align_clocks(matched: Matched) -> Clocks:
         message = f"clocks are not aligned: {doubts[0]}{more}; waits are told by durations only"
         return _as_recorded("not aligned", ranks, found, (Note("clocks-not-aligned", "warning", message),))
     if all(abs(found[rank].offset) <= AGREE * found[rank].residual for rank in ranks[1:]):
-        return _as_recorded("agree", ranks, found, ())
+        left_in = {rank: known._replace(bound=known.bound + abs(known.offset)) for rank, known in found.items()}
+        return _as_recorded("agree", ranks, left_in, ())
     aligned = _as_recorded("aligned", ranks, found, ())
-    return Clocks("aligned", ranks[0], aligned.measured_ns, *(getattr(aligned, key) for key in _PER_RANK[1:]))
+    return replace(aligned, offset_ns=aligned.measured_ns)
 
 
 def _as_recorded(
     verdict: Verdict, ranks: list[int], found: Mapping[int, _Difference], notes: tuple[Note, ...]
 ) -> Clocks:
-    offset, residual, n = ({rank: known[place] for rank, known in found.items()} for place in range(3))
-    return Clocks(verdict, ranks[0] if ranks else 0, dict.fromkeys(ranks, 0), offset, residual, n, notes)
+    offset, residual, n, bound = ({rank: known[place] for rank, known in found.items()} for place in range(4))
+    return Clocks(verdict, ranks[0] if ranks else 0, dict.fromkeys(ranks, 0), offset, residual, n, bound, notes)
 
 
 def _doubt(rank: int, known: _Difference | None, usual: int) -> str:
@@ -153,7 +165,7 @@ def _differences(matched: Matched) -> dict[int, dict[int, _Difference]]:
                 first_end[rows[shared]], first_rank[rows[shared]] = ends[shared], rank
                 continue
             known = _difference(ends[shared] - first_end[rows[shared]])
-            links[rank][other] = _Difference(-known.offset, known.residual, known.n)
+            links[rank][other] = known._replace(offset=-known.offset)
             links[other][rank] = known
     return links
 
@@ -165,8 +177,11 @@ def _ends(matched: Matched, collectives: Collectives, symmetric: Any) -> tuple[I
 
 
 def _difference(later: Int) -> _Difference:
-    offset = _median(later)
-    return _Difference(offset, _median(np.abs(later - offset)), len(later))
+    offset, n = _median(later), len(later)
+    apart = np.sort(np.abs(later - offset))
+    # Of n values the one at n/2 + sqrt(n) is above their median with 97.5 %; of few values, the largest.
+    limit = apart[min(n, math.ceil(n / 2 + math.sqrt(n))) - 1]
+    return _Difference(offset, _median(apart), n, int(limit))
 
 
 def _median(values: Int) -> int:
@@ -178,7 +193,7 @@ def _median(values: Int) -> int:
 def _joined(reference: int, links: Mapping[int, Mapping[int, _Difference]]) -> dict[int, _Difference]:
     """Offsets from the reference along the links with the smallest sum of residuals."""
     found: dict[int, _Difference] = {}
-    queue = [(0, reference, _Difference(0, 0, 0))]
+    queue = [(0, reference, _Difference(0, 0, 0, 0))]
     while queue:
         _, rank, known = heapq.heappop(queue)
         if rank in found:
@@ -186,6 +201,6 @@ def _joined(reference: int, links: Mapping[int, Mapping[int, _Difference]]) -> d
         found[rank] = known
         for other, link in links.get(rank, {}).items():
             n = link.n if rank == reference else min(known.n, link.n)
-            step = _Difference(known.offset + link.offset, known.residual + link.residual, n)
+            step = _Difference(known.offset + link.offset, known.residual + link.residual, n, known.bound + link.bound)
             heapq.heappush(queue, (step.residual, other, step))
     return found

@@ -83,6 +83,8 @@ class RankProfile(msgspec.Struct, frozen=True, eq=False):
     detail : str
     events, skipped, repaired : int
     notes : tuple of Note
+    recorder : str
+        Version of :func:`densing.timeline.record` that made the trace; empty if something else did.
     """
 
     rank: int
@@ -110,6 +112,7 @@ class RankProfile(msgspec.Struct, frozen=True, eq=False):
     skipped: int
     repaired: int
     notes: tuple[Note, ...]
+    recorder: str = ""
 
     def __repr__(self) -> str:
         """Return one line: all fields would be megabytes in a notebook."""
@@ -214,6 +217,7 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
         skipped=rank.skipped,
         repaired=rank.repaired,
         notes=rank.notes if rank.on_host else (*rank.notes, *_several_devices(origin.source, window.work)),
+        recorder=origin.recorder,
     )
 
 

@@ -138,8 +138,8 @@ def merge_run(
         raise InputError("no rank could be profiled; give at least one trace")
     window = _one_window(ranks)
     together = _together(ranks, gathered.tables(store))
-    pooled = run_collectives(gathered.summaries())
-    waiting, worst = (together.waiting, together.worst) if together else ({}, "")
+    parts = gathered.summaries()
+    pooled = run_collectives(parts)
     slowdown = together.what_if.slowdown if together else None
     own = [note for rank in ranks for note in rank.notes]
     return RunProfile(
@@ -149,7 +149,7 @@ def merge_run(
         pooled,
         together,
         step_spread({rank.rank: [(s.number, s.end_ns - s.start_ns) for s in rank.steps] for rank in ranks}),
-        find_causes(ranks, pooled, waiting, worst),
+        find_causes(ranks, parts, together),
         tuple(once([*notes, *own, *run_notes(ranks), *(together.notes if together else ())])),
         dict(options or {}),
     )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from densing.notes import Note
+from densing.profile.summary import cut_short
 
 if TYPE_CHECKING:
     from densing.profile.rank import RankProfile
 
 SHOWN = 3
 NAMED = 8
-"""Missing ranks that are named; of more the number tells."""
+"""Runs of missing ranks that are named; of more the number tells."""
 
 
 def run_notes(ranks: Sequence[RankProfile]) -> Iterator[Note]:
@@ -26,6 +28,7 @@ def run_notes(ranks: Sequence[RankProfile]) -> Iterator[Note]:
     yield from _missing(ranks)
     yield from _world(ranks)
     yield from _steps(ranks)
+    yield from _cut(ranks)
     yield from _unlike(ranks, "mixed-devices", "devices", lambda rank: ", ".join(dict.fromkeys(rank.devices)))
     yield from _unlike(ranks, "mixed-work", "kinds of run", lambda rank: "processor" if rank.on_host else "accelerator")
 
@@ -33,11 +36,23 @@ def run_notes(ranks: Sequence[RankProfile]) -> Iterator[Note]:
 def _missing(ranks: Sequence[RankProfile]) -> Iterator[Note]:
     world = max(rank.world_size for rank in ranks)
     if world > len(ranks):
-        missing = sorted(set(range(world)) - {rank.rank for rank in ranks})
-        named = f"; missing: {', '.join(map(str, missing))}" if len(missing) <= NAMED else ""
+        gaps = list(_gaps([rank.rank for rank in ranks], world))
+        more = f" and {len(gaps) - NAMED} more" if len(gaps) > NAMED else ""
+        named = f"; missing: {', '.join(gaps[:NAMED])}{more}"
         alone = "; one rank says nothing of waiting for others" if len(ranks) == 1 else ""
         text = f"{len(ranks)} of the run's {world} ranks were profiled{named}{alone}"
         yield Note("ranks-missing", "info", text, {"profiled": len(ranks), "world_size": world})
+
+
+def _gaps(known: Sequence[int], world: int) -> Iterator[str]:
+    """Yield the ranks below ``world`` that are not known, a run at a time: a header may claim any number of them."""
+    bounds = [-1, *sorted(rank for rank in known if rank < world), world]
+    for before, after in pairwise(bounds):
+        first, last = before + 1, after - 1
+        if first == last:
+            yield str(first)
+        elif first < last:
+            yield f"{first}, {last}" if first + 1 == last else f"{first} to {last}"
 
 
 def _world(ranks: Sequence[RankProfile]) -> Iterator[Note]:
@@ -53,6 +68,7 @@ def _world(ranks: Sequence[RankProfile]) -> Iterator[Note]:
 
 def _steps(ranks: Sequence[RankProfile]) -> Iterator[Note]:
     """Ranks without steps beside ranks with steps, as a window of everything allows."""
+    ranks = [rank for rank in ranks if rank.end_ns > rank.start_ns]
     without = [rank for rank in ranks if not rank.steps]
     if 0 < len(without) < len(ranks):
         text = (
@@ -60,6 +76,17 @@ def _steps(ranks: Sequence[RankProfile]) -> Iterator[Note]:
             "time of all ranks by the steps of those that do"
         )
         yield Note("mixed-steps", "warning", text, {"ranks": [rank.rank for rank in without[:SHOWN]]})
+
+
+def _cut(ranks: Sequence[RankProfile]) -> Iterator[Note]:
+    """Communication of which the windows hold the smaller part."""
+    if cut := cut_short(ranks):
+        inside, whole = cut
+        text = (
+            f"{100 * (whole - inside) / whole:.0f} % of the communication's time lies beyond the window, so what share "
+            "of it is hidden is not told; record on until it has ended (a step more than a round of a late all-reduce)"
+        )
+        yield Note("communication-cut", "warning", text, {"inside_ns": inside, "whole_ns": whole})
 
 
 def _unlike(ranks: Sequence[RankProfile], code: str, what: str, of: Callable[[RankProfile], str]) -> Iterator[Note]:

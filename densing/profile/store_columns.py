@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 INTEGERS = ("rank", "world_size", "events", "skipped", "repaired")
-TEXTS = ("source", "window", "backend", "host", "detail")
+TEXTS = ("source", "window", "backend", "host", "detail", "recorder")
 _LOW, _HIGH = -(2**63), 2**63 - 1
 _decode = msgspec.json.Decoder().decode
 

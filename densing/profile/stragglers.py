@@ -1,4 +1,10 @@
-"""Which rank the others wait for, how much it costs, and how consistently it is the same one."""
+"""Which rank the others wait for, how much it costs, and how consistently it is the same one.
+
+A constant error of a clock repeats in every step, so steps are no evidence against it. Arrivals told by clocks are
+therefore told twice: as recorded, and with every clock in error as far as it may be, against the rank that leads. Only
+a rank that leads both times is named, and what it is said to lead in, and its probability, are of the second time. For
+ranks that are alike, with clocks in error within their bounds, that probability is too large rather than too small.
+"""
 
 from __future__ import annotations
 
@@ -66,6 +72,8 @@ class Late:
         How much later than the last but one.
     waited_ns : int
         Σ of the others' waits.
+    clear : bool
+        Whether it was later than the next by more than the clocks may be off; True where durations tell.
     """
 
     matched: int
@@ -76,6 +84,7 @@ class Late:
     rank: int
     alone_ns: int
     waited_ns: int
+    clear: bool
 
 
 @dataclass(frozen=True)
@@ -91,9 +100,13 @@ class Stragglers:
     late : tuple of Late
         Every matched communication, in order.
     worst : int or None
-        Rank that caused most waiting; None where nothing can be told.
+        Rank that caused most waiting, whatever the clocks' error; None where nothing can be told.
+    within_clock_error : int or None
+        Rank that caused most waiting as recorded, where the clocks' error may account for that; then ``worst`` and
+        ``chance`` are None and a note gives the figures.
     led, of : int
-        Steps (or, without steps, communications) in which it caused most, and their number.
+        Steps (or, without steps, communications) in which the rank that leads caused most with the clocks' error
+        against it, and their number.
     chance : float or None
         Probability that some rank leads as often by chance, if every rank were equally likely and steps independent:
         min(1, n·P(Binomial(of, 1/n) ≥ led)).
@@ -108,6 +121,7 @@ class Stragglers:
     ranks: tuple[RankWaits, ...]
     late: tuple[Late, ...]
     worst: int | None
+    within_clock_error: int | None
     led: int
     of: int
     chance: float | None
@@ -132,7 +146,7 @@ class Stragglers:
     def from_dict(cls, data: Mapping[str, Any]) -> Stragglers:
         """Rebuild what :meth:`to_dict` wrote."""
         return cls(
-            **{key: data[key] for key in ("method", "worst", "led", "of", "chance")},
+            **{key: data[key] for key in ("method", "worst", "within_clock_error", "led", "of", "chance")},
             ranks=tuple(RankWaits(**row) for row in data["ranks"]),
             late=tuple(Late(**row) for row in data["late"]),
             steps=tuple(data["steps"]),
@@ -143,21 +157,27 @@ class Stragglers:
 
 @dataclass(frozen=True, eq=False)
 class _Blame:
-    """Per matched communication: who came last, how much later than the next, and what the others waited."""
+    """Per matched communication: who came last, how much later than the next, and what the others waited.
+
+    ``heat`` and ``sums`` are of the waiting ranks: each one's waits per step; its communications, and its waits in all
+    by durations and by starts.
+    """
 
     rank: Int
     alone: Int
     waited: Int
+    heat: Mapping[int, Int]
+    sums: Mapping[int, tuple[int, int, int]]
 
 
 def find_stragglers(matched: Matched, clocks: Clocks) -> Stragglers:
-    """Find the rank everybody waits for, per communication and in total, in two passes over the ranks.
+    """Find the rank everybody waits for, per communication and in total, in four passes over the ranks.
 
     Parameters
     ----------
     matched : Matched
     clocks : Clocks
-        From :func:`~densing.profile.clocks.align_clocks`; decides how arrivals are told.
+        From :func:`~densing.profile.clocks.align_clocks`; decides how arrivals are told, and within what error.
 
     Returns
     -------
@@ -167,8 +187,38 @@ def find_stragglers(matched: Matched, clocks: Clocks) -> Stragglers:
     if len(matched) == 0:
         why = "one rank was recorded" if len(matched.ranks) < 2 else "no communication could be matched over ranks"
         note = Note("no-stragglers", "info", f"nothing tells who waits for whom: {why}; profile all ranks of the run")
-        return Stragglers("none", (), (), None, 0, 0, None, (), {}, (note,))
+        return Stragglers("none", (), (), None, None, 0, 0, None, (), {}, (note,))
     steps, place = np.unique(matched.step, return_inverse=True)
+    place = place.reshape(-1)
+    unit = place if len(steps) > 1 else np.arange(len(matched))
+    blame = _blame(matched, clocks, place, len(steps))
+    led = _led(blame, unit)
+    rows = _rank_rows(blame, led, clocks.comparable)
+    leader, notes = (rows[0].rank if rows[0].caused_ns > 0 else None), clocks.notes
+    within = None
+    if clocks.comparable and leader is not None:
+        against = _blame(matched, clocks.against(leader), place, len(steps))
+        led = _led(against, unit)
+        first = _rank_rows(against, led, True)[0].rank
+        if first != leader:
+            within, notes = leader, (*notes, _within(blame, clocks, leader, first))
+    counts = (led.get(rows[0].rank, 0), sum(led.values()))
+    return Stragglers(
+        "starts" if clocks.comparable else "durations",
+        rows,
+        _late(matched, blame, clocks),
+        None if within is not None else leader,
+        within,
+        *counts,
+        None if within is not None else _chance(*counts, len(rows)),
+        tuple(steps.tolist()),
+        {rank: tuple(row.tolist()) for rank, row in blame.heat.items()},
+        notes,
+    )
+
+
+def _blame(matched: Matched, clocks: Clocks, place: Int, steps: int) -> _Blame:
+    """Tell arrivals, and what each rank waited: per communication, per step and in all."""
     arrivals = arrivals_of(matched, clocks)
     waited = np.zeros(len(matched), np.int64)
     heat: dict[int, Int] = {}
@@ -177,26 +227,34 @@ def find_stragglers(matched: Matched, clocks: Clocks) -> Stragglers:
         waits = waits_of(matched, collectives, clocks, arrivals)
         told = waits.wait_ns if arrivals is None else waits.wait_by_start_ns
         waited[waits.matched] += told
-        heat[rank] = _summed(place.reshape(-1)[waits.matched], told, len(steps))
+        heat[rank] = _summed(place[waits.matched], told, steps)
         sums[rank] = (len(told), int(waits.wait_ns.sum()), int(waits.wait_by_start_ns.sum()))
     if arrivals is None:
-        blame = _Blame(matched.shortest_rank, matched.second_ns - matched.transfer_ns, waited)
-    else:
-        blame = _Blame(arrivals.last_rank, arrivals.last_start_ns - arrivals.second_start_ns, waited)
-    led = _led(blame, place.reshape(-1) if len(steps) > 1 else np.arange(len(matched)))
-    rows = _rank_rows(blame, sums, led, arrivals is not None)
-    return Stragglers(
-        "durations" if arrivals is None else "starts",
-        rows,
-        _late(matched, blame),
-        rows[0].rank if rows[0].caused_ns > 0 else None,
-        rows[0].steps_led,
-        sum(led.values()),
-        _chance(rows[0].steps_led, sum(led.values()), len(rows)),
-        tuple(steps.tolist()),
-        {rank: tuple(row.tolist()) for rank, row in heat.items()},
-        clocks.notes,
+        return _Blame(matched.shortest_rank, matched.second_ns - matched.transfer_ns, waited, heat, sums)
+    return _Blame(arrivals.last_rank, arrivals.last_start_ns - arrivals.second_start_ns, waited, heat, sums)
+
+
+def _reach(clocks: Clocks, rank: Int) -> Int:
+    """How far each of some ranks' clocks and another's may be off together, ns."""
+    others = np.array(sorted(clocks.bound_ns.items(), key=lambda item: -item[1])[:2] or [(-1, 0)], np.int64)
+    own = np.array([clocks.bound_ns.get(key, 0) for key in rank.tolist()], np.int64)
+    return own + np.where(rank == others[0, 0], others[-1, 1], others[0, 1])
+
+
+def _within(blame: _Blame, clocks: Clocks, leader: int, other: int) -> Note:
+    late = int(np.median(blame.alone[blame.rank == leader]))
+    [reach] = _reach(clocks, np.array([leader])).tolist()
+    message = (
+        f"who is waited for most is within clock error: as recorded rank {leader}, which comes {_us(late)} after the "
+        f"next (median), but clocks are known to {_us(reach)} only, and off by as much it would be rank {other}; a "
+        "constant error repeats, so more steps do not tell"
     )
+    details = {"rank": leader, "late_ns": late, "clock_error_ns": reach, "other": other}
+    return Note("stragglers-within-clock-error", "info", message, details)
+
+
+def _us(ns: int) -> str:
+    return f"{ns / 1000:.3g} µs" if ns < 1_000_000 else f"{ns / 1e6:.3g} ms"
 
 
 def _summed(place: Int, values: Int, size: int) -> Int:
@@ -215,11 +273,9 @@ def _led(blame: _Blame, unit: Int) -> dict[int, int]:
     return dict(zip(leaders.tolist(), counts.tolist(), strict=True))
 
 
-def _rank_rows(
-    blame: _Blame, sums: Mapping[int, tuple[int, int, int]], led: Mapping[int, int], by_start: bool
-) -> tuple[RankWaits, ...]:
+def _rank_rows(blame: _Blame, led: Mapping[int, int], by_start: bool) -> tuple[RankWaits, ...]:
     rows = []
-    for rank, (matched, by_duration, started) in sums.items():
+    for rank, (matched, by_duration, started) in blame.sums.items():
         last = blame.rank == rank
         rows.append(
             RankWaits(
@@ -236,8 +292,9 @@ def _rank_rows(
     return tuple(sorted(rows, key=lambda row: (-row.caused_ns, row.rank)))
 
 
-def _late(matched: Matched, blame: _Blame) -> tuple[Late, ...]:
-    columns = (matched.op, matched.group, matched.step, matched.order, blame.rank, blame.alone, blame.waited)
+def _late(matched: Matched, blame: _Blame, clocks: Clocks) -> tuple[Late, ...]:
+    clear = blame.alone > _reach(clocks, blame.rank) if clocks.comparable else np.ones(len(matched), bool)
+    columns = (matched.op, matched.group, matched.step, matched.order, blame.rank, blame.alone, blame.waited, clear)
     return tuple(
         Late(at, OPS[op], matched.groups[group].name or matched.groups[group].label, *rest)
         for at, (op, group, *rest) in enumerate(zip(*(column.tolist() for column in columns), strict=True))

@@ -23,7 +23,8 @@ METRICS = {
     "step_p95_over_median": "95th percentile of step times over their median",
     "compute_pct": "time computing, % of the windows of all ranks",
     "comm_pct": "time communicating, %",
-    "overlap_pct": "share of communication hidden behind compute, %; null without communication",
+    "overlap_pct": "share of communication hidden behind compute, %; null without communication, or where most of it "
+    "lies beyond the window",
     "achievable_pct": "ceiling of that share: min(compute, communication) / communication, %",
     "exposed_pct": "exposed communication, % of the windows",
     "exposed_memcpy_pct": "copies hidden by neither compute nor communication, %",
@@ -54,19 +55,32 @@ def figures(ranks: Sequence[RankProfile]) -> Figures:
     times = all_step_times(ranks)
     steps = times.count or len(ranks)
     share = {key: _share(getattr(whole, name), whole.window_ns) for key, name in _SHARES.items()}
+    # What was recorded of no device, or of no time, has no length that could be judged.
+    known = whole.window_ns > 0
     return {
         "ranks": len(ranks),
         "steps": times.count,
-        "step_ms": _ms(times.median_ns if times.count else _mean(whole.window_ns, len(ranks))),
+        "step_ms": _ms(times.median_ns if times.count else _mean(whole.window_ns, len(ranks))) if known else None,
         "step_p95_over_median": times.p95_over_median,
-        "overlap_pct": whole.overlap_pct,
+        "overlap_pct": None if cut_short(ranks) else whole.overlap_pct,
         "achievable_pct": whole.achievable_pct,
         **share,
-        "exposed_ms_per_step": _ms(_mean(whole.exposed_comm_ns, steps)),
-        "idle_ms_per_step": _ms(_mean(whole.idle_ns, steps)),
+        "exposed_ms_per_step": _ms(_mean(whole.exposed_comm_ns, steps)) if known else None,
+        "idle_ms_per_step": _ms(_mean(whole.idle_ns, steps)) if known else None,
         "skipped_events": sum(rank.skipped for rank in ranks),
         "repaired_events": sum(rank.repaired for rank in ranks),
     }
+
+
+def cut_short(ranks: Sequence[RankProfile]) -> tuple[int, int] | None:
+    """Return the communication inside the windows and in all, ns, where less than half lies inside; else None.
+
+    Then what was hidden of the part inside says nothing of the whole: a late all-reduce that begins with the last
+    recorded step has hardly begun to be hidden.
+    """
+    inside = sum(int(rank.collectives.inside_ns.sum()) for rank in ranks)
+    whole = sum(int(rank.collectives.duration_ns.sum()) for rank in ranks)
+    return (inside, whole) if 2 * inside < whole else None
 
 
 _SHARES = {
@@ -99,7 +113,7 @@ def run_collectives(parts: Sequence[Sequence[CollectiveSummary]]) -> tuple[Colle
 
 
 def _summed(rows: Sequence[CollectiveSummary]) -> CollectiveSummary:
-    keys = ("count", "count_sized", "bytes", "total_ns", "hidden_ns", "exposed_ns")
+    keys = ("count", "count_sized", "bytes", "total_ns", "hidden_ns", "exposed_ns", "sum_ns")
     total: dict[str, Any] = {key: sum(getattr(row, key) for row in rows) for key in keys}
     # Rates are of the sized spans, so they add as bytes over the time these took.
     took = sum(row.bytes / row.algbw_gbps for row in rows if row.algbw_gbps)

@@ -69,7 +69,10 @@ def join_ranks(ranks: Sequence[RankProfile], tables: Mapping[int, Collectives]) 
     """
     matched = match_collectives(tables)
     clocks = align_clocks(matched)
-    replayed = what_if(matched, clocks, common_steps(ranks))
+    stragglers = find_stragglers(matched, clocks)
+    replayed = what_if(matched, clocks, stragglers.worst, common_steps(ranks))
     path, path_notes = run_path(ranks, matched, clocks)
-    notes = (*matched.notes, *clocks.notes, *replayed.notes, *path_notes)
-    return Together(matched, clocks, find_stragglers(matched, clocks), replayed, path, waiting_of(matched), notes)
+    # That nothing matches is said by the matching's own notes.
+    told = stragglers.notes if len(matched) else clocks.notes
+    notes = (*matched.notes, *told, *replayed.notes, *path_notes)
+    return Together(matched, clocks, stragglers, replayed, path, waiting_of(matched), notes)

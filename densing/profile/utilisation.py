@@ -127,6 +127,8 @@ def run_utilisation(run: RunProfile, spec: Mapping[str, float | str]) -> RunUtil
     InputError
         Without marked steps, for inputs that are missing or that the formula does not take, and above 100 %.
     """
+    if run.figures["compute_pct"] is None:
+        raise InputError("--mfu: no work was recorded, so nothing tells how long the model's took (see the notes)")
     if not run.figures["steps"]:
         raise InputError("--mfu: the traces mark no steps, so the time of one is unknown; record with step() calls")
     given = dict(spec)

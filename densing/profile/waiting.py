@@ -22,7 +22,7 @@ class Waiting:
     Attributes
     ----------
     lasted_ns, waited_ns : int
-        Σ duration, and Σ (duration − transfer).
+        Σ of the parts inside the window, and of what of them was waiting: a span waits first and transfers then.
     exposed_ns : int
         Exposed time that was waiting whatever was hidden: Σ max(0, exposed − transfer). A lower bound, exact where the
         hidden part comes first: wait that compute covers costs nothing.
@@ -34,11 +34,11 @@ class Waiting:
 
     @property
     def share(self) -> float:
-        """Σ wait / Σ duration, 0 to 1."""
+        """Σ wait / Σ inside the window, 0 to 1."""
         return self.waited_ns / self.lasted_ns
 
     def to_dict(self) -> dict[str, int]:
-        """Return the sums as plain data: what was matched is transfer and wait, whole spans of all ranks.
+        """Return the sums as plain data: what was matched is transfer and wait, the parts inside the window.
 
         Examples
         --------
@@ -63,9 +63,13 @@ def waiting_of(matched: Matched) -> dict[tuple[str, str], Waiting]:
     total: dict[tuple[str, str], list[int]] = {}
     for collectives in matched.per_rank.values() if len(matched) else ():
         own, rows = matched.rows_of(collectives)
-        took, transfer = collectives.duration_ns[own], matched.transfer_ns[rows]
-        exposed = np.maximum(collectives.exposed_ns[own] - transfer, 0)
-        table = np.stack((took, took - transfer, exposed))
+        inside, transfer = collectives.inside_ns[own], matched.transfer_ns[rows]
+        # The wait ends where the transfer begins; what of either lies beyond the window counts nowhere.
+        waited_until = np.minimum(collectives.end_ns[own] - transfer, collectives.window_end_ns)
+        waited = np.maximum(waited_until - np.maximum(collectives.start_ns[own], collectives.window_start_ns), 0)
+        transferred = inside - waited
+        exposed = np.maximum(collectives.exposed_ns[own] - transferred, 0)
+        table = np.stack((inside, waited, exposed))
         pairs = np.stack((collectives.op[own], collectives.group[own]), axis=1)
         kinds, which = np.unique(pairs, axis=0, return_inverse=True)
         for number, (op, group) in enumerate(kinds.tolist()):

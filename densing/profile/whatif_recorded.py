@@ -44,9 +44,9 @@ class RecordedWhatIf:
     local_slowdown, transfer_slowdown : float or None
         S with only the local work, or only the transfers, as recorded.
     by_rank : mapping of int to float
-        S_r, largest first; of many ranks, those with most local work above the mean.
+        S_r, largest first; of many ranks, ``worst`` and those with most local work above the mean.
     worst : int or None
-        Rank of the largest S_r, where that exceeds 1.
+        The rank that the others wait for most (:mod:`densing.profile.stragglers`), where its S_r exceeds 1.
     worst_explains : float or None
         (T − T_without)/(T − T_ideal), with the worst rank's local work at the mean; may leave [0, 1].
     communications : int
@@ -89,7 +89,7 @@ class RecordedWhatIf:
         return cls(**{**given, "notes": tuple(Note.from_dict(note) for note in data["notes"])})
 
 
-def what_if(matched: Matched, clocks: Clocks, steps: CommonSteps | None = None) -> RecordedWhatIf:
+def what_if(matched: Matched, clocks: Clocks, named: int | None, steps: CommonSteps | None = None) -> RecordedWhatIf:
     """Say what a recorded run would gain if no rank were slower than the mean.
 
     Parameters
@@ -97,6 +97,9 @@ def what_if(matched: Matched, clocks: Clocks, steps: CommonSteps | None = None) 
     matched : Matched
     clocks : Clocks
         Where they can be compared, all ranks are replayed from one moment; else each from its window's start.
+    named : int or None
+        Rank that the others wait for most, None where nobody is or the clocks' error hides who: no other is called the
+        worst, since ranks that are alike differ by chance in S_r too.
     steps : CommonSteps, optional
         Where ranks recorded different steps: those that all recorded. Nothing else is replayed, since a rank whose
         recording began later is not slow; a note tells.
@@ -116,7 +119,7 @@ def what_if(matched: Matched, clocks: Clocks, steps: CommonSteps | None = None) 
     segments = segments_of(matched, clocks, None if steps is None else steps.spans)
     if len(segments.ranks) < len(matched.ranks):
         notes = (*notes, _alone(segments.ranks, matched.ranks))
-    some = _candidates(segments)
+    some = _candidates(segments, named)
     ranks, all_ranks = len(segments.ranks), np.ones(len(segments.ranks), bool)
     alone = np.eye(ranks, dtype=bool)[some]
     local = np.concatenate(([all_ranks, ~all_ranks, all_ranks, ~all_ranks], alone))
@@ -126,8 +129,7 @@ def what_if(matched: Matched, clocks: Clocks, steps: CommonSteps | None = None) 
         return _nothing(segments.recorded_ns, matched, notes, "nothing in the window takes time")
     slow = {segments.ranks[at]: single / ideal for at, single in zip(some.tolist(), singles, strict=True)}
     by_rank = dict(sorted(slow.items(), key=lambda item: (-item[1], item[0])))
-    first = next(iter(by_rank))
-    worst = first if by_rank[first] > 1 else None
+    worst = named if named is not None and by_rank.get(named, 0) > 1 else None
     return RecordedWhatIf(
         segments.recorded_ns,
         round(replayed),
@@ -190,10 +192,12 @@ def _refusal(matched: Matched, steps: CommonSteps | None) -> str:
     return ""
 
 
-def _candidates(segments: Segments) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Ranks whose local work exceeds the mean most."""
+def _candidates(segments: Segments, named: int | None) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Ranks whose local work exceeds the mean most, and the one that the others wait for."""
     excess = np.maximum(segments.local_ns - segments.usual_local_ns, 0)
     total = np.bincount(segments.rank, excess, minlength=len(segments.ranks))
+    if named in segments.ranks:
+        total[segments.ranks.index(named)] = np.inf
     return np.argsort(-total, kind="stable")[:SHOWN_RANKS]
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from densing.plots import text
 from densing.plots.efficiency_steps import mean_steps
+from densing.profile.summary import cut_short
 from densing.report.efficiency_tables import frame, named, record, shares, times
 from densing.report.sections import count
 from densing.report.tables import Field, ShownTable, column, shown
@@ -50,7 +51,8 @@ def _rank_row(rank: RankProfile) -> dict[str, Any]:
 
     return {
         "name": f"rank {rank.rank}", "compute": share(part.compute_ns), "exposed": share(part.exposed_comm_ns),
-        "copies": share(part.exposed_memcpy_ns), "idle": share(part.idle_ns), "hidden": part.overlap_pct,
+        "copies": share(part.exposed_memcpy_ns), "idle": share(part.idle_ns),
+        "hidden": None if cut_short([rank]) else part.overlap_pct,
         "window_ns": whole, "bound": rank.path.bound_by or text.MISSING, "skipped": rank.skipped, "host": rank.host,
         "source": rank.source,
     }  # fmt: skip

@@ -45,16 +45,29 @@ def shares(name: str, key: str, hint: str = "", minor: bool = False) -> Field:
 
 
 def causes_table(run: RunProfile) -> ShownTable:
-    """Return every cause of lost time, the worst first."""
+    """Return every cause of lost time, that of which most can be won first."""
     fields = (
         Field("Cause", column("message", _long)),
         Field("Cost per step" if run.figures["steps"] else "Cost", column("ms_per_step", milliseconds), "ms_per_step"),
         shares("Share of the time", "share_pct"),
+        Field(
+            "Recoverable",
+            column("recoverable_ms_per_step", milliseconds),
+            "recoverable_ms_per_step",
+            hint="What of it lies on the critical path; of waiting, what even ranks would gain. A ceiling",
+        ),
+        Field("Most on", lambda row: text.MISSING if text.is_missing(row["rank"]) else f"rank {row['rank']}", "rank"),
         Field("What usually helps", column("remedy", _long)),
         Field("Code", column("code"), minor=True),
     )
     rows = (record(cause) for cause in run.causes[:MOST_ROWS])
-    return shown("causes-table", "Every cause that was found, the worst first.", frame(rows), fields, sortable=True)
+    return shown(
+        "causes-table",
+        "Every cause that was found; first that of which most can be won.",
+        frame(rows),
+        fields,
+        sortable=True,
+    )
 
 
 def _long(value: Any) -> str:
@@ -68,10 +81,12 @@ def collectives_table(run: RunProfile) -> ShownTable:
     rows = [
         {
             **row.to_dict(),
+            "hidden_pct": None if run.figures["overlap_pct"] is None else row.hidden_pct,
             "name": row.op or "not named",
             "who": _group(row.group, row.group_label),
             "size": row.group_size if row.group_size > 0 else None,
             "exposed_each": row.exposed_ns / steps,
+            "sum_each": row.sum_ns / steps,
             "each": row.bytes / row.count_sized if row.count_sized else None,
             "waiting": None if (row.op, row.group) not in waits else 100 * waits[row.op, row.group],
         }
@@ -83,7 +98,10 @@ def collectives_table(run: RunProfile) -> ShownTable:
         Field("Group", column("who")),
         Field("Ranks", column("size", count), "size", hint="Size of the process group"),
         Field("Calls", column("count", count), "count"),
-        times(f"Exposed {unit}", "exposed_each"),
+        times(
+            f"Exposed {unit}", "exposed_each", hint="Of the union of the calls: what runs at the same time counts once"
+        ),
+        times(f"Sum {unit}", "sum_each", hint="Durations of the calls added up, hidden or not", minor=True),
         shares("Hidden", "hidden_pct", hint="Share behind compute"),
         shares("Waiting", "waiting", hint="Share of the time spent waiting for other ranks"),
         Field("Size, mean", column("each", volume), "each", hint="Output bytes for all-gather, input bytes otherwise"),
@@ -92,8 +110,8 @@ def collectives_table(run: RunProfile) -> ShownTable:
     )
     caption = (
         "Over all ranks; most exposed first. Rates are lower bounds, since the time holds the wait for other ranks; "
-        "factors of busbw are recalled from nccl-tests. Communications at the same time count each, so their exposed "
-        "times may add up to more than the run's."
+        "factors of busbw are recalled from nccl-tests. Hidden and exposed are of unions, as in the partition; kinds "
+        "of communication at the same time count each, so the rows may add up to more than the run's."
     )
     return shown("collectives-table", caption, frame(rows[:MOST_ROWS]), fields, sortable=True)
 
@@ -126,6 +144,8 @@ def waits_table(run: RunProfile) -> ShownTable:
         ),
     )
     caption = "Who is waited for, and who waits: sums over matched communications."
+    if run.together is not None and run.together.stragglers.within_clock_error is not None:
+        caption += " Which rank comes first is within clock error."
     return shown("waits-table", caption, frame(rows), fields, sortable=True)
 
 
@@ -145,7 +165,7 @@ def late_table(run: RunProfile, most: int = 12) -> ShownTable:
         Field("Group", column("group", named)),
         Field("Step", column("at", count), "at"),
         Field("Number", column("order", lambda value: count(int(value) + 1)), "order"),
-        Field("Last to arrive", lambda row: f"rank {row['rank']}"),
+        Field("Last to arrive", lambda row: f"rank {row['rank']}" if row["clear"] else "within clock error"),
         times("Later than the next", "alone_ns"),
         times("Waited by the others", "waited_ns"),
     )

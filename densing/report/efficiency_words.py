@@ -39,22 +39,34 @@ def device(run: RunProfile) -> str:
 
 
 def title(run: RunProfile, whole: Partition) -> str:
-    """Return the headline itself.
+    """Return the headline itself: the largest cost, of which most can be won.
 
     Examples
     --------
     >>> from types import SimpleNamespace as Space
-    >>> run = Space(figures={"steps": 4, "overlap_pct": 68.4, "exposed_ms_per_step": 64.6}, ranks=())
+    >>> cause = Space(share_pct=91.2, ms_per_step=45.1, title="devices wait for the host")
+    >>> run = Space(figures={"steps": 4}, ranks=(), causes=(cause,))
     >>> title(run, Partition(100, 90, 50, 40, 0, 20, 20, 5, 25))
-    '68.4 % of the communication was hidden; 64.6 ms per step were exposed'
+    '91.2 % of the time, 45.1 ms per step, is lost: devices wait for the host'
     """
     if not whole.window_ns:
         return "There is no work in these traces"
+    if run.causes:
+        first = run.causes[0]
+        lost = f"{percent(first.share_pct)} of the time, {milliseconds(first.ms_per_step)} {per(run)}"
+        return text.clean(f"{lost}, is lost: {first.title}", 200)
+    without = "" if whole.comm_ns else " and no communication was recorded"
+    return f"Nothing is lost{without}: the {device(run)} computed {_share(whole.compute_ns, whole)} of the time"
+
+
+def _communicated(run: RunProfile, whole: Partition) -> str:
+    """Return how much of the communication was hidden and what was exposed."""
     if not whole.comm_ns:
-        computed = _share(whole.compute_ns, whole)
-        return f"No communication was recorded; the {device(run)} computed {computed} of the time"
-    hidden, exposed = percent(run.figures["overlap_pct"]), milliseconds(run.figures["exposed_ms_per_step"])
-    return f"{hidden} of the communication was hidden; {exposed} {per(run)} were exposed"
+        return " No communication was recorded."
+    exposed = f"{milliseconds(run.figures['exposed_ms_per_step'])} {per(run)} were exposed."
+    if run.figures["overlap_pct"] is None:
+        return f" What share of the communication was hidden is not told, most of it lies beyond the window; {exposed}"
+    return f" {percent(run.figures['overlap_pct'])} of the communication was hidden; {exposed}"
 
 
 def _share(part: int, whole: Partition) -> str:
@@ -74,6 +86,7 @@ def lead(run: RunProfile, whole: Partition) -> str:
         f"{_share(whole.exposed_comm_ns, whole)}, only copied {_share(whole.exposed_memcpy_ns, whole)} and did nothing "
         f"{_share(whole.idle_ns, whole)}."
     )
+    words += _communicated(run, whole)
     ceiling = whole.achievable_pct
     if ceiling is not None and ceiling < 100:
         words += (
@@ -218,7 +231,8 @@ def straggler_words(run: RunProfile) -> list[str]:
     words = [
         f"Rank {worst.rank} is waited for most: it arrived last {worst.times_last} times of {worst.matched} and the "
         f"others waited {duration(worst.caused_ns)} in all for it, told by {how}.",
-        f"It leads {found.often}{_chance(found.chance)}"
+        f"It leads {found.often}{', with the clocks in error against it' * (found.method == 'starts')}"
+        f"{_chance(found.chance)}"
         if found.often
         else "In no single step do the others wait for it longest.",
     ]

@@ -30,7 +30,7 @@ def timeline_table(timelines: Sequence[tuple[str, Timeline]]) -> ShownTable:
         _time("Compute", "compute"),
         _time("Exposed communication", "exposed"),
         _time("Idle", "idle"),
-        Field("Hidden", column("hidden", percent), "hidden", hint="Share of the communication behind compute"),
+        Field("Hidden", column("hidden", percent), "hidden", hint="|C ∩ K| / |C| of unions, as in densing profile"),
     )
     caption = "Means over all marked steps of each rank; over the whole timeline where none is marked."
     return shown("timelines-table", caption, pd.DataFrame(rows, dtype=object), fields, sortable=True)

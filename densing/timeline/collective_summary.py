@@ -28,8 +28,10 @@ class CollectiveSummary(Record, frozen=True):
     bytes : int
         S over those (see :mod:`densing.timeline.collective_bytes`).
     total_ns, hidden_ns, exposed_ns : int
-        Sums of the parts inside the window: all, covered by compute, not covered. Sums, not unions: communications
-        that run at the same time count each.
+        Lengths of unions on each rank, of the parts inside the window: all, covered by compute, not covered. Calls at
+        the same time count once, as in the :class:`~densing.timeline.overlap.Partition`.
+    sum_ns : int
+        The same without taking unions: calls that run at the same time count each.
     algbw_gbps, busbw_gbps : float or None
         Σ S / Σ t over communications with known bytes, whole spans; t holds the wait for other ranks, so these are
         lower bounds of what the network gave. None where bytes (or, for busbw, group size or factor) are unknown.
@@ -45,12 +47,13 @@ class CollectiveSummary(Record, frozen=True):
     total_ns: int
     hidden_ns: int
     exposed_ns: int
+    sum_ns: int
     algbw_gbps: float | None
     busbw_gbps: float | None
 
     @property
     def hidden_pct(self) -> float | None:
-        """Share hidden behind compute, 100·hidden/total; None where the total is 0."""
+        """Share hidden behind compute, 100·hidden/total of the unions; None where the total is 0."""
         return 100 * self.hidden_ns / self.total_ns if self.total_ns else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,9 +111,10 @@ def _row(
         count=int(chosen.sum()),
         count_sized=int(sized.sum()),
         bytes=moved,
-        total_ns=int(collectives.inside_ns[chosen].sum()),
-        hidden_ns=int(collectives.hidden_ns[chosen].sum()),
-        exposed_ns=int(collectives.exposed_ns[chosen].sum()),
+        total_ns=int(collectives.union_ns[chosen].sum()),
+        hidden_ns=int(collectives.union_hidden_ns[chosen].sum()),
+        exposed_ns=int((collectives.union_ns - collectives.union_hidden_ns)[chosen].sum()),
+        sum_ns=int(collectives.inside_ns[chosen].sum()),
         algbw_gbps=speed.algbw_gbps,
         busbw_gbps=speed.busbw_gbps,
     )

@@ -50,6 +50,9 @@ class Collectives(msgspec.Struct, frozen=True, eq=False):
     inside_ns, hidden_ns, exposed_ns : int64 (n,)
         Part inside the window; of that, what compute covers and what it does not. Communications that run at the same
         time each count their own part, so sums over rows may exceed the partition's.
+    union_ns, union_hidden_ns : int64 (n,)
+        Of ``inside_ns`` what no earlier one of its group and operation covers, and of that what compute covers: sums
+        over the rows of a group and operation are lengths of unions.
     in_elems, out_elems, bytes : int64 (n,)
         Elements put in and got out; S (see :mod:`densing.timeline.collective_bytes`); -1 unknown.
     src, dst : int64 (n,)
@@ -77,6 +80,8 @@ class Collectives(msgspec.Struct, frozen=True, eq=False):
     inside_ns: Int
     hidden_ns: Int
     exposed_ns: Int
+    union_ns: Int
+    union_hidden_ns: Int
     in_elems: Int
     out_elems: Int
     bytes: Int

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from densing.timeline.classify import Classifier
 from densing.timeline.collective_bytes import comm_bytes
 from densing.timeline.collective_table import COLUMNS, OPS, Collectives, Group
-from densing.timeline.intervals import covered
+from densing.timeline.intervals import covered, distinct
 from densing.timeline.launches import launch_of, uncut
 from densing.timeline.overlap import Unions
 from densing.timeline.spans import Comm, Int, Kind, Spans
@@ -49,6 +49,7 @@ def collectives_of(rank: RankTimeline, window: Window, merged: Unions) -> Collec
     said = _said(rank, whole)
     length = inside.end - inside.start
     hidden = covered(merged.compute, inside.start, inside.end)
+    fresh = _fresh(inside, said.columns["group"], said.columns["op"])
     when = np.where(launched < 0, whole.start, launched)
     step = _steps(rank, when)
     lanes, lane = _used(whole.lanes, whole.lane)
@@ -64,6 +65,8 @@ def collectives_of(rank: RankTimeline, window: Window, merged: Unions) -> Collec
         "inside_ns": length,
         "hidden_ns": hidden,
         "exposed_ns": length - hidden,
+        "union_ns": inside.end - fresh,
+        "union_hidden_ns": covered(merged.compute, fresh, inside.end),
     }
     texts = tuple(" ".join(part for part in (lane.process, lane.thread) if part) for lane in lanes)
     columns = {key: np.asarray(column, np.int64) for key, column in columns.items()}
@@ -75,6 +78,16 @@ def collectives_of(rank: RankTimeline, window: Window, merged: Unions) -> Collec
 def _used(table: tuple[Any, ...], index: NDArray[np.int32]) -> tuple[list[Any], Int]:
     codes, dense = np.unique(index, return_inverse=True)
     return [table[code] for code in codes], dense.astype(np.int64)
+
+
+def _fresh(comm: Spans, group: Int, op: Int) -> Int:
+    """From when on each span is the only one of its group and operation so far; its end where it never is."""
+    fresh = comm.start.copy()
+    for code in distinct(group * len(OPS) + op).tolist():
+        rows = np.flatnonzero(group * len(OPS) + op == code)
+        reach = np.maximum.accumulate(comm.end[rows])[:-1]
+        fresh[rows[1:]] = np.maximum(fresh[rows[1:]], reach)
+    return np.minimum(fresh, comm.end)
 
 
 def _launches(host: Spans, comm: Spans) -> Int:

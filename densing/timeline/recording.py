@@ -12,6 +12,7 @@ The same under ``torchrun``: every rank writes its own file, ``traces/rank00003.
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
 import weakref
@@ -21,9 +22,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from densing import __version__
 from densing.errors import InputError, UnavailableError
 from densing.notes import Note, Severity
 from densing.timeline.schedule import Schedule
+from densing.timeline.timeline import RECORDER
 from densing.timeline.trace_files import Place, find_place, save, settled
 from densing.timeline.waits import waits_marked
 
@@ -150,6 +153,7 @@ class Recorder:
         )
         if (known := self._place.to_metadata()) is not None:
             profiler.preset_metadata_json("distributedInfo", known)
+        profiler.preset_metadata_json(RECORDER, json.dumps(__version__))
         self._stack.enter_context(waits_marked())
         profiler.start()
         self._profiler = profiler

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+RECORDER = "densing_recorder"
+"""Key of a trace's header that :func:`densing.timeline.record` writes: its version."""
+
+NO_DEVICE_WORK = "no-device-work"
+"""Code of the note on a trace of a device that holds none of its kernels."""
+
+
 class Step(NamedTuple):
     """One training step as the host marked it (``ProfilerStep#number``), nanoseconds."""
 
@@ -71,6 +78,8 @@ class Origin(msgspec.Struct, frozen=True):
     groups : mapping of str to tuple of int
         Process groups by name, with their members.
     simulated : bool
+    recorder : str
+        Version of :func:`densing.timeline.record` that made it; empty if something else did.
     """
 
     source: str = "simulated"
@@ -81,6 +90,7 @@ class Origin(msgspec.Struct, frozen=True):
     host: str = ""
     groups: Mapping[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     simulated: bool = False
+    recorder: str = ""
 
 
 class RankTimeline(msgspec.Struct, frozen=True, eq=False):
@@ -123,6 +133,11 @@ class RankTimeline(msgspec.Struct, frozen=True, eq=False):
     notes: tuple[Note, ...] = ()
     marks: Marks | None = None
     self_launched: Spans = msgspec.field(default_factory=Spans.empty)
+
+    @property
+    def blind(self) -> bool:
+        """Whether nothing tells what the device did: its windows have no length, and no figure counts them."""
+        return any(note.code == NO_DEVICE_WORK for note in self.notes)
 
     @property
     def marked(self) -> Marks | None:

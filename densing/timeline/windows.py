@@ -38,7 +38,7 @@ def default_window(rank: RankTimeline) -> WindowName:
 
 
 def select(rank: RankTimeline, name: WindowName | None = None) -> Window:
-    """Cut a rank's work to a window.
+    """Cut a rank's work to a window; that of a rank whose device tells nothing has no length and no work.
 
     Raises
     ------
@@ -52,8 +52,10 @@ def select(rank: RankTimeline, name: WindowName | None = None) -> Window:
             raise InputError(
                 f"{rank.origin.source}: marks no ProfilerStep, so there is no window 'steps'; use --window all"
             )
+        if rank.blind:
+            return Window(name, marks.start, marks.start, Spans.empty())
         return Window(name, marks.start, marks.end, _busy(rank.work.within(marks.start, marks.end)))
-    work = _busy(_launched_before_last_step(rank) if name == "hta" else rank.work)
+    work = Spans.empty() if rank.blind else _busy(_launched_before_last_step(rank) if name == "hta" else rank.work)
     start, end = (int(work.start.min()), int(work.end.max())) if len(work) else (0, 0)
     return Window(name, start, end, work)
 
@@ -73,6 +75,8 @@ def counted_steps(rank: RankTimeline, window: Window) -> tuple[Step, ...]:
     >>> [step.number for step in counted_steps(rank, select(rank, "hta"))]
     [1]
     """
+    if rank.blind:
+        return ()
     cut = _cut(rank) if window.name == "hta" else None
     return rank.steps if cut is None else tuple(step for step in rank.steps if step.start < cut)
 

@@ -35,6 +35,8 @@ class Anything:
         Name and labels of each pid.
     uncategorised : Counter
         Complete events without category, by process.
+    skipped : set of str
+        Categories met whose events are left out.
     halves : int
         Events that only begin or only end something (phases B and E), as no Kineto writes them.
     """
@@ -44,6 +46,7 @@ class Anything:
         self.threads: dict[tuple[int | str, int | str], list[str]] = {}
         self.processes: dict[int | str, dict[str, str]] = {}
         self.uncategorised: Counter[str] = Counter()
+        self.skipped: set[str] = set()
         self.halves = 0
 
     def add(self, events: list[AnyEvent], locate: Locate) -> list[AnyEvent]:
@@ -75,7 +78,12 @@ class Anything:
     def _remember(self, event: AnyEvent) -> None:
         args = event.args or {}
         if event.name == "thread_name" and isinstance(args.get("name"), str):
-            self.threads.setdefault((event.pid, event.tid), []).append(args["name"])
+            names = self.threads.setdefault((event.pid, event.tid), [])
+            # The last name is the thread's; what it was called before is told too, each once.
+            if args["name"] in names:
+                names.remove(args["name"])
+            names.append(args["name"])
+            self._rows.keep(1 + len(args["name"]) // 256)
         for name, key in (("process_name", "name"), ("process_labels", "labels")):
             if event.name == name and isinstance(args.get(key), str):
                 self.processes.setdefault(event.pid, {})[key] = args[key]
@@ -88,6 +96,8 @@ class Anything:
             return None
         what = role(category)
         if what is Role.SKIP:
+            if len(self.skipped) < _SHOWN or category in ROLES:
+                self.skipped.add(category)
             return None
         if category not in ROLES and category not in self._decoders.learned:
             category = _FALLBACK[what]

@@ -77,6 +77,20 @@ ROLES: dict[str, Role] = {
     "forward_backward": Role.SKIP,
 }
 
+# What is left out of a device's side: it shows that there was a device, and tells nothing of its work.
+_OF_DEVICE = {
+    "gpu_user_annotation",
+    "cuda_event",
+    "cuda_profiler_range",
+    "xpu_scope_profiler",
+    "gpu_pm_counter",
+    "mtia_insight",
+    "mtia_workloadd",
+    "mtia_counters",
+    "async_cpu_to_gpu",
+    "async_gpu",
+}
+
 _ALIASES = {"Kernel": KERNEL, "Memcpy": MEMCPY, "Memset": MEMSET, "xpu_sync": SYNC}
 
 # Other makers' plug-ins keep Kineto's pattern under their own prefix (mlu_memcpy, gcu_runtime, supa_sync, ...).
@@ -104,6 +118,17 @@ def role(category: str) -> Role:
     if category in ROLES:
         return ROLES[category]
     return next((role for pattern, role, _ in _PATTERNS if pattern.fullmatch(category)), Role.UNKNOWN)
+
+
+def marks_device(category: str) -> bool:
+    """Return whether events of a category, left out themselves, show that the run used a device.
+
+    Examples
+    --------
+    >>> marks_device("cuda_profiler_range"), marks_device("gcu_profiler_range"), marks_device("fwdbwd")
+    (True, True, False)
+    """
+    return category in _OF_DEVICE or (category not in ROLES and role(category) is Role.SKIP)
 
 
 @lru_cache(maxsize=1024)

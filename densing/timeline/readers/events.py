@@ -12,7 +12,7 @@ from densing.timeline.readers.exact import BLUNT_NS, NeedsText
 from densing.timeline.readers.feed import Feed
 from densing.timeline.readers.rows import ANNOUNCER, Rows
 from densing.timeline.readers.salvage import Salvage
-from densing.timeline.readers.structs import ANY_EVENTS, CATEGORY, AnyEvent, Decoders
+from densing.timeline.readers.structs import ANY_EVENTS, CATEGORY, AnyEvent, Decoders, tag_of
 from densing.timeline.readers.text import BOUNDARY, FINE_TIME, Cut, last_boundary, oddity
 from densing.timeline.readers.troubles import Troubles
 
@@ -134,6 +134,7 @@ class Events:
         if typed:
             if not self._decoders.operators:
                 self._announced(start, end)
+            self.anything.skipped |= {tag_of(kind) for kind in set(map(type, events)) - CATEGORY.keys()}
             wanted = list(compress(events, map(CATEGORY.__contains__, map(type, events))))
             self._rows.add(wanted, locate)
         else:

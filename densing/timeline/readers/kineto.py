@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,7 +11,7 @@ from densing.errors import InputError
 from densing.notes import Note
 from densing.timeline.classify import Classifier
 from densing.timeline.readers.assemble import Assembly, Rules
-from densing.timeline.readers.categories import Role
+from densing.timeline.readers.categories import MEMCPY, MEMSET, Role, marks_device
 from densing.timeline.readers.document import Document
 from densing.timeline.readers.events import Events
 from densing.timeline.readers.exact import LIMIT_NS, NeedsText
@@ -21,8 +22,12 @@ from densing.timeline.readers.rows import Rows
 from densing.timeline.readers.source import Limits, Source
 from densing.timeline.readers.structs import Decoders
 from densing.timeline.readers.troubles import Troubles
-from densing.timeline.timeline import RankTimeline
+from densing.timeline.timeline import NO_DEVICE_WORK, RankTimeline
 
+_ISSUES_WORK = re.compile(r"(cu|hip|mu|ze|ur|cn|gcu|acl|mtia)\w*(Launch|Memcpy|Memset)")
+"""Runtime calls that hand work to a device, by name."""
+_ON_PROCESSORS = {"gloo", "mpi", "ucc", "cpu", "cuda"}
+"""What the back-end of a run is made of that communicates by the processor: ``gloo``, ``cpu:gloo,cuda:gloo``."""
 Detail = Literal["auto", "device", "host"]
 Progress = Callable[[int], None]
 
@@ -57,7 +62,8 @@ def read_rank(
         What names mean; the built-in rules if not given.
     detail : {"auto", "device", "host"}
         ``device``: device work, launches, ranges. ``host``: operators too. ``auto``: ``device``, or ``host`` where the
-        trace has no device work; the processor's work is then the timeline's.
+        trace is of no device; the processor's work is then the timeline's. A trace of a device that holds no kernel
+        is :attr:`~densing.timeline.timeline.RankTimeline.blind`.
     limits : Limits, optional
     progress : callable, optional
         Called with the bytes of the file consumed so far.
@@ -76,10 +82,11 @@ def read_rank(
     rules = classifier or Classifier()
     read = _read(trace, limits, detail == "host", progress)
     with_operators = detail == "host"
-    if detail == "auto" and not _has_device_work(read.rows):
+    device = _device_without_work(trace, read)
+    if detail == "auto" and not device and not _has_device_work(read.rows):
         read = _read(trace, limits, True, progress)
         with_operators = True
-    return _timeline(trace, read, rules, with_operators)
+    return _timeline(trace, read, rules, with_operators, device)
 
 
 def _read(trace: TraceFile, limits: Limits, operators: bool, progress: Progress | None) -> _Read:
@@ -100,7 +107,7 @@ def _read_once(trace: TraceFile, limits: Limits, operators: bool, progress: Prog
 
         feed = Feed(fill, limits.chunk_bytes, limits.event_bytes)
         troubles = Troubles(trace.label)
-        rows = Rows(troubles, text)
+        rows = Rows(troubles, text, limits.spans)
         events = Events(feed, Decoders(operators, text), rows, troubles)
         document = Document(feed, events, trace.label)
         document.read()
@@ -116,14 +123,41 @@ def _has_device_work(rows: Rows) -> bool:
     return any(what is Role.DEVICE for _, what in rows.categories)
 
 
-def _timeline(trace: TraceFile, read: _Read, rules: Rules, with_operators: bool) -> RankTimeline:
-    on_host = not _has_device_work(read.rows) and with_operators
+def _device_without_work(trace: TraceFile, read: _Read) -> str:
+    """Say what shows that a run used a device, where the trace holds no kernel of it; empty otherwise."""
+    kinds = {category for category, what in read.rows.categories if what is Role.DEVICE}
+    issued = [name for name in read.rows.names if _ISSUES_WORK.match(name)]
+    # A trace of copies alone may be whole.
+    if kinds - {MEMCPY, MEMSET} or (kinds and not any("Launch" in name for name in issued)):
+        return ""
+    if issued:
+        return f"calls of {issued[0]}"
+    if marks := sorted(filter(marks_device, read.events.anything.skipped)):
+        return f"events of {marks[0]}"
+    header = origin_of(trace, "", read.document.header)
+    if set(re.findall(r"\w+", header.backend.lower())) <= _ON_PROCESSORS and header.backend:
+        # The machine may have devices that the run leaves alone.
+        return ""
+    if calls := [category for category, what in read.rows.categories if what is Role.LAUNCH]:
+        return f"events of {calls[0]}"
+    return f"{header.devices[0]} among its devices" if header.devices else ""
+
+
+def _timeline(trace: TraceFile, read: _Read, rules: Rules, with_operators: bool, device: str) -> RankTimeline:
+    on_host = not device and not _has_device_work(read.rows) and with_operators
     rank, rank_from, rank_notes = rank_of(trace, read.document.header)
     notes = [*read.troubles.notes(), *read.document.notes, *rank_notes, *_remarks(trace.label, read)]
     base, base_notes = _base(trace.label, read.document.header)
     assembly = Assembly(read.rows, read.events.anything, rules, base)
     work, host, steps = assembly.host() if on_host else assembly.device()
-    if not len(work):
+    if device:
+        message = (
+            f"{trace.label}: is of a run on a device ({device[:80]}) but holds no kernel, so nothing tells what the "
+            "device did; record its activity too (ProfilerActivity.CUDA or the device's own), with no other profiler "
+            "attached to it"
+        )
+        notes.append(Note(NO_DEVICE_WORK, "error", message, {"seen": device}))
+    elif not len(work):
         notes.append(Note("no-work", "error", f"{trace.label}: holds neither device work nor operators", {}))
     return RankTimeline(
         rank=rank,

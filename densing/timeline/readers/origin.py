@@ -8,7 +8,7 @@ from typing import Any
 from densing.notes import Note
 from densing.timeline.readers.comms import groups_of
 from densing.timeline.readers.files import TraceFile
-from densing.timeline.timeline import Origin
+from densing.timeline.timeline import RECORDER, Origin
 
 
 def rank_of(trace: TraceFile, header: Mapping[str, Any]) -> tuple[int, str, list[Note]]:
@@ -54,6 +54,7 @@ def origin_of(trace: TraceFile, rank_from: str, header: Mapping[str, Any]) -> Or
         devices=tuple(name for name in names if isinstance(name, str)),
         host=_text(header.get("host_name") or header.get("hostname")),
         groups=groups_of(info),
+        recorder=_text(header.get(RECORDER)),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from densing.errors import InputError
 from densing.timeline.readers.categories import Role, canonical, role
 from densing.timeline.readers.comms import comm_of, comm_of_range
 from densing.timeline.readers.exact import LIMIT_NS, MISSING, from_numbers, from_text
@@ -43,6 +44,16 @@ class Numbers(dict[Key, int]):
     def __missing__(self, key: Key) -> int:
         number = self[key] = len(self)
         return number
+
+
+class Names(Numbers[str]):
+    """Numbers names, and counts their characters."""
+
+    characters = 0
+
+    def __missing__(self, key: str) -> int:
+        self.characters += len(key)
+        return super().__missing__(key)
 
 
 class Lanes(dict[tuple[Any, ...], int]):
@@ -137,6 +148,8 @@ class Rows:
         Where damaged times are reported.
     text : bool
         Whether the events' times are text.
+    limit : int
+        How many may be kept (see :class:`~densing.timeline.readers.source.Limits`).
 
     Attributes
     ----------
@@ -144,9 +157,9 @@ class Rows:
         The latest start so far, in ns.
     """
 
-    def __init__(self, troubles: Troubles, text: bool) -> None:
-        self.troubles, self.text = troubles, text
-        self.names: Numbers[str] = Numbers()
+    def __init__(self, troubles: Troubles, text: bool, limit: int) -> None:
+        self.troubles, self.text, self._limit = troubles, text, limit
+        self.names = Names()
         self.lanes: Numbers[LaneKey] = Numbers()
         self._device_lanes, self._host_lanes = Lanes(self.lanes, True), Lanes(self.lanes, False)
         self.comms: Numbers[Comm] = Numbers()
@@ -155,6 +168,7 @@ class Rows:
         self.announced: dict[int, Comm] = {}
         self.unknown: dict[str, list[Any]] = {}
         self.latest = 0
+        self._kept = 0
 
     def add(self, events: Sequence[Any], locate: Locate, text: bool | None = None) -> list[Any]:
         """Take typed events of wanted categories; return those that were left out because of their times."""
@@ -174,7 +188,24 @@ class Rows:
             if kept:
                 add = self._add_host if what in _HOST else self._add_device
                 add(category, what, kept, start, duration)
+                self.keep(len(kept))
         return lost
+
+    def keep(self, count: int) -> None:
+        """Count what is kept.
+
+        Raises
+        ------
+        InputError
+            When it is more than the limit.
+        """
+        self._kept += count
+        apart = len(self.names) + self.names.characters // 256 + len(self.lanes) + len(self.comms)
+        if self._kept + apart + len(self.announced) > self._limit:
+            raise InputError(
+                f"{self.troubles.source}: holds more than {self._limit} spans and names, and memory for them is "
+                "limited; record fewer steps, split it, or raise Limits(spans=...)"
+            )
 
     def _on_device(self, category: str, events: list[Any]) -> list[Any]:
         """Count events of an unknown category; those that name a stream or device are listed as unknown work."""

@@ -134,6 +134,11 @@ CATEGORY: dict[type, str] = {}
 """Category of each typed struct that is wanted; structs of skipped categories are not in it."""
 
 
+def tag_of(kind: type[msgspec.Struct]) -> str:
+    """Return the category that a typed struct is of, one that is left out too."""
+    return str(kind.__struct_config__.tag)
+
+
 @lru_cache(maxsize=64)
 def _decoder(operators: bool, text: bool, learned: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
     kinds = tuple(struct_of(category, operators, text) for category in (*ROLES, *learned))
