@@ -186,7 +186,9 @@ def _first_metric(rows: pd.DataFrame, quantity: str) -> pd.DataFrame:
     ordered = of_kind.assign(
         _rank=of_kind["metric"].map(rank), _stock=of_kind["task"].astype(str).eq(of_kind["benchmark"])
     )
-    kept = ordered.sort_values(["_stock", "_rank"], kind="stable").drop_duplicates(["model", "benchmark"])
+    # And of two results of one task, as two targets of --until_ci leave them, the one with more items.
+    best = ordered.sort_values(["_stock", "_rank", "n_items"], ascending=[True, True, False], kind="stable")
+    kept = best.drop_duplicates(["model", "benchmark"])
     return kept.drop(columns=["_rank", "_stock"]).assign(quantity=quantity).sort_index()
 
 
