@@ -122,14 +122,11 @@ class World:
         """Variance of the items of each task."""
         if self.quantity == "score":
             return {task: mean * (1 - mean) for task, mean in self.means.items()}
-        squares: dict[str, float] = {task: math.exp(self._spread(task) ** 2) for task in self.means}
+        squares = {task: math.exp(self._spread(task) ** 2) for task in self.means}
         if self.subjects:
             share, effects = _subjects(np.random.default_rng(0))
-            squares["mmlu"] *= (
-                math.exp(self.subjects**2)
-                if self.drawn_subjects
-                else share @ np.exp(2 * self.subjects * effects) / (share @ np.exp(self.subjects * effects)) ** 2
-            )
+            fixed = share @ np.exp(2 * self.subjects * effects) / (share @ np.exp(self.subjects * effects)) ** 2
+            squares["mmlu"] *= math.exp(self.subjects**2) if self.drawn_subjects else float(fixed)
         return {task: mean**2 * (squares[task] - 1) for task, mean in self.means.items()}
 
     def log_size(self, mean: Any) -> Any:
