@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 OUT ?= results/latest
 RUN_FLAGS ?=
 
-.PHONY: run test test-rest test-all lint types coverage coverage-table bench bench-profile bench-simulate bench-overlap bench-growth docs refs matrix clean
+.PHONY: run test test-rest test-all lint types coverage coverage-table until-table bench bench-profile bench-simulate bench-overlap bench-growth docs refs matrix clean
 
 run: $(STAMP)  ## the main job: catalogue -> density -> doubling time -> report
 	$(BIN)/densing run --out $(OUT) $(RUN_FLAGS)
@@ -32,6 +32,9 @@ coverage: $(STAMP)  ## the coverage simulations at full budget
 
 coverage-table: $(STAMP)  ## measure every estimator in every simulated world; the headline's reason is read from it
 	$(BIN)/python -m densing.trend.coverage
+
+until-table: $(STAMP)  ## coverage and items of --until-ci on simulated models (docs/adr/0008-stopping.md)
+	$(BIN)/python -m densing.density.until_coverage --runs 300
 
 bench: $(STAMP)  ## fits beside other packages; evaluation beside lm-eval's command line
 	$(BIN)/python -m pip install --quiet -e ".[bench]"

@@ -77,16 +77,15 @@ def bench_adaptive(ruler: Any, target: Path, tasks: Path, folder: Path) -> dict[
 
 def replay(rule: Any, losses: dict[str, np.ndarray]) -> dict[str, Any]:
     """Draw the items in random orders until the rule stops; return the median number and the error it leaves."""
+    from densing.density.until_coverage import follow
+
     fit = rule.reference.fit
     truth = math.log(float(fit.law.invert(fit.theta, np.mean([v.mean() for v in losses.values()]))[0]))
     found = []
     for seed in range(ORDERS):
         rng = np.random.default_rng(seed)
         orders = {task: rng.permutation(values) for task, values in losses.items()}
-        count, look = rule.first_look, None
-        while look is None or not look.stop:
-            look = rule.update({task: values[:count] for task, values in orders.items()})
-            count = max(count + 1, math.ceil(count * 1.05))
+        look = follow(rule, orders)[-1]
         found.append((look.reason, look.items, abs(look.log_size - truth), look.needed))
     reasons = {reason for reason, *_ in found}
     return {

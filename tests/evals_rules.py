@@ -11,22 +11,31 @@ class Seen:
     reason: str
     items: int
     needed: float
+    ahead: dict[str, int]
     message: str = "enough"
+
+    @property
+    def met(self):
+        return self.reason == "narrow"
 
 
 class StopAt:
-    """A rule that stops at so many items."""
-
-    first_look = 8
+    """A rule that draws tasks equally and stops at so many items."""
 
     def __init__(self, items, benchmarks, sizes, reason="narrow"):
         self.items, self.benchmarks, self.sizes, self.reason = items, benchmarks, sizes, reason
         self.looks = []
 
-    def update(self, losses_by_task):
+    @property
+    def first(self):
+        return {task: min(8, size) for task, size in self.sizes.items()}
+
+    def update(self, losses_by_task, earlier=None):
         count = sum(len(values) for values in losses_by_task.values())
         self.looks.append({task: len(values) for task, values in losses_by_task.items()})
-        return Seen(count >= self.items, self.reason if count >= self.items else "more", count, self.items)
+        each = 1 + max(len(values) for values in losses_by_task.values()) * 5 // 4
+        ahead = {task: min(each, size) for task, size in self.sizes.items()}
+        return Seen(count >= self.items, self.reason if count >= self.items else "more", count, self.items, ahead)
 
     def describe(self):
         return {"stop": self.items, "tasks": dict(self.sizes)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 UntilCi = Annotated[
     float | None,
     typer.Option(
-        "--until_ci", "--until-ci", help="Draw items at random until ln density is known to ± this: 0.1 is about 10 %."
+        "--until_ci",
+        "--until-ci",
+        help="Draw items at random, in a few planned looks, until ln density is known to ± this: 0.2 is about 20 %. "
+        "Where the full sets would not give that, the interval they do give is reported.",
     ),
 ]
 CiOf = Annotated[
@@ -52,7 +56,7 @@ class Asked:
 def evaluate_until(plan: Plan, out: Path, asked: Asked, executor: str | None, json: bool) -> None:
     """Evaluate until the interval is narrow enough, and say what that took."""
     from densing.cli.eval import bar
-    from densing.cli.output import emit_json, say
+    from densing.cli.output import emit_json, say, show_notes
     from densing.density.sequential import StoppingRule
     from densing.density.until import rule_for
     from densing.errors import InputError
@@ -77,10 +81,11 @@ def evaluate_until(plan: Plan, out: Path, asked: Asked, executor: str | None, js
         emit_json({"run": str(out), "models": [one.to_dict() for one in stopped]})
     else:
         say("\n".join(sentences(stopped, out)))
+        show_notes(note for one in stopped for note in one.notes)
 
 
 def sentences(stopped: Sequence[Stopped], out: Path) -> Iterator[str]:
-    """Yield what became of each model: the interval, the items, and the time they took of what all would have.
+    """Yield what became of each model: the interval reached, the items, and the time they took of what all would have.
 
     Examples
     --------
@@ -89,9 +94,11 @@ def sentences(stopped: Sequence[Stopped], out: Path) -> Iterator[str]:
     ['tiny: nothing to do, 120 of 4000 items are in results/a']
     """
     for one in stopped:
-        if one.look is None:
-            yield f"{one.model}: nothing to do, {one.items} of {one.full} items are in {out}"
+        if math.isnan(one.spared):
+            known = "" if one.look is None else f": {one.look.message}"
+            yield f"{one.model}: nothing to do, {one.items} of {one.full} items are in {out}{known}"
             continue
+        assert one.look is not None
         whole = one.seconds + one.spared
         yield (
             f"{one.model}: {one.look.message}; {one.items / one.full:.0%} of {one.full} items, "

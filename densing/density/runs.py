@@ -236,7 +236,10 @@ def _first_metric(rows: pd.DataFrame, quantity: str, rulers: Mapping[str, Refere
         _rank=of_kind["metric"].map({metric: place for place, metric in enumerate(metrics)}),
         _stock=of_kind["task"].astype(str).eq(of_kind["benchmark"]),
     )
-    kept = ordered.sort_values(["_stock", "_differs", "_rank"], kind="stable").drop_duplicates(["model", "benchmark"])
+    # And of two results of one task, as two targets of --until_ci leave them, the one with more items.
+    order = ["_stock", "_differs", "_rank", "n_items"]
+    best = ordered.sort_values(order, ascending=[True, True, True, False], kind="stable")
+    kept = best.drop_duplicates(["model", "benchmark"])
     return kept.drop(columns=["_differs", "_rank", "_stock"]).sort_index()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from densing.density.runs import ruler_benchmarks
+from densing.density.runs import RUN_GUARD, ruler_benchmarks
 from densing.density.sequential import StoppingRule
 from densing.errors import InputError
 from densing.references import ladder_reference, load_reference, loss_ruler
@@ -35,7 +35,7 @@ def rule_for(
     tokens : float, optional
         D0 of a two-step reference.
     **options
-        Of :class:`StoppingRule`.
+        Of :class:`StoppingRule`; the guard is that of the densities of a run unless given.
 
     Raises
     ------
@@ -58,5 +58,7 @@ def rule_for(
     else:
         ruler = ladder_reference(reference, names, tokens=tokens)
     return StoppingRule(
-        loss_ruler(ruler) if quantity == "loss" else ruler, {task: sizes[task] for task in used}, **options
+        loss_ruler(ruler) if quantity == "loss" else ruler,
+        {task: sizes[task] for task in used},
+        **{"guard": RUN_GUARD, **options},
     )

@@ -1,4 +1,4 @@
-"""Evaluation that stops by itself: items in random order, block by block, until a rule has seen enough.
+"""Evaluation that stops by itself: items in random order, look by look, until a rule has seen enough.
 
 The rule is handed in, because evaluation knows nothing of density. The result is an ordinary unit per task, whose key
 names the rule and the order instead of the items, so that a second call finds it: lm-eval evaluates the chosen items
@@ -11,13 +11,13 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from densing.errors import InputError
-from densing.evals.blocks import benchmark_of, evaluate_block, item_values, next_rounds, prepare, random_order
+from densing.evals.blocks import benchmark_of, evaluate_block, item_values, prepare, random_order
 from densing.evals.evaluate import Work, evaluate_unit, task_metadata
 from densing.evals.journal import Journal
 from densing.evals.models import LoadedModel, load_model, seed_all
@@ -29,11 +29,10 @@ from densing.evals.safety import strip_secrets
 from densing.evals.session import ModelWork, Session
 from densing.evals.stopping import Look, MakeRule, Stopped
 from densing.evals.unit import UnitKey
+from densing.notes import Note
 
 if TYPE_CHECKING:
     import pandas as pd
-
-UNREACHABLE = "unreachable"
 
 
 def run_until(
@@ -50,7 +49,8 @@ def run_until(
     Parameters
     ----------
     plan : Plan
-        Models and tasks; every task gets the same number of items, until it has no more.
+        Models and tasks; the rule says how many items of each, and of tasks that it does not look at as many are drawn
+        as of the others on average.
     folder : path
         The store. A killed call goes on where it stopped.
     make_rule : callable
@@ -60,13 +60,12 @@ def run_until(
     order_seed : int
         Seed of the order of items.
     progress : callable
-        Told how far it is; the total is the rule's own expectation.
+        Told how far it is; the total is the rule's own plan.
 
     Raises
     ------
     InputError
-        When the plan chooses documents itself, a task draws its examples anew for every document, or the rule says
-        that no number of the items there are will do.
+        When the plan chooses documents itself, or a task draws its examples anew for every document.
     """
     if any(plan.settings_for(m, t).limit or plan.settings_for(m, t).samples for m in plan.models for t in plan.tasks):
         raise InputError("limit and samples choose the items, and so does stopping by itself; drop one of them")
@@ -110,13 +109,18 @@ class _Adaptive:
             part.work = _renamed(part.work, until, session)
             part.stored = part.work.unit.items() if part.work.unit.status == "done" else None
         self.values: dict[str, list[float]] = {}
-        self.rounds = 0
+        self.drawn = dict.fromkeys(self.sizes, 0)
 
     def run(self, progress: OnProgress) -> Stopped:
         name, full = self.model.spec.name, sum(self.sizes.values())
         if all(part.stored is not None for part in self.parts):
+            look = None
+            # Numbers of the last digit may have stopped the stored run elsewhere than its items would stop one here.
+            with suppress(KeyError):
+                look = self._draw(None, ignore)
             items = sum(part.stored["doc_id"].size for part in self.parts if part.stored is not None)
-            return Stopped(name, tuple(outcome_of(part.work) for part in self.parts), None, items, full, 0.0, math.nan)
+            units = tuple(outcome_of(part.work) for part in self.parts)
+            return Stopped(name, units, look, items, full, 0.0, math.nan, self._notes(look))
         assert self.model.identity is not None
         loaded = load_model(self.model.spec, self.model.loading, self.model.identity)
         with ExitStack() as held:
@@ -126,8 +130,29 @@ class _Adaptive:
             look = self._draw(loaded, progress)
             seconds = time.monotonic() - started
             units = tuple(self._store(loaded, part, look) for part in self.parts)
-        items = sum(min(self.rounds, size) for size in self.sizes.values())
-        return Stopped(name, units, look, items, full, seconds, seconds / items * (full - items))
+        items = sum(self.drawn.values())
+        return Stopped(name, units, look, items, full, seconds, seconds / items * (full - items), self._notes(look))
+
+    def _notes(self, look: Look | None) -> tuple[Note, ...]:
+        """Say that the target was missed, and that the store has items which another rule chose."""
+        model, notes = self.model.spec.name, list[Note]()
+        if look is not None and not look.met:
+            message = f"{model}: the interval is not as narrow as asked ({look.reason}); it holds as it stands"
+            notes.append(Note("target-missed", "warning", message, {"reason": look.reason}))
+        keys = [part.work.key for part in self.parts]
+        for unit in (*self.session.store.units(), *self.session.store.partial()):
+            key = unit.key
+            rule = (key.settings.get("until") or {}).get("rule") if key else None
+            if key is None or rule is None or rule.get("rule") == self.rule.describe().get("rule"):
+                continue
+            if any(key.model == own.model and key.task == own.task for own in keys):
+                message = (
+                    f"{model}, {key.task_name}: {unit.folder} holds items that an earlier release's rule drew; they "
+                    "stay there and were not used, because the rule is part of a result's name. Of two results of one "
+                    "task a density is read from the one with more items; delete the folder to have one"
+                )
+                notes.append(Note("other-rule", "warning", message, {"unit": str(unit.folder)}))
+        return tuple(notes)
 
     def _tasks(self, work: Work) -> Mapping[str, Any]:
         metadata = task_metadata(self.session.plan, self.model.spec)
@@ -138,26 +163,29 @@ class _Adaptive:
             prepare(name, task, work.settings)
         return dict(loaded["tasks"])
 
-    def _draw(self, loaded: LoadedModel, progress: OnProgress) -> Look:
+    def _draw(self, loaded: LoadedModel | None, progress: OnProgress) -> Look:
         with ExitStack() as opened:
             for part in self.parts:
                 if part.stored is None:
                     part.journal = opened.enter_context(Journal(part.work.unit.journal_path, part.work.key.digest))
-            look, rounds = None, self.rule.first_look
+            look, counts = None, self._counts(self.rule.first)
             while look is None or not look.stop:
                 for part in self.parts:
-                    self._block(loaded, part, rounds, self._count(part, look, progress))
-                self.rounds = rounds
-                look = self.rule.update({task: self.values[task] for task in self.rule.sizes})
-                rounds = next_rounds(rounds, look.needed / look.items)
-        if look.reason == UNREACHABLE:
-            raise InputError(f"{self.model.spec.name}: {look.message}")
+                    self._block(loaded, part, counts, self._count(part, look, progress))
+                self.drawn = counts
+                look = self.rule.update({task: self.values[task] for task in self.rule.sizes}, look)
+                counts = self._counts(look.ahead)
         return look
+
+    def _counts(self, ahead: Mapping[str, int]) -> dict[str, int]:
+        """Return items of every task; of those that the rule does not look at as many as of the others on average."""
+        usual = math.ceil(sum(ahead.values()) / len(ahead))
+        return {name: min(ahead.get(name, usual), size) for name, size in self.sizes.items()}
 
     def _count(self, part: _Part, look: Look | None, progress: OnProgress) -> Callable[[int], object]:
         full = sum(self.sizes.values())
         each = sum(part.work.identity.requests for part in self.parts) / full
-        expected = each * (min(look.needed, full) if look else self.rule.first_look * len(self.sizes))
+        expected = each * (min(look.needed, full) if look else sum(self._counts(self.rule.first).values()))
         label, units = self.model.spec.name, len(self.parts)
 
         def count(_: int) -> None:
@@ -166,14 +194,16 @@ class _Adaptive:
 
         return count
 
-    def _block(self, loaded: LoadedModel, part: _Part, rounds: int, count: Callable[[int], object]) -> None:
+    def _block(
+        self, loaded: LoadedModel | None, part: _Part, counts: Mapping[str, int], count: Callable[[int], object]
+    ) -> None:
         """Evaluate the next items of a unit's tasks, and keep what the rule needs of them."""
-        drawn = {name: sorted(self.order[name][self.rounds : rounds].tolist()) for name in part.tasks}
+        drawn = {name: sorted(self.order[name][self.drawn[name] : counts[name]].tolist()) for name in part.tasks}
         ids = {name: block for name, block in drawn.items() if block}
         if part.stored is not None:
             tables = {name: part.stored[part.stored["task"].eq(name)] for name in ids}
         elif ids:
-            assert part.journal is not None
+            assert loaded is not None and part.journal is not None
             with recorded(loaded.lm, part.journal, count) as recorder:
                 tables = evaluate_block(loaded.lm, part.tasks, ids, part.work.settings)
             part.fresh += recorder.fresh
@@ -182,7 +212,7 @@ class _Adaptive:
 
     def _store(self, loaded: LoadedModel, part: _Part, look: Look) -> UnitOutcome:
         """Let lm-eval evaluate the chosen items as one unit; the journal answers."""
-        chosen = {name: tuple(sorted(self.order[name][: self.rounds].tolist())) for name in part.tasks}
+        chosen = {name: tuple(sorted(self.order[name][: self.drawn[name]].tolist())) for name in part.tasks}
         counts = {name: len(ids) for name, ids in chosen.items()}
         work = dataclasses.replace(
             part.work,

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 # Per-document metrics that are read, the ladder's own first; a loss is derived from the samples where none is stored.
 METRICS = {"loss": ("metric_bits_per_byte",), "score": ("metric_accuracy", "metric_acc_norm", "metric_acc")}
-# Between two looks items grow by a twentieth at least (a call of lm-eval costs something), and double at most.
-GROWTH = (1.05, 2.0)
 
 
 def prepare(name: str, task: Any, settings: Settings) -> None:
@@ -121,14 +119,3 @@ def random_order(name: str, size: int, seed: int) -> NDArray[np.int64]:
     """
     word = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
     return np.random.default_rng([seed, word]).permutation(size)
-
-
-def next_rounds(rounds: int, factor: float) -> int:
-    """Return how many items of each task to have at the next look, when so many times those of now are expected.
-
-    Examples
-    --------
-    >>> next_rounds(100, 1.3), next_rounds(100, 50.0), next_rounds(10, 1.0)
-    (130, 200, 11)
-    """
-    return max(rounds + 1, math.ceil(rounds * min(max(factor, GROWTH[0]), GROWTH[1])))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from densing.evals.progress import UnitOutcome
+from densing.notes import Note
 
 
 class Look(Protocol):
@@ -19,7 +20,11 @@ class Look(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why; ``unreachable`` makes the evaluation an error."""
+        """Why."""
+
+    @property
+    def met(self) -> bool:
+        """Whether what was asked for was reached."""
 
     @property
     def items(self) -> int:
@@ -27,7 +32,11 @@ class Look(Protocol):
 
     @property
     def needed(self) -> float:
-        """Items expected in all."""
+        """Items planned in all."""
+
+    @property
+    def ahead(self) -> Mapping[str, int]:
+        """Items of each task to have at the next look."""
 
     @property
     def message(self) -> str:
@@ -42,11 +51,11 @@ class Rule(Protocol):
         """Items in the full set of each task that it looks at."""
 
     @property
-    def first_look(self) -> int:
-        """Items of each task before the first decision."""
+    def first(self) -> Mapping[str, int]:
+        """Items of each task at the first look."""
 
-    def update(self, losses_by_task: Mapping[str, Sequence[float]]) -> Look:
-        """Decide after everything drawn so far."""
+    def update(self, losses_by_task: Mapping[str, Sequence[float]], earlier: Any = None) -> Look:
+        """Decide after everything drawn so far, given the decision of the look before."""
 
     def describe(self) -> Mapping[str, Any]:
         """Return the rule as plain data."""
@@ -67,11 +76,13 @@ class Stopped:
     units : tuple of UnitOutcome
         One per requested task.
     look : Look, optional
-        The last decision; none where the store had the result.
+        The last decision; none where the store had the result and its items do not give it again.
     items, full : int
         Items evaluated, and in the full sets.
     seconds, spared : float
         Spent on the items, and what the others would have taken at the same pace (NaN where nothing was evaluated).
+    notes : tuple of Note
+        What to keep in mind: a target that was missed, items that another rule chose.
     """
 
     model: str
@@ -81,9 +92,11 @@ class Stopped:
     full: int
     seconds: float
     spared: float
+    notes: tuple[Note, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
         look = None if self.look is None else dataclasses.asdict(self.look)  # type: ignore[call-overload]
         kept = {name: getattr(self, name) for name in ("model", "items", "full", "seconds", "spared")}
-        return {**kept, "units": [unit.to_dict() for unit in self.units], "decision": look}
+        notes = [note.to_dict() for note in self.notes]
+        return {**kept, "units": [unit.to_dict() for unit in self.units], "decision": look, "notes": notes}
