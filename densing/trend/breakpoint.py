@@ -72,47 +72,70 @@ def breakpoint_test(
     }
     searched: dict[str, Any] = {"date": None, "p": None, "reason": None}
     if not reason or _can_search(data):
-        null = _Null(data, codes, bootstrap, seed)
+        rows = (np.tile(values, (bootstrap, 1)) for values in (data.log_density, data.censor))
+        test = BreakTest(data, *rows, codes, np.random.default_rng([seed, 4]), once=True)
         if not reason:
-            stated |= _stated(null, years, at)
+            stated |= _stated(test, years, at)
         if _can_search(data):
-            searched |= _searched(null, years)
+            searched |= _searched(test, years)
     if searched["date"] is None:
         searched["reason"] = f"fewer than {MIN_SEARCH} observed rows, or too few dates"
     return {"stated": stated, "searched": searched, "paper": dict(PAPER), "bootstrap": bootstrap}
 
 
-class _Null:
-    """The one-line model and worlds drawn from it."""
+class BreakTest:
+    """One line fitted to data sets on the same dates, and to a wild bootstrap world of each.
 
-    def __init__(self, data: TrendData, codes: Array, bootstrap: int, seed: int) -> None:
-        rng = np.random.default_rng([seed, 4])
-        self.years = data.days / DAYS_PER_YEAR
-        self.design = np.column_stack([np.ones(len(data)), self.years - self.years.mean()])
-        fit = fit_tobit(self.design, data.log_density, data.censor)
-        mean, sigma = self.design @ fit.beta[0], float(fit.sigma[0])
-        residual = _impute(data, mean, sigma, rng, bootstrap)
-        signs = rng.choice([-1.0, 1.0], size=(bootstrap, int(codes.max()) + 1))[:, codes]
+    Parameters
+    ----------
+    data : TrendData
+        Dates and limits.
+    y, censor : array, shape (B, n)
+        Values and censoring of each data set.
+    codes : array of int, shape (n,)
+        Clusters whose residuals flip sign together.
+    rng : Generator
+    once : bool
+        The data sets are one and the same: its own statistic is computed once.
+    """
+
+    def __init__(
+        self, data: TrendData, y: Array, censor: Array, codes: Array, rng: np.random.Generator, *, once: bool = False
+    ) -> None:
+        years = data.days / DAYS_PER_YEAR
+        design = np.column_stack([np.ones(len(data)), years - years.mean()])
+        own = slice(0, 1 if once else None)
+        fit = fit_tobit(design, y[own], censor[own])
+        mean, sigma = fit.beta @ design.T, np.broadcast_to(fit.sigma[:, None], y.shape)
+        residual = _impute(y - mean, censor, sigma, rng)
+        signs = rng.choice([-1.0, 1.0], size=(len(y), int(codes.max()) + 1))[:, codes]
         low, high = data.limits[:, 0], data.limits[:, 1]
         worlds = mean + signs * residual
         cut = np.where(worlds >= high, 1, np.where(worlds <= low, -1, 0))
-        self.y = np.vstack([data.log_density, np.clip(worlds, low, high)])
-        self.censor = np.vstack([data.censor, cut])
-        self.loglik = fit_tobit(self.design, self.y, self.censor).loglik
+        self.y = np.vstack([y[own], np.clip(worlds, low, high)])
+        self.censor = np.vstack([censor[own], cut])
+        self.loglik = fit_tobit(design, self.y, self.censor).loglik
 
     def ratios(self, design: Array) -> tuple[Array, TobitFit]:
-        """Likelihood-ratio statistics of a larger design in the data (first) and in every world."""
+        """Likelihood-ratio statistics of a larger design: in the data sets first, then in their bootstrap worlds."""
         fit = fit_tobit(design, self.y, self.censor)
         return np.where(np.isfinite(fit.loglik), 2 * (fit.loglik - self.loglik), np.nan), fit
 
+    def statistics(self, designs: list[Array]) -> tuple[Array, Array, Array]:
+        """Largest ratio over designs of each data set and world; all ratios, and the coefficients in the first data set."""
+        found = [self.ratios(design) for design in designs]
+        table = np.array([ratios for ratios, _ in found])
+        table = np.where(np.isfinite(table), table, -np.inf)
+        return table.max(axis=0), table, np.array([fit.beta[0] for _, fit in found])
 
-def _impute(data: TrendData, mean: Array, sigma: float, rng: np.random.Generator, count: int) -> Array:
-    """Residuals (count, n): the real ones, and draws from the tail beyond the limit for censored rows."""
-    residual = np.tile(data.log_density - mean, (count, 1))
-    edge = (data.log_density - mean) / sigma
-    for side, column in ((1, data.censor > 0), (-1, data.censor < 0)):
-        tail = stats.norm.sf(side * edge[column]) * rng.random((count, int(column.sum())))
-        residual[:, column] = side * sigma * stats.norm.isf(np.clip(tail, 1e-300, 1.0))
+
+def _impute(residual: Array, censor: Array, sigma: Array, rng: np.random.Generator) -> Array:
+    """Residuals (B, n): the real ones, and draws from the tail beyond the limit for censored rows."""
+    for side in (1, -1):
+        beyond = censor == side
+        edge = residual[beyond] / sigma[beyond]
+        tail = stats.norm.sf(side * edge) * rng.random(len(edge))
+        residual[beyond] = side * sigma[beyond] * stats.norm.isf(np.clip(tail, 1e-300, 1.0))
     return residual
 
 
@@ -124,10 +147,30 @@ def _p_value(statistics: Array) -> float | None:
     return float((1 + reached) / len(statistics))
 
 
-def _stated(null: _Null, years: Array, at: float) -> dict[str, Any]:
+def stated_design(years: Array, at: float) -> Array:
+    """Two lines, free in level and slope, before and after a date."""
     after = (years >= at).astype(float)
-    design = np.column_stack([np.ones_like(years), years - at, after, after * (years - at)])
-    ratios, fit = null.ratios(design)
+    return np.column_stack([np.ones_like(years), years - at, after, after * (years - at)])
+
+
+def candidates(years: Array) -> Array:
+    """Dates at which a kink is tried: up to 15 of the middle 70 % of the window."""
+    dates = np.unique(years)
+    low, high = np.quantile(years, [TRIM, 1 - TRIM])
+    inner = dates[(dates > max(low, dates[1])) & (dates < min(high, dates[-2]))]
+    picks = np.unique(np.linspace(0, len(inner) - 1, min(MAX_CANDIDATES, len(inner))).astype(int))
+    return np.asarray(inner[picks])
+
+
+def kinks(years: Array, dates: Array) -> list[Array]:
+    """Continuous lines with a kink, one design per date."""
+    return [
+        np.column_stack([np.ones_like(years), years - kink, np.maximum(years - kink, 0.0)]) for kink in dates.tolist()
+    ]
+
+
+def _stated(test: BreakTest, years: Array, at: float) -> dict[str, Any]:
+    ratios, fit = test.ratios(stated_design(years, at))
     before, change = float(fit.beta[0, 1]) / DAYS_PER_YEAR, float(fit.beta[0, 3]) / DAYS_PER_YEAR
     return {
         "slope_before": before,
@@ -137,29 +180,21 @@ def _stated(null: _Null, years: Array, at: float) -> dict[str, Any]:
     }
 
 
-def _searched(null: _Null, years: Array) -> dict[str, Any]:
-    dates = np.unique(years)
-    low, high = np.quantile(years, [TRIM, 1 - TRIM])
-    inner = dates[(dates > max(low, dates[1])) & (dates < min(high, dates[-2]))]
-    if len(inner) == 0:
+def _searched(test: BreakTest, years: Array) -> dict[str, Any]:
+    dates = candidates(years)
+    if len(dates) == 0:
         return {}
-    picks = np.unique(np.linspace(0, len(inner) - 1, min(MAX_CANDIDATES, len(inner))).astype(int))
-    tables, slopes = [], []
-    for kink in inner[picks]:
-        bend = np.maximum(years - kink, 0.0)
-        ratios, fit = null.ratios(np.column_stack([np.ones_like(years), years - kink, bend]))
-        tables.append(ratios)
-        slopes.append(fit.beta[0, 1:] / DAYS_PER_YEAR)
-    table = np.where(np.isfinite(tables), tables, -np.inf)
+    largest, table, lines = test.statistics(kinks(years, dates))
     best = int(table[:, 0].argmax())
-    date = EPOCH + pd.Timedelta(days=float(inner[picks][best] * DAYS_PER_YEAR))
+    slopes = lines[best, 1:] / DAYS_PER_YEAR
+    date = EPOCH + pd.Timedelta(days=float(dates[best] * DAYS_PER_YEAR))
     return {
         "date": str(date.round("D").date()),
-        "candidates": len(picks),
-        "slope_before": float(slopes[best][0]),
-        "slope_after": float(slopes[best].sum()),
+        "candidates": len(dates),
+        "slope_before": float(slopes[0]),
+        "slope_after": float(slopes.sum()),
         "statistic": float(table[best, 0]),
-        "p": _p_value(table.max(axis=0)),
+        "p": _p_value(largest),
     }
 
 
