@@ -50,7 +50,7 @@ def breakpoint_test(
     data : TrendData
     split : Timestamp
         Named before looking: the release of ChatGPT.
-    cluster : {"family", "model"}
+    cluster : {"family", "organisation", "model"}
     bootstrap, seed : int
 
     Returns
@@ -72,8 +72,7 @@ def breakpoint_test(
     }
     searched: dict[str, Any] = {"date": None, "p": None, "reason": None}
     if not reason or _can_search(data):
-        rows = (np.tile(values, (bootstrap, 1)) for values in (data.log_density, data.censor))
-        test = BreakTest(data, *rows, codes, np.random.default_rng([seed, 4]), once=True)
+        test = _BreakTest(data, codes, bootstrap, np.random.default_rng([seed, 4]))
         if not reason:
             stated |= _stated(test, years, at)
         if _can_search(data):
@@ -83,50 +82,51 @@ def breakpoint_test(
     return {"stated": stated, "searched": searched, "paper": dict(PAPER), "bootstrap": bootstrap}
 
 
-class BreakTest:
-    """One line fitted to data sets on the same dates, and to a wild bootstrap world of each.
+class _BreakTest:
+    """One line fitted to the data and to wild bootstrap worlds drawn from it."""
+
+    def __init__(self, data: TrendData, codes: Array, bootstrap: int, rng: np.random.Generator) -> None:
+        design = one_line(data)
+        fit = fit_tobit(design, data.log_density, data.censor)
+        y, censor = (np.tile(values, (bootstrap, 1)) for values in (data.log_density, data.censor))
+        worlds, cut = wild_worlds(data, y, censor, fit, codes, rng)
+        self.y, self.censor = np.vstack([data.log_density, worlds]), np.vstack([data.censor, cut])
+        self.loglik = fit_tobit(design, self.y, self.censor).loglik
+
+    def ratios(self, design: Array) -> tuple[Array, TobitFit]:
+        """Likelihood-ratio statistics of a larger design: in the data first, then in every world."""
+        fit = fit_tobit(design, self.y, self.censor)
+        return np.where(np.isfinite(fit.loglik), 2 * (fit.loglik - self.loglik), np.nan), fit
+
+
+def one_line(data: TrendData) -> Array:
+    """Design of the null model, shape (n, 2)."""
+    years = data.days / DAYS_PER_YEAR
+    return np.column_stack([np.ones(len(data)), years - years.mean()])
+
+
+def wild_worlds(
+    data: TrendData, y: Array, censor: Array, fit: TobitFit, codes: Array, rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Draw one world without a break for each row of ``y``: residuals of whole clusters flip sign, limits cut again.
 
     Parameters
     ----------
     data : TrendData
         Dates and limits.
     y, censor : array, shape (B, n)
-        Values and censoring of each data set.
+        Data sets, or one repeated.
+    fit : TobitFit
+        Of :func:`one_line`, one or one per data set.
     codes : array of int, shape (n,)
-        Clusters whose residuals flip sign together.
     rng : Generator
-    once : bool
-        The data sets are one and the same: its own statistic is computed once.
     """
-
-    def __init__(
-        self, data: TrendData, y: Array, censor: Array, codes: Array, rng: np.random.Generator, *, once: bool = False
-    ) -> None:
-        years = data.days / DAYS_PER_YEAR
-        design = np.column_stack([np.ones(len(data)), years - years.mean()])
-        own = slice(0, 1 if once else None)
-        fit = fit_tobit(design, y[own], censor[own])
-        mean, sigma = fit.beta @ design.T, np.broadcast_to(fit.sigma[:, None], y.shape)
-        residual = _impute(y - mean, censor, sigma, rng)
-        signs = rng.choice([-1.0, 1.0], size=(len(y), int(codes.max()) + 1))[:, codes]
-        low, high = data.limits[:, 0], data.limits[:, 1]
-        worlds = mean + signs * residual
-        cut = np.where(worlds >= high, 1, np.where(worlds <= low, -1, 0))
-        self.y = np.vstack([y[own], np.clip(worlds, low, high)])
-        self.censor = np.vstack([censor[own], cut])
-        self.loglik = fit_tobit(design, self.y, self.censor).loglik
-
-    def ratios(self, design: Array) -> tuple[Array, TobitFit]:
-        """Likelihood-ratio statistics of a larger design: in the data sets first, then in their bootstrap worlds."""
-        fit = fit_tobit(design, self.y, self.censor)
-        return np.where(np.isfinite(fit.loglik), 2 * (fit.loglik - self.loglik), np.nan), fit
-
-    def statistics(self, designs: list[Array]) -> tuple[Array, Array, Array]:
-        """Largest ratio over designs of each data set and world; all ratios, and the coefficients in the first data set."""
-        found = [self.ratios(design) for design in designs]
-        table = np.array([ratios for ratios, _ in found])
-        table = np.where(np.isfinite(table), table, -np.inf)
-        return table.max(axis=0), table, np.array([fit.beta[0] for _, fit in found])
+    mean = fit.beta @ one_line(data).T
+    residual = _impute(y - mean, censor, np.broadcast_to(fit.sigma[:, None], y.shape), rng)
+    signs = rng.choice([-1.0, 1.0], size=(len(y), int(codes.max()) + 1))[:, codes]
+    low, high = data.limits[:, 0], data.limits[:, 1]
+    worlds = mean + signs * residual
+    return np.clip(worlds, low, high), np.where(worlds >= high, 1, np.where(worlds <= low, -1, 0))
 
 
 def _impute(residual: Array, censor: Array, sigma: Array, rng: np.random.Generator) -> Array:
@@ -169,7 +169,7 @@ def kinks(years: Array, dates: Array) -> list[Array]:
     ]
 
 
-def _stated(test: BreakTest, years: Array, at: float) -> dict[str, Any]:
+def _stated(test: _BreakTest, years: Array, at: float) -> dict[str, Any]:
     ratios, fit = test.ratios(stated_design(years, at))
     before, change = float(fit.beta[0, 1]) / DAYS_PER_YEAR, float(fit.beta[0, 3]) / DAYS_PER_YEAR
     return {
@@ -180,13 +180,15 @@ def _stated(test: BreakTest, years: Array, at: float) -> dict[str, Any]:
     }
 
 
-def _searched(test: BreakTest, years: Array) -> dict[str, Any]:
+def _searched(test: _BreakTest, years: Array) -> dict[str, Any]:
     dates = candidates(years)
     if len(dates) == 0:
         return {}
-    largest, table, lines = test.statistics(kinks(years, dates))
+    found = [test.ratios(design) for design in kinks(years, dates)]
+    table = np.array([ratios for ratios, _ in found])
+    table = np.where(np.isfinite(table), table, -np.inf)
     best = int(table[:, 0].argmax())
-    slopes = lines[best, 1:] / DAYS_PER_YEAR
+    slopes = found[best][1].beta[0, 1:] / DAYS_PER_YEAR
     date = EPOCH + pd.Timedelta(days=float(dates[best] * DAYS_PER_YEAR))
     return {
         "date": str(date.round("D").date()),
@@ -194,7 +196,7 @@ def _searched(test: BreakTest, years: Array) -> dict[str, Any]:
         "slope_before": float(slopes[0]),
         "slope_after": float(slopes.sum()),
         "statistic": float(table[best, 0]),
-        "p": _p_value(largest),
+        "p": _p_value(table.max(axis=0)),
     }
 
 

@@ -17,6 +17,7 @@ from densing.trend.data import TrendData
 from densing.trend.envelope import envelope, running_max
 from densing.trend.headline import fit_headline
 from densing.trend.quantile import quantile_slope
+from densing.trend.reason import ORGANISATIONS
 from densing.trend.regressions import mixed, ols_crv3, theil_sen
 from densing.trend.simulate import Scenario, simulate
 from densing.trend.slopes import Slope, doubling_months
@@ -41,6 +42,7 @@ SCENARIOS: Mapping[str, Scenario] = {
 Estimator = Callable[[TrendData], Slope]
 ESTIMATORS: Mapping[str, Estimator] = {
     "tobit-crv3": lambda data: fit_headline(data, draws=2).slope,
+    ORGANISATIONS: lambda data: fit_headline(data, draws=2, cluster="organisation").slope,
     "ols-crv3": ols_crv3,
     "quantile-0.9": lambda data: quantile_slope(data, bootstrap=300),
     "envelope": envelope,
@@ -59,7 +61,7 @@ def measure_coverage(scenario: Scenario, reps: int, seed: int = 0, methods: Iter
     reps : int
     seed : int
     methods : iterable of str
-        Keys of ``ESTIMATORS``.
+        Keys of ``ESTIMATORS``; the one by organisation is left out where there are none.
 
     Returns
     -------
@@ -72,7 +74,7 @@ def measure_coverage(scenario: Scenario, reps: int, seed: int = 0, methods: Iter
     >>> measure_coverage(Scenario(), 3, methods=["tobit-crv3"])["reps"].tolist()
     [3]
     """
-    names = list(methods)
+    names = [name for name in methods if name != ORGANISATIONS or scenario.labs is not None]
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
     for rng in np.random.default_rng(seed).spawn(reps):
         data = simulate(scenario, rng)

@@ -30,7 +30,7 @@ def permutation_test(
     Parameters
     ----------
     data : TrendData
-    cluster : {"family", "model"}
+    cluster : {"family", "organisation", "model"}
     permutations, seed : int
 
     Returns

@@ -17,19 +17,19 @@ import pandas as pd
 from scipy import optimize, stats
 from scipy.special import log_ndtr, logsumexp
 
-from densing.trend.breakpoint import PAPER, BreakTest, candidates, kinks, stated_design
+from densing.trend.breakpoint import PAPER, candidates, kinks, one_line, stated_design, wild_worlds
 from densing.trend.data import EPOCH, TrendData
 from densing.trend.envelope import envelope_slopes
 from densing.trend.permutation import BLOCKS, block_shuffles
 from densing.trend.slopes import DAYS_PER_MONTH, DAYS_PER_YEAR, doubling_months
-from densing.trend.tobit import bound_curvature, fit_tobit, inverse_mills
+from densing.trend.tobit import TobitFit, bound_curvature, fit_tobit, inverse_mills
 
 Array = npt.NDArray[Any]
 SIGNIFICANT = 0.05
 SLOW_MONTHS = 12.0
 """A doubling time that a test of the trend should be able to see: growth of density by two in a year."""
-SHUFFLES, ENVELOPE_SHUFFLES = 199, 59
-_GRID = np.linspace(-5.0, 5.0, 201)
+SHUFFLES, ENVELOPE_SHUFFLES, BOOTSTRAP = 199, 59, 39
+_GRID = np.linspace(-4.5, 4.5, 121)
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,16 @@ def estimate_shocks(data: TrendData, cluster: str = "family") -> Shocks | None:
     scale = float(line.sigma[0])
     if not (line.converged[0] and np.isfinite(scale) and scale > 1e-6):
         return None
-    codes, weights = data.clusters(cluster), stats.norm.logpdf(_GRID) + np.log(_GRID[1] - _GRID[0])
+    codes = data.clusters(cluster)
+    members = (codes == np.arange(codes.max() + 1)[:, None]).astype(float)
+    weights = stats.norm.logpdf(_GRID) + np.log(_GRID[1] - _GRID[0])
     y, censor = data.log_density[:, None], data.censor[:, None]
 
     def loss(params: Array) -> float:
         level, slope, family_sd, model_sd = *params[:2], *np.exp(params[2:])
         z = (y - level - slope * years[:, None] - family_sd * _GRID) / model_sd
         terms = np.where(censor == 0, stats.norm.logpdf(z) - np.log(model_sd), log_ndtr(-censor * z))
-        families = np.zeros((codes.max() + 1, len(_GRID)))
-        np.add.at(families, codes, terms)
-        return -float(logsumexp(families + weights, axis=1).sum())
+        return -float(logsumexp(members @ terms + weights, axis=1).sum())
 
     start = np.array([*line.beta[0], *np.log([scale / 2**0.5] * 2)])
     bounds = [(None, None), (None, None), *[tuple(np.log([0.02 * scale, 3 * scale]))] * 2]
@@ -122,11 +122,45 @@ def one_step_slopes(y: Array, censor: Array, dates: Array) -> Array:
         Around zero.
     """
     flat = fit_tobit(np.ones((y.shape[1], 1)), y, censor)
-    z = (y - flat.beta) / flat.sigma[:, None]
-    score = np.where(censor == 0, z, censor * inverse_mills(-censor * z))
-    weight = np.where(censor == 0, 1.0, bound_curvature(-censor * z))
+    score, weight = _scores(flat, np.ones((y.shape[1], 1)), y, censor)
     spread = weight @ (dates**2).T - (weight @ dates.T) ** 2 / weight.sum(axis=1, keepdims=True)
-    return np.asarray(np.where(flat.converged[:, None], score @ dates.T / spread, np.nan))
+    slopes = flat.sigma[:, None] * (score @ dates.T) / spread
+    return np.asarray(np.where(flat.converged[:, None], slopes, np.nan))
+
+
+def score_statistics(y: Array, censor: Array, fit: TobitFit, line: Array, designs: list[Array]) -> Array:
+    """Largest score statistic (W,) over designs that add columns to a line; stands for the likelihood ratio.
+
+    U' V^-1 U with U the score of the added columns and V their curvature once the line's is taken out.
+
+    Source: Rao (1948); equal to the likelihood ratio in the first order.
+
+    Parameters
+    ----------
+    y, censor : array, shape (W, n)
+    fit : TobitFit
+        Of the line to each world.
+    line : array, shape (n, 2)
+    designs : list of array, shape (n, 2 + k)
+        The first two columns span the line.
+    """
+    score, weight = _scores(fit, line, y, censor)
+    own = np.einsum("wn,ni,nj->wij", weight, line, line)
+    found = []
+    for design in designs:
+        added = design[:, 2:]
+        cross = np.einsum("wn,ni,nj->wij", weight, line, added)
+        left = np.einsum("wn,ni,nj->wij", weight, added, added) - np.swapaxes(cross, 1, 2) @ np.linalg.solve(own, cross)
+        force = (score @ added)[:, :, None]
+        found.append((np.swapaxes(force, 1, 2) @ np.linalg.pinv(left, hermitian=True) @ force)[:, 0, 0])
+    return np.asarray(np.where(fit.converged, np.max(found, axis=0), np.nan))
+
+
+def _scores(fit: TobitFit, design: Array, y: Array, censor: Array) -> tuple[Array, Array]:
+    """First derivative and curvature of every row's log-likelihood in its mean, in units of sigma; (W, n) each."""
+    z = (y - fit.beta @ design.T) / fit.sigma[:, None]
+    score = np.where(censor == 0, z, censor * inverse_mills(-censor * z))
+    return score, np.where(censor == 0, 1.0, bound_curvature(-censor * z))
 
 
 def shuffle_power(
@@ -149,7 +183,7 @@ def shuffle_power(
         Slopes per day at which power is wanted, by the words that name them.
     tests : tuple of str
         Entries of :func:`densing.trend.permutation.permutation_test`.
-    cluster : {"family", "model"}
+    cluster : {"family", "organisation", "model"}
     worlds, seed : int
 
     Returns
@@ -198,10 +232,8 @@ def break_power(
 
     The size is the share of worlds with one straight line, of the estimated slope, that are called broken. The searched
     test is tried on a pace that halves, and one that stops, at the middle of the window while the average stays the
-    estimate; the stated one on the paper's rates before and after its date. Each world is bootstrapped once and the
-    bootstrap statistics of all worlds are pooled into one critical value.
-
-    Source: Giacomini, Politis and White, Econometric Theory 29 (2013) 567-589, for one bootstrap per simulated world.
+    estimate; the stated one on the paper's rates before and after its date. Every world has its own bootstrap, with
+    score statistics in place of likelihood ratios.
 
     Parameters
     ----------
@@ -211,7 +243,7 @@ def break_power(
         Per day, of the line without a break.
     split : Timestamp, optional
         The stated date; the search without one.
-    cluster : {"family", "model"}
+    cluster : {"family", "organisation", "model"}
     worlds, seed : int
 
     Returns
@@ -232,13 +264,10 @@ def break_power(
         rates = (float(PAPER["before"]), float(PAPER["after"]))
         words = f"the paper's rates ({rates[0]:g} before, {rates[1]:g} after) hold"
         paths = {words: _bent(line, data.days, at, *rates)}
-    shares = []
-    for path in (line, *paths.values()):
-        y, censor = draw_worlds(data, shocks, path, worlds, rng, cluster)
-        test = BreakTest(data, y, censor, data.clusters(cluster), rng)
-        found = test.statistics(designs)[0]
-        critical = np.quantile(found[worlds:], 1 - SIGNIFICANT)
-        shares.append(float(np.mean(found[:worlds] > critical)))
+    shares = [
+        _breaks(data, designs, *draw_worlds(data, shocks, path, worlds, rng, cluster), data.clusters(cluster), rng)
+        for path in (line, *paths.values())
+    ]
     return {
         "size": shares[0],
         "power": [{"effect": words, "share": share} for words, share in zip(paths, shares[1:], strict=True)],
@@ -256,14 +285,27 @@ def _bent(line: Array, days: Array, at: float, before: float, after: float) -> A
     return np.asarray(path + (line - path).mean())
 
 
-def _rejects(slopes: Array) -> float | None:
-    """Share of worlds whose first slope is among the steepest 5 % of its shuffles."""
-    usable = slopes[np.isfinite(slopes[:, 0])]
+def _rejects(values: Array) -> float | None:
+    """Share of worlds whose first value, of (W, 1 + shuffles), is among the largest 5 % of its row."""
+    usable = values[np.isfinite(values[:, 0])]
     if len(usable) == 0:
         return None
     with np.errstate(invalid="ignore"):
         reached = np.sum(usable[:, 1:] >= usable[:, :1], axis=1)
     return float(np.mean((1 + reached) / np.isfinite(usable).sum(axis=1) <= SIGNIFICANT))
+
+
+def _breaks(
+    data: TrendData, designs: list[Array], y: Array, censor: Array, codes: Array, rng: np.random.Generator
+) -> float | None:
+    """Share of worlds whose score statistic is among the largest 5 % of their own bootstrap."""
+    null = one_line(data)
+    fit = fit_tobit(null, y, censor)
+    columns = [score_statistics(y, censor, fit, null, designs)]
+    for _ in range(BOOTSTRAP):
+        worlds, cut = wild_worlds(data, y, censor, fit, codes, rng)
+        columns.append(score_statistics(worlds, cut, fit_tobit(null, worlds, cut), null, designs))
+    return _rejects(np.column_stack(columns))
 
 
 def _envelope_rejects(
