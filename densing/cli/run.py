@@ -76,8 +76,8 @@ def _headline(study: Any) -> list[str]:
 
     head = study.trend.headline
     lines = [
-        f"{study.trend.title}; {len(study.density)} models, {head['clusters']} families, ruler {study.reference.name} on "
-        f"{study.reference.benchmark}.",
+        f"{study.trend.title}; {len(study.density)} models, {head['clusters']} families, "
+        f"ruler {study.reference.name} on {study.reference.benchmark}.",
         f"Models: {study.selection}.",
         *study.trend.sentences(),
     ]

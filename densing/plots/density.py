@@ -192,7 +192,9 @@ def _add_line(fig: go.Figure, trend: TrendResult) -> None:
     fig.add_scatter(**shared, y=line["hi"], showlegend=False)
     fig.add_scatter(**shared, y=line["lo"], showlegend=False, fill="tonexty", fillcolor=style.BAND)
     method, months = text.figure_text(trend.headline.get("method"), 40), trend.headline.get("doubling_months")
-    pace = "not rising" if text.is_missing(months) or np.isinf(months) else f"doubled every {text.months(months)} months"
+    pace = (
+        "not rising" if text.is_missing(months) or np.isinf(months) else f"doubled every {text.months(months)} months"
+    )
     name = f"headline line: {pace} {window(released)} ({method})"
     fig.add_scatter(
         x=dates, y=line["mid"], mode="lines", legendgroup="line", hoverinfo="skip",

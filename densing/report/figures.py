@@ -78,9 +78,9 @@ PERMUTATION_WORDS = (
     "(open circle, bar for 90 % of the shuffles): p is the share of shuffles that reach the slope found."
 )
 LEAVE_ONE_OUT_WORDS = (
-    "The headline doubling time without each named group (diamond, with its interval), organisation of several families "
-    "(square) and family (circle): a point far from the others names one that carries the result, an open triangle at the "
-    "edge one without which nothing doubles."
+    "The headline doubling time without each named group (diamond, with its interval), organisation of several "
+    "families (square) and family (circle): a point far from the others names one that carries the result, an open "
+    "triangle at the edge one without which nothing doubles."
 )
 SKILLS_WORDS = (
     "Density of the densest models skill by skill, each skill with its own symbol; open symbols are limits "
@@ -89,7 +89,7 @@ SKILLS_WORDS = (
 
 
 def _long_figure(study: Study, earned: bool) -> dict[str, tuple[go.Figure, str]]:
-    """The long window; its fan apart, for the section on forecasts, where back-tests came no nearer than no progress."""
+    """The long window; its fan apart, in the section on forecasts, where back-tests came no nearer than no progress."""
     table, trend, fan = study.long_density, study.long_trend, study.long_forecast
     if table is None or trend is None:
         table, trend, fan, drawn = study.density, study.trend, study.forecast, {}
@@ -98,7 +98,7 @@ def _long_figure(study: Study, earned: bool) -> dict[str, tuple[go.Figure, str]]
         words = density_words(table.table, 0, fan=shown is not None)
         drawn = {"long-density": (plot_density(table, trend, None, shown), words)}
     if not earned and fan is not None and len(fan):
-        words = f"{density_words(table.table, 0, fan=True)} In back-tests such a fan came no nearer than no progress at all."
+        words = f"{density_words(table.table, 0, fan=True)} In back-tests it came no nearer than no progress at all."
         drawn["forecast"] = (plot_density(table, trend, None, fan), words)
     return drawn
 

@@ -68,8 +68,8 @@ def past(found: Mapping[str, Any]) -> str:
     --------
     >>> made, end = pd.Timestamp("2024-07-31"), pd.Timestamp("2025-01-30")
     >>> print(past({"made": made, "end": end, "score": None}))
-    The headline's own forecast, made from models to July 2024, ended in January 2025: that has passed, and no later model
-    was measured on its ruler, so it is neither scored nor shown.
+    The headline's own forecast, made from models to July 2024, ended in January 2025: that has passed, and no later
+    model was measured on its ruler, so it is neither scored nor shown.
     >>> score = {"date": end, "mid": 12.0, "lo90": 6.0, "hi90": 40.0, "came": 5.0, "model": "A", "record": 4.0}
     >>> print(past({"made": made, "end": end, "score": score}))
     The headline's own forecast, made from models to July 2024, put the frontier of 2025-01-30 at a density of 12 (90 %
@@ -81,15 +81,15 @@ def past(found: Mapping[str, Any]) -> str:
     score = found.get("score")
     if score is None:
         return (
-            f"{words}ended in {text.month(found['end'])}: that has passed, and no later model was measured on its ruler, "
-            "so it is neither scored nor shown."
+            f"{words}ended in {text.month(found['end'])}: that has passed, and no later model was measured on its "
+            "ruler, so it is neither scored nor shown."
         )
     where = "inside" if score["lo90"] <= score["came"] <= score["hi90"] else "outside"
     ends = f"{text.number(score['lo90'])} to {text.number(score['hi90'])}"
     return (
         f"{words}put the frontier of {text.day(score['date'])} at a density of {text.number(score['mid'])} (90 % range "
-        f"{ends}); what came was {text.number(score['came'])} ({text.clean(score['model'])}), {where} the range, from a "
-        f"record of {text.number(score['record'])} at the time."
+        f"{ends}); what came was {text.number(score['came'])} ({text.clean(score['model'])}), {where} the range, from "
+        f"a record of {text.number(score['record'])} at the time."
     )
 
 

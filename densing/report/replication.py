@@ -71,10 +71,10 @@ def render_replication(study: Study) -> str:
         "## What can be replicated, and what cannot\n",
         _NOT_PUBLISHED,
         f"## The paper's method in its window ({PAPER_WINDOW[0]} to {PAPER_WINDOW[1]})\n",
-        f"Models: {study.selection}. Intervals are the classical ones of a regression on record-setters, far too narrow in "
-        "simulation (docs/adr/0003). `p` shuffles the release dates of whole families: the share of shuffles in which all "
-        "models, not the record-setters alone, rise as steeply. Size and power are how often that test rejects at 5 % in "
-        "worlds simulated on the same dates and families, without a trend and with a doubling in "
+        f"Models: {study.selection}. Intervals are the classical ones of a regression on record-setters, far too "
+        "narrow in simulation (docs/adr/0003). `p` shuffles the release dates of whole families: the share of shuffles "
+        "in which all models, not the record-setters alone, rise as steeply. Size and power are how often that test "
+        "rejects at 5 % in worlds simulated on the same dates and families, without a trend and with a doubling in "
         f"{PAPER_MONTHS} months.\n",
         "### One curve on the mean score, as the paper\n",
         _rows(means),
@@ -102,7 +102,8 @@ def render_replication(study: Study) -> str:
 
 def _rows(table: pd.DataFrame) -> str:
     lines = [
-        "| reference | benchmark | evaluator | record-setters | doubling, months (95 %) | covers 3.3 | p (size, power) |",
+        "| reference | benchmark | evaluator | record-setters | doubling, months (95 %) | covers 3.3 "
+        "| p (size, power) |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in table.itertuples():
@@ -126,8 +127,9 @@ def _verdict(table: pd.DataFrame, where: str) -> str:
 
 def _headline(study: Study) -> list[str]:
     return [
-        f"**{study.trend.title}**: {study.reference.title}, benchmark {study.reference.benchmark}, {len(study.density)} "
-        f"models in {int(study.trend.headline['clusters'])} families; all models, Tobit with a family jackknife.\n",
+        f"**{study.trend.title}**: {study.reference.title}, benchmark {study.reference.benchmark}, "
+        f"{len(study.density)} models in {int(study.trend.headline['clusters'])} families; "
+        "all models, Tobit with a family jackknife.\n",
         *(f"- {sentence}" for sentence in study.trend.sentences()),
         "",
     ]

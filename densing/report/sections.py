@@ -37,8 +37,8 @@ def estimates_table(trend: TrendResult) -> ShownTable:
         Field("Standard error", column("se_type")),
     )
     caption = (
-        "All estimators on the same rows; the marked one is the headline. Held the truth: how often the estimator's 95 % "
-        "interval did in simulated worlds, from the worst kind of world to the best."
+        "All estimators on the same rows; the marked one is the headline. Held the truth: how often the estimator's 95 "
+        "% interval did in simulated worlds, from the worst kind of world to the best."
     )
     return shown("estimates-table", caption, trend.estimates, fields, mark="headline")
 
@@ -179,7 +179,9 @@ def tests_table(checks: Mapping[str, Any]) -> ShownTable:
 
 
 def _power(entries: Any) -> str:
-    return "; ".join(f"{text.percentage(entry['share'])} at {entry['effect']}" for entry in entries or []) or text.MISSING
+    return (
+        "; ".join(f"{text.percentage(entry['share'])} at {entry['effect']}" for entry in entries or []) or text.MISSING
+    )
 
 
 def all_notes(study: Study) -> tuple[Note, ...]:

@@ -24,7 +24,7 @@ from densing.trend.power import estimate_shocks, shuffle_power
 PAPER_WINDOW = ("2023-02-24", "2024-09-30")
 PAPER_MONTHS = 3.3
 PERMUTATIONS = 199
-WORLDS = 400
+WORLDS = 200
 WINDOWS = {"paper": PAPER_WINDOW, "long": (PAPER_WINDOW[0], None)}
 ASKED = "asked"
 # Non-embedding counts are known for a part of the models only: the choice is shown where it can be made.
@@ -118,7 +118,8 @@ def multiverse(
     pandas.DataFrame
         Columns :data:`COLUMNS`; two rows (headline estimator, envelope) per combination that can be estimated.
         ``permutation_p`` shuffles the dates of whole families and judges all models, so it is one for both rows; its
-        size, and its power at the paper's 3.3 months, are simulated on the same dates and families. A window that adds no model to the paper's is left out, so that no combination counts twice.
+        size, and its power at the paper's 3.3 months, are simulated on the same dates and families. A window
+        that adds no model to the paper's is left out, so that no combination counts twice.
     """
     rows: list[dict[str, Any]] = []
     every = list(specs(catalog))

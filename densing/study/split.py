@@ -19,7 +19,7 @@ from densing.trend.power import break_power, estimate_shocks
 # Fig. 4 of arXiv 2412.04315v2 runs from GPT-3 (28 May 2020) to September 2024, on MMLU alone.
 WINDOW = ("2020-05-28", "2024-09-30")
 BENCHMARK = "mmlu"
-WORLDS = 200
+WORLDS = 100
 
 
 def chatgpt_split(catalog: Catalog, reference: str, *, seed: int = 0, bootstrap: int = 499) -> dict[str, Any]:
@@ -43,8 +43,9 @@ def chatgpt_split(catalog: Catalog, reference: str, *, seed: int = 0, bootstrap:
     Returns
     -------
     dict
-        ``stated`` (with its size, and its power at the paper's rates) and ``searched`` tests, ``sides`` (before and after, each by the headline estimator and by the
-        paper's envelope), ``paper`` rates and ``window``; or ``reason`` when it cannot be done.
+        ``stated`` (with its size, and its power at the paper's rates) and ``searched`` tests, ``sides``
+        (before and after, each by the headline estimator and by the paper's envelope), ``paper`` rates and ``window``;
+        or ``reason`` when it cannot be done.
 
     Notes
     -----

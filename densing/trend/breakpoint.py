@@ -20,7 +20,7 @@ from densing.trend.tobit import TobitFit, fit_tobit
 
 Array = npt.NDArray[Any]
 CHATGPT = pd.Timestamp("2022-11-30")
-PAPER = {
+PAPER: dict[str, Any] = {
     "before": 0.0048,
     "after": 0.0073,
     "source": "Xiao et al., arXiv 2412.04315, section on the ChatGPT split",

@@ -37,7 +37,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "labs, generations, sizes": replace(BASE, labs=8, lab_sd=BASE.family_sd),
     "few labs, generations, sizes": replace(BASE, families=18, labs=6, lab_sd=BASE.family_sd),
 }
-"""True doubling 3.5 months over 24 months in all of them. In the last two laboratories differ as much as generations."""
+"""True doubling 3.5 months over 24 months in all of them. In the last two labs differ as much as generations."""
 
 Estimator = Callable[[TrendData], Slope]
 ESTIMATORS: Mapping[str, Estimator] = {

@@ -73,7 +73,7 @@ def estimate_trend(
     Examples
     --------
     >>> from densing.trend.simulate import Scenario, simulate
-    >>> trend = estimate_trend(simulate(Scenario(doubling_months=3.5), seed=4), permutations=99)
+    >>> trend = estimate_trend(simulate(Scenario(doubling_months=3.5), seed=4), permutations=99, worlds=20)
     >>> trend.headline["method"]
     'tobit-crv3'
     """

@@ -141,9 +141,9 @@ def score_forecast(trend: TrendResult, later: TrendData, horizon_months: float) 
     Returns
     -------
     dict or None
-        ``date`` (the last release within the horizon), ``mid, lo90, hi90`` (forecast for it), ``came`` (densest measured
-        by then, the record at the time included), ``model``, ``record`` (at the time); None without a later model that was
-        measured.
+        ``date`` (the last release within the horizon), ``mid, lo90, hi90`` (forecast for it), ``came`` (densest
+        measured by then, the record at the time included), ``model``, ``record`` (at the time); None without a later
+        model that was measured.
 
     Examples
     --------
@@ -241,7 +241,8 @@ def when(
         The one behind ``trend``.
     level : float
     later : TrendData, optional
-        Models released after those of the trend, on the same ruler: a date up to the newest of them is scored in ``note``.
+        Models released after those of the trend, on the same ruler: a date up to the newest of them is scored in
+        ``note``.
     today : Timestamp, optional
         A date before it that no data can score is not given.
 
@@ -282,7 +283,9 @@ def _judged(arrival: Arrival, trend: TrendResult, later: TrendData | None, today
         return replace(arrival, note="; ".join(note for note in (arrival.note, found) if note))
     if today is not None and arrival.date < today:
         passed = f"the date forecast has passed, and the data, which end on {known.date()}, cannot score it"
-        return replace(arrival, date=pd.NaT, lo=pd.NaT, hi=pd.NaT, note="; ".join(n for n in (arrival.note, passed) if n))
+        return replace(
+            arrival, date=pd.NaT, lo=pd.NaT, hi=pd.NaT, note="; ".join(n for n in (arrival.note, passed) if n)
+        )
     return arrival
 
 

@@ -46,9 +46,7 @@ def permutation_test(
         "permutations": permutations,
         "envelope": _verdict(_envelope_null(data, permutations, rng)),
         "headline": _verdict(_tobit_slopes(data, data.days[orders])),
-        BLOCKS: _verdict(
-            _tobit_slopes(data, block_shuffles(data.days, data.clusters(cluster), permutations, rng))
-        ),
+        BLOCKS: _verdict(_tobit_slopes(data, block_shuffles(data.days, data.clusters(cluster), permutations, rng))),
     }
 
 

@@ -1,8 +1,8 @@
-"""How often a test rejects on these very dates and families: where there is nothing (size) and where there is (power).
+"""How often a test rejects on these very dates and families: where nothing is (size), and where something is (power).
 
-Worlds keep the data's dates, families and limits and draw ln rho* = path(t) + u_family + e, normal, with both deviations
-estimated from the data. A p-value says little without these two shares: a test that rejects 18 % of worlds without a
-trend accuses the innocent, one that finds a trend in 5 % of worlds that have one acquits everybody.
+Worlds keep the data's dates, families and limits and draw ln rho* = path(t) + u_family + e, normal, with both
+deviations estimated from the data. A p-value says little without these two shares: a test that rejects 18 % of worlds
+without a trend accuses the innocent, one that finds a trend in 5 % of worlds that have one acquits everybody.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ def draw_worlds(
 def one_step_slopes(y: Array, censor: Array, dates: Array) -> Array:
     """Tobit slopes (W, P) of W worlds at P sets of dates, one Newton step from the line without a slope.
 
-    b = sum_i g_i t_i / (sum_i w_i t_i^2 - (sum_i w_i t_i)^2 / sum_i w_i), g and w the score and the curvature of each row
-    at slope zero. All worlds and shuffles are three matrix products; decisions are those of the full fit in more than
-    99 of 100 worlds (``tests/test_trend_power.py``).
+    b = sum_i g_i t_i / (sum_i w_i t_i^2 - (sum_i w_i t_i)^2 / sum_i w_i), g and w the score and the curvature of each
+    row at slope zero. All worlds and shuffles are three matrix products; decisions are those of the full fit in more
+    than 99 of 100 worlds (``tests/test_trend_power.py``).
 
     Parameters
     ----------

@@ -138,9 +138,7 @@ class TrendResult:
         names = ["method", "doubling_months", "lo", "hi", "n", "clusters", "dropped", "se_type"]
         table = self.estimates[names].to_html(index=False, float_format="{:.2f}".format, escape=True)
         lines = [*self.sentences(), *(note.message for note in self.notes)]
-        items, details = (
-            "".join(f"<li>{html.escape(line)}</li>" for line in part) for part in (lines, self.details())
-        )
+        items, details = ("".join(f"<li>{html.escape(line)}</li>" for line in part) for part in (lines, self.details()))
         more = f"<details><summary>Other tests</summary><ul>{details}</ul></details>" if details else ""
         return f"<p><b>{html.escape(self.title)}</b></p>{table}<ul>{items}</ul>{more}"
 

@@ -82,17 +82,17 @@ def shuffled(checks: Mapping[str, Any]) -> str:
     --------
     >>> power = [{"effect": "a doubling in 12 months", "share": 0.59}]
     >>> print(shuffled({"permutation": {BLOCKS: {"p": 0.003, "size": 0.0475, "power": power}}}))
-    With the release dates of whole families shuffled, as steep a slope appears with p = 0.003: the order of release alone
-    seldom gives such a slope. At 5 %, in worlds simulated on these dates and families, this test rejects 5 % of those
-    without a trend (size) and 59 % with a doubling in 12 months (power).
+    With the release dates of whole families shuffled, as steep a slope appears with p = 0.003: the order of release
+    alone seldom gives such a slope. At 5 %, in worlds simulated on these dates and families, this test rejects 5 % of
+    those without a trend (size) and 59 % with a doubling in 12 months (power).
     """
     row = (checks.get("permutation") or {}).get(BLOCKS) or {}
     if row.get("p") is None:
         return ""
     verdict = "seldom gives such a slope" if row["p"] <= SIGNIFICANT else "could give such a slope by chance"
     return (
-        f"With the release dates of whole families shuffled, as steep a slope appears with p = {row['p']:.3f}: the order "
-        f"of release alone {verdict}. {size_and_power(row, 'without a trend', 'on these dates and families')}"
+        f"With the release dates of whole families shuffled, as steep a slope appears with p = {row['p']:.3f}: the "
+        f"order of release alone {verdict}. {size_and_power(row, 'without a trend', 'on these dates and families')}"
     )
 
 
@@ -143,7 +143,7 @@ def without_groups(checks: Mapping[str, Any], months: float) -> str:
     --------
     >>> row = {"group": "research suites", "families": ["A", "B"], "doubling_months": 4.16, "lo": 2.9, "hi": 7.5}
     >>> without_groups({"without_groups": [row]}, 3.71)
-    'Without research suites (A, B) it is 4.2 months (2.9 to 7.5) instead of 3.7.'
+    'Without research suites (A, B) the doubling time is 4.2 months (2.9 to 7.5) instead of 3.7.'
     """
     found = []
     for row in checks.get("without_groups") or []:
@@ -153,7 +153,7 @@ def without_groups(checks: Mapping[str, Any], months: float) -> str:
             continue
         ends = (math.inf if row[end] is None else float(row[end]) for end in _ENDS)
         near = f" instead of {months:.1f}" if math.isfinite(months) else ""
-        found.append(f"{name} it is {doubling_text(*ends)}{near}.")
+        found.append(f"{name} the doubling time is {doubling_text(*ends)}{near}.")
     return " ".join(found)
 
 
@@ -172,7 +172,8 @@ def left_out(checks: Mapping[str, Any]) -> str:
         if row.get("doubling_min") is not None:
             upper = "no doubling" if row.get("doubling_max") is None else f"{row['doubling_max']:.1f} months"
             lower = f"{row['doubling_min']:.1f}{' months' if upper == 'no doubling' else ''}"
-            found.append(f"one {kind} at a time it moves between {lower} and {upper} ({row['most_influential']} moves it most)")
+            moves = f"between {lower} and {upper} ({row['most_influential']} moves it most)"
+            found.append(f"one {kind} at a time it moves {moves}")
     return f"Without {', without '.join(found)}." if found else ""
 
 
@@ -215,8 +216,9 @@ def other_test(row: Mapping[str, Any]) -> str:
 
     Examples
     --------
-    >>> other_test({"test": "dates shuffled", "p": 0.001, "size": 0.18, "power": []})
-    'Dates shuffled: p = 0.001. At 5 %, in worlds simulated on its dates and families, this test rejects 18 % of those without a trend (size).'
+    >>> print(other_test({"test": "dates shuffled", "p": 0.001, "size": 0.18, "power": []}))
+    Dates shuffled: p = 0.001. At 5 %, in worlds simulated on its dates and families, this test rejects 18 % of those
+    without a trend (size).
     """
     name = row["test"]
     return f"{name[:1].upper()}{name[1:]}: p = {row['p']:.3f}. {size_and_power(row, 'without a trend')}"
