@@ -81,7 +81,7 @@ def test_forecasts_that_have_passed_are_not_shown(study: Study) -> None:
 
 
 def test_what_stands_before_quoting_is_the_long_windows_own(study: Study) -> None:
-    """The issue's figures, from an outside audit: 3.7 to 4.2 months, and 5.0 to 6.7 (3.7 to 32); break on 2023-09-27."""
+    """From an outside audit: 3.7 to 4.2 months, and 5.0 to 6.7 (3.7 to 32); break on 2023-09-27."""
     assert study.long_trend is not None
     caveats = " ".join(headline(study).caveats)
     assert study.long_trend.checks["breakpoint"]["searched"]["date"] in caveats

@@ -91,7 +91,7 @@ def test_dates_that_have_passed_are_not_forecast() -> None:
 
 
 def test_a_forecast_is_scored_against_what_came() -> None:
-    """By hand: a line of slope .002 a day, cut at day 300; a record of 1.0 at day 280, later models at days 350 and 420."""
+    """By hand: slope .002 a day, cut at day 300, a record of 1.0 at day 280, later models at days 350 and 420."""
     days = [*range(0, 300, 20), 350, 420, 700]
     values = [0.002 * day + (0.1 if day % 40 else -0.1) for day in days[:-3]] + [1.5, 0.9, 9.0]
     values[days.index(280)] = 1.0

@@ -77,4 +77,5 @@ def _ranges(table: pd.DataFrame, method: str) -> str:
 
 
 def _percent(shares: pd.Series) -> str:
-    return f"{100 * shares.min():.0f} to {100 * shares.max():.0f} %"
+    low, high = (f"{100 * share:.0f}" for share in (shares.min(), shares.max()))
+    return f"{low} %" if low == high else f"{low} to {high} %"
