@@ -73,7 +73,7 @@ def past(found: Mapping[str, Any]) -> str:
     >>> score = {"date": end, "mid": 12.0, "lo90": 6.0, "hi90": 40.0, "came": 5.0, "model": "A", "record": 4.0}
     >>> print(past({"made": made, "end": end, "score": score}))
     The headline's own forecast, made from models to July 2024, put the frontier of 2025-01-30 at a density of 12 (90 %
-    range 6.0 to 40.0); what came was 5.0 (A), outside the range, from a record of 4.0 at the time.
+    range 6.0 to 40); what came was 5.0 (A), outside the range, from a record of 4.0 at the time.
     """
     if not found:
         return ""

@@ -66,8 +66,8 @@ def estimate_shocks(data: TrendData, cluster: str = "family") -> Shocks | None:
     --------
     >>> from densing.trend.simulate import Scenario, simulate
     >>> found = estimate_shocks(simulate(Scenario(n=400, families=100, family_sd=0.6, residual_sd=0.3), 1))
-    >>> round(found.family_sd, 1), round(found.model_sd, 1)
-    (0.6, 0.3)
+    >>> abs(found.family_sd - 0.6) < 0.1, abs(found.model_sd - 0.3) < 0.03
+    (True, True)
     """
     years = _years(data)
     line = fit_tobit(np.column_stack([np.ones_like(years), years]), data.log_density, data.censor)
