@@ -132,7 +132,7 @@ def broken(checks: Mapping[str, Any]) -> str:
     before, after = (_pace(row[name]) for name in ("slope_before", "slope_after"))
     return (
         f"The best break by search, {row['date']}, has p = {row['p']:.3f} (search included): {before} before and "
-        f"{after.removeprefix('a doubling ')} after. {size_and_power(row, 'without a break')}"
+        f"{after.removeprefix('a doubling ') if before.startswith('a ') else after} after. {size_and_power(row, 'without a break')}"
     )
 
 
