@@ -130,9 +130,11 @@ def broken(checks: Mapping[str, Any]) -> str:
     if row.get("p") is None or row.get("date") is None:
         return ""
     before, after = (_pace(row[name]) for name in ("slope_before", "slope_after"))
+    if before.startswith("a "):
+        after = after.removeprefix("a doubling ")
     return (
         f"The best break by search, {row['date']}, has p = {row['p']:.3f} (search included): {before} before and "
-        f"{after.removeprefix('a doubling ') if before.startswith('a ') else after} after. {size_and_power(row, 'without a break')}"
+        f"{after} after. {size_and_power(row, 'without a break')}"
     )
 
 
