@@ -170,7 +170,7 @@ def study() -> Any:
         long_density=later, long_trend=FakeTrend(later.table, slower, {}, SLOPE / 2),
         long_forecast=forecast(), asked_of=reference(), split=checks()["breakpoint"],
         multiverse=multiverse(), replication=replication(), forecast=forecast(), questions=questions(),
-        backtest=backtest(), corollaries=corollaries(), long_reference=reference(),
+        past_forecast={}, backtest=backtest(), corollaries=corollaries(), long_reference=reference(),
         provenance=provenance(), versions={"densing": "0.1.0", "python": "3.11"},
         hashes={"catalog": "ab" * 32}, measured=measured(),
         notes=(

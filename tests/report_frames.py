@@ -149,9 +149,9 @@ def checks() -> dict[str, Any]:
     return {
         "permutation": {
             "permutations": 999,
-            "envelope": {"p": 0.031, **envelope, "null_slopes": rng.normal(0.004, 0.002, 200).tolist()},
+            "envelope": {"p": 0.031, **envelope, "size": 0.14, "power": []},
             "headline": {"p": 0.001, **verdict},
-            "headline_family_blocks": {"p": 0.004, **verdict},
+            "headline_family_blocks": {"p": 0.004, **verdict, "null_slopes": rng.normal(0, 0.002, 200).tolist()},
         },
         "leave_one_family_out": {
             "table": [

@@ -1,5 +1,8 @@
 """Interval honesty: with a known doubling time, the headline's 95 % interval holds it 93 to 97 % of the time.
 
+Where laboratories differ as much as their generations it holds it 90 % or more; the interval by organisation, printed
+beside it, 93 to 97 % (docs/adr/0003).
+
 ``DENSING_COVERAGE_BUDGET=full`` measures every scenario with 4,000 worlds and holds the measured share itself to
 [0.93, 0.97]. The small budget has 400 worlds; it fails when even the 99.9 % binomial band around the measured share
 misses [0.93, 0.97], so it catches a broken interval and does not cry wolf.
@@ -13,11 +16,14 @@ import os
 import pandas as pd
 import pytest
 
+from densing.trend import reason
 from densing.trend.coverage import SCENARIOS, measure_coverage
+from densing.trend.reason import ORGANISATIONS
 
 FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
 REPS = 4000 if FULL else 400
 LOW, HIGH = 0.93, 0.97
+WITH_LABS = 0.90  # families are not independent there: docs/adr/0003 says so, and the table measures it
 
 LOG = logging.getLogger(__name__)  # --log-cli-level=INFO prints the record of a run
 
@@ -33,10 +39,27 @@ def test_headline_interval_covers_the_truth(scenario: str) -> None:
     row = measured(scenario, "tobit-crv3")
     LOG.info("%s: %s", scenario, row.to_dict())
     assert row["reps"] == REPS
+    low = LOW if SCENARIOS[scenario].labs is None else WITH_LABS
+    if FULL:
+        assert low <= row["coverage"] <= HIGH
+    assert row["high"] >= low and row["low"] <= HIGH
+    assert row["median_doubling_months"] == pytest.approx(3.5, abs=0.1)
+
+
+@pytest.mark.parametrize("scenario", [name for name, world in SCENARIOS.items() if world.labs is not None])
+def test_with_organisations_as_clusters_the_interval_holds_where_laboratories_differ(scenario: str) -> None:
+    row = measured(scenario, ORGANISATIONS)
+    LOG.info("%s, by organisation: %s", scenario, row.to_dict())
     if FULL:
         assert LOW <= row["coverage"] <= HIGH
     assert row["high"] >= LOW and row["low"] <= HIGH
-    assert row["median_doubling_months"] == pytest.approx(3.5, abs=0.1)
+
+
+def test_a_mixed_model_of_families_is_too_sure_where_laboratories_differ() -> None:
+    """Why it is a second opinion: an outside audit found .84 to .85 in such worlds, our table .88."""
+    assert measured("labs, generations, sizes", "mixedlm")["low"] < 0.93
+    table = reason.measured().set_index(["scenario", "method"])["coverage"]
+    assert table["labs, generations, sizes", "mixedlm"] < table["families, no ceilings", "mixedlm"]
 
 
 def test_the_papers_envelope_reads_fast_and_overconfident() -> None:

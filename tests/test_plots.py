@@ -179,7 +179,7 @@ def test_every_specification_has_a_mark_on_the_line_of_its_choice(study: Any) ->
 
 def test_shuffled_slopes_are_drawn_as_a_range(study: Any) -> None:
     figure = plots.plot_permutation(study.trend.checks)
-    null = study.trend.checks["permutation"]["envelope"]["null_slopes"]
+    null = study.trend.checks["permutation"]["headline_family_blocks"]["null_slopes"]
     assert list(named(figure, "90 %").x) == pytest.approx(list(np.quantile(null, [0.05, 0.95])))
 
 

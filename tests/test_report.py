@@ -23,12 +23,14 @@ from densing.notes import Note
 from densing.plots import text
 from densing.report import build_report
 from densing.report.build import SECTIONS, render
-from densing.report.checks import check_sentences, permutation
+from densing.report.checks import check_sentences
+from densing.report.figures import figures
 from densing.report.headline import headline
 from densing.report.safe import safe_url, script_json
 from densing.report.sections import all_notes
 from densing.report.tables import sort_key
 from densing.study import Measured
+from densing.trend.words import shuffled
 
 VOID = {"meta", "link", "input", "br", "img"}
 
@@ -138,7 +140,8 @@ def test_sections_come_in_the_promised_order(page: Page) -> None:
 
 def test_headline_comes_with_its_caveats(study: Any) -> None:
     first = headline(study)
-    assert first.title == "Capability density doubles every 3.5 months (95 % interval 2.5 to 5.9)"
+    window = "between February 2023 and August 2024"
+    assert first.title == f"Capability density doubled every 3.5 months {window} (95 % interval 2.5 to 5.9)"
     assert "44 models of 9 families, released February 2023 to August 2024" in first.lead
     words = " ".join(first.caveats)
     for wanted in ("shuffled", "long window", "Record-setters", "dense, general", "relative to the ruler"):
@@ -150,10 +153,14 @@ def test_unbounded_headline_does_not_claim_growth(study: Any) -> None:
     rows = frames.estimates().assign(hi=np.inf)
     open_ended = fixture.FakeTrend(study.density.table, rows, {}, 0.006)
     words = headline(altered(study, trend=open_ended, long_trend=None))
-    assert words.title.startswith("Capability density may double every 3.5 months (95 % interval: at least 2.5 months")
+    window = "between February 2023 and August 2024"
+    assert words.title.startswith(
+        f"Capability density may have doubled every 3.5 months {window} (95 % interval: at least"
+    )
     assert "cannot be excluded that density stands still" in words.lead
     flat = fixture.FakeTrend(study.density.table, rows.assign(doubling_months=np.inf), {}, 0.0)
-    assert headline(altered(study, trend=flat)).title == "These data show no growth of capability density"
+    flat_title = f"Models released {window} show no growth of capability density"
+    assert headline(altered(study, trend=flat)).title == flat_title
 
 
 def test_warnings_of_the_trend_stand_beside_the_headline(study: Any) -> None:
@@ -180,7 +187,41 @@ def test_no_check_is_invented(study: Any) -> None:
 @pytest.mark.parametrize(("p", "verdict"), [(0.01, "seldom"), (0.3, "by chance")])
 def test_permutation_is_judged_by_whole_families(p: float, verdict: str) -> None:
     checks = {"permutation": {"headline": {"p": 0.001}, "headline_family_blocks": {"p": p}}}
-    assert verdict in permutation(checks)
+    assert verdict in shuffled(checks) and "0.001" not in shuffled(checks)
+
+
+def test_tests_without_power_or_size_stay_in_the_details(study: Any) -> None:
+    """The p-values of the envelope and of single models, .031 and .001, stand in a closed table and nowhere before."""
+    words = " ".join(Page(render(study)).words)
+    assert words.index("Other tests, which do not lead") < words.index("0.031")
+    assert "0.031" not in " ".join(headline(study).caveats)
+    assert not any("0.031" in sentence for _, sentence in check_sentences(study))
+
+
+def test_a_fan_that_beats_nothing_is_not_in_the_first_figure(study: Any) -> None:
+    def drawn(errors: dict[str, float], **changes: Any) -> dict[str, bool]:
+        found = figures(altered(study, backtest={**study.backtest, **errors}, **changes))
+        return {name: "forecast frontier" in str(found[name].json) for name in found if name in FANS}
+
+    assert drawn({}) == {"density": True, "long-density": True}
+    worse = {"frontier_error": -0.6, "standstill_error": 0.5}
+    assert drawn(worse) == {"density": False, "long-density": False, "forecast": True}
+    gone = study.forecast.head(0)
+    assert drawn(worse, forecast=gone, long_forecast=gone) == {"density": False, "long-density": False}
+    assert drawn({}, forecast=gone) == {"density": False, "long-density": True}
+
+
+FANS = ("density", "long-density", "forecast")
+
+
+def test_what_is_said_before_quoting_names_break_and_groups_of_the_long_window(study: Any) -> None:
+    bend = {"date": "2023-09-27", "p": 0.015, "slope_before": 0.02, "slope_after": 0.0008, "size": 0.07, "power": []}
+    group = {"group": "research suites", "families": ["A", "B"], "lo": 3.7, "hi": 32.0, "doubling_months": 6.7}
+    later = fixture.FakeTrend(study.long_density.table, frames.estimates(), {}, 0.003)
+    later.checks = {"breakpoint": {"searched": bend}, "without_groups": [{**group, "reason": None}]}
+    caveats = " ".join(headline(altered(study, long_trend=later)).caveats)
+    assert "2023-09-27, has p = 0.015" in caveats and "rejects 7 % of those without a break (size)" in caveats
+    assert "Without research suites (A, B) the doubling time is 6.7 months (3.7 to 32.0)" in caveats
 
 
 def test_second_hand_figures_are_labelled(page: Page) -> None:

@@ -10,13 +10,15 @@ import csv
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from densing.catalog import Selection, load_catalog
 from densing.density import catalog_densities
 from densing.references import load_reference
 from densing.report import build_replication
-from densing.study import PAPER_MONTHS, Study, run_study
+from densing.report.headline import headline
+from densing.study import PAPER_MONTHS, Study, StudyOptions, run_study
 from densing.trend import TrendData
 from densing.trend.envelope import envelope
 
@@ -39,7 +41,7 @@ WIDE = Selection(
 
 @pytest.fixture(scope="module")
 def study() -> Study:
-    return run_study()
+    return run_study(options=StudyOptions(today="2026-01-01"))
 
 
 @pytest.mark.slow
@@ -68,6 +70,29 @@ def test_long_window_reaches_november_2025(study: Study) -> None:
     assert len(study.long_trend.data) > len(study.trend.data)
 
 
+def test_forecasts_that_have_passed_are_not_shown(study: Study) -> None:
+    assert study.options["today"] == "2026-01-01"
+    today = pd.Timestamp("2026-01-01")
+    assert study.forecast.empty, "the headline's series of scores ends in 2024"
+    assert study.past_forecast["end"] < today and study.past_forecast["score"] is None
+    assert study.long_forecast is not None and (study.long_forecast["date"] >= today).all()
+    assert study.long_trend is not None
+    came = study.questions["note"].str.contains("exists")
+    assert (study.questions.loc[~came, "date"].dropna() >= today).all()
+
+
+def test_what_stands_before_quoting_is_the_long_windows_own(study: Study) -> None:
+    """From an outside audit: 3.7 to 4.2 months, and 5.0 to 6.7 (3.7 to 32); break on 2023-09-27."""
+    assert study.long_trend is not None
+    caveats = " ".join(headline(study).caveats)
+    assert study.long_trend.checks["breakpoint"]["searched"]["date"] in caveats
+    for trend in (study.trend, study.long_trend):
+        (row,) = trend.checks["without_groups"]
+        assert f"{row['doubling_months']:.1f} months ({row['lo']:.1f} to" in caveats
+        assert row["families"] == ["Cerebras-GPT", "Pythia"]
+        assert row["doubling_months"] > trend.headline["doubling_months"]
+
+
 def test_multiverse_varies_every_choice_and_marks_the_headline(study: Study) -> None:
     table = study.multiverse
     for column, least in (
@@ -93,7 +118,8 @@ def test_skills_and_provenance_are_filled(study: Study) -> None:
 def test_replication_page_states_both_sides(study: Study, tmp_path: Path) -> None:
     page = build_replication(study, tmp_path / "replication.md").read_text(encoding="utf-8")
     assert "as reported second-hand" in page
-    assert study.trend.text in page
+    assert study.trend.title in page and " between February 2023 and " in study.trend.title
+    assert page.index("whole families shuffled") < page.index("## Details") < page.index("single models shuffled")
     assert all(name in page for name in ("qwen1.5", "llama", "pythia", "olmo-ladder"))
 
 

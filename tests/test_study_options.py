@@ -99,10 +99,10 @@ def test_models_beyond_the_ruler_that_beat_the_record_are_named() -> None:
             "censor": [0] * 19 + [1],
         }
     )
-    notes = {note.code: note for note in estimate_trend(TrendData.from_frame(frame), permutations=19).notes}
+    notes = {note.code: note for note in estimate_trend(TrendData.from_frame(frame), permutations=19, worlds=0).notes}
     assert notes["denser-than-record"].details["models"] == ["m19"]
     lower = frame.assign(log_density=np.append(frame["log_density"][:19], -3.0))
-    codes = {note.code for note in estimate_trend(TrendData.from_frame(lower), permutations=19).notes}
+    codes = {note.code for note in estimate_trend(TrendData.from_frame(lower), permutations=19, worlds=0).notes}
     assert "denser-than-record" not in codes, "a limit below the record says nothing about it"
 
 

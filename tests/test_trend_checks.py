@@ -167,7 +167,7 @@ def test_diagnostics_see_curvature_and_uneven_scatter() -> None:
 
 
 def test_leave_one_family_out_holds_every_family_and_its_range() -> None:
-    trend = estimate_trend(TREND, permutations=19, bootstrap=30)
+    trend = estimate_trend(TREND, permutations=19, worlds=0, bootstrap=30)
     found = trend.checks["leave_one_family_out"]
     assert {row["family"] for row in found["table"]} == set(TREND.family)
     assert sum(row["n"] for row in found["table"]) == len(TREND)
@@ -177,30 +177,36 @@ def test_leave_one_family_out_holds_every_family_and_its_range() -> None:
 
 
 def test_everything_is_valid_json_and_reads_as_text() -> None:
-    trend = estimate_trend(TREND, permutations=19, bootstrap=30)
+    trend = estimate_trend(TREND, permutations=19, worlds=0, bootstrap=30)
     document = json.loads(json.dumps(trend.to_dict(), allow_nan=False))
     assert {"estimates", "checks", "headline", "notes", "options"} <= set(document)
     assert [row["method"] for row in document["estimates"]].count("envelope") == 1
     text = trend.summary()
-    assert "Doubling time:" in text and "Shuffled release dates" in text and "Without one family" in text
-    assert "<table" in trend._repr_html_()
+    assert text.startswith("Capability density doubled every") and " between June 2023 and February 2025 " in text
+    assert "whole families shuffled" in text and "Without one family" in text
+    assert text.index("whole families shuffled") < text.index("Details") < text.index("record-setters: p =")
+    page = trend._repr_html_()
+    assert "<table" in page and trend.title in page
+    assert page.index("whole families shuffled") < page.index("<details>") < page.index("record-setters: p =")
     assert (
         "<b>x"
         not in estimate_trend(
-            TREND.replace(family=np.char.add("<b>x", TREND.family)), permutations=19, bootstrap=30
+            TREND.replace(family=np.char.add("<b>x", TREND.family)), permutations=19, worlds=0, bootstrap=30
         )._repr_html_()
     )
 
 
 def test_same_seed_same_result_other_seed_other_draws() -> None:
-    first, again, other = (estimate_trend(TREND, permutations=49, bootstrap=50, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (
+        estimate_trend(TREND, permutations=49, worlds=0, bootstrap=50, seed=seed) for seed in (1, 1, 2)
+    )
     assert first.to_dict() == again.to_dict()
     assert first.to_dict() != other.to_dict()
     np.testing.assert_array_equal(first.draws, again.draws)
 
 
 def test_predict_passes_through_the_line() -> None:
-    trend = estimate_trend(TREND, permutations=19, bootstrap=30)
+    trend = estimate_trend(TREND, permutations=19, worlds=0, bootstrap=30)
     band = trend.predict(["2023-02-24", "2024-02-24"])
     intercept, slope = trend.fit.slope.intercept, trend.headline["slope_per_day"]
     np.testing.assert_allclose(band["mid"], [intercept, intercept + 365 * slope])
@@ -220,7 +226,7 @@ def test_any_small_table_gives_a_result_or_a_reason(rows: list[tuple[int, int, i
     names = [f"m{number}" for number in range(len(rows))]
     data = TrendData.from_arrays(names, family, released, np.array(values, dtype=float), censor)
     try:
-        trend = estimate_trend(data, permutations=9, bootstrap=10)
+        trend = estimate_trend(data, permutations=9, worlds=0, bootstrap=10)
     except FitError as error:
         assert str(error)
         return

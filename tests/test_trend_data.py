@@ -99,5 +99,5 @@ def test_missing_columns_are_named() -> None:
 
 
 def test_unknown_cluster_is_refused() -> None:
-    with pytest.raises(InputError, match="choose 'family' or 'model'"):
+    with pytest.raises(InputError, match="choose 'family', 'organisation' or 'model'"):
         TrendData.from_frame(ROWS).clusters("vendor")

@@ -12,14 +12,14 @@ import pandas as pd
 import pytest
 
 from densing.errors import DomainError, FitError
-from densing.trend import estimate_trend
+from densing.trend import TrendData, estimate_trend
 from densing.trend.backtest import backtest
 from densing.trend.corollaries import corollaries, factor_per_year, parameter_halving, with_hardware
-from densing.trend.forecast import date_for, forecast, when
+from densing.trend.forecast import date_for, forecast, score_forecast, when
 from densing.trend.simulate import Scenario, simulate
 
-TREND = estimate_trend(simulate(Scenario(n=60, families=20, law_sd=0.05, law_draws=120), 5), permutations=19)
-FLAT = estimate_trend(simulate(Scenario(doubling_months=np.inf), 0), permutations=19)
+TREND = estimate_trend(simulate(Scenario(n=60, families=20, law_sd=0.05, law_draws=120), 5), permutations=19, worlds=0)
+FLAT = estimate_trend(simulate(Scenario(doubling_months=np.inf), 0), permutations=19, worlds=0)
 
 
 class PowerLaw:
@@ -79,6 +79,49 @@ def test_date_interval_is_the_share_of_lines_that_crossed() -> None:
     ahead = (found.hi - LAST).days
     crossed = np.mean(records + np.maximum(TREND.fit.lines[:, 1], 0) * ahead >= np.log(1000.0))
     assert crossed == pytest.approx(0.95, abs=0.01)
+
+
+def test_dates_that_have_passed_are_not_forecast() -> None:
+    whole = forecast(TREND, 12)
+    today = LAST + pd.Timedelta(days=100)
+    kept = forecast(TREND, 12, today=today)
+    pd.testing.assert_frame_equal(kept, whole[whole["date"] >= today].reset_index(drop=True))
+    assert 0 < len(kept) < len(whole)
+    assert forecast(TREND, 12, today=LAST + pd.Timedelta(days=400)).empty
+
+
+def test_a_forecast_is_scored_against_what_came() -> None:
+    """By hand: slope .002 a day, cut at day 300, a record of 1.0 at day 280, later models at days 350 and 420."""
+    days = [*range(0, 300, 20), 350, 420, 700]
+    values = [0.002 * day + (0.1 if day % 40 else -0.1) for day in days[:-3]] + [1.5, 0.9, 9.0]
+    values[days.index(280)] = 1.0
+    names = [f"m{day}" for day in days]
+    family = [f"f{day // 60}" for day in days]
+    data = TrendData.from_arrays(names, family, pd.Timestamp("2023-02-24") + pd.to_timedelta(days, "D"), values)
+    cut = pd.Timestamp("2023-02-24") + pd.Timedelta(days=300)
+    trend = estimate_trend(data.window(until=cut), permutations=19, worlds=0)
+    score = score_forecast(trend, data.window(since=cut), 6.0)
+    assert score is not None
+    assert (score["date"], score["model"]) == (pd.Timestamp("2023-02-24") + pd.Timedelta(days=420), "m350")
+    assert (score["came"], score["record"]) == pytest.approx((np.exp(1.5), np.exp(1.0)))
+    assert score["mid"] == pytest.approx(np.exp(1.0 + trend.headline["slope_per_day"] * 140))
+    assert score["lo90"] <= score["mid"] <= score["hi90"]
+    assert score_forecast(trend, data.window(since=cut).take(np.array([2])), 6.0) is None
+
+
+def test_a_date_is_scored_by_later_models_and_withheld_where_none_can_score_it() -> None:
+    need = float(np.exp(RECORD + 0.8))
+    ahead = date_for(TREND, need)
+    later = TrendData.from_arrays(["late", "weak"], ["x", "y"], [ahead.date, ahead.date], [RECORD + 1.0, RECORD])
+    assert f"late had it on {ahead.date.date()}" in date_for(TREND, need, later=later).note
+    assert "by then no model" not in date_for(TREND, need, later=later).note
+    weak = later.take(np.array([1]))
+    assert f"by {ahead.date.date()} no model had it" in date_for(TREND, need, later=weak).note
+    gone = date_for(TREND, need, today=ahead.date + pd.Timedelta(days=1))
+    assert pd.isna(gone.date) and pd.isna(gone.lo) and pd.isna(gone.hi) and "cannot score it" in gone.note
+    assert date_for(TREND, need, today=ahead.date) == ahead
+    known = date_for(TREND, float(np.exp(RECORD - 0.5)), today=ahead.date + pd.Timedelta(days=900))
+    assert "exists" in known.note and not pd.isna(known.date), "what has come is no forecast"
 
 
 def test_a_flat_trend_has_no_latest_date() -> None:

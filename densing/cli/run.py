@@ -72,15 +72,21 @@ def run(
 
 
 def _headline(study: Any) -> list[str]:
+    from densing.trend import words
+
+    head = study.trend.headline
     lines = [
-        f"Doubling time of density: {study.trend.text}, 95 % interval; {len(study.density)} models, "
-        f"{study.trend.headline['clusters']} families, ruler {study.reference.name} on {study.reference.benchmark}.",
+        f"{study.trend.title}; {len(study.density)} models, {head['clusters']} families, "
+        f"ruler {study.reference.name} on {study.reference.benchmark}.",
         f"Models: {study.selection}.",
+        *study.trend.sentences(),
     ]
     if study.long_trend is not None:
-        last = study.long_trend.data.released.max()
-        lines.append(f"Long window to {str(last)[:10]} ({study.long_reference.benchmark}): {study.long_trend.text}.")
-    return [*lines, *study.trend.sentences(), *_measured_lines(study.measured), "Report:"]
+        far = study.long_trend
+        checks, months = far.checks, float(far.headline["doubling_months"])
+        said = (words.broken(checks), words.without_groups(checks, months))
+        lines.append(" ".join([f"Long window ({study.long_reference.benchmark}): {far.title}.", *filter(None, said)]))
+    return [*lines, *_measured_lines(study.measured), "Report:"]
 
 
 def _measured_lines(measured: Any) -> list[str]:
@@ -110,14 +116,17 @@ def _payload(study: Any, report: Path) -> dict[str, Any]:
         "options": study.options,
         "selection": study.selection,
         "reference": study.reference.describe(),
+        "title": study.trend.title,
         "headline": study.trend.to_dict()["headline"],
         "estimates": study.trend.to_dict()["estimates"],
         "checks": study.trend.checks,
         "long_window": study.long_trend.to_dict()["headline"] if study.long_trend is not None else None,
+        "long_checks": study.long_trend.checks if study.long_trend is not None else None,
         "split": study.split,
         "replication": study.replication,
         "multiverse": study.multiverse,
         "backtest": study.backtest,
+        "past_forecast": study.past_forecast,
         "corollaries": study.corollaries,
         "measured": _measured(study.measured),
         "versions": study.versions,

@@ -71,7 +71,7 @@ def trend(
         "denominator": denominator,
         "combine": combine,
         **result.to_dict(),
-        "when": [_answer(result, ruler, score, params) for score, params in questions],
+        "when": [_answer(result, ruler, TrendData.from_density(headline), *question) for question in questions],
         "notes": list(notes),
     }
     save(result.estimates, payload, out)
@@ -86,7 +86,7 @@ def trend(
 def _show(result: Any, payload: dict[str, Any], what: str) -> None:
     from densing.cli.output import emit_table, say
 
-    emit_table(result.estimates[SHOWN], f"Doubling time in months, {what}: {result.text}")
+    emit_table(result.estimates[SHOWN], f"{result.title}; {what}, months")
     say("\n".join([f"Models: {payload['selection']}.", result.why, *result.sentences()]))
     for answer in payload["when"]:
         say(_sentence(answer))
@@ -100,13 +100,21 @@ def _question(text: str) -> tuple[float, float]:
     return score, params
 
 
-def _answer(result: Any, ruler: Any, score: float, params: float) -> dict[str, Any]:
+def _answer(result: Any, ruler: Any, everyone: Any, score: float, params: float) -> dict[str, Any]:
+    import pandas as pd
+
     from densing.trend.forecast import when as arrival
 
-    return {"score": score, "params": params, **arrival(result, score, params, ruler).to_dict()}
+    later = everyone.window(since=pd.Timestamp(result.data.released.max()) + pd.Timedelta(days=1))
+    today = pd.Timestamp.today().normalize()
+    answer = arrival(result, score, params, ruler, later=later, today=today)
+    return {"score": score, "params": params, **answer.to_dict()}
 
 
 def _sentence(answer: dict[str, Any]) -> str:
-    date, low, high = (answer[key] or "never" for key in ("date", "date_lo", "date_hi"))
     note = f"; {answer['note']}" if answer["note"] else ""
-    return f"Score {answer['score']:g} in {answer['params']:.3g} parameters: {date} ({low} to {high}, 90 %){note}"
+    asked = f"Score {answer['score']:g} in {answer['params']:.3g} parameters"
+    if not any(answer[key] for key in ("date", "date_lo", "date_hi")):
+        return f"{asked}: no date{note}"
+    date, low, high = (answer[key] or "never" for key in ("date", "date_lo", "date_hi"))
+    return f"{asked}: {date} ({low} to {high}, 90 %){note}"

@@ -180,6 +180,8 @@ def _add_fan(fig: go.Figure, forecast: pd.DataFrame) -> None:
 
 
 def _add_line(fig: go.Figure, trend: TrendResult) -> None:
+    from densing.trend.words import window  # loads statsmodels, which the figures of a profile do without
+
     released = pd.DatetimeIndex(trend.data.released)
     if not len(released):
         return
@@ -189,10 +191,14 @@ def _add_line(fig: go.Figure, trend: TrendResult) -> None:
     shared = {"x": dates, "mode": "lines", "line": edge, "hoverinfo": "skip", "legendgroup": "line"}
     fig.add_scatter(**shared, y=line["hi"], showlegend=False)
     fig.add_scatter(**shared, y=line["lo"], showlegend=False, fill="tonexty", fillcolor=style.BAND)
-    method = text.figure_text(trend.headline.get("method"), 40)
+    method, months = text.figure_text(trend.headline.get("method"), 40), trend.headline.get("doubling_months")
+    pace = (
+        "not rising" if text.is_missing(months) or np.isinf(months) else f"doubled every {text.months(months)} months"
+    )
+    name = f"headline line: {pace} {window(released)} ({method})"
     fig.add_scatter(
         x=dates, y=line["mid"], mode="lines", legendgroup="line", hoverinfo="skip",
-        line={"color": style.INK, "width": 2.5}, name=f"headline line ({method})",
+        line={"color": style.INK, "width": 2.5}, name=name,
     )  # fmt: skip
 
 

@@ -27,6 +27,8 @@ def plot_estimates(trend: TrendResult) -> go.Figure:
     trend : TrendResult
         Its ``estimates`` table is drawn in its own order.
     """
+    from densing.trend.words import window  # loads statsmodels, which the figures of a profile do without
+
     rows = trend.estimates.reset_index(drop=True)
     rows = rows[~(rows["doubling_months"].map(text.is_missing) & rows["lo"].map(text.is_missing))]
     if rows.empty:
@@ -34,7 +36,8 @@ def plot_estimates(trend: TrendResult) -> go.Figure:
     records = rows.to_dict("records")
     frame = rows.assign(label=[_label(row) for row in records], words=[_words(row) for row in records])
     looks = [_look(row) for row in records]
-    return forest(frame, [look[0] for look in looks], [look[1] for look in looks], "doubling time, months (log scale)")
+    axis = f"doubling time, months (log scale), {window(trend.data.released)}"
+    return forest(frame, [look[0] for look in looks], [look[1] for look in looks], axis)
 
 
 def is_replication(method: Any) -> bool:

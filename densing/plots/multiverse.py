@@ -167,6 +167,6 @@ def _words(row: Mapping[str, Any]) -> str:
     lines = [
         f"<b>{text.doubling(row['doubling_months'], row.get('lo'), row.get('hi'))}</b>",
         *made,
-        f"{text.number(row.get('n'), 4)} models; date permutation {text.p_value(row.get('permutation_p'))}",
+        f"{text.number(row.get('n'), 4)} models; families shuffled {text.p_value(row.get('permutation_p'))}",
     ]
     return "<br>".join(lines)

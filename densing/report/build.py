@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from densing.files import write_text
 from densing.plots import text
 from densing.report import models, page, sections
-from densing.report.checks import check_data, check_sentences
+from densing.report.checks import check_data, check_sentences, diagnostics
 from densing.report.figures import figures
-from densing.report.forecast import backtest, corollaries_table, questions
+from densing.report.forecast import backtest, corollaries_table, past, questions
 from densing.report.headline import asked_of, headline, long_title
 from densing.report.measured import measured_lead, measured_table, measured_words
 
@@ -83,9 +83,12 @@ def _context(study: Study) -> dict[str, Any]:
         "replication": sections.replication_table(study.replication),
         "ruler": sections.ruler_table(study.reference),
         "checks": check_sentences(study),
+        "tests": sections.tests_table(study.trend.checks),
+        "diagnostics": diagnostics(study.trend.checks),
         "check_data": check_data(study),
         "questions": questions(study.questions),
         "backtest": backtest(study.backtest),
+        "past": past(study.past_forecast),
         "corollaries": corollaries_table(study.corollaries),
         "models": models.models_table(study),
         "skills": sections.skills_table(study.skills),

@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 
 from densing.plots import text
-from densing.plots.checks import leave_one_out, permutation_name, permutations
+from densing.plots.checks import leave_one_out
 from densing.report.split import chatgpt_split
+from densing.trend import words
 
 if TYPE_CHECKING:
     from densing.study import Study
@@ -27,61 +28,44 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
     """Return (name, sentence) of every check the study holds."""
     checks = study.trend.checks
     found = (
-        ("Permutation of release dates", permutation(checks)),
-        ("Leave one family out", left_out(checks)),
+        ("Permutation of release dates", words.shuffled(checks)),
+        ("Searched break", words.broken(checks)),
+        ("Leave out", left_out(checks)),
+        ("Without named groups", without_groups(study)),
+        ("Organisations as clusters", words.by_organisation(checks)),
         ("Record-setter bias", record_setter_bias(checks)),
         ("Long window", long_window(study)),
         ("Replication", replication(study.replication)),
         ("ChatGPT split", chatgpt_split(study.split)),
-        ("Searched break", searched_break(checks)),
-        ("Diagnostics", diagnostics(checks)),
         ("Where the uncertainty comes from", variance_shares(checks)),
     )
     return tuple((name, sentence) for name, sentence in found if sentence)
 
 
-def permutation(checks: Mapping[str, Any]) -> str:
-    """Return what shuffling the release dates says.
-
-    Examples
-    --------
-    >>> permutation({"permutation": {"headline": {"p": 0.2}}})
-    'With release dates shuffled ..., as steep a slope appears with p = 0.20 (headline). So the order ...'
-    """
-    rows = permutations(checks)
-    if not rows:
-        return ""
-    parts = [f"{text.p_value(row['p'])} ({permutation_name(name)})" for name, row in rows.items()]
-    words = f"With release dates shuffled among the models, as steep a slope appears with {_and(parts)}."
-    judge = rows.get("headline_family_blocks", rows.get("headline", {})).get("p")
-    if judge is not None and not text.is_missing(judge):
-        words += CHANCE_UNLIKELY if judge <= SIGNIFICANT else CHANCE_POSSIBLE
-    null = rows.get("envelope", {}).get("null_median_doubling_months")
-    if not text.is_missing(null):
-        words += f" The envelope of shuffled data still doubles every {text.months(null)} months in the median."
-    return words
-
-
-SIGNIFICANT = 0.05
-CHANCE_UNLIKELY = " The order of release alone seldom gives such a slope."
-CHANCE_POSSIBLE = " So the order of release could give such a slope by chance."
-
-
-def _and(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
 def left_out(checks: Mapping[str, Any]) -> str:
-    """Return the range of the doubling time when one family at a time is left out."""
+    """Return the range of the doubling time when one family, or one organisation, at a time is left out."""
     frame = leave_one_out(checks)
-    if frame.empty:
-        return ""
-    first, last = frame.iloc[0], frame.iloc[-1]
-    return (
-        f"Leaving out one of {text.plural(len(frame), 'family', 'families')} at a time moves the headline "
-        f"between {_doubles(first['doubling_months'])} (without {text.clean(first['family'])}) and "
-        f"{_doubles(last['doubling_months'])} (without {text.clean(last['family'])})."
-    )
+    found = []
+    for kind, many in (("family", "families"), ("organisation", "organisations")):
+        rows = frame[frame["kind"] == kind]
+        if rows.empty:
+            continue
+        first, last = rows.iloc[0], rows.iloc[-1]
+        found.append(
+            f"Leaving out one of {text.plural(len(rows), kind, many)} at a time moves the headline between "
+            f"{_doubles(first['doubling_months'])} (without {text.clean(first['name'])}) and "
+            f"{_doubles(last['doubling_months'])} (without {text.clean(last['name'])})."
+        )
+    return " ".join(found)
+
+
+def without_groups(study: Study) -> str:
+    """Return the headline, and the long window's, without each named group of families."""
+    near = words.without_groups(study.trend.checks, float(study.trend.headline["doubling_months"]))
+    if study.long_trend is None:
+        return near
+    far = words.without_groups(study.long_trend.checks, float(study.long_trend.headline["doubling_months"]))
+    return f"{near} Over the long window: {far[:1].lower()}{far[1:]}" if near and far else near or far
 
 
 def _doubles(value: Any) -> str:
@@ -121,18 +105,6 @@ def record_setter_bias(checks: Mapping[str, Any]) -> str:
     return f"{words}."
 
 
-def searched_break(checks: Mapping[str, Any]) -> str:
-    """Return the best break found by search, with a p-value that pays for the search."""
-    found = (checks.get("breakpoint") or {}).get("searched") or {}
-    if text.is_missing(found.get("p")) or text.is_missing(found.get("date")):
-        return ""
-    return (
-        f"The best bend by search lies at {text.clean(found['date'])}: {text.number(found['slope_before'])} "
-        f"before, {text.number(found['slope_after'])} per day after ({text.p_value(found['p'])}, search "
-        "included)."
-    )
-
-
 def variance_shares(checks: Mapping[str, Any]) -> str:
     """Return the shares of the slope's variance by origin.
 
@@ -162,14 +134,19 @@ def diagnostics(checks: Mapping[str, Any]) -> str:
 
     Examples
     --------
-    >>> diagnostics({"diagnostics": {"n": 40, "reset_p": 0.2, "ljung_box_p": None}})
-    'On the 40 observed rows: curvature (RESET) p = 0.20.'
+    >>> diagnostics({"diagnostics": {"n": 40, "reset_p": 0.2, "ljung_box_p": None}}).split(". ")[0]
+    'On the 40 observed rows: curvature (RESET) p = 0.20'
     """
     entry = checks.get("diagnostics") or {}
     parts = [
         f"{name} {text.p_value(entry[key])}" for key, name in _TESTS.items() if not text.is_missing(entry.get(key))
     ]
-    return f"On the {entry.get('n')} observed rows: {', '.join(parts)}." if parts else ""
+    if not parts:
+        return ""
+    return (
+        f"On the {entry.get('n')} observed rows: {', '.join(parts)}. These take models as independent, which families "
+        "are not, so they accuse too often; their size and power were not simulated."
+    )
 
 
 _TESTS = {
@@ -186,13 +163,13 @@ def long_window(study: Study) -> str:
         return ""
     head, near = trend.headline, study.trend.headline
     released = pd.DatetimeIndex(trend.data.released)
-    words = text.doubling(head["doubling_months"], head["lo"], head["hi"], float(trend.options.get("level", 0.95)))
+    doubling = text.doubling(head["doubling_months"], head["lo"], head["hi"], float(trend.options.get("level", 0.95)))
     means = "" if ruler is None else f", ruler {text.clean(ruler.title)} on {text.clean(ruler.benchmark)}"
     return (
         f"Over the long window, {text.month(released.min())} to {text.month(released.max())} "
-        f"({text.plural(len(released), 'model')}{means}), the doubling time is {words}, against "
-        f"{_doubles(near['doubling_months'])} in the headline{_pace(head, near)}."
-    )
+        f"({text.plural(len(released), 'model')}{means}), the doubling time is {doubling}, against "
+        f"{_doubles(near['doubling_months'])} in the headline{_pace(head, near)}. {words.broken(trend.checks)}"
+    ).rstrip()
 
 
 def _pace(head: Any, near: Any) -> str:

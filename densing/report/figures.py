@@ -21,6 +21,7 @@ from densing.plots import (
     text,
 )
 from densing.plots.multiverse import specifications
+from densing.report.forecast import beats_standing_still
 from densing.report.measured import measured_figures
 from densing.report.safe import script_json
 
@@ -52,12 +53,15 @@ def shown_figure(name: str, figure: go.Figure, caption: str) -> ShownFigure:
 
 def figures(study: Study) -> dict[str, ShownFigure]:
     """Return every figure of the report by name."""
+    apart = 0 if study.apart is None else len(study.apart.table)
+    earned = beats_standing_still(study.backtest)
+    near = study.forecast if earned and len(study.forecast) else None
     drawn = {
         "density": (
-            plot_density(study.density, study.trend, study.apart, study.forecast),
-            density_words(study.density.table, 0 if study.apart is None else len(study.apart.table)),
+            plot_density(study.density, study.trend, study.apart, near),
+            density_words(study.density.table, apart, fan=near is not None),
         ),
-        **_long_figure(study),
+        **_long_figure(study, earned),
         "estimates": (plot_estimates(study.trend), _estimates_words(study)),
         "reference": (plot_reference(study.reference, study.density), _reference_words(study)),
         "multiverse": (plot_multiverse(study.multiverse), multiverse_words(study.multiverse)),
@@ -70,12 +74,13 @@ def figures(study: Study) -> dict[str, ShownFigure]:
 
 
 PERMUTATION_WORDS = (
-    "The slope found in the data (diamond) and the typical slope after shuffling the release dates among the "
-    "models (open circle, bar for 90 % of the shuffles): p is the share of shuffles that reach the slope found."
+    "The slope found in the data (diamond) and the typical slope after shuffling the release dates of whole families "
+    "(open circle, bar for 90 % of the shuffles): p is the share of shuffles that reach the slope found."
 )
 LEAVE_ONE_OUT_WORDS = (
-    "The headline doubling time when one family at a time is left out: a point far from the others names a family "
-    "that carries the result, an open triangle at the edge one without which nothing doubles."
+    "The headline doubling time without each named group (diamond, with its interval), organisation of several "
+    "families (square) and family (circle): a point far from the others names one that carries the result, an open "
+    "triangle at the edge one without which nothing doubles."
 )
 SKILLS_WORDS = (
     "Density of the densest models skill by skill, each skill with its own symbol; open symbols are limits "
@@ -83,20 +88,28 @@ SKILLS_WORDS = (
 )
 
 
-def _long_figure(study: Study) -> dict[str, tuple[go.Figure, str]]:
-    if study.long_density is None or study.long_trend is None:
-        return {}
-    drawn = plot_density(study.long_density, study.long_trend, None, study.long_forecast)
-    return {"long-density": (drawn, density_words(study.long_density.table, 0))}
+def _long_figure(study: Study, earned: bool) -> dict[str, tuple[go.Figure, str]]:
+    """The long window; its fan apart, in the section on forecasts, where back-tests came no nearer than no progress."""
+    table, trend, fan = study.long_density, study.long_trend, study.long_forecast
+    if table is None or trend is None:
+        table, trend, fan, drawn = study.density, study.trend, study.forecast, {}
+    else:
+        shown = fan if earned and fan is not None and len(fan) else None
+        words = density_words(table.table, 0, fan=shown is not None)
+        drawn = {"long-density": (plot_density(table, trend, None, shown), words)}
+    if not earned and fan is not None and len(fan):
+        words = f"{density_words(table.table, 0, fan=True)} In back-tests it came no nearer than no progress at all."
+        drawn["forecast"] = (plot_density(table, trend, None, fan), words)
+    return drawn
 
 
-def density_words(table: pd.DataFrame, apart: int) -> str:
+def density_words(table: pd.DataFrame, apart: int, *, fan: bool = False) -> str:
     """Return what a density figure shows, for readers who cannot see it."""
     bounds = table["bound"].fillna("").astype(str) if "bound" in table else pd.Series("", table.index)
     limited = int((bounds != "").sum())
     words = (
         f"Density ρ of {text.plural(len(table), 'model')} against release date, with the frontier (steps), "
-        "the fitted line and its 95 % band, and the forecast fan (50 % dashed, 90 % dotted)."
+        f"the fitted line and its 95 % band{', and the forecast fan (50 % dashed, 90 % dotted)' if fan else ''}."
     )
     if limited:
         words += f" {text.plural(limited, 'model')} known only as a limit: the triangle points to the true value."

@@ -37,15 +37,59 @@ def backtest(found: Mapping[str, Any]) -> str:
     return f"{words}.{_frontier(found)}"
 
 
+def beats_standing_still(found: Mapping[str, Any]) -> bool:
+    """Return whether back-tests came nearer to what followed than the assumption that nothing moves.
+
+    Examples
+    --------
+    >>> beats_standing_still({"frontier_error": -0.3, "standstill_error": 0.5}), beats_standing_still({"n": 0})
+    (True, False)
+    """
+    moved, still = found.get("frontier_error"), found.get("standstill_error")
+    return not (text.is_missing(moved) or text.is_missing(still)) and abs(float(moved)) < abs(float(still))  # type: ignore[arg-type]
+
+
 def _frontier(found: Mapping[str, Any]) -> str:
     moved, still = found.get("frontier_error"), found.get("standstill_error")
     if moved is None or still is None or text.is_missing(moved) or text.is_missing(still):
         return ""
-    better = "nearer" if abs(moved) < abs(still) else "no nearer"
+    better = "nearer" if beats_standing_still(found) else "no nearer"
     return (
         " In the median over the cuts, the densest model half a year on had "
         f"{text.number(np.exp(moved))} times the density forecast for it, and {text.number(np.exp(still))} times the "
         f"record at the time: the forecast came {better} than assuming no progress."
+    )
+
+
+def past(found: Mapping[str, Any]) -> str:
+    """Return what came of the headline's own forecast where its time has passed.
+
+    Examples
+    --------
+    >>> made, end = pd.Timestamp("2024-07-31"), pd.Timestamp("2025-01-30")
+    >>> print(past({"made": made, "end": end, "score": None}))
+    The headline's own forecast, made from models to July 2024, ended in January 2025: that has passed, and no later
+    model was measured on its ruler, so it is neither scored nor shown.
+    >>> score = {"date": end, "mid": 12.0, "lo90": 6.0, "hi90": 40.0, "came": 5.0, "model": "A", "record": 4.0}
+    >>> print(past({"made": made, "end": end, "score": score}))
+    The headline's own forecast, made from models to July 2024, put the frontier of 2025-01-30 at a density of 12 (90 %
+    range 6.0 to 40); what came was 5.0 (A), outside the range, from a record of 4.0 at the time.
+    """
+    if not found:
+        return ""
+    words = f"The headline's own forecast, made from models to {text.month(found['made'])}, "
+    score = found.get("score")
+    if score is None:
+        return (
+            f"{words}ended in {text.month(found['end'])}: that has passed, and no later model was measured on its "
+            "ruler, so it is neither scored nor shown."
+        )
+    where = "inside" if score["lo90"] <= score["came"] <= score["hi90"] else "outside"
+    ends = f"{text.number(score['lo90'])} to {text.number(score['hi90'])}"
+    return (
+        f"{words}put the frontier of {text.day(score['date'])} at a density of {text.number(score['mid'])} (90 % range "
+        f"{ends}); what came was {text.number(score['came'])} ({text.clean(score['model'])}), {where} the range, from "
+        f"a record of {text.number(score['record'])} at the time."
     )
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from densing.notes import doubts
 from densing.plots import text
-from densing.report.checks import long_window, permutation, record_setter_bias
+from densing.report.checks import long_window, record_setter_bias, without_groups
 from densing.report.sections import sentence
+from densing.trend import words
 
 if TYPE_CHECKING:
     from densing.references import Reference
@@ -43,28 +44,8 @@ def headline(study: Study) -> Headline:
         ("Score", short_benchmark(study.reference)),
         ("Estimator", text.clean(head.get("label", head.get("method")))),
     )
-    return Headline(title(head, level(study.trend)), lead(study), facts, caveats(study))
-
-
-def title(head: Any, level: float = 0.95) -> str:
-    """Return the headline itself.
-
-    Examples
-    --------
-    >>> title({"doubling_months": 3.1, "lo": 2.5, "hi": 4.1})
-    'Capability density doubles every 3.1 months (95 % interval 2.5 to 4.1)'
-    >>> title({"doubling_months": 8.0, "lo": 5.2, "hi": float("inf")})
-    'Capability density may double every 8.0 months (95 % interval: at least 5.2 months, upper end unbounded)'
-    """
-    value, lo, hi = head["doubling_months"], head["lo"], head["hi"]
-    if text.is_missing(value):
-        return "No doubling time could be estimated"
-    if np.isinf(value):
-        return "These data show no growth of capability density"
-    if text.is_missing(lo) or text.is_missing(hi):
-        return f"Capability density doubles every {text.months(value)} months (no interval available)"
-    verb = "may double" if np.isinf(hi) else "doubles"
-    return f"Capability density {verb} every {text.doubling(value, lo, hi, level)}"
+    title = words.title(head, study.trend.data.released, level(study.trend))
+    return Headline(title, lead(study), facts, caveats(study))
 
 
 def lead(study: Study) -> str:
@@ -88,8 +69,10 @@ STANDSTILL = " With these data it cannot be excluded that density stands still."
 def caveats(study: Study) -> tuple[str, ...]:
     """Return what the reader must know before quoting the number."""
     found = (
-        permutation(study.trend.checks),
+        words.shuffled(study.trend.checks),
         long_window(study),
+        without_groups(study),
+        words.by_organisation(study.trend.checks, level(study.trend)),
         record_setter_bias(study.trend.checks),
         *dict.fromkeys(sentence(note.message) for note in doubts((*study.notes, *study.trend.notes))),
         sentence(f"Models in the headline: {study.selection}"),
@@ -99,7 +82,7 @@ def caveats(study: Study) -> tuple[str, ...]:
         "ruler gives other values; the multiverse below shows how far the doubling time moves with such "
         "choices.",
     )
-    return tuple(words for words in found if words and words != text.MISSING)
+    return tuple(caveat for caveat in found if caveat and caveat != text.MISSING)
 
 
 def members(study: Study) -> str:

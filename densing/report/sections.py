@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,18 +23,27 @@ _SPECIFICATION = ("reference", "benchmark", "evaluator", "window", "denominator"
 
 def estimates_table(trend: TrendResult) -> ShownTable:
     """Return the estimators side by side, the headline marked."""
+    from densing.trend.reason import held_truth  # loads statsmodels, which the page of a profile does without
+
     fields = (
         Field("Estimator", lambda row: text.clean(row.get("label", row.get("method")))),
         Field("Doubling, months", column("doubling_months", text.months), "doubling_months"),
         Field("95 % interval", _months_interval, "lo"),
+        Field("Held the truth", lambda row: held_truth(str(row.get("method"))) or text.MISSING, hint=_HELD),
         Field("Slope per day", column("slope_per_day", text.number), "slope_per_day"),
         Field("Rows", column("n", count), "n"),
         Field("Families", column("clusters", count), "clusters"),
         Field("Dropped", column("dropped", count), "dropped", hint="Censored rows the estimator cannot use"),
         Field("Standard error", column("se_type")),
     )
-    caption = "All estimators on the same rows; the marked one is the headline."
+    caption = (
+        "All estimators on the same rows; the marked one is the headline. Held the truth: how often the estimator's 95 "
+        "% interval did in simulated worlds, from the worst kind of world to the best."
+    )
     return shown("estimates-table", caption, trend.estimates, fields, mark="headline")
+
+
+_HELD = "Share of simulated worlds whose truth its 95 % interval held"
 
 
 def _months_interval(row: Any) -> str:
@@ -80,10 +89,26 @@ def multiverse_table(multiverse: pd.DataFrame) -> ShownTable:
         Field("Doubling, months", column("doubling_months", text.months), "doubling_months"),
         Field("95 % interval", _months_interval, "lo"),
         Field("Rows", column("n", count), "n"),
-        Field("Permutation p", column("permutation_p", text.number), "permutation_p"),
+        *shuffle_fields(),
     )
-    caption = "One row per specification; the marked one is the headline."
+    caption = f"One row per specification; the marked one is the headline. {SHUFFLES}"
     return shown("multiverse-table", caption, multiverse, fields, mark="headline", sortable=True)
+
+
+def shuffle_fields() -> tuple[Field, ...]:
+    """Return the columns of the shuffle of whole families: its p, its size and its power."""
+    return (
+        Field("p, families shuffled", column("permutation_p", text.number), "permutation_p"),
+        Field("Size", column("permutation_size", text.percentage), "permutation_size"),
+        Field(f"Power at {text.PAPER_MONTHS}", column("permutation_power", text.percentage), "permutation_power"),
+    )
+
+
+SHUFFLES = (
+    "p: share of shuffles of whole families' release dates with as steep a slope of all models; size and power: how "
+    "often that test rejects at 5 % in worlds simulated on the same dates and families, without a trend and with a "
+    f"doubling in {text.PAPER_MONTHS} months."
+)
 
 
 def replication_table(replication: pd.DataFrame) -> ShownTable:
@@ -96,11 +121,12 @@ def replication_table(replication: pd.DataFrame) -> ShownTable:
         Field("95 % interval", _months_interval, "lo"),
         Field("Rows", column("n", count), "n"),
         Field(f"Covers {text.PAPER_MONTHS}", lambda row: "yes" if _true(row.get("covers_paper")) else "no"),
+        *shuffle_fields(),
     )
     caption = (
         "The paper's method (regression on record-setters, biased fast) on our rulers. The paper prints "
         f"about {text.PAPER_MONTHS} months (arXiv 2412.04315) without an interval; its journal version "
-        f"{text.JOURNAL_MONTHS} months, {text.SECOND_HAND}."
+        f"{text.JOURNAL_MONTHS} months, {text.SECOND_HAND}. {SHUFFLES}"
     )
     return shown("replication-table", caption, replication, fields, sortable=True)
 
@@ -133,6 +159,29 @@ def provenance_table(provenance: pd.DataFrame) -> ShownTable:
         Field("Rows", column("rows", count), "rows"),
     )
     return shown("provenance-table", "Where the facts come from, and under which licence.", provenance, fields)
+
+
+def tests_table(checks: Mapping[str, Any]) -> ShownTable:
+    """Return the tests that do not lead, with the size and power that say why."""
+    from densing.trend.words import other_tests  # as above
+
+    fields = (
+        Field("Test", column("test")),
+        Field("p", column("p", text.number), "p"),
+        Field("Size", column("size", text.percentage), "size", hint="Rejects at 5 % where there is no trend"),
+        Field("Power", lambda row: _power(row.get("power"))),
+    )
+    caption = (
+        "Tests with the wrong size or no power on these dates and families: how often each rejects at 5 % in simulated "
+        "worlds without a trend (size; 5 % is right) and with one (power)."
+    )
+    return shown("tests-table", caption, pd.DataFrame(other_tests(checks)), fields)
+
+
+def _power(entries: Any) -> str:
+    return (
+        "; ".join(f"{text.percentage(entry['share'])} at {entry['effect']}" for entry in entries or []) or text.MISSING
+    )
 
 
 def all_notes(study: Study) -> tuple[Note, ...]:

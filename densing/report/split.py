@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from densing.plots import text
+from densing.trend.words import size_and_power
 
 
 def chatgpt_split(split: Mapping[str, Any]) -> str:
@@ -32,7 +33,8 @@ def chatgpt_split(split: Mapping[str, Any]) -> str:
         f"{text.number(stated['slope_before'])} to {text.number(stated['slope_after'])} per day "
         f"({text.p_value(stated['p'])}){_where(split)}."
     )
-    return words + _envelopes(split.get("sides") or {}, paper)
+    judged = size_and_power(stated, "without a break")
+    return f"{words} {judged}{_envelopes(split.get('sides') or {}, paper)}"
 
 
 def _where(split: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from densing.catalog import Catalog, Selection
@@ -13,15 +14,17 @@ from densing.density import DEFAULT_GUARD, DensityResult, catalog_densities
 from densing.errors import DensingError
 from densing.notes import worst
 from densing.references import SKILLS, available_benchmarks, family_names, load_reference
-from densing.trend import Slope, TrendData
+from densing.trend import DAYS_PER_MONTH, Slope, TrendData
 from densing.trend.envelope import envelope
 from densing.trend.headline import fit_headline
-from densing.trend.permutation import permutation_test
+from densing.trend.permutation import BLOCKS, permutation_test
+from densing.trend.power import estimate_shocks, shuffle_power
 
 # The window of Fig. 1 of arXiv 2412.04315v2: Llama-1 to September 2024.
 PAPER_WINDOW = ("2023-02-24", "2024-09-30")
 PAPER_MONTHS = 3.3
 PERMUTATIONS = 199
+WORLDS = 200
 WINDOWS = {"paper": PAPER_WINDOW, "long": (PAPER_WINDOW[0], None)}
 ASKED = "asked"
 # Non-embedding counts are known for a part of the models only: the choice is shown where it can be made.
@@ -41,6 +44,8 @@ COLUMNS = [
     "n",
     "families",
     "permutation_p",
+    "permutation_size",
+    "permutation_power",
     "headline",
 ]
 Step = Callable[[str, float], object]
@@ -111,7 +116,9 @@ def multiverse(
     Returns
     -------
     pandas.DataFrame
-        Columns :data:`COLUMNS`; two rows (headline estimator, envelope) per combination that can be estimated. A window
+        Columns :data:`COLUMNS`; two rows (headline estimator, envelope) per combination that can be estimated.
+        ``permutation_p`` shuffles the dates of whole families and judges all models, so it is one for both rows; its
+        size, and its power at the paper's 3.3 months, are simulated on the same dates and families. A window
         that adds no model to the paper's is left out, so that no combination counts twice.
     """
     rows: list[dict[str, Any]] = []
@@ -162,11 +169,12 @@ def _rows(
         record = envelope(data)
     except DensingError:
         return []
-    shuffled = permutation_test(data, permutations=PERMUTATIONS, seed=seed)
-    found = [
-        (slope, shuffled["headline_family_blocks"]["p"], headline),
-        (record, shuffled["envelope"]["p"], False),
-    ]
+    test = {"permutation_p": permutation_test(data, permutations=PERMUTATIONS, seed=seed)[BLOCKS]["p"]}
+    shocks = estimate_shocks(data)
+    if shocks is not None:
+        pace = {"paper": float(np.log(2)) / PAPER_MONTHS / DAYS_PER_MONTH}
+        shares = shuffle_power(data, shocks, pace, tests=(BLOCKS,), worlds=WORLDS, seed=seed)[BLOCKS]
+        test |= {"permutation_size": shares["size"], "permutation_power": shares["power"][0]["share"]}
     shared = {
         "reference": spec.reference,
         "benchmark": spec.benchmark,
@@ -175,10 +183,11 @@ def _rows(
         "denominator": spec.denominator,
         "dates": spec.dates,
     }
-    return [{**shared, **_slope_row(item, p), "headline": mark} for item, p, mark in found if item.estimable]
+    found = [(slope, headline), (record, False)]
+    return [{**shared, **_slope_row(item), **test, "headline": mark} for item, mark in found if item.estimable]
 
 
-def _slope_row(slope: Slope, p: float | None) -> dict[str, Any]:
+def _slope_row(slope: Slope) -> dict[str, Any]:
     low, high = slope.doubling_interval
     return {
         "method": slope.method,
@@ -188,7 +197,6 @@ def _slope_row(slope: Slope, p: float | None) -> dict[str, Any]:
         "hi": high,
         "n": slope.n,
         "families": slope.clusters,
-        "permutation_p": p,
     }
 
 
@@ -203,8 +211,8 @@ def replication(table: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``reference, benchmark, evaluator, window, n, doubling_months, lo, hi, covers_paper, permutation_p``; ``n``
-        counts record-setters.
+        ``reference, benchmark, evaluator, window, n, doubling_months, lo, hi, covers_paper, permutation_p,
+        permutation_size, permutation_power``; ``n`` counts record-setters.
 
     Notes
     -----
@@ -215,5 +223,6 @@ def replication(table: pd.DataFrame) -> pd.DataFrame:
     here = table[usual & table["window"].eq("paper") & table["method"].eq("envelope")]
     covers = (here["lo"] <= PAPER_MONTHS) & (here["hi"] >= PAPER_MONTHS)
     kept = ["reference", "benchmark", "evaluator", "window", "n", "doubling_months", "lo", "hi"]
-    result = here[kept].assign(covers_paper=covers, permutation_p=here["permutation_p"])
+    shuffled = ["permutation_p", "permutation_size", "permutation_power"]
+    result = here[kept].assign(covers_paper=covers, **{name: here[name] for name in shuffled})
     return result.sort_values(["reference", "benchmark"], ignore_index=True)

@@ -49,9 +49,12 @@ class Study:
         The paper's own estimator in its own window, by ruler and benchmark.
     forecast : pandas.DataFrame
         The headline's frontier carried forward as far as back-tests go, as densities: ``date, mid, lo50, hi50, lo90,
-        hi90``.
+        hi90``; dates that have passed are left out.
     long_forecast : pandas.DataFrame, optional
         The long window's frontier, further ahead.
+    past_forecast : mapping
+        Where the headline's forecast can be scored or has passed: when it was ``made``, its ``end``, and its ``score``
+        (see :func:`densing.trend.forecast.score_forecast`) or None; empty otherwise.
     questions : pandas.DataFrame
         When a score fits in a size, by the trend that reaches furthest: ``score, params, date, date_lo, date_hi,
         level, note``.
@@ -86,6 +89,7 @@ class Study:
     replication: pd.DataFrame
     forecast: pd.DataFrame
     long_forecast: pd.DataFrame | None
+    past_forecast: Mapping[str, Any]
     questions: pd.DataFrame
     asked_of: Reference
     backtest: Mapping[str, Any]

@@ -20,10 +20,10 @@ from densing.study.multiverse import PAPER_WINDOW, Spec, multiverse, replication
 from densing.study.provenance import provenance, versions
 from densing.study.result import Study
 from densing.study.split import chatgpt_split, unfit
-from densing.trend import TrendData, TrendResult, estimate_trend
+from densing.trend import DAYS_PER_MONTH, TrendData, TrendResult, estimate_trend
 from densing.trend.backtest import backtest
 from densing.trend.corollaries import corollaries
-from densing.trend.forecast import forecast, when
+from densing.trend.forecast import forecast, score_forecast, when
 
 HEADLINE = Selection()
 # The headline's fan goes as far as it is back-tested; the long window's, which ends later, may go further.
@@ -54,6 +54,8 @@ class StudyOptions:
         D0 of a two-step ruler.
     seed : int
         Seed of everything random.
+    today : str, optional
+        Forecasts for dates before it are scored or left out; the present day by default.
     """
 
     reference: str = "qwen1.5"
@@ -65,6 +67,7 @@ class StudyOptions:
     guard: float = DEFAULT_GUARD
     tokens: float | None = None
     seed: int = 0
+    today: str | None = None
 
 
 def run_study(
@@ -98,6 +101,7 @@ def run_study(
     """
     catalog = catalog or load_catalog()
     options = options or StudyOptions()
+    today = pd.Timestamp(options.today) if options.today is not None else pd.Timestamp.today().normalize()
     step("reference", 0.0)
     ruler = load_reference(options.reference, options.benchmark, tokens=options.tokens, catalog=catalog)
     everyone = _densities(catalog, ruler, options)
@@ -115,7 +119,7 @@ def run_study(
     results = [everyone, *([long_density] if long_density is not None else [])]
     rulers = [ruler, *([long_ruler] if long_ruler is not None else [])]
     return Study(
-        options=_plain(options),
+        options={**_plain(options), "today": str(today.date())},
         selection=options.selection.describe(),
         reference=ruler,
         density=density,
@@ -128,9 +132,10 @@ def run_study(
         multiverse=universe,
         split=chatgpt_split(catalog, options.reference, seed=options.seed),
         replication=replication(universe),
-        forecast=forecast(trend, HORIZON_MONTHS),
-        long_forecast=None if long_trend is None else forecast(long_trend, LONG_HORIZON_MONTHS),
-        questions=_questions(latest, asked_of),
+        forecast=forecast(trend, HORIZON_MONTHS, today=today),
+        long_forecast=None if long_trend is None else forecast(long_trend, LONG_HORIZON_MONTHS, today=today),
+        past_forecast=_past_forecast(trend, everyone, today),
+        questions=_questions(latest, asked_of, today),
         asked_of=asked_of,
         backtest=_backtest(latest, options.seed),
         corollaries=corollaries(trend),
@@ -212,14 +217,24 @@ def _is_headline(options: StudyOptions) -> bool:
     return options.benchmark == LONG_BENCHMARK and options.since == PAPER_WINDOW[0] and options.until is None
 
 
-def _questions(trend: TrendResult, ruler: Reference) -> pd.DataFrame:
+def _past_forecast(trend: TrendResult, everyone: DensityResult, today: pd.Timestamp) -> dict[str, Any]:
+    """What the headline's own forecast said for dates that have passed, and what came where later models tell."""
+    last = pd.Timestamp(trend.data.released.max()).normalize()
+    end = last + pd.Timedelta(days=HORIZON_MONTHS * DAYS_PER_MONTH)
+    outside = everyone.table["stratum"].eq("outside the window") & (everyone.table["released"] > last)
+    later = everyone.subset(outside.to_numpy(dtype=bool))
+    score = score_forecast(trend, TrendData.from_density(later), HORIZON_MONTHS) if len(later) else None
+    return {"made": last, "end": end.normalize(), "score": score} if score is not None or end < today else {}
+
+
+def _questions(trend: TrendResult, ruler: Reference, today: pd.Timestamp) -> pd.DataFrame:
     """When what the reference family does at its largest size fits into ordinary sizes."""
     largest = ruler.fit.domain["params"][1]
     x = {"params": np.array([largest]), **{name: np.array([value]) for name, value in ruler.given.items()}}
     score = math.floor(float(ruler.fit.predict(x)[0]) * 100) / 100
     rows = []
     for params in QUESTION_SIZES:
-        answer = when(trend, score, params, ruler)
+        answer = when(trend, score, params, ruler, today=today)
         found = {"date": answer.date, "date_lo": answer.lo, "date_hi": answer.hi, "level": answer.level}
         rows.append({"score": score, "params": params, **found, "note": answer.note})
     return pd.DataFrame(rows)

@@ -14,10 +14,12 @@ from densing.trend import Slope, TrendData, doubling_months
 from densing.trend.breakpoint import CHATGPT, PAPER, breakpoint_test
 from densing.trend.envelope import envelope
 from densing.trend.headline import fit_headline
+from densing.trend.power import break_power, estimate_shocks
 
 # Fig. 4 of arXiv 2412.04315v2 runs from GPT-3 (28 May 2020) to September 2024, on MMLU alone.
 WINDOW = ("2020-05-28", "2024-09-30")
 BENCHMARK = "mmlu"
+WORLDS = 100
 
 
 def chatgpt_split(catalog: Catalog, reference: str, *, seed: int = 0, bootstrap: int = 499) -> dict[str, Any]:
@@ -41,8 +43,9 @@ def chatgpt_split(catalog: Catalog, reference: str, *, seed: int = 0, bootstrap:
     Returns
     -------
     dict
-        ``stated`` and ``searched`` tests, ``sides`` (before and after, each by the headline estimator and by the
-        paper's envelope), ``paper`` rates and ``window``; or ``reason`` when it cannot be done.
+        ``stated`` (with its size, and its power at the paper's rates) and ``searched`` tests, ``sides``
+        (before and after, each by the headline estimator and by the paper's envelope), ``paper`` rates and ``window``;
+        or ``reason`` when it cannot be done.
 
     Notes
     -----
@@ -57,6 +60,10 @@ def chatgpt_split(catalog: Catalog, reference: str, *, seed: int = 0, bootstrap:
         kept = densities.subset((densities.table["stratum"] == "headline").to_numpy())
         data = TrendData.from_density(kept).window(*WINDOW)
         test = breakpoint_test(data, bootstrap=bootstrap, seed=seed)
+        shocks = estimate_shocks(data)
+        if shocks is not None and test["stated"]["p"] is not None:
+            slope = fit_headline(data, seed=seed).slope.slope
+            test["stated"] |= break_power(data, shocks, slope, split=CHATGPT, worlds=WORLDS, seed=seed)
     except DensingError as error:
         return {"reason": str(error), "paper": dict(PAPER)}
     eve = str((CHATGPT - pd.Timedelta(days=1)).date())

@@ -69,7 +69,7 @@ def backtest(
         The reference law is the same throughout: this tests the trend, not the ruler.
     holdout_months, step_months : float
     level : float
-    cluster : {"family", "model"}
+    cluster : {"family", "organisation", "model"}
     seed : int
 
     Raises

@@ -20,7 +20,7 @@ from densing.trend.tobit import TobitFit, fit_tobit
 
 Array = npt.NDArray[Any]
 CHATGPT = pd.Timestamp("2022-11-30")
-PAPER = {
+PAPER: dict[str, Any] = {
     "before": 0.0048,
     "after": 0.0073,
     "source": "Xiao et al., arXiv 2412.04315, section on the ChatGPT split",
@@ -50,7 +50,7 @@ def breakpoint_test(
     data : TrendData
     split : Timestamp
         Named before looking: the release of ChatGPT.
-    cluster : {"family", "model"}
+    cluster : {"family", "organisation", "model"}
     bootstrap, seed : int
 
     Returns
@@ -72,47 +72,70 @@ def breakpoint_test(
     }
     searched: dict[str, Any] = {"date": None, "p": None, "reason": None}
     if not reason or _can_search(data):
-        null = _Null(data, codes, bootstrap, seed)
+        test = _BreakTest(data, codes, bootstrap, np.random.default_rng([seed, 4]))
         if not reason:
-            stated |= _stated(null, years, at)
+            stated |= _stated(test, years, at)
         if _can_search(data):
-            searched |= _searched(null, years)
+            searched |= _searched(test, years)
     if searched["date"] is None:
         searched["reason"] = f"fewer than {MIN_SEARCH} observed rows, or too few dates"
     return {"stated": stated, "searched": searched, "paper": dict(PAPER), "bootstrap": bootstrap}
 
 
-class _Null:
-    """The one-line model and worlds drawn from it."""
+class _BreakTest:
+    """One line fitted to the data and to wild bootstrap worlds drawn from it."""
 
-    def __init__(self, data: TrendData, codes: Array, bootstrap: int, seed: int) -> None:
-        rng = np.random.default_rng([seed, 4])
-        self.years = data.days / DAYS_PER_YEAR
-        self.design = np.column_stack([np.ones(len(data)), self.years - self.years.mean()])
-        fit = fit_tobit(self.design, data.log_density, data.censor)
-        mean, sigma = self.design @ fit.beta[0], float(fit.sigma[0])
-        residual = _impute(data, mean, sigma, rng, bootstrap)
-        signs = rng.choice([-1.0, 1.0], size=(bootstrap, int(codes.max()) + 1))[:, codes]
-        low, high = data.limits[:, 0], data.limits[:, 1]
-        worlds = mean + signs * residual
-        cut = np.where(worlds >= high, 1, np.where(worlds <= low, -1, 0))
-        self.y = np.vstack([data.log_density, np.clip(worlds, low, high)])
-        self.censor = np.vstack([data.censor, cut])
-        self.loglik = fit_tobit(self.design, self.y, self.censor).loglik
+    def __init__(self, data: TrendData, codes: Array, bootstrap: int, rng: np.random.Generator) -> None:
+        design = one_line(data)
+        fit = fit_tobit(design, data.log_density, data.censor)
+        y, censor = (np.tile(values, (bootstrap, 1)) for values in (data.log_density, data.censor))
+        worlds, cut = wild_worlds(data, y, censor, fit, codes, rng)
+        self.y, self.censor = np.vstack([data.log_density, worlds]), np.vstack([data.censor, cut])
+        self.loglik = fit_tobit(design, self.y, self.censor).loglik
 
     def ratios(self, design: Array) -> tuple[Array, TobitFit]:
-        """Likelihood-ratio statistics of a larger design in the data (first) and in every world."""
+        """Likelihood-ratio statistics of a larger design: in the data first, then in every world."""
         fit = fit_tobit(design, self.y, self.censor)
         return np.where(np.isfinite(fit.loglik), 2 * (fit.loglik - self.loglik), np.nan), fit
 
 
-def _impute(data: TrendData, mean: Array, sigma: float, rng: np.random.Generator, count: int) -> Array:
-    """Residuals (count, n): the real ones, and draws from the tail beyond the limit for censored rows."""
-    residual = np.tile(data.log_density - mean, (count, 1))
-    edge = (data.log_density - mean) / sigma
-    for side, column in ((1, data.censor > 0), (-1, data.censor < 0)):
-        tail = stats.norm.sf(side * edge[column]) * rng.random((count, int(column.sum())))
-        residual[:, column] = side * sigma * stats.norm.isf(np.clip(tail, 1e-300, 1.0))
+def one_line(data: TrendData) -> Array:
+    """Design of the null model, shape (n, 2)."""
+    years = data.days / DAYS_PER_YEAR
+    return np.column_stack([np.ones(len(data)), years - years.mean()])
+
+
+def wild_worlds(
+    data: TrendData, y: Array, censor: Array, fit: TobitFit, codes: Array, rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Draw one world without a break for each row of ``y``: residuals of whole clusters flip sign, limits cut again.
+
+    Parameters
+    ----------
+    data : TrendData
+        Dates and limits.
+    y, censor : array, shape (B, n)
+        Data sets, or one repeated.
+    fit : TobitFit
+        Of :func:`one_line`, one or one per data set.
+    codes : array of int, shape (n,)
+    rng : Generator
+    """
+    mean = fit.beta @ one_line(data).T
+    residual = _impute(y - mean, censor, np.broadcast_to(fit.sigma[:, None], y.shape), rng)
+    signs = rng.choice([-1.0, 1.0], size=(len(y), int(codes.max()) + 1))[:, codes]
+    low, high = data.limits[:, 0], data.limits[:, 1]
+    worlds = mean + signs * residual
+    return np.clip(worlds, low, high), np.where(worlds >= high, 1, np.where(worlds <= low, -1, 0))
+
+
+def _impute(residual: Array, censor: Array, sigma: Array, rng: np.random.Generator) -> Array:
+    """Residuals (B, n): the real ones, and draws from the tail beyond the limit for censored rows."""
+    for side in (1, -1):
+        beyond = censor == side
+        edge = residual[beyond] / sigma[beyond]
+        tail = stats.norm.sf(side * edge) * rng.random(len(edge))
+        residual[beyond] = side * sigma[beyond] * stats.norm.isf(np.clip(tail, 1e-300, 1.0))
     return residual
 
 
@@ -124,10 +147,30 @@ def _p_value(statistics: Array) -> float | None:
     return float((1 + reached) / len(statistics))
 
 
-def _stated(null: _Null, years: Array, at: float) -> dict[str, Any]:
+def stated_design(years: Array, at: float) -> Array:
+    """Two lines, free in level and slope, before and after a date."""
     after = (years >= at).astype(float)
-    design = np.column_stack([np.ones_like(years), years - at, after, after * (years - at)])
-    ratios, fit = null.ratios(design)
+    return np.column_stack([np.ones_like(years), years - at, after, after * (years - at)])
+
+
+def candidates(years: Array) -> Array:
+    """Dates at which a kink is tried: up to 15 of the middle 70 % of the window."""
+    dates = np.unique(years)
+    low, high = np.quantile(years, [TRIM, 1 - TRIM])
+    inner = dates[(dates > max(low, dates[1])) & (dates < min(high, dates[-2]))]
+    picks = np.unique(np.linspace(0, len(inner) - 1, min(MAX_CANDIDATES, len(inner))).astype(int))
+    return np.asarray(inner[picks])
+
+
+def kinks(years: Array, dates: Array) -> list[Array]:
+    """Continuous lines with a kink, one design per date."""
+    return [
+        np.column_stack([np.ones_like(years), years - kink, np.maximum(years - kink, 0.0)]) for kink in dates.tolist()
+    ]
+
+
+def _stated(test: _BreakTest, years: Array, at: float) -> dict[str, Any]:
+    ratios, fit = test.ratios(stated_design(years, at))
     before, change = float(fit.beta[0, 1]) / DAYS_PER_YEAR, float(fit.beta[0, 3]) / DAYS_PER_YEAR
     return {
         "slope_before": before,
@@ -137,27 +180,21 @@ def _stated(null: _Null, years: Array, at: float) -> dict[str, Any]:
     }
 
 
-def _searched(null: _Null, years: Array) -> dict[str, Any]:
-    dates = np.unique(years)
-    low, high = np.quantile(years, [TRIM, 1 - TRIM])
-    inner = dates[(dates > max(low, dates[1])) & (dates < min(high, dates[-2]))]
-    if len(inner) == 0:
+def _searched(test: _BreakTest, years: Array) -> dict[str, Any]:
+    dates = candidates(years)
+    if len(dates) == 0:
         return {}
-    picks = np.unique(np.linspace(0, len(inner) - 1, min(MAX_CANDIDATES, len(inner))).astype(int))
-    tables, slopes = [], []
-    for kink in inner[picks]:
-        bend = np.maximum(years - kink, 0.0)
-        ratios, fit = null.ratios(np.column_stack([np.ones_like(years), years - kink, bend]))
-        tables.append(ratios)
-        slopes.append(fit.beta[0, 1:] / DAYS_PER_YEAR)
-    table = np.where(np.isfinite(tables), tables, -np.inf)
+    found = [test.ratios(design) for design in kinks(years, dates)]
+    table = np.array([ratios for ratios, _ in found])
+    table = np.where(np.isfinite(table), table, -np.inf)
     best = int(table[:, 0].argmax())
-    date = EPOCH + pd.Timedelta(days=float(inner[picks][best] * DAYS_PER_YEAR))
+    slopes = found[best][1].beta[0, 1:] / DAYS_PER_YEAR
+    date = EPOCH + pd.Timedelta(days=float(dates[best] * DAYS_PER_YEAR))
     return {
         "date": str(date.round("D").date()),
-        "candidates": len(picks),
-        "slope_before": float(slopes[best][0]),
-        "slope_after": float(slopes[best].sum()),
+        "candidates": len(dates),
+        "slope_before": float(slopes[0]),
+        "slope_after": float(slopes.sum()),
         "statistic": float(table[best, 0]),
         "p": _p_value(table.max(axis=0)),
     }

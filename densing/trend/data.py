@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 EPOCH = pd.Timestamp("2023-02-24")
 """Day 0: the release of Llama-1, the origin of t in eq. 5 of arXiv 2412.04315."""
 
-_ROW_FIELDS = ("model", "family", "released", "days", "log_density", "censor", "log_limits")
+_ROW_FIELDS = ("model", "family", "released", "days", "log_density", "censor", "log_limits", "organisation")
 _DRAW_FIELDS = ("law_draws", "draws")
 
 
@@ -56,6 +56,8 @@ class TrendData:
     draws : array of float, shape (R, n), optional
         Like ``law_draws``, with the noise of the scores on top. Without the scatter of models around the ruler: it is
         in the residuals of any line through them, and would count twice.
+    organisation : array of str, shape (n,), optional
+        Who trained each model; families of one organisation are its generations.
     notes : tuple of Note
         What was left out on the way here.
     """
@@ -69,6 +71,7 @@ class TrendData:
     law_draws: Array | None = None
     log_limits: Array | None = None
     draws: Array | None = None
+    organisation: Array | None = None
     notes: tuple[Note, ...] = field(default=())
 
     def __len__(self) -> int:
@@ -137,15 +140,18 @@ class TrendData:
         known = (censor != 0) | (np.isfinite(density) & (density > 0))
         keep = dated & known & np.isfinite(values)
         rows = table.loc[keep]
+        family = rows["family"].where(rows["family"].notna(), rows["model"])
+        makers = rows["organisation"].where(rows["organisation"].notna(), family) if "organisation" in rows else None
         data = cls.from_arrays(
             rows["model"].tolist(),
-            rows["family"].where(rows["family"].notna(), rows["model"]).tolist(),
+            family.tolist(),
             rows["released"],
             values[keep],
             censor[keep],
             law_draws=_columns(result.law_draws, keep),
             log_limits=limits[keep],
             draws=_columns(result.draws, keep),
+            organisation=None if makers is None else makers.to_numpy(dtype=str),
         )
         return data if keep.all() else data.replace(notes=(_left_out(table.loc[~keep, "model"].tolist()),))
 
@@ -200,10 +206,18 @@ class TrendData:
         return np.column_stack([low, high])
 
     def clusters(self, by: str = "family") -> Array:
-        """Return cluster codes 0..G-1, by family or with every model on its own."""
-        if by not in ("family", "model"):
-            raise InputError(f"cluster={by!r}: choose 'family' or 'model'")
-        names = self.family if by == "family" else self.model
+        """Return cluster codes 0..G-1: by family, by organisation, or every model on its own.
+
+        Raises
+        ------
+        InputError
+            For another name, or by organisation where none are known.
+        """
+        if by not in ("family", "organisation", "model"):
+            raise InputError(f"cluster={by!r}: choose 'family', 'organisation' or 'model'")
+        names = getattr(self, by)
+        if names is None:
+            raise InputError("cluster='organisation': these rows do not say who trained the models")
         return np.unique(names, return_inverse=True)[1]
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from densing.catalog.groups import family_groups
+from densing.errors import FitError
 from densing.notes import Note
-from densing.trend.breakpoint import breakpoint_test
-from densing.trend.data import TrendData
+from densing.trend.breakpoint import CHATGPT, breakpoint_test
+from densing.trend.data import Array, TrendData
 from densing.trend.diagnostics import diagnose
 from densing.trend.envelope import envelope, running_max
-from densing.trend.headline import METHOD, Headline, fit_headline
+from densing.trend.headline import METHOD, Headline, fit_headline, tobit_lines
 from densing.trend.nullsim import record_setter_bias
-from densing.trend.permutation import permutation_test
+from densing.trend.permutation import BLOCKS, permutation_test
+from densing.trend.power import break_power, estimate_shocks, shuffle_power, trend_paces
 from densing.trend.quantile import quantile_slope
 from densing.trend.reason import why
 from densing.trend.regressions import mixed, ols_crv3, theil_sen
@@ -33,6 +37,8 @@ def estimate_trend(
     permutations: int = 999,
     bootstrap: int = 500,
     cluster: str = "family",
+    worlds: int = 200,
+    groups: Mapping[str, Iterable[str]] | None = None,
 ) -> TrendResult:
     """Estimate how fast density doubles, several ways, with every check.
 
@@ -52,8 +58,12 @@ def estimate_trend(
         Shuffles of release dates.
     bootstrap : int
         Resamples of families for the quantile line.
-    cluster : {"family", "model"}
+    cluster : {"family", "organisation", "model"}
         What is taken as independent.
+    worlds : int
+        Simulated worlds behind the size and power of each test; 0 leaves them out.
+    groups : mapping of str to families, optional
+        Groups to leave out together, by name; those that the catalogue declares by default.
 
     Raises
     ------
@@ -63,7 +73,7 @@ def estimate_trend(
     Examples
     --------
     >>> from densing.trend.simulate import Scenario, simulate
-    >>> trend = estimate_trend(simulate(Scenario(doubling_months=3.5), seed=4), permutations=99)
+    >>> trend = estimate_trend(simulate(Scenario(doubling_months=3.5), seed=4), permutations=99, worlds=20)
     >>> trend.headline["method"]
     'tobit-crv3'
     """
@@ -71,13 +81,16 @@ def estimate_trend(
     fit = fit_headline(rows, level, cluster=cluster, seed=seed)
     slopes = _estimators(rows, fit, level, cluster, bootstrap, seed)
     estimates = slopes_table(slopes, METHOD)
-    checks = _checks(rows, fit, slopes[1], cluster, permutations, seed)
+    checks = _checks(rows, fit, slopes[1], (permutations, worlds, level), cluster, seed)
+    found = family_groups() if groups is None else groups
+    checks["without_groups"] = clean(_without_groups(rows, found, level, cluster, seed))
     options = {
         "level": level,
         "seed": seed,
         "permutations": permutations,
         "bootstrap": bootstrap,
         "cluster": cluster,
+        "worlds": worlds,
     }
     headline = estimates.loc[estimates["headline"]].iloc[0]
     notes = (*data.notes, *_notes(rows, fit, checks))
@@ -97,18 +110,79 @@ def _estimators(data: TrendData, fit: Headline, level: float, cluster: str, boot
 
 
 def _checks(
-    data: TrendData, fit: Headline, record: Slope, cluster: str, permutations: int, seed: int
+    data: TrendData, fit: Headline, record: Slope, counts: tuple[int, int, float], cluster: str, seed: int
 ) -> dict[str, Any]:
+    permutations, worlds, level = counts
     found = {
         "permutation": permutation_test(data, cluster=cluster, permutations=permutations, seed=seed),
         "leave_one_family_out": _leave_one_out(data, fit, cluster),
+        "leave_one_organisation_out": _leave_one_organisation_out(data, fit),
         "breakpoint": breakpoint_test(data, cluster=cluster, bootstrap=BREAK_WORLDS, seed=seed),
         "record_setter_bias": record_setter_bias(data, fit.sigma, fit.slope.slope, record.slope, seed=seed),
         "diagnostics": diagnose(data),
         "families": _families(data, fit, cluster),
+        "organisations": _by_organisation(data, level, seed),
         "variance_shares": dict(fit.shares),
     }
+    found["simulation"] = _size_and_power(found, data, fit.slope.slope, cluster, worlds, seed)
     return dict(clean(found))
+
+
+def _size_and_power(
+    found: dict[str, Any], data: TrendData, slope: float, cluster: str, worlds: int, seed: int
+) -> dict[str, Any] | None:
+    """Put size and power beside every p-value of the checks; return what they were simulated with."""
+    shocks = estimate_shocks(data, cluster) if worlds > 0 else None
+    if shocks is None:
+        return None
+    shares = shuffle_power(data, shocks, trend_paces(slope), cluster=cluster, worlds=2 * worlds, seed=seed)
+    for name, share in shares.items():
+        found["permutation"][name] |= share
+    for name, test in (("stated", found["breakpoint"]["stated"]), ("searched", found["breakpoint"]["searched"])):
+        if test["p"] is not None:
+            split = CHATGPT if name == "stated" else None
+            test |= break_power(data, shocks, slope, split=split, cluster=cluster, worlds=worlds, seed=seed)
+    sds = {"family_sd": shocks.family_sd, "model_sd": shocks.model_sd}
+    return {"worlds": worlds, "shuffle_worlds": 2 * worlds, **sds}
+
+
+def _leave_one_organisation_out(data: TrendData, fit: Headline) -> dict[str, Any] | None:
+    """The same by organisation; None where the rows do not say who trained the models."""
+    if data.organisation is None:
+        return None
+    codes = data.clusters("organisation")
+    keep = (codes != np.arange(codes.max() + 1)[:, None]).astype(float)
+    return _ranged(np.unique(data.organisation), codes, tobit_lines(data, fit.centre, keep)[0], fit, "organisation")
+
+
+def _by_organisation(data: TrendData, level: float, seed: int) -> dict[str, Any] | None:
+    """The headline's interval with organisations taken as independent in place of families."""
+    if data.organisation is None or len(np.unique(data.organisation)) < 2:
+        return None
+    slope = fit_headline(data, level, cluster="organisation", seed=seed).slope
+    low, high = slope.doubling_interval
+    return {"clusters": slope.clusters, "lo": low, "hi": high}
+
+
+def _without_groups(
+    data: TrendData, groups: Mapping[str, Iterable[str]], level: float, cluster: str, seed: int
+) -> list[dict[str, Any]]:
+    """The headline without each named group that has models here."""
+    found = []
+    for name, families in groups.items():
+        inside = np.isin(data.family, list(families))
+        if not inside.any():
+            continue
+        row = {"group": name, "families": sorted(set(data.family[inside].tolist())), "n": int(inside.sum())}
+        try:
+            slope = fit_headline(data.take(~inside), level, cluster=cluster, seed=seed).slope
+        except FitError as error:
+            found.append({**row, "reason": str(error)})
+            continue
+        low, high = slope.doubling_interval
+        months = {"doubling_months": slope.doubling_months, "lo": low, "hi": high}
+        found.append({**row, "slope_per_day": slope.slope, **months, "reason": None})
+    return found
 
 
 def _beyond_record(data: TrendData) -> Note | None:
@@ -128,18 +202,21 @@ def _beyond_record(data: TrendData) -> Note | None:
 
 def _leave_one_out(data: TrendData, fit: Headline, cluster: str) -> dict[str, Any]:
     """Doubling time without each family, and its range; None in JSON means no doubling."""
-    names = np.unique(data.family if cluster == "family" else data.model)
-    sizes = np.bincount(data.clusters(cluster))
+    return _ranged(np.unique(getattr(data, cluster)), data.clusters(cluster), fit.leave_out, fit, "family")
+
+
+def _ranged(names: Array, codes: Array, lines: Array, fit: Headline, kind: str) -> dict[str, Any]:
+    """A row per name left out, the range of the doubling time, and the name that moves the slope most."""
     table = [
         {
-            "family": str(name),
+            kind: str(name),
             "n": int(size),
             "slope_per_day": float(line[1]),
             "doubling_months": doubling_months(line[1]),
         }
-        for name, size, line in zip(names, sizes, fit.leave_out, strict=True)
+        for name, size, line in zip(names, np.bincount(codes), lines, strict=True)
     ]
-    slopes = fit.leave_out[:, 1]
+    slopes = lines[:, 1]
     known = slopes[np.isfinite(slopes)]
     if len(known) == 0:
         return {"table": table, "doubling_min": None, "doubling_max": None, "most_influential": None}
@@ -181,7 +258,7 @@ def _notes(data: TrendData, fit: Headline, checks: dict[str, Any]) -> list[Note]
     elif fit.slope.lo <= 0:
         message = "the interval of the slope contains zero: no upper end for the doubling time"
         notes.append(Note("unbounded-doubling", "warning", message))
-    p = checks["permutation"]["headline_family_blocks"]["p"]
+    p = checks["permutation"][BLOCKS]["p"]
     if p is not None and p > 0.05:
         message = f"release dates shuffled among families give a slope as steep in {100 * p:.0f} % of cases"
         notes.append(Note("permutation", "warning", message, {"p": p}))

@@ -10,7 +10,7 @@ lifted to its upper decile, was tried first: back-tests ran higher still (docs/a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +19,7 @@ import pandas as pd
 
 from densing.errors import DomainError
 from densing.fit import GUARD
-from densing.trend.data import EPOCH
+from densing.trend.data import EPOCH, TrendData
 from densing.trend.result import TrendResult
 from densing.trend.slopes import DAYS_PER_MONTH
 
@@ -87,7 +87,9 @@ class Arrival:
         return {**days, **finite, "level": self.level, "note": self.note}
 
 
-def forecast(trend: TrendResult, horizon_months: float = 24.0, *, step_months: float = 1.0) -> pd.DataFrame:
+def forecast(
+    trend: TrendResult, horizon_months: float = 24.0, *, step_months: float = 1.0, today: pd.Timestamp | None = None
+) -> pd.DataFrame:
     """Carry the frontier forward.
 
     rho(t) = rho_record exp(max(b, 0) (t - t_last)): a record cannot fall.
@@ -98,6 +100,8 @@ def forecast(trend: TrendResult, horizon_months: float = 24.0, *, step_months: f
     horizon_months : float
         From the newest release on.
     step_months : float
+    today : Timestamp, optional
+        Dates before it are left out: they are for :func:`score_forecast`.
 
     Returns
     -------
@@ -120,10 +124,71 @@ def forecast(trend: TrendResult, horizon_months: float = 24.0, *, step_months: f
     mid = start.record + max(start.pace, 0.0) * ahead
     drawn = start.records[:, None] + np.maximum(start.paces, 0.0)[:, None] * ahead
     lo90, lo50, hi50, hi90 = np.exp(np.quantile(drawn, [0.05, 0.25, 0.75, 0.95], axis=0))
-    return pd.DataFrame({"date": dates, "mid": np.exp(mid), "lo50": lo50, "hi50": hi50, "lo90": lo90, "hi90": hi90})
+    fan = pd.DataFrame({"date": dates, "mid": np.exp(mid), "lo50": lo50, "hi50": hi50, "lo90": lo90, "hi90": hi90})
+    return fan if today is None else fan[fan["date"] >= today].reset_index(drop=True)
 
 
-def date_for(trend: TrendResult, density: float, level: float = 0.9) -> Arrival:
+def score_forecast(trend: TrendResult, later: TrendData, horizon_months: float) -> dict[str, Any] | None:
+    """Set the forecast of a frontier beside what came.
+
+    Parameters
+    ----------
+    trend : TrendResult
+    later : TrendData
+        Models released after those of the trend, on the same ruler.
+    horizon_months : float
+
+    Returns
+    -------
+    dict or None
+        ``date`` (the last release within the horizon), ``mid, lo90, hi90`` (forecast for it), ``came`` (densest
+        measured by then, the record at the time included), ``model``, ``record`` (at the time); None without a later
+        model that was measured.
+
+    Examples
+    --------
+    >>> from densing.trend import estimate_trend
+    >>> from densing.trend.simulate import Scenario, simulate
+    >>> data = simulate(Scenario(), 1)
+    >>> trend = estimate_trend(data.window(until="2024-06-30"), permutations=19, worlds=0)
+    >>> score_forecast(trend, data.window(since="2024-07-01"), 6)["came"] > 0
+    True
+    """
+    last = pd.Timestamp(trend.data.released.max())
+    seen = later.take(later.observed).window(last + pd.Timedelta(days=1), last + _months(horizon_months))
+    if not len(seen):
+        return None
+    end = pd.Timestamp(seen.released.max())
+    ahead = (end - last) / pd.Timedelta(days=1)
+    start = Frontier.of(trend)
+    drawn = start.records + np.maximum(start.paces, 0.0) * ahead
+    lo90, hi90 = np.exp(np.quantile(drawn, [0.05, 0.95]))
+    best = int(seen.log_density.argmax())
+    beaten = seen.log_density[best] > start.record
+    densest = int(np.argmax(np.where(trend.data.observed, trend.data.log_density, -np.inf)))
+    return {
+        "date": end.normalize(),
+        "mid": float(np.exp(start.record + max(start.pace, 0.0) * ahead)),
+        "lo90": float(lo90),
+        "hi90": float(hi90),
+        "came": float(np.exp(max(seen.log_density[best], start.record))),
+        "model": str(seen.model[best] if beaten else trend.data.model[densest]),
+        "record": float(np.exp(start.record)),
+    }
+
+
+def _months(count: float) -> pd.Timedelta:
+    return pd.Timedelta(days=count * DAYS_PER_MONTH)
+
+
+def date_for(
+    trend: TrendResult,
+    density: float,
+    level: float = 0.9,
+    *,
+    later: TrendData | None = None,
+    today: pd.Timestamp | None = None,
+) -> Arrival:
     """Say when the frontier reaches a density.
 
     t = t_last + (ln rho - ln rho_record) / b, draw by draw; the date of the first model that has it where one does.
@@ -134,6 +199,8 @@ def date_for(trend: TrendResult, density: float, level: float = 0.9) -> Arrival:
     density : float
         Above zero.
     level : float
+    later, today
+        As for :func:`when`.
 
     Raises
     ------
@@ -143,10 +210,19 @@ def date_for(trend: TrendResult, density: float, level: float = 0.9) -> Arrival:
     if not (np.isfinite(density) and density > 0):
         raise DomainError(f"density {density:g}: give a finite number above zero")
     need = np.full(len(trend.draws), np.log(density))
-    return _arrival(trend, float(np.log(density)), need, level, "")
+    return _judged(_arrival(trend, float(np.log(density)), need, level, ""), trend, later, today)
 
 
-def when(trend: TrendResult, score: float, params: float, reference: ReferenceLike, level: float = 0.9) -> Arrival:
+def when(
+    trend: TrendResult,
+    score: float,
+    params: float,
+    reference: ReferenceLike,
+    level: float = 0.9,
+    *,
+    later: TrendData | None = None,
+    today: pd.Timestamp | None = None,
+) -> Arrival:
     """Say when a score fits into a number of parameters.
 
     Needed density: rho = N_eff(score) / params; then as :func:`date_for`. Draws of the law are those behind
@@ -164,6 +240,11 @@ def when(trend: TrendResult, score: float, params: float, reference: ReferenceLi
     reference : Reference
         The one behind ``trend``.
     level : float
+    later : TrendData, optional
+        Models released after those of the trend, on the same ruler: a date up to the newest of them is scored in
+        ``note``.
+    today : Timestamp, optional
+        A date before it that no data can score is not given.
 
     Raises
     ------
@@ -184,7 +265,32 @@ def when(trend: TrendResult, score: float, params: float, reference: ReferenceLi
         middle = float(np.log(effective)) - np.log(params)
         need = np.log(np.broadcast_to(drawn, trend.draws.shape)) - np.log(params)
     note = _note(str(status), float(np.asarray(effective)), fit.domain)
-    return _arrival(trend, middle, need, level, note)
+    return _judged(_arrival(trend, middle, need, level, note), trend, later, today)
+
+
+def _judged(arrival: Arrival, trend: TrendResult, later: TrendData | None, today: pd.Timestamp | None) -> Arrival:
+    """Score a date that lies within the data that came later; withhold one that has passed without any."""
+    last = pd.Timestamp(trend.data.released.max())
+    if pd.isna(arrival.date) or arrival.date <= last:
+        return arrival
+    known = last if later is None or not len(later) else max(last, pd.Timestamp(later.released.max()))
+    if arrival.date <= known and later is not None:
+        reached = later.take((later.censor >= 0) & (later.log_density >= np.log(arrival.density))).window(last)
+        found = f"forecast from models to {last.date()}; by {known.date()} no model had it"
+        if len(reached):
+            first = int(reached.days.argmin())
+            found = f"forecast from models to {last.date()}; {reached.model[first]} had it on {_day(reached, first)}"
+        return replace(arrival, note="; ".join(note for note in (arrival.note, found) if note))
+    if today is not None and arrival.date < today:
+        passed = f"the date forecast has passed, and the data, which end on {known.date()}, cannot score it"
+        return replace(
+            arrival, date=pd.NaT, lo=pd.NaT, hi=pd.NaT, note="; ".join(n for n in (arrival.note, passed) if n)
+        )
+    return arrival
+
+
+def _day(data: TrendData, row: int) -> str:
+    return str(pd.Timestamp(data.released[row]).date())
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def fit_headline(
     data : TrendData
         At least three observed rows on two dates, from two families.
     level : float
-    cluster : {"family", "model"}
+    cluster : {"family", "organisation", "model"}
         What is left out together.
     seed : int
         For the critical value and the draws of the line.

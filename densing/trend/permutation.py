@@ -13,6 +13,8 @@ from densing.trend.slopes import DAYS_PER_YEAR, doubling_months
 from densing.trend.tobit import fit_tobit
 
 Array = npt.NDArray[Any]
+BLOCKS = "headline_family_blocks"
+"""The test to read: the others break the ties within families or rest on record-setters."""
 
 
 def permutation_test(
@@ -28,7 +30,7 @@ def permutation_test(
     Parameters
     ----------
     data : TrendData
-    cluster : {"family", "model"}
+    cluster : {"family", "organisation", "model"}
     permutations, seed : int
 
     Returns
@@ -44,9 +46,7 @@ def permutation_test(
         "permutations": permutations,
         "envelope": _verdict(_envelope_null(data, permutations, rng)),
         "headline": _verdict(_tobit_slopes(data, data.days[orders])),
-        "headline_family_blocks": _verdict(
-            _tobit_slopes(data, block_shuffles(data.days, data.clusters(cluster), permutations, rng))
-        ),
+        BLOCKS: _verdict(_tobit_slopes(data, block_shuffles(data.days, data.clusters(cluster), permutations, rng))),
     }
 
 

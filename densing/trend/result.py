@@ -13,9 +13,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from densing.notes import Note
+from densing.trend import words
 from densing.trend.data import EPOCH, TrendData
 from densing.trend.headline import Headline
-from densing.trend.slopes import doubling_months, doubling_text
+from densing.trend.slopes import doubling_text
 
 Array = npt.NDArray[Any]
 
@@ -34,12 +35,13 @@ class TrendResult:
     headline : pandas.Series
         The row of ``estimates`` to quote.
     checks : mapping
-        permutation, leave_one_family_out, breakpoint, record_setter_bias, diagnostics, families,
-        variance_shares; plain JSON-ready data.
+        permutation, breakpoint (each test with p, size and power), leave_one_family_out,
+        leave_one_organisation_out, without_groups, organisations, record_setter_bias, diagnostics, families,
+        variance_shares, simulation; plain JSON-ready data.
     draws : array, shape (R,)
         Draws of the headline's slope per day.
     options : mapping
-        level, seed, permutations, bootstrap, cluster.
+        level, seed, permutations, bootstrap, cluster, worlds.
     notes : tuple of Note
     fit : Headline
         The line behind the headline, for forecasts.
@@ -81,35 +83,49 @@ class TrendResult:
 
     @property
     def text(self) -> str:
-        """The headline in words."""
+        """The doubling time in words."""
         row = self.headline
         return doubling_text(float(row["doubling_months"]), float(row["lo"]), float(row["hi"]))
 
+    @property
+    def title(self) -> str:
+        """The headline in words, with its window and its interval."""
+        return words.title(self.headline, self.data.released, float(self.options["level"]))
+
     def summary(self) -> str:
-        """Return headline, estimators, checks and notes as plain text."""
-        level = f"{100 * self.options['level']:g} %"
-        lines = [f"Doubling time: {self.text}, {level} interval, {self.headline['method']}", self.why, ""]
+        """Return headline, estimators, checks, the tests that do not lead, and notes as plain text."""
+        lines = [f"{self.title}, {self.headline['method']}", self.why, ""]
         lines += [
             f"  {row.method:<14}{doubling_text(row.doubling_months, row.lo, row.hi)}; n {row.n}, dropped {row.dropped}"
             for row in self.estimates.itertuples()
         ]
         lines += ["", *(f"  {sentence}" for sentence in self.sentences())]
+        lines += ["", "Details", *(f"  {sentence}" for sentence in self.details())]
         lines += [f"  [{note.severity}] {note.message}" for note in self.notes]
         return "\n".join(lines)
 
     def sentences(self) -> list[str]:
-        """Say in words what the checks found; those that could not run are left out."""
-        return [
-            sentence
-            for make in (_say_permutation, _say_leave_out, _say_bias, _say_break)
-            if (sentence := make(self.checks))
-        ]
+        """Say in words what the leading checks found; those that could not run are left out."""
+        found = (
+            words.shuffled(self.checks),
+            words.broken(self.checks),
+            words.without_groups(self.checks, float(self.headline["doubling_months"])),
+            words.left_out(self.checks),
+            words.by_organisation(self.checks, float(self.options["level"])),
+            _say_bias(self.checks),
+        )
+        return [sentence for sentence in found if sentence]
+
+    def details(self) -> list[str]:
+        """Say what the tests found that have no power or no size on these data."""
+        return [words.other_test(row) for row in words.other_tests(self.checks)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the rows as JSON-ready data; infinite and missing numbers become None."""
         return {
             "headline": clean(self.headline.to_dict()),
             "text": self.text,
+            "title": self.title,
             "why": self.why,
             "estimates": clean(self.estimates.to_dict("records")),
             "checks": clean(self.checks),
@@ -122,8 +138,9 @@ class TrendResult:
         names = ["method", "doubling_months", "lo", "hi", "n", "clusters", "dropped", "se_type"]
         table = self.estimates[names].to_html(index=False, float_format="{:.2f}".format, escape=True)
         lines = [*self.sentences(), *(note.message for note in self.notes)]
-        items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-        return f"<p><b>Doubling time: {html.escape(self.text)}</b></p>{table}<ul>{items}</ul>"
+        items, details = ("".join(f"<li>{html.escape(line)}</li>" for line in part) for part in (lines, self.details()))
+        more = f"<details><summary>Other tests</summary><ul>{details}</ul></details>" if details else ""
+        return f"<p><b>{html.escape(self.title)}</b></p>{table}<ul>{items}</ul>{more}"
 
 
 def clean(value: Any) -> Any:
@@ -145,39 +162,6 @@ def clean(value: Any) -> Any:
     return value
 
 
-def doubling_text_short(slope: float) -> str:
-    """Say a slope as a doubling time, without interval.
-
-    Examples
-    --------
-    >>> doubling_text_short(0.007), doubling_text_short(-0.001)
-    ('3.3 months', 'no doubling')
-    """
-    months = doubling_months(slope)
-    return f"{months:.1f} months" if math.isfinite(months) else "no doubling"
-
-
-def _say_permutation(checks: Mapping[str, Any]) -> str:
-    test = checks["permutation"]
-    named = {
-        "envelope": "envelope",
-        "headline": "headline",
-        "headline_family_blocks": "headline, whole families",
-    }
-    found = {label: test[key]["p"] for key, label in named.items()}
-    parts = [f"{label} p = {p:.3f}" for label, p in found.items() if p is not None]
-    return f"Shuffled release dates as steep or steeper: {', '.join(parts)}." if parts else ""
-
-
-def _say_leave_out(checks: Mapping[str, Any]) -> str:
-    found = checks["leave_one_family_out"]
-    if found["doubling_min"] is None:
-        return ""
-    upper = "no doubling" if found["doubling_max"] is None else f"{found['doubling_max']:.1f} months"
-    most = found["most_influential"]
-    return f"Without one family: {found['doubling_min']:.1f} to {upper} ({most} moves it most)."
-
-
 def _say_bias(checks: Mapping[str, Any]) -> str:
     null = checks["record_setter_bias"]["no_trend"]
     if not null or null["median_doubling_months"] is None:
@@ -186,14 +170,3 @@ def _say_bias(checks: Mapping[str, Any]) -> str:
     seen = "" if share is None else f"; {100 * share:.0f} % of such series look at least as steep as the data"
     months = f"{null['median_doubling_months']:.1f} months"
     return f"With no trend at all the envelope would report a doubling in {months}{seen}."
-
-
-def _say_break(checks: Mapping[str, Any]) -> str:
-    named = {"stated": "Break at ChatGPT's release", "searched": "Best break found by searching"}
-    parts = []
-    for key, words in named.items():
-        found = checks["breakpoint"][key]
-        if found["p"] is not None:
-            ends = [doubling_text_short(found[name]) for name in ("slope_before", "slope_after")]
-            parts.append(f"{words}, {found['date']}: p = {found['p']:.3f}, {ends[0]} before and {ends[1]} after.")
-    return " ".join(parts)

@@ -30,6 +30,11 @@ class Scenario:
         True doubling time; infinite for no trend.
     residual_sd, family_sd : float
         Standard deviations of ln(density) around the trend: per model, and shared by a family.
+    labs : int, optional
+        Laboratories that share the families evenly as their generations; each enters at a uniform time and releases
+        between then and the end. None for families on their own.
+    lab_sd : float
+        Standard deviation of ln(density) shared by all generations of a laboratory.
     tail_df : float
         Degrees of freedom of a t for the models' own scatter, above 2; infinite is normal.
     accelerating : bool
@@ -52,6 +57,8 @@ class Scenario:
     doubling_months: float = 3.5
     residual_sd: float = 0.7 * LN2
     family_sd: float = 1.0 * LN2
+    labs: int | None = None
+    lab_sd: float = 0.0
     tail_df: float = math.inf
     accelerating: bool = True
     spread_months: float = 1.5
@@ -69,7 +76,7 @@ class Scenario:
 def simulate(scenario: Scenario, seed: int | np.random.Generator = 0) -> TrendData:
     """Draw one data set.
 
-    ln rho_i = t_i ln 2 / T + u_family(i) + e_i, seen up to the row's ceiling through a law with error.
+    ln rho_i = t_i ln 2 / T + v_lab(i) + u_family(i) + e_i, seen up to the row's ceiling through a law with error.
 
     Source: generator of the pilot in the project's design notes, with families that overlap in time.
 
@@ -89,6 +96,11 @@ def simulate(scenario: Scenario, seed: int | np.random.Generator = 0) -> TrendDa
         np.concatenate([np.arange(scenario.families), rng.choice(scenario.families, scenario.n - scenario.families)])
     )
     start = rng.random(scenario.families) ** (1 / 3 if scenario.accelerating else 1)
+    lab = None
+    if scenario.labs is not None:
+        lab = np.arange(scenario.families) % scenario.labs
+        entry = rng.random(scenario.labs)[lab]
+        start = entry + (1 - entry) * rng.random(scenario.families)
     spread = scenario.spread_months * rng.random(scenario.n)
     months = np.minimum(scenario.months * start[family] + spread, scenario.months)
     days = months * DAYS_PER_MONTH
@@ -97,12 +109,15 @@ def simulate(scenario: Scenario, seed: int | np.random.Generator = 0) -> TrendDa
         + scenario.family_sd * rng.standard_normal(scenario.families)[family]
         + scenario.residual_sd * _scatter(scenario, rng)
     )
+    if lab is not None:
+        latent += scenario.lab_sd * rng.standard_normal(lab.max() + 1)[lab][family]
     limits = np.tile([-np.inf, np.inf], (scenario.n, 1))
     if scenario.ceilings is not None:
         limits[:, 1] = rng.uniform(*scenario.ceilings, scenario.n)
     if scenario.floors is not None:
         limits[:, 0] = rng.uniform(*scenario.floors, scenario.n)
-    return _seen(scenario, family, days, latent, limits, rng)
+    data = _seen(scenario, family, days, latent, limits, rng)
+    return data if lab is None else data.replace(organisation=np.array([f"lab-{number}" for number in lab[family]]))
 
 
 def _scatter(scenario: Scenario, rng: np.random.Generator) -> Array:
