@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from densing.cli import main
+from densing.cli.density import SHOWN
 from densing.cli.fitting import fit_rows, read_rows
 from densing.density import table_densities
 from densing.errors import DensingError
@@ -123,23 +124,8 @@ def test_narrow_tables_keep_whole_figures_and_name_what_is_hidden(
     assert max(map(len, out.splitlines())) <= width
     assert "…" not in out
     hidden = err.split("No room for ")[1].split(":")[0].split(", ")
-    columns = [
-        "model",
-        "density",
-        "density_lo",
-        "density_hi",
-        "status",
-        "n_params",
-        "n_eff",
-        "score",
-        "released",
-        "stratum",
-        "interval",
-        "density_lo_measured",
-        "density_hi_measured",
-    ]
     shown = next(line for line in out.splitlines() if "density" in line and "model" in line).split()
-    assert shown + hidden == columns
+    assert shown + hidden == SHOWN
 
 
 def test_sizes_are_readable(densing: Call) -> None:
@@ -148,7 +134,10 @@ def test_sizes_are_readable(densing: Call) -> None:
 
 def test_rows_that_are_not_used_are_told(densing: Call) -> None:
     twice = table(GOOD.replace("\n", ",a\n") + GOOD.replace("0.62\n", "0.64,b\n"), HEADER.replace("\n", ",evaluator\n"))
-    assert "1 scores are left out" in densing("density", "-b", "mmlu", "--scores", twice)[2]
+    assert (
+        "Mine-3B on mmlu: 0.62 (a) is used, 0.64 (b) is not, +0.02"
+        in densing("density", "-b", "mmlu", "--scores", twice)[2]
+    )
     assert "1 of your models are left out" in densing("density", "-b", "mmlu", "--catalog", twice)[2]
     undated = table("Mine-3B,3e9,,mmlu,0.5\n")
     assert "Mine-3B (no date)" in densing("density", "-b", "mmlu", "--catalog", undated)[2]

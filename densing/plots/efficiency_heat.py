@@ -52,9 +52,9 @@ def caused(stragglers: Stragglers) -> Waiting:
     Examples
     --------
     >>> from densing.profile.stragglers import Late, RankWaits, Stragglers
-    >>> late = (Late(0, "all_reduce", "", -1, 0, 1, 5, 70),)
+    >>> late = (Late(0, "all_reduce", "", -1, 0, 1, 5, 70, True),)
     >>> ranks = tuple(RankWaits(rank, 1, 0, 0, 0, 0, 0, 0) for rank in (0, 1))
-    >>> found = caused(Stragglers("starts", ranks, late, 1, 1, 1, None, (-1,), {}))
+    >>> found = caused(Stragglers("starts", ranks, late, 1, None, 1, 1, None, (-1,), {}))
     >>> found.ns.tolist(), found.columns
     ([[0], [70]], ('all_reduce 1',))
     """
