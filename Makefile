@@ -8,7 +8,7 @@ RUN_FLAGS ?=
 
 .PHONY: run test test-rest test-all lint types coverage coverage-table until-table bench bench-profile bench-simulate bench-overlap bench-growth docs refs matrix clean
 
-run: $(STAMP)  ## the main job: catalogue -> density -> doubling time -> report
+run: $(STAMP)  ## the main job: catalog -> density -> doubling time -> report
 	$(BIN)/densing run --out $(OUT) $(RUN_FLAGS)
 
 test: $(STAMP)  ## the quick and decisive tests, minutes on two cores; left out: simulations, kill drills, browsers, Slurm, long real runs

@@ -96,7 +96,7 @@ def skills(table: pd.DataFrame) -> pd.DataFrame:
             "status": "ok" if rng.uniform() < 0.85 else "extrapolated",
         }
         for row in table.itertuples()
-        for skill, factor in (("knowledge", 0.7), ("reasoning", 1.1), ("maths", 1.6), ("code", 1.3))
+        for skill, factor in (("knowledge", 0.7), ("reasoning", 1.1), ("mathematics", 1.6), ("code", 1.3))
     ]  # fmt: skip
     return pd.DataFrame(rows)
 

@@ -93,7 +93,7 @@ def test_the_reference_tokens_move_the_density() -> None:
     assert (at_one > at_ten).sum() >= 6
 
 
-def test_suite_tasks_are_read_without_the_catalogues_protocol_warning() -> None:
+def test_suite_tasks_are_read_without_the_catalogs_protocol_warning() -> None:
     measurements, models = measured_run("toy")
     codes = {note.code for note in run_densities(measurements, models).notes}
     assert "protocol-differs" not in codes

@@ -70,7 +70,7 @@ def test_no_name_is_guessed(name: str) -> None:
     assert find_model(load_catalog(), name) is None
 
 
-def test_every_alias_is_a_model_of_the_catalogue() -> None:
+def test_every_alias_is_a_model_of_the_catalog() -> None:
     from densing.catalog.names import _ALIASES
 
     assert set(_ALIASES.values()) <= set(load_catalog().models["model"])
@@ -82,17 +82,17 @@ def sizes_of(rows: list[dict[str, Any]], params: dict[str, float] | None = None)
     return table.set_index("model"), [note.message for note in notes]
 
 
-def test_a_size_is_the_one_given_then_the_stored_one_then_the_catalogues() -> None:
+def test_a_size_is_the_one_given_then_the_stored_one_then_the_catalogs() -> None:
     rows = [{"model": name} for name in ("meta-llama/Llama-2-13b-hf", "a/mine")]
     rows.append({"model": "b/stored", "params_total": 5e8})
     table, notes = sizes_of(rows, {"mine": 1e9})
     assert table["params_total"].tolist() == [13e9, 1e9, 5e8]
-    assert table["size_from"].tolist() == ["catalogue: Llama-2-13B (alias)", "--params", "results"]
+    assert table["size_from"].tolist() == ["catalog: Llama-2-13B (alias)", "--params", "results"]
     assert len(notes) == 1
-    assert "is that of Llama-2-13B in the catalogue (alias name)" in notes[0]
+    assert "is that of Llama-2-13B in the catalog (alias name)" in notes[0]
 
 
-def test_a_stored_size_that_disagrees_keeps_the_catalogues_other_sizes_away() -> None:
+def test_a_stored_size_that_disagrees_keeps_the_catalogs_other_sizes_away() -> None:
     known = load_catalog().models.dropna(subset=["params_non_embedding_b"]).iloc[0]
     true = known["params_total_b"] * 1e9
     table, _ = sizes_of([{"model": known["model"], "params_total": true}])
@@ -136,7 +136,7 @@ def test_foreign_results_become_densities_through_the_command(tmp_path: Path) ->
     rows = answer("density", "--results", str(tmp_path), "--reference", "qwen1.5", "--params", "me/toy=6.5e9")
     by = {row["model"]: row for row in rows}
     assert by["me/toy"]["density"] == pytest.approx(2 * by["meta-llama/Llama-2-13b-hf"]["density"])
-    assert by["meta-llama/Llama-2-13b-hf"]["size_from"] == "catalogue: Llama-2-13B (alias)"
+    assert by["meta-llama/Llama-2-13b-hf"]["size_from"] == "catalog: Llama-2-13B (alias)"
     assert {row["protocol"] for row in rows} == {"same"}
     alone = densing("density", "--results", str(tmp_path / "mine"), "--reference", "qwen1.5")
     assert alone.returncode == 1
@@ -144,7 +144,7 @@ def test_foreign_results_become_densities_through_the_command(tmp_path: Path) ->
     assert "no measured model has a total parameter count (me/toy)" in alone.stderr
 
 
-def test_tasks_of_lighteval_and_opencompass_are_the_catalogues_benchmarks(tmp_path: Path) -> None:
+def test_tasks_of_lighteval_and_opencompass_are_the_catalogs_benchmarks(tmp_path: Path) -> None:
     read = read_results(lighteval_file(tmp_path))
     assert read.measurements["benchmark"].tolist() == ["arc_challenge", "arc_challenge", "mmlu"]
     table = tmp_path / "summary.csv"

@@ -26,11 +26,11 @@ def test_a_missing_wheel_is_named_with_its_command(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "measured").exists()
 
 
-def test_the_measured_model_stands_among_the_catalogues_models() -> None:
+def test_the_measured_model_stands_among_the_catalogs_models() -> None:
     placed = place_measured(*measured_run("toy"), load_catalog(), released={"toy": "2024-11-01"})
     assert placed.placed is not None and placed.among is not None
     row = placed.placed.table.iloc[0]
-    # ARC-Challenge and HellaSwag, the two that the catalogue shares; every parameter counts.
+    # ARC-Challenge and HellaSwag, the two that the catalog shares; every parameter counts.
     assert (row["benchmarks"], row["denominator"]) == ("arc_challenge+hellaswag", "total")
     assert row["released"] == pd.Timestamp("2024-11-01")
     assert (placed.among.table["denominator"] == "total").all()

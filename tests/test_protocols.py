@@ -270,10 +270,10 @@ def test_a_mean_is_only_as_comparable_as_its_worst_part(tmp_path: Path) -> None:
     assert (combined["protocol"], combined["protocol_detail"]) == (DIFFERS, "hellaswag: shots 0, ruler 5")
 
 
-# ---- the catalogue and users' tables -------------------------------------------------------------------------
+# ---- the catalog and users' tables -------------------------------------------------------------------------
 
 
-def test_the_catalogue_on_its_own_series_is_the_same_and_on_the_ladder_it_differs() -> None:
+def test_the_catalog_on_its_own_series_is_the_same_and_on_the_ladder_it_differs() -> None:
     catalog = load_catalog()
     for benchmark in ("mmlu", "mean", "bbh"):
         result = catalog_densities(catalog, load_reference("qwen1.5", benchmark))

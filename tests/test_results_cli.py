@@ -1,4 +1,4 @@
-"""``densing results``, and scores that join the catalogue."""
+"""``densing results``, and scores that join the catalog."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from densing.evals.unit import UnitKey
 
 
 def measured_run(folder: Path) -> Path:
-    """A run of one model on HellaSwag and on a task that the catalogue does not know."""
+    """A run of one model on HellaSwag and on a task that the catalog does not know."""
     for task in ("hellaswag", "toy"):
         unit = RunStore(folder).unit(UnitKey({"type": "hf"}, {"name": task}, {}, "Tiny-134M"))
         with unit.stage() as staged:
@@ -31,7 +31,7 @@ def measured_run(folder: Path) -> Path:
     return folder
 
 
-def test_scores_join_the_catalogue(tmp_path: Path) -> None:
+def test_scores_join_the_catalog(tmp_path: Path) -> None:
     read = read_results(measured_run(tmp_path / "run"))
     rows = to_catalog_rows(read.measurements, read.models, "2024-11-02")
     assert rows[["model", "benchmark", "score", "metric"]].to_numpy().tolist() == [

@@ -109,7 +109,7 @@ def test_multiverse_varies_every_choice_and_marks_the_headline(study: Study) -> 
 
 
 def test_skills_and_provenance_are_filled(study: Study) -> None:
-    assert {"knowledge", "reasoning", "maths", "code"} == set(study.skills["skill"])
+    assert {"knowledge", "reasoning", "mathematics", "code"} == set(study.skills["skill"])
     assert (study.provenance["rows"] > 0).all()
     ccby = study.provenance[study.provenance["licence"].astype(str).str.contains("CC-BY")]
     assert ccby["attribution"].astype(bool).all(), "CC BY sources need their attribution wherever rows go"

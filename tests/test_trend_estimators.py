@@ -81,10 +81,10 @@ def test_running_maximum_uses_every_date() -> None:
         (["Llama-1", "Llama-2"], "params_total_b", 5),
     ],
 )
-def test_envelope_reproduces_the_catalogue_oracle(families: list[str], size: str, row: int) -> None:
+def test_envelope_reproduces_the_catalog_oracle(families: list[str], size: str, row: int) -> None:
     """oracles/trend_catalog_check.csv: recipe in the README beside it; its interval is slope -+ 1.96 s.e."""
     oracle = pd.read_csv(SHARED / "data" / "oracles" / "trend_catalog_check.csv").iloc[row]
-    data = catalogue_densities(families, size).window("2023-02-01", "2024-07-31")
+    data = catalog_densities(families, size).window("2023-02-01", "2024-07-31")
     found = envelope(data)
     assert (len(data), found.n) == (oracle["n_models"], oracle["frontier_n"])
     assert found.slope == pytest.approx(oracle["slope_ln_density_per_day"], abs=5e-6)
@@ -95,7 +95,7 @@ def test_envelope_reproduces_the_catalogue_oracle(families: list[str], size: str
     assert ols_crv3(data).doubling_months == pytest.approx(oracle["all_models_ols_doubling_months"], abs=5e-3)
 
 
-def catalogue_densities(families: list[str], size: str) -> TrendData:
+def catalog_densities(families: list[str], size: str) -> TrendData:
     folder = SHARED / "data" / "catalog"
     rows = pd.read_csv(folder / "scores.csv").merge(pd.read_csv(folder / "models.csv"), on="model")
     rows = rows[(rows["evaluator"] == "obsscaling") & (rows["benchmark"] == "mmlu")]

@@ -189,7 +189,7 @@ def test_groups_of_ones_own_can_be_left_out() -> None:
     assert any("nothing can be estimated" in sentence for sentence in trend.sentences())
 
 
-def test_lists_of_declared_groups_hold_families_of_the_catalogue() -> None:
+def test_lists_of_declared_groups_hold_families_of_the_catalog() -> None:
     from densing.catalog import load_catalog
     from densing.catalog.groups import read_groups
 

@@ -15,7 +15,7 @@ GROUPS = Table(
     "groups",
     (
         Column("group", "text", "name of the group, in the plural", required=True),
-        Column("family", "text", "a family of the catalogue", required=True),
+        Column("family", "text", "a family of the catalog", required=True),
         Column("reason", "text", "why its members differ from the rest", required=True),
         Column("source", "text", "where that is said", required=True),
     ),

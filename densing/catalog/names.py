@@ -1,4 +1,4 @@
-"""Sizes of models by name: which row of the catalogue a model of somebody else's results is, and how that was told."""
+"""Sizes of models by name: which row of the catalog a model of somebody else's results is, and how that was told."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from densing.catalog.store import Catalog
 
-# Names on the hub (and in harnesses' tables) that spell a model of the catalogue otherwise, normalised.
+# Names on the hub (and in harnesses' tables) that spell a model of the catalog otherwise, normalised.
 _ALIASES = {
     "amber": "Amber-7B",
     "bloom": "BLOOM-176B",
@@ -55,9 +55,9 @@ AGREEMENT = 0.1
 
 
 def find_model(catalog: Catalog, name: str) -> tuple[str, str] | None:
-    """Return the model of the catalogue that a name means, and how that was told; None where none does.
+    """Return the model of the catalog that a name means, and how that was told; None where none does.
 
-    Nothing is guessed: ``exact`` is the catalogue's own name; ``normalised`` differs in case, separators, the
+    Nothing is guessed: ``exact`` is the catalog's own name; ``normalised`` differs in case, separators, the
     organisation before it or the revision behind it; ``alias`` is a spelling known from the hub, or what a converter
     adds (``-hf``).
 
@@ -101,7 +101,7 @@ def _normalised(name: str) -> str:
 def with_sizes(
     models: pd.DataFrame, params: Mapping[str, float] | None = None, *, catalog: Catalog | None = None
 ) -> tuple[pd.DataFrame, list[Note]]:
-    """Return a table of measured models with their sizes filled in: as given, else as stored, else from the catalogue.
+    """Return a table of measured models with their sizes filled in: as given, else as stored, else from the catalog.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def with_sizes(
     Returns
     -------
     models : pandas.DataFrame
-        With ``params_active`` and ``size_from`` (``--params``, ``results``, ``catalogue: ROW (how)`` or empty).
+        With ``params_active`` and ``size_from`` (``--params``, ``results``, ``catalog: ROW (how)`` or empty).
     notes : list of Note
         Which row was taken for which model, and which models have no size.
 
@@ -144,9 +144,9 @@ def with_sizes(
             missing = [column for column in _SIZES if not stored[column] and listed[column]] if agrees else []
             stored |= {column: listed[column] for column in missing}
             if "params_total" in missing:
-                origin = f"catalogue: {match[0]} ({match[1]})"
+                origin = f"catalog: {match[0]} ({match[1]})"
                 message = (
-                    f"model {name}: its size, {stored['params_total']:.4g}, is that of {match[0]} in the catalogue "
+                    f"model {name}: its size, {stored['params_total']:.4g}, is that of {match[0]} in the catalog "
                     f"({match[1]} name); --params '{name}=COUNT' gives another"
                 )
                 notes.append(Note("size-by-name", "info", message, {"model": name, "row": match[0], "how": match[1]}))
@@ -181,7 +181,7 @@ def _unsized(name: str, rows: pd.Index) -> Note:
     near = [short[key] for key in difflib.get_close_matches(_normalised(name), list(short), n=3)]
     hint = f" (its names near this one: {', '.join(near)})" if near else ""
     message = (
-        f"model {name}: the results state no size and no name in the catalogue is this one{hint}; "
+        f"model {name}: the results state no size and no name in the catalog is this one{hint}; "
         f"give it: --params '{name}=13e9' for 13 billion"
     )
     return Note("size-unknown", "warning", message, {"model": name, "near": near})

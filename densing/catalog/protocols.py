@@ -5,7 +5,7 @@ its text, or log-likelihood per character instead of as it is shift it by more t
 known is empty and compares as ``unknown``, never as ``same``.
 
 ``data/protocols.csv`` holds what evaluators' and harnesses' own documents say, each row with its source; shots and
-metrics of catalogue evaluators stand in the catalogue's scores.
+metrics of catalog evaluators stand in the catalog's scores.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def stated(
     Parameters
     ----------
     metric : str
-        Name of the metric as harnesses and the catalogue write it (``acc_norm``, ``exact_match``, ``pass@1``).
+        Name of the metric as harnesses and the catalog write it (``acc_norm``, ``exact_match``, ``pass@1``).
     shots, form, cot, source
         As in :class:`Protocol`.
 
@@ -208,7 +208,7 @@ def known_protocol(evaluator: str, task: str) -> Protocol:
 
 
 def evaluator_protocol(catalog: Catalog, evaluator: str, benchmark: str) -> Protocol:
-    """Return the protocol of an evaluator of the catalogue on a benchmark: its scores' metric and shots, and documents.
+    """Return the protocol of an evaluator of the catalog on a benchmark: its scores' metric and shots, and documents.
 
     Examples
     --------

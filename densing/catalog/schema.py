@@ -29,7 +29,7 @@ DERIVATIONS = (
     "instruct_tuned",
 )
 DATE_BASES = ("vendor", "paper", "tracker", "upload", "sibling", "unverified")
-SKILLS = ("knowledge", "reasoning", "maths", "code", "language", "other")
+SKILLS = ("knowledge", "reasoning", "mathematics", "code", "language", "other")
 ROLES = ("harness", "vendor", "collected", "user")
 
 _BILLIONS = "billions: write 7 for 7e9 parameters"

@@ -54,7 +54,7 @@ def density(
             "--params",
             metavar="NAME=COUNT",
             help="Size of a model of --results (13e9: 13 billion); may be repeated. Without it the size that the "
-            "results state, else that of the catalogue's model of this name.",
+            "results state, else that of the catalog's model of this name.",
         ),
     ] = None,
     catalog: o.CatalogFiles = None,

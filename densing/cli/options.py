@@ -39,7 +39,7 @@ Benchmark = Annotated[
 ]
 CatalogFiles = Annotated[
     list[Path] | None,
-    typer.Option("--catalog", help="CSV (or folder of CSVs) merged into the embedded catalogue; may be repeated."),
+    typer.Option("--catalog", help="CSV (or folder of CSVs) merged into the embedded catalog; may be repeated."),
 ]
 Since = Annotated[str | None, typer.Option("--since", help="First release date, ISO.", metavar="DATE")]
 Until = Annotated[str | None, typer.Option("--until", help="Last release date, ISO.", metavar="DATE")]

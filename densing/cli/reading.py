@@ -71,7 +71,7 @@ def read_runs(paths: list[Path], params: dict[str, float]) -> tuple[pd.DataFrame
     paths : list of path
         Runs, results files or folders of them.
     params : dict
-        Sizes by model; the others are those of the results, else of the catalogue by name.
+        Sizes by model; the others are those of the results, else of the catalog by name.
 
     Raises
     ------

@@ -139,7 +139,7 @@ def export(
     ] = None,
     json: o.JsonFlag = False,
 ) -> None:
-    """Write a run's accuracies as a table that joins the catalogue: `densing density --catalog scores.csv`.
+    """Write a run's accuracies as a table that joins the catalog: `densing density --catalog scores.csv`.
 
     Example: densing results export results/smollm2 --out scores.csv
     """
@@ -156,7 +156,7 @@ def export(
     notes = [*read.notes, *left_out(read.measurements, read.models, rows)]
     if rows.empty:
         reasons = "; ".join(note.message for note in notes) or "no accuracies"
-        raise InputError(f"{run}: nothing of it fits the catalogue ({reasons})")
+        raise InputError(f"{run}: nothing of it fits the catalog ({reasons})")
     save(rows, rows, out)
     if json:
         emit_json({"path": str(out), "rows": rows, "notes": notes})

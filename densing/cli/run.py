@@ -31,7 +31,7 @@ def run(
     fast: Annotated[bool, typer.Option("--fast", help="Evaluate it on a quarter of the items.")] = False,
     json: o.JsonFlag = False,
 ) -> None:
-    """Do the main job: catalogue, densities, doubling time, a model measured here, HTML report.
+    """Do the main job: catalog, densities, doubling time, a model measured here, HTML report.
 
     Writes report.html (opens offline), density.csv (a row per model), trend.csv (a row per estimator) and, with a
     model measured, measured.csv (a row per task) and measured/ (its result store).

@@ -101,7 +101,7 @@ def compare_rulers(
     Parameters
     ----------
     models : Catalog or path
-        A catalogue, or a user's own CSV as for :func:`densing.density.table_densities`.
+        A catalog, or a user's own CSV as for :func:`densing.density.table_densities`.
     references : sequence of str, optional
         Families, or paths of JSON fits; every family that can be fitted by default.
     benchmark : str

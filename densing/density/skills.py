@@ -1,4 +1,4 @@
-"""Densities per skill beside the one of the mean score: knowledge, reasoning, maths, code."""
+"""Densities per skill beside the one of the mean score: knowledge, reasoning, mathematics, code."""
 
 from __future__ import annotations
 

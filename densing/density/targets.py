@@ -1,4 +1,4 @@
-"""From catalogue rows, or a user's own table, to scores that may be read on a ruler."""
+"""From catalog rows, or a user's own table, to scores that may be read on a ruler."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def catalog_densities(
     level: float = 0.95,
     seed: int = 0,
 ) -> DensityResult:
-    """Return the density of every catalogue model that was scored on the reference's series.
+    """Return the density of every catalog model that was scored on the reference's series.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def catalog_densities(
     Raises
     ------
     InputError
-        When no model of the catalogue can be read on the reference.
+        When no model of the catalog can be read on the reference.
     """
     adopted, notes = _adopt(catalog, reference, every=False)
     if pool:
@@ -86,7 +86,7 @@ def table_densities(
     Parameters
     ----------
     table : path
-        Columns ``model, params, released, benchmark, score`` (and any other catalogue column).
+        Columns ``model, params, released, benchmark, score`` (and any other catalog column).
     reference : Reference
         The ruler; for a mean every one of its benchmarks must be in the table.
     denominator, guard, level, seed
@@ -101,7 +101,7 @@ def table_densities(
     if "models" not in parts:
         raise InputError(
             f"{table}: states no sizes; columns model, params, released, benchmark, score are needed "
-            "(scores of models that the catalogue knows: --catalog)"
+            "(scores of models that the catalog knows: --catalog)"
         )
     catalog = merge(load_catalog(embedded=False), parts)
     missing = sorted(set(reference.benchmarks) - set(catalog.scores["benchmark"]))
@@ -339,10 +339,10 @@ def _namesakes(models: pd.DataFrame) -> list[Note]:
     differing = []
     for row in models[models["model"].isin(known.index)].itertuples():
         ours = known.loc[row.model]
-        said, catalogued = (float(size) for size in (row.params_total_b, ours["params_total_b"]))
+        said, catalogd = (float(size) for size in (row.params_total_b, ours["params_total_b"]))
         facts = []
-        if abs(said - catalogued) > 0.01 * catalogued:
-            facts.append(f"{said:g} B parameters instead of {catalogued:g} B")
+        if abs(said - catalogd) > 0.01 * catalogd:
+            facts.append(f"{said:g} B parameters instead of {catalogd:g} B")
         if pd.notna(row.released) and pd.notna(ours["released"]) and row.released != ours["released"]:
             facts.append(f"released {row.released.date()} instead of {ours['released'].date()}")
         if facts:
@@ -366,7 +366,7 @@ def _pool(catalog: Catalog, reference: Reference) -> tuple[Catalog, list[Note]]:
     measured = scores[here & scores["evaluator"].eq(reference.evaluator)]
     if measured.empty:
         raise InputError(
-            f"pooling: the catalogue has no {reference.benchmark} score by {reference.evaluator!r} to pool with"
+            f"pooling: the catalog has no {reference.benchmark} score by {reference.evaluator!r} to pool with"
         )
     own = measured.iloc[0]
     usable = ~(has_flag(scores["flags"], WRONG) | has_flag(scores["flags"], OTHER_PROTOCOL))

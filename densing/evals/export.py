@@ -1,4 +1,4 @@
-"""A run's accuracies in the form in which the catalogue takes a user's scores."""
+"""A run's accuracies in the form in which the catalog takes a user's scores."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from densing.notes import Note
 if TYPE_CHECKING:
     import pandas as pd
 
-# In this order of preference; a score of the catalogue is one share per model and benchmark.
+# In this order of preference; a score of the catalog is one share per model and benchmark.
 SCORES = ("accuracy", "acc_norm", "acc", "exact_match", "pass@1", "em", "score", "naive_average")
-# The least size the catalogue's tables take.
+# The least size the catalog's tables take.
 LEAST_PARAMS = 1e5
 COLUMNS = [
     "model",
@@ -34,8 +34,8 @@ COLUMNS = [
 def to_catalog_rows(measurements: pd.DataFrame, models: pd.DataFrame, released: str = "") -> pd.DataFrame:
     """Return the scores that :func:`densing.catalog.load_catalog` takes as a user's table.
 
-    One row per model and benchmark of the catalogue: the group's where a group was measured, else the one on most
-    documents. Losses have no place in the catalogue and stay behind, as do benchmarks it does not know.
+    One row per model and benchmark of the catalog: the group's where a group was measured, else the one on most
+    documents. Losses have no place in the catalog and stay behind, as do benchmarks it does not know.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def _whole(value: float) -> str:
 
 
 def left_out(measurements: pd.DataFrame, models: pd.DataFrame, rows: pd.DataFrame) -> list[Note]:
-    """Return what of a run did not become a row of the catalogue, and why."""
+    """Return what of a run did not become a row of the catalog, and why."""
     kept = set(zip(rows["model"], rows["benchmark"], strict=True))
     sizes = models.groupby("model")["params_total"].max().to_dict()
     unsized = sorted({str(m) for m in measurements["model"] if not (sizes.get(m) or math.nan) >= LEAST_PARAMS})
@@ -130,6 +130,6 @@ def left_out(measurements: pd.DataFrame, models: pd.DataFrame, rows: pd.DataFram
     unknown = sorted(set(map(str, measurements["task"])) - used - set(map(str, usable["task"])))
     if unknown:
         shown = ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
-        message = f"left out, as the catalogue has no such benchmark or the task gives no share: {shown}"
+        message = f"left out, as the catalog has no such benchmark or the task gives no share: {shown}"
         notes.append(Note("no-benchmark", "info", message, {"tasks": unknown}))
     return notes

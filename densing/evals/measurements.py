@@ -22,7 +22,7 @@ MODEL_COLUMNS = ["model", "type", "args", "revision", "dtype", "params_total", "
 _NUMBERS = {"value", "stderr", "n_items", "n_shot", "limit"}
 _COUNTS = {"params_total", "params_embedding", "params_non_embedding", "vocab", "context", "tokens"}
 
-# Names of other harnesses' tasks where they are not the catalogue's (or a ladder's) own.
+# Names of other harnesses' tasks where they are not the catalog's (or a ladder's) own.
 BENCHMARK_OF = {
     "arc:challenge": "arc_challenge",
     "arc:easy": "arc_easy",

@@ -1,4 +1,4 @@
-"""Fitting the rulers, from the catalogue and the ladder table that the package ships."""
+"""Fitting the rulers, from the catalog and the ladder table that the package ships."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FEW_POINTS = 6
 def build_reference(
     catalog: Catalog, name: str, benchmark: str = "mean", *, draws: int = DRAWS, seed: int = 0
 ) -> Reference:
-    """Fit a ruler from the catalogue (or from the ladder's runs).
+    """Fit a ruler from the catalog (or from the ladder's runs).
 
     Parameters
     ----------
@@ -212,14 +212,14 @@ def _member_notes(family: Family, members: Members) -> list[Note]:
 
 
 def _ladder_notes(catalog: Catalog, family: Family, evaluator: str, benchmarks: tuple[str, ...]) -> list[Note]:
-    """Name the benchmarks on which the ladder and the catalogue score answers of another form."""
+    """Name the benchmarks on which the ladder and the catalog score answers of another form."""
     notes = []
     for name in benchmarks:
         ladder, theirs = known_protocol(family.name, name), evaluator_protocol(catalog, evaluator, name)
         if compare(theirs, ladder)["form"] == DIFFERS:
             message = (
-                f"{name} on {family.name} scores answers as {ladder.form}, the catalogue's ({evaluator}) as "
-                f"{theirs.form}: two measurements that must not be compared; densities of the catalogue's models on "
+                f"{name} on {family.name} scores answers as {ladder.form}, the catalog's ({evaluator}) as "
+                f"{theirs.form}: two measurements that must not be compared; densities of the catalog's models on "
                 "this ruler are not meaningful"
             )
             notes.append(Note("protocol-differs", "error", message, {"benchmark": name}))

@@ -1,6 +1,6 @@
 """The reference families: whose sizes and scores make a ruler, and what is not published about the paper's own.
 
-A one-step family is a set of catalogue models of one recipe at several sizes; its scores come from one evaluator, the
+A one-step family is a set of catalog models of one recipe at several sizes; its scores come from one evaluator, the
 first in the list that measured enough of them, and its targets are read from the same comparability series.
 """
 
@@ -25,7 +25,7 @@ class Family:
     kind : {"one-step", "two-step", "described"}
         Fitted as score in ln N, as loss in (N, D) then score in loss, or only described.
     models : tuple of str
-        Catalogue names of the members (empty for ladders with their own table).
+        Catalog names of the members (empty for ladders with their own table).
     evaluators : tuple of str
         Preferred order; a ruler uses one.
     about : str

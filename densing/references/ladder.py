@@ -69,7 +69,7 @@ class Ladder:
         Draws of the loss law: Gaussian with Student width for runs that are independent of each other, resampled runs
         where one run yields several points.
     source : str
-        Source id in the catalogue.
+        Source id in the catalog.
     """
 
     name: str
@@ -87,7 +87,7 @@ _LADDERS = (
         "olmo_ladder.csv",
         # The eight tasks that the ladder's authors predict.
         ("mmlu", "hellaswag", "arc_challenge", "arc_easy", "piqa", "csqa", "socialiqa", "openbookqa"),
-        # Tasks that the catalogue measures in a comparable (cloze, length-normalised) format under one evaluator and
+        # Tasks that the catalog measures in a comparable (cloze, length-normalised) format under one evaluator and
         # that the ladder itself resolves.
         ("arc_challenge", "hellaswag"),
         D0_PAPER,

@@ -11,12 +11,12 @@ from densing.errors import UnavailableError, UnknownNameError
 from densing.references.families import Family
 from densing.references.ladder import Ladder
 
-SKILLS = ("knowledge", "reasoning", "maths", "code")
+SKILLS = ("knowledge", "reasoning", "mathematics", "code")
 # Three parameters and an error bar want at least this many sizes.
 MIN_POINTS = 5
 # A family whose best score is closer to chance than this says nothing about size.
 MIN_SIGNAL = 0.1
-# Where the OLMo ladder's tasks meet the catalogue: evaluators with the nearest protocol.
+# Where the OLMo ladder's tasks meet the catalog: evaluators with the nearest protocol.
 LADDER_EVALUATORS = ("obsscaling", "swallow")
 
 
@@ -43,7 +43,7 @@ class Members:
 
 
 def ruler_members(catalog: Catalog, family: Family, benchmark: str) -> Members:
-    """Collect the points of a ruler from the catalogue.
+    """Collect the points of a ruler from the catalog.
 
     Parameters
     ----------
@@ -52,12 +52,12 @@ def ruler_members(catalog: Catalog, family: Family, benchmark: str) -> Members:
     family : Family
         A one-step family.
     benchmark : str
-        A benchmark id, ``mean``, or a skill (knowledge, reasoning, maths, code).
+        A benchmark id, ``mean``, or a skill (knowledge, reasoning, mathematics, code).
 
     Raises
     ------
     UnknownNameError
-        When the catalogue has no such benchmark.
+        When the catalog has no such benchmark.
     UnavailableError
         When the family was not measured on it, or sits at chance at every size.
     """
@@ -125,7 +125,7 @@ def target_scores(catalog: Catalog, evaluator: str, benchmarks: tuple[str, ...])
 
 
 def ladder_members(catalog: Catalog, ladder: Ladder, benchmark: str) -> tuple[str, tuple[str, ...]]:
-    """Return the evaluator (empty where the catalogue has none) and the tasks of a ladder's ruler.
+    """Return the evaluator (empty where the catalog has none) and the tasks of a ladder's ruler.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def ladder_members(catalog: Catalog, ladder: Ladder, benchmark: str) -> tuple[st
 
 
 def known_benchmark(catalog: Catalog, benchmark: str) -> None:
-    """Raise UnknownNameError unless the catalogue has the benchmark."""
+    """Raise UnknownNameError unless the catalog has the benchmark."""
     known = [*catalog.benchmarks["id"].astype(str), "mean", *SKILLS]
     if benchmark not in known:
         raise UnknownNameError("benchmark", benchmark, known)

@@ -56,7 +56,7 @@ class Reference:
         return self.protocols.get(benchmark, Protocol())
 
     def beside(self) -> Reference:
-        """Return the ruler without what its notes say of the catalogue's protocol: for scores compared one by one."""
+        """Return the ruler without what its notes say of the catalog's protocol: for scores compared one by one."""
         return replace(self, notes=tuple(note for note in self.notes if note.code != "protocol-differs"))
 
     def at_tokens(self, tokens: float | None) -> Reference:

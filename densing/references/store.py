@@ -46,7 +46,7 @@ def load_reference(
     tokens: float | None = None,
     catalog: Catalog | None = None,
 ) -> Reference:
-    """Return a ruler: shipped, fitted now from the catalogue, or read from a user's fit.
+    """Return a ruler: shipped, fitted now from the catalog, or read from a user's fit.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def load_reference(
     tokens : float, optional
         D0, the training tokens at which a two-step ruler is read; 1e12 by default.
     catalog : Catalog, optional
-        For a benchmark that is not shipped; the embedded catalogue by default.
+        For a benchmark that is not shipped; the embedded catalog by default.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def build_all(catalog: Catalog, folder: Path, names: tuple[str, ...] = ()) -> It
 
 
 def stale_fits(catalog: Catalog) -> list[str]:
-    """Return the shipped rulers whose data are no longer those of the catalogue, as ``family/benchmark``."""
+    """Return the shipped rulers whose data are no longer those of the catalog, as ``family/benchmark``."""
     stale = []
     for name in family_names():
         for benchmark in available_benchmarks(name):

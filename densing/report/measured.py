@@ -76,7 +76,7 @@ def _tasks(row: Any) -> str:
 
 
 def measured_figures(measured: Measured | None) -> dict[str, tuple[go.Figure, str]]:
-    """Return the figures of the section: on the loss law, on the score curve, and among the catalogue's models."""
+    """Return the figures of the section: on the loss law, on the score curve, and among the catalog's models."""
     if measured is None or measured.densities is None:
         return {}
     drawn = {}
@@ -96,6 +96,6 @@ _LOSS_WORDS = (
 )
 _SCORE_WORDS = "The same by accuracy: the ladder's runs, the chained law from size to accuracy, and the measured model."
 _AMONG_WORDS = (
-    "The measured model (star) among the catalogue's models on the same ladder, by accuracy on the tasks that both "
-    "have, every parameter counted on both sides. The catalogue's scores were measured with other shots."
+    "The measured model (star) among the catalog's models on the same ladder, by accuracy on the tasks that both "
+    "have, every parameter counted on both sides. The catalog's scores were measured with other shots."
 )

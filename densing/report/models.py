@@ -21,7 +21,7 @@ def _density(row: Mapping[str, Any]) -> str:
 
 
 FIELDS = (
-    Field("Model", column("model"), hint="Name in the catalogue"),
+    Field("Model", column("model"), hint="Name in the catalog"),
     Field("Density", _density, "density", hint="Effective over actual parameters"),
     Field("Interval", ranged("density", text.number), "density_lo", hint="95 %: ruler, score, scatter of models"),
     Field("Released", column("released", text.day), "released"),

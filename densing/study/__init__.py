@@ -1,4 +1,4 @@
-"""The main job: from a catalogue to a doubling time with its checks."""
+"""The main job: from a catalog to a doubling time with its checks."""
 
 from densing.study.measured import Measured, place_measured
 from densing.study.multiverse import PAPER_MONTHS, PAPER_WINDOW, multiverse, replication

@@ -1,4 +1,4 @@
-"""A model that was evaluated here, placed among the catalogue's models and on the reference law."""
+"""A model that was evaluated here, placed among the catalog's models and on the reference law."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Measured:
     measurements, models : pandas.DataFrame
         What lm-eval measured, and on what.
     among : DensityResult, optional
-        The catalogue's models on the same ladder's mean ruler, every parameter counted.
+        The catalog's models on the same ladder's mean ruler, every parameter counted.
     placed : DensityResult, optional
         The measured models on that ruler.
     missing : str
@@ -62,7 +62,7 @@ def place_measured(
     tokens: float | None = None,
     seed: int = 0,
 ) -> Measured:
-    """Read a run on the OLMo ladder and set it beside the catalogue's models on the same ruler.
+    """Read a run on the OLMo ladder and set it beside the catalog's models on the same ruler.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def place_measured(
     Returns
     -------
     Measured
-        Among the catalogue's models every parameter counts on both sides, because few of them state a count
+        Among the catalog's models every parameter counts on both sides, because few of them state a count
         without embeddings.
 
     Raises

@@ -1,4 +1,4 @@
-"""The main job: catalogue, ruler, densities, doubling time, checks, forecast."""
+"""The main job: catalog, ruler, densities, doubling time, checks, forecast."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def run_study(
     measured: Measured | None = None,
     step: Step = lambda label, share: None,
 ) -> Study:
-    """Do the main job on a catalogue.
+    """Do the main job on a catalog.
 
     Parameters
     ----------

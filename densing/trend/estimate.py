@@ -63,7 +63,7 @@ def estimate_trend(
     worlds : int
         Simulated worlds behind the size and power of each test; 0 leaves them out.
     groups : mapping of str to families, optional
-        Groups to leave out together, by name; those that the catalogue declares by default.
+        Groups to leave out together, by name; those that the catalog declares by default.
 
     Raises
     ------
