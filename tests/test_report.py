@@ -218,9 +218,14 @@ def test_what_is_said_before_quoting_names_break_and_groups_of_the_long_window(s
     bend = {"date": "2023-09-27", "p": 0.015, "slope_before": 0.02, "slope_after": 0.0008, "size": 0.07, "power": []}
     group = {"group": "research suites", "families": ["A", "B"], "lo": 3.7, "hi": 32.0, "doubling_months": 6.7}
     later = fixture.FakeTrend(study.long_density.table, frames.estimates(), {}, 0.003)
-    later.checks = {"breakpoint": {"searched": bend}, "without_groups": [{**group, "reason": None}]}
+    later.checks = {
+        "breakpoint": {"searched": bend},
+        "without_groups": [{**group, "reason": None}],
+        "organisations": {"clusters": 31, "lo": 2.7, "hi": 40.0},
+    }
     caveats = " ".join(headline(altered(study, long_trend=later)).caveats)
     assert "2023-09-27, has p = 0.015" in caveats and "rejects 7 % of those without a break (size)" in caveats
+    assert "With the 31 organisations taken as independent in place of families, the 95 % interval is 2.7 to 40" in caveats
     assert "Without research suites (A, B) the doubling time is 6.7 months (3.7 to 32.0)" in caveats
 
 

@@ -163,12 +163,15 @@ def long_window(study: Study) -> str:
         return ""
     head, near = trend.headline, study.trend.headline
     released = pd.DatetimeIndex(trend.data.released)
-    doubling = text.doubling(head["doubling_months"], head["lo"], head["hi"], float(trend.options.get("level", 0.95)))
+    level = float(trend.options.get("level", 0.95))
+    doubling = text.doubling(head["doubling_months"], head["lo"], head["hi"], level)
+    # An organisation's families share more over years than over months: here the wider interval may be the right one.
+    more = f"{words.by_organisation(trend.checks, level)} {words.broken(trend.checks)}"
     means = "" if ruler is None else f", ruler {text.clean(ruler.title)} on {text.clean(ruler.benchmark)}"
     return (
         f"Over the long window, {text.month(released.min())} to {text.month(released.max())} "
         f"({text.plural(len(released), 'model')}{means}), the doubling time is {doubling}, against "
-        f"{_doubles(near['doubling_months'])} in the headline{_pace(head, near)}. {words.broken(trend.checks)}"
+        f"{_doubles(near['doubling_months'])} in the headline{_pace(head, near)}. {more.strip()}"
     ).rstrip()
 
 
