@@ -43,7 +43,9 @@ def test_headline_interval_covers_the_truth(scenario: str) -> None:
     if FULL:
         assert low <= row["coverage"] <= HIGH
     assert row["high"] >= low and row["low"] <= HIGH
-    assert row["median_doubling_months"] == pytest.approx(3.5, abs=0.1)
+    # The median of so many worlds has an error of its own: 1.25 sd / sqrt(reps), the sd told by the intervals' width.
+    error = 1.25 * 3.5 * row["median_width"] / (2 * 1.96) / REPS**0.5
+    assert row["median_doubling_months"] == pytest.approx(3.5, abs=3.3 * error)
 
 
 @pytest.mark.parametrize("scenario", [name for name, world in SCENARIOS.items() if world.labs is not None])

@@ -325,7 +325,7 @@ def test_seven_benchmarks_average_their_noise_out() -> None:
     """The measurement's interval covers, and is as wide as draws made here without any of our seeds."""
     rng = np.random.default_rng(1)
     held, ours, independent = [], [], []
-    for truth, read in worlds(BENCHMARKS, 60):
+    for truth, read in worlds(BENCHMARKS, 40):
         combined = combine_results(read, read[0].reference)
         inside = combined.table["bound"].eq("").to_numpy()
         held.append(holds(combined, truth, "_measured"))
@@ -356,7 +356,7 @@ def test_the_interval_covers_models_that_scatter_and_the_measurement_alone_does_
 @pytest.mark.parametrize("common", [0.0, 0.5])
 def test_the_combined_interval_covers_models_that_scatter(common: float) -> None:
     held, measured = [], []
-    for truth, read in worlds(BENCHMARKS, 40, scatter=SCATTER, common=common):
+    for truth, read in worlds(BENCHMARKS, 25, scatter=SCATTER, common=common):
         combined = combine_results(read, read[0].reference)
         held.append(holds(combined, truth))
         measured.append(holds(combined, truth, "_measured"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from typing import Any
 
 import numpy as np
@@ -206,11 +207,11 @@ def test_ranks_alike_are_not_named_by_chance_when_a_clock_is_off() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jitter", [20_000, 80_000, 300_000, 1_000_000, 5_000_000])
+@pytest.mark.parametrize("jitter", [20_000, 300_000, 5_000_000])
 @pytest.mark.parametrize("per_step", [1, 8])
 def test_size_of_the_stragglers_p(jitter: int, per_step: int) -> None:
     """With a clock off by as much as they are known to, whatever the scatter of arrivals."""
-    runs = 200
+    runs = 400 if os.environ.get("DENSING_COVERAGE_BUDGET") == "full" else 80
     low = sum((together(seed, n=20, jitter=jitter, error=70_000, per_step=per_step)[0].chance or 1) < 0.05
               for seed in range(runs))  # fmt: skip
     assert low <= 0.05 * runs + 2 * math.sqrt(0.05 * 0.95 * runs)
