@@ -141,6 +141,7 @@ def test_trend_contract(scores: Path) -> None:
     assert more["n"] == found["n"] + 2
 
 
+@pytest.mark.slow
 def test_benchmarks_combine_either_way() -> None:
     found = answer("density", "-b", "mean", "--combine", "per-benchmark")
     assert {row["benchmark"] for row in found} == {"per-benchmark"}
@@ -150,6 +151,7 @@ def test_benchmarks_combine_either_way() -> None:
     assert "mean-score" in densing("trend", "--combine", "both").stderr
 
 
+@pytest.mark.slow
 def test_trend_says_when_a_score_fits_in_a_size() -> None:
     found = answer("trend", "-b", "mmlu", "--permutations", "19", "--bootstrap", "50", "--when", "0.7:3e9")
     assert found["when"][0]["score"] == 0.7

@@ -44,6 +44,7 @@ def toy(place: Path, name: str = "toy-llama") -> tuple[str, ...]:
     return "--model", "hf", "--model_args", f"pretrained={place / name}"
 
 
+@pytest.mark.slow
 def test_contract(place: Path, tmp_path: Path) -> None:
     """The command of the issue, as a process: one JSON document on stdout, and the second time nothing to do."""
     command = [sys.executable, "-m", "densing", "eval", *toy(place), "--tasks", "toy_choice,toy_text", "--limit", "3"]

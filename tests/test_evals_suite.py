@@ -247,6 +247,7 @@ def places_of(benchmark: str) -> list[int]:
     return sorted({0, 1, long})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("benchmark", sorted(SIZES))
 def test_numbers_are_those_of_the_wheels_own_metric(
     benchmark: str, models: dict[str, Any], tokenizer: Any, monkeypatch: pytest.MonkeyPatch

@@ -84,6 +84,7 @@ def test_names_from_a_trace_are_not_obeyed_by_a_terminal(tmp_path: Path, flags: 
     assert not [sign for sign in OBEYED if sign in shown]
 
 
+@pytest.mark.slow
 def test_names_without_end_leave_room_on_the_screen_and_stay_whole_in_json(tmp_path: Path) -> None:
     name = "n" * 200_000
     folder = run_of_two(tmp_path / "run", name)

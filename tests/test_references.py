@@ -43,6 +43,7 @@ def test_every_family_ships_its_mean_and_single_benchmarks(name: str) -> None:
         assert len(ruler.points) >= 5
 
 
+@pytest.mark.slow
 def test_shipped_fits_are_those_of_the_shipped_catalog() -> None:
     assert stale_fits(load_catalog()) == []
 

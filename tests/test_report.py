@@ -198,6 +198,7 @@ def test_tests_without_power_or_size_stay_in_the_details(study: Any) -> None:
     assert not any("0.031" in sentence for _, sentence in check_sentences(study))
 
 
+@pytest.mark.slow
 def test_a_fan_that_beats_nothing_is_not_in_the_first_figure(study: Any) -> None:
     def drawn(errors: dict[str, float], **changes: Any) -> dict[str, bool]:
         found = figures(altered(study, backtest={**study.backtest, **errors}, **changes))

@@ -22,6 +22,8 @@ from densing.study import PAPER_MONTHS, Study, StudyOptions, run_study
 from densing.trend import TrendData
 from densing.trend.envelope import envelope
 
+pytestmark = pytest.mark.slow
+
 ORACLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "oracles" / "trend_catalog_check.csv"
 WIDE = Selection(
     kinds=("base", "continued", "compressed"),
@@ -44,7 +46,6 @@ def study() -> Study:
     return run_study(options=StudyOptions(today="2026-01-01"))
 
 
-@pytest.mark.slow
 def test_papers_method_covers_its_figure_on_at_least_three_mean_rulers(study: Study) -> None:
     means = study.replication[study.replication["benchmark"] == "mean"]
     bounded = means[means["hi"].map(math.isfinite) & means["covers_paper"]]
