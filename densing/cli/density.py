@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from densing.cli import options as o
-from densing.notes import Note
+from densing.notes import Note, once
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The interval before the rest: a narrow terminal leaves out columns from the end.
 SHOWN = ["model", "density", "protocol", "density_lo", "density_hi", "status", "n_params", "n_eff", "score", "released",
@@ -20,7 +23,8 @@ SHOWN_OF_RUNS = ["model", "benchmark", "quantity", "density", "protocol", "densi
 HOW_TO_READ = (
     "Values hold on the ruler {reference} alone; between rulers only ranks travel (`densing density --rulers all`).\n"
     "density_lo and density_hi hold the curve's error, the noise of the score and how far models scatter around the "
-    "ruler; those that end in _measured leave the last out."
+    "ruler; those that end in _measured leave the last out.\n"
+    "≤ and ≥ stand before the interval's end where the ruler gives no more than a limit."
 )
 
 
@@ -123,7 +127,8 @@ def density(
     from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
     from densing.cli.reading import read_densities
     from densing.cli.selecting import selection_of
-    from densing.density import skill_densities, table_densities
+    from densing.density import table_densities
+    from densing.density.skills import skill_results, skill_table
     from densing.references import load_reference
 
     if scores is not None and (catalog or skills):
@@ -145,10 +150,11 @@ def density(
         _on_rulers(rulers, benchmark, asked, out, json)
         return
     if skills:
-        table = skill_densities(
+        of_skills = skill_results(
             load_catalog(*(catalog or [])), reference, selection=chosen, denominator=denominator, guard=guard, seed=seed
         )
-        notes: tuple[Note, ...] = ()
+        table = skill_table(of_skills)
+        notes: tuple[Note, ...] = tuple(once(note for result in of_skills.values() for note in result.notes))
     else:
         merged = load_catalog(*(catalog or []))
         asked = {"denominator": denominator, "guard": guard, "level": level, "seed": seed}
@@ -164,8 +170,9 @@ def density(
         emit_json(table)
     else:
         shown = [column for column in SHOWN if column in table.columns] if not skills else list(table.columns)
-        title = f"Density against {reference}, {'per skill' if skills else benchmark}"
-        emit_table(table[shown], title, table["bound"])
+        how = ", per benchmark" if combine == "per-benchmark" else ""
+        title = f"Density against {reference}, {'per skill' if skills else f'{benchmark}{how}'}"
+        emit_table(_limited(table)[shown], title, table["bound"])
         say(HOW_TO_READ.format(reference=reference))
     finish(notes)
 
@@ -181,7 +188,8 @@ def _on_rulers(rulers: str, benchmark: str, asked: dict[str, Any], out: Path | N
     order = found.wide().index
     rows = {str(model): group for model, group in found.table.groupby("model")}
     about = ["released", "n_params", "stratum"]
-    said = ["density", "density_lo", "density_hi", "interval", "status", "bound", "rank", "ranked"]
+    said = ["density", "density_lo", "density_hi", "interval", "status", "bound", "rank", "ranked", "protocol",
+            "protocol_detail"]  # fmt: skip
     payload = {
         "benchmark": benchmark,
         "rulers": found.describe(),
@@ -201,7 +209,7 @@ def _on_rulers(rulers: str, benchmark: str, asked: dict[str, Any], out: Path | N
     if json:
         emit_json(payload)
     else:
-        shown = found.table.assign(value=[_on_ruler(row) for row in found.table.to_dict("records")])
+        shown = found.table.assign(value=[_on_ruler(row) for row in _limited(found.table).to_dict("records")])
         wide = shown.pivot_table(index="model", columns="reference", values="value", aggfunc="first", sort=False)
         wide = wide.reindex(index=order, columns=list(found.results))
         emit_table(wide.reset_index(), f"Density on each ruler, {benchmark} (rank among the models with a value on it)")
@@ -209,12 +217,24 @@ def _on_rulers(rulers: str, benchmark: str, asked: dict[str, Any], out: Path | N
     finish(found.notes)
 
 
+def _limited(table: pd.DataFrame) -> pd.DataFrame:
+    """Put the interval's end where a value is only a limit: the point beside it is where the ruler was left."""
+    shown = table.copy()
+    for name in ("density", "n_eff"):
+        ends = shown.get(f"{name}_hi"), shown.get(f"{name}_lo")
+        for end, side in zip(ends, ("upper", "lower"), strict=True):
+            if end is not None:
+                known = shown["bound"].eq(side) & end.gt(0) & end.lt(float("inf"))
+                shown[name] = shown[name].where(~known, end)
+    return shown
+
+
 def _on_ruler(row: dict[str, Any]) -> str:
-    """Return a density with its rank; a bound has none."""
+    """Return a density with its rank, a limit without one, and whether it was measured otherwise than the ruler."""
     from densing.cli.table import sign
 
-    limit = sign(row["bound"])
-    return f"{limit}{row['density']:.3g}" + ("" if limit else f" ({row['rank']:.0f}/{row['ranked']})")
+    limit, otherwise = sign(row["bound"]), " differs" if row["protocol"] == "differs" else ""
+    return f"{limit}{row['density']:.3g}" + ("" if limit else f" ({row['rank']:.0f}/{row['ranked']})") + otherwise
 
 
 def _of_runs(
@@ -235,6 +255,6 @@ def _of_runs(
         emit_json(result.table)
     else:
         shown = [column for column in SHOWN_OF_RUNS if column in result.table.columns]
-        emit_table(result.table[shown], f"Density against {reference}, measured", result.table["bound"])
+        emit_table(_limited(result.table)[shown], f"Density against {reference}, measured", result.table["bound"])
         say(HOW_TO_READ.format(reference=reference))
     finish((*notes, *result.notes))

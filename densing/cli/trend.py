@@ -78,7 +78,8 @@ def trend(
     if json:
         emit_json(payload)
     else:
-        _show(result, payload, f"{reference} on {benchmark}")
+        how = ", per benchmark" if combine == "per-benchmark" else ""
+        _show(result, payload, f"{reference} on {benchmark}{how}")
         show_notes(notes)
     finish(notes)
 

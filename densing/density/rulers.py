@@ -32,6 +32,8 @@ COLUMNS = [
     "bound",
     "rank",
     "ranked",
+    "protocol",
+    "protocol_detail",
 ]
 # Below this many models on both rulers a rank correlation says nothing.
 MIN_COMMON = 3
@@ -141,9 +143,13 @@ def compare_rulers(
             if worst(ruler.notes) == "error":
                 raise InputError(next(note.message for note in ruler.notes if note.severity == "error"))
             if isinstance(models, Catalog):
-                results[name] = catalog_densities(models, ruler, **options)
+                result = catalog_densities(models, ruler, **options)
             else:
-                results[name] = table_densities(models, ruler, **options)
+                result = table_densities(models, ruler, **options)
+            if references is None and isinstance(models, Catalog) and result.table["protocol"].eq("differs").all():
+                why = str(result.table["protocol_detail"].mode().iloc[0])
+                raise InputError(f"every score of the catalog was measured otherwise than the ruler ({why})")
+            results[name] = result
         except UnknownNameError as error:
             if references is not None and not name.endswith(".json") and name not in family_names():
                 raise

@@ -121,10 +121,11 @@ def run_densities(
         parts += _combined(rows, sizes, reference, tokens, estimate)
     if not parts:
         names = ", ".join(sorted(set(rows["model"].astype(str)))[:5])
-        other = "" if fixed == "total" else ", or divide by all parameters: --denominator total"
-        raise InputError(
-            f"no measured model has a {fixed} parameter count ({names}); give its size: --params NAME=COUNT{other}"
-        )
+        # --params states sizes as names do, embeddings included.
+        remedy = "give its size: --params NAME=COUNT"
+        if fixed != "total":
+            remedy = "divide by all parameters: --denominator total, with --params NAME=COUNT where that is unknown"
+        raise InputError(f"no measured model has a {fixed} parameter count ({names}); {remedy}")
     table = pd.concat([part.table for part in parts], ignore_index=True)
     if "size_from" in sizes:
         table["size_from"] = table["model"].map(sizes.set_index("model")["size_from"])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
 from densing.catalog import Catalog, Selection
 from densing.density.invert import DEFAULT_GUARD
+from densing.density.result import DensityResult
 from densing.density.targets import catalog_densities
 from densing.references import SKILLS, available_benchmarks, load_reference
 
-COLUMNS = ["model", "skill", "benchmarks", "n_eff", "density", "density_lo", "density_hi", "status", "bound",
-           "interval", "density_lo_measured", "density_hi_measured"]  # fmt: skip
+COLUMNS = ["model", "skill", "benchmarks", "n_eff", "density", "protocol", "density_lo", "density_hi", "status",
+           "bound", "interval", "density_lo_measured", "density_hi_measured", "protocol_detail"]  # fmt: skip
 
 
 def skill_densities(
@@ -43,13 +47,24 @@ def skill_densities(
         Columns :data:`COLUMNS`. A skill that no evaluator measured on the family, or on which the family sits at
         chance, has no rows.
     """
-    parts = []
+    return skill_table(
+        skill_results(catalog, reference, selection=selection, denominator=denominator, guard=guard, seed=seed)
+    )
+
+
+def skill_results(catalog: Catalog, reference: str, **options: Any) -> dict[str, DensityResult]:
+    """Return the densities of each skill with their draws and notes; arguments as for :func:`skill_densities`."""
     shipped = [] if reference.endswith(".json") else available_benchmarks(reference)
-    for skill in (name for name in SKILLS if name in shipped):
-        ruler = load_reference(reference, skill)
-        table = catalog_densities(
-            catalog, ruler, selection=selection, denominator=denominator, guard=guard, seed=seed
-        ).table
-        table = table[table["stratum"] == "headline"]
-        parts.append(table.assign(skill=skill, benchmarks=", ".join(ruler.benchmarks))[COLUMNS])
+    rulers = {skill: load_reference(reference, skill) for skill in SKILLS if skill in shipped}
+    return {skill: catalog_densities(catalog, ruler, **options) for skill, ruler in rulers.items()}
+
+
+def skill_table(results: Mapping[str, DensityResult]) -> pd.DataFrame:
+    """Return the headline models of :func:`skill_results` in one table, columns :data:`COLUMNS`."""
+    parts = [
+        result.table[result.table["stratum"] == "headline"].assign(
+            skill=skill, benchmarks=", ".join(result.reference.benchmarks)
+        )[COLUMNS]
+        for skill, result in results.items()
+    ]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)

@@ -46,6 +46,25 @@ class LoadedModel:
         return _loading_caveats(str(self.facts["dtype"]), self.spec, self.loading)
 
 
+def model_class(spec: ModelSpec) -> Any:
+    """Return lm-eval's class for a model type.
+
+    Raises
+    ------
+    InputError
+        When lm-eval knows no such type; a path or a hub name given as one says where it belongs.
+    """
+    if spec.type in OWN_TYPES:
+        __import__(OWN_TYPES[spec.type])
+    from lm_eval.api.registry import get_model
+
+    try:
+        return get_model(spec.type)
+    except (ValueError, KeyError) as error:
+        hint = f"; for a model of that name: --model hf --model_args pretrained={spec.type}" if "/" in spec.type else ""
+        raise InputError(f"--model {spec.type}: no model type of lm-eval{hint}; known: hf, vllm, dummy, ...") from error
+
+
 def load_model(
     spec: ModelSpec, loading: Loading, identity: ModelIdentity, seeds: Sequence[int | None] = SEEDS
 ) -> LoadedModel:
@@ -58,16 +77,12 @@ def load_model(
     UnavailableError
         When the model type needs a package that is not installed.
     """
-    if spec.type in OWN_TYPES:
-        __import__(OWN_TYPES[spec.type])
-    from lm_eval.api.registry import get_model
-
     device = loading.device or default_device()
     options = {"batch_size": loading.batch_size, "max_batch_size": loading.max_batch_size, "device": device}
     # Weights that a checkpoint lacks are drawn.
     seed_all(seeds)
     try:
-        lm = get_model(spec.type).create_from_arg_obj(dict(spec.args), options)
+        lm = model_class(spec).create_from_arg_obj(dict(spec.args), options)
     except (ModuleNotFoundError, ImportError) as error:
         raise UnavailableError(f"model {spec.name} ({spec.type}): {error}; install what it names") from error
     except (ValueError, TypeError, OSError, KeyError) as error:

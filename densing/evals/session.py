@@ -13,7 +13,7 @@ from pathlib import Path
 from densing.errors import UnavailableError
 from densing.evals.evaluate import Work, failed, task_metadata
 from densing.evals.identity import TaskIdentity, identify_task, of_one_model, unit_key
-from densing.evals.models import seed_all
+from densing.evals.models import model_class, seed_all
 from densing.evals.plan import Loading, ModelSpec, Plan, Settings, TaskSpec
 from densing.evals.progress import UnitOutcome
 from densing.evals.quiet import output_into, shared_work
@@ -98,6 +98,7 @@ class Session:
         spec = self.plan.models[index]
         loading = self.plan.loading_for(spec)
         try:
+            model_class(spec)
             identity = identify_model(spec)
         except Exception as error:
             # As they were named: looking their members up would cost a model that is not there an index of all tasks.

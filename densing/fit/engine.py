@@ -145,17 +145,17 @@ def resampling(
 
     A scheme that was named stands. Otherwise rows are resampled in their clusters, or by size where rows share one.
     """
-    if scheme is not None or clusters is not None:
+    if scheme not in (None, "cluster") or clusters is not None:
         return scheme or "cluster", clusters, []
     try:
         sizes = np.asarray(x.get("params", ()), dtype=float)
     except (TypeError, ValueError):
-        return "case", None, []  # the table's own check names the row
+        return scheme or "case", None, []  # the table's own check names the row
     distinct = len(np.unique(sizes))
     if sizes.ndim != 1 or distinct == len(sizes):
-        return "case", None, []
+        return scheme or "case", None, []
     counted = {"rows": len(sizes), "sizes": distinct}
-    if distinct < FEWEST_SIZES:
+    if distinct < FEWEST_SIZES and scheme is None:
         text = (
             f"{len(sizes)} rows share {distinct} sizes, too few to resample by size: the intervals take the rows for "
             "independent and are too narrow where rows of one size have more in common; add sizes"
@@ -190,7 +190,7 @@ def _check_options(scheme: str, bootstrap: int, clusters: object, seed: int) -> 
     if not isinstance(bootstrap, (int, np.integer)) or bootstrap < 0:
         raise InputError(f"bootstrap {bootstrap!r} must be a whole number of refits, 0 or more")
     if scheme == "cluster" and clusters is None and bootstrap:
-        raise InputError("scheme 'cluster' needs clusters=..., the group of each run")
+        raise InputError("scheme 'cluster' needs rows that share a size, or their groups: clusters=..., --cluster")
 
 
 def _options(loss: Loss, scheme: str, bootstrap: int, seed: int, table: FitTable) -> dict[str, Any]:

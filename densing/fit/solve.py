@@ -185,6 +185,9 @@ def _descend(
             converged[stuck] |= _flat(problem, phi, gradient, curvature, value, stuck)
         damping[alive] = _adapt(damping[alive], gain, promised)
         alive = alive[~(done | stalled)]
+    if alive.size:
+        # Steps have run out along a direction that the data hardly tell; what is left to gain decides, as for a stall.
+        converged[alive] = _flat(problem, phi, gradient, curvature, value, alive)
     return phi, value, converged
 
 

@@ -142,6 +142,8 @@ def _fitted(
 def from_fit(fit: LawFit) -> Reference:
     """Rebuild a ruler from a fit that carries its description in ``meta["reference"]``."""
     about: dict[str, Any] = dict(fit.meta["reference"])
+    # Where several rulers speak, a note on a curve says which.
+    own = (dataclasses.replace(note, message=f"{about['name']}, {about['benchmark']}: {note.message}") for note in fit.notes)
     return Reference(
         name=about["name"],
         title=about["title"],
@@ -151,7 +153,7 @@ def from_fit(fit: LawFit) -> Reference:
         fit=fit,
         points=pd.DataFrame(about["points"]),
         given=dict(about["given"]),
-        notes=(*fit.notes, *(Note.from_dict(note) for note in about.get("notes", []))),
+        notes=(*own, *(Note.from_dict(note) for note in about.get("notes", []))),
         protocols={name: Protocol.from_dict(parts) for name, parts in about.get("protocols", {}).items()},
     )
 
