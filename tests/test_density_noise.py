@@ -253,6 +253,20 @@ def test_a_trend_reads_the_measurement_and_counts_the_scatter_once() -> None:
     np.testing.assert_array_equal(TrendData.from_density(wild).draws, data.draws)
 
 
+def test_rulers_and_skills_say_where_a_score_was_measured_otherwise(tmp_path: Path) -> None:
+    table = tmp_path / "mine.csv"
+    rows = [f"Mine-7B,7e9,2024-05-01,{name},0.55,0,acc" for name in ("mmlu", "hellaswag", "arc_challenge")]
+    table.write_text("model,params,released,benchmark,score,shots,metric\n" + "\n".join(rows) + "\n")
+    done = densing("density", "--rulers", "qwen1.5,llama", "--benchmark", "mmlu", "--scores", table)
+    assert done.returncode == 3 and "differs" in done.stdout
+    done = densing("density", "--skills", "--catalog", table, "--json")
+    mine = [row for row in json.loads(done.stdout) if row["model"] == "Mine-7B"]
+    assert done.returncode == 3 and {row["protocol"] for row in mine} == {"differs"}
+    everyone = compare_rulers(load_catalog())
+    assert "olmo-ladder" not in everyone.results, "every score of the catalog was measured otherwise than that ladder"
+    assert any("olmo-ladder" in note.message and "otherwise" in note.message for note in everyone.notes)
+
+
 def test_rank_correlation_is_that_of_scipy_and_a_bound_has_no_rank() -> None:
     found = compare_rulers(load_catalog(), ["qwen1.5", "llama"], "mmlu")
     first, second = (result.table[result.table["bound"].eq("")] for result in found.results.values())

@@ -299,3 +299,12 @@ def test_a_task_name_that_is_no_file_name_is_refused(place: Path, tmp_path: Path
     (unit,) = run_plan(plan, tmp_path / "run").units
     assert unit.state == "failed" and r"'toy\x07choice'" in unit.error
     assert all(path.name.isprintable() for path in tmp_path.rglob("*"))
+
+
+def test_a_model_type_that_is_none_is_said_before_any_task_is_looked_up(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("densing.evals.sources.TaskSource._read", lambda *_, **__: pytest.fail("tasks were looked up"))
+    plan = Plan((ModelSpec.of(str(place / "toy-llama"), {}),), (TaskSpec("arc_easy"),))
+    (unit,) = run_plan(plan, tmp_path / "run").units
+    assert unit.state == "failed" and "--model hf --model_args pretrained=" in unit.error

@@ -86,7 +86,9 @@ def test_conditions_cannot_be_decided_and_no_share_is_printed(tmp_path: Path) ->
     result = invoke("profile", path, "--html", page)
     assert result.exit_code == 3 and "no work was recorded" in result.stdout and "holds no kernel" in result.stderr
     assert "99." not in result.stdout and "98" not in result.stdout
-    assert "There is no work in these traces" in page.read_text(encoding="utf-8")
+    written = page.read_text(encoding="utf-8")
+    assert "Nothing can be said of the time: the work of the devices was not recorded" in written
+    assert "Before you quote it" in written.split("holds no kernel")[0], "the reason stands among the caveats"
     assert invoke("profile", path, "--mfu", "params=1e6,tokens=10").exit_code == 1
 
 

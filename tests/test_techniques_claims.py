@@ -21,7 +21,7 @@ from densing.techniques.claims.calibrating import Published, constant_share
 from densing.techniques.physics import MUTATIONS, PHYSICS, Physics
 from densing.techniques.protocol import GRADES, Answer, Claim
 from densing.techniques.registry import BUILT_IN
-from densing.techniques.validate import Finding, counts_of, notices, relative_error, validate, verdict
+from densing.techniques.validate import Finding, counts_of, notices, relative_error, untested, validate, verdict
 from densing.timeline.spans import Kind
 from densing.workload.presets import load_workload
 
@@ -467,3 +467,9 @@ def test_every_calibrated_row_stands_beside_its_null_model(whole: list[Finding])
     for row in rows:
         assert row.null is not None and row.null_model
         assert (row.null_error is None) == isinstance(row.null, str)
+
+
+def test_what_was_not_tried_is_not_said_to_be_untested() -> None:
+    held = {"grade": "calibrated on other rows", "verdict": "agrees"}
+    tried = {**held, "mutations": {"a": 1.0, "b": 9.0}, "turned_by": ["b"]}
+    assert untested([tried]) == ["a"] and untested([tried, {**held, "mutations": {}}]) == []

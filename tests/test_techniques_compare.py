@@ -16,7 +16,7 @@ from densing.errors import InputError, UnknownNameError
 from densing.profile.api import profile_run
 from densing.simulation.engine import simulate
 from densing.simulation.tasks import Graph
-from densing.techniques.compare import compare, timelines
+from densing.techniques.compare import compare, timelines, title
 from densing.techniques.fitting import remedy
 from densing.techniques.measure import measure, timeline_of
 from densing.techniques.protocol import Plan
@@ -205,7 +205,7 @@ def test_the_fastest_that_does_not_fit_is_an_error_and_ranks_last() -> None:
         ("ddp", "simulated"), ("sequential", "simulated"), ("co2", "does not fit"),
     ]  # fmt: skip
     assert found.rows[-1].speedup > 1
-    assert found.title == "None of 2 that fit is faster than ddp; co2 does not fit in memory"
+    assert found.title == "Nothing that fits is faster than ddp; co2 does not fit in memory"
     [note] = [note for note in found.notes if note.code == "memory"]
     assert note.severity == "error"
     assert "co2" in note.message and "at batch 2" in note.message and "ddp" not in note.message
@@ -368,3 +368,18 @@ def test_a_comparison_and_its_timelines_are_tables() -> None:
     assert list(found.table()["technique"]) == ["ddp", "co2"]
     (_, timeline), _ = timelines(WORK, TOY, found)
     assert set(timeline.table()["kind"]) >= {"compute", "comm"}
+
+
+def test_the_baseline_alone_that_fits_is_not_one_of_those_that_are_not_faster() -> None:
+    rows = [{"technique": "ddp", "speedup": 1.0, "status": "simulated"},
+            {"technique": "co2", "speedup": 2.0, "status": "does not fit"}]  # fmt: skip
+    assert title(rows) == "Only ddp fits in memory; co2 does not fit in memory"
+
+
+def test_a_device_whose_memory_is_not_known_is_not_said_to_hold_a_run() -> None:
+    from densing.cluster.presets import load_cluster
+    from densing.workload.presets import load_workload
+
+    machines = load_cluster("cpu2")
+    found = compare(split_over(load_workload("llama-8b", mode="train", batch=2), machines), machines, ["ddp"])
+    assert found.rows[0].room_bytes is None and "memory-unknown" in {note.code for note in found.notes}

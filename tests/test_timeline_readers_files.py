@@ -361,3 +361,8 @@ def test_patterns_of_the_user_are_communication(tmp_path: Path) -> None:
     path = write(tmp_path / "rank0.json", [kernel("my_ring_exchange")])
     assert parts(read_timeline(path).ranks[0])[1] == 0
     assert parts(read_timeline(path, comm_patterns=["ring_ex"]).ranks[0])[1] == 50
+
+
+def test_a_trace_says_that_it_was_recorded_by_us(tmp_path: Path) -> None:
+    assert read(write(tmp_path / "rank0.json", good(), densing_recorder="0.1.0")).origin.recorder == "0.1.0"
+    assert read(write(tmp_path / "rank1.json", good())).origin.recorder == ""

@@ -66,7 +66,8 @@ def _sentences(findings: tuple[Finding, ...]) -> list[str]:
     predictions = [finding for finding in findings if finding.grade == "predicted" and finding.ours is not None]
     held = sum(finding.verdict == "reproduced" for finding in predictions)
     words = [
-        f"{held} of {len(predictions)} predictions reproduced, each noticing at least one broken law of the simulator"
+        f"{held} of {len(predictions)} predictions reproduced"
+        + (", each noticing at least one broken law of the simulator" if held else "")
         if predictions
         else "nothing was predicted",
         "whatever else agrees predicts nothing: it went in, is arithmetic or a count, our own measurement, or was "

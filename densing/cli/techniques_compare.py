@@ -244,7 +244,7 @@ def lines(workload: Workload, cluster: Cluster, found: Comparison, where: Regime
     rows = [
         (
             row.technique,
-            STATUS_WORDS[row.status],
+            "unknown" if row.status == "simulated" and row.room_bytes is None else STATUS_WORDS[row.status],
             _scaled(row.step_s, 1e3, 2),
             _scaled(row.exposed_comm_s, 1e3, 2),
             _scaled(row.overlap_ratio, 100, 1),

@@ -190,7 +190,7 @@ def _check_options(scheme: str, bootstrap: int, clusters: object, seed: int) -> 
     if not isinstance(bootstrap, (int, np.integer)) or bootstrap < 0:
         raise InputError(f"bootstrap {bootstrap!r} must be a whole number of refits, 0 or more")
     if scheme == "cluster" and clusters is None and bootstrap:
-        raise InputError("scheme 'cluster' needs rows that share a size, or their groups: clusters=..., --cluster")
+        raise InputError("scheme 'cluster' needs clusters=... (--cluster COLUMN), or rows that share a size")
 
 
 def _options(loss: Loss, scheme: str, bootstrap: int, seed: int, table: FitTable) -> dict[str, Any]:

@@ -7,6 +7,7 @@ a ceiling still, since removing one cause may expose the next.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -170,10 +171,15 @@ def _communication(
     """Exposed communication by operation and group, split into waiting and transfer where that is known."""
     rows, cut = run_collectives(parts), cut_short(ranks)
     scale = _scale(rows, exposed)
+    alike = Counter[tuple[str, str]]()
     for row in rows:
-        cost = row.exposed_ns * scale
+        alike[row.op, row.group] += row.exposed_ns
+    for row in rows:
+        cost, key = row.exposed_ns * scale, (row.op, row.group or row.group_label)
         known = None if together is None else together.waiting.get((row.op, row.group))
-        waited = known.exposed_ns * scale if known else 0.0
+        # Waiting is known by operation and name of the group; rows that share both share it by what they cost.
+        part = row.exposed_ns / alike[row.op, row.group] if alike[row.op, row.group] else 0.0
+        waited = known.exposed_ns * scale * part if known else 0.0
         name = f"{row.op or 'communication'}{f' in group {row.group}' if row.group else ''}"
         if waited and together is not None:
             last = together.stragglers.worst
@@ -191,7 +197,7 @@ def _communication(
             "exposed-communication",
             round(cost - waited),
             {
-                rank.rank: sum(own.exposed_ns for own in part if (own.op, own.group) == (row.op, row.group))
+                rank.rank: sum(own.exposed_ns for own in part if (own.op, own.group or own.group_label) == key)
                 for rank, part in zip(ranks, parts, strict=True)
             },
             "communication",

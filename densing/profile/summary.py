@@ -107,7 +107,8 @@ def run_collectives(parts: Sequence[Sequence[CollectiveSummary]]) -> tuple[Colle
     found: dict[tuple[str, str], list[CollectiveSummary]] = {}
     for part in parts:
         for row in part:
-            found.setdefault((row.op, row.group), []).append(row)
+            # Without a name of the group its description (the stream) keeps apart what may run at the same time.
+            found.setdefault((row.op, row.group or row.group_label), []).append(row)
     rows = [_summed(same) for same in found.values()]
     return tuple(sorted(rows, key=lambda row: (-row.exposed_ns, row.op, row.group)))
 

@@ -143,7 +143,10 @@ def from_fit(fit: LawFit) -> Reference:
     """Rebuild a ruler from a fit that carries its description in ``meta["reference"]``."""
     about: dict[str, Any] = dict(fit.meta["reference"])
     # Where several rulers speak, a note on a curve says which.
-    own = (dataclasses.replace(note, message=f"{about['name']}, {about['benchmark']}: {note.message}") for note in fit.notes)
+    own = (
+        dataclasses.replace(note, message=f"{about['name']}, {about['benchmark']}: {note.message}")
+        for note in fit.notes
+    )
     return Reference(
         name=about["name"],
         title=about["title"],

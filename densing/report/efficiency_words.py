@@ -10,6 +10,7 @@ from densing.profile.summary import pooled
 from densing.report.headline import Headline
 from densing.report.sections import sentence
 from densing.timeline.overlap import Partition
+from densing.timeline.timeline import NO_DEVICE_WORK
 
 if TYPE_CHECKING:
     from densing.profile.run import RunProfile
@@ -50,6 +51,8 @@ def title(run: RunProfile, whole: Partition) -> str:
     '91.2 % of the time, 45.1 ms per step, is lost: devices wait for the host'
     """
     if not whole.window_ns:
+        if any(note.code == NO_DEVICE_WORK for note in run.notes):
+            return "Nothing can be said of the time: the work of the devices was not recorded"
         return "There is no work in these traces"
     if run.causes:
         first = run.causes[0]
@@ -146,6 +149,7 @@ def _hardware(run: RunProfile) -> str:
 def caveats(run: RunProfile, whole: Partition) -> tuple[str, ...]:
     """Return what the reader must know before quoting the figures."""
     found = (
+        *(note.message for note in run.notes if note.code == NO_DEVICE_WORK),
         _missing(run),
         _damaged(run),
         _unknown(run),

@@ -39,7 +39,7 @@ def compare_table(rows: Sequence[Row]) -> ShownTable:
     """Return techniques side by side, one that does not apply or does not fit with its reason."""
     fields = (
         Field("Technique", column("technique")),
-        Field("In memory", lambda row: IN_MEMORY.get(str(row.get("status")), text.MISSING)),
+        Field("In memory", in_memory),
         seconds("Step", "step_s"),
         seconds("Exposed per step", "exposed_comm_s"),
         Field("Hidden", column("overlap_ratio", lambda value: percent(_scaled(value, 100))), "overlap_ratio"),
@@ -55,7 +55,17 @@ def compare_table(rows: Sequence[Row]) -> ShownTable:
     return shown("compare-table", caption, _frame(rows), fields, sortable=True)
 
 
-IN_MEMORY = {"simulated": "fits", "does not fit": "does not fit"}
+def in_memory(row: Mapping[str, Any]) -> str:
+    """Return whether a row fits, as far as the memory of a device is known.
+
+    Examples
+    --------
+    >>> in_memory({"status": "simulated", "room_bytes": 8e10}), in_memory({"status": "simulated"})
+    ('fits', 'unknown')
+    """
+    if row.get("status") == "simulated":
+        return "fits" if row.get("room_bytes") else "unknown"
+    return str(row["status"]) if row.get("status") == "does not fit" else text.MISSING
 
 
 def loss_words(row: Mapping[str, Any]) -> str:

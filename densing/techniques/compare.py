@@ -131,8 +131,10 @@ def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
         return f"{len(rows)} techniques side by side{left_out}"
     best = max(rated, key=lambda row: float(row["speedup"]))
     if str(best["technique"]) == base or best["speedup"] <= 1:
-        many = f"{len(fitting)} that fit" if misfits else f"{len(rows)} techniques"
-        return f"None of {many} is faster than {base}{', which does not fit' if base in misfits else left_out}"
+        if [str(row["technique"]) for row in fitting] == [base]:
+            return f"Only {base} fits in memory{left_out}"
+        none = "Nothing that fits" if misfits else f"None of {len(rows)} techniques"
+        return f"{none} is faster than {base}{', which does not fit' if base in misfits else left_out}"
     than = f"{base}, which does not fit," if base in misfits else base
     others = [name for name in misfits if name != base]
     rest = f"; {', '.join(others)} {'does' if len(others) == 1 else 'do'} not fit in memory" if others else ""
@@ -267,8 +269,11 @@ def _with_remedy(row: Row, workload: Workload, cluster: Cluster, knobs: Mapping[
 
 def _notes(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[Note]:
     found = [_cannot(row) for row in rows if row.status == DOES_NOT_APPLY]
+    if any(row.status == FITS and row.room_bytes is None for row in rows):
+        message = f"{cluster.name} does not say how much memory a device has: whether these runs fit is unknown"
+        found.append(Note("memory-unknown", "warning", message, {"cluster": cluster.name}))
     found += _too_large(rows, workload, cluster)
-    if workload.recompute != "none" or not workload.fused_attention:
+    if workload.mode == "train" and (workload.recompute != "none" or not workload.fused_attention):
         how = f"recompute {workload.recompute}" if workload.recompute != "none" else "attention that writes its scores"
         more = ", up to one more forward pass" if workload.recompute == "full" else ""
         message = f"{how} changes the memory only: what it adds to a step's time{more} is not in the times"

@@ -10,10 +10,12 @@ from densing.notes import Note, Severity
 from densing.timeline.readers.events import Events
 from densing.timeline.readers.feed import Feed, TooLong
 from densing.timeline.readers.text import scan_value, skip_space
+from densing.timeline.timeline import RECORDER
 
 _OF_EVENTS = ("ph", "cat", "name", "ts", "pid", "tid")
 
-HEADER = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds", "host_name", "hostname", "schemaVersion")
+HEADER = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds", "host_name", "hostname", "schemaVersion",
+          RECORDER)  # fmt: skip
 _EVENTS = b'"traceEvents"'
 _BOMS = (b"\xff\xfe", b"\xfe\xff")
 
