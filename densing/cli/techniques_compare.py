@@ -229,6 +229,7 @@ def payload(workload: Workload, cluster: Cluster, found: Comparison, where: Regi
 def lines(workload: Workload, cluster: Cluster, found: Comparison, where: RegimeMap | None) -> list[str]:
     """Return what is shown on a screen, line by line."""
     from densing.cli.techniques_map import map_lines
+    from densing.techniques.compare import in_memory
 
     split = workload.split
     model, machine = visible(workload.model.name), visible(cluster.name)
@@ -244,7 +245,7 @@ def lines(workload: Workload, cluster: Cluster, found: Comparison, where: Regime
     rows = [
         (
             row.technique,
-            "unknown" if row.status == "simulated" and row.room_bytes is None else STATUS_WORDS[row.status],
+            in_memory(row.status, row.room_bytes),
             _scaled(row.step_s, 1e3, 2),
             _scaled(row.exposed_comm_s, 1e3, 2),
             _scaled(row.overlap_ratio, 100, 1),
@@ -269,9 +270,6 @@ def lines(workload: Workload, cluster: Cluster, found: Comparison, where: Regime
         *told,
         *(map_lines(where) if where else []),
     ]
-
-
-STATUS_WORDS = {"simulated": "fits", "does not fit": "does not fit", "does not apply": "–"}
 
 
 def _scaled(value: float | None, factor: float, digits: int) -> str:

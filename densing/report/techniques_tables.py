@@ -13,6 +13,7 @@ from densing.plots.techniques import Row, known, times
 from densing.plots.techniques_map import contested
 from densing.report.sections import count
 from densing.report.tables import Field, ShownTable, column, shown
+from densing.techniques.compare import in_memory
 from densing.techniques.validate import MISSED, VERDICTS, counts_of
 
 MOST_ROWS = 2000
@@ -39,7 +40,7 @@ def compare_table(rows: Sequence[Row]) -> ShownTable:
     """Return techniques side by side, one that does not apply or does not fit with its reason."""
     fields = (
         Field("Technique", column("technique")),
-        Field("In memory", in_memory),
+        Field("In memory", lambda row: in_memory(str(row.get("status")), row.get("room_bytes"))),
         seconds("Step", "step_s"),
         seconds("Exposed per step", "exposed_comm_s"),
         Field("Hidden", column("overlap_ratio", lambda value: percent(_scaled(value, 100))), "overlap_ratio"),
@@ -53,19 +54,6 @@ def compare_table(rows: Sequence[Row]) -> ShownTable:
     )  # fmt: skip
     caption = "A step of the steady state, mean of the ranks. A dash: unknown, or the technique does not apply."
     return shown("compare-table", caption, _frame(rows), fields, sortable=True)
-
-
-def in_memory(row: Mapping[str, Any]) -> str:
-    """Return whether a row fits, as far as the memory of a device is known.
-
-    Examples
-    --------
-    >>> in_memory({"status": "simulated", "room_bytes": 8e10}), in_memory({"status": "simulated"})
-    ('fits', 'unknown')
-    """
-    if row.get("status") == "simulated":
-        return "fits" if row.get("room_bytes") else "unknown"
-    return str(row["status"]) if row.get("status") == "does not fit" else text.MISSING
 
 
 def loss_words(row: Mapping[str, Any]) -> str:

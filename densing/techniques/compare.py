@@ -142,6 +142,19 @@ def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
     return f"{best['technique']} is {_factor(best['speedup'])} as fast as {than} per step{learns}{rest}"
 
 
+def in_memory(status: str, room_bytes: float | None) -> str:
+    """Return whether a row fits, as far as the memory of a device is known; a dash where it does not apply.
+
+    Examples
+    --------
+    >>> in_memory("simulated", 8e10), in_memory("simulated", None), in_memory("does not fit", 8e10)
+    ('fits', 'unknown', 'does not fit')
+    """
+    if status == FITS:
+        return "fits" if room_bytes else "unknown"
+    return status if status == DOES_NOT_FIT else "–"
+
+
 def _factor(speedup: float) -> str:
     return f"{speedup:,.0f}×" if speedup >= 1000 else f"{speedup:#.3g}×"
 
