@@ -32,10 +32,10 @@ coverage: $(STAMP)  ## the coverage simulations at full budget
 	DENSING_COVERAGE_BUDGET=full $(BIN)/python -m pytest -m slow -n auto
 
 coverage-table: $(STAMP)  ## measure every estimator in every simulated world; the headline's reason is read from it
-	$(BIN)/python -m densing.trend.coverage
+	$(BIN)/python -m densing.scores.trend.coverage
 
 until-table: $(STAMP)  ## coverage and items of --until-ci on simulated models (docs/adr/0008-stopping.md)
-	$(BIN)/python -m densing.density.until_coverage --runs 300
+	$(BIN)/python -m densing.scores.density.until_coverage --runs 300
 
 bench: $(STAMP)  ## fits beside other packages; evaluation beside lm-eval's command line
 	$(BIN)/python -m pip install --quiet -e ".[bench]"

@@ -55,11 +55,11 @@ class Timing:
 
 def train_models(folder: Path, steps: int) -> tuple[dict[str, Path], Path]:
     """Train the six sizes and, with another seed, the target; return their folders."""
-    from densing.training.corpus import Generated
-    from densing.training.plan import choose
-    from densing.training.presets import get_preset
-    from densing.training.run import Run
-    from densing.training.workers import train
+    from densing.scores.ladder.corpus import Generated
+    from densing.scores.ladder.plan import choose
+    from densing.scores.ladder.presets import get_preset
+    from densing.scores.ladder.run import Run
+    from densing.scores.ladder.workers import train
 
     preset = get_preset("cpu")
     shapes = choose(preset, list(SIZES))
@@ -83,7 +83,7 @@ def timed_process(timing: Timing, *argv: str) -> None:
 
 def bench_densing(timing: Timing, models: dict[str, Path], tasks: Path, out: Path) -> None:
     """Time one call for the whole plan."""
-    from densing.evals.store import RunStore
+    from densing.scores.evals.store import RunStore
 
     plan = out.with_suffix(".toml")
     lines = [f'tasks = {json.dumps(TASKS)}\nbatch_size = "{BATCH}"\ndevice = "cpu"\ninclude_path = ["{tasks}"]']
@@ -151,7 +151,7 @@ def forward_clock() -> Iterator[list[float]]:
 
 def ours_once(model: Path, tasks: Path, out: Path) -> int:
     """Evaluate all tasks through run_plan; return the requests."""
-    from densing.evals.runner import run_plan
+    from densing.scores.evals.runner import run_plan
 
     return run_plan(plan_for(model, tasks), out).requests
 
@@ -198,7 +198,7 @@ def run(folder: Path, repeats: int, questions: int, steps: int) -> dict[str, Any
     """Train, time, replay."""
     import torch
 
-    from densing.training.questions import write_tasks
+    from densing.scores.ladder.questions import write_tasks
 
     torch.set_num_threads(1)
     report("training seven small models")

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from densing.profile.critical import RankCollectives, run_critical_path
-from densing.timeline.critical import critical_path
-from densing.timeline.spans import Kind, Spans
-from densing.timeline.steps import step_partitions
-from densing.timeline.timeline import RankTimeline, Step
-from densing.timeline.windows import select
+from densing.efficiency.profile.critical import RankCollectives, run_critical_path
+from densing.efficiency.timeline.critical import critical_path
+from densing.efficiency.timeline.spans import Kind, Spans
+from densing.efficiency.timeline.steps import step_partitions
+from densing.efficiency.timeline.timeline import RankTimeline, Step
+from densing.efficiency.timeline.windows import select
 
 
 def of_steps(count: int) -> Callable[[], Any]:

@@ -25,7 +25,7 @@ def report(text: str) -> None:
 
 def plan_for(model: Path, tasks: Path) -> Any:
     """Return the plan of one model on all tasks."""
-    from densing.evals.plan import Loading, ModelSpec, Plan, TaskSpec
+    from densing.scores.evals.plan import Loading, ModelSpec, Plan, TaskSpec
 
     spec = ModelSpec.of("hf", {"pretrained": str(model), "dtype": "float32"})
     loading = Loading(batch_size=BATCH, device="cpu")
@@ -34,9 +34,9 @@ def plan_for(model: Path, tasks: Path) -> Any:
 
 def fit_ruler(run: Path) -> Any:
     """Fit mean bits per byte in size on the six models that the plan has measured."""
-    from densing.evals.store import RunStore
-    from densing.fit import fit_law
-    from densing.references import Reference
+    from densing.scores.evals.store import RunStore
+    from densing.scores.fit import fit_law
+    from densing.scores.references import Reference
 
     store = RunStore(run)
     found = store.measurements()
@@ -49,10 +49,10 @@ def fit_ruler(run: Path) -> Any:
 
 def bench_adaptive(ruler: Any, target: Path, tasks: Path, folder: Path) -> dict[str, Any]:
     """Return items needed per width asked for, and the seconds of one real adaptive run."""
-    from densing.density.sequential import SET, StoppingRule
-    from densing.evals.adaptive import run_until
-    from densing.evals.runner import run_plan
-    from densing.evals.store import RunStore
+    from densing.scores.density.sequential import SET, StoppingRule
+    from densing.scores.evals.adaptive import run_until
+    from densing.scores.evals.runner import run_plan
+    from densing.scores.evals.store import RunStore
 
     report("adaptive: the full sets")
     full = run_plan(plan_for(target, tasks), folder / "full")
@@ -77,7 +77,7 @@ def bench_adaptive(ruler: Any, target: Path, tasks: Path, folder: Path) -> dict[
 
 def replay(rule: Any, losses: dict[str, np.ndarray]) -> dict[str, Any]:
     """Draw the items in random orders until the rule stops; return the median number and the error it leaves."""
-    from densing.density.until_coverage import follow
+    from densing.scores.density.until_coverage import follow
 
     fit = rule.reference.fit
     truth = math.log(float(fit.law.invert(fit.theta, np.mean([v.mean() for v in losses.values()]))[0]))

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.errors import InputError
-from densing.workload.memory import memory
-from densing.workload.workload import Split, Transformer, Workload
+from densing.core.errors import InputError
+from densing.efficiency.simulation.workload.memory import memory
+from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
 
 # Megatron-LM before FlashAttention: attention wrote its scores, and recipes had dropout.
 WRITTEN_SCORES = ("bigscience", "dlperf", "narayanan", "korthikanti", "vtrain")

@@ -62,9 +62,9 @@ def pieces(case: str, count: int) -> Iterator[Piece]:
 
 def run_ours(case: str, count: int) -> dict[str, float]:
     """Build, simulate and draw up the timeline; return CPU seconds of each."""
-    from densing.simulation.engine import simulate
-    from densing.simulation.tasks import Graph
-    from densing.timeline.spans import Kind
+    from densing.efficiency.simulation.engine import simulate
+    from densing.efficiency.simulation.tasks import Graph
+    from densing.efficiency.timeline.spans import Kind
 
     began = time.process_time()
     graph = Graph()

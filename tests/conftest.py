@@ -11,13 +11,17 @@ import os
 from pathlib import Path
 
 import pytest
-from evals_poison import Poisoned
+from tests.support.evals_poison import Poisoned
 from hypothesis import HealthCheck, settings
+
+from tests.support import folders
 
 # Before torch is imported, here and in every process that a test starts.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No test waits for a hub: lm-eval's stand-in model would look for a tokenizer there, a minute long.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Scripts that tests start as processes of their own find the tests' helpers.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(folders.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 settings.register_profile(
     "fixed",
@@ -32,8 +36,8 @@ settings.register_profile(
 )
 settings.load_profile("fixed")
 
-# Scripts that tests start as processes of their own.
-collect_ignore = ["evals_drill.py", "tensor_parallel_runs.py", "trace_runs.py", "train_toy.py", "training_runs.py"]
+# No tests are in them.
+collect_ignore = ["matrix.py", "support"]
 
 
 @pytest.fixture

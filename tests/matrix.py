@@ -19,20 +19,20 @@ OLDEST = ["pandas==2.2.*", "numpy==1.26.*", "plotly==6.0.*", "pyarrow==15.*", "m
 TOOLS = ["pytest", "pytest-xdist", "pytest-timeout", "hypothesis"]
 # One file per room, ending in the command line and the main job; the rest runs on one interpreter in `make test`.
 FILES = (
-    "tables",
-    "catalog_merge",
-    "laws",
-    "references",
-    "density",
-    "evals_readers",
-    "timeline_readers_golden",
-    "timeline_overlap",
-    "trend_estimators",
-    "report",
-    "profile_run",
-    "simulation_engine",
-    "techniques_compare",
-    "cli",
+    "core/test_tables",
+    "scores/catalog/test_merge",
+    "scores/laws/test_laws",
+    "scores/references/test_references",
+    "scores/density/test_density",
+    "scores/evals/test_readers",
+    "efficiency/traces/test_readers_golden",
+    "efficiency/timeline/test_overlap",
+    "scores/trend/test_estimators",
+    "report/test_report",
+    "efficiency/profile/test_run",
+    "efficiency/simulation/test_engine",
+    "efficiency/techniques/test_compare",
+    "cli/test_main",
 )
 COMBINATIONS = {"3.11": OLDEST, "3.12": [], "3.13": []}
 
@@ -61,7 +61,7 @@ def test_on(version: str, pins: list[str], workers: int) -> bool:
     subprocess.run([interpreter, "-m", "venv", "--clear", str(home)], check=True)
     subprocess.run([python, "-m", "pip", "install", "-q", str(ROOT), *TOOLS, *pins], check=True)
     # The installed wheel is tested, not the checkout: its shipped fits and data must be inside it.
-    chosen = [f"tests/test_{name}.py" for name in FILES]
+    chosen = [f"tests/{name}.py" for name in FILES]
     command = [python, "-m", "pytest", "-q", *chosen, "-m", "not slow", "-n", str(workers), "-p", "no:cacheprovider"]
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from tests.support import folders
+
 from pathlib import Path
 
 import pytest
 
-NOTEBOOK = Path(__file__).resolve().parents[1] / "docs" / "notebooks" / "quickstart.ipynb"
+NOTEBOOK = folders.ROOT / "docs" / "notebooks" / "quickstart.ipynb"
 
 
 @pytest.mark.slow

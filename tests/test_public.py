@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import densing
-from densing.references.store import fits_folder
+from densing.scores.references.store import fits_folder
 
 
 def test_all_is_sorted_complete_and_importable() -> None:
@@ -32,7 +32,7 @@ def test_every_public_name_has_a_docstring(name: str) -> None:
 
 
 def test_rooms_are_reached_by_name_without_importing_them_first() -> None:
-    code = "import densing; print(densing.timeline.record.__name__, densing.timeline.Kind.COMM.name)"
+    code = "import densing; print(densing.timeline.record.__name__, densing.efficiency.timeline.Kind.COMM.name)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["record", "COMM"]
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from densing.errors import InputError, UnknownNameError
-from densing.notes import Note, doubts
+from densing.core.errors import InputError, UnknownNameError
+from densing.core.notes import Note, doubts
 
 if TYPE_CHECKING:
-    from densing.cluster.calibrate import Calibration
-    from densing.cluster.cluster import Cluster
-    from densing.cluster.least_squares import Estimate
+    from densing.efficiency.simulation.cluster.calibrate import Calibration
+    from densing.efficiency.simulation.cluster.cluster import Cluster
+    from densing.efficiency.simulation.cluster.least_squares import Estimate
 
 MODES = ("train", "prefill")
 
@@ -57,9 +57,9 @@ def from_traces(paths: Sequence[Path], base: str | None, level: str | None) -> M
     InputError
         When nothing can be read, or the base cluster is needed and not given.
     """
-    from densing.cluster.calibrate import calibrate
-    from densing.cluster.presets import load_cluster
-    from densing.profile.observations import recorded
+    from densing.efficiency.simulation.cluster.calibrate import calibrate
+    from densing.efficiency.simulation.cluster.presets import load_cluster
+    from densing.efficiency.profile.observations import recorded
 
     cluster = None if base is None else load_cluster(base)
     seen = recorded(paths)
@@ -78,7 +78,7 @@ def from_traces(paths: Sequence[Path], base: str | None, level: str | None) -> M
 
 
 def _with(cluster: Cluster, found: Calibration, level: str, told: str) -> Cluster | None:
-    from densing.cluster.calibrated import calibrated
+    from densing.efficiency.simulation.cluster.calibrated import calibrated
 
     fitted = found.alpha_s is not None and found.beta_s_per_byte is not None
     return calibrated(cluster, found, level, told) if fitted else None
@@ -94,8 +94,8 @@ def from_link(asked: Asked, quiet: bool) -> Measured:
     """
     from densing.cli.output import timed_bar
     from densing.cli.training_specs import shape
-    from densing.training.distributed.launch import launch
-    from densing.training.distributed.spec import RunSpec
+    from densing.efficiency.parallel.distributed.launch import launch
+    from densing.efficiency.parallel.distributed.spec import RunSpec
 
     if asked.mode not in MODES:
         raise UnknownNameError("mode", asked.mode, MODES)
@@ -119,11 +119,11 @@ def from_link(asked: Asked, quiet: bool) -> Measured:
 
 
 def _of_probe(spec: Any, link: Any, out: Path) -> Measured:
-    from densing.cluster.calibrate import calibrate
-    from densing.cluster.cluster import Figure
-    from densing.cluster.presets import load_cluster
-    from densing.training.distributed import folder
-    from densing.training.distributed.probed import FILE, Probed
+    from densing.efficiency.simulation.cluster.calibrate import calibrate
+    from densing.efficiency.simulation.cluster.cluster import Figure
+    from densing.efficiency.simulation.cluster.presets import load_cluster
+    from densing.efficiency.parallel.distributed import folder
+    from densing.efficiency.parallel.distributed.probed import FILE, Probed
 
     probed = Probed.from_dict(folder.read_json(out / FILE))
     found = calibrate(probed.collectives, probed.computations)
@@ -160,8 +160,8 @@ def answer(measured: Measured, out: Path | None, json: bool) -> None:
         if measured.cluster is None:
             told = "; ".join(note.message for note in measured.notes)
             raise InputError(f"{out}: not written, no cluster came out: {told}")
-        from densing.cluster.reading import to_toml
-        from densing.files import write_text
+        from densing.efficiency.simulation.cluster.reading import to_toml
+        from densing.core.files import write_text
 
         write_text(out, to_toml(measured.cluster))
         written = str(out)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from densing.cli import options as o
-from densing.notes import Note, once
+from densing.core.notes import Note, once
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,13 +123,13 @@ def density(
     if params:
         raise typer.BadParameter("sizes of --results only; tables of scores state theirs", param_hint="--params")
     benchmark, denominator, guard = benchmark or "mean", denominator or "total", 3.0 if guard is None else guard
-    from densing.catalog import load_catalog
+    from densing.scores.catalog import load_catalog
     from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
     from densing.cli.reading import read_densities
     from densing.cli.selecting import selection_of
-    from densing.density import table_densities
-    from densing.density.skills import skill_results, skill_table
-    from densing.references import load_reference
+    from densing.scores.density import table_densities
+    from densing.scores.density.skills import skill_results, skill_table
+    from densing.scores.references import load_reference
 
     if scores is not None and (catalog or skills):
         raise typer.BadParameter("--scores stands alone; use --catalog to add models to ours", param_hint="--scores")
@@ -179,7 +179,7 @@ def density(
 
 def _on_rulers(rulers: str, benchmark: str, asked: dict[str, Any], out: Path | None, json: bool) -> None:
     from densing.cli.output import emit_json, emit_table, finish, save, show_notes
-    from densing.density import compare_rulers
+    from densing.scores.density import compare_rulers
 
     names = None if rulers == "all" else [name for name in rulers.split(",") if name]
     if names == []:
@@ -242,7 +242,7 @@ def _of_runs(
 ) -> None:
     from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
     from densing.cli.reading import parse_params, read_runs
-    from densing.density import run_densities
+    from densing.scores.density import run_densities
 
     paths, params = runs
     measurements, models, notes = read_runs(paths, parse_params(params))

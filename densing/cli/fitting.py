@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from densing.errors import DensingError, InputError
-from densing.fit import LawFit, fit_law
-from densing.fit.diagnostics import bounds_table, conditioning, influence, lack_of_fit, rollout, sensitivity
-from densing.laws import Law, get_law
-from densing.laws.two_step import TwoStep
-from densing.tables import Column, Table, read_table
+from densing.core.errors import DensingError, InputError
+from densing.scores.fit import LawFit, fit_law
+from densing.scores.fit.diagnostics import bounds_table, conditioning, influence, lack_of_fit, rollout, sensitivity
+from densing.scores.laws import Law, get_law
+from densing.scores.laws.two_step import TwoStep
+from densing.core.tables import Column, Table, read_table
 
 _COLUMNS = {
     "params": Column("params", "number", "number of parameters, a count", required=True, low=1.0, high=1e15,

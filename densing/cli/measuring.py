@@ -6,13 +6,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from densing.errors import DensingError
+from densing.core.errors import DensingError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from densing.catalog import Catalog
-    from densing.study import Measured
+    from densing.scores.catalog import Catalog
+    from densing.scores.study import Measured
 
 MODEL = "smollm2-135m"
 # The ladder's tasks but MMLU, whose examples differ by subject: half of the time for an eighth of the items.
@@ -33,7 +33,7 @@ def measure(folder: Path, catalog: Catalog, *, items: int, tokens: float | None,
     items : int
         Items per task: the suite's documents stand in random order, so these are a random sample.
     tokens
-        As for :func:`densing.density.run_densities`.
+        As for :func:`densing.scores.density.run_densities`.
     quiet : bool
         No progress bar.
 
@@ -43,7 +43,7 @@ def measure(folder: Path, catalog: Catalog, *, items: int, tokens: float | None,
         Without densities and with the reason where a part is not installed or the evaluation fails: the main job
         goes on.
     """
-    from densing.study import Measured, place_measured
+    from densing.scores.study import Measured, place_measured
 
     try:
         measurements, models = _evaluate(folder, items, quiet)
@@ -54,17 +54,17 @@ def measure(folder: Path, catalog: Catalog, *, items: int, tokens: float | None,
 
 
 def _released() -> str:
-    from densing.evals.bundled import MODELS
+    from densing.scores.evals.bundled import MODELS
 
     return MODELS[MODEL].released
 
 
 def _evaluate(folder: Path, items: int, quiet: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
     from densing.cli.eval import bar
-    from densing.errors import InputError
-    from densing.evals.planfile import plan_of
-    from densing.evals.readers import read_run
-    from densing.evals.runner import run_plan
+    from densing.core.errors import InputError
+    from densing.scores.evals.planfile import plan_of
+    from densing.scores.evals.readers import read_run
+    from densing.scores.evals.runner import run_plan
 
     tasks = [f"olmo_ladder_{name}" for name in TASKS]
     plan = plan_of({"models": [MODEL], "tasks": tasks, "limit": items, "batch_size": BATCH}, "the main job")

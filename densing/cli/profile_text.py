@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from densing.cli.columns import columns, middle_cut, milliseconds, number, shortened
 from densing.cli.table import visible
-from densing.notes import severest_first
-from densing.profile.causes import SHOWN
-from densing.profile.summary import cut_short, per_step
+from densing.core.notes import severest_first
+from densing.efficiency.profile.causes import SHOWN
+from densing.efficiency.profile.summary import cut_short, per_step
 
 if TYPE_CHECKING:
-    from densing.profile.clocks import Clocks
-    from densing.profile.compare import Comparison
-    from densing.profile.rank import RankProfile
-    from densing.profile.run import RunProfile
-    from densing.profile.utilisation import RunUtilisation
+    from densing.efficiency.profile.clocks import Clocks
+    from densing.efficiency.profile.compare import Comparison
+    from densing.efficiency.profile.rank import RankProfile
+    from densing.efficiency.profile.run import RunProfile
+    from densing.efficiency.profile.utilisation import RunUtilisation
     from densing.report.efficiency_density import JoinedDensity
 
 SHOWN_RANKS = 8

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from densing.errors import InputError, UnknownNameError
+from densing.core.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
 
-    from densing.catalog import Catalog
-    from densing.density import DensityResult
-    from densing.notes import Note
-    from densing.references import Reference
+    from densing.scores.catalog import Catalog
+    from densing.scores.density import DensityResult
+    from densing.core.notes import Note
+    from densing.scores.references import Reference
 
 ONE_CURVE, PER_BENCHMARK = "mean-score", "per-benchmark"
 
@@ -46,8 +46,8 @@ def read_densities(
     InputError
         When the choices do not go together.
     """
-    from densing.density import catalog_densities, combined_densities
-    from densing.references import load_reference
+    from densing.scores.density import catalog_densities, combined_densities
+    from densing.scores.references import load_reference
 
     reference, benchmark = names
     ruler = load_reference(reference, benchmark, tokens=tokens, catalog=catalog)
@@ -80,8 +80,8 @@ def read_runs(paths: list[Path], params: dict[str, float]) -> tuple[pd.DataFrame
     """
     import pandas as pd
 
-    from densing.catalog.names import with_sizes
-    from densing.evals.readers import read_results
+    from densing.scores.catalog.names import with_sizes
+    from densing.scores.evals.readers import read_results
 
     read = [read_results(path) for path in paths]
     models, sizes = with_sizes(pd.concat([found.models for found in read], ignore_index=True), params)

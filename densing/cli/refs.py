@@ -21,7 +21,7 @@ def list_refs(json: o.JsonFlag = False, out: o.Out = None) -> None:
     import pandas as pd
 
     from densing.cli.output import emit_json, emit_table, save
-    from densing.references import available_benchmarks, family_names, get_family
+    from densing.scores.references import available_benchmarks, family_names, get_family
 
     families = [get_family(name) for name in family_names()]
     rows = [
@@ -57,7 +57,7 @@ def show_ref(
     Example: densing refs show olmo-ladder --benchmark hellaswag
     """
     from densing.cli.output import emit_json, emit_table, say, show_notes
-    from densing.references import get_family, load_reference
+    from densing.scores.references import get_family, load_reference
 
     ruler = load_reference(reference, benchmark)
     misses = _misses(ruler)
@@ -105,9 +105,9 @@ def build(
 
     Example: densing refs build qwen1.5 --out /tmp/fits
     """
-    from densing.catalog import load_catalog
+    from densing.scores.catalog import load_catalog
     from densing.cli.output import emit_json, progress, say
-    from densing.references import build_all
+    from densing.scores.references import build_all
 
     written = []
     with progress(quiet=json) as step:
@@ -127,7 +127,7 @@ def _protocols(ruler: Any) -> Any:
 
 
 def _misses(ruler: Any) -> Any:
-    from densing.references import ladder_misses
+    from densing.scores.references import ladder_misses
 
     if ruler.name != "olmo-ladder":
         return None
@@ -137,8 +137,8 @@ def _misses(ruler: Any) -> Any:
 def _diagnostics(ruler: Any) -> dict[str, Any]:
     import pandas as pd
 
-    from densing.errors import DensingError
-    from densing.fit.diagnostics import bounds_table, conditioning, influence
+    from densing.core.errors import DensingError
+    from densing.scores.fit.diagnostics import bounds_table, conditioning, influence
 
     try:
         condition = pd.DataFrame({"condition_number": [conditioning(ruler.fit)]})

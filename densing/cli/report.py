@@ -28,12 +28,12 @@ def report(
 
     Example: densing report --out docs/replication.md
     """
-    from densing.catalog import load_catalog
+    from densing.scores.catalog import load_catalog
     from densing.cli.output import emit_json, finish, progress
     from densing.cli.selecting import selection_of
-    from densing.errors import InputError
+    from densing.core.errors import InputError
     from densing.report import build_replication, build_report
-    from densing.study import StudyOptions, run_study
+    from densing.scores.study import StudyOptions, run_study
 
     if out.suffix not in (".html", ".md"):
         raise InputError(f"--out {out}: the name must end in .html (report) or .md (replication page)")

@@ -38,14 +38,14 @@ def run(
 
     Example: densing run --out results/mine --catalog my_scores.csv
     """
-    from densing.catalog import load_catalog
+    from densing.scores.catalog import load_catalog
     from densing.cli.measuring import FAST_ITEMS, ITEMS
     from densing.cli.measuring import measure as measure_model
     from densing.cli.output import emit_json, finish, progress, say, show_notes
     from densing.cli.selecting import selection_of
-    from densing.files import write_csv
+    from densing.core.files import write_csv
     from densing.report import build_report
-    from densing.study import StudyOptions, run_study
+    from densing.scores.study import StudyOptions, run_study
 
     o.parse_window(since, until)
     asked = StudyOptions(reference, benchmark, since, until, selection_of(include), denominator, guard, tokens, seed)
@@ -72,7 +72,7 @@ def run(
 
 
 def _headline(study: Any) -> list[str]:
-    from densing.trend import words
+    from densing.scores.trend import words
 
     head = study.trend.headline
     lines = [

@@ -11,16 +11,16 @@ import typer
 
 from densing.cli.columns import columns, number
 from densing.cli.output import emit_plain, finish, say, show_notes, timed_bar, visible
-from densing.errors import InputError, UnknownNameError
-from densing.records import Record
+from densing.core.errors import InputError, UnknownNameError
+from densing.core.records import Record
 
 if TYPE_CHECKING:
-    from densing.cluster.cluster import Cluster
-    from densing.notes import Note
-    from densing.techniques.compare import Comparison
-    from densing.techniques.regime import RegimeMap
-    from densing.timeline.timeline import Timeline
-    from densing.workload.workload import Workload
+    from densing.efficiency.simulation.cluster.cluster import Cluster
+    from densing.core.notes import Note
+    from densing.efficiency.techniques.compare import Comparison
+    from densing.efficiency.techniques.regime import RegimeMap
+    from densing.efficiency.timeline.timeline import Timeline
+    from densing.efficiency.simulation.workload.workload import Workload
 
 Number = TypeVar("Number", int, float)
 
@@ -52,7 +52,7 @@ def answer(asked: Asked) -> None:
     InputError
         When a name, a number or the split is wrong, or no technique works on this workload.
     """
-    from densing.techniques.compare import compare, timelines
+    from densing.efficiency.techniques.compare import compare, timelines
 
     _spare(asked)
     names = [name.strip() for name in asked.techniques.split(",") if name.strip()]
@@ -99,9 +99,9 @@ def set_up(asked: Asked) -> tuple[Workload, Cluster]:
     InputError
         When a name, a number or the split is wrong.
     """
-    from densing.cluster.presets import load_cluster
-    from densing.techniques.splits import split_over
-    from densing.workload.presets import load_workload
+    from densing.efficiency.simulation.cluster.presets import load_cluster
+    from densing.efficiency.techniques.splits import split_over
+    from densing.efficiency.simulation.workload.presets import load_workload
 
     cluster = load_cluster(asked.cluster)
     if asked.nodes is not None:
@@ -125,7 +125,7 @@ def settings(texts: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     >>> settings(("co2.tau=12",))
     {'co2': {'tau': 12}}
     """
-    from densing.techniques.registry import get_technique
+    from densing.efficiency.techniques.registry import get_technique
 
     found: dict[str, dict[str, Any]] = {}
     for text in texts:
@@ -157,7 +157,7 @@ def _value(text: str, value: str, kind: Callable[[str], Any]) -> Any:
 def _map(
     asked: Asked, workload: Workload, cluster: Cluster, names: list[str], knobs: dict[str, dict[str, Any]]
 ) -> RegimeMap:
-    from densing.techniques.regime import BATCHES, regime
+    from densing.efficiency.techniques.regime import BATCHES, regime
 
     with timed_bar(quiet=asked.json, label="map") as show:
         return regime(
@@ -229,7 +229,7 @@ def payload(workload: Workload, cluster: Cluster, found: Comparison, where: Regi
 def lines(workload: Workload, cluster: Cluster, found: Comparison, where: RegimeMap | None) -> list[str]:
     """Return what is shown on a screen, line by line."""
     from densing.cli.techniques_map import map_lines
-    from densing.techniques.compare import in_memory
+    from densing.efficiency.techniques.compare import in_memory
 
     split = workload.split
     model, machine = visible(workload.model.name), visible(cluster.name)

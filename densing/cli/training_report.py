@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from densing.cli.output import say
-from densing.errors import DensingError
-from densing.notes import Note
+from densing.core.errors import DensingError
+from densing.core.notes import Note
 
 if TYPE_CHECKING:
     from densing.cli.training_runs import Row
-    from densing.timeline.timeline import Timeline
-    from densing.training.distributed.gather import Run
-    from densing.training.distributed.spec import RunSpec
+    from densing.efficiency.timeline.timeline import Timeline
+    from densing.efficiency.parallel.distributed.gather import Run
+    from densing.efficiency.parallel.distributed.spec import RunSpec
 
 
 def write_report(
@@ -52,7 +52,7 @@ def _firsts(specs: Sequence[RunSpec], runs: Sequence[Run]) -> list[tuple[RunSpec
 
 
 def _recorded(spec: RunSpec, run: Run) -> Timeline | None:
-    from densing.timeline import read_timeline
+    from densing.efficiency.timeline import read_timeline
 
     return None if run.traces is None else read_timeline([Path(spec.out) / run.traces])
 
@@ -60,10 +60,10 @@ def _recorded(spec: RunSpec, run: Run) -> Timeline | None:
 def _simulated(spec: RunSpec, cluster: str | None) -> Timeline | None:
     if cluster is None:
         return None
-    from densing.cluster.presets import load_cluster
-    from densing.techniques.measure import timeline_of
-    from densing.techniques.predict import workload_of_run
-    from densing.techniques.registry import get_technique
+    from densing.efficiency.simulation.cluster.presets import load_cluster
+    from densing.efficiency.techniques.measure import timeline_of
+    from densing.efficiency.techniques.predict import workload_of_run
+    from densing.efficiency.techniques.registry import get_technique
 
     known = load_cluster(cluster)
     plan = get_technique(spec.technique).plan(workload_of_run(spec), known, **spec.knobs)

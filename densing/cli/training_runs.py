@@ -11,12 +11,12 @@ import typer
 
 from densing.cli.columns import columns
 from densing.cli.output import emit_plain, finish, say, show_notes, timed_bar
-from densing.notes import Note
-from densing.records import Record
+from densing.core.notes import Note
+from densing.core.records import Record
 
 if TYPE_CHECKING:
-    from densing.training.distributed.gather import Run
-    from densing.training.distributed.spec import RunSpec
+    from densing.efficiency.parallel.distributed.gather import Run
+    from densing.efficiency.parallel.distributed.spec import RunSpec
 
 SUMMARY = "summary.json"
 
@@ -73,8 +73,8 @@ def runnable(specs: Sequence[RunSpec]) -> None:
     InputError, UnavailableError
         When a technique has a plan only, torch is missing, or a number makes no sense.
     """
-    from densing.techniques.worker import find
-    from densing.training.distributed.launch import check
+    from densing.efficiency.techniques.worker import find
+    from densing.efficiency.parallel.distributed.launch import check
 
     for spec in specs:
         find(spec)
@@ -82,7 +82,7 @@ def runnable(specs: Sequence[RunSpec]) -> None:
 
 
 def _run(spec: RunSpec, resume: bool, quiet: bool) -> Run:
-    from densing.training.distributed.launch import launch
+    from densing.efficiency.parallel.distributed.launch import launch
 
     with timed_bar(quiet, spec.technique) as show:
         label = f"{spec.technique}, seed {spec.seed}"
@@ -93,8 +93,8 @@ def _predicted(spec: RunSpec, cluster: str | None) -> dict[str, Any] | None:
     """Return what the simulator says of a run, before it is made."""
     if cluster is None:
         return None
-    from densing.cluster.presets import load_cluster
-    from densing.techniques.predict import predict
+    from densing.efficiency.simulation.cluster.presets import load_cluster
+    from densing.efficiency.techniques.predict import predict
 
     return dict(predict(spec, load_cluster(cluster)).to_dict())
 
@@ -158,7 +158,7 @@ def _document(
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
-    from densing.training.distributed.folder import write_json
+    from densing.efficiency.parallel.distributed.folder import write_json
 
     write_json(path, found)
 

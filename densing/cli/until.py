@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from densing.evals.plan import Plan
-    from densing.evals.stopping import Stopped
+    from densing.scores.evals.plan import Plan
+    from densing.scores.evals.stopping import Stopped
 
 
 UntilCi = Annotated[
@@ -42,7 +42,7 @@ class Asked:
     reference : str
         Family whose ruler reads the items.
     covers : {"population", "set"}
-        What the interval is for, see :class:`densing.density.sequential.StoppingRule`.
+        What the interval is for, see :class:`densing.scores.density.sequential.StoppingRule`.
     quantity : {"loss", "score"}
         What is read.
     """
@@ -57,10 +57,10 @@ def evaluate_until(plan: Plan, out: Path, asked: Asked, executor: str | None, js
     """Evaluate until the interval is narrow enough, and say what that took."""
     from densing.cli.eval import bar
     from densing.cli.output import emit_json, say, show_notes
-    from densing.density.sequential import StoppingRule
-    from densing.density.until import rule_for
-    from densing.errors import InputError
-    from densing.evals.adaptive import run_until
+    from densing.scores.density.sequential import StoppingRule
+    from densing.scores.density.until import rule_for
+    from densing.core.errors import InputError
+    from densing.scores.evals.adaptive import run_until
 
     if executor is not None:
         raise InputError("--until_ci decides as it goes, in this process; drop --executor")
@@ -89,7 +89,7 @@ def sentences(stopped: Sequence[Stopped], out: Path) -> Iterator[str]:
 
     Examples
     --------
-    >>> from densing.evals.stopping import Stopped
+    >>> from densing.scores.evals.stopping import Stopped
     >>> list(sentences([Stopped("tiny", (), None, 120, 4000, 0.0, float("nan"))], Path("results/a")))
     ['tiny: nothing to do, 120 of 4000 items are in results/a']
     """

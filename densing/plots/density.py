@@ -12,8 +12,8 @@ import plotly.graph_objects as go
 from densing.plots import status, style, text
 
 if TYPE_CHECKING:
-    from densing.density import DensityResult
-    from densing.trend import TrendResult
+    from densing.scores.density import DensityResult
+    from densing.scores.trend import TrendResult
 
 _APART_SYMBOLS = (
     "square-open",
@@ -180,7 +180,7 @@ def _add_fan(fig: go.Figure, forecast: pd.DataFrame) -> None:
 
 
 def _add_line(fig: go.Figure, trend: TrendResult) -> None:
-    from densing.trend.words import window  # loads statsmodels, which the figures of a profile do without
+    from densing.scores.trend.words import window  # loads statsmodels, which the figures of a profile do without
 
     released = pd.DatetimeIndex(trend.data.released)
     if not len(released):

@@ -14,7 +14,7 @@ from densing.plots.efficiency_style import EXPOSED, HIDDEN, IDLE_LOOKS, PARTS, L
 from densing.plots.efficiency_text import percent
 
 if TYPE_CHECKING:
-    from densing.timeline.overlap import Partition
+    from densing.efficiency.timeline.overlap import Partition
 
 STRIP_COLUMNS = 256
 
@@ -27,7 +27,7 @@ def parts_of(partition: Partition) -> dict[str, int]:
 
     Examples
     --------
-    >>> from densing.timeline.overlap import Partition
+    >>> from densing.efficiency.timeline.overlap import Partition
     >>> parts_of(Partition(100, 90, 50, 40, 0, 20, 20, 5, 25))
     {'compute': 30, 'hidden': 20, 'exposed_comm': 20, 'exposed_memcpy': 5, 'idle': 25}
     """
@@ -61,7 +61,7 @@ def plot_rank_strip(partitions: Mapping[int, Partition]) -> go.Figure:
 
     Examples
     --------
-    >>> from densing.timeline.overlap import Partition
+    >>> from densing.efficiency.timeline.overlap import Partition
     >>> figure = plot_rank_strip({rank: Partition(100, 90, 50, 40, 0, 20, 20, 5, 25) for rank in range(1000)})
     >>> len(figure.data[0].z), len(figure.data[0].z[0])
     (5, 256)
@@ -121,7 +121,7 @@ def plot_idle(causes: Mapping[int, Mapping[str, int]], windows: Mapping[int, int
     Parameters
     ----------
     causes : mapping of rank to mapping of str to int
-        Nanoseconds by cause (:data:`densing.timeline.idle.CAUSES`).
+        Nanoseconds by cause (:data:`densing.efficiency.timeline.idle.CAUSES`).
     windows : mapping of rank to int
         Nanoseconds of each rank's window.
     """
@@ -154,4 +154,4 @@ PATH_LOOKS = (
     PARTS[4]._replace(label="not explained by the trace"),
     PARTS[4]._replace(key="unknown", label="not told by the trace"),
 )
-"""Kinds of a critical path, the keys of :data:`densing.timeline.critical.PATH_KINDS`."""
+"""Kinds of a critical path, the keys of :data:`densing.efficiency.timeline.critical.PATH_KINDS`."""

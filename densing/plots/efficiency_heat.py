@@ -15,7 +15,7 @@ from densing.plots.efficiency import SHADES, bar_of_shades
 from densing.plots.efficiency_text import digits, duration, unit_of
 
 if TYPE_CHECKING:
-    from densing.profile.stragglers import Stragglers
+    from densing.efficiency.profile.stragglers import Stragglers
 
 ROWS, COLUMNS, FEW_RANKS = 48, 160, 16
 LABELLED = 240
@@ -51,7 +51,7 @@ def caused(stragglers: Stragglers) -> Waiting:
 
     Examples
     --------
-    >>> from densing.profile.stragglers import Late, RankWaits, Stragglers
+    >>> from densing.efficiency.profile.stragglers import Late, RankWaits, Stragglers
     >>> late = (Late(0, "all_reduce", "", -1, 0, 1, 5, 70, True),)
     >>> ranks = tuple(RankWaits(rank, 1, 0, 0, 0, 0, 0, 0) for rank in (0, 1))
     >>> found = caused(Stragglers("starts", ranks, late, 1, None, 1, 1, None, (-1,), {}))

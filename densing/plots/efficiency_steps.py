@@ -13,10 +13,10 @@ from densing.plots.efficiency import parts_of
 from densing.plots.efficiency_bars import BARS, legend_rows
 from densing.plots.efficiency_style import PARTS
 from densing.plots.efficiency_text import duration, unit_of
-from densing.timeline.steps import occurrences
+from densing.efficiency.timeline.steps import occurrences
 
 if TYPE_CHECKING:
-    from densing.timeline.steps import StepPartition
+    from densing.efficiency.timeline.steps import StepPartition
 
 STEP_COLUMNS = 120
 
@@ -76,8 +76,8 @@ def mean_steps(steps: Mapping[int, Sequence[StepPartition]]) -> list[tuple[int, 
 
     Examples
     --------
-    >>> from densing.timeline.overlap import Partition
-    >>> from densing.timeline.steps import StepPartition
+    >>> from densing.efficiency.timeline.overlap import Partition
+    >>> from densing.efficiency.timeline.steps import StepPartition
     >>> def step(number, idle):
     ...     return StepPartition(number, 0, 100, Partition(100, 100, 100 - idle, 0, 0, 0, 0, 0, idle))
     >>> [(number, parts["idle"]) for number, parts in mean_steps({0: [step(7, 10)], 1: [step(7, 30)]})]

@@ -44,7 +44,7 @@ IDLE_LOOKS = (
     Look("after_last", "after the last work", style.GREEN, "-"),
     Look("unknown", "not told by the trace", style.GRID),
 )
-"""Causes of idle time, the keys of :data:`densing.timeline.idle.CAUSES`."""
+"""Causes of idle time, the keys of :data:`densing.efficiency.timeline.idle.CAUSES`."""
 
 PATTERNS = ("", "/", "x", ".", "\\", "-", "|", "+")
 

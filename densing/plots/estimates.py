@@ -11,7 +11,7 @@ from densing.plots import style, text
 from densing.plots.forest import forest
 
 if TYPE_CHECKING:
-    from densing.trend import TrendResult
+    from densing.scores.trend import TrendResult
 
 
 def plot_estimates(trend: TrendResult) -> go.Figure:
@@ -27,7 +27,7 @@ def plot_estimates(trend: TrendResult) -> go.Figure:
     trend : TrendResult
         Its ``estimates`` table is drawn in its own order.
     """
-    from densing.trend.words import window  # loads statsmodels, which the figures of a profile do without
+    from densing.scores.trend.words import window  # loads statsmodels, which the figures of a profile do without
 
     rows = trend.estimates.reset_index(drop=True)
     rows = rows[~(rows["doubling_months"].map(text.is_missing) & rows["lo"].map(text.is_missing))]

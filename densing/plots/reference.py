@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from densing.fit import GUARD
+from densing.scores.fit import GUARD
 from densing.plots import status, style, text
 
 if TYPE_CHECKING:
-    from densing.density import DensityResult
-    from densing.references import Reference
+    from densing.scores.density import DensityResult
+    from densing.scores.references import Reference
 
 CURVE_POINTS = 120
 # So few targets that each can be joined to its own size without clutter.

@@ -12,13 +12,13 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from densing.plots.efficiency_timeline import Drawing, Shown, arrange, plot_timeline
-from densing.timeline.intervals import subtract, union
-from densing.timeline.picture import picture
-from densing.timeline.spans import Kind
-from densing.timeline.windows import Window
+from densing.efficiency.timeline.intervals import subtract, union
+from densing.efficiency.timeline.picture import picture
+from densing.efficiency.timeline.spans import Kind
+from densing.efficiency.timeline.windows import Window
 
 if TYPE_CHECKING:
-    from densing.timeline.timeline import RankTimeline, Timeline
+    from densing.efficiency.timeline.timeline import RankTimeline, Timeline
 
 MOST_RANKS = 8
 MOST_SPANS = 240
@@ -55,8 +55,8 @@ def chosen_step(timeline: Timeline) -> Chosen | None:
 
     Examples
     --------
-    >>> from densing.timeline.spans import Spans
-    >>> from densing.timeline.timeline import RankTimeline, Step, Timeline
+    >>> from densing.efficiency.timeline.spans import Spans
+    >>> from densing.efficiency.timeline.timeline import RankTimeline, Step, Timeline
     >>> steps = tuple(Step(number, 10 * number, 10 * number + 10) for number in range(5))
     >>> chosen_step(Timeline((RankTimeline(0, Spans.empty(), Spans.empty(), steps=steps),))).number
     2
@@ -89,8 +89,8 @@ def plot_gantts(timelines: Sequence[Timeline]) -> list[go.Figure]:
 
     Examples
     --------
-    >>> from densing.timeline.spans import Kind, Spans
-    >>> from densing.timeline.timeline import RankTimeline, Timeline
+    >>> from densing.efficiency.timeline.spans import Kind, Spans
+    >>> from densing.efficiency.timeline.timeline import RankTimeline, Timeline
     >>> work = Spans.build([{"start": 0, "end": 5, "kind": Kind.COMPUTE, "name": "gemm"}])
     >>> long = Spans.build([{"start": 0, "end": 20, "kind": Kind.COMPUTE, "name": "gemm"}])
     >>> lines = [Timeline((RankTimeline(0, spans, Spans.empty()),)) for spans in (work, long)]

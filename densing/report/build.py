@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.files import write_text
+from densing.core.files import write_text
 from densing.plots import text
 from densing.report import models, page, sections
 from densing.report.checks import check_data, check_sentences, diagnostics
@@ -16,7 +16,7 @@ from densing.report.headline import asked_of, headline, long_title
 from densing.report.measured import measured_lead, measured_table, measured_words
 
 if TYPE_CHECKING:
-    from densing.study import Study
+    from densing.scores.study import Study
 
 SECTIONS = (
     ("headline", "Headline"),
@@ -55,7 +55,7 @@ def build_report(study: Study, path: Path | str) -> Path:
 
     Raises
     ------
-    densing.errors.InputError
+    densing.core.errors.InputError
         When the file cannot be written.
     """
     target = Path(path)

@@ -16,10 +16,10 @@ import pandas as pd
 from densing.plots import text
 from densing.plots.checks import leave_one_out
 from densing.report.split import chatgpt_split
-from densing.trend import words
+from densing.scores.trend import words
 
 if TYPE_CHECKING:
-    from densing.study import Study
+    from densing.scores.study import Study
 
 KEPT_ITEMS = 40
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from densing import __version__
-from densing.files import write_text
+from densing.core.files import write_text
 from densing.plots import text
 from densing.plots.efficiency_text import milliseconds, percent
-from densing.profile.causes import SHOWN
-from densing.profile.summary import pooled
+from densing.efficiency.profile.causes import SHOWN
+from densing.efficiency.profile.summary import pooled
 from densing.report import assets, efficiency_idle, efficiency_ranks, efficiency_tables, page
 from densing.report.efficiency_changes import changes
 from densing.report.efficiency_definitions import DEFINITIONS
@@ -25,9 +25,9 @@ from densing.report.efficiency_words import clock_words, headline, per, straggle
 from densing.report.sections import sentences
 
 if TYPE_CHECKING:
-    from densing.profile.compare import Comparison
-    from densing.profile.run import RunProfile
-    from densing.profile.utilisation import RunUtilisation
+    from densing.efficiency.profile.compare import Comparison
+    from densing.efficiency.profile.run import RunProfile
+    from densing.efficiency.profile.utilisation import RunUtilisation
 
 SECTIONS = (
     ("headline", "Headline"),
@@ -83,7 +83,7 @@ def build_profile_report(
 
     Raises
     ------
-    densing.errors.InputError
+    densing.core.errors.InputError
         When the file cannot be written.
     """
     target = Path(path)

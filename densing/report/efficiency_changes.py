@@ -12,7 +12,7 @@ from densing.report.sections import sentence
 from densing.report.tables import Field, ShownTable, column, shown
 
 if TYPE_CHECKING:
-    from densing.profile.compare import Change, Comparison
+    from densing.efficiency.profile.compare import Change, Comparison
 
 _NAMES = {
     "step_ns": "step time",
@@ -45,7 +45,7 @@ def verdict(baseline: Comparison) -> str:
 
     Examples
     --------
-    >>> from densing.profile.compare import RunSteps, compare
+    >>> from densing.efficiency.profile.compare import RunSteps, compare
     >>> runs = [RunSteps(tuple(range(8)), {"step_ns": tuple(mean + d for d in (0, 2, 1, 3, 2, 0, 1, 3))})
     ...         for mean in (100.0, 150.0)]
     >>> verdict(compare(*runs)).split(":")[0]

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from densing.errors import ArtefactError, InputError, UnknownNameError
+from densing.core.errors import ArtefactError, InputError, UnknownNameError
 from densing.plots import status, text
 from densing.plots.efficiency_text import digits, percent
-from densing.timeline.overlap import Partition
+from densing.efficiency.timeline.overlap import Partition
 
 PER_HOURS = 1000.0
 

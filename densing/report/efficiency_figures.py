@@ -13,13 +13,13 @@ from densing.plots.efficiency_heat import caused, drawn_words, plot_waiting, suf
 from densing.plots.efficiency_steps import plot_step_times, plot_steps
 from densing.plots.efficiency_text import duration, percent, ranks_of
 from densing.plots.efficiency_timeline import Drawing, arrange, plot_timeline, same_step
-from densing.profile.summary import all_step_times
+from densing.efficiency.profile.summary import all_step_times
 from densing.report.figures import ShownFigure, shown_figure
 
 if TYPE_CHECKING:
-    from densing.profile.critical import RunPath
-    from densing.profile.rank import RankProfile
-    from densing.profile.run import RunProfile
+    from densing.efficiency.profile.critical import RunPath
+    from densing.efficiency.profile.rank import RankProfile
+    from densing.efficiency.profile.run import RunProfile
 
 DRAWN = 16
 Drawn = tuple[go.Figure, str]

@@ -10,14 +10,14 @@ import pandas as pd
 
 from densing.plots import text
 from densing.plots.efficiency_text import digits, duration, milliseconds, percent, volume
-from densing.profile.summary import per_step
+from densing.efficiency.profile.summary import per_step
 from densing.report.sections import count
 from densing.report.tables import Field, ShownTable, column, shown
-from densing.timeline.collectives import OPS
+from densing.efficiency.timeline.collectives import OPS
 
 if TYPE_CHECKING:
-    from densing.profile.run import RunProfile
-    from densing.profile.together import Together
+    from densing.efficiency.profile.run import RunProfile
+    from densing.efficiency.profile.together import Together
 
 MOST_ROWS = 40
 Key = tuple[str, str]

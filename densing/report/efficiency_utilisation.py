@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from densing.report.sections import sentence
 
 if TYPE_CHECKING:
-    from densing.profile.utilisation import RunUtilisation
+    from densing.efficiency.profile.utilisation import RunUtilisation
 
 
 def utilisation_words(found: RunUtilisation) -> list[str]:

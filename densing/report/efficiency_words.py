@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from densing.plots import text
 from densing.plots.efficiency_text import duration, milliseconds, percent, ranks_of
-from densing.profile.summary import pooled
+from densing.efficiency.profile.summary import pooled
 from densing.report.headline import Headline
 from densing.report.sections import sentence
-from densing.timeline.overlap import Partition
-from densing.timeline.timeline import NO_DEVICE_WORK
+from densing.efficiency.timeline.overlap import Partition
+from densing.efficiency.timeline.timeline import NO_DEVICE_WORK
 
 if TYPE_CHECKING:
-    from densing.profile.run import RunProfile
-    from densing.profile.whatif_recorded import RecordedWhatIf
+    from densing.efficiency.profile.run import RunProfile
+    from densing.efficiency.profile.whatif_recorded import RecordedWhatIf
 
 WINDOWS = {
     "steps": "from the start of the first to the end of the last marked step",

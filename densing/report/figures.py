@@ -26,7 +26,7 @@ from densing.report.measured import measured_figures
 from densing.report.safe import script_json
 
 if TYPE_CHECKING:
-    from densing.study import Study
+    from densing.scores.study import Study
 
 
 @dataclass(frozen=True)

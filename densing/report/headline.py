@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from densing.notes import doubts
+from densing.core.notes import doubts
 from densing.plots import text
 from densing.report.checks import long_window, record_setter_bias, without_groups
 from densing.report.sections import sentence
-from densing.trend import words
+from densing.scores.trend import words
 
 if TYPE_CHECKING:
-    from densing.references import Reference
-    from densing.study import Study
-    from densing.trend import TrendResult
+    from densing.scores.references import Reference
+    from densing.scores.study import Study
+    from densing.scores.trend import TrendResult
 
 
 @dataclass(frozen=True)

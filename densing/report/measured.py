@@ -11,7 +11,7 @@ from densing.report.sections import count, sentence
 from densing.report.tables import Field, ShownTable, column, ranged, shown
 
 if TYPE_CHECKING:
-    from densing.study import Measured
+    from densing.scores.study import Measured
 
 # Said of every ruler when it is made; readers of the section do not need it.
 _INTERNAL = ("bootstrap-not-converged",)

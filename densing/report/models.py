@@ -11,7 +11,7 @@ from densing.plots import status, text
 from densing.report.tables import Field, ShownTable, column, ranged, shown
 
 if TYPE_CHECKING:
-    from densing.study import Study
+    from densing.scores.study import Study
 
 HEADLINE = "headline"
 

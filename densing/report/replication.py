@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from densing.files import write_text
+from densing.core.files import write_text
 from densing.report.split import chatgpt_split
-from densing.study import PAPER_MONTHS, PAPER_WINDOW, Study
-from densing.trend import doubling_text
+from densing.scores.study import PAPER_MONTHS, PAPER_WINDOW, Study
+from densing.scores.trend import doubling_text
 
 _PAPER = """\
 | quantity | paper | evidence |
@@ -44,7 +44,7 @@ def build_replication(study: Study, path: Path | str) -> Path:
     Parameters
     ----------
     study : Study
-        What :func:`densing.study.run_study` found.
+        What :func:`densing.scores.study.run_study` found.
     path : path
         Markdown file to write.
 

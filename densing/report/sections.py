@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from densing.notes import Note, once, severest_first
+from densing.core.notes import Note, once, severest_first
 from densing.plots import status, text
 from densing.report.tables import Field, ShownTable, column, ranged, shown
 
 if TYPE_CHECKING:
-    from densing.references import Reference
-    from densing.study import Study
-    from densing.trend import TrendResult
+    from densing.scores.references import Reference
+    from densing.scores.study import Study
+    from densing.scores.trend import TrendResult
 
 _SPECIFICATION = ("reference", "benchmark", "evaluator", "window", "denominator", "dates", "method")
 
 
 def estimates_table(trend: TrendResult) -> ShownTable:
     """Return the estimators side by side, the headline marked."""
-    from densing.trend.reason import held_truth  # loads statsmodels, which the page of a profile does without
+    from densing.scores.trend.reason import held_truth  # loads statsmodels, which the page of a profile does without
 
     fields = (
         Field("Estimator", lambda row: text.clean(row.get("label", row.get("method")))),
@@ -163,7 +163,7 @@ def provenance_table(provenance: pd.DataFrame) -> ShownTable:
 
 def tests_table(checks: Mapping[str, Any]) -> ShownTable:
     """Return the tests that do not lead, with the size and power that say why."""
-    from densing.trend.words import other_tests  # as above
+    from densing.scores.trend.words import other_tests  # as above
 
     fields = (
         Field("Test", column("test")),

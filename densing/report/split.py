@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from densing.plots import text
-from densing.trend.words import size_and_power
+from densing.scores.trend.words import size_and_power
 
 
 def chatgpt_split(split: Mapping[str, Any]) -> str:
@@ -15,7 +15,7 @@ def chatgpt_split(split: Mapping[str, Any]) -> str:
     Parameters
     ----------
     split : mapping
-        What :func:`densing.study.split.chatgpt_split` found.
+        What :func:`densing.scores.study.split.chatgpt_split` found.
 
     Examples
     --------

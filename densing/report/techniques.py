@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from densing import __version__
-from densing.files import write_text
+from densing.core.files import write_text
 from densing.plots import text
 from densing.plots.efficiency_text import duration
 from densing.plots.techniques import plot_compare, plot_exposed, rows_of
@@ -25,8 +25,8 @@ from densing.report.techniques_timelines import timeline_table
 from densing.report.techniques_words import DEFINITIONS, Contents, headline
 
 if TYPE_CHECKING:
-    from densing.notes import Note
-    from densing.timeline.timeline import Timeline
+    from densing.core.notes import Note
+    from densing.efficiency.timeline.timeline import Timeline
 
 SECTIONS = (
     ("headline", "Headline"),
@@ -76,7 +76,7 @@ def build_techniques(
         bandwidth_gbps, batch, technique, speedup, verdict; optionally step_s.
     claims : table, optional
         technique, claim, published, evidence, source, ours, error, grade, verdict; optionally the other fields of
-        :class:`densing.techniques.validate.Finding`.
+        :class:`densing.efficiency.techniques.validate.Finding`.
     timelines : sequence of (str, Timeline)
         Recorded or simulated, with what each is called.
     tau : table, optional
@@ -94,7 +94,7 @@ def build_techniques(
 
     Raises
     ------
-    densing.errors.InputError
+    densing.core.errors.InputError
         When a table lacks a column, or the file cannot be written.
     """
     given = {"compare": compare, "regime": regime, "claims": claims, "tau": tau, "predicted": predicted}

@@ -13,8 +13,8 @@ from densing.plots.techniques import Row, known, times
 from densing.plots.techniques_map import contested
 from densing.report.sections import count
 from densing.report.tables import Field, ShownTable, column, shown
-from densing.techniques.compare import in_memory
-from densing.techniques.validate import MISSED, VERDICTS, counts_of
+from densing.efficiency.techniques.compare import in_memory
+from densing.efficiency.techniques.validate import MISSED, VERDICTS, counts_of
 
 MOST_ROWS = 2000
 LABELS = {"second-hand": "second-hand", "recalled": "recalled, not the paper's", "derived": "derived",

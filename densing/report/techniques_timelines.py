@@ -10,11 +10,11 @@ import pandas as pd
 from densing.plots import text
 from densing.plots.efficiency_text import duration, percent
 from densing.report.tables import Field, ShownTable, column, shown
-from densing.timeline.overlap import partition
-from densing.timeline.windows import select
+from densing.efficiency.timeline.overlap import partition
+from densing.efficiency.timeline.windows import select
 
 if TYPE_CHECKING:
-    from densing.timeline.timeline import RankTimeline, Timeline
+    from densing.efficiency.timeline.timeline import RankTimeline, Timeline
 
 MOST_ROWS = 400
 

@@ -15,13 +15,13 @@ from densing.plots.techniques import Row, known
 from densing.plots.techniques_map import contested
 from densing.report.headline import Headline
 from densing.report.techniques_tables import miss
-from densing.techniques.compare import DOES_NOT_FIT
-from densing.techniques.compare import title as compared_title
-from densing.techniques.validate import VERDICTS, counts_of, untested
+from densing.efficiency.techniques.compare import DOES_NOT_FIT
+from densing.efficiency.techniques.compare import title as compared_title
+from densing.efficiency.techniques.validate import VERDICTS, counts_of, untested
 
 if TYPE_CHECKING:
-    from densing.notes import Note
-    from densing.timeline.timeline import Timeline
+    from densing.core.notes import Note
+    from densing.efficiency.timeline.timeline import Timeline
 
 
 @dataclass(frozen=True)

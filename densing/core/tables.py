@@ -1,0 +1,299 @@
+"""Declared tables: every table that crosses a room has its columns, units and ranges written down once.
+
+A :class:`Column` says what may stand in a cell; a :class:`Table` is a list of columns and a key. One reader
+and one validator serve every CSV file, and their messages name file, row, column, value and remedy.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from densing.core.errors import TableError
+from densing.core.files import parse_csv, read_text
+
+Kind = Literal["text", "number", "integer", "date", "flag"]
+_TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Parameters
+    ----------
+    name : str
+        Column header.
+    kind : {"text", "number", "integer", "date", "flag"}
+        What a cell holds. Dates are ISO (``2024-02-29``).
+    meaning : str
+        One line for people, with the unit.
+    required : bool
+        Whether the column must be present and every cell filled.
+    low, high : float or str, optional
+        Inclusive range; ISO strings for dates.
+    choices : tuple of str
+        Closed vocabulary of a text column.
+    default : str, optional
+        Cell value where the column or the cell is missing.
+    remedy : str
+        What to do about a value outside the range.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    required: bool = False
+    low: float | str | None = None
+    high: float | str | None = None
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A named list of columns with a key that may not repeat."""
+
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """Column names in declared order."""
+        return [column.name for column in self.columns]
+
+
+def read_table(source: Path | str | io.TextIOBase, table: Table, where: str | None = None) -> pd.DataFrame:
+    """Read a CSV file against its declaration.
+
+    Parameters
+    ----------
+    source : path or text stream
+        A CSV file in UTF-8 with a header row.
+    table : Table
+        What the file must look like. Unknown columns are kept as text.
+    where : str, optional
+        Name used in messages; the path by default.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One typed column per declared column, in declared order.
+
+    Raises
+    ------
+    TableError
+        With every problem found (row, column, value, remedy).
+    InputError
+        When the file cannot be read at all.
+
+    Examples
+    --------
+    >>> toy = Table("toy", (Column("score", "number", "share correct", required=True, low=0, high=1,
+    ...                            remedy="write 0.45 for 45 %"),))
+    >>> read_table(io.StringIO("score\\n0.5\\n"), toy, "toy.csv")["score"].tolist()
+    [0.5]
+    >>> read_table(io.StringIO("score\\n45\\n"), toy, "toy.csv")
+    Traceback (most recent call last):
+        ...
+    densing.core.errors.TableError: toy.csv: row 2, column score: 45 is above 1; write 0.45 for 45 %
+    """
+    name = where or str(source)
+    return validate(read_cells(source, name), table, name)
+
+
+def read_cells(source: Path | str | io.TextIOBase, where: str | None = None) -> pd.DataFrame:
+    """Read a CSV file as text cells, indexed by row number in the file (the header is row 1).
+
+    Parameters
+    ----------
+    source, where
+        As in :func:`read_table`.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read or is not a rectangular CSV table.
+
+    Examples
+    --------
+    >>> read_cells(io.StringIO("a,b\\n\\n1,2\\n"), "toy.csv").to_dict("index")
+    {3: {'a': '1', 'b': '2'}}
+    """
+    name = where or str(source)
+    header, rows = parse_csv(read_text(source, name), name)
+    return pd.DataFrame(list(rows.values()), index=list(rows), columns=header, dtype=object)
+
+
+def validate(raw: pd.DataFrame, table: Table, where: str, first_row: int = 0) -> pd.DataFrame:
+    """Check a table of raw cells and return it typed.
+
+    Parameters
+    ----------
+    raw : pandas.DataFrame
+        Cells as text or as values.
+    table : Table
+        The declaration.
+    where : str
+        Name used in messages.
+    first_row : int
+        Added to the index of ``raw`` to give row numbers in messages (2 for an index from 0 below a header).
+
+    Raises
+    ------
+    TableError
+        With every problem found.
+    """
+    found = ", ".join(map(str, raw.columns)) or "none"
+    problems = [
+        f"column {column.name} is missing ({column.meaning}); found: {found}"
+        for column in table.columns
+        if column.required and column.default is None and column.name not in raw.columns
+    ]
+    if problems:
+        raise TableError(where, problems)
+    whole = pd.api.types.is_integer_dtype(raw.index.dtype)
+    numbers = [int(n) + first_row for n in (raw.index if whole else range(len(raw)))]
+    typed: dict[str, pd.Series] = {}
+    for column in table.columns:
+        if column.name in raw.columns:
+            typed[column.name] = _typed_column(raw[column.name].tolist(), column, numbers, problems)
+        else:
+            value = None if column.default is None else _CONVERTERS[column.kind](column.default)
+            typed[column.name] = pd.Series([value] * len(raw), dtype=_DTYPES[column.kind])
+    for extra in raw.columns:
+        if extra not in typed:
+            typed[str(extra)] = raw[extra].reset_index(drop=True)
+    if problems:
+        raise TableError(where, problems)
+    frame = pd.DataFrame(typed)
+    _check_key(frame, table, where, numbers)
+    return frame
+
+
+def _typed_column(cells: Sequence[Any], column: Column, numbers: Sequence[int], problems: list[str]) -> pd.Series:
+    convert = _CONVERTERS[column.kind]
+    values: list[Any] = []
+    for number, cell in zip(numbers, cells, strict=True):
+        text = _cell_text(cell)
+        if text == "" and column.default is not None:
+            text = column.default
+        if text == "":
+            if column.required:
+                problems.append(f"row {number}, column {column.name}: empty; {column.meaning}")
+            values.append(None)
+            continue
+        try:
+            value = convert(text)
+        except ValueError:
+            wanted = "; ".join(filter(None, (_WANTED[column.kind], column.remedy)))
+            problems.append(f"row {number}, column {column.name}: {text[:60]!r} is not {wanted}")
+            values.append(None)
+            continue
+        problem = _range_problem(value, text, column)
+        if problem:
+            problems.append(f"row {number}, column {column.name}: {problem}")
+        values.append(value)
+    return pd.Series(values, dtype=_DTYPES[column.kind], name=column.name)
+
+
+def _cell_text(cell: Any) -> str:
+    if cell is None or cell is pd.NaT or cell is pd.NA or (isinstance(cell, float) and math.isnan(cell)):
+        return ""
+    if isinstance(cell, pd.Timestamp):
+        return str(cell.date())
+    return str(cell).strip()
+
+
+def _range_problem(value: Any, text: str, column: Column) -> str | None:
+    remedy = f"; {column.remedy}" if column.remedy else ""
+    if column.choices and value not in column.choices:
+        return f"{text[:60]!r} is not one of {', '.join(column.choices)}{remedy}"
+    for bound, below in ((column.low, True), (column.high, False)):
+        if bound is None:
+            continue
+        limit = pd.Timestamp(bound) if column.kind == "date" else bound
+        if (value < limit) if below else (value > limit):
+            return f"{text} is {'below' if below else 'above'} {bound}{remedy}"
+    return None
+
+
+def _check_key(frame: pd.DataFrame, table: Table, where: str, numbers: Sequence[int]) -> None:
+    if not table.key:
+        return
+    cells = frame.astype(str)
+    identities = list(cells[list(table.key)].itertuples(index=False, name=None))
+    if len(set(identities)) == len(identities):
+        return
+    content = cells.groupby(list(cells.columns), sort=False, dropna=False).ngroup().to_numpy()
+    first: dict[tuple[str, ...], int] = {}
+    problems = []
+    for position, identity in enumerate(identities):
+        at = first.setdefault(identity, position)
+        if at == position:
+            continue
+        named = ", ".join(f"{name} {value}" for name, value in zip(table.key, identity, strict=True))
+        differs = "the same row again" if content[at] == content[position] else "a second row with other values"
+        problems.append(f"row {numbers[position]}: {differs} for {named}, first in row {numbers[at]}; delete one")
+    raise TableError(where, problems)
+
+
+def _to_number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value) or "_" in text:
+        raise ValueError(text)
+    return value
+
+
+def _to_integer(text: str) -> int:
+    value = _to_number(text)
+    if value != int(value):
+        raise ValueError(text)
+    return int(value)
+
+
+def to_date(text: str) -> pd.Timestamp:
+    """Return an ISO date; ValueError for anything else."""
+    day = datetime.strptime(text, "%Y-%m-%d")
+    # Years beyond these do not fit nanoseconds, and pandas would fail later and less clearly.
+    if len(text) != 10 or not 1700 <= day.year <= 2200:
+        raise ValueError(text)
+    return pd.Timestamp(day)
+
+
+def _to_flag(text: str) -> bool:
+    if text.lower() in _TRUE | _FALSE:
+        return text.lower() in _TRUE
+    raise ValueError(text)
+
+
+_CONVERTERS: dict[str, Callable[[str], Any]] = {
+    "text": str,
+    "number": _to_number,
+    "integer": _to_integer,
+    "date": to_date,
+    "flag": _to_flag,
+}
+_DTYPES = {"text": "object", "number": "float64", "integer": "float64", "date": "datetime64[ns]", "flag": "object"}
+_WANTED: dict[str, str] = {
+    "text": "text",
+    "number": "a finite number",
+    "integer": "a whole number",
+    "date": "a date like 2024-02-29",
+    "flag": "true or false",
+}
+
+
+def describe(table: Table) -> pd.DataFrame:
+    """Return the declaration of a table as a table, for ``--help`` and the documentation."""
+    rows = [{"column": c.name, "kind": c.kind, "required": c.required, "meaning": c.meaning} for c in table.columns]
+    return pd.DataFrame(rows)

@@ -1,0 +1,133 @@
+"""The trainable parameters of a model as one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from densing.core.errors import InputError
+
+
+class Flat:
+    """Reads the live parameters into a float32 vector, and writes such a vector back.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Its parameters with ``requires_grad``; shared ones count once.
+
+    Raises
+    ------
+    InputError
+        When nothing can be trained, or parameters lie on several devices or are no real floating-point numbers.
+
+    Examples
+    --------
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> flat = Flat(model)
+    >>> flat.write(torch.tensor([3.0, 4.0]))
+    >>> flat.read()
+    tensor([3., 4.])
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.parameters = tuple(_trainable(model))
+        self._shapes = [(tuple(p.shape), p.dtype, p.device) for p in self.parameters]
+        self.numel = sum(p.numel() for p in self.parameters)
+        if not self.numel:
+            raise InputError("the model has no parameters with requires_grad=True; there is nothing to average")
+        devices = {p.device for p in self.parameters}
+        if len(devices) > 1:
+            raise InputError(f"the model lies on {len(devices)} devices; one process, one device is needed")
+        odd = {str(p.dtype) for p in self.parameters if not p.dtype.is_floating_point}
+        if odd:
+            raise InputError(f"parameters of {', '.join(sorted(odd))} cannot be averaged; use a floating-point model")
+        self.device = devices.pop()
+
+    def zeros(self, extra: int = 0) -> torch.Tensor:
+        """Return a float32 vector as long as all parameters, and ``extra``."""
+        return torch.zeros(self.numel + extra, dtype=torch.float32, device=self.device)
+
+    def read(self, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Copy the live parameters into ``out``, or into a new vector."""
+        out = self.zeros() if out is None else out
+        for part, parameter in zip(self.split(out), self.parameters, strict=True):
+            part.copy_(parameter.detach())
+        return out
+
+    def write(self, vector: torch.Tensor) -> None:
+        """Copy a vector into the live parameters."""
+        with torch.no_grad():
+            for part, parameter in zip(self.split(vector), self.parameters, strict=True):
+                parameter.copy_(part)
+
+    def read_gradients(self, out: torch.Tensor) -> None:
+        """Copy the gradients into ``out``; 0 where there is none."""
+        for part, parameter in zip(self.split(out), self.parameters, strict=True):
+            part.zero_() if parameter.grad is None else part.copy_(parameter.grad)
+
+    def write_gradients(self, vector: torch.Tensor) -> None:
+        """Replace the gradients."""
+        for part, parameter in zip(self.split(vector), self.parameters, strict=True):
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter)
+            parameter.grad.copy_(part)
+
+    def split(self, vector: torch.Tensor) -> list[torch.Tensor]:
+        """Return views of a vector, one per parameter and of its shape."""
+        views, begin = [], 0
+        for shape, _, _ in self._shapes:
+            size = torch.Size(shape).numel()
+            views.append(vector[begin : begin + size].view(shape))
+            begin += size
+        return views
+
+    def check(self) -> None:
+        """Refuse a model that is no longer the one it was.
+
+        Raises
+        ------
+        InputError
+            When parameters were added, removed, replaced, frozen, moved or given another shape or type.
+        """
+        now = tuple(_trainable(self.model))
+        same = len(now) == len(self.parameters) and all(a is b for a, b in zip(now, self.parameters, strict=True))
+        if not same or self._shapes != [(tuple(p.shape), p.dtype, p.device) for p in now]:
+            raise InputError(
+                "the model's trainable parameters are not those of the start (added, removed, replaced, frozen, moved "
+                "or cast since); change the model first, then wrap it"
+            )
+
+    def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse an optimizer that trains parameters of another model, or none of this one.
+
+        Raises
+        ------
+        InputError
+        """
+        known = {id(p) for p in self.model.parameters()}
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        strange = sum(id(p) not in known for p in held)
+        if strange or not held:
+            what = f"{strange} parameter(s) that are not the model's" if strange else "no parameters"
+            raise InputError(f"the optimizer holds {what}; make it from model.parameters() of the same model")
+
+    def not_finite(self) -> str:
+        """Return the name of the first parameter that holds inf or NaN; empty if all are finite."""
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        bad = (p for p in self.parameters if not bool(torch.isfinite(p).all()))
+        found = next(bad, None)
+        return "" if found is None else names[id(found)]
+
+
+def floating_buffers(model: nn.Module) -> list[torch.Tensor]:
+    """Return buffers that can be averaged (running means of batch normalisation; no counters)."""
+    return [b for b in model.buffers() if b.dtype.is_floating_point and b.numel()]
+
+
+def _trainable(model: Any) -> Iterable[nn.Parameter]:
+    return (p for p in model.parameters() if p.requires_grad)

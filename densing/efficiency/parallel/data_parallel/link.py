@@ -1,0 +1,80 @@
+"""Averages over a group, also where there is none: a single process is a group of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.distributed as dist
+
+from densing.core.errors import InputError
+from densing.efficiency.parallel.distributed import comm
+
+Waiting = Callable[[], AbstractContextManager[None]]
+"""Put around every wait; see :class:`densing.efficiency.parallel.distributed.clock.Clock`."""
+
+
+class Link:
+    """What a rank shares with the others of its group.
+
+    Parameters
+    ----------
+    group : ProcessGroup, optional
+        None: all ranks; without ``torch.distributed`` this process alone.
+    waiting : callable
+        Gives a context for the time in which this thread stands still.
+    within : Link, optional
+        Ranks that are equal to this one: only the first of them takes part, and hands on what came of it.
+    """
+
+    def __init__(
+        self, group: dist.ProcessGroup | None = None, waiting: Waiting = nullcontext, within: Link | None = None
+    ) -> None:
+        self.group, self.waiting = group, waiting
+        self.within: Link | None = within if within is not None and within.size > 1 else None
+        grouped = dist.is_available() and dist.is_initialized()
+        if group is not None and not grouped:
+            raise InputError("a process group was given, but torch.distributed is not initialised in this process")
+        self.size: int = dist.get_world_size(group) if grouped else 1
+        if self.size < 1:
+            raise InputError("this rank is no member of the process group it was given")
+        self.rank = dist.get_rank(group) if grouped else 0
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank takes part itself in what the group agrees on."""
+        return self.size > 1 and (self.within is None or self.within.rank == 0)
+
+    def start(self, tensor: torch.Tensor, op: comm.Op = "mean") -> comm.Handle:
+        """Start to replace ``tensor`` by its mean or sum; it belongs to the operation until :meth:`arrive`."""
+        return comm.all_reduce(tensor, op=op, group=self.group) if self.speaks else comm.Handle(None)
+
+    def wait(self, handle: comm.Handle) -> None:
+        """Stand still until an operation is done."""
+        with self.waiting():
+            handle.wait()
+
+    def arrive(self, handle: comm.Handle, tensor: torch.Tensor) -> None:
+        """Stand still until what was started on ``tensor`` is done, and has been handed on."""
+        self.wait(handle)
+        if self.size > 1 and self.within is not None:
+            with self.waiting():
+                self.within.copy_first([tensor])
+
+    def mean(self, tensor: torch.Tensor) -> comm.Handle:
+        """Replace ``tensor`` by its mean; return when done."""
+        handle = self.start(tensor)
+        self.arrive(handle, tensor)
+        return handle
+
+    def copy_first(self, tensors: list[torch.Tensor]) -> None:
+        """Give every rank the tensors of the group's first rank."""
+        if self.size == 1:
+            return
+        source = dist.get_global_rank(self.group, 0) if self.group is not None else 0
+        for tensor in tensors:
+            # Collectives take neither truth values nor gaps between elements (convolutions in channels-last).
+            whole = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor.contiguous()
+            comm.broadcast(whole, source, group=self.group).wait()
+            tensor.copy_(whole)

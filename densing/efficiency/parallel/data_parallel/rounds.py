@@ -1,0 +1,260 @@
+"""What LocalSGD, SlowMo and CO2 share: tau steps of the user's optimizer, then something with the other ranks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from densing.core.errors import InputError
+from densing.efficiency.parallel.data_parallel.flat import Flat, floating_buffers
+from densing.efficiency.parallel.data_parallel.link import Link, Waiting
+from densing.efficiency.parallel.distributed.comm import Handle
+
+
+class Rounds(ABC):
+    """Counts steps and ends a round after every ``tau`` of them.
+
+    At construction every rank gets parameters and buffers of the group's first rank. Frozen parameters are left
+    alone from then on. Floating-point buffers (running means of batch normalisation) are each rank's own during
+    training and are averaged by :meth:`finish`.
+
+    Ranks may have different numbers of batches: each calls :meth:`finish` when it has no more, and takes part in the
+    others' rounds until all have come there. So that nobody waits for a rank that trains no more, three numbers travel
+    beside every average: ranks that end a round, their steps, and these times the learning rate.
+
+    Parameters
+    ----------
+    model, optimizer
+        The user's own; the optimizer's state is never touched.
+    tau : int
+        Steps in a round.
+    group : ProcessGroup, optional
+        Ranks that average parameters; all by default.
+    inner_group : ProcessGroup, optional
+        Ranks that average gradients in every step, so that they stay equal; ``group`` then joins this rank with its
+        peers of the other inner groups. The first rank of each averages parameters and hands them on. Its ranks need
+        as many batches as each other.
+    waiting : callable
+        Gives a context put around every wait.
+
+    Raises
+    ------
+    InputError
+        When tau is no whole number from 1 up, the model cannot be averaged, or the optimizer is not the model's.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        tau: int,
+        *,
+        group: dist.ProcessGroup | None = None,
+        inner_group: dist.ProcessGroup | None = None,
+        waiting: Waiting = nullcontext,
+    ) -> None:
+        self.tau = whole("tau", tau, 1)
+        if inner_group is not None and group is None:
+            raise InputError("inner_group needs group as well: the peers of this rank in the other inner groups")
+        self.model, self.optimizer = model, optimizer
+        self.flat = Flat(model)
+        self.flat.check_optimizer(optimizer)
+        self.inner = None if inner_group is None else Link(inner_group, waiting)
+        self.link = Link(group, waiting, within=self.inner)
+        self.round = self.count = 0
+        self.seconds: list[float] = []
+        self._spoilt = ""
+        everything = [*(p.detach() for p in model.parameters()), *(b for b in model.buffers() if b.numel())]
+        for link in (self.inner, self.link):
+            if link is not None:
+                link.copy_first(everything)
+        # One element more: whether the rank takes a step.
+        self._gradients = self.flat.zeros(1) if self.inner is not None and self.inner.size > 1 else None
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run the backward pass; the plain one, kept for a common interface with methods that hook into it."""
+        loss.backward()
+
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Take a step of the optimizer, and end the round if it was the last one of it.
+
+        Returns
+        -------
+        What the optimizer's ``step`` gives.
+        """
+        if self._gradients is not None:
+            self.flat.read_gradients(self._gradients)
+            self._inner_mean(self._gradients, steps=True)
+            self.flat.write_gradients(self._gradients)
+        loss = self.optimizer.step(closure) if closure is not None else self.optimizer.step()
+        self.advance()
+        return loss
+
+    def advance(self) -> None:
+        """Count a step that the caller has taken itself (with a gradient scaler, say)."""
+        self.count += 1
+        if self.count == self.tau:
+            self._speak(ends=True)
+            self._turn()
+
+    def finish(self) -> None:
+        """Wait for all that is under way, and leave every rank with the same parameters.
+
+        Every rank must call it, when it has no more batches; training may go on afterwards. While others still end
+        rounds this rank takes part with the parameters it has, as in torch's ``join``: a rank without data counts as
+        one that stays where it is, so every batch weighs the same. Rounds that were begun are ended early, by the same
+        rule.
+
+        Raises
+        ------
+        InputError
+            On all ranks of an inner group whose ranks took different numbers of steps.
+        """
+        if self._gradients is not None:
+            self._inner_mean(self._gradients.zero_(), steps=False)
+        ending = 1.0
+        while ending:
+            self.link.arrive(self._speak(ends=False), self._state)
+            ending, steps = self._state[:2].tolist()
+            if steps:
+                self._turn()
+        self._drain()
+        for buffer in floating_buffers(self.model):
+            self.link.mean(buffer)
+
+    def figures(self) -> Mapping[str, float]:
+        """Return rounds, tau and the median seconds of an averaging, from its start to its completion."""
+        known = {"all_reduce_s": median(self.seconds)} if self.seconds else {}
+        return {"rounds": float(self.round), "tau": float(self.tau), **known}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of this wrapper; model and optimizer have their own, to be saved beside it.
+
+        Tensors are the living ones, as in a state of torch: save or copy them before the next step.
+        """
+        return {"tau": self.tau, "round": self.round, "count": self.count, "seconds": list(self.seconds)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where :meth:`state_dict` was taken, in mid-round too; load model and optimizer as well.
+
+        Raises
+        ------
+        InputError
+            When the state is another method's, or of another tau or model.
+        """
+        if state.get("tau") != self.tau:
+            raise InputError(f"the state was saved with tau={state.get('tau')!r}, this run has tau={self.tau}")
+        self.round, self.count = int(state["round"]), int(state["count"])
+        self.seconds = list(state["seconds"])
+
+    def _speak(self, ends: bool) -> Handle:
+        """Start to tell the others whether this rank ends a round, and after how many steps.
+
+        Whoever ends a round need not wait for it; it goes ahead of the average, which all then take part in.
+        """
+        steps, lr = float(self.count), float(self.optimizer.param_groups[0].get("lr", 0.0))
+        self._state = torch.tensor([float(ends), steps, steps * lr], dtype=torch.float64, device=self.flat.device)
+        self._spoken = self.link.start(self._state, op="sum")
+        return self._spoken
+
+    def _inner_mean(self, vector: torch.Tensor, *, steps: bool) -> None:
+        assert self.inner is not None
+        vector[-1] = float(steps)
+        self.inner.mean(vector)
+        share = float(vector[-1])
+        if share != float(steps):
+            stopped = round((1 - share) * self.inner.size)
+            raise InputError(
+                f"round {self.round}: {stopped} of the {self.inner.size} ranks of an inner group have no more batches, "
+                "the others have; their gradients are averaged in every step, so give them equally many (drop the rest)"
+            )
+
+    def _turn(self) -> None:
+        self.flat.check()
+        self._end_round()
+        self.round, self.count = self.round + 1, 0
+
+    @abstractmethod
+    def _end_round(self) -> None:
+        """Do what the method does after tau steps."""
+
+    def _drain(self) -> None:
+        """End what is still under way; nothing for methods that wait at once."""
+        return
+
+    def _average(self) -> torch.Tensor:
+        """Return the mean of all ranks' live parameters, waiting for it."""
+        vector = self._read_live()
+        self._timed(self.link.mean(vector))
+        self._check_finite(vector)
+        return vector
+
+    def _read_live(self, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Copy the live parameters, and remember which of them is not finite: the next anchor overwrites them."""
+        vector = self.flat.read(out)
+        self._spoilt = "" if bool(torch.isfinite(vector).all()) else self.flat.not_finite()
+        return vector
+
+    def _timed(self, handle: Handle) -> None:
+        if self.link.speaks and handle.seconds is not None:
+            self.seconds.append(handle.seconds)
+
+    def _check_finite(self, mean: torch.Tensor) -> None:
+        """Stop on all ranks in the same round: whoever diverged has spoilt the mean for all."""
+        if bool(torch.isfinite(mean).all()):
+            return
+        where = f"parameter {self._spoilt} of this rank" if self._spoilt else "the average, through another rank,"
+        raise InputError(
+            f"round {self.round}: {where} holds inf or NaN; lower the learning rate (or clip gradients), and go on "
+            "from a checkpoint"
+        )
+
+    def _restore(self, state: Mapping[str, Any], name: str, into: torch.Tensor) -> None:
+        found = state.get(name)
+        if not isinstance(found, torch.Tensor) or found.shape != into.shape:
+            shape = tuple(found.shape) if isinstance(found, torch.Tensor) else None
+            raise InputError(f"{name} of the state has shape {shape}, this model needs {tuple(into.shape)}")
+        into.copy_(found)
+
+
+def whole(name: str, value: Any, least: int) -> int:
+    """Return a whole number of at least ``least``.
+
+    Raises
+    ------
+    InputError
+
+    Examples
+    --------
+    >>> whole("tau", 8, 1)
+    8
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name}={value!r}: a whole number from {least} up is needed")
+    return value
+
+
+def number(name: str, value: Any, least: float, below: float = float("inf"), *, strict: bool = False) -> float:
+    """Return a number from ``least`` (``strict``: above it) to below ``below``.
+
+    Raises
+    ------
+    InputError
+
+    Examples
+    --------
+    >>> number("outer_lr", 1, 0.0)
+    1.0
+    """
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not least <= value < below or (strict and value == least):
+        above = "above" if strict else "from"
+        limit = "" if below == float("inf") else f" and below {below:g}"
+        raise InputError(f"{name}={value!r}: a number {above} {least:g}{limit} is needed")
+    return float(value)

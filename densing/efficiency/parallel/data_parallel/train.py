@@ -1,0 +1,181 @@
+"""Train the small language model with a data-parallel method, for real: what a technique's ``run`` calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch.nn import functional
+
+from densing.core.errors import InputError, UnknownNameError
+from densing.efficiency.parallel.data_parallel.co2 import CO2
+from densing.efficiency.parallel.data_parallel.ddp import DDP, fastest_bucket
+from densing.efficiency.parallel.data_parallel.local_sgd import LocalSGD
+from densing.efficiency.parallel.data_parallel.sharded import Sharded
+from densing.efficiency.parallel.data_parallel.slowmo import SlowMo
+from densing.efficiency.parallel.data_parallel.warmup import inverse_sqrt_factor
+from densing.efficiency.parallel.distributed.clock import Clock
+from densing.efficiency.parallel.distributed.lm import build_lm
+from densing.efficiency.parallel.distributed.loop import run
+from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord
+
+WARMUP_STEPS = 20
+"""Steps over which the learning rate rises to ``spec.lr``; afterwards it falls as the inverse square root."""
+
+
+class Method(Protocol):
+    """A data-parallel method around a model and its optimizer.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+        To call in the forward pass.
+    optimizer : torch.optim.Optimizer
+    """
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run the backward pass, with what the method sends meanwhile."""
+
+    def step(self) -> Any:
+        """Update the parameters, with what the method sends meanwhile."""
+
+    def finish(self) -> None:
+        """Leave all ranks with the same parameters."""
+
+    def figures(self) -> Mapping[str, float]:
+        """Return figures for ``RunRecord.extra``."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the method's own state."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where ``state_dict`` was taken."""
+
+
+@dataclass(frozen=True)
+class Maker:
+    """How a method is made, and the knobs it takes."""
+
+    make: Callable[..., Method]
+    knobs: tuple[str, ...]
+
+
+def _around(kind: Callable[..., Any]) -> Callable[..., Method]:
+    """Return a maker for methods that wrap a whole model's optimizer."""
+
+    def make(model: torch.nn.Module, optimizer: Callable[..., torch.optim.Optimizer], **options: Any) -> Method:
+        method: Method = kind(model, optimizer(model.parameters()), **options)
+        return method
+
+    return make
+
+
+METHODS: Mapping[str, Maker] = {
+    "ddp": Maker(_around(DDP), ("bucket_mb",)),
+    "ddp-tuned": Maker(_around(DDP), ()),
+    "zero1": Maker(partial(Sharded, stage=1), ("bucket_mb",)),
+    "zero2": Maker(partial(Sharded, stage=2), ("bucket_mb",)),
+    "local-sgd": Maker(_around(LocalSGD), ("tau",)),
+    "slowmo": Maker(_around(SlowMo), ("tau", "slow_lr", "slow_momentum")),
+    "co2": Maker(_around(CO2), ("tau", "outer_lr", "outer_momentum", "clip", "gap", "gap_penalty", "warmup_rounds")),
+}
+
+
+class DataParallel:
+    """The whole model on every rank; see :class:`densing.efficiency.parallel.distributed.loop.Trainee`."""
+
+    stand_in = ""
+
+    def __init__(self, env: RunEnv, method: str, knobs: Mapping[str, Any], clock: Clock) -> None:
+        if method not in METHODS:
+            raise UnknownNameError("data-parallel method", method, METHODS)
+        maker = METHODS[method]
+        unknown = sorted(set(knobs) - set(maker.knobs))
+        if unknown:
+            known = ", ".join(maker.knobs)
+            raise InputError(f"{method}: {unknown[0]} is no knob of a run; its knobs are {known}")
+        self.lr, self.taken = env.spec.lr, 0
+        self.data_rank, self.data_ranks = env.rank, env.world_size
+        self.device = torch.device(env.spec.device)
+        model = build_lm(env.spec.model, env.spec.sequence, env.spec.seed).to(self.device)
+        self.parameters = sum(p.numel() for p in model.parameters())
+        self.module = model
+        optimizer = partial(torch.optim.AdamW, lr=env.spec.lr)
+        if method == "ddp-tuned":
+            tokens = torch.zeros(env.spec.batch, env.spec.sequence + 1, dtype=torch.int64)
+            knobs = {"bucket_mb": fastest_bucket(model, lambda trial: self._loss(trial, tokens))}
+        self.method = maker.make(model, optimizer, waiting=clock.waiting, **knobs)
+
+    def step(self, batch: torch.Tensor) -> float:
+        """Forward, backward and update; return this rank's loss."""
+        for group in self.method.optimizer.param_groups:
+            group["lr"] = self.lr * inverse_sqrt_factor(self.taken, WARMUP_STEPS)
+        self.taken += 1
+        self.method.optimizer.zero_grad()
+        loss = self._loss(self.method.model, batch)
+        self.method.backward(loss)
+        self.method.step()
+        return float(loss.detach())
+
+    def finish(self) -> None:
+        """Wait for what is under way."""
+        self.method.finish()
+
+    def evaluate(self, batches: Iterable[torch.Tensor]) -> float:
+        """Return the mean loss in nats per token."""
+        total, tokens = 0.0, 0
+        with torch.no_grad():
+            for batch in batches:
+                count = batch[:, 1:].numel()
+                total, tokens = total + float(self._loss(self.module, batch)) * count, tokens + count
+        return total / tokens
+
+    def figures(self) -> Mapping[str, float]:
+        """Return the method's figures."""
+        return self.method.figures()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return model, optimizer, method, and steps taken."""
+        return {
+            "model": self.module.state_dict(),
+            "optimizer": self.method.optimizer.state_dict(),
+            "method": self.method.state_dict(),
+            "taken": self.taken,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue bit by bit."""
+        self.module.load_state_dict(state["model"])
+        self.method.optimizer.load_state_dict(state["optimizer"])
+        self.method.load_state_dict(state["method"])
+        self.taken = int(state["taken"])
+
+    def _loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        batch = batch.to(self.device)
+        logits = model(batch[:, :-1])
+        return functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+
+
+def train(env: RunEnv, method: str, **knobs: Any) -> RunRecord:
+    """Train the small language model on this rank with a data-parallel method.
+
+    Parameters
+    ----------
+    env : RunEnv
+        The process group is initialised, unless there is one rank only.
+    method : {'ddp', 'ddp-tuned', 'zero1', 'zero2', 'local-sgd', 'slowmo', 'co2'}
+    **knobs
+        Of the method, see :data:`METHODS`.
+
+    Raises
+    ------
+    InputError
+        When a knob does not exist or makes no sense, or the run cannot go on.
+    """
+    return run(env, lambda clock: DataParallel(env, method, knobs, clock))

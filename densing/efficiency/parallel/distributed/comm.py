@@ -1,0 +1,230 @@
+"""How ranks speak: thin over ``torch.distributed``, plus the link that is only emulated.
+
+Every real run communicates through this module. Each function starts an operation and returns a :class:`Handle`;
+``handle.wait()`` ends it. What happens between is up to the link: without one, or over a shaped interface,
+``torch.distributed`` runs the operation as it is; with an emulated link (:func:`emulate`) the operation is run as it
+is too, and is held to be done only when the link would have carried its bytes.
+
+``DistributedDataParallel`` reduces its gradients by itself. So that it uses the same link, give it
+:func:`gradient_hook`: ``ddp.register_comm_hook(None, comm.gradient_hook(group))``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from densing.core.errors import InputError
+from densing.efficiency.parallel.distributed.emulated import Carrier, Ticket
+from densing.efficiency.parallel.distributed.rates import Rate
+
+Op = Literal["sum", "mean"]
+
+_carrier: Carrier | None = None
+
+
+def emulate(rate: Rate | None) -> None:
+    """Let all that follows in this process pass over an emulated link; None ends that.
+
+    Parameters
+    ----------
+    rate : Rate, optional
+        Bandwidth and latency of the link, the same on every rank.
+    """
+    global _carrier
+    if _carrier is not None:
+        _carrier.close()
+    _carrier = None if rate is None else Carrier(rate)
+
+
+def emulated() -> bool:
+    """Return whether the link is emulated: then gradients of DDP need :func:`gradient_hook`."""
+    return _carrier is not None
+
+
+class Handle:
+    """An operation under way.
+
+    Attributes
+    ----------
+    started : float
+        ``time.perf_counter()`` when it was called.
+    ended : float or None
+        The same when it was done, if already known: the moment of completion itself for collectives of gloo and on an
+        emulated link, else when ``wait()`` returned.
+    """
+
+    def __init__(self, work: Any, ticket: Ticket | None = None, after: Callable[[], None] | None = None) -> None:
+        self.started = time.perf_counter()
+        self.ended: float | None = None
+        self._work, self._ticket, self._after = work, ticket, after
+        if ticket is None and work is not None:
+            _note_end(work, self)
+
+    @property
+    def seconds(self) -> float | None:
+        """From start to completion; None while it is not known to be done."""
+        ended = self.ended if self._ticket is None else self._ticket.ended
+        return None if ended is None else ended - self.started
+
+    def done(self) -> bool:
+        """Return whether ``wait()`` would return at once."""
+        if self._ticket is not None:
+            return self._ticket.done()
+        return self._work is None or bool(self._work.is_completed())
+
+    def wait(self) -> None:
+        """Stand still until it is done; may be called again.
+
+        Raises
+        ------
+        RuntimeError
+            When a peer has gone, or did not answer within the timeout of the process group.
+        """
+        if self._ticket is not None:
+            self._ticket.wait()
+        elif self._work is not None:
+            self._work.wait()
+        if self.ended is None:
+            self.ended = time.perf_counter()
+        after, self._after = self._after, None
+        if after is not None:
+            after()
+
+
+def _note_end(work: Any, handle: Handle) -> None:
+    """Have gloo tell when the operation is done: its threads finish long before anyone waits."""
+    if dist.get_backend() != "gloo":
+        return
+    try:
+        future = work.get_future()
+    except RuntimeError:  # messages between two ranks have none
+        return
+
+    def ended(_: Any) -> None:
+        if handle.ended is None:
+            handle.ended = time.perf_counter()
+
+    future.add_done_callback(ended)
+
+
+def all_reduce(
+    tensor: torch.Tensor, *, op: Op = "sum", group: dist.ProcessGroup | None = None, async_op: bool = True
+) -> Handle:
+    """Replace ``tensor`` on every rank by the sum, or the mean, of all ranks' tensors.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        Of any shape, the same on all ranks; not to be touched before ``wait()``.
+    op : {"sum", "mean"}
+        The mean is divided within ``wait()``: gloo knows sums only.
+    group : ProcessGroup, optional
+    async_op : bool
+        False: has been waited for when it returns.
+    """
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    return _start("all_reduce", work, tensor, group, async_op, _division(tensor, op, group))
+
+
+def all_gather_into(
+    output: torch.Tensor, tensor: torch.Tensor, *, group: dist.ProcessGroup | None = None, async_op: bool = True
+) -> Handle:
+    """Fill ``output``, of n times as many elements, with every rank's ``tensor`` in the order of the ranks."""
+    work = _collective("all_gather_single", "all_gather_into_tensor")(output, tensor, group=group, async_op=True)
+    return _start("all_gather", work, output, group, async_op)
+
+
+def reduce_scatter_into(
+    output: torch.Tensor,
+    tensor: torch.Tensor,
+    *,
+    op: Op = "sum",
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = True,
+) -> Handle:
+    """Give rank r the r-th of n equal parts of the sum, or the mean, of all ranks' ``tensor``."""
+    work = _collective("reduce_scatter_single", "reduce_scatter_tensor")(output, tensor, group=group, async_op=True)
+    return _start("reduce_scatter", work, tensor, group, async_op, _division(output, op, group))
+
+
+def broadcast(
+    tensor: torch.Tensor, src: int = 0, *, group: dist.ProcessGroup | None = None, async_op: bool = True
+) -> Handle:
+    """Replace ``tensor`` on every rank by that of global rank ``src``."""
+    work = dist.broadcast(tensor, src, group=group, async_op=True)
+    return _start("broadcast", work, tensor, group, async_op)
+
+
+def isend(tensor: torch.Tensor, dst: int, *, group: dist.ProcessGroup | None = None, tag: int = 0) -> Handle:
+    """Send ``tensor`` to global rank ``dst``; it may be changed again after ``wait()``."""
+    return _start("send", dist.isend(tensor, dst, group=group, tag=tag), tensor, group, True)
+
+
+def irecv(tensor: torch.Tensor, src: int, *, group: dist.ProcessGroup | None = None, tag: int = 0) -> Handle:
+    """Fill ``tensor`` with what global rank ``src`` sends; it is there after ``wait()``."""
+    return _start("recv", dist.irecv(tensor, src, group=group, tag=tag), tensor, group, True)
+
+
+def gradient_hook(
+    group: dist.ProcessGroup | None = None,
+) -> Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]:
+    """Return a communication hook for ``DistributedDataParallel``: the mean of a bucket, over whatever link there is.
+
+    DDP waits for the futures itself, at the end of the backward pass.
+    """
+    n = dist.get_world_size(group)
+
+    def reduce(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        tensor = bucket.buffer().div_(n)
+        work: Any = dist.all_reduce(tensor, group=group, async_op=True)
+        if _carrier is None:
+            future: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
+            return future
+        return _carrier.carry("all_reduce", work, _bytes(tensor), n).future(tensor)
+
+    # DDP compares annotations as objects; in this module they are texts.
+    reduce.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+    return reduce
+
+
+def _collective(name: str, older: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(dist, name, None) or getattr(dist, older)
+    return found
+
+
+def _start(
+    op: str,
+    work: Any,
+    tensor: torch.Tensor,
+    group: dist.ProcessGroup | None,
+    async_op: bool,
+    after: Callable[[], None] | None = None,
+) -> Handle:
+    """Put an operation that torch has begun on the link; ``tensor`` is its full buffer."""
+    ticket = None
+    if _carrier is not None and work is not None:
+        ticket = _carrier.carry(op, work, _bytes(tensor), dist.get_world_size(group))
+    handle = Handle(work, ticket, after)
+    if not async_op:
+        handle.wait()
+    return handle
+
+
+def _division(tensor: torch.Tensor, op: Op, group: dist.ProcessGroup | None) -> Callable[[], None] | None:
+    if op not in ("sum", "mean"):
+        raise InputError(f"op={op!r}: sum or mean")
+    n = dist.get_world_size(group)
+
+    def divide() -> None:
+        tensor.div_(n)
+
+    return divide if op == "mean" and n > 1 else None
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

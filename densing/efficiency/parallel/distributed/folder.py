@@ -1,0 +1,89 @@
+"""Where a run keeps what: names of the files below its ``out``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from densing.core.atomic import replacing
+from densing.core.errors import ArtefactError
+
+SPEC, RUN = "spec.json", "run.json"
+# What ranks leave does not end in .json: below a run, a file of that kind with a rank in its name is a trace.
+_STEP = re.compile(r"step(\d{8,})$")
+
+
+def record_file(out: Path, rank: int) -> Path:
+    """Return the file a rank leaves when it is done."""
+    return out / "ranks" / f"rank{rank:05d}.record"
+
+
+def error_file(out: Path, rank: int) -> Path:
+    """Return the file a rank leaves when it failed."""
+    return out / "ranks" / f"rank{rank:05d}.error"
+
+
+def pid_file(out: Path, rank: int) -> Path:
+    """Return the file that says which process a rank is."""
+    return out / "ranks" / f"rank{rank:05d}.pid"
+
+
+def progress_file(out: Path) -> Path:
+    """Return the file in which rank 0 says how far it is."""
+    return out / "ranks" / "progress"
+
+
+def rank_log(out: Path, rank: int) -> Path:
+    """Return what a rank printed."""
+    return out / "logs" / f"rank{rank:05d}.log"
+
+
+def agent_log(out: Path, number: int) -> Path:
+    """Return what an agent of torchrun printed."""
+    return out / "logs" / f"agent{number:05d}.log"
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a document, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a document that this package wrote.
+
+    Raises
+    ------
+    ArtefactError
+        When it is damaged, or cannot be read.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as error:
+        raise ArtefactError(f"{path}: damaged or unreadable ({error}); choose another --out and run again") from error
+
+
+def checkpoint_file(out: Path, step: int, rank: int) -> Path:
+    """Return the file in which a rank keeps its state after ``step`` steps."""
+    return out / "checkpoints" / f"step{step:08d}" / f"rank{rank:05d}.pt"
+
+
+def checkpoint_steps(out: Path) -> list[int]:
+    """Return the steps of which some rank has written a checkpoint, in order."""
+    found = (_STEP.match(folder.name) for folder in out.glob("checkpoints/step*"))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def newest_checkpoint(out: Path, nproc: int) -> int:
+    """Return the newest step of which every rank has a checkpoint; -1 if there is none."""
+    whole = (
+        step
+        for step in checkpoint_steps(out)
+        if all(checkpoint_file(out, step, rank).is_file() for rank in range(nproc))
+    )
+    return max(whole, default=-1)

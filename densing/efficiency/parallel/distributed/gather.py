@@ -1,0 +1,185 @@
+"""One record of a run out of what its ranks left."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from densing.core.errors import ArtefactError
+from densing.core.records import Record
+from densing.efficiency.parallel.distributed import folder
+from densing.efficiency.parallel.distributed.spec import LmShape, RunRecord, RunSpec
+
+
+class RunLink(Record, frozen=True):
+    """What joined the ranks.
+
+    Parameters
+    ----------
+    rate : str
+        ``200mbit``; ``none`` where ranks spoke over the machine's loopback.
+    kind : str
+        ``shaped`` (real interfaces of that rate), ``emulated`` (waiting added to loopback) or ``none``.
+    bytes_per_s, latency_s : float
+        0 bytes per second: not limited.
+    reason : str
+        Why it is emulated although a shaped one was asked for.
+    """
+
+    rate: str = "none"
+    kind: str = "none"
+    bytes_per_s: float = 0.0
+    latency_s: float = 0.0
+    reason: str = ""
+
+
+class Run(Record, frozen=True):
+    """A finished run, as ``run.json``.
+
+    Parameters
+    ----------
+    step_s : float
+        Seconds per step: mean over the ``timed_steps``, and over ranks.
+    step_median_s : float
+        Median of the same; methods that communicate every tau-th step have most steps without.
+    wait_s : float
+        Of ``step_s``, seconds in which the training thread stood still for communication (exposed).
+    exposed : float
+        ``wait_s / step_s``.
+    timed_steps : int
+        Steps these figures are from: those at the end of the run before the recorded ones, whole rounds of tau where
+        there are rounds; the first quarter is left out where enough remain.
+    losses : tuple of float
+        Per step, mean of the ranks' (nats per token).
+    final_loss : float
+        On held-out text, of the averaged model.
+    traces : str or None
+        Folder of the recorded timelines below the run's, None if nothing was recorded.
+    resumed_from : int
+        Step of the checkpoint it went on from; -1 none.
+    """
+
+    technique: str
+    knobs: Mapping[str, Any]
+    nproc: int
+    steps: int
+    seed: int
+    link: RunLink
+    stand_in: str
+    step_s: float
+    step_median_s: float
+    wait_s: float
+    exposed: float
+    timed_steps: int
+    tokens: int
+    losses: tuple[float, ...]
+    final_loss: float
+    parameters: int
+    resumed_from: int
+    model: LmShape
+    batch: int
+    sequence: int
+    lr: float
+    corpus: str
+    device: str
+    traces: str | None
+    extra: Mapping[str, float]
+    versions: Mapping[str, str]
+
+
+def gather(spec: RunSpec, link: RunLink) -> Run:
+    """Merge the records of all ranks.
+
+    Raises
+    ------
+    ArtefactError
+        When a rank left none, or a damaged one.
+    """
+    out = Path(spec.out)
+    records = [_record(folder.record_file(out, rank)) for rank in range(spec.nproc)]
+    first = records[0]
+    timed = timed_steps(len(first.step_s), spec.trace_steps, spec.knobs)
+    steps = [record.step_s[timed] for record in records]
+    waits = [record.wait_s[timed] for record in records]
+    step_s, wait_s = _mean(steps), _mean(waits)
+    return Run(
+        technique=spec.technique,
+        knobs=spec.knobs,
+        nproc=spec.nproc,
+        steps=spec.steps,
+        seed=spec.seed,
+        link=link,
+        stand_in=first.stand_in,
+        step_s=step_s,
+        step_median_s=statistics.median([value for row in steps for value in row] or [0.0]),
+        wait_s=wait_s,
+        exposed=wait_s / step_s if step_s else 0.0,
+        timed_steps=len(range(*timed.indices(len(first.step_s)))),
+        tokens=first.tokens,
+        losses=first.losses,
+        final_loss=statistics.fmean(record.final_loss for record in records),
+        parameters=first.parameters,
+        resumed_from=first.resumed_from,
+        model=spec.model,
+        batch=spec.batch,
+        sequence=spec.sequence,
+        lr=spec.lr,
+        corpus=spec.corpus,
+        device=spec.device,
+        traces="traces" if any(out.glob("traces/*.json*")) else None,
+        extra=_extra(records),
+        versions=versions(),
+    )
+
+
+def timed_steps(count: int, traced: int, knobs: Mapping[str, Any]) -> slice:
+    """Return which steps are timed: none that is recorded, whole rounds, and not the first ones.
+
+    Examples
+    --------
+    >>> timed_steps(48, 8, {"tau": 8})
+    slice(8, 40, None)
+    >>> timed_steps(20, 0, {})
+    slice(5, 20, None)
+    >>> timed_steps(3, 3, {})
+    slice(1, 3, None)
+    """
+    stop = count - traced if count > traced else count
+    tau = knobs.get("tau", 1)
+    period = tau if isinstance(tau, int) and 1 <= tau <= stop else 1
+    rounds = stop // period
+    early = max(1, rounds // 4) if rounds > 2 else 0
+    if (warming := knobs.get("warmup_rounds", 0)) and isinstance(warming, int):
+        early = max(early, warming + 1)
+    kept = max(1, rounds - early)
+    return slice(max(0, stop - kept * period), stop)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions a result depends on."""
+    from importlib.metadata import version
+
+    return {"densing": version("densing"), "python": platform.python_version(), "torch": version("torch")}
+
+
+def _record(path: Path) -> RunRecord:
+    try:
+        return RunRecord.from_dict(folder.read_json(path))
+    except msgspec.ValidationError as error:
+        raise ArtefactError(f"{path}: no record of a rank ({error}); run again with another --out") from error
+
+
+def _mean(rows: Sequence[Sequence[float]]) -> float:
+    values = [value for row in rows for value in row]
+    return statistics.fmean(values) if values else 0.0
+
+
+def _extra(records: Sequence[RunRecord]) -> dict[str, float]:
+    """Average each figure over the ranks that have it."""
+    names = dict.fromkeys(name for record in records for name in record.extra)
+    return {name: statistics.fmean(r.extra[name] for r in records if name in r.extra) for name in names}

@@ -1,0 +1,232 @@
+"""Start the ranks of a run through torchrun, joined by the link it asks for, and see it to its end.
+
+Nothing of a run outlives this process: agents, ranks and namespaces end with it, however it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from densing.core.errors import InputError, UnavailableError
+from densing.efficiency.parallel.distributed import folder, processes
+from densing.efficiency.parallel.distributed.agent import LAUNCHER
+from densing.efficiency.parallel.distributed.diagnosis import diagnose
+from densing.efficiency.parallel.distributed.gather import Run, RunLink, gather
+from densing.efficiency.parallel.distributed.namespaces import INTERFACE, Net
+from densing.efficiency.parallel.distributed.rates import Rate, parse_rate
+from densing.efficiency.parallel.distributed.spec import RunSpec, identity
+from densing.efficiency.parallel.distributed.watch import Watch
+
+WORKER = "densing.efficiency.techniques.worker"
+_PORT = 29500
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def launch(
+    spec: RunSpec,
+    *,
+    resume: bool = False,
+    module: str = WORKER,
+    on_step: Callable[[int], None] = lambda step: None,
+) -> Run:
+    """Run a technique for real, and return what came out; ``OUT/run.json`` holds the same.
+
+    A finished run of the same specification is read, not repeated.
+
+    Parameters
+    ----------
+    spec : RunSpec
+        With ``out``. A shaped link that cannot be made here is emulated, and the record says so.
+    resume : bool
+        Go on from the newest checkpoint that every rank has; from the start if there is none.
+    module : str
+        What each rank runs (``python -m``), with ``OUT/spec.json`` as its argument.
+    on_step : callable
+        Told now and then how many steps are done.
+
+    Raises
+    ------
+    InputError
+        When the specification makes no sense, or ``out`` holds something else.
+    UnavailableError
+        When torch is missing.
+    RunFailedError
+        When a rank died; by then all others have ended.
+    """
+    rate = check(spec)
+    spec = replace(spec, out=str(Path(spec.out).resolve()))
+    out = Path(spec.out)
+    with _alone(out):
+        finished = _finished(spec)
+        if finished is not None:
+            return finished
+        _prepare(spec, resume)
+        with _link(spec.nproc, rate) as (net, link):
+            used = replace(spec, link=f"emulated:{rate.text}" if link.reason else spec.link)
+            folder.write_json(out / folder.SPEC, used.to_dict())
+            _run_ranks(used, net, module, on_step)
+        run = gather(spec, link)
+        folder.write_json(out / folder.RUN, run.to_dict())
+        return run
+
+
+def check(spec: RunSpec) -> Rate:
+    """Return the link of a specification that can be run.
+
+    Raises
+    ------
+    InputError, UnavailableError
+        When it cannot.
+    """
+    if find_spec("torch") is None:
+        raise UnavailableError("real runs need PyTorch; pip install 'densing[train]'")
+    if not spec.out:
+        raise InputError("a run needs a folder; name one with --out")
+    for name, value, least in (
+        ("nproc", spec.nproc, 1),
+        ("steps", spec.steps, 1),
+        ("batch", spec.batch, 1),
+        ("sequence", spec.sequence, 1),
+        ("trace_steps", spec.trace_steps, 0),
+        ("checkpoint_every", spec.checkpoint_every, 0),
+    ):
+        if value < least:
+            raise InputError(f"{name}={value}: a whole number from {least} up is needed")
+    for name, number in (("timeout_s", spec.timeout_s), ("lr", spec.lr)):
+        if not 0 < number < float("inf"):
+            raise InputError(f"{name}={number}: a positive number is needed")
+    rate = parse_rate(spec.link)
+    if rate.kind == "shaped" and spec.nproc < 2:
+        raise InputError(f"link {spec.link}: joins ranks, and nproc is 1; add ranks or leave the link out")
+    return rate
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Hold the folder against another run in it."""
+    import fcntl
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = (out / ".lock").open("w")
+    except OSError as error:
+        raise InputError(f"{out}: cannot write ({error.strerror}); choose another --out") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"{out}: another run is using it; choose another --out") from None
+        yield
+
+
+def _finished(spec: RunSpec) -> Run | None:
+    """Return the run that the folder holds, if it is this one and complete."""
+    out = Path(spec.out)
+    if not (out / folder.RUN).exists():
+        return None
+    before = RunSpec.from_dict(folder.read_json(out / folder.SPEC))
+    return Run.from_dict(folder.read_json(out / folder.RUN)) if _same(before) == _same(spec) else None
+
+
+def _same(spec: RunSpec) -> RunSpec:
+    """Return what of a specification makes it this run: not its place, nor that its link had to be emulated."""
+    return replace(spec, out="", link=spec.link.removeprefix("emulated:"))
+
+
+def _prepare(spec: RunSpec, resume: bool) -> None:
+    """Refuse a folder in use; forget what an earlier attempt left of its ending."""
+    out = Path(spec.out)
+    others = sorted(entry.name for entry in out.iterdir() if entry.name != ".lock")
+    if others and not resume:
+        held = "an unfinished or other run" if folder.SPEC in others else f"other files ({', '.join(others[:3])})"
+        raise InputError(f"{out}: holds {held}; choose another --out, or go on with --resume")
+    if others and folder.SPEC not in others:
+        raise InputError(f"{out}: holds no run to resume; choose another --out")
+    if others:
+        _resumable(spec)
+    shutil.rmtree(out / "ranks", ignore_errors=True)
+    with suppress(FileNotFoundError):
+        (out / folder.RUN).unlink()
+    for name in ("ranks", "logs"):
+        (out / name).mkdir(exist_ok=True)
+
+
+def _resumable(spec: RunSpec) -> None:
+    """Refuse to go on with another run, before anything of it is lost."""
+    path = Path(spec.out) / folder.SPEC
+    before, now = identity(RunSpec.from_dict(folder.read_json(path))), identity(spec)
+    other = next((name for name in now if now[name] != before[name]), None)
+    if other is not None:
+        raise InputError(
+            f"{path}: {other} was {before[other]!r}, now it is {now[other]!r}; resume with the same options, or choose "
+            "another --out"
+        )
+
+
+@contextmanager
+def _link(nproc: int, rate: Rate) -> Iterator[tuple[Net | None, RunLink]]:
+    """Give the namespaces of a shaped link, if that is what is asked for and possible, and what to say of the link."""
+    bandwidth = 0.0 if rate.kind == "none" else rate.bytes_per_s
+    link = RunLink(rate.text.removeprefix("emulated:"), rate.kind, bandwidth, rate.latency_s)
+    with ExitStack() as stack:
+        net = None
+        if rate.kind == "shaped":
+            try:
+                net = stack.enter_context(Net(nproc, rate))
+            except UnavailableError as error:
+                link = replace(link, kind="emulated", reason=str(error))
+        yield net, link
+
+
+def _run_ranks(spec: RunSpec, net: Net | None, module: str, on_step: Callable[[int], None]) -> None:
+    mark = uuid.uuid4().hex
+    out = Path(spec.out)
+    agents: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, command in enumerate(_commands(spec, net, module)):
+            with folder.agent_log(out, number).open("ab") as log:
+                agents.append(processes.start(command, log=log, env=_environment(mark, net)))
+        seen = Watch(out, spec.nproc, agents)
+        well = seen.until_over(on_step)
+    finally:
+        processes.end(agents)
+        processes.sweep(mark)
+    if not well:
+        raise diagnose(seen)
+
+
+def _commands(spec: RunSpec, net: Net | None, module: str) -> list[list[str]]:
+    """Return how torchrun is started: once for all ranks, or in the namespace of each."""
+    python = [sys.executable, "-m", "densing.efficiency.parallel.distributed.agent", "--max-restarts=0"]
+    what = ["-m", module, str(Path(spec.out) / folder.SPEC)]
+    if net is None:
+        return [[*python, "--standalone", f"--nproc-per-node={spec.nproc}", *what]]
+    master = [f"--master-addr={net.address(0)}", f"--master-port={_PORT}", f"--nnodes={spec.nproc}"]
+    return [
+        [*net.inside(rank), *python, *master, f"--node-rank={rank}", "--nproc-per-node=1", *what]
+        for rank in range(spec.nproc)
+    ]
+
+
+def _environment(mark: str, net: Net | None) -> Mapping[str, str]:
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    return {
+        **os.environ,
+        **dict.fromkeys(_THREADS, "1"),
+        processes.RUN_MARK: mark,
+        LAUNCHER: str(os.getpid()),
+        "GLOO_SOCKET_IFNAME": INTERFACE if net is not None else loopback,
+        # Old records of a crashed launch must not look like a restart of this one.
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "PYTHONUNBUFFERED": "1",
+    }

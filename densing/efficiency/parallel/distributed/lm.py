@@ -1,0 +1,222 @@
+"""The small Llama-style decoder of real runs, whole or one tensor-parallel rank's part of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from densing.core.errors import InputError, UnknownNameError
+from densing.efficiency.parallel.distributed.lm_modules import Attention, RMSNorm, SwiGLU
+from densing.efficiency.parallel.distributed.spec import LmShape
+
+Wiring = Literal["standard", "ladder", "parallel-attention"]
+Edge = Callable[[Tensor], Tensor]
+
+INIT_STD = 0.02
+
+
+def _as_is(x: Tensor) -> Tensor:
+    return x
+
+
+class Block(nn.Module):  # type: ignore[misc]
+    """Attention and feed-forward layer with their norms; in a parallel-attention block both read one norm."""
+
+    def __init__(self, shape: LmShape, sequence: int, parts: int, wiring: Wiring) -> None:
+        super().__init__()
+        self.wiring = wiring
+        self.attention_norm = RMSNorm(shape.hidden)
+        self.attention = Attention(shape.hidden, shape.heads // parts, shape.hidden // shape.heads, sequence)
+        if wiring != "parallel-attention":
+            self.mlp_norm = RMSNorm(shape.hidden)
+        self.mlp = SwiGLU(shape.hidden, shape.ffn // parts)
+
+    def both(self, x: Tensor) -> Tensor:
+        """Return the sum of both modules' outputs on one input."""
+        return self.attention(x) + self.mlp(x)
+
+
+class Decoder(nn.Module):  # type: ignore[misc]
+    """A decoder-only language model, or the part of it that one tensor-parallel rank holds.
+
+    Parameters
+    ----------
+    shape : LmShape
+    sequence : int
+        Longest sequence.
+    wiring : {'standard', 'ladder', 'parallel-attention'}
+        What each module reads: the residual stream; the stream without the output of the module before it
+        (Ladder-Residual, arXiv 2501.06589); or, for the feed-forward layer, what attention reads (one norm for both).
+    ladder_layers : int, optional
+        With ``ladder``: only so many last layers are wired so, the ones before are standard. Default: all.
+    tied : bool
+        The head shares the embedding's weights.
+    parts : int
+        Tensor-parallel ranks that share the heads and the feed-forward channels.
+    enter, leave : callable
+        Applied to what a part's column linears read and to what its row linear gives: a rank of a tensor-parallel
+        group sums the latter over the group in forward, and the former's gradient in backward.
+    """
+
+    def __init__(
+        self,
+        shape: LmShape,
+        sequence: int,
+        wiring: Wiring = "standard",
+        ladder_layers: int | None = None,
+        *,
+        tied: bool = False,
+        parts: int = 1,
+        enter: Edge = _as_is,
+        leave: Edge = _as_is,
+    ) -> None:
+        super().__init__()
+        check_shape(shape, sequence, parts)
+        self.sequence, self.enter, self.leave = sequence, enter, leave
+        self.embedding = nn.Embedding(shape.vocabulary, shape.hidden)
+        self.blocks = nn.ModuleList(
+            Block(shape, sequence, parts, kind) for kind in wirings(shape.layers, wiring, ladder_layers)
+        )
+        self.norm = RMSNorm(shape.hidden)
+        self.head = nn.Linear(shape.hidden, shape.vocabulary, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return the residual stream's beginning, ``(batch, tokens, hidden)``.
+
+        Raises
+        ------
+        InputError
+            When the tokens are more than the model's sequence.
+        """
+        if tokens.shape[1] > self.sequence:
+            raise InputError(f"{tokens.shape[1]} tokens, but the model was built for sequence={self.sequence}")
+        return self.embedding(tokens)
+
+    def predict(self, residual: Tensor) -> Tensor:
+        """Return the logits ``(batch, tokens, vocabulary)`` of the residual stream's end."""
+        return self.head(self.norm(residual))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits ``(batch, tokens, vocabulary)`` of int64 tokens ``(batch, tokens)``."""
+        residual = self.embed(tokens)
+        late: list[Tensor] = []
+        for block in self.blocks:
+            for norm, module in sublayers(block):
+                # A ladder's module reads the stream without the newest output, which is added only after it.
+                if len(late) > 1:
+                    residual = residual + late.pop(0)
+                output = self.leave(module(self.enter(norm(residual))))
+                if block.wiring == "ladder":
+                    late.append(output)
+                else:
+                    residual = residual + output
+        for output in late:
+            residual = residual + output
+        return self.predict(residual)
+
+
+def sublayers(block: Block) -> tuple[tuple[nn.Module, Edge], ...]:
+    """Return a block's modules in order, each with the norm it reads."""
+    if block.wiring == "parallel-attention":
+        return ((block.attention_norm, block.both),)
+    return ((block.attention_norm, block.attention), (block.mlp_norm, block.mlp))
+
+
+def wirings(layers: int, wiring: Wiring, ladder_layers: int | None) -> list[Wiring]:
+    """Return the wiring of each layer.
+
+    Raises
+    ------
+    InputError
+
+    Examples
+    --------
+    >>> wirings(3, "ladder", 2)
+    ['standard', 'ladder', 'ladder']
+    """
+    if wiring not in get_args(Wiring):
+        raise UnknownNameError("wiring", wiring, get_args(Wiring))
+    if ladder_layers is None or wiring != "ladder":
+        return [wiring] * layers
+    if not isinstance(ladder_layers, int) or not 0 <= ladder_layers <= layers:
+        raise InputError(f"ladder_layers is {ladder_layers!r}; the model has {layers} layers: give 0 to {layers}")
+    early: list[Wiring] = ["standard"] * (layers - ladder_layers)
+    return [*early, *([wiring] * ladder_layers)]
+
+
+def check_shape(shape: LmShape, sequence: int, parts: int = 1) -> None:
+    """Refuse a shape that no decoder has, or that cannot be shared out.
+
+    Raises
+    ------
+    InputError
+    """
+    sizes = {name: getattr(shape, name) for name in ("layers", "hidden", "heads", "ffn", "vocabulary")}
+    for name, value in {**sizes, "sequence": sequence, "parts": parts}.items():
+        if not isinstance(value, int) or value < 1:
+            raise InputError(f"model: {name} is {value!r}; give a whole number of at least 1")
+    if shape.hidden % (2 * shape.heads):
+        raise InputError(
+            f"model: hidden {shape.hidden} over {shape.heads} heads gives no even width per head, which rotary "
+            f"positions need; choose hidden as a multiple of {2 * shape.heads}"
+        )
+    for name in ("heads", "ffn"):
+        if sizes[name] % parts:
+            raise InputError(f"model: {name} {sizes[name]} cannot be shared by {parts} ranks; choose a multiple")
+
+
+def initialise(model: Decoder, seed: int) -> None:
+    """Draw all weights anew: normal with 0.02, the row linears' narrower by the root of twice the layers.
+
+    Source: Radford et al. 2019 (GPT-2), section 2.3.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    narrow = INIT_STD / math.sqrt(2 * len(model.blocks))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() > 1:
+                weight.normal_(0.0, narrow if ".row." in name else INIT_STD, generator=generator)
+
+
+def build_lm(
+    shape: LmShape,
+    sequence: int,
+    seed: int,
+    wiring: Wiring = "standard",
+    ladder_layers: int | None = None,
+    *,
+    tied: bool = False,
+    **part: Any,
+) -> Decoder:
+    """Return a freshly initialised decoder; the seed alone decides its weights, whatever the global generator's state.
+
+    Parameters
+    ----------
+    shape, sequence, wiring, ladder_layers, tied
+        See :class:`Decoder`.
+    seed : int
+        Of the weights.
+    **part
+        ``parts``, ``enter`` and ``leave`` of :class:`Decoder`.
+
+    Raises
+    ------
+    InputError
+        When the shape is impossible.
+
+    Examples
+    --------
+    >>> model = build_lm(LmShape(layers=2, hidden=16, heads=2, ffn=24), sequence=8, seed=0)
+    >>> model(torch.zeros(1, 8, dtype=torch.int64)).shape
+    torch.Size([1, 8, 256])
+    """
+    with torch.random.fork_rng(devices=[]):
+        model = Decoder(shape, sequence, wiring, ladder_layers, tied=tied, **part)
+    initialise(model, seed)
+    return model

@@ -1,0 +1,191 @@
+"""Ranks joined by a real link of a chosen rate: network namespaces and shaped interfaces (Linux, iproute2).
+
+Each rank gets a namespace of its own, held open by a small process that waits on a pipe from here: when this process
+ends, in whatever way, the pipe closes, the holders end, and the kernel takes namespaces, interfaces and queues away.
+Nothing has a name that could stay behind.
+
+Two ranks are joined by a pair of interfaces, more by a bridge in a further namespace. Each direction of each rank's
+link passes a token bucket (``tbf``): bytes over ``rate`` wait. The bucket holds 2.5 ms of traffic (32 KiB at least):
+what fits in it after a pause passes at once, so it is kept small. Bandwidth is real then, and so is what the processor
+does for it; latency is that of the machine itself.
+
+The superuser can do this; others can where the system lets them have user namespaces.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+
+from densing.core.errors import InputError, UnavailableError
+from densing.efficiency.parallel.distributed import processes
+from densing.efficiency.parallel.distributed.rates import Rate, parse_rate
+
+_TOOLS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux"}
+_SUBNET = "10.213.77"
+INTERFACE = "link0"
+"""Name of a rank's interface inside its namespace."""
+
+MOST_RANKS = 64
+_PATIENCE_S = 20.0
+
+
+def burst_bytes(rate: Rate) -> int:
+    """Return how many bytes may pass at once after a pause.
+
+    Examples
+    --------
+    >>> burst_bytes(parse_rate("200mbit")), burst_bytes(parse_rate("1mbit"))
+    (62500, 32768)
+    """
+    return max(32768, round(rate.bytes_per_s * 0.0025))
+
+
+def available() -> str | None:
+    """Try it; return None where shaped links can be made here, else the reason why not."""
+    missing = _missing()
+    if missing:
+        return missing
+    try:
+        with Net(2, parse_rate("100mbit")):
+            return None
+    except UnavailableError as error:
+        return str(error)
+
+
+def _missing() -> str | None:
+    if sys.platform != "linux":
+        return "network namespaces are a thing of Linux"
+    for tool, package in _TOOLS.items():
+        if shutil.which(tool) is None:
+            return f"the tool {tool} is missing (package {package})"
+    return None
+
+
+class Net:
+    """Namespaces for ``n`` ranks and the links between them, as long as the block lasts.
+
+    Parameters
+    ----------
+    n : int
+        2 to 64.
+    rate : Rate
+        Of each rank's link, in either direction.
+
+    Raises
+    ------
+    InputError
+        When ``n`` is out of range.
+    UnavailableError
+        When the system does not allow it, or a tool is missing; the message says which.
+    """
+
+    def __init__(self, n: int, rate: Rate) -> None:
+        if not 2 <= n <= MOST_RANKS:
+            raise InputError(f"nproc={n}: a shaped link joins 2 to {MOST_RANKS} ranks")
+        self.n, self.rate = n, rate
+        self._holders: list[subprocess.Popen[bytes]] = []
+        self._user: list[str] = []
+
+    def __enter__(self) -> Net:
+        """Make them."""
+        missing = _missing()
+        if missing:
+            raise UnavailableError(f"no shaped link: {missing}")
+        try:
+            self._hold()
+            self._join()
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go of them."""
+        self._release()
+
+    def address(self, rank: int) -> str:
+        """Return the address of a rank."""
+        return f"{_SUBNET}.{rank + 1}"
+
+    def inside(self, rank: int) -> list[str]:
+        """Return what to write before a command so that it runs in the namespace of a rank."""
+        return self._enter(self._holders[rank])
+
+    def _hold(self) -> None:
+        if os.geteuid() == 0:
+            self._holders = [_holder(["unshare", "--net"]) for _ in range(self.n)]
+        else:
+            # The first one also makes the user namespace in which all others may be made.
+            self._holders = [_holder(["unshare", "--user", "--map-root-user", "--net"])]
+            self._user = ["nsenter", "-t", str(self._holders[0].pid), "-U", "--preserve-credentials"]
+            self._holders += [_holder([*self._user, "unshare", "--net"]) for _ in range(self.n - 1)]
+        if self.n > 2:
+            self._holders.append(_holder([*self._user, "unshare", "--net"]))
+
+    def _enter(self, holder: subprocess.Popen[bytes]) -> list[str]:
+        credentials = ["-U", "--preserve-credentials"] if self._user else []
+        return ["nsenter", "-t", str(holder.pid), *credentials, "-n"]
+
+    def _join(self) -> None:
+        ranks = self._holders[: self.n]
+        if self.n == 2:
+            first, second = ranks
+            pair = f"link add {INTERFACE} type veth peer name {INTERFACE} netns {second.pid}"
+            self._ip(first, [pair])
+        else:
+            switch = self._holders[-1]
+            ports = [f"link add port{r} type veth peer name {INTERFACE} netns {h.pid}" for r, h in enumerate(ranks)]
+            ups = [line for r in range(self.n) for line in (f"link set port{r} master sw", f"link set port{r} up")]
+            self._ip(switch, ["link add sw type bridge", *ports, *ups, "link set sw up"])
+            self._shape(switch, [f"port{rank}" for rank in range(self.n)])
+        for rank, holder in enumerate(ranks):
+            address = f"address add {self.address(rank)}/24 dev {INTERFACE}"
+            self._ip(holder, ["link set lo up", address, f"link set {INTERFACE} up"])
+            self._shape(holder, [INTERFACE])
+
+    def _ip(self, holder: subprocess.Popen[bytes], lines: Sequence[str]) -> None:
+        _run([*self._enter(holder), "ip", "-batch", "-"], lines)
+
+    def _shape(self, holder: subprocess.Popen[bytes], interfaces: Sequence[str]) -> None:
+        bucket = f"tbf rate {self.rate.bits_per_s:.0f}bit burst {burst_bytes(self.rate)} latency 100ms"
+        lines = [f"qdisc add dev {interface} root {bucket}" for interface in interfaces]
+        _run([*self._enter(holder), "tc", "-batch", "-"], lines)
+
+    def _release(self) -> None:
+        for holder in self._holders:
+            if holder.stdin is not None:
+                holder.stdin.close()
+        processes.end(self._holders, grace_s=0.2)
+        for holder in self._holders:
+            if holder.stdout is not None:
+                holder.stdout.close()
+        self._holders = []
+
+
+def _holder(prefix: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a process that holds a namespace open until the pipe to it closes."""
+    command = [*prefix, "sh", "-c", "echo ready; read -r line"]
+    holder = processes.start(command, log=subprocess.PIPE, stdin=subprocess.PIPE)
+    assert holder.stdout is not None
+    if holder.stdout.readline() != b"ready\n":
+        processes.end([holder])
+        raise UnavailableError("no shaped link: this user may not make network namespaces here; run as root")
+    return holder
+
+
+def _run(command: Sequence[str], lines: Sequence[str]) -> None:
+    text = "\n".join(lines) + "\n"
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(f"no shaped link: {command[-3]} did not answer within {_PATIENCE_S:g} s") from None
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["no reason given"]
+        raise UnavailableError(f"no shaped link: {command[-3]} says {said[0]!r}")

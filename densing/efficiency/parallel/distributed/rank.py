@@ -1,0 +1,120 @@
+"""One rank of a run: set up its process, do its part, leave a record or a reason."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+from densing.core.errors import DensingError
+from densing.efficiency.parallel.distributed import folder
+from densing.efficiency.parallel.distributed.agent import AGENT
+from densing.efficiency.parallel.distributed.processes import die_with_parent, orphaned, started_at
+from densing.efficiency.parallel.distributed.rates import parse_rate
+from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord, RunSpec
+
+Part = Callable[[RunEnv], RunRecord]
+
+# How gloo, NCCL and the store speak when a peer is gone: the fault of another rank, not of this one.
+_OF_PEERS = re.compile(r"(?i)gloo|nccl|connection|timed? ?out|broken pipe|\bpeer|tcpstore|socket")
+_PLACE = re.compile(r"^\[\S+\.(?:cc|cpp|h):\d+\] ")
+_TIMEOUT = re.compile(r"(?i)timed? ?out")
+
+
+def run_rank(spec_file: str, find: Callable[[RunSpec], Part]) -> None:
+    """Run this process's rank, and leave the process.
+
+    Parameters
+    ----------
+    spec_file : str
+        ``OUT/spec.json``.
+    find : callable
+        Gives what a rank of this spec does.
+    """
+    die_with_parent()
+    if AGENT in os.environ and orphaned(int(os.environ[AGENT])):
+        os._exit(1)
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    out = Path(spec_file).parent
+    _redirect(folder.rank_log(out, rank))
+    folder.pid_file(out, rank).write_text(f"{os.getpid()} {started_at(os.getpid())}")
+    try:
+        spec = RunSpec.from_dict(folder.read_json(Path(spec_file)))
+        _pin(spec, rank)
+        _take_part(RunEnv(spec, rank, world), find)
+    except BaseException as error:
+        _leave_reason(out, rank, error)
+        # A process group that has lost a member may wait for it when it is taken down.
+        os._exit(1)
+
+
+def _redirect(log: Path) -> None:
+    """Send all that is printed, by C++ too, to the log; a resumed run adds to it."""
+    stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(stream, 1)
+    os.dup2(stream, 2)
+    os.close(stream)
+    faulthandler.enable()
+
+
+def _pin(spec: RunSpec, rank: int) -> None:
+    if spec.device != "cpu":
+        return
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _take_part(env: RunEnv, find: Callable[[RunSpec], Part]) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from densing.efficiency.parallel.distributed import comm
+
+    part = find(env.spec)
+    if env.spec.device.startswith("cuda"):
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    backend = "nccl" if env.spec.device.startswith("cuda") else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=env.spec.timeout_s))
+    rate = parse_rate(env.spec.link)
+    if rate.kind == "emulated":
+        comm.emulate(rate)
+    record = part(env)
+    folder.write_json(folder.record_file(Path(env.spec.out), env.rank), record.to_dict())
+    comm.emulate(None)
+    # Who leaves first closes connections; nobody may still need them.
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _leave_reason(out: Path, rank: int, error: BaseException) -> None:
+    traceback.print_exception(error)
+    sys.stderr.flush()
+    lines = [line for line in _PLACE.sub("", str(error)).strip().splitlines() if line.strip()]
+    name = type(error).__name__
+    reason = {
+        "rank": rank,
+        "type": name,
+        "message": str(error) if isinstance(error, DensingError) else ": ".join([name, *lines[:1]])[:300],
+        "fault": _fault(error),
+    }
+    with suppress(DensingError):
+        folder.write_json(folder.error_file(out, rank), reason)
+
+
+def _fault(error: BaseException) -> str:
+    """Say whose fault an error is: of the user's input, of a peer that hangs or is gone, or this rank's own."""
+    if isinstance(error, DensingError):
+        return "input"
+    if not _OF_PEERS.search(str(error)):
+        return "own"
+    return "timeout" if _TIMEOUT.search(str(error)) else "peer"

@@ -1,0 +1,128 @@
+"""What is to be run, what a rank knows of itself, and what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from densing.core.records import Record
+
+
+class LmShape(Record, frozen=True):
+    """The small Llama-style language model of real runs; bytes are its tokens."""
+
+    layers: int = 4
+    hidden: int = 256
+    heads: int = 4
+    ffn: int = 704
+    vocabulary: int = 256
+
+
+class RunSpec(Record, frozen=True):
+    """One run of one technique, as ``spec.json`` beside its results.
+
+    Parameters
+    ----------
+    technique : str
+    knobs : mapping
+        Of the technique, parsed.
+    nproc, steps, seed : int
+    model : LmShape
+    batch, sequence : int
+        Sequences per rank and step (per tensor-parallel group in tensor-parallel runs), tokens per sequence.
+    lr : float
+    corpus : str
+        Text file or folder; empty: text that every Python has.
+    link : str
+        ``none``, ``200mbit`` over shaped interfaces, or ``emulated:200mbit``.
+    out : str
+        Folder: ``traces/``, ``checkpoints/``, ``ranks/rank0000N.record``, ``run.json``.
+    trace_steps : int
+        Steps recorded by the profiler (the last ones of the run); 0 none.
+    checkpoint_every : int
+        Steps; 0 never.
+    timeout_s : float
+        After which a rank that waits for a dead one gives up.
+    """
+
+    technique: str
+    knobs: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    nproc: int = 2
+    steps: int = 48
+    seed: int = 0
+    model: LmShape = LmShape()
+    batch: int = 4
+    sequence: int = 128
+    lr: float = 1e-3
+    corpus: str = ""
+    link: str = "none"
+    out: str = ""
+    trace_steps: int = 8
+    checkpoint_every: int = 0
+    timeout_s: float = 60.0
+    device: str = "cpu"
+
+
+FREE = ("steps", "out", "trace_steps", "checkpoint_every", "timeout_s", "link")
+"""Fields of a spec that may differ when a run goes on: they change no weight."""
+
+
+def identity(spec: RunSpec) -> dict[str, Any]:
+    """Return what of a spec decides the weights.
+
+    Examples
+    --------
+    >>> sorted(identity(RunSpec("ddp")))
+    ['batch', 'corpus', 'device', 'knobs', 'lr', 'model', 'nproc', 'seed', 'sequence', 'technique']
+    """
+    plain = msgspec.to_builtins(spec)
+    return {name: value for name, value in plain.items() if name not in FREE}
+
+
+class RunEnv(Record, frozen=True):
+    """What one rank knows: the process group is initialised (gloo, or NCCL on devices)."""
+
+    spec: RunSpec
+    rank: int
+    world_size: int
+
+
+class RunRecord(Record, frozen=True):
+    """What one rank reports.
+
+    Parameters
+    ----------
+    technique : str
+    rank, world_size : int
+    losses : tuple of float
+        Training loss per step, mean of the ranks' (nats per token).
+    step_s : tuple of float
+        Seconds per step, from its start to the next one's.
+    wait_s : tuple of float
+        Of these, seconds in which the training thread stood still for communication.
+    tokens : int
+        Per step, all ranks.
+    final_loss : float
+        On held-out text, of the averaged model.
+    parameters : int
+    resumed_from : int
+        Step of the checkpoint it began with; -1 none.
+    stand_in : str
+    extra : mapping
+        Figures of the technique (all-reduce seconds per round, say).
+    """
+
+    technique: str
+    rank: int
+    world_size: int
+    losses: tuple[float, ...]
+    step_s: tuple[float, ...]
+    wait_s: tuple[float, ...]
+    tokens: int
+    final_loss: float
+    parameters: int
+    resumed_from: int = -1
+    stand_in: str = ""
+    extra: Mapping[str, float] = msgspec.field(default_factory=dict)

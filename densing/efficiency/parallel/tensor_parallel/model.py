@@ -1,0 +1,103 @@
+"""One rank's part of a decoder, run by a schedule."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from densing.efficiency.parallel.distributed.lm import Decoder, build_lm
+from densing.efficiency.parallel.distributed.spec import LmShape
+from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
+from densing.efficiency.parallel.tensor_parallel.schedules import Schedule
+from densing.efficiency.parallel.tensor_parallel.shards import cut
+from densing.efficiency.parallel.tensor_parallel.tape import Residual, Tape
+
+
+def build_part(
+    shape: LmShape, sequence: int, seed: int, schedule: Schedule, exchange: Exchange, *, rank: int, parts: int
+) -> Decoder:
+    """Return a rank's part of the decoder that ``build_lm`` gives for the same shape and seed.
+
+    Called as a module it is trainable with plain autograd, every sum over the group waited for; :func:`train_loss`
+    runs it by the schedule.
+
+    Raises
+    ------
+    InputError
+        When the ranks cannot share the heads or the feed-forward channels, or the schedule does not fit the model.
+    """
+    wiring, layers = schedule.wiring, schedule.ladder_layers
+    whole = build_lm(shape, sequence, seed, wiring, layers)
+    part = Decoder(shape, sequence, wiring, layers, parts=parts, enter=exchange.enter, leave=exchange.leave)
+    part.load_state_dict(cut(whole.state_dict(), rank, parts))
+    return part
+
+
+class Pass:
+    """A forward pass by a schedule, and its backward pass.
+
+    Parameters
+    ----------
+    decoder : Decoder
+        This rank's part.
+    schedule : Schedule
+    exchange : Exchange
+    tokens : Tensor of int64, shape (batch, tokens)
+        The same on all ranks of the group.
+
+    Attributes
+    ----------
+    logits : Tensor, shape (batch, tokens, vocabulary)
+    """
+
+    def __init__(self, decoder: Decoder, schedule: Schedule, exchange: Exchange, tokens: Tensor) -> None:
+        self._tape = Tape(exchange)
+        self._embedded = decoder.embed(tokens)
+        self._sizes = schedule.parts(tokens.shape[1])
+        self._begin = [Residual(part) for part in self._embedded.detach().split(self._sizes, dim=1)]
+        self._end = schedule.run(self._tape, decoder.blocks, list(self._begin))
+        last = torch.cat([stream.value for stream in self._end], dim=1)
+        self._last = last.requires_grad_(torch.is_grad_enabled())
+        self.logits = decoder.predict(self._last)
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of a loss of the logits to those of the weights."""
+        torch.autograd.backward(loss)
+        for stream, gradient in zip(self._end, self._last.grad.split(self._sizes, dim=1), strict=True):
+            stream.seed(gradient)
+        self._tape.backward()
+        torch.autograd.backward(self._embedded, torch.cat([stream.gradient() for stream in self._begin], dim=1))
+        self._tape.clear()
+
+
+def cross_entropy(logits: Tensor, following: Tensor) -> Tensor:
+    """Return the mean cross-entropy of every next token, nats."""
+    return functional.cross_entropy(logits.flatten(0, 1), following.flatten())
+
+
+def train_loss(decoder: Decoder, schedule: Schedule, exchange: Exchange, batch: Tensor) -> float:
+    """Run forward and backward; gradients are added to those of the weights.
+
+    Parameters
+    ----------
+    decoder, schedule, exchange
+        See :class:`Pass`.
+    batch : Tensor of int64, shape (batch, tokens + 1)
+        The same on all ranks of the group.
+
+    Returns
+    -------
+    float
+        Mean cross-entropy, nats per token.
+    """
+    run = Pass(decoder, schedule, exchange, batch[:, :-1])
+    loss = cross_entropy(run.logits, batch[:, 1:])
+    run.backward(loss)
+    return float(loss.detach())
+
+
+def prefill_loss(decoder: Decoder, schedule: Schedule, exchange: Exchange, batch: Tensor) -> float:
+    """Run forward only, without gradients; parameters and result as of :func:`train_loss`."""
+    with torch.no_grad():
+        return float(cross_entropy(Pass(decoder, schedule, exchange, batch[:, :-1]).logits, batch[:, 1:]))

@@ -1,0 +1,149 @@
+"""In which order a rank runs its modules and adds their outputs: the schedules of tensor parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from densing.core.errors import InputError, UnknownNameError
+from densing.efficiency.parallel.distributed.lm import Block, Wiring, sublayers
+from densing.efficiency.parallel.distributed.lm_modules import Attention
+from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
+from densing.efficiency.parallel.tensor_parallel.tape import Call, Residual, Start, Tape, Whole, whole
+from densing.efficiency.parallel.tensor_parallel.tiles import tiled
+
+SCHEDULES = ("tensor-parallel", "parallel-attention", "ladder", "iso", "t3")
+WIRINGS: Mapping[str, Wiring] = {"ladder": "ladder", "parallel-attention": "parallel-attention"}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A schedule with its options.
+
+    Parameters
+    ----------
+    name : str
+        ``tensor-parallel``: every sum over the group is waited for where it is started. ``parallel-attention``: the
+        same, with one sum per layer. ``ladder``: a module's sum is under way while the next module computes
+        (arXiv 2501.06589). ``iso``: the sum of one part of the sequence is under way while the other part computes
+        (arXiv 2409.11155). ``t3``: the sum of one tile is under way while the next is computed (a stand-in).
+    ladder_layers : int, optional
+        Of ``ladder``: the last so many layers; default all.
+    split : float
+        Of ``iso``: the first part's share of the sequence.
+    tiles : int
+        Of ``t3``.
+
+    Raises
+    ------
+    InputError
+        When the name is unknown, or an option outside its range.
+    """
+
+    name: str
+    ladder_layers: int | None = None
+    split: float = 0.5
+    tiles: int = 4
+
+    def __post_init__(self) -> None:
+        if self.name not in SCHEDULES:
+            raise UnknownNameError("tensor-parallel schedule", self.name, SCHEDULES)
+        if not isinstance(self.split, float) or not 0.0 < self.split < 1.0:
+            raise InputError(f"split is {self.split!r}; give the first part's share, between 0 and 1")
+        if not isinstance(self.tiles, int) or self.tiles < 1:
+            raise InputError(f"tiles is {self.tiles!r}; give a whole number of at least 1")
+
+    @property
+    def wiring(self) -> Wiring:
+        """What the model's modules read."""
+        return WIRINGS.get(self.name, "standard")
+
+    def parts(self, tokens: int) -> list[int]:
+        """Return the tokens of each part of the sequence.
+
+        Raises
+        ------
+        InputError
+            When the sequence cannot be split.
+
+        Examples
+        --------
+        >>> Schedule("iso", split=0.25).parts(8), Schedule("ladder").parts(8)
+        ([2, 6], [8])
+        """
+        if self.name != "iso":
+            return [tokens]
+        if tokens < 2:
+            raise InputError("iso splits a sequence in two: it needs sequence=2 or more")
+        first = min(max(round(self.split * tokens), 1), tokens - 1)
+        return [first, tokens - first]
+
+    def run(self, tape: Tape, blocks: Iterable[Block], streams: list[Residual]) -> list[Residual]:
+        """Run all blocks on the streams' beginnings, and return the streams' ends."""
+        if self.name == "iso":
+            return interleaved(tape, blocks, streams)
+        start = (lambda module: tiled(module, self.tiles)) if self.name == "t3" else whole
+        return [in_order(tape, blocks, streams[0], start)]
+
+
+def in_order(tape: Tape, blocks: Iterable[Block], residual: Residual, start: Callable[[Any], Start]) -> Residual:
+    """Run module after module; a ladder's output is added only after the module that follows it was started.
+
+    Source: Zhang et al., arXiv 2501.06589, algorithm of the ladder block.
+    """
+    late: list[Call] = []
+    for block in blocks:
+        for norm, module in sublayers(block):
+            if len(late) > 1:
+                residual = tape.add(residual, late.pop(0))
+            call = tape.call(norm, start(module), residual)
+            if block.wiring == "ladder":
+                late.append(call)
+            else:
+                residual = tape.add(residual, call)
+    for call in late:
+        residual = tape.add(residual, call)
+    return residual
+
+
+def interleaved(tape: Tape, blocks: Iterable[Block], streams: list[Residual]) -> list[Residual]:
+    """Run every module on one part of the sequence after the other; a part's sum is under way while the other computes.
+
+    Source: Xiao and Su, arXiv 2409.11155, the intra-sequence overlap.
+    """
+    late: list[Call | None] = [None] * len(streams)
+    for block in blocks:
+        memory = Memory(block.attention)
+        for norm, start in ((block.attention_norm, memory.start), (block.mlp_norm, whole(block.mlp))):
+            for part, call in enumerate(late):
+                streams[part] = tape.add(streams[part], call)
+                late[part] = tape.call(norm, start, streams[part])
+    return [tape.add(stream, call) for stream, call in zip(streams, late, strict=True)]
+
+
+class Memory:
+    """Keys and values of the sequence's parts that attention has seen; a later part attends to the earlier ones'."""
+
+    def __init__(self, attention: Attention) -> None:
+        self._attention = attention
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+
+    def start(self, exchange: Exchange, h: Tensor) -> Whole:
+        """Run attention on the next part."""
+        attention = self._attention
+        seen = sum(keys.shape[2] for keys in self._keys)
+        q, k, v = attention.split(attention.q(h), attention.k(h), attention.v(h), seen)
+        mixed = attention.attend(q, _joined(self._keys, k), _joined(self._values, v))
+        lent = [(tensor, tensor.detach().requires_grad_(tensor.requires_grad)) for tensor in (k, v)]
+        self._keys.append(lent[0][1])
+        self._values.append(lent[1][1])
+        return Whole(exchange, attention.row(mixed), h, lent)
+
+
+def _joined(earlier: list[Tensor], here: Tensor) -> Tensor:
+    return torch.cat([*earlier, here], dim=2) if earlier else here

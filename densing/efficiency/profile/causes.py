@@ -1,0 +1,326 @@
+"""The worst causes of lost time in words, with what each costs per step and what usually helps.
+
+They come in the order of what can be won by removing them: of a cost that part which lies on the critical path, and of
+waiting for other ranks what the run would gain if their work were even, T - T_balanced of the what-if analysis. That is
+a ceiling still, since removing one cause may expose the next.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from densing.efficiency.profile.rank import RankProfile
+from densing.efficiency.profile.summary import cut_short, per_step, pooled, run_collectives
+from densing.core.records import Record
+from densing.efficiency.timeline.collective_summary import CollectiveSummary
+from densing.efficiency.timeline.transfers import Copies
+
+if TYPE_CHECKING:
+    # A single trace must not pay for loading what compares ranks.
+    from densing.efficiency.profile.together import Together
+
+SHOWN = 3
+SMALL_MESSAGE = 1_000_000
+_COPY_REMEDIES = {
+    "host_to_device": "pin host memory, copy with non_blocking=True on a stream of its own, prefetch the next batch",
+    "device_to_host": "log and checkpoint less often, or copy with non_blocking=True into pinned memory",
+    "device_to_device": "avoid copies between layouts (contiguous, channels_last, concatenation)",
+}
+
+
+class Cause(Record, frozen=True):
+    """A cause of lost time.
+
+    Attributes
+    ----------
+    code : str
+        Stable short name.
+    ms_per_step : float
+        What it costs per step and rank (per window where no step is marked).
+    share_pct : float
+        The same as a share of the windows.
+    recoverable_ms_per_step : float
+        What of it the critical path (or, for waiting, the what-if analysis) says can be won at most.
+    rank : int or None
+        The rank that it costs most, for waiting the one that the others wait for; None for one rank, where all ranks
+        are alike (within a tenth), and where nothing tells who is waited for.
+    title, message, remedy : str
+        In words: in a few, in a sentence, and what usually helps.
+    """
+
+    code: str
+    ms_per_step: float
+    share_pct: float
+    recoverable_ms_per_step: float
+    rank: int | None
+    title: str
+    message: str
+    remedy: str
+
+
+class _Lost(Record, frozen=True):
+    """A cause before it is divided by steps: nanoseconds over all ranks, and of each; what of the path it is."""
+
+    code: str
+    ns: int
+    of_rank: Mapping[int, float]
+    on_path: str
+    title: str
+    message: str
+    remedy: str
+
+
+def find_causes(
+    ranks: Sequence[RankProfile], parts: Sequence[Sequence[CollectiveSummary]], together: Together | None = None
+) -> tuple[Cause, ...]:
+    """Rank what cost time, by what can be won.
+
+    Parameters
+    ----------
+    ranks : sequence of RankProfile
+    parts : sequence of sequence of CollectiveSummary
+        Of each rank.
+    together : Together, optional
+        What several ranks tell of each other.
+    """
+    whole, steps = pooled([rank.partition for rank in ranks]), per_step(ranks)
+    lost = [*_communication(ranks, parts, whole.exposed_comm_ns, together), *_idle(ranks)]
+    lost += _copies(ranks, whole.exposed_memcpy_ns)
+    lost = [one for one in lost if one.ns > 0]
+    if not lost:
+        return ()
+    claimed: dict[str, int] = {}
+    for one in lost:
+        claimed[one.on_path] = claimed.get(one.on_path, 0) + one.ns
+    limits = _recoverable(ranks, together)
+    # Parts of one kind share what the path holds of it.
+    shares = {kind: min(1.0, limits.get(kind, ns) / ns) for kind, ns in claimed.items()}
+    found = [
+        Cause(
+            one.code,
+            one.ns / steps / 1e6,
+            100 * one.ns / whole.window_ns,
+            shares[one.on_path] * one.ns / steps / 1e6,
+            _stands_out(one.of_rank),
+            one.title,
+            one.message,
+            one.remedy,
+        )
+        for one in lost
+    ]
+    return tuple(sorted(map(_named, found), key=lambda cause: (-cause.recoverable_ms_per_step, -cause.ms_per_step)))
+
+
+_OUTSIDE = ("host", "launch", "idle")
+"""Kinds of the critical path in which a device stands idle."""
+
+
+def _recoverable(ranks: Sequence[RankProfile], together: Together | None) -> dict[str, float]:
+    """Return what can be won of each kind of loss, in nanoseconds over all ranks as costs are.
+
+    The run's own path where there is one, once for every rank, since its length is every rank's; else the ranks' own.
+    """
+    path = None if together is None else together.path
+    if path is not None:
+        totals = {kind: len(ranks) * ns for kind, ns in path.by_kind.items()}
+    else:
+        totals = {kind: sum(rank.path.totals[kind] for rank in ranks) for kind in ranks[0].path.totals}
+    limits: dict[str, float] = {kind: totals.get(kind, 0) for kind in ("communication", "memcpy")}
+    limits["idle"] = sum(totals.get(kind, 0) for kind in _OUTSIDE)
+    replayed = None if together is None else together.what_if
+    if replayed is not None and replayed.transfer_slowdown is not None:
+        balanced = replayed.transfer_slowdown * replayed.ideal_ns
+        limits["waiting"] = len(ranks) * max(replayed.replayed_ns - balanced, 0.0)
+    return limits
+
+
+def _stands_out(of_rank: Mapping[int, float]) -> int | None:
+    """Return the rank that loses most, if that is a tenth more than the mean."""
+    if len(of_rank) < 2:
+        return None
+    rank = max(of_rank, key=lambda key: (of_rank[key], -key))
+    return rank if of_rank[rank] * len(of_rank) > 1.1 * sum(of_rank.values()) else None
+
+
+def _named(cause: Cause) -> Cause:
+    """Say in words which rank it costs most; of waiting the message itself says who is waited for."""
+    if cause.rank is None or cause.code == WAITING:
+        return cause
+    return replace(cause, message=f"{cause.message}; most on rank {cause.rank}")
+
+
+def _scale(rows: Sequence[CollectiveSummary | Copies], exposed: int) -> float:
+    """Return what of its claim each part costs: parts at the same time together cost no more than their union."""
+    claimed = sum(row.exposed_ns for row in rows)
+    return min(1.0, exposed / claimed) if claimed else 0.0
+
+
+WAITING = "waiting-for-ranks"
+
+
+def _communication(
+    ranks: Sequence[RankProfile],
+    parts: Sequence[Sequence[CollectiveSummary]],
+    exposed: int,
+    together: Together | None,
+) -> Iterator[_Lost]:
+    """Exposed communication by operation and group, split into waiting and transfer where that is known."""
+    rows, cut = run_collectives(parts), cut_short(ranks)
+    scale = _scale(rows, exposed)
+    alike = Counter[tuple[str, str]]()
+    for row in rows:
+        alike[row.op, row.group] += row.exposed_ns
+    for row in rows:
+        cost, key = row.exposed_ns * scale, (row.op, row.group or row.group_label)
+        known = None if together is None else together.waiting.get((row.op, row.group))
+        # Waiting is known by operation and name of the group; rows that share both share it by what they cost.
+        part = row.exposed_ns / alike[row.op, row.group] if alike[row.op, row.group] else 0.0
+        waited = known.exposed_ns * scale * part if known else 0.0
+        name = f"{row.op or 'communication'}{f' in group {row.group}' if row.group else ''}"
+        if waited and together is not None:
+            last = together.stragglers.worst
+            who = "the last" if last is None else together.worst
+            yield _Lost(
+                WAITING,
+                round(waited),
+                {} if last is None else {last: 1.0, -1: 0.0},
+                "waiting",
+                f"ranks wait for {'each other' if last is None else f'rank {last}'} in {name}",
+                f"{name}: ranks arrive at different times and wait for {who}",
+                "balance the work of the ranks (sequence lengths, stages, data loading); look at the slow rank's host",
+            )
+        yield _Lost(
+            "exposed-communication",
+            round(cost - waited),
+            {
+                rank.rank: sum(own.exposed_ns for own in part if (own.op, own.group or own.group_label) == key)
+                for rank, part in zip(ranks, parts, strict=True)
+            },
+            "communication",
+            f"{name} is not hidden",
+            f"{name}: {_size(row)}{'' if cut else f', {_hidden(row)}'}",
+            _remedy(row),
+        )
+
+
+def _size(row: CollectiveSummary) -> str:
+    calls = f"{row.count} call{'s' * (row.count != 1)}"
+    if not row.count_sized:
+        return f"{calls} of unknown size"
+    speed = f" at {row.busbw_gbps:.3g} GB/s bus bandwidth" if row.busbw_gbps else ""
+    return f"{calls} of {row.bytes / row.count_sized / 1e6:.3g} MB on average{speed}"
+
+
+def _hidden(row: CollectiveSummary) -> str:
+    return "nothing hidden" if not row.hidden_pct else f"{row.hidden_pct:.0f} % hidden behind compute"
+
+
+def _remedy(row: CollectiveSummary) -> str:
+    if row.op == "barrier":
+        return "remove the barrier, or replace it by the collective that follows"
+    if row.count_sized and row.bytes / row.count_sized < SMALL_MESSAGE:
+        return "send fewer, larger messages (gradient buckets, fused or coalesced collectives)"
+    if not row.hidden_pct:
+        return "start it earlier and wait later (async_op=True, bucketed gradients, prefetched parameters)"
+    return (
+        "hide more of it (smaller buckets started earlier), or move fewer bytes (lower precision, accumulation, "
+        "local steps)"
+    )
+
+
+_IDLE = {
+    "host_bound": (
+        "devices wait for the host",
+        "the host launches work too late{names}",
+        "fewer and larger kernels (torch.compile, CUDA graphs, larger batches), no synchronising calls in the loop",
+    ),
+    "communication": (
+        "devices stand still until a communication is waited for",
+        "the device stands still until a communication is waited for{names}",
+        "wait later, or on a stream (work.wait() in stream order) instead of on the host",
+    ),
+    "kernel_wait": (
+        "launched work does not start at once",
+        "launched work does not start at once (dependencies between streams, launch latency)",
+        "fuse small kernels; look at what the streams wait for",
+    ),
+    "no_launch_record": (
+        "devices are idle before work whose launch is not recorded",
+        "idle before work whose launch the trace does not hold",
+        "record more steps, and the host's activity too (ProfilerActivity.CPU)",
+    ),
+    "before_first": (
+        "devices are idle before the first work",
+        "idle at the start of the window, before any recorded work",
+        "warm up before the recorded steps",
+    ),
+    "after_last": (
+        "devices are idle after the last work",
+        "idle at the end of the window, after the last work",
+        "look at what the host does between steps",
+    ),
+    "unknown": (
+        "idle, and the trace does not say why",
+        "neither computing nor communicating; the trace does not say why",
+        "record waits (densing.timeline.record marks them) or Python stacks",
+    ),
+}
+
+
+_RECORDED = (
+    "record Python stacks (stacks=True) or more ranges (torch.profiler.record_function) to see what the host did"
+)
+"""Instead of advice to mark waits: in a trace of :func:`densing.timeline.record` they are marked."""
+
+
+def _idle(ranks: Sequence[RankProfile]) -> Iterator[_Lost]:
+    for code, (title, message, remedy) in _IDLE.items():
+        taken = {rank.rank: _loading(rank, code) for rank in ranks}
+        left = {rank.rank: rank.idle.causes.get(code, 0) - taken[rank.rank] for rank in ranks}
+        names = _meanwhile(ranks) if "{names}" in message else ""
+        if code == "unknown" and all(rank.recorder for rank in ranks):
+            remedy = _RECORDED
+        text = message.format(names=names)
+        yield _Lost(f"idle-{code.replace('_', '-')}", sum(left.values()), left, "idle", title, text, remedy)
+        if any(taken.values()):
+            text = "compute waits for the next batch (DataLoader)"
+            more = "more workers, prefetch_factor, cheaper transforms, pinned memory"
+            yield _Lost("data-loading", sum(taken.values()), taken, "idle", text, text, more)
+
+
+def _loading(rank: RankProfile, code: str) -> int:
+    """Return how much of a rank's idle time of one cause is the fetching of a batch: the host's part of it."""
+    if rank.transfers.loading is None or code != ("unknown" if rank.on_host else "host_bound"):
+        return 0
+    return min(rank.transfers.loading.idle_ns, rank.idle.causes.get(code, 0))
+
+
+def _meanwhile(ranks: Sequence[RankProfile]) -> str:
+    """Name what the host did most while the device waited."""
+    total: dict[str, int] = {}
+    for rank in ranks:
+        for row in rank.idle.meanwhile:
+            if row.name:
+                total[row.name] = total.get(row.name, 0) + row.ns
+    best = sorted(total, key=lambda name: -total[name])[:2]
+    return f"; meanwhile it is in {', '.join(best)}" if best else ""
+
+
+def _copies(ranks: Sequence[RankProfile], exposed: int) -> Iterator[_Lost]:
+    """Exposed copies by direction."""
+    rows = [row for rank in ranks for row in rank.transfers.copies]
+    scale = _scale(rows, exposed)
+    for direction in dict.fromkeys(row.direction for row in rows):
+        same = [row for row in rows if row.direction == direction]
+        pageable = sum(row.pageable or 0 for row in same)
+        text = f"copies {direction.replace('_', ' ')}: {sum(row.count for row in same)}"
+        text += f", {pageable} of them from pageable memory" if pageable else ""
+        remedy = _COPY_REMEDIES.get(direction, "see which operator issues them")
+        of_rank = {rank.rank: sum(row.exposed_ns for row in rank.transfers.copies if row.direction == direction)
+                   for rank in ranks}  # fmt: skip
+        title = f"copies {direction.replace('_', ' ')} are not hidden"
+        yield _Lost("exposed-copies", round(scale * sum(of_rank.values())), of_rank, "memcpy", title, text, remedy)

@@ -1,0 +1,222 @@
+"""Conditions on a run for continuous integration: ``--fail-if 'exposed_pct > 10 or step_ms > 1.5s'``.
+
+::
+
+    condition  := conjunction { "or" conjunction }
+    conjunction := comparison { "and" comparison }
+    comparison := metric operator number [unit]
+    operator   := ">" | ">=" | "<" | "<=" | "==" | "!="
+    unit       := "ns" | "us" | "ms" | "s" (of a metric of time), "%" (of a metric in percent)
+
+Nothing is evaluated as code. A metric that is undefined in a run (the overlap ratio of a run without communication)
+makes a comparison *undecided*, and ``and`` and ``or`` follow Kleene's logic; a condition that stays undecided fails
+the check, because a guard that cannot be read guards nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from densing.core.errors import InputError, UnknownNameError
+
+Verdict = Literal["met", "undecided"]
+
+OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+MAX_TEXT = 2000
+
+_COMPARISON = re.compile(
+    r"\s*(?P<metric>[A-Za-z_][\w.]*)\s*(?P<op>>=|<=|==|!=|>|<)\s*(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
+    r"\s*(?P<unit>ns|us|ms|s|%)?\s*",
+    re.ASCII,
+)
+_JOINTS = re.compile(r"\s+(and|or)\s+", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One metric against one number, in the metric's own unit."""
+
+    metric: str
+    op: str
+    number: float
+    text: str
+
+    def decide(self, summary: Mapping[str, Any]) -> bool | None:
+        """Return whether it holds; None where the metric is undefined."""
+        value = summary[self.metric]
+        return None if value is None else OPERATORS[self.op](value, self.number)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition: any of some conjunctions of comparisons."""
+
+    text: str
+    any_of: tuple[tuple[Comparison, ...], ...]
+
+    def decide(self, summary: Mapping[str, Any]) -> bool | None:
+        """Return whether it holds, None if that cannot be told."""
+        return _any(_all(part.decide(summary) for part in parts) for parts in self.any_of)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A condition that fails a run.
+
+    Parameters
+    ----------
+    text : str
+        The condition as it was given.
+    verdict : {"met", "undecided"}
+    message : str
+        One sentence for people, with the values.
+    values : mapping of str to float or None
+        Of the metrics it names.
+    """
+
+    text: str
+    verdict: Verdict
+    message: str
+    values: Mapping[str, float | int | None]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"text": self.text, "verdict": self.verdict, "message": self.message, "values": dict(self.values)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Hit:
+        """Rebuild what :meth:`to_dict` gave."""
+        return cls(data["text"], data["verdict"], data["message"], dict(data["values"]))
+
+
+def parse(text: str) -> Condition:
+    """Read a condition.
+
+    Raises
+    ------
+    InputError
+        When it is none; the message shows the place.
+
+    Examples
+    --------
+    >>> parse("exposed_pct > 10 and step_ms >= 1.5s").any_of[0][1].number
+    1500.0
+    >>> parse("exposed_pct => 10")
+    Traceback (most recent call last):
+        ...
+    densing.core.errors.InputError: --fail-if: cannot read 'exposed_pct => 10'; write metric, one of >= <= == != > <, number
+    """
+    if len(text) > MAX_TEXT:
+        raise InputError(f"--fail-if: a condition of {len(text)} characters; split it into several")
+    pieces = _JOINTS.split(text)
+    any_of: list[list[Comparison]] = [[_comparison(pieces[0])]]
+    for joint, piece in zip(pieces[1::2], pieces[2::2], strict=True):
+        if joint == "or":
+            any_of.append([])
+        any_of[-1].append(_comparison(piece))
+    return Condition(text.strip(), tuple(tuple(parts) for parts in any_of))
+
+
+def check(conditions: Iterable[str | Condition], summary: Mapping[str, Any]) -> tuple[Hit, ...]:
+    """Return the conditions that fail a run, in the order given; none if all is well.
+
+    Parameters
+    ----------
+    conditions : iterable of str or Condition
+    summary : mapping of str to number or None
+        The figures of a run by name; None where undefined. Other values cannot be compared.
+
+    Raises
+    ------
+    InputError, UnknownNameError
+        When a condition cannot be read, or names what the summary does not have as a figure.
+
+    Examples
+    --------
+    >>> summary = {"exposed_pct": 12.5, "overlap_pct": None}
+    >>> [hit.message for hit in check(["exposed_pct>10", "exposed_pct>20", "overlap_pct<50"], summary)]
+    ['exposed_pct>10: exposed_pct is 12.5', 'overlap_pct<50: cannot be decided, overlap_pct is undefined in this run']
+    """
+    figures = {name: value for name, value in summary.items() if value is None or _is_figure(value)}
+    read = [parse(condition) if isinstance(condition, str) else condition for condition in conditions]
+    for condition in read:
+        for comparison in _comparisons(condition):
+            if comparison.metric not in figures:
+                raise UnknownNameError("metric", comparison.metric, figures)
+    return tuple(hit for condition in read if (hit := _hit(condition, figures)) is not None)
+
+
+def _hit(condition: Condition, figures: Mapping[str, Any]) -> Hit | None:
+    decided = condition.decide(figures)
+    if decided is False:
+        return None
+    values = {comparison.metric: figures[comparison.metric] for comparison in _comparisons(condition)}
+    told = ", ".join(f"{name} is {value:.6g}" for name, value in values.items() if value is not None)
+    if decided:
+        return Hit(condition.text, "met", f"{condition.text}: {told}", values)
+    missing = ", ".join(name for name, value in values.items() if value is None)
+    text = f"{condition.text}: cannot be decided, {missing} is undefined in this run" + (f" ({told})" if told else "")
+    return Hit(condition.text, "undecided", text, values)
+
+
+def _comparison(text: str) -> Comparison:
+    found = _COMPARISON.fullmatch(text)
+    if found is None:
+        raise InputError(
+            f"--fail-if: cannot read {text.strip()[:80]!r}; write metric, one of {' '.join(OPERATORS)}, number"
+        )
+    metric, number = found["metric"], float(found["number"])
+    number *= _scale(metric, found["unit"], text)
+    if not math.isfinite(number):
+        raise InputError(f"--fail-if: {found['number']} in {text.strip()[:80]!r} is too large a number")
+    return Comparison(metric, found["op"], number, text.strip())
+
+
+def _scale(metric: str, unit: str | None, text: str) -> float:
+    if unit is None:
+        return 1
+    known = _units(metric)
+    if unit not in known:
+        remedy = f"use {', '.join(known)}, or none" if known else f"{metric} has none"
+        raise InputError(f"--fail-if: unit {unit!r} in {text.strip()[:80]!r}; {remedy}")
+    return known[unit]
+
+
+def _units(metric: str) -> Mapping[str, float]:
+    """Return the units that a number beside a metric may have, in the metric's own."""
+    words = metric.split("_")
+    own = next((UNITS[word] for word in words if word in UNITS), None)
+    if own is not None:
+        return {unit: size / own for unit, size in UNITS.items()}
+    return {"%": 1} if words[-1] == "pct" else {}
+
+
+def _comparisons(condition: Condition) -> list[Comparison]:
+    return [comparison for parts in condition.any_of for comparison in parts]
+
+
+def _is_figure(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _all(verdicts: Iterable[bool | None]) -> bool | None:
+    found = list(verdicts)
+    return False if False in found else None if None in found else True
+
+
+def _any(verdicts: Iterable[bool | None]) -> bool | None:
+    found = list(verdicts)
+    return True if True in found else None if None in found else False

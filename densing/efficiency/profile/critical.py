@@ -1,0 +1,285 @@
+"""The critical path of a run: through the ranks' own work and, at collectives, from rank to rank.
+
+A collective cannot move data before its last rank arrives. So the path is walked back from the end of the rank that
+ends last; at a collective that held this rank it goes to the rank that arrived last, at the moment of its arrival, and
+on from there. What lies between is that rank's own time, split by its own critical path
+(:func:`densing.efficiency.timeline.critical.critical_path`).
+
+Input is plain columns, so that thousands of ranks can be read one at a time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from densing.efficiency.timeline.spans import Int
+
+Local = Callable[[int, int, int], Mapping[str, int]]
+"""``local(rank, start, end)`` → nanoseconds by kind; what it leaves of [start, end) counts as ``idle``."""
+
+
+@dataclass(frozen=True, eq=False)
+class RankCollectives:
+    """One rank's collectives, in any order, on the clock common to all ranks.
+
+    Attributes
+    ----------
+    start, end : int
+        The rank's window, ns.
+    key : int64 (n,)
+        Number of the matched collective, the same on all its ranks, from 0; -1 if it was not matched.
+    begins, ends : int64 (n,)
+        When this rank arrived at it, and when it was over here.
+    blocking : bool (n,), optional
+        Whether it held the rank: its own critical path leads through it
+        (:func:`densing.efficiency.profile.critical_local.blocking`) or, more coarsely, part of it was exposed. All by default.
+        A hidden collective must not turn the path.
+    """
+
+    start: int
+    end: int
+    key: Int
+    begins: Int
+    ends: Int
+    blocking: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A collective on the path.
+
+    Attributes
+    ----------
+    key : int
+    rank : int
+        Rank on which the path leaves the collective.
+    last_rank : int
+        Rank that arrived last: the path goes on there.
+    transfer_ns : int
+        From the last arrival to the end on ``rank``: on the path.
+    waited_ns : int
+        How long ``rank`` had stood in it before the last arrival: the cost of ``last_rank`` being late.
+    """
+
+    key: int
+    rank: int
+    last_rank: int
+    transfer_ns: int
+    waited_ns: int
+
+
+@dataclass(frozen=True)
+class RunPath:
+    """What bound a run.
+
+    Attributes
+    ----------
+    start_ns, end_ns : int
+        Ends of the path: from the start of the rank where it begins to the latest end of any rank.
+    rank, stretch_start_ns, stretch_end_ns : tuple of int
+        Stretches in order of time, and whose time they are; they tile the path.
+    collective : tuple of int
+        Key of the collective that a stretch transfers; -1 for a rank's own time.
+    totals : mapping of int to mapping of str to int
+        Nanoseconds by rank and kind; they sum to the path. Transfers count as ``communication`` of the rank on which
+        the path leaves them.
+    turns : tuple of Turn
+        Collectives on the path, in order of time.
+    """
+
+    start_ns: int
+    end_ns: int
+    rank: tuple[int, ...]
+    stretch_start_ns: tuple[int, ...]
+    stretch_end_ns: tuple[int, ...]
+    collective: tuple[int, ...]
+    totals: Mapping[int, Mapping[str, int]]
+    turns: tuple[Turn, ...]
+
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """Nanoseconds by kind, all ranks together."""
+        kinds = dict.fromkeys(kind for row in self.totals.values() for kind in row)
+        return {kind: sum(row.get(kind, 0) for row in self.totals.values()) for kind in kinds}
+
+    @property
+    def by_rank(self) -> dict[int, int]:
+        """Nanoseconds by rank, all kinds together."""
+        return {rank: sum(row.values()) for rank, row in self.totals.items()}
+
+    @property
+    def bound_by(self) -> tuple[int, str] | None:
+        """The rank and kind with most time on the path; None for an empty one."""
+        cells = [(ns, rank, kind) for rank, row in self.totals.items() for kind, ns in row.items() if ns]
+        best = max(cells, key=lambda cell: cell[0], default=None)
+        return best[1:] if best else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data; ranks as a list beside their totals, since JSON knows no integer keys."""
+        bound = self.bound_by
+        return {
+            "start_ns": self.start_ns,
+            "end_ns": self.end_ns,
+            "stretches": {
+                "rank": list(self.rank),
+                "start_ns": list(self.stretch_start_ns),
+                "end_ns": list(self.stretch_end_ns),
+                "collective": list(self.collective),
+            },
+            "ranks": list(self.totals),
+            "totals": [dict(row) for row in self.totals.values()],
+            "turns": [asdict(turn) for turn in self.turns],
+            "bound_by": {"rank": bound[0], "kind": bound[1]} if bound else None,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunPath:
+        """Rebuild what :meth:`to_dict` wrote."""
+        rank, start, end, key = (
+            tuple(data["stretches"][name]) for name in ("rank", "start_ns", "end_ns", "collective")
+        )
+        totals = {rank: dict(row) for rank, row in zip(data["ranks"], data["totals"], strict=True)}
+        turns = tuple(Turn(**row) for row in data["turns"])
+        return cls(data["start_ns"], data["end_ns"], rank, start, end, key, totals, turns)
+
+
+def run_critical_path(ranks: Mapping[int, RankCollectives], local: Local) -> RunPath:
+    """Walk back through a run from its last end, from rank to rank where one waited for another.
+
+    Parameters
+    ----------
+    ranks : mapping of rank to RankCollectives
+        Read once in whole, then only where the path goes; it may load what it returns.
+    local : callable
+        ``local(rank, start, end)`` → nanoseconds by kind.
+
+    Raises
+    ------
+    ValueError
+        Never on data: the result sums to its length, asserted.
+
+    Notes
+    -----
+    Source: longest path of the happens-before graph with an edge from the last arrival at a collective to its end on
+    every rank. Its error is that of the clocks' alignment.
+
+    Examples
+    --------
+    Rank 1 arrives 30 ns after rank 0, and both end 10 ns later.
+
+    >>> columns = [np.array([value]) for value in (0, 20, 60)], [np.array([value]) for value in (0, 50, 60)]
+    >>> ranks = {rank: RankCollectives(0, 70, *columns[rank]) for rank in (0, 1)}
+    >>> path = run_critical_path(ranks, lambda rank, start, end: {"compute": end - start})
+    >>> path.totals[1], path.totals[0]["communication"], path.turns[0].waited_ns
+    ({'compute': 50}, 10, 30)
+    """
+    if not ranks:
+        return RunPath(0, 0, (), (), (), (), {}, ())
+    last_begin, last_rank, shared, finish = _arrivals(ranks)
+    walk = _Walk(ranks, local, *finish)
+    while (turn := walk.next_collective(shared)) is not None:
+        position, key = turn
+        walk.pass_collective(position, key, int(last_begin[key]), int(last_rank[key]))
+    return walk.result()
+
+
+def _arrivals(ranks: Mapping[int, RankCollectives]) -> tuple[Int, Int, NDArray[np.bool_], tuple[int, int]]:
+    """Per collective the last arrival and whose; which ones several ranks share; the last end and its rank."""
+    begin, owner, count = (np.zeros(0, np.int64) for _ in range(3))
+    finish: tuple[int, int] | None = None
+    for rank in sorted(ranks):
+        row = ranks[rank]
+        order = np.argsort(row.begins, kind="stable")
+        order = order[row.key[order] >= 0]
+        keys, begins = row.key[order], row.begins[order]
+        grown = max(int(keys.max(initial=-1)) + 1 - len(begin), 0)
+        begin = np.concatenate((begin, np.full(grown, np.iinfo(np.int64).min)))
+        owner, count = (np.concatenate((column, np.zeros(grown, np.int64))) for column in (owner, count))
+        later = begins > begin[keys]
+        begin[keys[later]], owner[keys[later]] = begins[later], rank
+        count[np.unique(keys)] += 1
+        if finish is None or row.end > finish[1]:
+            finish = rank, row.end
+    assert finish is not None
+    return begin, owner, count > 1, finish
+
+
+class _Walk:
+    """The path as it grows backwards."""
+
+    def __init__(self, ranks: Mapping[int, RankCollectives], local: Local, rank: int, end: int) -> None:
+        self.ranks, self.local, self.rank, self.at, self.end = ranks, local, rank, end, end
+        self.rows: list[tuple[int, int, int, int]] = []
+        self.totals: dict[int, dict[str, int]] = {}
+        self.turns: list[Turn] = []
+        self.passed: set[int] = set()
+        self.loaded: dict[int, tuple[list[int], list[int], list[int], int]] = {}
+
+    def columns(self, rank: int) -> tuple[list[int], list[int], list[int], int]:
+        """Ends, begins and keys of a rank's blocking collectives in order of their ends, and its start."""
+        if rank not in self.loaded:
+            row = self.ranks[rank]
+            chosen = row.key >= 0 if row.blocking is None else (row.key >= 0) & row.blocking
+            order = np.flatnonzero(chosen)[np.argsort(row.ends[chosen], kind="stable")]
+            columns = (row.ends[order].tolist(), row.begins[order].tolist(), row.key[order].tolist())
+            self.loaded[rank] = (*columns, row.start)
+        return self.loaded[rank]
+
+    def next_collective(self, shared: NDArray[np.bool_]) -> tuple[int, int] | None:
+        """The last collective that held the present rank before now; its position there and its key."""
+        ends, begins, keys, start = self.columns(self.rank)
+        for position in range(bisect_right(ends, self.at) - 1, -1, -1):
+            key = keys[position]
+            if ends[position] <= start:
+                return None
+            if shared[key] and key not in self.passed and begins[position] < self.at:
+                return position, key
+        return None
+
+    def pass_collective(self, position: int, key: int, last_begin: int, last_rank: int) -> None:
+        """Write the rank's own time back to the collective, its transfer, and turn to who arrived last."""
+        ends, begins, _, start = self.columns(self.rank)
+        end, begin = ends[position], begins[position]
+        self.own_time(end)
+        # Where clocks disagree, the last arrival may seem to come after the end.
+        arrival = max(min(last_begin, end), begin, start)
+        transfer = end - arrival
+        if transfer:
+            self.rows.append((self.rank, arrival, end, key))
+            self.add(self.rank, "communication", transfer)
+        self.turns.append(Turn(key, self.rank, last_rank, transfer, arrival - begin if begin >= start else 0))
+        self.passed.add(key)
+        self.at, self.rank = arrival, last_rank
+
+    def own_time(self, start: int) -> None:
+        """Write what the present rank did from ``start`` until now."""
+        if start >= self.at:
+            return
+        self.rows.append((self.rank, start, self.at, -1))
+        rest = self.at - start
+        for kind, ns in self.local(self.rank, start, self.at).items():
+            self.add(self.rank, kind, min(ns, rest))
+            rest -= min(ns, rest)
+        self.add(self.rank, "idle", rest)
+        self.at = start
+
+    def add(self, rank: int, kind: str, ns: int) -> None:
+        if ns:
+            row = self.totals.setdefault(rank, {})
+            row[kind] = row.get(kind, 0) + ns
+
+    def result(self) -> RunPath:
+        """Close the path at the start of the rank that it has reached."""
+        self.own_time(min(self.columns(self.rank)[3], self.at))
+        rows = self.rows[::-1]
+        rank, start, end, key = zip(*rows, strict=True) if rows else ((), (), (), ())
+        total = sum(sum(row.values()) for row in self.totals.values())
+        assert total == self.end - self.at, "a path that does not sum to its length"
+        totals = dict(sorted(self.totals.items()))
+        return RunPath(self.at, self.end, rank, start, end, key, totals, tuple(self.turns[::-1]))

@@ -1,0 +1,151 @@
+"""What recorded runs tell a calibration: every communication's bytes and transfer time, every computation's time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from densing.efficiency.simulation.cluster.calibrate import Computation, Observation
+from densing.core.errors import InputError
+from densing.core.notes import Note
+from densing.efficiency.profile.rank import ProfileOptions, profile_timeline
+from densing.efficiency.profile.run import RunProfile, merge_run
+from densing.core.records import Record
+from densing.efficiency.timeline.collectives import OPS, nth
+from densing.efficiency.timeline.intervals import covered, union
+from densing.efficiency.traces.readers import find_traces, read_rank
+from densing.efficiency.timeline.spans import Kind
+from densing.efficiency.timeline.timeline import RankTimeline, Timeline
+from densing.efficiency.timeline.windows import select
+
+FITTED = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
+          "all_to_all": "all_to_all", "broadcast": "broadcast", "send": "send_recv", "recv": "send_recv",
+          "send_recv": "send_recv"}  # fmt: skip
+LEAST_NS = 20_000
+"""Computations shorter than this are mostly the recorder's own cost."""
+MOST_COMPUTATIONS = 50_000
+
+
+class Recorded(Record, frozen=True):
+    """What some recorded runs told.
+
+    Attributes
+    ----------
+    collectives : tuple of Observation
+    computations : tuple of Computation
+    ranks : int
+        Of the largest run.
+    on_host : bool
+        Without accelerators.
+    notes : tuple of Note
+    """
+
+    collectives: tuple[Observation, ...]
+    computations: tuple[Computation, ...]
+    ranks: int
+    on_host: bool
+    notes: tuple[Note, ...] = ()
+
+
+def recorded(paths: Sequence[Path]) -> Recorded:
+    """Read runs: every folder or archive is one, and all single files together are another.
+
+    Raises
+    ------
+    InputError
+        When nothing is found or a file cannot be read.
+    """
+    runs = [[path] for path in paths if path.is_dir()]
+    if files := [path for path in paths if not path.is_dir()]:
+        runs.append(files)
+    if not runs:
+        raise InputError("calibrate: no traces given; name folders of recorded runs")
+    found = [_of_run(files, str(at)) for at, files in enumerate(runs)]
+    return Recorded(
+        tuple(one for run in found for one in run.collectives),
+        tuple(one for run in found for one in run.computations),
+        max(run.ranks for run in found),
+        all(run.on_host for run in found),
+        tuple(note for run in found for note in run.notes),
+    )
+
+
+def _of_run(paths: Sequence[Path], label: str) -> Recorded:
+    traces = find_traces(paths)
+    timeline = Timeline(tuple(read_rank(trace) for trace in traces))
+    found = of_timeline(timeline, label)
+    return Recorded(found.collectives, found.computations, found.ranks, found.on_host, (*traces.notes, *found.notes))
+
+
+def of_timeline(timeline: Timeline, label: str = "") -> Recorded:
+    """Take observations from a run that was read or simulated; ``label`` tells its work from another run's.
+
+    Examples
+    --------
+    >>> from densing.efficiency.timeline.spans import Comm, Spans
+    >>> comm = Comm("all_reduce", "0", group_size=2, in_elems=1000, dtype="float", seq=1)
+    >>> def rank(number, start):
+    ...     row = {"start": start, "end": 90, "kind": Kind.COMM, "name": "gloo:all_reduce", "comm": comm}
+    ...     return RankTimeline(number, Spans.build([row]), Spans.empty())
+    >>> of_timeline(Timeline((rank(0, 10), rank(1, 50)))).collectives
+    (Observation(op='all_reduce', count=4000.0, n=2, seconds=4e-08, overlapped=0.0),)
+    """
+    run = merge_run([profile_timeline(rank, ProfileOptions()) for rank in timeline.ranks])
+    collectives, notes = observations(run), list(run.notes)
+    if not collectives:
+        text = f"no communication of {len(timeline.ranks)} rank(s) could be matched: transfer is not told from waiting"
+        notes.append(Note("nothing-matched", "warning", f"{text}; give the traces of all ranks"))
+    computations = [one for rank in timeline.ranks for one in _computations(rank, label)]
+    return Recorded(
+        collectives,
+        tuple(computations[:MOST_COMPUTATIONS]),
+        max(max(len(timeline.ranks), rank.origin.world_size) for rank in timeline.ranks),
+        all(rank.on_host for rank in timeline.ranks),
+        tuple(notes),
+    )
+
+
+def observations(run: RunProfile) -> tuple[Observation, ...]:
+    """Return each matched communication's bytes, group size, transfer time, and how much of it lay beside compute.
+
+    Transfer is the shortest duration over the ranks: that of the last to come. Those of unknown size are left out.
+    """
+    if run.together is None:
+        return ()
+    return tuple(_matched(run))
+
+
+def _matched(run: RunProfile) -> Iterator[Observation]:
+    assert run.together is not None
+    matched = run.together.matched
+    hidden = np.zeros(len(matched))
+    for rank, table in matched.per_rank.items():
+        own, rows = matched.rows_of(table)
+        mine = matched.shortest_rank[rows] == rank
+        length = np.maximum(table.duration_ns[own[mine]], 1)
+        hidden[rows[mine]] = np.minimum(table.hidden_ns[own[mine]] / length, 1.0)
+    columns = (matched.op, matched.bytes, matched.group, matched.n_ranks, matched.transfer_ns)
+    rows_of = zip(*(column.tolist() for column in columns), hidden.tolist(), strict=True)
+    for op, count, group, ranks, took, beside in rows_of:
+        name = FITTED.get(OPS[op])
+        size = 2 if name == "send_recv" else max(matched.groups[group].size, ranks)
+        if name is not None and count > 0 and took > 0:
+            yield Observation(name, float(count), size, took / 1e9, beside)
+
+
+def _computations(rank: RankTimeline, label: str) -> Iterable[Computation]:
+    """Computations of a rank; the n-th of its name in every step is the same work."""
+    window = select(rank)
+    work, comm = window.work.of(Kind.COMPUTE), window.work.of(Kind.COMM)
+    work = work.take(work.end - work.start >= LEAST_NS)
+    if not len(work) or not len(comm):
+        return
+    beside = covered(union(comm.start, comm.end), work.start, work.end) / (work.end - work.start)
+    starts = np.array([step.start for step in rank.steps] or [0], np.int64)
+    step = np.searchsorted(starts, work.start, side="right")
+    order = nth(work.start, work.name.astype(np.int64), step)
+    columns = (work.name, order, work.end - work.start)
+    for name, place, took, share in zip(*(column.tolist() for column in columns), beside.tolist(), strict=True):
+        yield Computation(f"{label}:{rank.rank}:{work.names[name]}:{place}", took / 1e9, min(share, 1.0))

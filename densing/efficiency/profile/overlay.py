@@ -1,0 +1,70 @@
+"""Traces written back with what a profile found in them: exposed communication, idle time, the critical path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from densing.efficiency.profile.rank import ProfileOptions
+from densing.efficiency.traces.classify import Classifier
+from densing.efficiency.timeline.critical import critical_path
+from densing.efficiency.timeline.overlap import unions
+from densing.efficiency.traces.perfetto import RankTracks, overlays, write_overlay, write_timelines
+from densing.efficiency.traces.readers import TraceFile, read_rank
+from densing.efficiency.timeline.timeline import RankTimeline
+from densing.efficiency.traces.trace_events import Track
+from densing.efficiency.timeline.windows import select
+
+
+def write_profiled(
+    traces: Sequence[TraceFile],
+    out: Path | str,
+    options: ProfileOptions | None = None,
+    offsets: Mapping[int, int] | None = None,
+) -> int:
+    """Write traces back with overlay tracks, readable by Perfetto.
+
+    One trace keeps its own text, byte for byte, where it is undamaged; several become one file on a common clock.
+
+    Parameters
+    ----------
+    traces : sequence of TraceFile
+    out : path
+        Compressed if it ends in ``.gz``.
+    options : ProfileOptions, optional
+    offsets : mapping of int to int, optional
+        Per rank, what to subtract from its clock.
+
+    Returns
+    -------
+    int
+        Ranks written.
+
+    Raises
+    ------
+    InputError
+        When a trace cannot be read, or ``out`` cannot be written.
+    """
+    options = options or ProfileOptions()
+    if len(traces) == 1:
+        rank = _read(traces[0], options)
+        write_overlay(traces[0], out, _tracks(rank, options), rank)
+        return 1
+    return write_timelines(_laid_over(traces, options, offsets or {}), out)
+
+
+def _laid_over(
+    traces: Sequence[TraceFile], options: ProfileOptions, offsets: Mapping[int, int]
+) -> Iterator[RankTracks]:
+    for trace in traces:
+        rank = _read(trace, options)
+        yield RankTracks(rank, _tracks(rank, options), -offsets.get(rank.rank, 0))
+
+
+def _read(trace: TraceFile, options: ProfileOptions) -> RankTimeline:
+    return read_rank(trace, classifier=Classifier(options.comm_patterns), detail=options.detail)
+
+
+def _tracks(rank: RankTimeline, options: ProfileOptions) -> tuple[Track, ...]:
+    window = select(rank, options.window)
+    return overlays(window, unions(window.work), critical_path(rank, window))

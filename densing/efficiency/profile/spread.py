@@ -1,0 +1,278 @@
+"""Profile many ranks: in this process when they are small, over its processors when not, over a cluster if asked."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from densing.core.errors import InputError
+from densing.jobs import Executor, JobEvent, JobResult
+from densing.efficiency.profile.jobs import JOBS, Command, run_jobs
+from densing.efficiency.profile.store import SUFFIX, read_profiles, store_info, write_profile
+from densing.efficiency.profile.workers import Done, Work, in_processes, in_turn, processors
+
+if TYPE_CHECKING:
+    from densing.efficiency.traces.readers import TraceFile
+
+SMALL_BYTES = 64 << 20
+"""Text below which new processes would cost more than they save: each takes a third of a second to start."""
+INFLATION = 12
+"""Text per compressed byte, about: 13 for a real CUDA trace, 8 to 20 for others."""
+_EDGE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run of :func:`profile_ranks` is.
+
+    Parameters
+    ----------
+    done, total : int
+        Traces.
+    done_bytes, total_bytes : int
+        Of the files as they lie on the disk; those of traces under way included.
+    label : str
+        The trace that was last heard of.
+    """
+
+    done: int
+    total: int
+    done_bytes: int
+    total_bytes: int
+    label: str = ""
+
+
+OnProgress = Callable[[Progress], object]
+OnFailure = Callable[["TraceFile", str], object]
+
+
+def profile_ranks(
+    traces: Sequence[TraceFile],
+    profile_one: Work,
+    *,
+    jobs: int | None = None,
+    executor: Executor | None = None,
+    command: Command | None = None,
+    out: str | Path | None = None,
+    options: Mapping[str, Any] | None = None,
+    progress: OnProgress = lambda progress: None,
+    on_failure: OnFailure | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Profile traces, and yield a row for each as it is ready.
+
+    Traces of less than ``SMALL_BYTES`` in all are read in this process, one after the other; more in as many
+    processes as there are processors; with an executor, in the jobs of a cluster. With ``out`` every row is stored as
+    soon as it is there, and what is stored is not read again as long as the file's size and time, the options and the
+    version of densing are the same: a run that was killed goes on where it was.
+
+    Parameters
+    ----------
+    traces : sequence of TraceFile
+    profile_one : callable
+        ``profile_one(trace, tell)`` returns the row of a trace (plain data with ``rank``) and may tell how many bytes
+        of the file it has read. A function of a module: it travels to other processes.
+    jobs : int, optional
+        Processes at a time, or jobs of the executor; the processors, or 16, when left out.
+    executor : Executor, optional
+        Needs ``out``, on a file system that its machines share.
+    command : callable, optional
+        Command line of a job, see :func:`densing.efficiency.profile.jobs.default_command`.
+    out : path, optional
+        Folder of the store.
+    options : mapping, optional
+        With which ``profile_one`` works; plain data.
+    progress : callable, optional
+        Called with a :class:`Progress`.
+    on_failure : callable, optional
+        Called with a trace that has no row, and why. Without it, failures are an error once all others are done.
+
+    Yields
+    ------
+    dict
+        The row, with ``input`` added: path, member, bytes, mtime_ns, and a hash of the file's size, first and last
+        64 KiB.
+
+    Raises
+    ------
+    InputError
+        When an option makes no sense, a file cannot be read, or traces have no row.
+    """
+    if jobs is not None and jobs < 1:
+        raise InputError(f"--jobs {jobs}: a whole number from 1 up is needed")
+    if executor is not None and out is None:
+        raise InputError(f"--executor {executor.name}: a store is needed for its results; name a folder with --out")
+    run = _Run(traces, None if out is None else Path(out), options or {}, progress, on_failure)
+    yield from run.stored()
+    if run.pending and executor is not None:
+        yield from run.take(_by_jobs(run, executor, jobs or JOBS, command), store=False)
+    elif run.pending:
+        yield from run.take(_here(run, _WithInput(profile_one), jobs or processors()), store=out is not None)
+    run.complain()
+
+
+@dataclass(frozen=True)
+class _WithInput:
+    """Work whose rows say what they were made from; looked at before it is read, so that a later change shows."""
+
+    work: Work
+
+    def __call__(self, trace: TraceFile, tell: Callable[[int], object]) -> Mapping[str, Any]:
+        given = identity(trace)
+        return {**self.work(trace, tell), "input": given}
+
+
+class _Run:
+    """The state of one call of :func:`profile_ranks`."""
+
+    def __init__(
+        self,
+        traces: Sequence[TraceFile],
+        out: Path | None,
+        options: Mapping[str, Any],
+        progress: OnProgress,
+        on_failure: OnFailure | None,
+    ) -> None:
+        self.traces, self.out, self.options = traces, out, options
+        self.progress, self.on_failure = progress, on_failure
+        self.pending: list[TraceFile] = list(traces)
+        self.failures: list[str] = []
+        self._read: dict[TraceFile, int] = {}
+        self._done = self._bytes = 0
+        # Asked once: a file may grow, and the size of an archive's member is a look into the archive.
+        self._sizes = {trace: trace.size for trace in traces}
+        self._total = sum(self._sizes.values())
+
+    def stored(self) -> Iterator[dict[str, Any]]:
+        """Yield what the store already holds."""
+        self.pending = []
+        for trace in self.traces:
+            row = self.find(trace)
+            if row is None:
+                self.pending.append(trace)
+            else:
+                self.at(trace, self._sizes[trace])
+                yield row
+
+    def find(self, trace: TraceFile) -> dict[str, Any] | None:
+        """Return a trace's row from the store if it is still true."""
+        if self.out is None:
+            return None
+        file = result_file(self.out, trace)
+        try:
+            info = store_info(file)
+            if info.options != dict(self.options) or info.version != _version():
+                return None
+            [row] = read_profiles(file)
+        except (InputError, ValueError):
+            # Absent, or damaged: it is written anew.
+            return None
+        return row if row.get("input") == identity(trace) else None
+
+    def take(self, ended: Iterator[Done[TraceFile]], *, store: bool) -> Iterator[dict[str, Any]]:
+        """Yield rows, stored if they are new, and remember failures."""
+        for done in ended:
+            self.at(done.item, self._sizes[done.item])
+            if done.row is None:
+                self._failed(done.item, done.reason)
+                continue
+            if store and self.out is not None:
+                write_profile(result_file(self.out, done.item), done.row, options=self.options)
+            yield dict(done.row)
+
+    def at(self, trace: TraceFile, read: int) -> None:
+        """Tell progress."""
+        size = self._sizes[trace]
+        before, now = self._read.get(trace, -1), min(read, size)
+        self._read[trace] = now
+        self._done += (now == size) - (before == size)
+        self._bytes += now - max(before, 0)
+        self.progress(Progress(self._done, len(self.traces), self._bytes, self._total, trace.label))
+
+    def complain(self) -> None:
+        """Raise what went wrong, if nobody has heard it."""
+        if self.failures:
+            many = f"{len(self.failures)} of {len(self.traces)} traces have no result:\n"
+            raise InputError((many if len(self.traces) > 1 else "") + "\n".join(self.failures))
+
+    def _failed(self, trace: TraceFile, reason: str) -> None:
+        if self.on_failure is not None:
+            self.on_failure(trace, reason)
+        else:
+            # Errors of the reader name the file themselves.
+            self.failures.append(reason if trace.label in reason else f"{trace.label}: {reason}")
+
+
+def identity(trace: TraceFile) -> dict[str, Any]:
+    """Return what tells a trace from another and from itself before a change, without reading it whole.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read.
+    """
+    try:
+        stat = trace.path.stat()
+        digest = hashlib.sha256(f"{stat.st_size} {trace.member}".encode())
+        with trace.path.open("rb") as stream:
+            digest.update(stream.read(_EDGE))
+            stream.seek(max(_EDGE, stat.st_size - _EDGE))
+            digest.update(stream.read(_EDGE))
+    except OSError as error:
+        raise InputError(f"{trace.label}: cannot read ({error.strerror}); check the path") from error
+    facts = {"path": str(trace.path.absolute()), "member": trace.member, "rank": trace.rank}
+    times = {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "hash": digest.hexdigest()}
+    return {key: _text(value) if isinstance(value, str) else value for key, value in {**facts, **times}.items()}
+
+
+def result_file(out: Path, trace: TraceFile) -> Path:
+    """Return where the store keeps a trace's row: a readable name, and a hash that tells equal names apart."""
+    whole = f"{trace.path.absolute()}\0{trace.member or ''}\0{trace.rank}"
+    name = re.sub(r"[^\w.-]", "_", Path(trace.member or trace.path.name).name, flags=re.ASCII).lstrip(".")[:60]
+    return out / f"{name}-{hashlib.sha256(whole.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}{SUFFIX}"
+
+
+def text_bytes(traces: Sequence[TraceFile]) -> int:
+    """Return about how much text traces hold once inflated."""
+    return sum(
+        trace.size * (INFLATION if trace.member is not None or trace.path.suffix in (".gz", ".zip") else 1)
+        for trace in traces
+    )
+
+
+def _here(run: _Run, profile_one: Work, workers: int) -> Iterator[Done[TraceFile]]:
+    if min(workers, len(run.pending)) == 1 or text_bytes(run.pending) < SMALL_BYTES:
+        return in_turn(profile_one, run.pending, run.at)
+    return in_processes(profile_one, sorted(run.pending, key=lambda trace: -trace.size), workers, run.at)
+
+
+def _by_jobs(run: _Run, executor: Executor, jobs: int, command: Command | None) -> Iterator[Done[TraceFile]]:
+    assert run.out is not None
+
+    def look(event: JobEvent) -> None:
+        for trace in run.pending if event.kind in ("finished", "failed") else ():
+            if result_file(run.out or Path(), trace).exists():
+                run.at(trace, trace.size)
+
+    ended = run_jobs(run.pending, executor, run.out, jobs=jobs, command=command, on_event=look)
+    for trace, result in ended.items():
+        row = run.find(trace)
+        yield Done(trace, row, "" if row is not None else _reason(result))
+
+
+def _reason(result: JobResult) -> str:
+    last = f"; last lines: {' | '.join(result.lines[-3:])}" if result.lines else ""
+    return (result.reason or "its job wrote no result") + last
+
+
+def _version() -> str:
+    from densing import __version__
+
+    return __version__
+
+
+def _text(value: str) -> str:
+    return value.encode("utf-8", "backslashreplace").decode("utf-8")

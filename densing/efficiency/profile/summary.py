@@ -1,0 +1,137 @@
+"""The figures of a run: sums over its ranks, as shares of their windows and per step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from msgspec.structs import astuple, replace
+
+from densing.efficiency.profile.rank import RankProfile
+from densing.efficiency.timeline.collective_bytes import bandwidth
+from densing.efficiency.timeline.collective_summary import CollectiveSummary
+from densing.efficiency.timeline.overlap import Partition
+from densing.efficiency.timeline.steps import StepTimes, step_times
+
+Figures = dict[str, int | float | str | None]
+
+METRICS = {
+    "ranks": "ranks profiled",
+    "steps": "steps in the window, summed over ranks",
+    "step_ms": "median step time over ranks and steps, ms; the mean window without steps",
+    "step_p95_over_median": "95th percentile of step times over their median",
+    "compute_pct": "time computing, % of the windows of all ranks",
+    "comm_pct": "time communicating, %",
+    "overlap_pct": "share of communication hidden behind compute, %; null without communication, or where most of it "
+    "lies beyond the window",
+    "achievable_pct": "ceiling of that share: min(compute, communication) / communication, %",
+    "exposed_pct": "exposed communication, % of the windows",
+    "exposed_memcpy_pct": "copies hidden by neither compute nor communication, %",
+    "idle_pct": "neither compute, communication nor copies, %",
+    "exposed_ms_per_step": "exposed communication per step, ms (per window without steps)",
+    "idle_ms_per_step": "idle time per step, ms",
+    "skipped_events": "damaged events left out",
+    "repaired_events": "damaged events kept after repair",
+}
+
+
+def pooled(parts: Sequence[Partition]) -> Partition:
+    """Add partitions up: the time of all ranks, as if one device had lived it all.
+
+    Examples
+    --------
+    >>> one = Partition(100, 70, 50, 40, 0, 20, 20, 0, 30)
+    >>> pooled([one, one]).exposed_pct
+    20.0
+    """
+    table = np.array([astuple(part) for part in parts], np.int64)
+    return Partition(*table.sum(axis=0).tolist()) if len(parts) else Partition(*[0] * 9)
+
+
+def figures(ranks: Sequence[RankProfile]) -> Figures:
+    """Return the run's figures, the keys of :data:`METRICS`; undefined ones are None."""
+    whole = pooled([rank.partition for rank in ranks])
+    times = all_step_times(ranks)
+    steps = times.count or len(ranks)
+    share = {key: _share(getattr(whole, name), whole.window_ns) for key, name in _SHARES.items()}
+    # What was recorded of no device, or of no time, has no length that could be judged.
+    known = whole.window_ns > 0
+    return {
+        "ranks": len(ranks),
+        "steps": times.count,
+        "step_ms": _ms(times.median_ns if times.count else _mean(whole.window_ns, len(ranks))) if known else None,
+        "step_p95_over_median": times.p95_over_median,
+        "overlap_pct": None if cut_short(ranks) else whole.overlap_pct,
+        "achievable_pct": whole.achievable_pct,
+        **share,
+        "exposed_ms_per_step": _ms(_mean(whole.exposed_comm_ns, steps)) if known else None,
+        "idle_ms_per_step": _ms(_mean(whole.idle_ns, steps)) if known else None,
+        "skipped_events": sum(rank.skipped for rank in ranks),
+        "repaired_events": sum(rank.repaired for rank in ranks),
+    }
+
+
+def cut_short(ranks: Sequence[RankProfile]) -> tuple[int, int] | None:
+    """Return the communication inside the windows and in all, ns, where less than half lies inside; else None.
+
+    Then what was hidden of the part inside says nothing of the whole: a late all-reduce that begins with the last
+    recorded step has hardly begun to be hidden.
+    """
+    inside = sum(int(rank.collectives.inside_ns.sum()) for rank in ranks)
+    whole = sum(int(rank.collectives.duration_ns.sum()) for rank in ranks)
+    return (inside, whole) if 2 * inside < whole else None
+
+
+_SHARES = {
+    "compute_pct": "compute_ns",
+    "comm_pct": "comm_ns",
+    "exposed_pct": "exposed_comm_ns",
+    "exposed_memcpy_pct": "exposed_memcpy_ns",
+    "idle_pct": "idle_ns",
+}
+
+
+def all_step_times(ranks: Sequence[RankProfile]) -> StepTimes:
+    """Describe the step times of all ranks together."""
+    return step_times([step.end_ns - step.start_ns for rank in ranks for step in rank.steps])
+
+
+def per_step(ranks: Sequence[RankProfile]) -> int:
+    """Return by how many steps totals over the ranks divide: all ranks' steps, or one window each without steps."""
+    return sum(len(rank.steps) for rank in ranks) or max(len(ranks), 1)
+
+
+def run_collectives(parts: Sequence[Sequence[CollectiveSummary]]) -> tuple[CollectiveSummary, ...]:
+    """Sum the ranks' communications by operation and process group, most exposed first."""
+    found: dict[tuple[str, str], list[CollectiveSummary]] = {}
+    for part in parts:
+        for row in part:
+            # Without a name of the group its description (the stream) keeps apart what may run at the same time.
+            found.setdefault((row.op, row.group or row.group_label), []).append(row)
+    rows = [_summed(same) for same in found.values()]
+    return tuple(sorted(rows, key=lambda row: (-row.exposed_ns, row.op, row.group)))
+
+
+def _summed(rows: Sequence[CollectiveSummary]) -> CollectiveSummary:
+    keys = ("count", "count_sized", "bytes", "total_ns", "hidden_ns", "exposed_ns", "sum_ns")
+    total: dict[str, Any] = {key: sum(getattr(row, key) for row in rows) for key in keys}
+    # Rates are of the sized spans, so they add as bytes over the time these took.
+    took = sum(row.bytes / row.algbw_gbps for row in rows if row.algbw_gbps)
+    moved = sum(row.bytes for row in rows if row.algbw_gbps)
+    sizes = {row.group_size for row in rows if row.group_size > 0} or {-1}
+    # Groups of one name and different sizes have no common factor of bus bandwidth.
+    speed = bandwidth(rows[0].op, max(sizes) if len(sizes) == 1 else -1, moved if moved else -1, round(took))
+    return replace(rows[0], **total, group_size=max(sizes), algbw_gbps=speed.algbw_gbps, busbw_gbps=speed.busbw_gbps)
+
+
+def _share(part: int, whole: int) -> float | None:
+    return 100 * part / whole if whole else None
+
+
+def _mean(total: int, count: int) -> float:
+    return total / count if count else 0.0
+
+
+def _ms(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e6

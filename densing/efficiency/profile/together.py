@@ -1,0 +1,78 @@
+"""What only several ranks together can tell: matching, clocks, stragglers, slowdown, the path from rank to rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from densing.core.notes import Note
+from densing.efficiency.profile.clocks import Clocks, align_clocks
+from densing.efficiency.profile.common_steps import common_steps
+from densing.efficiency.profile.critical import RunPath
+from densing.efficiency.profile.matching import Matched, match_collectives
+from densing.efficiency.profile.paths import run_path
+from densing.efficiency.profile.rank import RankProfile
+from densing.efficiency.profile.stragglers import Stragglers, find_stragglers
+from densing.efficiency.profile.waiting import Waiting, waiting_of
+from densing.efficiency.profile.whatif_recorded import RecordedWhatIf, what_if
+from densing.efficiency.timeline.collectives import Collectives
+
+
+@dataclass(frozen=True, eq=False)
+class Together:
+    """The ranks of a run, joined by their communications.
+
+    Attributes
+    ----------
+    matched : Matched
+    clocks : Clocks
+    stragglers : Stragglers
+    what_if : RecordedWhatIf
+        Slowdown by uneven ranks.
+    path : RunPath or None
+        Critical path across ranks.
+    waiting : mapping of (op, group) to Waiting
+        How much of the communication was waiting for other ranks.
+    notes : tuple of Note
+    """
+
+    matched: Matched
+    clocks: Clocks
+    stragglers: Stragglers
+    what_if: RecordedWhatIf
+    path: RunPath | None
+    waiting: Mapping[tuple[str, str], Waiting]
+    notes: tuple[Note, ...]
+
+    @property
+    def waits(self) -> dict[tuple[str, str], float]:
+        """Share of the communication's time, hidden or not, that was waiting for other ranks."""
+        return {key: found.share for key, found in self.waiting.items()}
+
+    @property
+    def worst(self) -> str:
+        """Who arrives last, in words; empty where nothing tells."""
+        found = self.stragglers
+        if found.worst is None or not found.of:
+            return ""
+        return f"rank {found.worst} {found.often or 'most'}"
+
+
+def join_ranks(ranks: Sequence[RankProfile], tables: Mapping[int, Collectives]) -> Together:
+    """Join the ranks of a run.
+
+    Parameters
+    ----------
+    ranks : sequence of RankProfile
+    tables : mapping of int to Collectives
+        Their communications; may read them lazily.
+    """
+    matched = match_collectives(tables)
+    clocks = align_clocks(matched)
+    stragglers = find_stragglers(matched, clocks)
+    replayed = what_if(matched, clocks, stragglers.worst, common_steps(ranks))
+    path, path_notes = run_path(ranks, matched, clocks)
+    # That nothing matches is said by the matching's own notes.
+    told = stragglers.notes if len(matched) else clocks.notes
+    notes = (*matched.notes, *told, *replayed.notes, *path_notes)
+    return Together(matched, clocks, stragglers, replayed, path, waiting_of(matched), notes)

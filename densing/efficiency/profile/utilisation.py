@@ -1,0 +1,216 @@
+"""Model FLOPs utilisation of a profiled run, from what the user says of the model and what the traces say of time."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from densing.core.errors import InputError, UnknownNameError
+from densing.core.notes import Note
+from densing.efficiency.profile.run import RunProfile
+from densing.efficiency.timeline.mfu import (
+    Flops,
+    Peak,
+    Utilisation,
+    find_peak,
+    formula_inputs,
+    given_peak,
+    hfu,
+    mfu,
+    model_flops,
+)
+from densing.efficiency.timeline.mfu.formulas import FORMULAS
+from densing.efficiency.timeline.mfu.peaks import REMEDY
+
+_ALIASES = {"params": "parameters", "seq": "sequence"}
+_KEYS = {name: key for key, name in _ALIASES.items()}
+_WORDS = ("formula", "dtype", "recompute", "device")
+_RUN = ("formula", "dtype", "device", "tokens", "peak", "devices")
+_SWITCHES = ("attention", "flash")
+_ATTENTION = ("layers", "heads", "head_dim", "sequence")
+_POWERS = {"k": 3, "m": 6, "b": 9, "g": 9, "t": 12}
+_COMMAND_REMEDY = "give the dense peak of one device as peak=TFLOPS in --mfu"
+
+
+@dataclass(frozen=True)
+class RunUtilisation:
+    """MFU and, where the formula defines it, HFU of a run; both None where the notes say that the peak is unknown."""
+
+    model: Utilisation | None
+    hardware: Utilisation | None
+    step_ms: float
+    notes: tuple[Note, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data; the percentages also by themselves."""
+        return {
+            "mfu_pct": self.model and self.model.percent,
+            "hfu_pct": self.hardware and self.hardware.percent,
+            "step_ms": self.step_ms,
+            "mfu": self.model and self.model.to_dict(),
+            "hfu": self.hardware and self.hardware.to_dict(),
+            "notes": [note.to_dict() for note in self.notes],
+        }
+
+
+def parse_spec(text: str) -> dict[str, float | str]:
+    """Read ``params=7e9,tokens=4.2e6,dtype=bf16``.
+
+    Raises
+    ------
+    InputError
+        For no part at all, a part that is no ``key=value``, a key that is not known or given twice, and a value that
+        is no number above 0.
+
+    Examples
+    --------
+    >>> parse_spec("params=7e9, tokens=4194304, dtype=bf16")
+    {'parameters': 7000000000.0, 'tokens': 4194304.0, 'dtype': 'bf16'}
+    """
+    found: dict[str, float | str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, sign, value = (piece.strip() for piece in part.partition("="))
+        name = _ALIASES.get(key, key)
+        if not sign or not key or name in found:
+            raise InputError(f"--mfu: {part!r} is no key=value, or repeats one; write e.g. params=7e9,tokens=4.2e6")
+        _known(name, {*_RUN, *(name for formula in FORMULAS for name in formula_inputs(formula))})
+        found[name] = value if name in _WORDS else _number(key, value)
+    if not found:
+        raise InputError(f"--mfu {text!r}: add params=NUMBER and tokens=NUMBER (per step, all ranks)")
+    return found
+
+
+def _known(name: str, known: Iterable[str], of: str = "") -> None:
+    """Refuse a key that is not among the known; all by the names that the user writes."""
+    keys, key = [_KEYS.get(each, each) for each in known], _KEYS.get(name, name)
+    if key not in keys:
+        raise InputError(f"--mfu: {of}{UnknownNameError('key', key, keys)}")
+
+
+def _number(key: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"--mfu: {key}={text} is not a number; write {_plain(text)}") from None
+    if key in _SWITCHES and value in (0, 1):
+        return value
+    if key in _SWITCHES or not math.isfinite(value) or value <= 0 or (key == "devices" and value % 1):
+        wanted = "0 or 1" if key in _SWITCHES else "a whole number above 0" if key == "devices" else "a number above 0"
+        raise InputError(f"--mfu: {key}={text} is not {wanted}")
+    return value
+
+
+def _plain(text: str) -> str:
+    """Return ``7B`` as ``7e9``; an example for what is no number with a unit."""
+    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([kmbgt])", text[:64].lower())
+    return f"{found[1]}e{_POWERS[found[2]]}" if found else "e.g. 7e9"
+
+
+def run_utilisation(run: RunProfile, spec: Mapping[str, float | str]) -> RunUtilisation:
+    """Compute MFU and HFU of a run.
+
+    Parameters
+    ----------
+    run : RunProfile
+        Its median step time counts; it needs marked steps.
+    spec : mapping
+        ``formula`` (palm, megatron or mosaicml; palm by default) with its inputs; ``tokens`` per step over all ranks
+        for formulas per token; ``dtype`` (bf16); ``peak`` in TFLOP/s or ``device``, else the trace's own device;
+        ``devices``, else the trace's world size, else the ranks profiled.
+
+    Raises
+    ------
+    InputError
+        Without marked steps, for inputs that are missing or that the formula does not take, and above 100 %.
+    """
+    if run.figures["compute_pct"] is None:
+        raise InputError("--mfu: no work was recorded, so nothing tells how long the model's took (see the notes)")
+    if not run.figures["steps"]:
+        raise InputError("--mfu: the traces mark no steps, so the time of one is unknown; record with step() calls")
+    given = dict(spec)
+    step_ms = float(run.figures["step_ms"] or 0)
+    dtype = str(given.pop("dtype", "bf16"))
+    with _of_the_command():
+        looked, notes = _peak(run, given, dtype)
+    count = int(given.pop("devices", 0)) or run.world_size
+    tokens = given.pop("tokens", None)
+    flops = _flops(str(given.pop("formula", "palm")), given)
+    rate = _units(flops, tokens) / (step_ms / 1e3)
+    if looked is None:
+        return RunUtilisation(None, None, step_ms, notes)
+    if "devices" not in spec and all(rank.world_size < 1 for rank in run.ranks):
+        text = f"--mfu: no trace tells the number of ranks; counted on the {count} profiled; else write devices=NUMBER"
+        notes = (*notes, Note("devices-assumed", "warning", text, {"devices": count}))
+    use = {"rate": rate, "devices": count, "peak": looked}
+    with _of_the_command("; for another peak write peak=TFLOPS in --mfu"):
+        hardware = hfu(flops, **use) if flops.hardware is not None else None  # type: ignore[arg-type]
+        return RunUtilisation(mfu(flops, **use), hardware, step_ms, notes)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _of_the_command(remedy: str = "") -> Iterator[None]:
+    """Say of an error which option it is about."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"--mfu: {error}{remedy}") from error
+
+
+def _units(flops: Flops, tokens: float | str | None) -> float:
+    """Return the units of work of one step: its tokens, or one iteration."""
+    if flops.unit == "token" and tokens is None:
+        raise InputError(f"--mfu: formula {flops.formula} counts per token; add tokens=NUMBER (per step, all ranks)")
+    if flops.unit != "token" and tokens is not None:
+        raise InputError(f"--mfu: formula {flops.formula} counts per {flops.unit}; leave tokens out")
+    return 1.0 if tokens is None else float(tokens)
+
+
+def _flops(formula: str, given: Mapping[str, float | str]) -> Flops:
+    """Count by a formula; whatever does not fit is named by the user's own keys."""
+    with _of_the_command():
+        wanted = formula_inputs(formula)
+    for name in given:
+        _known(name, [*wanted, *_RUN], f"formula {formula}: ")
+    inputs = _inputs(formula, given)
+    missing = [f"{_KEYS.get(name, name)}=NUMBER" for name, needed in wanted.items() if needed and name not in inputs]
+    if missing:
+        raise InputError(f"--mfu: add {_listed(missing)}" + (f" (formula {formula})" if formula != "palm" else ""))
+    with _of_the_command():
+        return model_flops(formula, **inputs)
+
+
+def _inputs(formula: str, given: Mapping[str, float | str]) -> dict[str, Any]:
+    """Complete the inputs of the palm formula without attention: then the model's shape does not matter."""
+    inputs: dict[str, Any] = dict(given)
+    inputs.update({name: bool(inputs[name]) for name in _SWITCHES if name in inputs})
+    if formula != "palm":
+        return inputs
+    missing = [name for name in _ATTENTION if name not in inputs]
+    shape = [name for name in (*_ATTENTION, "attention") if inputs.get(name)]
+    if missing and shape and inputs.get("attention", True):
+        told = _listed([f"{_KEYS.get(name, name)}={float(inputs[name]):g}" for name in shape])
+        also = _listed([_KEYS.get(name, name) for name in missing])
+        raise InputError(f"--mfu: {told} alone: also give {also}")
+    return inputs | ({"attention": False, **dict.fromkeys(missing, 1)} if missing else {})
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _peak(run: RunProfile, given: dict[str, float | str], dtype: str) -> tuple[Peak | None, tuple[Note, ...]]:
+    if "peak" in given:
+        return given_peak(float(given.pop("peak")), dtype), ()
+    device = str(given.pop("device", ""))
+    names = [device] if device else list(run.devices) or [""]
+    looked = [find_peak(name, dtype) for name in names]
+    if len({one.peak and one.peak.flops for one in looked}) > 1:
+        raise InputError(f"the traces list several devices ({', '.join(names)}); say whose peak counts: device=NAME")
+    found = looked[0]
+    if found.note is None:
+        return found.peak, ()
+    return found.peak, (replace(found.note, message=found.note.message.replace(REMEDY, _COMMAND_REMEDY)),)

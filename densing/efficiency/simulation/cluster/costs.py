@@ -1,0 +1,280 @@
+"""What communication costs: the alpha-beta model of collectives over one, two or three levels of links.
+
+With n ranks, V bytes, and per message latency alpha and time per byte beta (logarithms to base 2, rounded up):
+
+==============  ====================================  =====================================
+operation       ring                                  tree
+==============  ====================================  =====================================
+all_reduce      2(n-1) alpha + 2(n-1)/n V beta        2 log n alpha + 2 V beta
+reduce_scatter  (n-1) alpha + (n-1)/n V beta          log n alpha + (n-1)/n V beta
+all_gather      (n-1) alpha + (n-1)/n V beta          log n alpha + (n-1)/n V beta
+all_to_all      (n-1) alpha + (n-1)/n V beta          log n (alpha + V/2 beta)
+broadcast       (n-1) alpha + V beta                  log n alpha + V beta
+==============  ====================================  =====================================
+
+V is the full buffer: what is reduced, what an all-gather results in, what a reduce-scatter begins with, what a rank
+sends in an all-to-all. Hierarchical: reduce-scatter inside nodes, the operation across nodes on a shard per device,
+all-gather inside; devices of a node share its interface where :attr:`Link.shared` says so.
+
+Source: Thakur, Rabenseifner, Gropp, IJHPCA 2005 (ring, recursive halving and doubling, Bruck); Sanders, Speck, Traeff,
+Parallel Computing 2009 (two pipelined trees); recalled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from densing.efficiency.simulation.cluster.cluster import Cluster, Link
+from densing.core.errors import InputError, UnknownNameError
+
+OPS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
+ALGORITHMS = ("auto", "ring", "tree", "hierarchical")
+
+
+class Terms(NamedTuple):
+    """``seconds = messages * alpha + volume * count * beta``."""
+
+    messages: float
+    volume: float
+
+
+class Level(NamedTuple):
+    """One level of a group of ranks.
+
+    Attributes
+    ----------
+    name : {"intra", "inter", "wide"}
+    link : Link
+        Joins the parts.
+    size : int
+        Parts in the fullest unit of this level.
+    inside : int
+        Ranks of the emptiest part: so many shards cross this link at once.
+    """
+
+    name: str
+    link: Link
+    size: int
+    inside: int
+
+
+def collective_seconds(
+    op: str, count: float, cluster: Cluster, ranks: Sequence[int], algorithm: str = "auto", *, concurrent: int = 1
+) -> float:
+    """Return what a communication takes once all ranks have come to it.
+
+    Parameters
+    ----------
+    op : {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv"}
+    count : float
+        Bytes of the full buffer, see above.
+    cluster : Cluster
+    ranks : sequence of int
+        Members of the group.
+    algorithm : {"auto", "ring", "tree", "hierarchical"}
+        ``auto``: a ring inside one node, across nodes the cheaper of one ring and hierarchical.
+    concurrent : int
+        Groups of the same node that do the same at the same time (the data-parallel groups of tensor-parallel ranks,
+        say): they share what is shared.
+
+    Raises
+    ------
+    InputError
+        For a count that is negative or not finite, ranks that repeat or are not of the cluster.
+    UnknownNameError
+        For another operation or algorithm.
+
+    Examples
+    --------
+    >>> from densing.efficiency.simulation.cluster.cluster import Device
+    >>> slow = Link(1e-4, 1e-9)
+    >>> cluster = Cluster("toy", 4, 1, Device("toy", 1e12, 1e11), intra=slow, inter=slow, host=slow)
+    >>> round(collective_seconds("all_reduce", 4e6, cluster, range(4)), 6)
+    0.0066
+    """
+    _check(op, count, algorithm, concurrent)
+    members = _members(cluster, ranks)
+    if len(members) < 2 or count == 0:
+        return 0.0
+    if op == "send_recv":
+        return _pair(count, cluster, members, concurrent)
+    levels = levels_of(cluster, members)
+    if algorithm == "ring" or (algorithm == "auto" and len(levels) == 1):
+        return _flat(ring_terms(op, len(members)), count, cluster, members, concurrent)
+    if algorithm == "tree":
+        return _flat(tree_terms(op, len(members)), count, cluster, members, concurrent)
+    layered = _hierarchical(op, count, levels, concurrent)
+    if algorithm == "hierarchical":
+        return layered
+    return min(layered, _flat(ring_terms(op, len(members)), count, cluster, members, concurrent))
+
+
+def latency_seconds(op: str, count: float, cluster: Cluster, ranks: Sequence[int], *, concurrent: int = 1) -> float:
+    """Return what of :func:`collective_seconds` no bandwidth would shorten; raises as that does.
+
+    Examples
+    --------
+    >>> from densing.efficiency.simulation.cluster.cluster import Device
+    >>> slow = Link(1e-4, 1e-9)
+    >>> cluster = Cluster("toy", 4, 1, Device("toy", 1e12, 1e11), intra=slow, inter=slow, host=slow)
+    >>> round(latency_seconds("all_reduce", 4e6, cluster, range(4)), 6)
+    0.0006
+    """
+    wires = {name: getattr(cluster, name) for name in ("intra", "inter", "wide")}
+    endless = cluster.change(**{name: link and Link(link.alpha_s, 0.0) for name, link in wires.items()})
+    return min(collective_seconds(op, count, each, ranks, concurrent=concurrent) for each in (cluster, endless))
+
+
+def p2p_seconds(count: float, cluster: Cluster, a: int, b: int) -> float:
+    """Return what a message from one rank to another takes.
+
+    Raises
+    ------
+    InputError
+        As :func:`collective_seconds`.
+    """
+    return 0.0 if a == b else collective_seconds("send_recv", count, cluster, (a, b))
+
+
+def wire_bytes(op: str, count: float, n: int) -> float:
+    """Return the bytes each of ``n`` ranks sends, on average (of a ring; a tree's all-reduce sends n/(n-1) of it).
+
+    Examples
+    --------
+    >>> wire_bytes("all_reduce", 1000, 4), wire_bytes("all_gather", 1000, 4), wire_bytes("send_recv", 1000, 2)
+    (1500.0, 750.0, 1000.0)
+    """
+    _check(op, count, "auto", 1)
+    if n < 1:
+        raise InputError(f"n: {n} is no number of ranks; give 1 or more")
+    if n == 1 or op == "send_recv":
+        return 0.0 if n == 1 else float(count)
+    return {"all_reduce": 2.0}.get(op, 1.0) * (n - 1) / n * count
+
+
+def ring_terms(op: str, n: int) -> Terms:
+    """Return how many latencies and buffers a ring of ``n`` pays."""
+    if op == "send_recv":
+        return Terms(1, 1)
+    twice = 2 if op == "all_reduce" else 1
+    return Terms(twice * (n - 1), 1.0 if op == "broadcast" and n > 1 else twice * (n - 1) / n)
+
+
+def tree_terms(op: str, n: int) -> Terms:
+    """Return the same of trees: fewer latencies, and for an all-reduce and an all-to-all more bytes."""
+    depth = math.ceil(math.log2(n))
+    volume: dict[str, float] = {"all_reduce": 2.0, "all_to_all": depth / 2, "broadcast": 1.0}
+    return Terms(2 * depth if op == "all_reduce" else depth, volume.get(op, (n - 1) / n))
+
+
+def levels_of(cluster: Cluster, ranks: Sequence[int]) -> tuple[Level, ...]:
+    """Return the levels a group spans, the innermost first; levels of a single part are left out.
+
+    Examples
+    --------
+    >>> from densing.efficiency.simulation.cluster.cluster import Device
+    >>> link = Link(0, 1e-9)
+    >>> cluster = Cluster("toy", 8, 4, Device("toy", 1, 1), intra=link, inter=link, host=link)
+    >>> [(level.size, level.inside) for level in levels_of(cluster, range(8))]
+    [(4, 1), (2, 4)]
+    """
+    nodes = Counter(rank // cluster.per_node for rank in ranks)
+    sites = Counter(_site(cluster, node) for node in nodes)
+    fewest = min(nodes.values())
+    site_ranks = Counter[int]()
+    for node, many in nodes.items():
+        site_ranks[_site(cluster, node)] += many
+    found = [
+        Level("intra", cluster.intra, max(nodes.values()), 1),
+        Level("inter", cluster.inter, max(sites.values()), fewest),
+    ]
+    if cluster.wide is not None:
+        found.append(Level("wide", cluster.wide, len(sites), min(site_ranks.values())))
+    return tuple(level for level in found if level.size > 1)
+
+
+def span_of(cluster: Cluster, ranks: Sequence[int]) -> str:
+    """Return the outermost link a group uses: ``intra``, ``inter`` or ``wide``; ``none`` for a single rank.
+
+    Examples
+    --------
+    >>> from densing.efficiency.simulation.cluster.cluster import Device
+    >>> link = Link(0, 1e-9)
+    >>> cluster = Cluster("toy", 8, 4, Device("toy", 1, 1), intra=link, inter=link, host=link)
+    >>> span_of(cluster, range(4)), span_of(cluster, (0, 4)), span_of(cluster, (3,))
+    ('intra', 'inter', 'none')
+    """
+    nodes = {rank // cluster.per_node for rank in ranks}
+    if len({_site(cluster, node) for node in nodes}) > 1:
+        return "wide"
+    if len(nodes) > 1:
+        return "inter"
+    return "intra" if len(set(ranks)) > 1 else "none"
+
+
+def _site(cluster: Cluster, node: int) -> int:
+    spread = cluster.wide is not None and cluster.per_site > 0
+    return node * cluster.per_node // cluster.per_site if spread else 0
+
+
+def _flat(terms: Terms, count: float, cluster: Cluster, ranks: Sequence[int], concurrent: int) -> float:
+    """All ranks in one ring or tree, neighbours where possible: every message waits for the slowest link it crosses."""
+    each = count * terms.volume / terms.messages
+    slowest = 0.0
+    for level in levels_of(cluster, ranks):
+        # Inside a node all its ranks send at once; out of a node or a site leads a single hop.
+        flows = level.size if level.name == "intra" else 1
+        slowest = max(slowest, _shared(level.link, flows * concurrent).seconds(each))
+    return terms.messages * slowest
+
+
+def _hierarchical(op: str, count: float, levels: Sequence[Level], concurrent: int) -> float:
+    """Fold the levels: all but the outermost scatter or gather, the outermost does the operation on a shard."""
+    total = 0.0
+    for level in levels:
+        outermost = level is levels[-1]
+        flows = level.size if level.name == "intra" else 1 if op == "broadcast" else level.inside
+        link = _shared(level.link, flows * concurrent)
+        shard = count if op in ("all_to_all", "broadcast") else count / level.inside
+        terms = ring_terms(op, level.size)
+        if not outermost and op == "all_reduce":
+            scatter = ring_terms("reduce_scatter", level.size)
+            terms = Terms(2 * scatter.messages, 2 * scatter.volume)
+        total += terms.messages * link.alpha_s + terms.volume * shard * link.beta_s_per_byte
+    return total
+
+
+def _shared(link: Link, flows: int) -> Link:
+    return link.faster(1 / flows) if link.shared and flows > 1 else link
+
+
+def _pair(count: float, cluster: Cluster, ranks: Sequence[int], concurrent: int) -> float:
+    if len(ranks) != 2:
+        raise InputError(f"send_recv: {len(ranks)} ranks; it joins two")
+    return _shared(cluster.link(*ranks), concurrent).seconds(count)
+
+
+def _members(cluster: Cluster, ranks: Sequence[int]) -> list[int]:
+    members = sorted(ranks)
+    if not members:
+        raise InputError("ranks: none given; name at least one")
+    if len(set(members)) < len(members):
+        raise InputError(f"ranks: {members} names a rank twice; name each once")
+    if members[0] < 0 or members[-1] >= cluster.n:
+        given = f"{members[0]} to {members[-1]}"
+        raise InputError(f"ranks: {given} are not all of cluster {cluster.name}, which has 0 to {cluster.n - 1}")
+    return members
+
+
+def _check(op: str, count: float, algorithm: str, concurrent: int) -> None:
+    if op not in OPS:
+        raise UnknownNameError("collective", op, OPS)
+    if algorithm not in ALGORITHMS:
+        raise UnknownNameError("algorithm", algorithm, ALGORITHMS)
+    if not (math.isfinite(count) and count >= 0):
+        raise InputError(f"count: {count} is no number of bytes; give a finite one from 0 up")
+    if concurrent < 1:
+        raise InputError(f"concurrent: {concurrent} is no number of groups; give 1 or more")

@@ -1,0 +1,275 @@
+"""A transformer's modules: operations, bytes, parameters and activations of one rank and one micro-batch.
+
+With T tokens, width h, and matrices of P parameters on this rank, a forward pass takes 2·T·P operations; attention
+takes 4·T·c·a more over a context of c tokens and heads of together a columns. A causal mask is not counted as a saving,
+as in the formulas of :mod:`densing.efficiency.timeline.mfu`. The backward pass takes twice the forward one. Linear attention takes
+4·T·a·d (heads of d columns): its context is a state of d rows per column.
+
+Bytes moved are those of fused kernels: weights once, the input and output of each matrix product once, keys and values
+of the context once per step of decoding; scores are never written.
+
+What a layer keeps for its backward pass, in bytes of 16-bit training with s tokens, b sequences, width h, a heads and a
+tensor-parallel group of t, for a GPT (MLP of 4 h, every head its own keys and values):
+
+=====================================  ==================================
+nothing recomputed                     sbh (10 + 24/t + 5as/(ht))
+... with sequence parallelism          sbh/t (34 + 5as/h)
+the scores of attention recomputed     sbh (10 + 24/t), or 34 sbh/t
+whole layers recomputed                2 sbh, or 2 sbh/t
+=====================================  ==================================
+
+Of the 10, 2 are masks of dropout, and of the 5, 3: a model without dropout keeps none of these, and fused attention no
+scores at all. Logits are kept in 32 bit.
+
+Source: Kaplan et al., arXiv 2001.08361 (operations); Korthikanti et al., arXiv 2205.05198, equations 1 to 6 and table 2
+(activations); recalled.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from densing.core.errors import InputError, UnknownNameError
+from densing.efficiency.simulation.workload.workload import Module, Transformer, Workload
+
+MODES = ("train", "prefill", "decode")
+RECOMPUTE = ("none", "selective", "full")
+ID_BYTES = 8
+LOGIT_BYTES = 4
+MASK_BYTES = 1
+
+
+def modules(workload: Workload) -> tuple[Module, ...]:
+    """Return embedding, attention and MLP of each layer, and head, for one rank and one micro-batch.
+
+    Raises
+    ------
+    InputError
+        When heads, MLP or batch cannot be divided as the split asks; the message names the numbers.
+
+    Examples
+    --------
+    >>> small = Transformer("small", layers=2, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn=256, vocabulary=100)
+    >>> [(module.name, module.layer, module.parameters) for module in modules(Workload(small, sequence=16))][:3]
+    [('embedding', -1, 6400), ('attention', 0, 16448), ('mlp', 0, 49216)]
+    """
+    check(workload)
+    return _modules(workload)
+
+
+def stages(workload: Workload) -> tuple[tuple[Module, ...], ...]:
+    """Return the modules of each pipeline stage; the first stages take the layers that are left over.
+
+    Raises
+    ------
+    InputError
+        As :func:`modules`, and for more stages than layers.
+    """
+    found = modules(workload)
+    layers, pp = workload.model.layers, workload.split.pp
+    first = [stage * (layers // pp) + min(stage, layers % pp) for stage in range(pp + 1)]
+    cuts = [0, *(1 + 2 * layer for layer in first[1:-1]), len(found)]
+    return tuple(found[start:end] for start, end in pairwise(cuts))
+
+
+def parameter_count(model: Transformer) -> int:
+    """Return the parameters of the whole model.
+
+    Examples
+    --------
+    >>> parameter_count(Transformer("small", 2, 64, 4, 4, 16, 256, 100))
+    144192
+    """
+    whole = Workload(model, "decode", sequence=1)
+    return sum(module.parameters for module in modules(whole))
+
+
+def step_flops(workload: Workload) -> float:
+    """Return the operations of one step over all replicas and ranks."""
+    split = workload.split
+    one = sum(module.flops + module.backward_flops for module in modules(workload))
+    return one * workload.micro_batches * split.dp * split.tp
+
+
+def check(workload: Workload) -> None:
+    """Refuse a workload whose numbers do not go together.
+
+    Raises
+    ------
+    InputError, UnknownNameError
+    """
+    if workload.mode not in MODES:
+        raise UnknownNameError("mode", workload.mode, MODES)
+    if workload.recompute not in RECOMPUTE:
+        raise UnknownNameError("recompute", workload.recompute, RECOMPUTE)
+    model, split = workload.model, workload.split
+    if workload.dtype_bytes not in (1, 2, 4, 8):
+        raise InputError(f"dtype_bytes: {workload.dtype_bytes} is no size of an element; give 1, 2, 4 or 8")
+    for name, value in _counts(workload).items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+            raise InputError(f"{name}: {value!r} is out of range; give a whole number from 1 to {MOST}")
+    _divides("heads", model.heads, "tp", split.tp)
+    _divides("ffn", model.ffn, "tp", split.tp)
+    _divides("batch", workload.batch, "micro_batches", workload.micro_batches)
+    _divides("heads", model.heads, "kv_heads", model.kv_heads)
+    if model.kv_heads % split.tp and split.tp % model.kv_heads:
+        raise InputError(f"kv_heads: {model.kv_heads} and tp {split.tp}: neither divides the other; choose another tp")
+    if split.pp > model.layers:
+        raise InputError(f"pp: {split.pp} stages for {model.layers} layers; give at most one stage per layer")
+
+
+MOST = 10**9
+
+
+def _counts(workload: Workload) -> dict[str, int]:
+    fields = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocabulary")
+    counts = {field: getattr(workload.model, field) for field in fields}
+    counts |= {field: getattr(workload.split, field) for field in ("dp", "tp", "pp")}
+    return counts | {field: getattr(workload, field) for field in ("batch", "sequence", "micro_batches")}
+
+
+def _divides(what: str, whole: int, by: str, parts: int) -> None:
+    if whole % parts:
+        raise InputError(f"{what}: {whole} cannot be divided by {by} {parts}; choose a {by} that divides {whole}")
+
+
+class _Shape(NamedTuple):
+    """What the modules of a workload share: tokens, and columns of queries and of keys on this rank."""
+
+    tokens: int
+    sequences: int
+    context: int
+    queries: int
+    keys: int
+    size: int
+    norms: int
+    """Elements of activations that every rank of the group holds (sequence parallel: its part of them)."""
+
+
+@cache
+def _modules(workload: Workload) -> tuple[Module, ...]:
+    shape = _shape(workload)
+    attention, mlp = _attention(workload, shape), _mlp(workload, shape)
+    layers = range(workload.model.layers)
+    pairs = [replace(part, layer=layer) for layer in layers for part in (attention, mlp)]
+    return (_embedding(workload, shape), *pairs, _head(workload, shape))
+
+
+def _shape(workload: Workload) -> _Shape:
+    model, split = workload.model, workload.split
+    sequences = workload.batch // workload.micro_batches
+    tokens = sequences * (1 if workload.mode == "decode" else workload.sequence)
+    shared = tokens * model.hidden
+    return _Shape(
+        tokens,
+        sequences,
+        model.head_dim if model.linear_attention else workload.sequence,
+        model.heads // split.tp * model.head_dim,
+        max(model.kv_heads // split.tp, 1) * model.head_dim,
+        workload.dtype_bytes,
+        -(-shared // split.tp) if split.sequence else shared,
+    )
+
+
+def _attention(workload: Workload, shape: _Shape) -> Module:
+    model = workload.model
+    matrices = model.hidden * (2 * shape.queries + 2 * shape.keys + (shape.queries if model.gated_attention else 0))
+    flops = 2.0 * shape.tokens * matrices + 4.0 * shape.tokens * shape.context * shape.queries
+    inner = shape.tokens * (2 * shape.queries + 2 * shape.keys)
+    cache_elements = 0
+    if workload.mode == "decode":
+        rows = model.head_dim if model.linear_attention else 2 * workload.sequence
+        cache_elements = shape.sequences * rows * shape.keys
+    moved = 2 * inner + 2 * shape.tokens * model.hidden + cache_elements
+    scores = 0
+    if not (workload.fused_attention or model.linear_attention):
+        # The softmax's output; with dropout its mask and what is left of the output.
+        each = shape.size + (MASK_BYTES + shape.size if workload.dropout else 0)
+        scores = shape.tokens * shape.context * (model.heads // workload.split.tp) * each
+    return _block("attention", workload, shape, matrices, flops, moved, inner, scores)
+
+
+def _mlp(workload: Workload, shape: _Shape) -> Module:
+    model = workload.model
+    width = model.ffn // workload.split.tp
+    matrices = model.hidden * width * (3 if model.gated else 2)
+    inner = shape.tokens * width * (3 if model.gated else 2)
+    moved = 2 * inner + 2 * shape.tokens * model.hidden
+    return _block("mlp", workload, shape, matrices, 2.0 * shape.tokens * matrices, moved, inner)
+
+
+def _block(
+    name: str, workload: Workload, shape: _Shape, matrices: int, flops: float, moved: float, inner: int, scores: int = 0
+) -> Module:
+    """One module of a layer; its normalisation and residual stream are counted here: they move bytes only."""
+    parameters = matrices + workload.model.hidden
+    activations = float(moved + 4 * shape.norms) * shape.size
+    weights = float(parameters * shape.size)
+    masks = shape.norms * MASK_BYTES if workload.dropout else 0
+    train = workload.mode == "train"
+    return Module(
+        name,
+        0,
+        flops=flops,
+        moved=weights + activations,
+        backward_flops=2 * flops if train else 0.0,
+        backward_moved=2 * (weights + activations) if train else 0.0,
+        parameters=parameters,
+        activation=shape.tokens * workload.model.hidden * shape.size,
+        saved=(2 * shape.norms + inner) * shape.size + masks + scores if train else 0,
+        scores=scores if train else 0,
+    )
+
+
+def _embedding(workload: Workload, shape: _Shape) -> Module:
+    model, train = workload.model, workload.mode == "train"
+    parameters = _columns(workload) * model.hidden
+    rows = float(2 * shape.tokens * model.hidden * shape.size)
+    return Module(
+        "embedding",
+        -1,
+        flops=0.0,
+        moved=rows,
+        backward_flops=0.0,
+        # The gradient of a dense table is written whole.
+        backward_moved=rows + parameters * shape.size if train else 0.0,
+        parameters=parameters,
+        activation=_summed(workload, shape.tokens * model.hidden * shape.size),
+        saved=shape.tokens * ID_BYTES if train else 0,
+    )
+
+
+def _head(workload: Workload, shape: _Shape) -> Module:
+    """The head with the last normalisation; inference needs the last token of each sequence only."""
+    model, train = workload.model, workload.mode == "train"
+    columns = _columns(workload)
+    tokens = shape.tokens if train else shape.sequences
+    flops = 2.0 * tokens * model.hidden * columns
+    moved = float(columns * model.hidden + tokens * (2 * columns + 3 * model.hidden)) * shape.size
+    # A pipeline's first and last stage each hold the matrix that embedding and head share.
+    shared = model.tied and workload.split.pp == 1
+    return Module(
+        "head",
+        model.layers,
+        flops=flops,
+        moved=moved,
+        backward_flops=2 * flops if train else 0.0,
+        backward_moved=2 * moved if train else 0.0,
+        parameters=(0 if shared else columns * model.hidden) + model.hidden,
+        activation=_summed(workload, tokens * model.hidden * shape.size),
+        saved=2 * shape.norms * shape.size + shape.tokens * columns * LOGIT_BYTES if train else 0,
+    )
+
+
+def _columns(workload: Workload) -> int:
+    """Rows of the vocabulary on this rank; the last rank's may be padded."""
+    return -(-workload.model.vocabulary // (workload.split.tp if workload.split.vocabulary else 1))
+
+
+def _summed(workload: Workload, count: int) -> int:
+    """Bytes of what is summed over the group at embedding and head: nothing where each rank has all of them."""
+    return count if workload.split.vocabulary or workload.split.tp == 1 else 0

@@ -1,0 +1,51 @@
+"""Distributed data parallel: gradients averaged in buckets, from mid-backward on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from densing.efficiency.techniques.measure import measure
+from densing.efficiency.techniques.planner.base import DataParallelRun, Replicated, parameters_of
+from densing.efficiency.techniques.planner.exchange import MEBIBYTE
+from densing.efficiency.techniques.planner.knobs import settle
+from densing.efficiency.techniques.protocol import Knob, Plan
+from densing.efficiency.parallel.data_parallel import BUCKETS_MB
+
+if TYPE_CHECKING:
+    from densing.efficiency.simulation.cluster.cluster import Cluster
+    from densing.efficiency.simulation.workload.workload import Workload
+
+
+class Ddp(DataParallelRun, Replicated):
+    """Buckets of gradients, all-reduced on a stream of their own while the backward pass goes on."""
+
+    name = "ddp"
+    role = "baseline"
+    paper = "Li et al., VLDB 2020, arXiv 2006.15704"
+    summary = "gradients all-reduced in buckets that leave in mid-backward; the update waits for all of them"
+
+
+MOST_BUCKETS = 5000
+"""A size that would cut a rank's gradients into more is not tried."""
+
+
+class TunedDdp(DataParallelRun, Replicated):
+    """DDP with the buckets that suit model and link best."""
+
+    name = "ddp-tuned"
+    role = "baseline"
+    paper = Ddp.paper
+    summary = "ddp with the fastest of a few sizes of buckets, torch's own among them; a run tries each for some steps"
+    knobs: tuple[Knob, ...] = ()
+
+    def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:
+        """Return the plan of the size whose steady step takes least."""
+        settle(self.name, self.knobs, knobs)
+        self.check(workload)
+        total = parameters_of(workload) * workload.dtype_bytes
+        sizes = [size for size in BUCKETS_MB if size is None or total <= MOST_BUCKETS * size * MEBIBYTE]
+        plans = [DDP.plan(workload, cluster, bucket_mb=size) for size in sizes]
+        return min(plans, key=lambda plan: measure(plan, cluster).step_s)
+
+
+DDP, DDP_TUNED = Ddp(), TunedDdp()

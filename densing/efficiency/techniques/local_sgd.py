@@ -1,0 +1,48 @@
+"""Local SGD: replicas train alone and average their parameters now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from densing.efficiency.techniques.planner.base import parameters_of
+from densing.efficiency.techniques.planner.events import Event
+from densing.efficiency.techniques.planner.exchange import ExchangeMaker
+from densing.efficiency.techniques.planner.rounds import PIECE, STATE, TAU, Local, Rounds
+from densing.efficiency.techniques.planner.work import FULL_BYTES
+from densing.efficiency.techniques.protocol import Knob
+from densing.efficiency.simulation.workload.workload import Workload
+
+
+class Averaged(Rounds):
+    """A blocking average of the parameters at the end of a round."""
+
+    def finish(self, done: Event) -> None:
+        """Update; at a round's end put the parameters aside, average, and write the average back."""
+        updated = self.update(done)
+        if self.ends:
+            self.copy(self.average(self.copy(updated), self.bucket_mb, STATE))
+
+
+class LocalSgd(Local):
+    """Blocking parameter averages."""
+
+    name = "local-sgd"
+    paper = "Stich, ICLR 2019, arXiv 1805.09767"
+    role = "baseline"
+    summary = "replicas train alone for tau steps, then wait for the average of their parameters"
+    knobs: tuple[Knob, ...] = (TAU, PIECE)
+    plan_only = ("bucket_mb",)
+    changes_loss = "replicas train apart between averages"
+
+    def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
+        """Return blocking averages."""
+        return partial(Averaged, tau=knobs["tau"], bucket_mb=knobs["bucket_mb"])
+
+    def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
+        """Return the buffer that is averaged, in full precision."""
+        return parameters_of(workload) * FULL_BYTES
+
+
+LOCAL_SGD = LocalSgd()

@@ -1,0 +1,145 @@
+"""What a plan costs: simulated, and read off the steady steps of its timeline as if it had been recorded."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from densing.core.errors import InputError
+from densing.core.records import Record
+
+if TYPE_CHECKING:
+    from densing.efficiency.simulation.cluster.cluster import Cluster
+    from densing.efficiency.techniques.protocol import Plan
+    from densing.efficiency.timeline.overlap import Partition
+    from densing.efficiency.timeline.spans import Comm
+    from densing.efficiency.timeline.timeline import RankTimeline, Timeline
+
+
+class Measured(Record, frozen=True):
+    """A step of the steady state; see :class:`densing.efficiency.techniques.compare.Row`, and besides:
+
+    Parameters
+    ----------
+    comm_s : float
+        Seconds per step in which a rank communicates, hidden or not, mean of the ranks.
+    compute_s : float
+        Seconds per step in which it computes.
+    """
+
+    step_s: float
+    exposed_comm_s: float
+    overlap_ratio: float | None
+    bytes: float
+    comm_s: float
+    compute_s: float
+    bytes_per_link: Mapping[str, float] = msgspec.field(default_factory=dict)
+    memory: Mapping[str, float] = msgspec.field(default_factory=dict)
+
+
+def timeline_of(plan: Plan, cluster: Cluster) -> Timeline:
+    """Simulate a plan with the contention of a cluster, and its ranks' speeds where every rank is simulated."""
+    from densing.efficiency.simulation.engine import simulate
+
+    speed = cluster.speed if plan.ranks == cluster.n else ()
+    return simulate(plan.graph, plan.ranks, kappa=cluster.kappa, kappa_comm=cluster.kappa_comm, speed=speed).timeline
+
+
+def measure(plan: Plan, cluster: Cluster) -> Measured:
+    """Simulate a plan and return what a step of its steady state takes.
+
+    Raises
+    ------
+    InputError
+        When the timeline has fewer steps than the plan says.
+    """
+    timeline = timeline_of(plan, cluster)
+    weights = np.array([plan.stands_for.get(rank.rank, 1) for rank in timeline.ranks], float)
+    windows = [_steady(rank, plan) for rank in timeline.ranks]
+    parts = [_partition(rank, window) for rank, window in zip(timeline.ranks, windows, strict=True)]
+    sent = [_sent(rank, window, cluster) for rank, window in zip(timeline.ranks, windows, strict=True)]
+
+    def mean(values: list[float]) -> float:
+        return float(np.average(values, weights=weights)) / plan.steps
+
+    comm = mean([part.comm_ns / 1e9 for part in parts])
+    links = {
+        link: mean([each.get(link, 0.0) for each in sent]) for link in sorted({key for row in sent for key in row})
+    }
+    return Measured(
+        step_s=max(end - start for start, end in windows) / plan.steps / 1e9,
+        exposed_comm_s=mean([part.exposed_comm_ns / 1e9 for part in parts]),
+        overlap_ratio=mean([part.overlap_ns / 1e9 for part in parts]) / comm if comm else None,
+        bytes=sum(links.values()),
+        comm_s=comm,
+        compute_s=mean([part.compute_ns / 1e9 for part in parts]),
+        bytes_per_link=links,
+        memory=plan.memory,
+    )
+
+
+def _steady(rank: RankTimeline, plan: Plan) -> tuple[int, int]:
+    """Ends of the steady steps of a rank, nanoseconds."""
+    steps = rank.steps[plan.warmup : plan.warmup + plan.steps]
+    if not steps or len(steps) < plan.steps:
+        raise InputError(
+            f"the plan promises {plan.warmup} + {plan.steps} steps and simulated rank {rank.rank} has "
+            f"{len(rank.steps)}; give its tasks their step"
+        )
+    return steps[0].start, steps[-1].end
+
+
+def _partition(rank: RankTimeline, window: tuple[int, int]) -> Partition:
+    from densing.efficiency.timeline.overlap import partition
+    from densing.efficiency.timeline.windows import Window
+
+    return partition(Window("steps", *window, rank.work.within(*window)))
+
+
+def _sent(rank: RankTimeline, window: tuple[int, int], cluster: Cluster) -> dict[str, float]:
+    """Bytes sent in communications that end within the window, by link.
+
+    What is in the air at both ends of a period is counted once: where it ends.
+    """
+    from densing.efficiency.timeline.spans import Kind
+
+    work = rank.work.of(Kind.COMM)
+    inside = (work.end > window[0]) & (work.end <= window[1]) & (work.bytes > 0)
+    found: dict[str, float] = defaultdict(float)
+    sums = np.bincount(work.comm[inside] + 1, weights=work.bytes[inside])
+    for number in np.flatnonzero(sums).tolist():
+        link = link_name(work.comms[number - 1], cluster) if number else "unknown"
+        found[link] += _on_wire(work.comms[number - 1], float(sums[number])) if number else float(sums[number])
+    return dict(found)
+
+
+def _on_wire(comm: Comm, put_in: float) -> float:
+    """Bytes each rank sends on average, of those it put in: only so are an all-reduce and its two halves alike."""
+    from densing.efficiency.simulation.cluster.costs import OPS, wire_bytes
+
+    if comm.op not in OPS or comm.group_size < 1:
+        return put_in
+    full = put_in * comm.group_size if comm.op == "all_gather" else put_in
+    return wire_bytes(comm.op, full, comm.group_size)
+
+
+def link_name(comm: Comm, cluster: Cluster) -> str:
+    """Return the slowest kind of link that a group spans: ``intra``, ``inter``, ``wide``; ``unknown`` without members.
+
+    Examples
+    --------
+    >>> from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
+    >>> from densing.efficiency.timeline.spans import Comm
+    >>> link = Link(0, 0)
+    >>> cluster = Cluster("toy", n=4, per_node=2, device=Device("toy", 1, 1), intra=link, inter=link, host=link)
+    >>> link_name(Comm("all_reduce", ranks=(0, 1)), cluster), link_name(Comm("all_reduce", ranks=(0, 2)), cluster)
+    ('intra', 'inter')
+    """
+    from densing.efficiency.simulation.cluster.costs import span_of
+
+    ranks = comm.ranks or tuple(rank for rank in (comm.src, comm.dst) if rank >= 0)
+    return span_of(cluster, ranks) if ranks else "unknown"

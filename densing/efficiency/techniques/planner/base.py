@@ -1,0 +1,184 @@
+"""What techniques that go through the planner have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from densing.core.errors import InputError
+from densing.efficiency.techniques.planner.collectives import CostModel, Maker
+from densing.efficiency.techniques.planner.exchange import Buckets, Exchange, ExchangeMaker
+from densing.efficiency.techniques.planner.knobs import above_zero, choice, optional, settle
+from densing.efficiency.techniques.planner.tensor import Blocking, TensorSchedule
+from densing.efficiency.techniques.protocol import Claim, Knob, Plan
+
+if TYPE_CHECKING:
+    from densing.efficiency.simulation.cluster.cluster import Cluster
+    from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord
+    from densing.efficiency.simulation.workload.workload import Workload
+
+BUCKET = Knob(
+    "bucket_mb", None, "mebibytes of gradients sent together; none: torch's 25, the first 1", optional(above_zero)
+)
+
+MODE = Knob("mode", "train", "of a real run: train, or prefill (forward passes only)", choice(("train", "prefill")))
+
+NEEDS: Mapping[str, str] = {
+    "dp": "data-parallel replicas that exchange: dp >= 2",
+    "tp": "a tensor-parallel group: tp >= 2",
+    "pp": "several pipeline stages: pp >= 2",
+}
+
+
+class Planned:
+    """A technique made of a schedule of tensor-parallel sums and an exchange between replicas."""
+
+    name: str = ""
+    role: str = "exchange"
+    paper: str = ""
+    summary: str = ""
+    knobs: tuple[Knob, ...] = (BUCKET,)
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    modes: ClassVar[tuple[str, ...]] = ("train", "prefill", "decode")
+    zero: ClassVar[int] = 0
+    """Stage of ZeRO that its memory is split by."""
+    changes_loss: ClassVar[str] = ""
+    """How what is learned per step differs from plain synchronous training; empty where it does not."""
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """Published figures that the simulator can check; () for a baseline."""
+        return ()
+
+    def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:
+        """Return the tasks of some steps.
+
+        Parameters
+        ----------
+        workload : Workload
+        cluster : Cluster
+        **knobs
+            Those of :attr:`knobs`; the defaults of the others.
+
+        Raises
+        ------
+        InputError
+            When it cannot work on this workload, or a knob makes no sense; the message says what it needs.
+        """
+        from densing.efficiency.techniques.planner.steps import plan_steps
+
+        given = settle(self.name, self.knobs, knobs)
+        self.check(workload)
+        warmup, steps = self.window(given)
+        return plan_steps(
+            workload,
+            cluster,
+            self.tensor(workload, cluster, given),
+            self.exchange(given),
+            collectives=self.collectives(given),
+            warmup=warmup,
+            steps=steps,
+            inner=int(given.get("inner", 1)),
+            memory=self.memory(workload, given),
+        )
+
+    def check(self, workload: Workload) -> None:
+        """Refuse a workload that it has nothing to do with."""
+        if workload.mode not in self.modes:
+            raise InputError(
+                f"{self.name}: the workload's mode is {workload.mode}; it works in {', '.join(self.modes)} only"
+            )
+        for axis in self.needs:
+            if getattr(workload.split, axis) < 2:
+                raise InputError(
+                    f"{self.name} needs {NEEDS[axis]}; the workload has {axis} = {getattr(workload.split, axis)}"
+                )
+
+    def tensor(self, workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) -> TensorSchedule:
+        """Return how the tensor-parallel sums are placed."""
+        return Blocking()
+
+    def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
+        """Return how the replicas come to agree."""
+        return partial(Buckets, bucket_mb=knobs["bucket_mb"]) if "bucket_mb" in knobs else Exchange
+
+    def collectives(self, knobs: Mapping[str, Any]) -> Maker:
+        """Return who turns collectives into tasks."""
+        return CostModel
+
+    def window(self, knobs: Mapping[str, Any]) -> tuple[int, int]:
+        """Return the steps of warm-up and of the steady state."""
+        return 1, 2
+
+    def memory(self, workload: Workload, knobs: Mapping[str, Any]) -> dict[str, float]:
+        """Return bytes per rank by purpose."""
+        from densing.efficiency.simulation.workload.memory import memory
+
+        found = {purpose: float(count) for purpose, count in memory(workload, zero=self.zero).items()}
+        extra = self.extra_bytes(workload, knobs)
+        return {**found, "technique": extra}
+
+    def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
+        """Return the bytes per rank that only this technique needs."""
+        return 0.0
+
+
+class Replicated(Planned):
+    """A way of exchanging between data-parallel replicas."""
+
+    needs = ("dp",)
+    modes = ("train",)
+
+
+class Sliced(Planned):
+    """A schedule of the sums of a tensor-parallel group; replicas, if any, exchange as in DDP."""
+
+    role = "schedule"
+    needs = ("tp",)
+    knobs: tuple[Knob, ...] = (BUCKET, MODE)
+
+
+class DataParallelRun:
+    """Runs for real as one of the data-parallel methods."""
+
+    name: str
+    knobs: tuple[Knob, ...]
+    stand_in: str = ""
+    plan_only: ClassVar[tuple[str, ...]] = ()
+    """Knobs that a run does not take."""
+
+    def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
+        """Train ``env.spec.steps`` steps on this rank, and return its record."""
+        from densing.efficiency.parallel.data_parallel.train import train
+
+        return train(env, self.name, **_for_run(self.name, self.knobs, self.plan_only, knobs))
+
+
+class TensorParallelRun:
+    """Runs for real as one of the tensor-parallel schedules."""
+
+    name: str
+    knobs: tuple[Knob, ...]
+    stand_in: str = ""
+    plan_only: ClassVar[tuple[str, ...]] = ("bucket_mb",)
+
+    def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
+        """Train ``env.spec.steps`` steps on this rank, and return its record."""
+        from densing.efficiency.parallel.tensor_parallel.train import train
+
+        return train(env, self.name, **_for_run(self.name, self.knobs, self.plan_only, knobs))
+
+
+def _for_run(
+    name: str, knobs: tuple[Knob, ...], plan_only: tuple[str, ...], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {knob: value for knob, value in settle(name, knobs, given).items() if knob not in plan_only}
+
+
+def parameters_of(workload: Workload) -> float:
+    """Return the parameters of the rank that holds most."""
+    from densing.efficiency.simulation.workload.modules import stages
+
+    return float(max(sum(module.parameters for module in stage) for stage in stages(workload)))

@@ -1,0 +1,54 @@
+"""SlowMo: local steps, a blocking average, and a slow momentum on top of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from densing.efficiency.techniques.planner.base import parameters_of
+from densing.efficiency.techniques.planner.events import Event
+from densing.efficiency.techniques.planner.exchange import ExchangeMaker
+from densing.efficiency.techniques.planner.knobs import above_zero, number
+from densing.efficiency.techniques.planner.rounds import PIECE, STATE, TAU, Local, Rounds
+from densing.efficiency.techniques.planner.work import FULL_BYTES
+from densing.efficiency.techniques.protocol import Knob
+from densing.efficiency.simulation.workload.workload import Workload
+
+
+class Momentum(Rounds):
+    """A blocking average and an outer momentum step at the end of a round."""
+
+    def finish(self, done: Event) -> None:
+        """Update; at a round's end average and make the outer step."""
+        updated = self.update(done)
+        if self.ends:
+            self.outer_update(self.average(self.copy(updated), self.bucket_mb, STATE))
+
+
+class SlowMo(Local):
+    """Blocking averages with outer momentum."""
+
+    name = "slowmo"
+    paper = "Wang et al., ICLR 2020, arXiv 1910.00643"
+    role = "baseline"
+    summary = "tau local steps, a blocking average of the parameters, then a momentum step on what it changed"
+    knobs: tuple[Knob, ...] = (
+        TAU,
+        Knob("slow_lr", 1.0, "step size of the outer update", above_zero),
+        Knob("slow_momentum", 0.5, "momentum of the outer update, below 1", number(0, 0.9999)),
+        PIECE,
+    )
+    plan_only = ("bucket_mb",)
+    changes_loss = "replicas train apart between averages, which an outer momentum step follows"
+
+    def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
+        """Return averages with outer momentum."""
+        return partial(Momentum, tau=knobs["tau"], bucket_mb=knobs["bucket_mb"])
+
+    def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
+        """Return old parameters, momentum and the buffer that is averaged, all in full precision."""
+        return parameters_of(workload) * 3 * FULL_BYTES
+
+
+SLOWMO = SlowMo()

@@ -1,0 +1,265 @@
+"""Which way each chunk goes: the routing MILP of TACCL with relaxed bandwidth, solved by HiGHS."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from densing.core.errors import InputError
+from densing.core.records import Record
+from densing.efficiency.techniques.taccl.classes import Classes
+from densing.efficiency.techniques.taccl.demand import Demand
+from densing.efficiency.techniques.taccl.greedy import Trees, greedy_routes, pruned, relaxed_time
+from densing.efficiency.techniques.taccl.rows import Rows
+from densing.efficiency.techniques.taccl.sketch import Sketch, permutation
+from densing.efficiency.techniques.taccl.solver import minimise
+from densing.efficiency.techniques.taccl.topology import Topology, distances
+
+LARGEST = 6000
+"""Binaries above which no MILP is tried: greedy routes instead, and the status says so."""
+MU = 0.01
+"""Weight of a channel used by a switch (uc-min, uc-max), as in the released code."""
+
+
+class Routing(Record, frozen=True):
+    """Routes, and how good they are in the routing model.
+
+    Parameters
+    ----------
+    trees : tuple of tuple of int
+        By chunk: channels, parents before children.
+    time : float
+        Microseconds of these routes in the model (bandwidth relaxed: order does not matter).
+    bound : float
+        No routes (with the sketch's symmetry) are faster in the model.
+    gap : float
+        ``(time - bound) / time``.
+    status : {"optimal", "time limit", "greedy"}
+    binaries : int
+        Of the model, after joining what is symmetric.
+    solve_s : float
+        Seconds it took here.
+    """
+
+    trees: Trees
+    time: float
+    bound: float
+    gap: float
+    status: str
+    binaries: int
+    solve_s: float
+
+
+def route(
+    topology: Topology,
+    wanted: Demand,
+    sketch: Sketch | None = None,
+    *,
+    time_limit: float = 20.0,
+    symmetric: bool = True,
+) -> Routing:
+    """Find routes by the routing MILP.
+
+    The model (Source: arXiv 2111.04867 and its released code): binaries ``sent[c, channel]``, arrival times
+    ``at[c, rank]``; who wants a chunk receives it once, others at most once, nobody sends what has not come; the time
+    is at least every arrival, and at least what every channel and every port has to carry in all.
+    Here symmetric variables are one variable, arrivals have the shortest path as lower bound, and each node a chunk
+    has to enter is a row of its own (without it the relaxation lets a chunk circle where it never came in).
+
+    Parameters
+    ----------
+    topology : Topology
+        With the sketch applied (:func:`~densing.efficiency.techniques.taccl.sketch.logical`).
+    wanted : Demand
+    sketch : Sketch, optional
+    time_limit : float
+        Seconds; the answer is reproducible unless the limit is hit (``status`` then says so).
+    symmetric : bool
+        False ignores the sketch's symmetries (as many variables as there are chunks and channels).
+
+    Raises
+    ------
+    InputError
+        When a chunk cannot come to where it is wanted, or the time limit is not positive.
+    """
+    if not (math.isfinite(time_limit) and time_limit > 0):
+        raise InputError(f"time_limit {time_limit}: give seconds above 0")
+    began = time.perf_counter()
+    greedy = greedy_routes(topology, wanted)
+    ends = zip(wanted.source, wanted.wanted, strict=True)
+    floor = max((distances(topology, [source])[rank] for source, to in ends for rank in to), default=0.0)
+    known = Routing(greedy, relaxed_time(topology, greedy), floor, 0.0, "greedy", 0, 0.0)
+    if floor > 0:
+        model = _Model(topology, wanted, sketch or Sketch(""), known.time, symmetric)
+        known = model.solve(known, time_limit) if model.binaries <= LARGEST else known
+    gap = max(0.0, (known.time - known.bound) / known.time) if known.time else 0.0
+    return Routing(known.trees, known.time, known.bound, gap, known.status, known.binaries, time.perf_counter() - began)
+
+
+class _Model:
+    """Columns: sent by class, arrival by class, used channels, time."""
+
+    def __init__(self, topology: Topology, wanted: Demand, sketch: Sketch, known: float, symmetric: bool) -> None:
+        self.topology, self.wanted, self.sketch = topology, wanted, sketch
+        ranks = [permutation(topology.n, *pair) for pair in sketch.symmetry] if symmetric else []
+        self.classes = Classes(topology, wanted, ranks)
+        # In the solver's own scale: its tolerances are absolute.
+        self.scale = 100.0 / known
+        self.cost = np.array([channel.cost() for channel in topology.channels]) * self.scale
+        self.held = np.array([channel.held() for channel in topology.channels]) * self.scale
+        self.near = np.array([distances(topology, [source]) for source in wanted.source]) * self.scale
+        self.open = self._open()
+        used, self.column = np.unique(self.classes.sent[self.open], return_inverse=True)
+        self.binaries = len(used)
+        self.sent = np.full(self.open.shape, -1)
+        self.sent[self.open] = self.column
+        # Routes with the symmetry may take longer than the greedy ones, which know none.
+        self.horizon = 200.0 + float(self.cost.max())
+
+    def _open(self) -> Any:
+        """Chunk may use channel: both ends lie on a shortest path to somebody who wants it, and it leads onwards."""
+        topology, wanted = self.topology, self.wanted
+        back = topology.reversed()
+        towards = np.array([distances(back, [rank]) for rank in range(topology.n)]) * self.scale
+        src = np.array([channel.src for channel in topology.channels])
+        dst = np.array([channel.dst for channel in topology.channels])
+        found = np.zeros((wanted.chunks, len(src)), bool)
+        for chunk, source in enumerate(wanted.source):
+            near, to = self.near[chunk], list(wanted.wanted[chunk])
+            on_path = (near[None, :] + towards[to] <= near[to][:, None] * (1 + 1e-9)).any(axis=0)
+            found[chunk] = on_path[src] & on_path[dst] & (dst != source)
+        return found
+
+    def rows(self) -> Rows:
+        """All rows but those of the objective's second stage."""
+        rows = Rows()
+        chunks = np.unique(self.classes.chunk, return_index=True)[1]
+        for chunk in chunks:
+            self._receive(rows, int(chunk))
+            self._enter_nodes(rows, int(chunk))
+            self._times(rows, int(chunk))
+        self._bandwidth(rows)
+        return rows
+
+    def _receive(self, rows: Rows, chunk: int) -> None:
+        into: dict[int, list[int]] = {rank: [] for rank in range(self.topology.n)}
+        for number in np.flatnonzero(self.open[chunk]):
+            into[self.topology.channels[number].dst].append(self.sent[chunk, number])
+        for rank, columns in into.items():
+            if rank != self.wanted.source[chunk]:
+                rows.add(((column, 1.0) for column in columns), float(rank in self.wanted.wanted[chunk]), 1.0)
+        for number in np.flatnonzero(self.open[chunk]):
+            src = self.topology.channels[number].src
+            if src != self.wanted.source[chunk]:
+                terms = [(column, -1.0) for column in into[src]]
+                rows.add([(self.sent[chunk, number], 1.0), *terms], -math.inf, 0.0)
+
+    def _enter_nodes(self, rows: Rows, chunk: int) -> None:
+        size, channels = self.topology.per_node, self.topology.channels
+        home = self.wanted.source[chunk] // size
+        away = {rank // size for rank in self.wanted.wanted[chunk]} - {home}
+        crossing = [n for n in np.flatnonzero(self.open[chunk]) if channels[n].src // size != channels[n].dst // size]
+        for node in sorted(away):
+            inside = [n for n in crossing if channels[n].dst // size == node]
+            rows.add(((self.sent[chunk, number], 1.0) for number in inside), 1.0, math.inf)
+        if away:
+            leaving = [n for n in crossing if channels[n].src // size == home]
+            rows.add(((self.sent[chunk, number], 1.0) for number in leaving), 1.0, math.inf)
+
+    def at(self, chunk: int, rank: int) -> int:
+        """Column of an arrival time."""
+        return self.binaries + int(self.classes.at[chunk, rank])
+
+    @property
+    def arrivals(self) -> int:
+        return int(self.classes.at.max()) + 1
+
+    @property
+    def time(self) -> int:
+        """Column of the objective."""
+        return self.binaries + self.arrivals
+
+    def used(self, number: int) -> int:
+        """Column of whether a channel is used at all."""
+        return self.time + 1 + int(self.classes.channel[number])
+
+    def _times(self, rows: Rows, chunk: int) -> None:
+        for number in np.flatnonzero(self.open[chunk]):
+            channel, cost = self.topology.channels[number], float(self.cost[number])
+            slack = self.horizon + cost - self.near[chunk, channel.dst]
+            terms = [(self.at(chunk, channel.dst), 1.0), (self.at(chunk, channel.src), -1.0)]
+            rows.add([*terms, (self.sent[chunk, number], -slack)], cost - slack, math.inf)
+        for rank in self.wanted.wanted[chunk]:
+            rows.add([(self.time, 1.0), (self.at(chunk, rank), -1.0)], 0.0, math.inf)
+
+    def _bandwidth(self, rows: Rows) -> None:
+        shared: dict[str | int, list[int]] = {}
+        for number, channel in enumerate(self.topology.channels):
+            names: tuple[str | int, ...] = (number, *channel.ports)
+            for name in names:
+                shared.setdefault(name, []).append(number)
+        for name, numbers in shared.items():
+            held = {n: self.cost[n] if isinstance(name, int) else self.held[n] for n in numbers}
+            terms = [
+                (self.sent[chunk, number], -held[number])
+                for number in numbers
+                for chunk in np.flatnonzero(self.open[:, number])
+            ]
+            rows.add([(self.time, 1.0), *terms], 0.0, math.inf)
+
+    def solve(self, known: Routing, time_limit: float) -> Routing:
+        """Minimise the time; then, at that time, the arrivals (and channels used, where the sketch says so)."""
+        rows = self.rows()
+        channels = int(self.classes.channel.max()) + 1
+        width = self.time + 1 + (channels if self.sketch.policy else 0)
+        lower, upper = np.zeros(width), np.full(width, self.horizon)
+        upper[: self.binaries] = 1.0
+        upper[self.time + 1 :] = 1.0
+        np.maximum.at(lower, (self.binaries + self.classes.at).ravel(), self.near.ravel())
+        lower[self.time] = known.bound * self.scale
+        integral = np.arange(width) < self.binaries
+        objective = np.zeros(width)
+        objective[self.time] = 1.0
+        first = minimise(objective, rows, lower, upper, integral, time_limit=time_limit, mip_rel_gap=1e-6)
+        if first.x is None:
+            return known
+        trees = self._trees(first.x)
+        upper[self.time] = max(float(first.x[self.time]), self._time_of(trees) * self.scale) * (1 + 1e-7)
+        objective = self._second(width, rows)
+        limits = {"time_limit": max(0.5, time_limit / 4), "node_limit": 200, "mip_rel_gap": 1e-2}
+        second = minimise(objective, rows, lower, upper, integral, **limits)
+        if second.x is not None and self._time_of(self._trees(second.x)) <= self._time_of(trees) * (1 + 1e-6):
+            trees = self._trees(second.x)
+        if first.status != 0 and known.time < self._time_of(trees):
+            trees = known.trees
+        bound = min(float(first.mip_dual_bound) / self.scale, self._time_of(trees))
+        status = "optimal" if first.status == 0 else "time limit"
+        return Routing(trees, self._time_of(trees), bound, 0.0, status, self.binaries, 0.0)
+
+    def _second(self, width: int, rows: Rows) -> Any:
+        objective = np.zeros(width)
+        for chunk, to in enumerate(self.wanted.wanted):
+            for rank in to:
+                objective[self.at(chunk, rank)] += 1.0
+        if self.sketch.policy:
+            sign = 1.0 if self.sketch.policy == "uc-min" else -1.0
+            # One more channel is worth MU of the arrivals' scale.
+            objective[self.time + 1 :] = sign * MU * self.horizon
+            rows.use(self.sent, self.used, sign)
+        return objective
+
+    def _time_of(self, trees: Trees) -> float:
+        return relaxed_time(self.topology, trees)
+
+    def _trees(self, x: Sequence[float]) -> Trees:
+        chosen = np.asarray(x)[: self.binaries] > 0.5
+        trees = []
+        for chunk in range(self.wanted.chunks):
+            numbers = [int(n) for n in np.flatnonzero(self.open[chunk]) if chosen[self.sent[chunk, n]]]
+            into = {self.topology.channels[number].dst: number for number in numbers}
+            trees.append(pruned(self.topology, self.wanted, chunk, into))
+        return tuple(trees)

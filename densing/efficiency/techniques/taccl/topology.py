@@ -1,0 +1,226 @@
+"""What a synthesiser of collectives sees of a machine: channels, their cost per chunk, and what they compete for."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from densing.core.errors import InputError
+from densing.core.records import Record
+
+if TYPE_CHECKING:
+    from densing.efficiency.simulation.cluster.cluster import Cluster, Link
+
+
+class Channel(Record, frozen=True):
+    """One direction between two ranks: ``k`` chunks sent as one message take ``alpha + k * beta`` microseconds.
+
+    Parameters
+    ----------
+    src, dst : int
+    alpha, beta : float
+        Microseconds per message, and per chunk.
+    ports : tuple of str
+        What it competes for with other channels: each serves one message at a time (a NIC, a port of a switch).
+    inter : bool
+        Between nodes.
+    latency_held : bool
+        Whether the ports are busy during alpha too (as TACCL's switch constraints have it), or only while the bytes
+        pass: then the next message may set out while this one is still on its way.
+
+    Examples
+    --------
+    >>> Channel(0, 1, alpha=260.0, beta=10.25).cost(4)
+    301.0
+    """
+
+    src: int
+    dst: int
+    alpha: float
+    beta: float
+    ports: tuple[str, ...] = ()
+    inter: bool = False
+    latency_held: bool = True
+
+    def cost(self, chunks: int = 1) -> float:
+        """Return the microseconds of one message of so many chunks."""
+        return self.alpha + chunks * self.beta
+
+    def held(self, chunks: int = 1) -> float:
+        """Return the microseconds for which such a message keeps its ports."""
+        return self.cost(chunks) if self.latency_held else chunks * self.beta
+
+
+class Topology(Record, frozen=True):
+    """Ranks ``0 .. n-1``, node by node, and the channels between them.
+
+    Parameters
+    ----------
+    name : str
+    n, per_node : int
+    channels : tuple of Channel
+        At most one per direction of a pair.
+    source : str
+        Where the costs are from.
+    """
+
+    name: str
+    n: int
+    per_node: int
+    channels: tuple[Channel, ...]
+    source: str = ""
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return self.n // self.per_node
+
+    def reversed(self) -> Topology:
+        """Return the same machine with every channel turned round.
+
+        Examples
+        --------
+        >>> Topology("pair", 2, 2, (Channel(0, 1, 0.0, 5.0),)).reversed().channels[0].src
+        1
+        """
+        turned = tuple(replace(c, src=c.dst, dst=c.src, ports=c.ports[::-1]) for c in self.channels)
+        return replace(self, channels=turned)
+
+
+def checked(topology: Topology) -> Topology:
+    """Return the topology as it is.
+
+    Raises
+    ------
+    InputError
+        When a channel joins ranks that are not there, costs nothing or no finite time, or is there twice, or when the
+        nodes are not equally large.
+    """
+    where = f"topology {topology.name!r}"
+    if topology.n < 1 or topology.per_node < 1 or topology.n % topology.per_node:
+        raise InputError(f"{where}: {topology.n} ranks do not fill nodes of {topology.per_node}")
+    seen: set[tuple[int, int]] = set()
+    for c in topology.channels:
+        pair = f"{where}, channel {c.src}->{c.dst}"
+        if not (0 <= c.src < topology.n and 0 <= c.dst < topology.n) or c.src == c.dst:
+            raise InputError(f"{pair}: it must join two different ranks of 0 to {topology.n - 1}")
+        if (c.src, c.dst) in seen:
+            raise InputError(f"{pair}: it is there twice; give the pair one channel with the joint bandwidth")
+        if not (math.isfinite(c.alpha) and math.isfinite(c.beta) and c.alpha >= 0 and c.beta >= 0 and c.cost() > 0):
+            raise InputError(f"{pair}: alpha {c.alpha} and beta {c.beta} must be finite, from 0 up, and not both 0")
+        seen.add((c.src, c.dst))
+    return topology
+
+
+def leaving(topology: Topology) -> list[list[int]]:
+    """Return, by rank, the numbers of the channels that leave it."""
+    out: list[list[int]] = [[] for _ in range(topology.n)]
+    for number, channel in enumerate(topology.channels):
+        out[channel.src].append(number)
+    return out
+
+
+def distances(topology: Topology, sources: Iterable[int]) -> list[float]:
+    """Return the microseconds in which a chunk can come from the nearest of some ranks to every rank (inf: never).
+
+    Examples
+    --------
+    >>> distances(Topology("line", 3, 3, (Channel(0, 1, 0.0, 5.0), Channel(1, 2, 1.0, 5.0))), [0])
+    [0.0, 5.0, 11.0]
+    """
+    found = [math.inf] * topology.n
+    heap = [(0.0, rank) for rank in sources]
+    for _, rank in heap:
+        found[rank] = 0.0
+    out = leaving(topology)
+    while heap:
+        at, rank = heapq.heappop(heap)
+        if at > found[rank]:
+            continue
+        for number in out[rank]:
+            channel = topology.channels[number]
+            if at + channel.cost() < found[channel.dst]:
+                found[channel.dst] = at + channel.cost()
+                heapq.heappush(heap, (found[channel.dst], channel.dst))
+    return found
+
+
+def ring_time(topology: Topology) -> float:
+    """Return the microseconds of a ring all-gather, one chunk per rank: n - 1 rounds of the slowest hop.
+
+    The ring visits the ranks in order; where two neighbours have no channel, the shortest way counts.
+
+    Examples
+    --------
+    >>> pair = Topology("pair", 2, 2, (Channel(0, 1, 0.0, 5.0), Channel(1, 0, 0.0, 7.0)))
+    >>> ring_time(pair)
+    7.0
+    """
+    n = topology.n
+    hops = [distances(topology, [rank])[(rank + 1) % n] for rank in range(n)]
+    return (n - 1) * max(hops)
+
+
+def from_cluster(
+    cluster: Cluster, chunk_bytes: float, ranks: Sequence[int] | None = None, *, concurrent: int = 1
+) -> Topology:
+    """Return the channels among some ranks of a cluster, renumbered from 0, for chunks of so many bytes.
+
+    ``concurrent`` groups of a node do the same at the same time, and have so much less of what is shared.
+
+    A device sends one message and receives one at a time within its node, and the same over the network; a link that
+    is ``shared`` serves one message at a time for the whole node. Latency does not keep a port: the next message may
+    follow while one is on its way. (A cluster's bandwidth is that of a device, not of a pair: without these ports each
+    of eight devices would have it seven times.)
+
+    Raises
+    ------
+    InputError
+        When the ranks are not in the cluster, repeat, or fill the nodes unequally.
+
+    Examples
+    --------
+    >>> from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
+    >>> duo = Cluster("duo", 4, 2, Device("toy", 1e12, 1e12), Link(1e-6, 1e-9), Link(1e-5, 1e-8, "nic"), Link(0, 1e-9))
+    >>> topology = from_cluster(duo, 1000)
+    >>> len(topology.channels), topology.channels[1].ports
+    (12, ('nic0.out', 'nic1.in'))
+    """
+    chosen = list(range(cluster.n)) if ranks is None else list(ranks)
+    if not chosen or len(set(chosen)) != len(chosen) or min(chosen) < 0 or max(chosen) >= cluster.n:
+        raise InputError(f"ranks {chosen}: give different ranks of 0 to {cluster.n - 1} (cluster {cluster.name})")
+    node = [rank // cluster.per_node for rank in chosen]
+    per_node = node.count(node[0])
+    if any(node.count(one) != per_node for one in set(node)) or node != sorted(node):
+        raise InputError(f"ranks {chosen}: the synthesiser needs the same number on every node, node by node")
+    channels = []
+    for a in range(len(chosen)):
+        for b in range(len(chosen)):
+            if a != b:
+                link = cluster.link(chosen[a], chosen[b])
+                link = link.faster(1 / concurrent) if link.shared else link
+                # What leaves a site shares the site's uplink, whichever node it comes from.
+                far = (
+                    cluster.wide is not None
+                    and link.shared == cluster.wide.shared
+                    and _sites_differ(cluster, chosen, a, b)
+                )
+                ends = [f"site{chosen[one] // cluster.per_site}" if far else str(node[one]) for one in (a, b)]
+                channels.append(_channel(a, b, node[a] != node[b], ends, link, chunk_bytes))
+    return checked(Topology(cluster.name, len(chosen), per_node, tuple(channels), f"cluster {cluster.name}"))
+
+
+def _sites_differ(cluster: Cluster, chosen: Sequence[int], a: int, b: int) -> bool:
+    return bool(cluster.per_site) and chosen[a] // cluster.per_site != chosen[b] // cluster.per_site
+
+
+def _channel(a: int, b: int, inter: bool, ends: Sequence[str], link: Link, chunk_bytes: float) -> Channel:
+    level = "net" if inter else "node"
+    out, into = f"{level}.rank{a}.out", f"{level}.rank{b}.in"
+    if link.shared:
+        out, into = f"{link.shared}{ends[0]}.out", f"{link.shared}{ends[1]}.in"
+    return Channel(a, b, link.alpha_s * 1e6, chunk_bytes * link.beta_s_per_byte * 1e6, (out, into), inter, False)

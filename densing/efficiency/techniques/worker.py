@@ -1,0 +1,40 @@
+"""Entry point of each rank of ``densing train``; torchrun starts it as a module, with ``OUT/spec.json``."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+from densing.core.errors import InputError
+from densing.efficiency.parallel.distributed.rank import Part, run_rank
+from densing.efficiency.parallel.distributed.spec import RunSpec
+
+PROBE = "probe"
+"""Not a technique: measures the link and the processor, for ``densing calibrate``."""
+
+
+def find(spec: RunSpec) -> Part:
+    """Return what a rank of a run does.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such technique.
+    InputError
+        When it has a plan for the simulator only.
+    """
+    if spec.technique == PROBE:
+        from densing.efficiency.parallel.distributed import probe
+
+        return probe.run
+    from densing.efficiency.techniques.protocol import Runnable
+    from densing.efficiency.techniques.registry import get_technique
+
+    technique = get_technique(spec.technique)
+    if not isinstance(technique, Runnable):
+        raise InputError(f"{spec.technique}: can be simulated (densing techniques compare), but not run for real")
+    return partial(technique.run, **spec.knobs)
+
+
+if __name__ == "__main__":
+    run_rank(sys.argv[1], find)

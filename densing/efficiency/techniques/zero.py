@@ -1,0 +1,160 @@
+"""ZeRO: optimizer state, gradients and parameters split over the data-parallel ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import groupby, repeat
+from typing import Any, NamedTuple
+
+from densing.efficiency.techniques.planner.base import DataParallelRun, Replicated
+from densing.efficiency.techniques.planner.events import NOTHING, Event, join
+from densing.efficiency.techniques.planner.exchange import MEBIBYTE, STREAM, Buckets, Exchange, ExchangeMaker, cut
+from densing.efficiency.techniques.planner.knobs import above_zero, whole
+from densing.efficiency.techniques.planner.passes import Pass
+from densing.efficiency.techniques.planner.stage import Stage
+from densing.efficiency.techniques.protocol import Knob
+from densing.efficiency.simulation.workload.workload import Module
+
+BUCKET = Knob("bucket_mb", 25.0, "mebibytes of gradients that are sent together", above_zero)
+PAPER = "Rajbhandari et al., SC 2020, arXiv 1910.02054"
+
+
+class Shards(Buckets):
+    """Gradients reduce-scattered in buckets, a shard updated, and the parameters gathered before the next step.
+
+    Parameters
+    ----------
+    stage : Stage
+    bucket_mb : float
+        Mebibytes of every bucket, from the first step on.
+    each : bool
+        After every micro-batch, not only after the last one.
+    """
+
+    def __init__(self, stage: Stage, bucket_mb: float, *, each: bool = False) -> None:
+        super().__init__(stage, bucket_mb, op="reduce_scatter", each=each)
+        self.size = bucket_mb * MEBIBYTE
+
+    def limits(self) -> Iterator[float]:
+        """Return buckets of one size."""
+        return repeat(self.size)
+
+    def finish(self, done: Event) -> None:
+        """Send the rest, update the shard, gather the parameters."""
+        stage = self.stage
+        updated = self.synchronise(done, stage.size("dp"))
+        total = float(stage.parameters * stage.workload.dtype_bytes)
+        for count in cut(total, self.size):
+            self.gate = stage.collective("all_gather parameters", "all_gather", count, "dp", updated, STREAM)
+
+
+class _Layer(NamedTuple):
+    """First and last module of a layer in a pass, and the bytes of its parameters."""
+
+    first: Module
+    last: Module
+    held: float
+
+
+class FullShards(Exchange):
+    """Parameters gathered layer by layer before either pass, and dropped after it; gradients reduce-scattered.
+
+    Parameters
+    ----------
+    stage : Stage
+    prefetch : int
+        Layers gathered ahead of the one that computes.
+    """
+
+    def __init__(self, stage: Stage, prefetch: int = 1) -> None:
+        super().__init__(stage)
+        self.prefetch = prefetch
+        self.units: list[_Layer] = []
+        self.gathered: list[Event] = []
+        self.at, self.done, self.scattered = -1, NOTHING, NOTHING
+
+    def begin(self, run: Pass) -> None:
+        """List the layers of a pass and what they hold."""
+        size = self.stage.workload.dtype_bytes
+        layers = [list(found) for _, found in groupby(run.modules, key=lambda module: module.layer)]
+        self.units = [
+            _Layer(found[0], found[-1], float(sum(module.parameters for module in found) * size)) for found in layers
+        ]
+        self.gathered, self.at = [], -1
+
+    def before(self, run: Pass, module: Module) -> Event:
+        """Gather the layers up to the one ahead, and return when this one's parameters are there."""
+        if self.at + 1 == len(self.units) or module is not self.units[self.at + 1].first:
+            return NOTHING
+        self.at += 1
+        self._gather(self.done)
+        return self.gathered[self.at]
+
+    def after(self, run: Pass, module: Module, done: Event) -> None:
+        """Free a layer, and in the backward pass send its gradients to whoever keeps them."""
+        self.done = done
+        layer = self.units[self.at]
+        if run.phase == "backward" and module is layer.last:
+            self.scattered = self.stage.collective(
+                "reduce_scatter gradients", "reduce_scatter", layer.held, "dp", done, STREAM
+            )
+
+    def finish(self, done: Event) -> None:
+        """Update the shard."""
+        self.done = self.update(join(done, self.scattered), self.stage.size("dp"))
+
+    def _gather(self, after: Event) -> None:
+        while len(self.gathered) <= min(self.at + self.prefetch, len(self.units) - 1):
+            count = self.units[len(self.gathered)].held
+            self.gathered.append(
+                self.stage.collective("all_gather parameters", "all_gather", count, "dp", after, STREAM)
+            )
+
+
+class Zero1(DataParallelRun, Replicated):
+    """Optimizer state split; gradients exchanged after the last micro-batch."""
+
+    name = "zero1"
+    role = "baseline"
+    paper = PAPER
+    summary = "optimizer state split over the replicas: gradients reduce-scattered, updated parameters all-gathered"
+    zero = 1
+    knobs: tuple[Knob, ...] = (BUCKET,)
+
+    def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
+        """Return shards of the optimizer state."""
+        return partial(Shards, bucket_mb=knobs["bucket_mb"])
+
+
+class Zero2(DataParallelRun, Replicated):
+    """Gradients split too: they are exchanged after every micro-batch."""
+
+    name = "zero2"
+    role = "baseline"
+    paper = PAPER
+    summary = "gradients split too: reduce-scattered after every micro-batch, so that no rank keeps all of them"
+    zero = 2
+    knobs: tuple[Knob, ...] = (BUCKET,)
+
+    def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
+        """Return shards of optimizer state and gradients."""
+        return partial(Shards, bucket_mb=knobs["bucket_mb"], each=True)
+
+
+class Zero3(Replicated):
+    """Parameters split too (fully sharded data parallel)."""
+
+    name = "zero3"
+    role = "baseline"
+    paper = f"{PAPER}; Zhao et al., VLDB 2023, arXiv 2304.11277"
+    summary = "parameters split too (FSDP): each layer all-gathered before forward and backward, one ahead"
+    zero = 3
+    knobs: tuple[Knob, ...] = (Knob("prefetch", 1, "layers gathered ahead of the one that computes", whole(0, 1000)),)
+
+    def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
+        """Return full shards."""
+        return partial(FullShards, prefetch=knobs["prefetch"])
+
+
+ZERO1, ZERO2, ZERO3 = Zero1(), Zero2(), Zero3()

@@ -1,0 +1,215 @@
+"""The communications of one rank, one by one: what, how much, how long, how much of it hidden."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from densing.efficiency.traces.classify import Classifier
+from densing.efficiency.timeline.collective_bytes import comm_bytes
+from densing.efficiency.timeline.collective_table import COLUMNS, OPS, Collectives, Group
+from densing.efficiency.timeline.intervals import covered, distinct
+from densing.efficiency.timeline.launches import launch_of, uncut
+from densing.efficiency.timeline.overlap import Unions
+from densing.efficiency.timeline.spans import Comm, Int, Kind, Spans
+from densing.efficiency.timeline.timeline import RankTimeline
+from densing.efficiency.timeline.windows import Window
+
+__all__ = ["COLUMNS", "OPS", "Collectives", "Group", "collectives_of", "nth", "op_of"]
+
+
+def collectives_of(rank: RankTimeline, window: Window, merged: Unions) -> Collectives:
+    """List the communications of a rank inside a window.
+
+    Parameters
+    ----------
+    rank : RankTimeline
+    window : Window
+        Cut from the same rank.
+    merged : Unions
+        Unions of the window's work; their compute decides what is hidden.
+
+    Examples
+    --------
+    >>> from densing.efficiency.timeline.overlap import unions
+    >>> from densing.efficiency.timeline.windows import select
+    >>> comm = Comm("all_reduce", "0", in_elems=10, dtype="float")
+    >>> work = Spans.build([{"start": 10, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"},
+    ...                     {"start": 40, "end": 80, "kind": Kind.COMM, "name": "ncclDevKernel", "comm": comm}])
+    >>> window = select(RankTimeline(0, work, Spans.empty()))
+    >>> found = collectives_of(RankTimeline(0, work, Spans.empty()), window, unions(window.work))
+    >>> found.ops(), found.bytes.tolist(), found.hidden_ns.tolist(), found.exposed_ns.tolist()
+    (['all_reduce'], [40], [20], [20])
+    """
+    inside = window.work.of(Kind.COMM)
+    whole = uncut(rank, window).of(Kind.COMM)
+    launched = _launches(rank.host, whole)
+    said = _said(rank, whole)
+    length = inside.end - inside.start
+    hidden = covered(merged.compute, inside.start, inside.end)
+    fresh = _fresh(inside, said.columns["group"], said.columns["op"])
+    when = np.where(launched < 0, whole.start, launched)
+    step = _steps(rank, when)
+    lanes, lane = _used(whole.lanes, whole.lane)
+    names, name = _used(whole.names, whole.name)
+    columns = {
+        **said.columns,
+        "name": name,
+        "lane": lane,
+        "step": step,
+        "order": nth(when, said.columns["group"], said.columns["op"], step),
+        "start_ns": whole.start,
+        "end_ns": whole.end,
+        "inside_ns": length,
+        "hidden_ns": hidden,
+        "exposed_ns": length - hidden,
+        "union_ns": inside.end - fresh,
+        "union_hidden_ns": covered(merged.compute, fresh, inside.end),
+    }
+    texts = tuple(" ".join(part for part in (lane.process, lane.thread) if part) for lane in lanes)
+    columns = {key: np.asarray(column, np.int64) for key, column in columns.items()}
+    return Collectives(
+        rank.rank, window.name, window.start, window.end, said.groups, tuple(names), texts, said.dtypes, **columns
+    )
+
+
+def _used(table: tuple[Any, ...], index: NDArray[np.int32]) -> tuple[list[Any], Int]:
+    codes, dense = np.unique(index, return_inverse=True)
+    return [table[code] for code in codes], dense.astype(np.int64)
+
+
+def _fresh(comm: Spans, group: Int, op: Int) -> Int:
+    """From when on each span is the only one of its group and operation so far; its end where it never is."""
+    fresh = comm.start.copy()
+    for code in distinct(group * len(OPS) + op).tolist():
+        rows = np.flatnonzero(group * len(OPS) + op == code)
+        reach = np.maximum.accumulate(comm.end[rows])[:-1]
+        fresh[rows[1:]] = np.maximum(fresh[rows[1:]], reach)
+    return np.minimum(fresh, comm.end)
+
+
+def _launches(host: Spans, comm: Spans) -> Int:
+    """Start of the host call that launched each span; -1 where the trace has none."""
+    call = launch_of(comm, host)
+    found = np.full(len(comm), -1, np.int64)
+    found[call >= 0] = host.start[call[call >= 0]]
+    return found
+
+
+def _steps(rank: RankTimeline, when: Int) -> Int:
+    """Number of the step each moment lies in; -1 outside."""
+    if not rank.steps:
+        return np.full(len(when), -1, np.int64)
+    numbers, starts, ends = (np.array(column, np.int64) for column in zip(*rank.steps, strict=True))
+    at = np.searchsorted(starts, when, side="right") - 1
+    inside = (at >= 0) & (when < ends[np.maximum(at, 0)])
+    return np.where(inside, numbers[np.maximum(at, 0)], -1)
+
+
+def nth(when: Int, *keys: Int) -> Int:
+    """Number the rows that share all keys, in order of ``when``, from 0.
+
+    Examples
+    --------
+    >>> nth(np.array([30, 10, 20]), np.array([5, 5, 6])).tolist()
+    [1, 0, 0]
+    """
+    order = np.lexsort((when, *keys))
+    sorted_keys = np.stack(keys)[:, order]
+    first = np.ones(len(order), bool)
+    first[1:] = np.any(sorted_keys[:, 1:] != sorted_keys[:, :-1], axis=0)
+    begins = np.flatnonzero(first)
+    result = np.empty(len(order), np.int64)
+    result[order] = np.arange(len(order)) - np.repeat(begins, np.diff(np.append(begins, len(order))))
+    return result
+
+
+class _Said(NamedTuple):
+    columns: dict[str, Any]
+    groups: tuple[Group, ...]
+    dtypes: tuple[str, ...]
+
+
+def _said(rank: RankTimeline, comm: Spans) -> _Said:
+    """What the trace says of each communication, told once per different record."""
+    classifier, streams = Classifier(), dict[str, str]()
+    groups = _Groups()
+    dtypes: dict[str, int] = {}
+    rows = {key: np.empty(len(comm), np.int64) for key in _TOLD}
+    known: dict[tuple[int, int, int, int], tuple[int, ...]] = {}
+    quads = zip(comm.comm.tolist(), comm.name.tolist(), comm.lane.tolist(), comm.bytes.tolist(), strict=True)
+    for at, key in enumerate(quads):
+        if key not in known:
+            index, name, lane, recorded = key
+            record = comm.comms[index] if index >= 0 else Comm()
+            op = op_of(record, comm.names[name], classifier)
+            group = _group(rank, record, streams, comm.lanes[lane].thread)
+            told = (groups.number(group), dtypes.setdefault(record.dtype, len(dtypes)))
+            known[key] = (OPS.index(op), *told, record.seq, record.in_elems, record.out_elems,
+                          comm_bytes(op, record, recorded), *_peers(rank.rank, op, record, group))  # fmt: skip
+        for column, value in zip(rows.values(), known[key], strict=True):
+            column[at] = value
+    return _Said(rows, groups.all(), tuple(dtypes))
+
+
+_TOLD = ("op", "group", "dtype", "seq", "in_elems", "out_elems", "bytes", "src", "dst")
+
+
+class _Groups:
+    """Numbers groups; a named one is the same whether or not every record describes it."""
+
+    def __init__(self) -> None:
+        self._labels: dict[Group, str] = {}
+        self._numbers: dict[Group, int] = {}
+
+    def number(self, group: Group) -> int:
+        """Return a group's number; a new one for a new group."""
+        plain = group._replace(label="") if group.name or group.ranks else group
+        self._labels[plain] = self._labels.get(plain, "") or group.label
+        return self._numbers.setdefault(plain, len(self._numbers))
+
+    def all(self) -> tuple[Group, ...]:
+        """Return the groups in order of their numbers, each with what some record calls it."""
+        return tuple(group._replace(label=self._labels[group]) for group in self._numbers)
+
+
+def op_of(record: Comm, name: str, classifier: Classifier) -> str:
+    """Return the operation: as recorded, else as the record's own spelling or the span's name tells; else empty.
+
+    Examples
+    --------
+    >>> op_of(Comm("_allgather_base"), "ncclDevKernel_Generic", Classifier())
+    'all_gather'
+    """
+    if record.op in OPS[:-1]:
+        return record.op
+    return classifier.op(record.op) or classifier.op(name)
+
+
+def _group(rank: RankTimeline, record: Comm, streams: dict[str, str], thread: str) -> Group:
+    """The group as recorded; the run's only group where there is one; else one per stream, numbered by first use."""
+    known = rank.origin.groups
+    if record.group or record.ranks:
+        members = record.ranks or tuple(known.get(record.group, ()))
+        return Group(record.group, record.group_name, max(record.group_size, len(members), -1), members)
+    if len(known) == 1:
+        name, members = next(iter(known.items()))
+        return Group(name, "", len(members) or -1, tuple(members))
+    label = "" if rank.on_host else streams.setdefault(thread, f"stream#{len(streams)}")
+    return Group("", label, record.group_size)
+
+
+def _peers(own: int, op: str, record: Comm, group: Group) -> tuple[int, int]:
+    """Global ranks of sender and receiver: a trace numbers peers within their group; in a pair there is one other."""
+    others = [rank for rank in group.ranks if rank != own]
+
+    def everywhere(peer: int) -> int:
+        if peer < 0:
+            return others[0] if len(others) == 1 and len(group.ranks) == 2 else -1
+        return group.ranks[peer] if peer < len(group.ranks) else peer
+
+    if op == "send":
+        return own, everywhere(record.dst)
+    return (everywhere(record.src), own) if op == "recv" else (-1, -1)

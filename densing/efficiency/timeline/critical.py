@@ -1,0 +1,263 @@
+"""The critical path of one rank: the chain of work and waits that made the window as long as it was.
+
+The path is walked back from the window's end along binding edges (:mod:`densing.efficiency.timeline.critical_graph`); its
+segments tile the window. Shortening what is not on it gains nothing; shortening what is on it gains at most that much.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from densing.core.notes import Note
+from densing.efficiency.timeline.critical_graph import Graph, graph
+from densing.efficiency.timeline.critical_names import host_names
+from densing.efficiency.timeline.spans import Int, Kind, Spans
+from densing.efficiency.timeline.timeline import RankTimeline
+from densing.efficiency.timeline.windows import Window
+
+PATH_KINDS = ("compute", "communication", "memcpy", "host", "launch", "idle")
+COMPUTE, COMMUNICATION, MEMCPY, HOST, LAUNCH, IDLE = range(6)
+KEPT_SEGMENTS = 1_000
+SHOWN_NAMES = 20
+
+_KIND_TABLE = np.full(len(Kind), IDLE, np.int8)
+_KIND_TABLE[[Kind.COMPUTE, Kind.COMM, Kind.CALL]] = COMPUTE, COMMUNICATION, HOST
+_KIND_TABLE[[Kind.MEMCPY, Kind.MEMSET]] = MEMCPY
+
+
+class CriticalPath(msgspec.Struct, frozen=True, eq=False):
+    """What bound one rank.
+
+    Attributes
+    ----------
+    start, end : int64 (n,)
+        Segments in order of time, ns; they tile the window.
+    kind : int8 (n,)
+        Position in :data:`PATH_KINDS`. ``host``: the host's program, synchronisation calls returning; ``launch``: from
+        the launch call to the start of its span; ``idle``: pauses that no record explains.
+    lane, name : int32 (n,)
+        Positions in ``lanes`` and ``names``; a host segment is named by the range that ran in it.
+    lanes, names : tuple of str
+    totals : mapping of str to int
+        Nanoseconds by kind, every kind; they sum to the window.
+    notes : tuple of Note
+        What the trace does not record, and so the path cannot know.
+    left_out, left_out_ns : int
+        Segments that a stored path no longer lists, and their length; 0 for a fresh one.
+    top : tuple of (kind, name, ns)
+        The twenty names with most time on the path.
+    """
+
+    start: Int
+    end: Int
+    kind: NDArray[np.int8]
+    lane: NDArray[np.int32]
+    name: NDArray[np.int32]
+    lanes: tuple[str, ...]
+    names: tuple[str, ...]
+    totals: Mapping[str, int]
+    top: tuple[tuple[str, str, int], ...]
+    notes: tuple[Note, ...] = ()
+    left_out: int = 0
+    left_out_ns: int = 0
+
+    @property
+    def bound_by(self) -> str | None:
+        """The kind with most time on the path; None for an empty window."""
+        best = max(PATH_KINDS, key=lambda kind: self.totals[kind])
+        return best if self.totals[best] else None
+
+    @property
+    def coverage(self) -> float | None:
+        """Share of the path that records explain, 1 − idle/path; None for an empty window."""
+        whole = sum(self.totals.values())
+        return 1 - self.totals["idle"] / whole if whole else None
+
+    def to_dict(self, segments: int = KEPT_SEGMENTS) -> dict[str, Any]:
+        """Return plain data with the longest segments; totals stay those of the whole path."""
+        long = np.argsort(self.start - self.end, kind="stable")[:segments]
+        kept = np.sort(long)
+        lost = int((self.end - self.start).sum() - (self.end - self.start)[kept].sum())
+        columns = {
+            "start_ns": self.start[kept].tolist(),
+            "end_ns": self.end[kept].tolist(),
+            "kind": [PATH_KINDS[code] for code in self.kind[kept]],
+            "lane": [self.lanes[code] for code in self.lane[kept]],
+            "name": [self.names[code] for code in self.name[kept]],
+        }
+        return {
+            "totals": dict(self.totals),
+            "bound_by": self.bound_by,
+            "coverage": self.coverage,
+            "top": [list(row) for row in self.top],
+            "notes": [note.to_dict() for note in self.notes],
+            "segments": columns,
+            "left_out": self.left_out + len(self.start) - len(kept),
+            "left_out_ns": self.left_out_ns + lost,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> CriticalPath:
+        """Rebuild what :meth:`to_dict` wrote."""
+        columns = data["segments"]
+        lanes, names = (tuple(dict.fromkeys(columns[key])) for key in ("lane", "name"))
+        return cls(
+            np.array(columns["start_ns"], np.int64),
+            np.array(columns["end_ns"], np.int64),
+            np.array([PATH_KINDS.index(kind) for kind in columns["kind"]], np.int8),
+            np.array([lanes.index(lane) for lane in columns["lane"]], np.int32),
+            np.array([names.index(name) for name in columns["name"]], np.int32),
+            lanes,
+            names,
+            dict(data["totals"]),
+            tuple((kind, name, ns) for kind, name, ns in data["top"]),
+            tuple(Note.from_dict(note) for note in data["notes"]),
+            data["left_out"],
+            data["left_out_ns"],
+        )
+
+
+def critical_path(rank: RankTimeline, window: Window) -> CriticalPath:
+    """Find what bound a rank: the longest chain of dependencies that ends with the window.
+
+    Works with launches only, without any host record (waits are then ``idle``), and for runs without a device.
+
+    Parameters
+    ----------
+    rank : RankTimeline
+    window : Window
+
+    Notes
+    -----
+    Source: longest path of the happens-before graph, as in HolisticTraceAnalysis' critical path analysis; the edges
+    are inferred, since traces name no events. Between ranks: :mod:`densing.efficiency.profile.critical`.
+
+    Examples
+    --------
+    >>> from densing.efficiency.timeline.spans import Spans
+    >>> from densing.efficiency.timeline.windows import select
+    >>> call = {"start": 0, "end": 5, "kind": Kind.LAUNCH, "name": "cudaLaunchKernel", "correlation": 1}
+    >>> work = Spans.build([{"start": 8, "end": 20, "kind": Kind.COMPUTE, "name": "gemm", "correlation": 1},
+    ...                     {"start": 20, "end": 50, "kind": Kind.COMM, "name": "ncclDevKernel_AllReduce"}])
+    >>> rank = RankTimeline(0, work, Spans.build([call]))
+    >>> path = critical_path(rank, select(rank))
+    >>> path.totals["compute"], path.totals["communication"], path.bound_by
+    (12, 30, 'communication')
+    """
+    edges = graph(rank, window)
+    table = _walk(edges, rank.host, window.start, window.end)
+    nodes, host = edges.nodes, rank.host
+    lanes = tuple(" ".join(filter(None, lane[:2])) for lane in (*nodes.lanes, *host.lanes))
+    names = (*nodes.names, *host.names, "")
+    table, names = host_names(table, names, host, HOST, len(nodes.lanes))
+    start, end, kind, lane, name = table.T
+    length = end - start
+    totals = {each: int(length[kind == code].sum()) for code, each in enumerate(PATH_KINDS)}
+    assert sum(totals.values()) == max(window.end - window.start, 0), "a critical path that does not tile its window"
+    return CriticalPath(
+        start,
+        end,
+        kind.astype(np.int8),
+        lane.astype(np.int32),
+        name.astype(np.int32),
+        lanes,
+        names,
+        totals,
+        _top(length, kind, name, names),
+        _blind(rank, edges),
+    )
+
+
+def _blind(rank: RankTimeline, edges: Graph) -> tuple[Note, ...]:
+    """Say which records are missing without which waits cannot be seen."""
+    if rank.on_host:
+        message = "a run without a device records no waits; they are inferred from pauses"
+        return (Note("waits-inferred", "info", message),)
+    if len(edges.nodes) and not np.any(rank.host.kind == Kind.LAUNCH):
+        message = "the trace records no launches: what the host held up counts as idle"
+        return (Note("no-launch-records", "info", message),)
+    if len(edges.nodes) and not edges.syncs:
+        message = (
+            "the trace records no synchronisation call: if there were any, time in which the host waited for the "
+            "device counts as host"
+        )
+        return (Note("no-synchronisation-records", "info", message),)
+    return ()
+
+
+def _top(length: Int, kind: Int, name: Int, names: tuple[str, ...]) -> tuple[tuple[str, str, int], ...]:
+    keys, position = np.unique(kind * len(names) + name, return_inverse=True)
+    sums = np.zeros(len(keys), np.int64)
+    np.add.at(sums, position, length)
+    order = np.argsort(-sums, kind="stable")[:SHOWN_NAMES].tolist()
+    return tuple((PATH_KINDS[keys[at] // len(names)], names[keys[at] % len(names)], int(sums[at])) for at in order)
+
+
+class _Tape:
+    """Segments written backwards in time: start, end, kind, lane, name."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.floor, self.at = start, end
+        self.cells = array("q")
+
+    def back_to(self, moment: int, kind: int, lane: int, name: int) -> None:
+        """Write what happened from ``moment`` to where the tape stands."""
+        moment = max(moment, self.floor)
+        if moment < self.at:
+            self.cells.extend((moment, self.at, kind, lane, name))
+            self.at = moment
+
+    def table(self) -> NDArray[np.int64]:
+        """Return the segments in order of time, one per row."""
+        return np.array(self.cells, np.int64).reshape(-1, 5)[::-1]
+
+
+class _Columns:
+    """Columns of a table as memory views: single values of them cost a third of numpy's, and no copy."""
+
+    def __init__(self, spans: Spans) -> None:
+        self.start, self.end = spans.start.data, spans.end.data
+        self.lane, self.name = spans.lane.data, spans.name.data
+
+
+def _walk(edges: Graph, host: Spans, start: int, end: int) -> NDArray[np.int64]:
+    """Follow binding edges from the window's end to its start."""
+    nodes, calls, tape = _Columns(edges.nodes), _Columns(host), _Tape(start, end)
+    before, launched = edges.before.data, edges.call.data
+    wake, reached = edges.wake.data, edges.reached.data
+    kinds = _KIND_TABLE[edges.nodes.kind].data
+    # Lanes and names of the host stand after those of the device; the last name is empty.
+    lane0, name0 = len(edges.nodes.lanes), len(edges.nodes.names)
+    nothing, hosted = name0 + len(host.names), edges.calls > 0
+    call, thread = len(host), edges.main + lane0
+    node = int(np.argmax(edges.nodes.end)) if len(edges.nodes) else -1
+    if node >= 0 and nodes.end[node] < end and hosted:
+        node = -1
+    while tape.at > start:
+        if node >= 0:
+            # A pause between the end of this node and what waited for it belongs to no record.
+            tape.back_to(nodes.end[node], IDLE, nodes.lane[node], nothing)
+            tape.back_to(nodes.start[node], kinds[node], nodes.lane[node], nodes.name[node])
+            call = launched[node]
+            if call < 0 and before[node] < 0:
+                tape.back_to(start, IDLE, nodes.lane[node], nothing)
+            if call >= 0:
+                thread = calls.lane[call] + lane0
+                tape.back_to(calls.start[call], LAUNCH, thread, nodes.name[node])
+            node = before[node]
+        elif wake[call] >= 0:
+            woken = wake[call]
+            tape.back_to(calls.end[woken], HOST, thread, nothing)
+            call, node = woken, reached[woken]
+            thread = calls.lane[call] + lane0
+            tape.back_to(nodes.end[node], HOST, thread, calls.name[call] + name0)
+        else:
+            # Nothing held this thread before: its own program, as far back as the window goes.
+            tape.back_to(start, HOST if hosted else IDLE, thread, nothing)
+    return tape.table()

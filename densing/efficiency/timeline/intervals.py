@@ -1,0 +1,143 @@
+"""Arithmetic of sets of half-open intervals [start, end), exact in integer nanoseconds.
+
+A set is a pair ``(starts, ends)`` of int64 arrays; a *union* is sorted and its intervals neither overlap nor touch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from densing.efficiency.timeline.spans import blocks
+
+Int = NDArray[np.int64]
+Union = tuple[Int, Int]
+
+
+def union(starts: Int, ends: Int) -> Union:
+    """Merge intervals that overlap or touch; empty ones vanish.
+
+    Examples
+    --------
+    >>> union(np.array([40, 10, 60]), np.array([80, 60, 60]))
+    (array([10]), array([80]))
+    """
+    starts, ends = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
+    filled = ends > starts
+    starts, ends = starts[filled], ends[filled]
+    if len(starts) == 0:
+        return starts, ends
+    if np.any(starts[1:] < starts[:-1]):
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
+    reach = np.maximum.accumulate(ends)
+    first = np.concatenate(([True], starts[1:] > reach[:-1]))
+    last = np.concatenate((first[1:], [True]))
+    return starts[first], reach[last]
+
+
+def distinct(moments: Int) -> Int:
+    """Return moments in order, each once.
+
+    Examples
+    --------
+    >>> distinct(np.array([7, 3, 7]))
+    array([3, 7])
+    """
+    # np.unique without an index loads numpy's masked arrays, which takes as long as to read a small trace.
+    ordered = np.sort(moments)
+    return ordered[np.concatenate((ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]))]
+
+
+def length(merged: Union) -> int:
+    """Return the total length of a union in nanoseconds."""
+    return int((merged[1] - merged[0]).sum())
+
+
+def intersect(a: Union, b: Union) -> Union:
+    """Return the part that two unions share.
+
+    Examples
+    --------
+    >>> intersect((np.array([10]), np.array([60])), (np.array([40]), np.array([80])))
+    (array([40]), array([60]))
+    """
+    if len(a[0]) == 0 or len(b[0]) == 0:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    parts = [_shared((a[0][part], a[1][part]), b) for part in blocks(len(a[0]))]
+    return (
+        parts[0] if len(parts) == 1 else (np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
+    )
+
+
+def _shared(a: Union, b: Union) -> Union:
+    first = np.searchsorted(b[1], a[0], side="right")
+    stop = np.searchsorted(b[0], a[1], side="left")
+    count = np.maximum(stop - first, 0)
+    which = np.repeat(np.arange(len(count)), count)
+    other = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
+    return np.maximum(a[0][which], b[0][other]), np.minimum(a[1][which], b[1][other])
+
+
+def subtract(a: Union, b: Union) -> Union:
+    """Return the part of ``a`` outside ``b``.
+
+    Examples
+    --------
+    >>> subtract((np.array([40]), np.array([80])), (np.array([10]), np.array([60])))
+    (array([60]), array([80]))
+    """
+    if len(a[0]) == 0:
+        return a
+    return intersect(a, outside(b, int(a[0][0]), int(a[1][-1])))
+
+
+def outside(merged: Union, start: int, end: int) -> Union:
+    """Return the gaps of a union within ``[start, end)``: before it, between its intervals and after it.
+
+    Examples
+    --------
+    >>> outside((np.array([10]), np.array([60])), 0, 80)
+    (array([ 0, 60]), array([10, 80]))
+    """
+    starts = np.concatenate((np.array([start], np.int64), merged[1]))
+    ends = np.concatenate((merged[0], np.array([end], np.int64)))
+    kept = ends > starts
+    return (starts, ends) if kept.all() else (starts[kept], ends[kept])
+
+
+def clip(merged: Union, start: int, end: int) -> Union:
+    """Cut a union to ``[start, end)``."""
+    return intersect(merged, (np.array([start], np.int64), np.array([end], np.int64)))
+
+
+def covered(merged: Union, starts: Int, ends: Int) -> Int:
+    """Return, for each interval given, how many nanoseconds of it a union covers.
+
+    Parameters
+    ----------
+    merged : union
+    starts, ends : int64 (n,)
+        Any intervals; they may overlap.
+
+    Returns
+    -------
+    int64 (n,)
+
+    Examples
+    --------
+    >>> covered((np.array([10]), np.array([60])), np.array([0, 40]), np.array([20, 80]))
+    array([10, 20])
+    """
+    return np.maximum(_before(merged, ends) - _before(merged, starts), 0)
+
+
+def _before(merged: Union, moments: Int) -> Int:
+    """Length of a union up to each moment."""
+    if len(merged[0]) == 0:
+        return np.zeros(len(moments), np.int64)
+    total = np.concatenate(([0], np.cumsum(merged[1] - merged[0])))
+    index = np.searchsorted(merged[0], moments, side="right")
+    last = np.maximum(index - 1, 0)
+    inside = np.clip(moments - merged[0][last], 0, merged[1][last] - merged[0][last])
+    return np.where(index == 0, 0, total[last] + inside)

@@ -1,0 +1,134 @@
+"""Which of several nested spans is running: the innermost one at each moment.
+
+Host rows nest: an annotation holds operators, operators hold runtime calls. Time is told once if each moment belongs to
+the span that began last among those running.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from densing.efficiency.timeline.intervals import distinct
+from densing.efficiency.timeline.spans import Int, Spans, blocks
+
+
+class Segments(NamedTuple):
+    """Disjoint intervals in order of time; ``which`` names the span that each belongs to."""
+
+    start: Int
+    end: Int
+    which: Int
+
+
+def unbroken(host: Spans, rows: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]]:
+    """Yield rows of a table part by part, cut where none of those before is still running.
+
+    To split time among the spans of each part is to split it among all of them.
+
+    Examples
+    --------
+    >>> from densing.efficiency.timeline.spans import Kind
+    >>> host = Spans.build([{"start": at, "end": at + 5, "kind": Kind.OP, "name": "a"} for at in (0, 4, 9)])
+    >>> [part.tolist() for part in unbroken(host, np.array([True, False, True]))]
+    [[0], [2]]
+    """
+    held = np.empty(0, np.int64)
+    for block in blocks(len(rows)):
+        at = np.concatenate((held, np.flatnonzero(rows[block]) + block.start))
+        reach = np.maximum.accumulate(host.end[at])
+        cuts = np.flatnonzero(host.start[at[1:]] >= reach[:-1])
+        cut = int(cuts[-1]) + 1 if len(cuts) else 0
+        if cut:
+            yield at[:cut]
+        held = at[cut:]
+    if len(held):
+        yield held
+
+
+def innermost(start: Int, end: Int) -> Segments:
+    """Split time among the spans of one thread: each moment belongs to the running span that began last.
+
+    Of spans that begin together the shorter one is inside. Spans need not nest properly.
+
+    Parameters
+    ----------
+    start, end : int64 (n,)
+        Nanoseconds, in any order.
+
+    Returns
+    -------
+    Segments
+        Their total length is that of the union of the spans.
+
+    Examples
+    --------
+    >>> innermost(np.array([0, 10]), np.array([100, 30]))._asdict()
+    {'start': array([ 0, 10, 30]), 'end': array([ 10,  30, 100]), 'which': array([0, 1, 0])}
+    """
+    order = np.flatnonzero(end > start)
+    start, end = start[order], end[order]
+    if not np.all(start[1:] >= end[:-1]):
+        inside = np.lexsort((-end, start))
+        order, start, end = order[inside], start[inside], end[inside]
+    if np.all(start[1:] >= end[:-1]):
+        return Segments(start, end, order)
+    parent = _parents(start, end)
+    found = _painted(start, end) if parent is None else _unrolled(start, end, parent)
+    return Segments(found.start, found.end, order[found.which])
+
+
+def _parents(start: Int, end: Int) -> Int | None:
+    """Index of the span around each span (-1 none) of a sorted table; None where spans cross.
+
+    A span's depth is the number of earlier spans still open; its parent is the last earlier span one level up.
+    """
+    n = len(start)
+    depth = np.arange(n) - np.searchsorted(np.sort(end), start, side="right")
+    parent = np.full(n, -1, np.int64)
+    by_depth = np.argsort(depth, kind="stable")
+    cuts = np.searchsorted(depth[by_depth], np.arange(int(depth.max(initial=0)) + 2))
+    for level in range(1, len(cuts) - 1):
+        upper, lower = by_depth[cuts[level - 1] : cuts[level]], by_depth[cuts[level] : cuts[level + 1]]
+        parent[lower] = upper[np.searchsorted(upper, lower) - 1] if len(upper) else -1
+    inner = parent >= 0
+    crossing = np.any(end[parent[inner]] < end[inner]) or np.any(inner != (depth > 0))
+    return None if crossing else parent
+
+
+def _unrolled(start: Int, end: Int, parent: Int) -> Segments:
+    """Segments of spans that nest: a span runs from its start, and its parent again from its end."""
+    index = np.arange(len(start))
+    # At one moment ends come first, outer ones last; then starts, outer ones first.
+    closing = np.lexsort((-index, end))
+    moments = np.concatenate((end[closing], start))
+    running = np.concatenate((parent[closing], index))
+    order = np.argsort(moments, kind="stable")
+    moments, running = moments[order], running[order]
+    if len(moments) == 0:
+        return Segments(moments, moments, running)
+    return _kept(moments[:-1], moments[1:], running[:-1])
+
+
+def _painted(start: Int, end: Int) -> Segments:
+    """Segments of spans that cross: one pass over all boundaries with a heap of what is running."""
+    moments = distinct(np.concatenate((start, end)))
+    opens = np.searchsorted(start, moments, side="right").tolist()
+    ends, running, seen, heap = end.tolist(), [], 0, list[int]()
+    for moment, opened in zip(moments.tolist(), opens, strict=True):
+        for index in range(seen, opened):
+            heapq.heappush(heap, -index)
+        seen = opened
+        while heap and ends[-heap[0]] <= moment:
+            heapq.heappop(heap)
+        running.append(-heap[0] if heap else -1)
+    return _kept(moments[:-1], moments[1:], np.array(running[:-1], np.int64))
+
+
+def _kept(start: Int, end: Int, running: NDArray[np.int64]) -> Segments:
+    kept = (end > start) & (running >= 0)
+    return Segments(start[kept], end[kept], running[kept])

@@ -1,0 +1,228 @@
+"""Training steps: how each one splits into compute, communication and idle, and how their times spread.
+
+All steps are cut from one set of unions by binary search, so that a hundred steps cost about what one costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from densing.core.records import Record
+from densing.efficiency.timeline.intervals import covered, intersect
+from densing.efficiency.timeline.overlap import Partition, Unions, unions
+from densing.efficiency.timeline.quantiles import median as median_of
+from densing.efficiency.timeline.quantiles import quantile
+from densing.efficiency.timeline.spans import Int, Spans
+from densing.efficiency.timeline.timeline import RankTimeline
+from densing.efficiency.timeline.windows import Window, counted_steps
+
+
+class StepPartition(Record, frozen=True):
+    """One step, and what the device did in it.
+
+    Attributes
+    ----------
+    number : int
+        As in ``ProfilerStep#number``.
+    start_ns, end_ns : int
+    partition : Partition
+        Of [start, end); a step is never cut to the window, its work is the window's.
+    """
+
+    number: int
+    start_ns: int
+    end_ns: int
+    partition: Partition
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {**super().to_dict(), "partition": self.partition.to_dict()}
+
+
+def step_partitions(rank: RankTimeline, window: Window, merged: Unions | None = None) -> tuple[StepPartition, ...]:
+    """Split each step of a rank into compute, exposed communication, exposed copies and idle.
+
+    Each row equals :func:`densing.efficiency.timeline.overlap.partition` of the window's work cut to the step. Steps may overlap.
+    In window ``hta`` the last step has no row: only what was launched before it counts.
+
+    Parameters
+    ----------
+    rank : RankTimeline
+    window : Window
+        Of the same rank; its work is what counts.
+    merged : Unions, optional
+        Of the window's work, if known.
+
+    Examples
+    --------
+    >>> from densing.efficiency.timeline.spans import Kind
+    >>> from densing.efficiency.timeline.timeline import Step
+    >>> from densing.efficiency.timeline.windows import select
+    >>> work = Spans.build([{"start": 10, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"}])
+    >>> rank = RankTimeline(0, work, Spans.empty(), steps=(Step(3, 0, 40), Step(4, 40, 100)))
+    >>> [(step.number, step.partition.idle_ns) for step in step_partitions(rank, select(rank))]
+    [(3, 10), (4, 40)]
+    """
+    steps = counted_steps(rank, window)
+    if not steps:
+        return ()
+    parts = merged or unions(window.work)
+    starts = np.array([step.start for step in steps], np.int64)
+    ends = np.array([step.end for step in steps], np.int64)
+    compute, comm = covered(parts.compute, starts, ends), covered(parts.comm, starts, ends)
+    overlap = covered(intersect(parts.comm, parts.compute), starts, ends)
+    busy = covered(parts.busy, starts, ends)
+    columns = {
+        "window_ns": ends - starts,
+        "span_ns": _spans_ns(window.work, starts, ends),
+        "compute_ns": compute,
+        "comm_ns": comm,
+        "memcpy_ns": covered(parts.memory, starts, ends),
+        "overlap_ns": overlap,
+        "exposed_comm_ns": comm - overlap,
+        "exposed_memcpy_ns": busy - compute - (comm - overlap),
+        "idle_ns": ends - starts - busy,
+    }
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    split = [Partition(**dict(zip(columns, row, strict=True))) for row in rows]
+    return tuple(StepPartition(*step, part) for step, part in zip(steps, split, strict=True))
+
+
+def _spans_ns(work: Spans, starts: Int, ends: Int) -> Int:
+    """From the first to the last work inside each interval, cut to it."""
+    n = len(work)
+    if n == 0:
+        return np.zeros(len(starts), np.int64)
+    none = np.iinfo(np.int64).min
+    reach = np.concatenate(([none], np.maximum.accumulate(work.end)))
+    before, inside = np.searchsorted(work.start, starts), np.searchsorted(work.start, ends)
+    first = np.where(reach[before] > starts, starts, work.start[np.minimum(before, n - 1)])
+    last = np.minimum(reach[inside], ends)
+    return np.where(reach[inside] > starts, last - np.minimum(first, last), 0)
+
+
+class StepTimes(Record, frozen=True):
+    """How the step times of one rank spread; times in ns, rounded to whole ones, None without steps.
+
+    Attributes
+    ----------
+    count : int
+    median_ns, mad_ns : int or None
+        Median, and median absolute deviation from it.
+    mean_ns, min_ns, max_ns, p95_ns : int or None
+        The 95th percentile interpolates linearly between order statistics.
+    p95_over_median, max_over_median : float or None
+        None also where the median is 0.
+    """
+
+    count: int
+    median_ns: int | None = None
+    mad_ns: int | None = None
+    mean_ns: int | None = None
+    min_ns: int | None = None
+    max_ns: int | None = None
+    p95_ns: int | None = None
+    p95_over_median: float | None = None
+    max_over_median: float | None = None
+
+
+def step_times(durations: Sequence[int] | Int) -> StepTimes:
+    """Describe how step times spread.
+
+    Parameters
+    ----------
+    durations : sequence of int
+        Nanoseconds, one per step.
+
+    Examples
+    --------
+    >>> times = step_times([10, 10, 12, 20])
+    >>> times.median_ns, times.mad_ns, times.max_over_median
+    (11, 1, 1.8181818181818181)
+    """
+    if len(durations) == 0:
+        return StepTimes(0)
+    times = np.asarray(durations, np.int64)
+    median, high = median_of(times), quantile(times, 0.95)
+    return StepTimes(
+        len(times),
+        round(median),
+        round(median_of(np.abs(times - median))),
+        round(float(times.mean())),
+        int(times.min()),
+        int(times.max()),
+        round(high),
+        high / median if median else None,
+        float(times.max()) / median if median else None,
+    )
+
+
+class StepSpread(Record, frozen=True):
+    """How far one step's times differ between ranks.
+
+    Attributes
+    ----------
+    number, occurrence : int
+        Step as marked; 0 unless a rank marks the number again.
+    ranks : int
+        How many ranks recorded it.
+    median_ns, max_ns : int
+    slowest_rank : int
+    spread : float or None
+        (max − median)/median over ranks; None for one rank or a median of 0.
+    """
+
+    number: int
+    occurrence: int
+    ranks: int
+    median_ns: int
+    max_ns: int
+    slowest_rank: int
+    spread: float | None
+
+
+def step_spread(durations: Mapping[int, Sequence[tuple[int, int]]]) -> tuple[StepSpread, ...]:
+    """Compare the ranks step by step: (max_r − median_r)/median_r.
+
+    A collective at the end of a step makes all ranks equally slow: a spread near 0 is no proof that none lags.
+
+    Parameters
+    ----------
+    durations : mapping of rank to sequence of (number, ns)
+
+    Examples
+    --------
+    >>> [row.spread for row in step_spread({0: [(1, 100)], 1: [(1, 100)], 2: [(1, 130)]})]
+    [0.3]
+    """
+    table: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for rank, rows in durations.items():
+        for key, (_, time) in zip(occurrences(number for number, _ in rows), rows, strict=True):
+            table.setdefault(key, []).append((time, rank))
+    return tuple(_spread(key, table[key]) for key in sorted(table))
+
+
+def occurrences(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return each number with how often it came before: one that comes again on a rank is another step.
+
+    Examples
+    --------
+    >>> occurrences([3, 4, 3])
+    [(3, 0), (4, 0), (3, 1)]
+    """
+    seen: dict[int, int] = {}
+    keys = []
+    for number in numbers:
+        seen[number] = seen.get(number, -1) + 1
+        keys.append((number, seen[number]))
+    return keys
+
+
+def _spread(key: tuple[int, int], rows: list[tuple[int, int]]) -> StepSpread:
+    median = median_of(np.array([time for time, _ in rows]))
+    slowest, rank = max(rows, key=lambda row: (row[0], -row[1]))
+    ratio = (slowest - median) / median if median and len(rows) > 1 else None
+    return StepSpread(*key, len(rows), round(median), slowest, rank, ratio)

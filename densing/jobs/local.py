@@ -1,0 +1,228 @@
+"""Jobs on this machine: one process per device, the others wait for a device and for memory."""
+
+from __future__ import annotations
+
+import selectors
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from densing.core.errors import InputError
+from densing.jobs import machine
+from densing.jobs.base import NO_RETRY, Job, JobEvent, JobResult, OnEvent, ignore
+from densing.jobs.process import Attempt, describe
+
+POLL_SECONDS = 0.1
+
+
+class LocalExecutor:
+    """Run jobs as processes of this machine.
+
+    Parameters
+    ----------
+    workers : int
+        Jobs on the processor at a time; those that need accelerators are limited by them alone.
+    devices : str or sequence of str, optional
+        Accelerators to use, ``"0,1"``; all visible ones when left out.
+    memory_gb : float, optional
+        Memory to hand out, in units of 10^9 bytes; the machine's when left out.
+    retries : int
+        How often a crashed job is started again.
+
+    Raises
+    ------
+    InputError
+        When an option makes no sense.
+
+    Examples
+    --------
+    >>> import sys
+    >>> [result] = LocalExecutor().run([Job((sys.executable, "-c", "print('hello')"), "greet")])
+    >>> result.ok, result.lines
+    (True, ('hello',))
+    """
+
+    name = "local"
+
+    def __init__(
+        self,
+        workers: int | str = 1,
+        devices: str | Sequence[str] | None = None,
+        memory_gb: float | str | None = None,
+        retries: int | str = 2,
+    ) -> None:
+        self.workers = whole("workers", workers, 1)
+        self.retries = whole("retries", retries, 0)
+        self.memory_gb = machine.total_memory_gb() if memory_gb is None else positive("memory_gb", memory_gb)
+        self.devices = _devices(devices)
+
+    def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> list[JobResult]:
+        """Run every job to its end; see :class:`densing.jobs.Executor`.
+
+        Raises
+        ------
+        InputError
+            When a job needs more memory or devices than there are, before anything is started.
+        """
+        for job in jobs:
+            self._check(job)
+        queue = _Queue(self, jobs, on_event)
+        with queue.processes():
+            while queue.unfinished():
+                queue.start_what_fits()
+                queue.listen()
+                queue.collect()
+        return queue.results()
+
+    def _check(self, job: Job) -> None:
+        if job.memory_gb is not None and job.memory_gb > self.memory_gb:
+            raise InputError(
+                f"job {job.name} needs {job.memory_gb:.3g} GB of memory, this machine has {self.memory_gb:.3g} GB; "
+                "choose a smaller model or dtype, or --executor-arg memory_gb=..."
+            )
+        if job.devices > len(self.devices):
+            raise InputError(
+                f"job {job.name} needs {job.devices} device(s), this machine has {len(self.devices)}; "
+                "choose --device cpu, or --executor-arg devices=..."
+            )
+
+
+@dataclass
+class _Slot:
+    """A job's place in the queue."""
+
+    job: Job
+    attempts: int = 0
+    attempt: Attempt | None = None
+    result: JobResult | None = None
+    reasons: list[str] = field(default_factory=list)
+
+
+class _Queue:
+    """The state of one call of :meth:`LocalExecutor.run`."""
+
+    def __init__(self, executor: LocalExecutor, jobs: Sequence[Job], on_event: OnEvent) -> None:
+        self.executor = executor
+        self.slots = [_Slot(job) for job in jobs]
+        self.waiting = deque(self.slots)
+        self.free = list(executor.devices)
+        self.on_event = on_event
+        self.selector = selectors.DefaultSelector()
+        for job in jobs:
+            on_event(JobEvent(job, "queued"))
+
+    @property
+    def running(self) -> list[_Slot]:
+        return [slot for slot in self.slots if slot.attempt is not None]
+
+    def unfinished(self) -> bool:
+        return any(slot.result is None for slot in self.slots)
+
+    def results(self) -> list[JobResult]:
+        return [slot.result for slot in self.slots if slot.result is not None]
+
+    @contextmanager
+    def processes(self) -> Iterator[None]:
+        """Leave no process behind, whatever ends the run (an error, Ctrl-C)."""
+        try:
+            yield
+        finally:
+            for slot in self.running:
+                if slot.attempt is not None:
+                    slot.attempt.stop()
+            self.selector.close()
+
+    def start_what_fits(self) -> None:
+        """Start waiting jobs in order; one that does not fit lets smaller ones pass."""
+        for slot in [slot for slot in self.waiting if self._fits(slot.job)]:
+            if self._fits(slot.job):
+                self.waiting.remove(slot)
+                self._start(slot)
+
+    def listen(self) -> None:
+        """Wait briefly for output and pass it on."""
+        for key, _ in self.selector.select(POLL_SECONDS):
+            slot: _Slot = key.data
+            if slot.attempt is not None:
+                self._tell(slot, slot.attempt.read())
+                if slot.attempt.silent:
+                    # It closed its output; a closed pipe would be reported as readable for ever.
+                    self.selector.unregister(slot.attempt.pipe)
+
+    def collect(self) -> None:
+        """Take in the processes that have ended."""
+        for slot in self.running:
+            attempt = slot.attempt
+            if attempt is None or (code := attempt.finished()) is None:
+                continue
+            if not attempt.silent:
+                self.selector.unregister(attempt.pipe)
+            self._tell(slot, attempt.close())
+            slot.attempt = None
+            self.free = [name for name in self.executor.devices if name in (*self.free, *attempt.devices)]
+            self._ended(slot, attempt, code)
+
+    def _fits(self, job: Job) -> bool:
+        if job.devices > len(self.free):
+            return False
+        if not job.devices and sum(not slot.job.devices for slot in self.running) >= self.executor.workers:
+            return False
+        if job.memory_gb is None or not self.running:
+            # With nothing of ours running, waiting would change nothing.
+            return True
+        reserved = sum(slot.job.memory_gb or 0.0 for slot in self.running)
+        return reserved + job.memory_gb <= self.executor.memory_gb and job.memory_gb <= machine.available_memory_gb()
+
+    def _start(self, slot: _Slot) -> None:
+        devices, self.free = self.free[: slot.job.devices], self.free[slot.job.devices :]
+        slot.attempts += 1
+        slot.attempt = Attempt(slot.job, devices)
+        self.selector.register(slot.attempt.pipe, selectors.EVENT_READ, slot)
+        kind: Any = "started" if slot.attempts == 1 else "restarted"
+        self.on_event(JobEvent(slot.job, kind, "; ".join(slot.reasons[-1:]), slot.attempts))
+
+    def _ended(self, slot: _Slot, attempt: Attempt, code: int) -> None:
+        if code:
+            slot.reasons.append(f"attempt {slot.attempts}: {describe(code)}")
+            if code != NO_RETRY and slot.attempts <= self.executor.retries:
+                self.waiting.appendleft(slot)
+                return
+        slot.result = JobResult(slot.job, code, slot.attempts, tuple(attempt.lines), "; ".join(slot.reasons))
+        self.on_event(JobEvent(slot.job, "failed" if code else "finished", slot.result.reason, slot.attempts))
+
+    def _tell(self, slot: _Slot, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.on_event(JobEvent(slot.job, "output", line, slot.attempts))
+
+
+def whole(name: str, value: int | str, least: int) -> int:
+    """Return an option as a whole number, or say what it should be."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = least - 1
+    if number < least:
+        raise InputError(f"--executor-arg {name}={value}: a whole number from {least} up is needed")
+    return number
+
+
+def positive(name: str, value: float | str) -> float:
+    """Return an option as a number above 0, or say what it should be."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise InputError(f"--executor-arg {name}={value}: a number above 0 is needed")
+    return number
+
+
+def _devices(given: str | Sequence[str] | None) -> list[str]:
+    if given is None:
+        return machine.accelerators()
+    names = [part.strip() for part in (given.split(",") if isinstance(given, str) else given)]
+    if len(set(names)) != len(names):
+        raise InputError(f"--executor-arg devices={given}: a device is named twice")
+    return [name for name in names if name]

@@ -1,0 +1,283 @@
+"""Jobs on a Slurm cluster: one array job through submitit, requeued when a node fails or time runs out."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from densing.core.errors import InputError, UnavailableError
+from densing.jobs.base import LAST_LINES, Job, JobEvent, JobResult, OnEvent, ignore
+from densing.jobs.local import positive, whole
+from densing.jobs.process import flags
+from densing.jobs.slurm_task import SlurmTask
+from densing.core.secrets import is_secret_name, mask
+
+PROGRAMS = ("sbatch", "srun", "squeue", "scancel")
+LOST_SECONDS = 20.0
+"""How long a task may be neither queued nor finished: shared file systems show new files late."""
+ASK_SECONDS = 60.0
+MAX_TIMEOUTS = 1000
+WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "SUSPENDED", "STOPPED")
+
+
+class SlurmExecutor:
+    """Run jobs as the tasks of one Slurm array job.
+
+    Parameters
+    ----------
+    partition, account, qos, constraint : str, optional
+        As sbatch's options.
+    time : int
+        Minutes a task may run; when they are over it is requeued and goes on from the store.
+    cpus : int
+        Cores per task.
+    memory_gb : float, optional
+        Memory per task, in units of 10^9 bytes; the most any job states when left out, else the cluster's default.
+    parallel : int
+        Tasks at a time.
+    retries : int
+        How often a crashed command is started again on its node.
+    logs : path, optional
+        Where logs go, visible from all nodes; the jobs' own log folder when left out.
+    setup : str, optional
+        Shell line to run before, such as ``module load cuda``.
+    poll : float
+        Seconds between looks at the queue.
+
+    Raises
+    ------
+    UnavailableError
+        When submitit or Slurm's programs are not installed here.
+    InputError
+        When an option makes no sense.
+    """
+
+    name = "slurm"
+
+    def __init__(
+        self,
+        partition: str | None = None,
+        account: str | None = None,
+        qos: str | None = None,
+        constraint: str | None = None,
+        time: int | str = 24 * 60,
+        cpus: int | str = 1,
+        memory_gb: float | str | None = None,
+        parallel: int | str = 256,
+        retries: int | str = 2,
+        logs: str | Path | None = None,
+        setup: str | None = None,
+        poll: float | str = 5.0,
+    ) -> None:
+        _check_installed()
+        named = {"partition": partition, "account": account, "qos": qos, "constraint": constraint}
+        self.options: dict[str, Any] = {key: value for key, value in named.items() if value}
+        self.options |= {
+            "time": whole("time", time, 1),
+            "cpus_per_task": whole("cpus", cpus, 1),
+            "array_parallelism": whole("parallel", parallel, 1),
+        }
+        if setup:
+            self.options["setup"] = [setup]
+        self.memory_gb = None if memory_gb is None else positive("memory_gb", memory_gb)
+        self.retries = whole("retries", retries, 0)
+        self.logs = None if logs is None else Path(logs)
+        self.poll = positive("poll", poll)
+
+    def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> list[JobResult]:
+        """Submit every job, wait for all; see :class:`densing.jobs.Executor`.
+
+        Raises
+        ------
+        InputError
+            When Slurm refuses the submission, with its words.
+        """
+        if not jobs:
+            return []
+        # Results come back as pickles: a folder of our own, so that none can lie there beforehand.
+        folder = (self.logs or jobs[0].logs or jobs[0].workdir / "logs").resolve() / f"slurm-{uuid.uuid4().hex[:12]}"
+        array = _Array([_Task(job, handle) for job, handle in zip(jobs, self._submit(jobs, folder), strict=True)])
+        try:
+            for task in array.tasks:
+                on_event(JobEvent(task.job, "queued", f"Slurm job {task.handle.job_id}, logs in {folder}"))
+            while any(task.result is None for task in array.tasks):
+                array.look(on_event)
+                time.sleep(self.poll if any(task.result is None for task in array.tasks) else 0)
+        finally:
+            array.cancel()
+        return [task.result for task in array.tasks if task.result is not None]
+
+    def _submit(self, jobs: Sequence[Job], folder: Path) -> list[Any]:
+        import submitit
+        from submitit.core.utils import FailedJobError
+
+        stored = [{name: f"DENSING_JOB_{index}_{name}" for name in job.env} for index, job in enumerate(jobs)]
+        tasks = [
+            SlurmTask(job.argv, job.name, str(job.workdir.resolve()), names, self.retries)
+            for job, names in zip(jobs, stored, strict=True)
+        ]
+        for job in jobs:
+            _check_argv(job)
+        folder.mkdir(parents=True, exist_ok=True)
+        executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=MAX_TIMEOUTS)
+        executor.update_parameters(**self._parameters(jobs))
+        values = {
+            place: job.env[name] for job, names in zip(jobs, stored, strict=True) for name, place in names.items()
+        }
+        try:
+            with _environment({**values, "PYTHONSAFEPATH": "1"}), executor.batch():
+                handles = [executor.submit(task) for task in tasks]
+        except (FailedJobError, subprocess.CalledProcessError) as error:
+            words = mask(str(error), tuple(values.values())).strip().splitlines()
+            reason = next((line for line in words if line.startswith("sbatch: error")), words[-1])
+            raise InputError(f"--executor slurm: {reason}; check --executor-arg") from error
+        return handles
+
+    def _parameters(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        memory = self.memory_gb or max((job.memory_gb or 0.0 for job in jobs), default=0.0)
+        devices = max(job.devices for job in jobs)
+        return {
+            **self.options,
+            "job_name": "densing",
+            **({"mem": f"{max(1, round(memory * 1e9 / 2**20))}M"} if memory else {}),
+            **({"gpus_per_node": devices} if devices else {}),
+            # Slurm puts the task back into the queue when its node fails.
+            "additional_parameters": {"requeue": True},
+        }
+
+
+@dataclass
+class _Task:
+    """One task of the array: its job, submitit's handle, and what the queue last said."""
+
+    job: Job
+    handle: Any
+    state: str = ""
+    starts: int = 0
+    missing_since: float | None = None
+    result: JobResult | None = field(default=None)
+
+
+@dataclass
+class _Array:
+    tasks: list[_Task]
+
+    @property
+    def number(self) -> str:
+        return str(self.tasks[0].handle.job_id).split("_")[0]
+
+    def look(self, on_event: OnEvent) -> None:
+        """Take in results, and what the queue says of the tasks without one."""
+        queue = _queue(self.number)
+        for task in self.tasks:
+            if task.result is not None:
+                continue
+            task.result = _outcome(task)
+            if task.result is None:
+                self._follow(task, queue, on_event)
+            if task.result is not None:
+                kind: Any = "finished" if task.result.ok else "failed"
+                on_event(JobEvent(task.job, kind, task.result.reason, task.result.attempts))
+
+    def _follow(self, task: _Task, queue: dict[str, tuple[str, str]] | None, on_event: OnEvent) -> None:
+        if queue is None:
+            # The queue did not answer; that says nothing about the task.
+            return
+        state, reason = queue.get(str(task.handle.job_id), ("", ""))
+        if not state:
+            _missing(task)
+            return
+        task.missing_since = None
+        if state == "RUNNING" != task.state:
+            task.starts += 1
+            on_event(JobEvent(task.job, "started" if task.starts == 1 else "restarted", reason, task.starts))
+        elif state in WAITING and task.state == "RUNNING":
+            on_event(JobEvent(task.job, "queued", f"back in the queue: {reason}", task.starts))
+        task.state = state if state in ("RUNNING", *WAITING) else task.state
+
+    def cancel(self) -> None:
+        """Cancel what is still in the queue, after Ctrl-C or an error."""
+        if any(task.result is None for task in self.tasks):
+            subprocess.run(["scancel", self.number], capture_output=True, timeout=ASK_SECONDS, check=False)
+
+
+def _outcome(task: _Task) -> JobResult | None:
+    """Return the result submitit stored for a task, if it has ended."""
+    file = Path(task.handle.paths.result_pickle)
+    if not file.exists():
+        return None
+    try:
+        kind, value = pickle.loads(file.read_bytes())
+    except (OSError, EOFError, pickle.UnpicklingError):
+        return None
+    if kind != "success":
+        lines = str(value).strip().splitlines()[-LAST_LINES:]
+        return JobResult(task.job, None, max(1, task.starts), tuple(lines), lines[-1] if lines else "submitit failed")
+    code, attempts, lines, reason = value
+    return JobResult(task.job, code, attempts, tuple(lines), reason)
+
+
+def _missing(task: _Task) -> None:
+    """Give a task up that is neither in the queue nor finished for ``LOST_SECONDS``."""
+    now = time.monotonic()
+    task.missing_since = task.missing_since or now
+    if now - task.missing_since > LOST_SECONDS:
+        log = Path(task.handle.paths.stderr)
+        lines = log.read_text("utf-8", "replace").splitlines()[-LAST_LINES:] if log.exists() else []
+        reason = f"Slurm job {task.handle.job_id} left the queue without a result (cancelled, or killed by Slurm)"
+        task.result = JobResult(task.job, None, max(1, task.starts), tuple(mask(line, ()) for line in lines), reason)
+
+
+def _queue(number: str) -> dict[str, tuple[str, str]] | None:
+    """Return state and reason of each task in the queue; None when the queue cannot be asked."""
+    command = ["squeue", "--noheader", "--array", "--jobs", number, "--format", "%i|%T|%r"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=ASK_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    if answer.returncode:
+        # An array that has left Slurm's memory is an error to squeue, and an answer to us.
+        return {} if "Invalid job id" in answer.stderr else None
+    rows = [line.split("|") for line in answer.stdout.splitlines() if line.count("|") >= 2]
+    return {row[0].strip(): (row[1], row[2] if row[2] != "None" else "") for row in rows}
+
+
+def _check_installed() -> None:
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    if missing:
+        raise UnavailableError(f"--executor slurm: {', '.join(missing)} not found; run on a machine of the cluster")
+    try:
+        import submitit  # noqa: F401
+    except ImportError as error:
+        raise UnavailableError("--executor slurm: submitit is not installed; pip install 'densing[slurm]'") from error
+
+
+def _check_argv(job: Job) -> None:
+    """Command lines are stored in the log folder: no credential may stand in one."""
+    for name in flags(job.argv):
+        if is_secret_name(name):
+            raise InputError(f"job {job.name}: --{name} would be written to disk; hand it over in the environment")
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Set variables for sbatch, which hands them to the job without writing them into the script."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,182 @@
+"""A user's own tables: which of the accepted forms a file has, and its rows in the catalog's columns.
+
+Accepted are a folder with ``models.csv`` and/or ``scores.csv`` (and ``benchmarks.csv``, ``evaluators.csv``,
+``sources.csv``), a table of models, a table of scores, and a *combined* table with one row per score that
+also states the model's size (``params`` as a count, or ``params_b`` in billions) and release date.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from densing.scores.catalog.schema import BENCHMARKS, EVALUATORS, SCORES, SOURCES, models_table
+from densing.scores.catalog.store import FRAMES
+from densing.core.errors import InputError, TableError
+from densing.core.tables import Column, Table, read_cells, validate
+
+_SIZE_COLUMNS = ("params", "params_b", "params_total_b")
+_SIZES = Table(
+    "sizes",
+    (
+        Column(
+            "params",
+            "number",
+            "number of parameters",
+            low=1e5,
+            high=1e13,
+            remedy="params is a count: write 7e9, or use params_b",
+        ),
+        Column(
+            "params_b",
+            "number",
+            "number of parameters in billions",
+            low=1e-5,
+            high=1e4,
+            remedy="billions: write 7 for 7e9 parameters",
+        ),
+    ),
+)
+_FORMS = (
+    "a table of models (model, released, params_b, ...), of scores (model, benchmark, score, ...) "
+    "or both in one (model, params, released, benchmark, score)"
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One table of a user: rows indexed by row number, and the columns that the file states."""
+
+    where: str
+    rows: pd.DataFrame
+    stated: tuple[str, ...]
+
+
+def read_extra(path: Path | str) -> dict[str, Part]:
+    """Read a user's folder or CSV file into parts named like the catalog's tables.
+
+    Parameters
+    ----------
+    path : path
+        A folder or a CSV file in one of the accepted forms.
+
+    Raises
+    ------
+    InputError, TableError
+        When nothing readable is there or a cell is wrong; the message names file, row, column, value and
+        remedy.
+    """
+    place = Path(path)
+    if not _is_folder(place):
+        return _read_file(place)
+    found = {name: place / f"{name}.csv" for name in FRAMES if (place / f"{name}.csv").is_file()}
+    if not found:
+        raise InputError(f"{place}: holds neither models.csv nor scores.csv; put {_FORMS} there")
+    parts: dict[str, Part] = {}
+    for name, file in found.items():
+        read = _read_file(file) if name in ("models", "scores") else _read_other(file, name)
+        clash = set(read) & set(parts)
+        if clash or (name == "models" and "scores" in read):
+            raise InputError(f"{file}: repeats what another file of the folder holds; keep models and scores apart")
+        parts |= read
+    return parts
+
+
+def _is_folder(place: Path) -> bool:
+    try:
+        return place.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def _read_other(file: Path, name: str) -> dict[str, Part]:
+    table = {"benchmarks": BENCHMARKS, "evaluators": EVALUATORS, "sources": SOURCES}[name]
+    raw = read_cells(file)
+    return {name: Part(str(file), _checked(raw, table, str(file)), tuple(map(str, raw.columns)))}
+
+
+def _read_file(file: Path) -> dict[str, Part]:
+    return parts_of(read_cells(file), str(file))
+
+
+def parts_of(raw: pd.DataFrame, where: str) -> dict[str, Part]:
+    """Return the parts of a table of raw cells, told apart by its columns.
+
+    Parameters
+    ----------
+    raw : pandas.DataFrame
+        Cells as text, indexed by row number (:func:`densing.core.tables.read_cells`).
+    where : str
+        Name of the table in messages.
+
+    Examples
+    --------
+    >>> raw = pd.DataFrame({"model": ["tiny"], "params": ["7e8"], "benchmark": ["mmlu"], "score": ["0.3"]})
+    >>> {name: len(part.rows) for name, part in parts_of(raw, "mine.csv").items()}
+    {'models': 1, 'scores': 1}
+    """
+    if "n_shot" in raw.columns and "shots" not in raw.columns:
+        # Harnesses' name of the column.
+        raw = raw.rename(columns={"n_shot": "shots"})
+    columns = set(raw.columns)
+    sized = bool(columns & set(_SIZE_COLUMNS))
+    if "model" in columns and {"benchmark", "score"} <= columns:
+        scores = {"scores": _scores_part(raw, where)}
+        return {"models": _models_part(raw, where, repeated=True), **scores} if sized else scores
+    if "model" in columns and (sized or "released" in columns):
+        return {"models": _models_part(raw, where, repeated=False)}
+    raise InputError(f"{where}: columns {', '.join(map(str, raw.columns))} fit no known form; give {_FORMS}")
+
+
+def _scores_part(raw: pd.DataFrame, where: str) -> Part:
+    own = raw[[column for column in raw.columns if column in SCORES.names]]
+    return Part(where, _checked(own, SCORES, where), tuple(map(str, own.columns)))
+
+
+def _models_part(raw: pd.DataFrame, where: str, repeated: bool) -> Part:
+    table = models_table()
+    sized = _with_total(raw, where)
+    own = sized[[column for column in sized.columns if column in table.names]]
+    if repeated:
+        own = own[[column for column in own.columns if column not in ("notes", "licence")]]
+        table = replace(table, key=())
+    rows = _checked(own, table, where)
+    return Part(where, _one_per_model(rows, where) if repeated else rows, tuple(map(str, own.columns)))
+
+
+def _with_total(raw: pd.DataFrame, where: str) -> pd.DataFrame:
+    given = [column for column in _SIZE_COLUMNS if column in raw.columns]
+    if len(given) > 1:
+        raise TableError(where, [f"columns {' and '.join(given)} both give the size; keep one"])
+    if given in ([], ["params_total_b"]):
+        return raw
+    sizes = validate(raw[given], _SIZES, where)[given[0]]
+    billions = sizes / 1e9 if given == ["params"] else sizes
+    return raw.drop(columns=given).assign(params_total_b=billions.to_numpy())
+
+
+def _one_per_model(rows: pd.DataFrame, where: str) -> pd.DataFrame:
+    facts = [column for column in rows.columns if column != "model"]
+    counts = rows.groupby("model")[facts].nunique()
+    problems = []
+    for model, row in counts[(counts > 1).any(axis=1)].iterrows():
+        for column in row.index[row > 1]:
+            cells = rows.loc[rows["model"] == model, column].dropna().drop_duplicates()
+            values = " and ".join(f"{_shown(value)} (row {number})" for number, value in cells.items())
+            problems.append(f"column {column}: model {model} has {values}; give one value per model")
+    if problems:
+        raise TableError(where, problems)
+    # `first` takes the first filled cell of each column, so later rows of a model may leave its facts blank.
+    filled = rows.groupby("model", sort=False)[facts].first().reset_index()[list(rows.columns)]
+    filled.index = rows.index[~rows["model"].duplicated()]
+    return filled
+
+
+def _checked(raw: pd.DataFrame, table: Table, where: str) -> pd.DataFrame:
+    return validate(raw, table, where).set_axis(raw.index, axis=0)
+
+
+def _shown(value: object) -> str:
+    return str(value.date()) if isinstance(value, pd.Timestamp) else str(value)

@@ -1,0 +1,191 @@
+"""What the catalog's five tables hold: columns, units, ranges, vocabularies and keys.
+
+The same declarations check the embedded files and a user's own. A release date may not lie in the future, so
+the declaration of models is made at the moment of the check (:func:`models_table`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+
+from densing.scores.catalog.protocols import FORMS
+from densing.core.tables import Column, Table
+
+KINDS = ("base", "continued", "compressed", "instruct")
+ARCHITECTURES = ("dense", "moe")
+DOMAINS = ("general", "code", "math")
+DERIVATIONS = (
+    "scratch",
+    "distilled",
+    "continued",
+    "long_context",
+    "upscaled",
+    "upcycled",
+    "pruned",
+    "pruned+distilled",
+    "quantised",
+    "instruct_tuned",
+)
+DATE_BASES = ("vendor", "paper", "tracker", "upload", "sibling", "unverified")
+SKILLS = ("knowledge", "reasoning", "mathematics", "code", "language", "other")
+ROLES = ("harness", "vendor", "collected", "user")
+
+_BILLIONS = "billions: write 7 for 7e9 parameters"
+
+
+def _size(name: str, meaning: str) -> Column:
+    return Column(name, "number", meaning, low=1e-5, high=1e4, remedy=_BILLIONS)
+
+
+def _text(name: str, meaning: str, **options: object) -> Column:
+    return Column(name, "text", meaning, **options)  # type: ignore[arg-type]
+
+
+_RELEASED = Column(
+    "released",
+    "date",
+    "date on which the weights (or else the paper) came out",
+    low="2018-01-01",
+    remedy="give the day of the release as 2024-02-29, between 2018-01-01 and today",
+)
+
+MODELS = Table(
+    "models",
+    (
+        _text("model", "canonical name of the model", required=True),
+        _text("family", "one generation of one vendor; clusters of the error bars"),
+        _text("organisation", "who trained it"),
+        _RELEASED,
+        _text("released_basis", "what the date rests on", choices=DATE_BASES),
+        _text("released_source", "source of the date, id#place"),
+        _size("params_label_b", "size in the name, billions"),
+        _size("params_total_b", "all parameters with embeddings, billions"),
+        _size("params_active_b", "parameters used per token, billions"),
+        _size("params_non_embedding_b", "parameters without embeddings, billions"),
+        _text("params_source", "source of total and active size, id#place"),
+        _text("non_embedding_source", "source of the size without embeddings, id#place"),
+        Column(
+            "tokens_t",
+            "number",
+            "training tokens, trillions",
+            low=1e-6,
+            high=1e3,
+            remedy="trillions: write 15 for 15e12 tokens",
+        ),
+        _text("tokens_source", "source of the tokens, id#place"),
+        _text("architecture", "dense or mixture of experts", choices=ARCHITECTURES, default="dense"),
+        _text(
+            "kind",
+            "base: own random initialisation; continued: from other weights; compressed; instruct",
+            choices=KINDS,
+            default="base",
+        ),
+        _text("derivation", "how the weights came about", choices=DERIVATIONS),
+        _text("derived_from", "parent model in this catalog"),
+        _text("domain", "what the training text was about", choices=DOMAINS, default="general"),
+        _text("licence", "licence tag of the weights, where known"),
+        _text("in_paper", "where arXiv 2412.04315 names it: fig1, fig4, journal"),
+        _text("notes", "anything a reader should know"),
+    ),
+    key=("model",),
+)
+
+SCORES = Table(
+    "scores",
+    (
+        _text("model", "a model of the catalog", required=True),
+        _text("benchmark", "a benchmark id of the catalog", required=True),
+        Column(
+            "score",
+            "number",
+            "share of the full score, 0 to 1",
+            required=True,
+            low=0.0,
+            high=1.0,
+            remedy="write 0.45 for 45 %",
+        ),
+        _text("metric", "what was counted"),
+        Column("shots", "integer", "examples in the prompt", low=0, high=1000),
+        _text("form", "cloze (text of an option), letters or generate", choices=FORMS),
+        Column("items", "integer", "number of test items where it differs from the benchmark's", low=1),
+        _text("evaluator", "who measured", default="user"),
+        _text("series", "values of one series may be compared; others never"),
+        _text("source", "where the value stands, id#place"),
+        Column("measured", "date", "date of the measurement"),
+        _text("flags", "known trouble, separated by ;"),
+    ),
+    key=("model", "benchmark", "evaluator"),
+)
+
+BENCHMARKS = Table(
+    "benchmarks",
+    (
+        _text("id", "short name used everywhere", required=True),
+        _text("name", "full name"),
+        Column(
+            "chance",
+            "number",
+            "score of guessing: the floor of the laws",
+            required=True,
+            low=0.0,
+            high=1.0,
+            remedy="write 0.25 for one of four options",
+        ),
+        _text("chance_source", "source of the floor, id#place"),
+        Column("items", "integer", "size of the test set, for binomial noise", required=True, low=1),
+        _text("items_source", "source of the size, id#place"),
+        _text("skill", "what it measures", choices=SKILLS, default="other"),
+        Column("scale", "flag", "whether it is a capability scale for base models", default="true"),
+        _text("protocol", "usual shots and metric"),
+        _text("default_series", "series taken when none is asked for"),
+        _text("notes", "anything a reader should know"),
+    ),
+    key=("id",),
+)
+
+EVALUATORS = Table(
+    "evaluators",
+    (
+        _text("id", "short name used everywhere", required=True),
+        _text("role", "own harness, vendor, collected from papers, or user", choices=ROLES, default="user"),
+        _text("who", "who measured"),
+        _text("harness", "with which software"),
+        Column("preference", "integer", "lower is taken first where a series has several", low=0, default="1000"),
+        _text("notes", "anything a reader should know"),
+    ),
+    key=("id",),
+)
+
+SOURCES = Table(
+    "sources",
+    (
+        _text("id", "short name used before # in every source column", required=True),
+        _text("title", "title of the source"),
+        _text("url", "where it is"),
+        _text("commit", "git commit read"),
+        _text("licence", "licence of the data"),
+        _text("attribution", "who, title, licence, link, changes: as CC BY 4.0 asks"),
+        _text("facts", "which facts came from it"),
+        _text("paper", "paper to cite"),
+    ),
+    key=("id",),
+)
+
+
+def models_table(today: pd.Timestamp | None = None) -> Table:
+    """Return the declaration of models whose release dates end today.
+
+    Parameters
+    ----------
+    today : pandas.Timestamp, optional
+        Last date allowed; the present day by default.
+
+    Examples
+    --------
+    >>> next(c.high for c in models_table(pd.Timestamp("2025-11-30")).columns if c.name == "released")
+    '2025-11-30'
+    """
+    last = str((today if today is not None else pd.Timestamp.now()).date())
+    return replace(MODELS, columns=tuple(replace(c, high=last) if c.name == "released" else c for c in MODELS.columns))

@@ -1,0 +1,167 @@
+"""Which models a figure is about, and why the others are not in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pandas as pd
+
+from densing.scores.catalog.schema import ARCHITECTURES, DERIVATIONS, DOMAINS, KINDS
+from densing.scores.catalog.store import Catalog
+from densing.core.errors import InputError, UnknownNameError
+
+Day: TypeAlias = "str | pd.Timestamp | None"
+HEADLINE = "headline"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which models to take; the default is what headline figures use.
+
+    Parameters
+    ----------
+    kinds, architectures, domains, derivations : tuple of str
+        Values allowed in the column of that name. ``distilled`` models (own initialisation, trained on a
+        teacher's outputs) count as from scratch; pruned or continued weights do not.
+    verified_only : bool
+        Leave out release dates that rest on general knowledge only.
+    since, until : str or Timestamp, optional
+        First and last release date, both included.
+
+    Examples
+    --------
+    >>> print(Selection().describe())
+    dense, general, from-scratch base models with a sourced release date
+    """
+
+    kinds: tuple[str, ...] = ("base",)
+    architectures: tuple[str, ...] = ("dense",)
+    domains: tuple[str, ...] = ("general",)
+    derivations: tuple[str, ...] = ("scratch", "distilled")
+    verified_only: bool = True
+    since: Day = None
+    until: Day = None
+
+    def __post_init__(self) -> None:
+        """Check names and dates."""
+        vocabularies = {
+            "kind": KINDS,
+            "architecture": ARCHITECTURES,
+            "domain": DOMAINS,
+            "derivation": DERIVATIONS,
+        }
+        for name, vocabulary in vocabularies.items():
+            for value in getattr(self, f"{name}s"):
+                if value not in vocabulary:
+                    raise UnknownNameError(name, value, vocabulary)
+        since, until = _day(self.since, "since"), _day(self.until, "until")
+        if since is not None and until is not None and since > until:
+            raise InputError(f"since {since.date()} is after until {until.date()}; swap them")
+
+    def describe(self) -> str:
+        """Return the selection as a phrase for titles and captions."""
+        words = [_listed(self.architectures, ARCHITECTURES), _listed(self.domains, DOMAINS)]
+        if self.kinds == ("base",) and set(self.derivations) <= {"scratch", "distilled"}:
+            words.append("from-scratch")
+        phrase = ", ".join(word for word in words if word)
+        phrase = f"{phrase} {_listed(self.kinds, KINDS)} models".replace("  ", " ").strip()
+        phrase += " with a sourced release date" if self.verified_only else " with any release date"
+        since, until = _day(self.since, "since"), _day(self.until, "until")
+        phrase += f" from {since.date()}" if since is not None else ""
+        return phrase + (f" to {until.date()}" if until is not None else "")
+
+
+def select(catalog: Catalog, selection: Selection | None = None) -> pd.DataFrame:
+    """Return the models of a selection: those that :func:`strata` calls ``headline``, sorted by date and
+    name.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Where the models are.
+    selection : Selection, optional
+        Which to take; the headline selection by default.
+
+    Examples
+    --------
+    >>> from densing.scores.catalog import load_catalog
+    >>> chosen = select(load_catalog(), Selection(until="2024-07-31"))
+    >>> set(chosen["architecture"]), "Yi-1.5-9B" in set(chosen["model"])
+    ({'dense'}, False)
+    """
+    labels = strata(catalog, selection).set_index("model")["stratum"]
+    chosen = catalog.models[catalog.models["model"].map(labels) == HEADLINE]
+    return chosen.sort_values(["released", "model"], ignore_index=True)
+
+
+def strata(catalog: Catalog, selection: Selection | None = None) -> pd.DataFrame:
+    """Return for every model whether the selection takes it and, if not, why.
+
+    Parameters
+    ----------
+    catalog, selection
+        As in :func:`select`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Sorted by model; columns model, stratum (``headline`` or the first reason against), reasons (all of
+        them, separated by ``;``). Reasons in order: no size, no date, instruct, compressed, continued, the
+        derivation, moe, code, math, unverified date, outside the window.
+
+    Examples
+    --------
+    >>> from densing.scores.catalog import load_catalog
+    >>> labels = strata(load_catalog()).set_index("model")["stratum"]
+    >>> labels[["Yi-1.5-9B", "Mixtral-8x7B", "Llama-3-8B"]].tolist()
+    ['continued', 'moe', 'headline']
+    """
+    selection = selection or Selection()
+    since, until = _day(selection.since, "since"), _day(selection.until, "until")
+    rows = []
+    for model in catalog.models.sort_values("model").to_dict("records"):
+        reasons = _reasons(model, selection) + _outside(model["released"], since, until)
+        rows.append((model["model"], reasons[0] if reasons else HEADLINE, ";".join(reasons)))
+    return pd.DataFrame(rows, columns=["model", "stratum", "reasons"])
+
+
+def _reasons(model: Mapping[Any, Any], selection: Selection) -> list[str]:
+    found = []
+    if pd.isna(model["params_total_b"]):
+        found.append("no size")
+    if pd.isna(model["released"]):
+        found.append("no date")
+    if model["kind"] not in selection.kinds:
+        found.append(model["kind"])
+    elif isinstance(model["derivation"], str) and model["derivation"] not in selection.derivations:
+        found.append(model["derivation"])
+    if model["architecture"] not in selection.architectures:
+        found.append(model["architecture"])
+    if model["domain"] not in selection.domains:
+        found.append(model["domain"])
+    if selection.verified_only and model["released_basis"] == "unverified":
+        found.append("unverified date")
+    return found
+
+
+def _outside(released: pd.Timestamp, since: pd.Timestamp | None, until: pd.Timestamp | None) -> list[str]:
+    if pd.isna(released):
+        return []
+    early = since is not None and released < since
+    late = until is not None and released > until
+    return ["outside the window"] if early or late else []
+
+
+def _day(day: Day, name: str) -> pd.Timestamp | None:
+    if day is None:
+        return None
+    try:
+        return pd.Timestamp(day)
+    except ValueError as error:
+        raise InputError(f"{name} {day!r} is not a date; write it as 2024-02-29") from error
+
+
+def _listed(values: tuple[str, ...], everything: tuple[str, ...]) -> str:
+    return "" if set(values) == set(everything) else " or ".join(values)

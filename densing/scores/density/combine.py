@@ -1,0 +1,202 @@
+"""The other way to combine benchmarks: invert each on its own curve, then average the logarithms of the densities.
+
+The paper's reading is one curve on the mean score. Nonlinear inversion makes the two differ: a density of a mean
+score is not a mean of densities.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from densing.scores.catalog import Catalog, Selection
+from densing.scores.density.invert import DEFAULT_GUARD, read_scores
+from densing.scores.density.result import DensityResult
+from densing.scores.density.scatter import MEASUREMENT_ONLY, WITH_SCATTER, Scatter, joint_scatter
+from densing.scores.density.targets import catalog_densities, joined_protocols
+from densing.core.errors import InputError
+from densing.core.notes import Note
+from densing.scores.references import Reference
+
+PER_BENCHMARK = "per-benchmark"
+
+
+def combined_densities(
+    catalog: Catalog,
+    mean: Reference,
+    parts: list[Reference],
+    *,
+    selection: Selection | None = None,
+    denominator: str = "total",
+    guard: float = DEFAULT_GUARD,
+    level: float = 0.95,
+    seed: int = 0,
+) -> DensityResult:
+    """Return the geometric mean over benchmarks of each model's densities.
+
+    .. math:: \\ln\\rho(M) = \\frac{1}{B} \\sum_b \\ln\\rho_b(M)
+
+    Noise of scores is independent over benchmarks and averages out. What the family's members have in common on several
+    benchmarks, a good or bad recipe, does not: it is estimated from their residuals
+    (:func:`densing.scores.density.scatter.joint_scatter`) and stays in the curves' error and in the scatter of models.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Models and scores.
+    mean : Reference
+        The family's ruler on the mean score, which names the benchmarks.
+    parts : list of Reference
+        The family's rulers, one per benchmark.
+    selection, denominator, guard, level, seed
+        As in :func:`densing.scores.density.catalog_densities`.
+
+    Returns
+    -------
+    DensityResult
+        Models that have every benchmark. Where single densities are bounds, the mean is a bound if they all point
+        the same way; models whose bounds point both ways are left out with a note.
+
+    Raises
+    ------
+    InputError
+        When no model has them all.
+    """
+    options = {"selection": selection, "denominator": denominator, "guard": guard, "level": level, "seed": seed}
+    results = [catalog_densities(catalog, part, **options) for part in parts]  # type: ignore[arg-type]
+    return combine_results(results, mean)
+
+
+def combine_results(results: Sequence[DensityResult], mean: Reference) -> DensityResult:
+    """Return the geometric mean of densities that were read on several rulers of one family.
+
+    Parameters
+    ----------
+    results : sequence of DensityResult
+        One per benchmark, made with the same guard, level and seed.
+    mean : Reference
+        The ruler that the result is filed under.
+
+    Returns
+    -------
+    DensityResult
+        As :func:`combined_densities`.
+
+    Raises
+    ------
+    InputError
+        When no model is in all of them, or every one has bounds that point both ways.
+    """
+    shared = sorted(set.intersection(*(set(result.table["model"]) for result in results)))
+    aligned = [_in_order(result, shared) for result in results]
+    bounds = np.array([result.table["bound"].to_numpy() for result in aligned])
+    upper, lower = (bounds == "upper").any(axis=0), (bounds == "lower").any(axis=0)
+    keep = ~(upper & lower)
+    if not keep.any():
+        raise InputError(
+            f"no model has a density on each of {', '.join(result.reference.benchmark for result in results)}"
+        )
+    merged = _merge(aligned, mean, upper, lower)
+    told = joined_protocols(pd.concat([part.table.assign(protocol_detail=_named(part)) for part in aligned]))
+    for column in ("protocol", "protocol_detail"):
+        merged.table[column] = merged.table["model"].map(told.set_index("model")[column])
+    notes = (*mean.notes, *_notes(aligned), *_left_out(merged.table["model"][~keep].tolist()))
+    return dataclasses.replace(merged.subset(keep), notes=notes)
+
+
+def _named(part: DensityResult) -> pd.Series:
+    text = part.table["protocol_detail"].fillna("")
+    return (part.reference.benchmark + ": " + text).where(text.ne(""), "")
+
+
+def _in_order(result: DensityResult, models: list[str]) -> DensityResult:
+    positions = pd.Series(range(len(result)), index=result.table["model"])
+    return result.subset(positions[models].to_numpy())
+
+
+def _merge(parts: list[DensityResult], mean: Reference, upper: np.ndarray, lower: np.ndarray) -> DensityResult:
+    value = np.mean([np.log(part.table["density"].to_numpy(dtype=float)) for part in parts], axis=0)
+    scatter = joint_scatter([part.reference for part in parts])
+    wide = [_model_draws(part, one) for part, one in zip(parts, scatter, strict=True)]
+    law_draws, draws, model_draws = (
+        np.mean(drawn, axis=0) for drawn in ([part.law_draws for part in parts], [part.draws for part in parts], wide)
+    )
+    together = (_curve_spread(parts, scatter) - 1) * (law_draws - law_draws.mean(axis=0))
+    law_draws, draws, model_draws = law_draws + together, draws + together, model_draws + together
+    limits = np.mean([part.log_limits for part in parts], axis=0)
+    # A bound lies where its parts put it, not at the ends of the guard.
+    limits[upper, 0], limits[lower, 1] = value[upper], value[lower]
+    tail = (1 - parts[0].options["level"]) / 2
+
+    def ends(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
+        return np.where(upper, 0.0, np.exp(low)), np.where(lower, np.inf, np.exp(high))
+
+    (low, high), (measured_low, measured_high) = ends(model_draws), ends(draws)
+    first = parts[0].table
+    size = first["n_params"].to_numpy(dtype=float)
+    table = first.assign(
+        benchmark=PER_BENCHMARK,
+        score=np.mean([part.table["score"].to_numpy(dtype=float) for part in parts], axis=0),
+        score_se=np.sqrt(np.sum([part.table["score_se"].to_numpy(dtype=float) ** 2 for part in parts], axis=0))
+        / len(parts),
+        density=np.exp(value),
+        density_lo=low,
+        density_hi=high,
+        interval=WITH_SCATTER if all(one is not None for one in scatter) else MEASUREMENT_ONLY,
+        density_lo_measured=measured_low,
+        density_hi_measured=measured_high,
+        n_eff=np.exp(value) * size,
+        n_eff_lo=low * size,
+        n_eff_hi=high * size,
+        status=np.where(upper | lower, "extrapolated", "ok"),
+        bound=np.select([upper, lower], ["upper", "lower"], default=""),
+    )
+    options = {**parts[0].options, "combine": PER_BENCHMARK}
+    draws, law_draws, model_draws = (
+        np.clip(values, limits[:, 0], limits[:, 1]) for values in (draws, law_draws, model_draws)
+    )
+    return DensityResult(table, draws, law_draws, model_draws, limits, mean, options)
+
+
+def _curve_spread(parts: list[DensityResult], scatter: list[Scatter | None]) -> float:
+    """Return by how much the error of the mean over curves exceeds that of the mean over their independent draws.
+
+    Curves are drawn independently. Their members' residuals correlate by c, and the curves' errors with them: the mean
+    of B has 1 - c + B c times the variance (Kish's design effect). And each curve is drawn as wide as Student's t on
+    its own nu degrees of freedom, while what is not common is known from nu B of them.
+    """
+    known = [one for one in scatter if one is not None]
+    if len(known) < len(parts):
+        return 1.0
+    count, common, freedom = len(parts), known[0].common, min(one.freedom for one in known)
+    fits = [part.reference.fit.options for part in parts]
+    student = freedom > 2 and all(o["scheme"] in ("parametric", "residual") and "steps" not in o for o in fits)
+    surplus = _student(freedom * count) / _student(freedom) if student else 1.0
+    return float(np.sqrt((1 - common) * surplus + common * count))
+
+
+def _student(freedom: float) -> float:
+    """Return the variance of Student's t."""
+    return freedom / (freedom - 2)
+
+
+def _model_draws(part: DensityResult, scatter: Scatter | None) -> np.ndarray:
+    """Read a part again with the scatter that its benchmarks share."""
+    guard, seed = part.options["guard"], part.options["seed"]
+    size = part.table["n_params"].to_numpy(dtype=float)
+    return read_scores(part.reference, part.table, guard, seed, scatter).model_draws - np.log(size)
+
+
+def _notes(parts: list[DensityResult]) -> list[Note]:
+    return list({note.message: note for part in parts for note in part.notes}.values())
+
+
+def _left_out(models: list[str]) -> list[Note]:
+    if not models:
+        return []
+    message = f"{len(models)} models lie above the ruler on one benchmark and below it on another; they are left out"
+    return [Note("bounds-both-ways", "info", message, {"models": models})]

@@ -1,0 +1,253 @@
+"""Scores to effective parameters to density, with a status and an interval for every model.
+
+The capability of a model is the size :math:`\\hat N` that the reference family would need for the same score; its
+density is :math:`\\rho = \\hat N / N`. Density is relative: two values compare only when reference family, benchmark
+set and reference tokens agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from densing.scores.density.result import TABLE_COLUMNS, DensityResult
+from densing.scores.density.scatter import MEASUREMENT_ONLY, WITH_SCATTER, Scatter, model_scatter, normals
+from densing.core.errors import InputError
+from densing.scores.fit import GUARD
+from densing.core.notes import Note
+from densing.scores.references import Reference, family_names, get_family
+
+DENOMINATORS = ("total", "active", "non_embedding")
+DEFAULT_GUARD = GUARD
+MAX_GUARD = 1000.0
+# Without a guard an effective size still has to be a size: from one parameter to a quadrillion.
+UNGUARDED = (1.0, 1e15)
+
+
+def estimate_density(
+    scores: pd.DataFrame,
+    reference: Reference,
+    *,
+    denominator: str = "total",
+    guard: float = DEFAULT_GUARD,
+    level: float = 0.95,
+    seed: int = 0,
+) -> DensityResult:
+    """Invert the reference law for every score and divide by the model's size.
+
+    .. math:: \\rho(M) = \\hat N(S_M) / N_M = f^{-1}(S_M) / N_M
+
+    Parameters
+    ----------
+    scores : pandas.DataFrame
+        ``model``, ``score`` in [0, 1], ``score_se`` and the size column that ``denominator`` names
+        (``params_total``, ``params_active``, ``params_non_embedding``; counts). Other columns are carried along.
+    reference : Reference
+        The ruler, see :func:`densing.scores.references.load_reference`.
+    denominator : {"total", "active", "non_embedding"}
+        Which parameter count divides.
+    guard : float
+        Effective parameters are reported inside ``[N_min / guard, guard * N_max]`` of the reference family; outside
+        they are one-sided bounds. ``math.inf`` switches the guard off.
+    level : float
+        Level of the intervals.
+    seed : int
+        Seed of everything random. Each score has a stream of its own, named by benchmark and model, so that neither
+        the other rows nor their order matter.
+
+    Returns
+    -------
+    DensityResult
+        A row per model that has a size; status ``ok``, ``extrapolated``, ``below_floor`` or ``above_ceiling``.
+        ``density_lo`` and ``density_hi`` hold the curve's error, the score's noise and the scatter of models around the
+        ruler (:mod:`densing.scores.density.scatter`); ``density_lo_measured`` and ``density_hi_measured`` the first two only.
+        ``interval`` says ``with scatter``, or ``measurement only`` where the ruler cannot tell its scatter.
+
+    Raises
+    ------
+    InputError
+        For an unknown denominator, a guard below 1, a missing column, a standard error that is none, or no usable row.
+
+    Notes
+    -----
+    Source: Xiao et al., arXiv 2412.04315, Eq. 1 and Eq. 4; statuses and bounds are ours.
+    """
+    if denominator not in DENOMINATORS:
+        raise InputError(f"denominator {denominator!r} is not one of {', '.join(DENOMINATORS)}")
+    if not guard >= 1:
+        raise InputError(f"guard {guard} is below 1; give the factor by which the size range may be exceeded, e.g. 3")
+    if MAX_GUARD < guard < np.inf:
+        raise InputError(f"guard {guard:g} is above {MAX_GUARD:g}; give inf to switch the guard off")
+    sized, notes = _sized_rows(scores, denominator)
+    scatter = model_scatter(reference)
+    values = read_scores(reference, sized, guard, seed, scatter)
+    table = _fill_table(sized, reference, denominator, values, level)
+    log_n = np.log(sized["n_params"].to_numpy(dtype=float))
+    options = {"denominator": denominator, "guard": guard, "level": level, "seed": seed, **reference.given}
+    return DensityResult(
+        table,
+        values.draws - log_n,
+        values.law_draws - log_n,
+        values.model_draws - log_n,
+        values.limits[None, :] - log_n[:, None],
+        reference,
+        options,
+        (*reference.notes, *notes, *_reading_notes(reference, denominator, guard, scatter)),
+    )
+
+
+@dataclass(frozen=True)
+class Readings:
+    """ln effective parameters of n scores, clipped to the guard.
+
+    Parameters
+    ----------
+    point : numpy.ndarray, shape (n,)
+        At the fitted parameters.
+    status : numpy.ndarray of str, shape (n,)
+    law_draws, draws, model_draws : numpy.ndarray, shape (R, n)
+        ln N under draws of the law, of law and score, of law, score and the scatter of models.
+    limits : numpy.ndarray, shape (2,)
+        ln N at the ends of the guard.
+    scattered : bool
+        Whether ``model_draws`` hold any scatter; without, they are ``draws``.
+    """
+
+    point: np.ndarray
+    status: np.ndarray
+    draws: np.ndarray
+    law_draws: np.ndarray
+    model_draws: np.ndarray
+    limits: np.ndarray
+    scattered: bool
+
+
+def read_scores(reference: Reference, rows: pd.DataFrame, guard: float, seed: int, scatter: Scatter | None) -> Readings:
+    """Invert the law at every score, and at its draws.
+
+    The noise of a score belongs to model and benchmark, the draws of the law to the ruler: the same score read on two
+    rulers carries the same noise, two models on one ruler the same law, and nothing else is shared.
+
+    Parameters
+    ----------
+    reference : Reference
+        The ruler.
+    rows : pandas.DataFrame
+        ``model, score, score_se``.
+    guard, seed
+        As for :func:`estimate_density`.
+    scatter : Scatter or None
+        Of models around the ruler.
+    """
+    law, given, names = reference.fit.law, reference.given, tuple(sorted(reference.benchmarks))
+    low, high = reference.fit.domain["params"]
+    limits = np.log([low / guard, high * guard] if np.isfinite(guard) else UNGUARDED)
+
+    def clipped(values: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore"):
+            return np.clip(np.log(values), *limits)
+
+    score, models = rows["score"].to_numpy(dtype=float), rows["model"].astype(str).tolist()
+    n_eff, status = (np.asarray(part) for part in law.invert(reference.fit.theta, score, **given))
+    outside = (status == "ok") & ((n_eff < np.exp(limits[0])) | (n_eff > np.exp(limits[1])))
+    theta, count = reference.fit.draws[:, None, :], len(reference.fit.draws)
+    noisy = score + rows["score_se"].to_numpy(dtype=float) * normals(count, seed, (law.output, *names), models)
+    law_draws = clipped(law.invert(theta, score[None, :], **given)[0])
+    draws = model_draws = clipped(law.invert(theta, noisy, **given)[0])
+    if scatter is not None:
+        away = scatter.draws(count, seed, names, models)
+        moved = noisy * np.exp(away) if scatter.relative else noisy + away
+        model_draws = clipped(law.invert(theta, moved, **given)[0])
+    status = np.where(outside, "extrapolated", status)
+    return Readings(clipped(n_eff), status, draws, law_draws, model_draws, limits, scatter is not None)
+
+
+def _sized_rows(scores: pd.DataFrame, denominator: str) -> tuple[pd.DataFrame, list[Note]]:
+    column = f"params_{denominator}"
+    missing = [name for name in ("model", "score", "score_se") if name not in scores.columns]
+    if missing:
+        raise InputError(f"scores have no column {missing[0]}; add it (score_se may be 0)")
+    if column not in scores.columns:
+        raise InputError(f"scores have no column {column}; choose another denominator or add the column")
+    wrong = scores.index[~(scores["score_se"] >= 0)]
+    if len(wrong):
+        raise InputError(f"scores row {wrong[0]}, column score_se: {scores.loc[wrong[0], 'score_se']}; write 0 or more")
+    sized = scores.assign(n_params=pd.to_numeric(scores[column], errors="coerce"))
+    usable = sized["n_params"].gt(0) & sized["score"].notna()
+    if not usable.any():
+        raise InputError(f"none of the {len(scores)} models has both a score and a size in {column}")
+    notes = []
+    if not usable.all():
+        left = sorted(sized.loc[~usable, "model"].astype(str))
+        message = f"{len(left)} models have no {denominator} parameter count and are left out"
+        notes.append(Note("no-size", "warning", message, {"models": left}))
+    return sized[usable].reset_index(drop=True), notes
+
+
+def _reading_notes(reference: Reference, denominator: str, guard: float, scatter: Scatter | None) -> list[Note]:
+    notes = []
+    if scatter is None:
+        message = (
+            f"reference {reference.name} has no residuals to learn the scatter of models from "
+            f"({len(reference.fit.y)} points, {len(reference.fit.theta)} parameters): intervals hold measurement only"
+        )
+        notes.append(Note("measurement-only", "warning", message, {"reference": reference.name}))
+    shipped = reference.name in family_names() and get_family(reference.name).kind == "one-step"
+    if denominator == "non_embedding" and shipped:
+        message = (
+            f"the sizes of {reference.name} count embeddings, the denominator does not: densities come out too high, "
+            "most of all those of small models; compare them with each other only"
+        )
+        notes.append(Note("mixed-counting", "warning", message, {"reference": reference.name}))
+    ladder = reference.name in family_names() and get_family(reference.name).kind == "two-step"
+    if denominator != "non_embedding" and ladder:
+        message = (
+            f"the sizes of {reference.name} leave out embeddings, the denominator counts them: densities come out too "
+            "low, most of all those of small models; --denominator non_embedding where the sizes are known"
+        )
+        notes.append(Note("mixed-counting", "warning", message, {"reference": reference.name}))
+    if not np.isfinite(guard):
+        message = (
+            "without a guard effective sizes are read as far as the curve goes, where its error has no limit, and a "
+            "score that it never reaches counts as beyond one parameter or a quadrillion: quote no trend from this"
+        )
+        notes.append(Note("no-guard", "warning", message))
+    return notes
+
+
+def _fill_table(
+    sized: pd.DataFrame, reference: Reference, denominator: str, values: Readings, level: float
+) -> pd.DataFrame:
+    tail = (1 - level) / 2
+    at_low, at_high = values.point <= values.limits[0], values.point >= values.limits[1]
+
+    def ends(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
+        bounded = np.where(low <= values.limits[0], 0.0, np.exp(low))
+        return bounded, np.where(high >= values.limits[1], np.inf, np.exp(high))
+
+    (n_lo, n_hi), (measured_lo, measured_hi) = ends(values.model_draws), ends(values.draws)
+    size = sized["n_params"].to_numpy(dtype=float)
+    n_eff = np.exp(values.point)
+    table = sized.assign(
+        denominator=denominator,
+        reference=reference.name,
+        benchmark=reference.benchmark,
+        n_eff=n_eff,
+        n_eff_lo=n_lo,
+        n_eff_hi=n_hi,
+        density=n_eff / size,
+        density_lo=n_lo / size,
+        density_hi=n_hi / size,
+        interval=WITH_SCATTER if values.scattered else MEASUREMENT_ONLY,
+        density_lo_measured=measured_lo / size,
+        density_hi_measured=measured_hi / size,
+        status=values.status,
+        bound=np.select([at_low, at_high], ["upper", "lower"], default=""),
+    )
+    for column in TABLE_COLUMNS:
+        if column not in table.columns:
+            table[column] = None
+    return table[list(TABLE_COLUMNS)]

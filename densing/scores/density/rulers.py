@@ -1,0 +1,193 @@
+"""The same models on several rulers: values that do not travel between them, and ranks that do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from densing.scores.catalog import Catalog
+from densing.scores.density.result import DensityResult
+from densing.scores.density.targets import catalog_densities, table_densities
+from densing.core.errors import DensingError, InputError, UnknownNameError
+from densing.core.notes import Note, once, worst
+from densing.scores.references import family_names, get_family, load_reference
+
+COLUMNS = [
+    "model",
+    "released",
+    "n_params",
+    "stratum",
+    "reference",
+    "density",
+    "density_lo",
+    "density_hi",
+    "interval",
+    "status",
+    "bound",
+    "rank",
+    "ranked",
+    "protocol",
+    "protocol_detail",
+]
+# Below this many models on both rulers a rank correlation says nothing.
+MIN_COMMON = 3
+
+
+@dataclass(frozen=True)
+class RulerComparison:
+    """Densities of the same models on several rulers.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        A row per model and ruler that reads it, columns :data:`COLUMNS`. ``rank`` 1 is the densest of the ``ranked``
+        models that have a value on that ruler; a bound has no rank.
+    correlation : pandas.DataFrame
+        A row per pair of rulers: ``first, second, models`` (with a value on both), ``spearman`` (NaN below three
+        models), ``median_ratio`` (of the first's densities to the second's) and ``disjoint`` (models whose two
+        intervals do not meet).
+    results : mapping of str to DensityResult
+        What each ruler says, with draws.
+    notes : tuple of Note
+        What to keep in mind, and which rulers were left out, and why.
+    """
+
+    table: pd.DataFrame
+    correlation: pd.DataFrame
+    results: dict[str, DensityResult]
+    notes: tuple[Note, ...] = ()
+
+    def wide(self, column: str = "density") -> pd.DataFrame:
+        """Return one column of the table with a row per model and a column per ruler, models in order of release."""
+        models = self.table.drop_duplicates("model").set_index("model")
+        pivoted = self.table.pivot_table(index="model", columns="reference", values=column, aggfunc="first")
+        ordered = models.sort_values(["released", "model"]).index
+        return pivoted.reindex(index=ordered, columns=[name for name in self.results if name in pivoted])
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return what each ruler rests on, as plain data."""
+        return [
+            {
+                "reference": name,
+                "evaluator": result.reference.evaluator,
+                "benchmarks": list(result.reference.benchmarks),
+                "models": len(result),
+                "ranked": int(result.table["bound"].eq("").sum()),
+            }
+            for name, result in self.results.items()
+        ]
+
+    def _repr_html_(self) -> str:
+        return self.wide().to_html(float_format=lambda value: f"{value:.3g}")
+
+
+def compare_rulers(
+    models: Catalog | Path | str,
+    references: Sequence[str] | None = None,
+    benchmark: str = "mean",
+    *,
+    tokens: float | None = None,
+    **options: Any,
+) -> RulerComparison:
+    """Read the same models on several rulers.
+
+    Density is relative to a reference family: its value on one ruler says nothing about its value on another, where
+    other reference models, benchmarks and evaluators stand behind it. Ranks travel as far as the rank correlation says.
+
+    Parameters
+    ----------
+    models : Catalog or path
+        A catalog, or a user's own CSV as for :func:`densing.scores.density.table_densities`.
+    references : sequence of str, optional
+        Families, or paths of JSON fits; every family that can be fitted by default.
+    benchmark : str
+        Benchmark id, ``mean`` or a skill; each ruler's own mean where it is one.
+    tokens : float, optional
+        D0 of the two-step rulers among them.
+    **options
+        Of :func:`densing.scores.density.catalog_densities` or :func:`densing.scores.density.table_densities`.
+
+    Returns
+    -------
+    RulerComparison
+
+    Raises
+    ------
+    UnknownNameError
+        For a reference that does not exist.
+    InputError
+        When no ruler reads any of the models.
+
+    Examples
+    --------
+    >>> import densing
+    >>> found = densing.compare_rulers(densing.load_catalog(), ["qwen1.5", "llama"], "mmlu")
+    >>> found.wide("density").columns.tolist()
+    ['qwen1.5', 'llama']
+    >>> bool(found.correlation["spearman"].item() > 0.9)
+    True
+    """
+    usual = [name for name in family_names() if get_family(name).kind != "described"]
+    results: dict[str, DensityResult] = {}
+    left: list[Note] = []
+    for name in references if references is not None else usual:
+        try:
+            ruler = load_reference(name, benchmark)
+            ruler = ruler.at_tokens(tokens if "tokens" in ruler.given else None)
+            if worst(ruler.notes) == "error":
+                raise InputError(next(note.message for note in ruler.notes if note.severity == "error"))
+            if isinstance(models, Catalog):
+                result = catalog_densities(models, ruler, **options)
+            else:
+                result = table_densities(models, ruler, **options)
+            if references is None and isinstance(models, Catalog) and result.table["protocol"].eq("differs").all():
+                why = str(result.table["protocol_detail"].mode().iloc[0])
+                raise InputError(f"every score of the catalog was measured otherwise than the ruler ({why})")
+            results[name] = result
+        except UnknownNameError as error:
+            if references is not None and not name.endswith(".json") and name not in family_names():
+                raise
+            left.append(_left_out(name, error))
+        except DensingError as error:
+            left.append(_left_out(name, error))
+    if not results:
+        why = "; ".join(note.message for note in left)
+        raise InputError(f"no ruler reads these models on {benchmark!r}: {why}")
+    parts = [_ranked(name, result.table) for name, result in results.items()]
+    table = pd.concat(parts, ignore_index=True)
+    pairs = [_pair(first, second, parts) for first, second in combinations(range(len(parts)), 2)]
+    names = ["first", "second", "models", "spearman", "median_ratio", "disjoint"]
+    said = [note for result in results.values() for note in result.notes]
+    return RulerComparison(table, pd.DataFrame(pairs, columns=names), results, tuple(once((*left, *said))))
+
+
+def _left_out(name: str, error: DensingError) -> Note:
+    return Note("ruler-left-out", "info", f"ruler {name} is left out: {error}", {"reference": name})
+
+
+def _ranked(name: str, table: pd.DataFrame) -> pd.DataFrame:
+    valued = table["density"].where(table["bound"].eq(""))
+    rank = valued.rank(ascending=False, method="min")
+    return table.assign(reference=name, rank=rank.astype("Int64"), ranked=int(valued.notna().sum()))[COLUMNS]
+
+
+def _pair(first: int, second: int, parts: list[pd.DataFrame]) -> dict[str, Any]:
+    one, two = (part[part["bound"].eq("")].set_index("model") for part in (parts[first], parts[second]))
+    common = one.index.intersection(two.index)
+    left, right = one.loc[common], two.loc[common]
+    apart = (left["density_hi"] < right["density_lo"]) | (right["density_hi"] < left["density_lo"])
+    enough = len(common) >= MIN_COMMON
+    return {
+        "first": parts[first]["reference"].iloc[0],
+        "second": parts[second]["reference"].iloc[0],
+        "models": len(common),
+        "spearman": left["density"].corr(right["density"], method="spearman") if enough else np.nan,
+        "median_ratio": float((left["density"] / right["density"]).median()) if len(common) else np.nan,
+        "disjoint": int(apart.sum()),
+    }

@@ -1,0 +1,423 @@
+"""Densities of models that were measured here: one row per task and one for all of them, by loss and by score."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from densing.scores.catalog.protocols import DIFFERS, Protocol, compare, explain, known_protocol, stated, verdict, worst
+from densing.scores.density.invert import DEFAULT_GUARD, estimate_density
+from densing.scores.density.result import DensityResult
+from densing.scores.density.targets import protocol_notes
+from densing.core.errors import InputError, UnavailableError
+from densing.scores.laws.two_step import TwoStep
+from densing.core.notes import Note
+from densing.scores.references import Reference, available_benchmarks, ladder_reference, load_reference, loss_ruler
+from densing.scores.references.families import get_family
+
+# What is read as loss (bits per byte of the gold answer) and as score; of several the one that the ruler was measured
+# with comes first, then in this order.
+METRICS = {
+    "loss": ("bits_per_byte", "gold_bits_per_byte"),
+    "score": ("accuracy", "acc_norm", "acc", "exact_match", "pass@1", "em", "score", "naive_average"),
+}
+SUITES = {"olmo-ladder": "olmo_ladder_", "densing-cpu": "densing_ladder_"}
+COMBINED = "combined"
+# Measured models are small as a rule and ladders begin late: a decade on either side instead of the usual factor three.
+RUN_GUARD = 10.0
+
+
+@dataclass(frozen=True)
+class RunDensities:
+    """Densities of measured models.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        A row per model, task and quantity, ``combined`` rows last; the columns of a density table, with ``quantity``
+        (loss or score; ``score`` holds the loss in bits per byte where it is loss), ``benchmarks``, ``n_items`` and
+        ``protocol`` (whether it was measured as the ruler was: same, differs or unknown; ``protocol_detail`` in words).
+    results : tuple of DensityResult
+        The same rows with their draws, one result per ruler.
+    notes : tuple of Note
+        What to keep in mind.
+    """
+
+    table: pd.DataFrame
+    results: tuple[DensityResult, ...]
+    notes: tuple[Note, ...] = ()
+
+    def _repr_html_(self) -> str:
+        shown = ["model", "benchmark", "quantity", "score", "n_eff", "density", "protocol", "density_lo", "density_hi",
+                 "status"]  # fmt: skip
+        return self.table[shown].to_html(index=False, float_format=lambda value: f"{value:.3g}")
+
+
+def run_densities(
+    measurements: pd.DataFrame,
+    models: pd.DataFrame,
+    reference: str = "olmo-ladder",
+    *,
+    benchmark: str | None = None,
+    tokens: float | None = None,
+    denominator: str | None = None,
+    guard: float = RUN_GUARD,
+    level: float = 0.95,
+    seed: int = 0,
+) -> RunDensities:
+    """Read measured losses and scores on a reference's rulers.
+
+    Parameters
+    ----------
+    measurements : pandas.DataFrame
+        ``model, task, benchmark, metric, value, stderr, n_items`` as :meth:`densing.scores.evals.store.RunStore.measurements`
+        gives them; ``n_shot, form, cot`` where known.
+    models : pandas.DataFrame
+        ``model`` and the size columns ``params_total``, ``params_non_embedding``, as counts;
+        :func:`densing.scores.catalog.names.with_sizes` fills them.
+    reference : str
+        A family, or the path of a JSON fit.
+    benchmark : str, optional
+        Only this benchmark.
+    tokens : float, optional
+        D0 of a two-step reference.
+    denominator : str, optional
+        Which parameters divide; by default those that the ruler counts (non-embedding for ladders).
+    guard, level, seed
+        As in :func:`densing.scores.density.estimate_density`.
+
+    Returns
+    -------
+    RunDensities
+        For a ladder the combined rows invert one curve on the mean over all tasks that a model was measured on, as the
+        paper's AVERAGE; a one-step family has a combined row where all members of its mean were measured.
+
+    Raises
+    ------
+    InputError
+        When nothing that was measured can be read on the reference.
+
+    Notes
+    -----
+    Source: arXiv 2412.04315, Eqs. 1 and 4. The interval joins the ruler's draws with the sampling error of the items
+    and the scatter of models around the ruler; the columns ``_measured`` leave the last out.
+    """
+    rows, notes = _readable(measurements, reference, benchmark, tokens)
+    fixed = denominator or ("non_embedding" if _counts_without_embeddings(reference) else "total")
+    estimate = partial(estimate_density, denominator=fixed, guard=guard, level=level, seed=seed)
+    sizes = models.drop_duplicates("model")
+    parts = []
+    for (name, quantity), group in rows.groupby(["benchmark", "quantity"], sort=False):
+        ruler = load_reference(reference, str(name), tokens=tokens)
+        if (found := _read(group, sizes, ruler, str(quantity), estimate)) is not None:
+            parts.append(found)
+    if benchmark is None:
+        parts += _combined(rows, sizes, reference, tokens, estimate)
+    if not parts:
+        names = ", ".join(sorted(set(rows["model"].astype(str)))[:5])
+        # --params states sizes as names do, embeddings included.
+        remedy = "give its size: --params NAME=COUNT"
+        if fixed != "total":
+            remedy = "divide by all parameters: --denominator total, with --params NAME=COUNT where that is unknown"
+        raise InputError(f"no measured model has a {fixed} parameter count ({names}); {remedy}")
+    table = pd.concat([part.table for part in parts], ignore_index=True)
+    if "size_from" in sizes:
+        table["size_from"] = table["model"].map(sizes.set_index("model")["size_from"])
+    said = [note for part in parts for note in part.notes]
+    single = table[table["benchmark"].ne(COMBINED)]
+    told = (
+        *notes,
+        *protocol_notes(table if single.empty else single, parts[0].reference),
+        *_model_notes(models, parts[0].reference),
+        *_reach_notes(table, parts[0].reference),
+    )
+    unique = {note.message: note for note in (*told, *said)}
+    return RunDensities(table, tuple(parts), tuple(unique.values()))
+
+
+def read_on(
+    ruler: Reference, measurements: pd.DataFrame, models: pd.DataFrame, *, denominator: str, guard: float, seed: int
+) -> DensityResult | None:
+    """Return the densities of measured scores on one ruler on a mean; None where no model has all of its benchmarks.
+
+    Parameters
+    ----------
+    ruler : Reference
+        A ruler on the mean of several benchmarks.
+    measurements, models, denominator, guard, seed
+        As for :func:`run_densities`.
+    """
+    scores = measurements[measurements["benchmark"].isin(ruler.benchmarks)]
+    scores = _first_metric(scores, "score", dict.fromkeys(ruler.benchmarks, ruler))
+    whole = [
+        name for names, group in _same_tasks(scores).items() if set(names) == set(ruler.benchmarks) for name in group
+    ]
+    if not whole:
+        return None
+    estimate = partial(estimate_density, denominator=denominator, guard=guard, seed=seed)
+    return _read(_means(scores[scores["model"].isin(whole)]), models.drop_duplicates("model"), ruler, "score", estimate)
+
+
+def _counts_without_embeddings(reference: str) -> bool:
+    return reference.endswith(".json") or get_family(reference).kind == "two-step"
+
+
+def _readable(
+    measurements: pd.DataFrame, reference: str, only: str | None, tokens: float | None
+) -> tuple[pd.DataFrame, list[Note]]:
+    """Return one loss and one score per model and benchmark, named after the reference's benchmarks."""
+    known = ruler_benchmarks(reference, only)
+    given = measurements["benchmark"].fillna("").astype(str)
+    named = measurements.assign(benchmark=given.where(given.ne(""), measurements["task"].astype(str)))
+    values = pd.to_numeric(named["value"], errors="coerce")
+    rows = named[named["benchmark"].isin(known) & np.isfinite(values)]
+    outside = rows["metric"].isin(METRICS["score"]) & ~rows["value"].astype(float).between(0.0, 1.0)
+    notes = [
+        Note(
+            "share-outside",
+            "error",
+            f"{row['model']}, {row['task']}, {row['metric']}: {row['value']:g} is no share between 0 and 1; left out",
+            {name: row[name] for name in ("model", "task", "metric", "value")},
+        )
+        for row in rows[outside].to_dict("records")
+    ]
+    rows = rows[~outside]
+    rulers = {name: load_reference(reference, str(name), tokens=tokens) for name in rows["benchmark"].unique()}
+    picked = [_first_metric(rows, quantity, rulers) for quantity in METRICS]
+    found = pd.concat(picked, ignore_index=True)
+    if found.empty:
+        tasks = ", ".join(sorted(measurements["task"].astype(str).unique())[:8]) or "nothing"
+        reason = f"; {notes[0].message}" if notes else ""
+        raise InputError(
+            f"reference {reference}: none of its benchmarks ({', '.join(known)}) was measured; the run has {tasks}"
+            f"{reason}. Evaluate the suite (`--tasks olmo_ladder`), or choose another --reference"
+        )
+    return found, [*notes, *_reading_notes(found, reference), *_filter_notes(found, rows)]
+
+
+def ruler_benchmarks(reference: str, only: str | None = None) -> list[str]:
+    """Return the single benchmarks that a reference, or a user's fit, has a ruler for.
+
+    Raises
+    ------
+    InputError
+        When ``only`` is asked for and there is none.
+    """
+    if reference.endswith(".json"):
+        benchmarks = list(load_reference(reference, only or "").benchmarks)
+        if benchmarks == [""]:
+            raise InputError(f"{reference}: says not which benchmark its scores belong to; name it with --benchmark")
+        return benchmarks
+    known = [name for name in available_benchmarks(reference) if name != "mean"]
+    if only is not None and only not in known:
+        raise InputError(f"reference {reference} has no ruler for {only!r}; it has {', '.join(known)}")
+    return known if only is None else [only]
+
+
+def _first_metric(rows: pd.DataFrame, quantity: str, rulers: Mapping[str, Reference]) -> pd.DataFrame:
+    """Return one row per model and benchmark, with how it was measured beside the ruler.
+
+    The suite's own task comes before a stock task of the same benchmark, then what differs least from the ruler's
+    protocol, then the order of :data:`METRICS`.
+    """
+    metrics = METRICS[quantity]
+    of_kind = rows[rows["metric"].isin(metrics)]
+    told = [_beside(row, quantity, rulers[str(row["benchmark"])]) for row in of_kind.to_dict("records")]
+    ordered = of_kind.assign(
+        quantity=quantity,
+        protocol=[word for word, _, _ in told],
+        protocol_detail=[text for _, text, _ in told],
+        _differs=[count for _, _, count in told],
+        _rank=of_kind["metric"].map({metric: place for place, metric in enumerate(metrics)}),
+        _stock=of_kind["task"].astype(str).eq(of_kind["benchmark"]),
+    )
+    # And of two results of one task, as two targets of --until_ci leave them, the one with more items.
+    order = ["_stock", "_differs", "_rank", "n_items"]
+    best = ordered.sort_values(order, ascending=[True, True, True, False], kind="stable")
+    kept = best.drop_duplicates(["model", "benchmark"])
+    return kept.drop(columns=["_differs", "_rank", "_stock"]).sort_index()
+
+
+def _beside(row: Mapping[str, Any], quantity: str, ruler: Reference) -> tuple[str, str, int]:
+    """Return the verdict on a row's protocol, what differs or is unknown in words, and how many parts differ."""
+    benchmark = str(row["benchmark"])
+    suite = next((name for name, prefix in SUITES.items() if str(row["task"]).startswith(prefix)), "")
+    document = known_protocol(suite, f"loss:{benchmark}" if quantity == "loss" else benchmark)
+    texts = {name: str(row[name]) for name in ("form", "cot") if isinstance(row.get(name), str)}
+    own = stated(str(row["metric"]), shots=row.get("n_shot"), **texts).over(document)
+    theirs = _protocol(ruler, quantity, benchmark)
+    parts = compare(own, theirs)
+    return verdict(parts), explain(own, theirs), list(parts.values()).count(DIFFERS)
+
+
+def _protocol(ruler: Reference, quantity: str, benchmark: str) -> Protocol:
+    if quantity == "loss" and isinstance(ruler.fit.law, TwoStep):
+        return loss_ruler(ruler).protocol(benchmark)
+    return ruler.protocol(benchmark)
+
+
+def _read(
+    group: pd.DataFrame, sizes: pd.DataFrame, ruler: Reference, quantity: str, estimate: partial[DensityResult]
+) -> DensityResult | None:
+    if quantity == "loss":
+        if not isinstance(ruler.fit.law, TwoStep):
+            return None
+        ruler = loss_ruler(ruler)
+    ruler = ruler.beside()
+    scores = pd.DataFrame(
+        {
+            "model": group["model"].to_numpy(),
+            "score": group["value"].to_numpy(dtype=float),
+            "score_se": group["stderr"].astype(float).fillna(0.0).to_numpy(),
+            "protocol": group["protocol"].to_numpy(),
+            "protocol_detail": group["protocol_detail"].to_numpy(),
+            "source": group["task"].to_numpy(),
+        }
+    ).merge(sizes, on="model", how="left")
+    try:
+        result = estimate(scores, ruler)
+    except InputError:
+        return None
+    items = dict(zip(group["model"], group["n_items"], strict=True))
+    table = result.table.assign(
+        quantity=quantity, n_items=result.table["model"].map(items), benchmarks="+".join(ruler.benchmarks)
+    )
+    return dataclasses.replace(result, table=table)
+
+
+def _combined(
+    rows: pd.DataFrame, sizes: pd.DataFrame, reference: str, tokens: float | None, estimate: partial[DensityResult]
+) -> list[DensityResult]:
+    parts = []
+    for quantity in METRICS:
+        here = rows[rows["quantity"].eq(quantity)]
+        for names, models in _same_tasks(here).items():
+            ruler = _mean_ruler(reference, names, tokens)
+            if ruler is None:
+                continue
+            mean = _means(here[here["model"].isin(models) & here["benchmark"].isin(ruler.benchmarks)])
+            if (found := _read(mean, sizes, ruler, quantity, estimate)) is not None:
+                parts.append(dataclasses.replace(found, table=found.table.assign(benchmark=COMBINED)))
+    return parts
+
+
+def _same_tasks(rows: pd.DataFrame) -> dict[tuple[str, ...], list[str]]:
+    """Group models by the benchmarks they were measured on."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for model, benchmarks in rows.groupby("model", sort=False)["benchmark"]:
+        groups.setdefault(tuple(sorted(benchmarks)), []).append(str(model))
+    return groups
+
+
+def _mean_ruler(reference: str, names: tuple[str, ...], tokens: float | None) -> Reference | None:
+    if reference.endswith(".json") or len(names) < 2:
+        return None
+    if get_family(reference).kind == "two-step":
+        return ladder_reference(reference, names, tokens=tokens)
+    try:
+        ruler = load_reference(reference, "mean")
+    except UnavailableError:
+        return None
+    return ruler if set(ruler.benchmarks) <= set(names) else None
+
+
+def _means(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean over tasks per model; items of different tasks are independent."""
+    groups = rows.groupby("model", sort=False)
+    count = groups["value"].size()
+    variance = groups["stderr"].agg(lambda column: float(np.nansum(column.astype(float) ** 2)))
+    return pd.DataFrame(
+        {
+            "model": count.index,
+            "task": groups["task"].first().to_numpy(),
+            "value": groups["value"].mean().to_numpy(),
+            "stderr": (np.sqrt(variance) / count).to_numpy(),
+            "n_items": groups["n_items"].sum().to_numpy(),
+            "protocol": [worst(part["protocol"]) for _, part in groups],
+            "protocol_detail": [
+                "; ".join(
+                    f"{benchmark}: {text}"
+                    for benchmark, text in zip(part["benchmark"], part["protocol_detail"], strict=True)
+                    if text
+                )
+                for _, part in groups
+            ],
+        }
+    )
+
+
+def _of_suite(tasks: pd.Series, reference: str) -> pd.Series:
+    prefix = SUITES.get(reference)
+    return pd.Series(False, index=tasks.index) if prefix is None else tasks.astype(str).str.startswith(prefix)
+
+
+def _reading_notes(rows: pd.DataFrame, reference: str) -> list[Note]:
+    notes = []
+    stock = sorted(set(rows.loc[~_of_suite(rows["task"], reference), "task"].astype(str)))
+    if stock and reference in SUITES:
+        message = (
+            f"{', '.join(stock)} are not the tasks that {reference} was measured on ({SUITES[reference]}...): other "
+            "prompts and shots shift losses and scores, and densities with them"
+        )
+        notes.append(Note("other-prompts", "warning", message, {"tasks": stock}))
+    unknown = sorted(set(rows.loc[rows["stderr"].isna(), "task"].astype(str)))
+    if unknown:
+        message = f"{', '.join(unknown)} have no standard error; their intervals hold the ruler's uncertainty only"
+        notes.append(Note("no-sampling-error", "warning", message, {"tasks": unknown}))
+    return notes
+
+
+def _filter_notes(found: pd.DataFrame, rows: pd.DataFrame) -> list[Note]:
+    """Say which reading of the generated answers counts, where a harness stored several."""
+    if "filter" not in rows:
+        return []
+    keys = ["model", "task", "metric", "quantity"]
+    notes = []
+    for row in found[[*keys, "filter", "value"]].to_dict("records"):
+        same = rows[rows["model"].eq(row["model"]) & rows["task"].eq(row["task"]) & rows["metric"].eq(row["metric"])]
+        others = same[same["filter"].ne(row["filter"])].drop_duplicates("filter")
+        if others.empty:
+            continue
+        values = ", ".join(f"{other['filter']} gives {other['value']:.4g}" for other in others.to_dict("records"))
+        message = (
+            f"{row['model']}, {row['task']}: {row['metric']} is read with the filter {row['filter']} "
+            f"({row['value']:.4g}); {values}"
+        )
+        notes.append(Note("other-filters", "warning", message, {name: row[name] for name in keys[:3]}))
+    return notes
+
+
+def _reach_notes(table: pd.DataFrame, ruler: Reference) -> list[Note]:
+    low, high = ruler.fit.domain["params"]
+    far = table[table["n_eff"].lt(low / DEFAULT_GUARD) | table["n_eff"].gt(high * DEFAULT_GUARD)]
+    beyond = sorted(set(far.loc[far["status"].eq("ok"), "model"]))
+    if not beyond:
+        return []
+    message = (
+        f"of {', '.join(beyond)} some effective sizes lie more than {DEFAULT_GUARD:g} times beyond the sizes that "
+        f"{ruler.name} was fitted on ({low:.3g} to {high:.3g}); --guard {DEFAULT_GUARD:g} gives bounds there instead"
+    )
+    return [Note("far-from-ruler", "warning", message, {"models": beyond})]
+
+
+def _model_notes(models: pd.DataFrame, ruler: Reference) -> list[Note]:
+    """Say what a measured model brings with it: quantisation, and tokens other than the ruler's D0."""
+    notes = []
+    for row in models.to_dict("records"):
+        name = str(row["model"])
+        if caveats := str(row.get("caveats") or ""):
+            notes.append(Note("measured-model", "info", f"model {name}: {caveats}", {"model": name}))
+        seen, asked = row.get("tokens"), ruler.given.get("tokens")
+        if seen and asked and np.isfinite(float(seen)) and not 0.99 < float(seen) / asked < 1.01:
+            message = (
+                f"model {name} was trained on {float(seen):.3g} tokens; the ruler is read at D0 = {asked:.3g}, "
+                "and what more tokens bring counts as density (arXiv 2412.04315, Eq. 4); --tokens reads it elsewhere"
+            )
+            notes.append(Note("training-tokens", "info", message, {"model": name}))
+    return notes

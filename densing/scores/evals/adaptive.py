@@ -1,0 +1,235 @@
+"""Evaluation that stops by itself: items in random order, look by look, until a rule has seen enough.
+
+The rule is handed in, because evaluation knows nothing of density. The result is an ordinary unit per task, whose key
+names the rule and the order instead of the items, so that a second call finds it: lm-eval evaluates the chosen items
+once more at the end, and the unit's journal has every answer already.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from densing.core.errors import InputError
+from densing.scores.evals.blocks import benchmark_of, evaluate_block, item_values, prepare, random_order
+from densing.scores.evals.evaluate import Work, evaluate_unit, task_metadata
+from densing.scores.evals.journal import Journal
+from densing.scores.evals.models import LoadedModel, load_model, seed_all
+from densing.scores.evals.plan import Plan, plain
+from densing.scores.evals.progress import OnProgress, Progress, UnitOutcome, ignore
+from densing.scores.evals.recorder import recorded
+from densing.scores.evals.runner import outcome_of
+from densing.scores.evals.safety import strip_secrets
+from densing.scores.evals.session import ModelWork, Session
+from densing.scores.evals.stopping import Look, MakeRule, Stopped
+from densing.scores.evals.unit import UnitKey
+from densing.core.notes import Note
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def run_until(
+    plan: Plan,
+    folder: Path,
+    make_rule: MakeRule,
+    *,
+    quantity: str = "loss",
+    order_seed: int = 0,
+    progress: OnProgress = ignore,
+) -> list[Stopped]:
+    """Evaluate each model of a plan on randomly drawn items until the rule says that they are enough.
+
+    Parameters
+    ----------
+    plan : Plan
+        Models and tasks; the rule says how many items of each, and of tasks that it does not look at as many are drawn
+        as of the others on average.
+    folder : path
+        The store. A killed call goes on where it stopped.
+    make_rule : callable
+        Makes the rule from the tasks' benchmarks and sizes, e.g. :func:`densing.scores.density.until.rule_for`.
+    quantity : {"loss", "score"}
+        What of each item the rule sees: bits per byte of the gold answer, or right and wrong.
+    order_seed : int
+        Seed of the order of items.
+    progress : callable
+        Told how far it is; the total is the rule's own plan.
+
+    Raises
+    ------
+    InputError
+        When the plan chooses documents itself, or a task draws its examples anew for every document.
+    """
+    if any(plan.settings_for(m, t).limit or plan.settings_for(m, t).samples for m in plan.models for t in plan.tasks):
+        raise InputError("limit and samples choose the items, and so does stopping by itself; drop one of them")
+    session = Session(plan, folder)
+    with session.environment():
+        session.store.record_plan(strip_secrets({**plan.to_dict(), "until": quantity}))
+        surveyed = [session.survey(index) for index in range(len(plan.models))]
+        return [_Adaptive(session, model, make_rule, quantity, order_seed).run(progress) for model in surveyed]
+
+
+@dataclass
+class _Part:
+    """One requested task or group: its unit, and lm-eval's objects, built once."""
+
+    work: Work
+    tasks: Mapping[str, Any]
+    stored: pd.DataFrame | None = None
+    journal: Journal | None = None
+    fresh: int = 0
+
+    @property
+    def answers(self) -> int:
+        """Requests answered so far."""
+        return 0 if self.journal is None else self.journal.count
+
+
+class _Adaptive:
+    """One model's evaluation: what was drawn, and what the rule has seen of it."""
+
+    def __init__(self, session: Session, model: ModelWork, make_rule: MakeRule, quantity: str, order_seed: int) -> None:
+        if model.failures:
+            raise InputError(f"{model.spec.name}, {model.failures[0].task}: {model.failures[0].error}")
+        self.session, self.model, self.quantity = session, model, quantity
+        self.parts = [_Part(work, self._tasks(work)) for work in model.works]
+        tasks = {name: task for part in self.parts for name, task in part.tasks.items()}
+        self.sizes = {name: len(task.eval_docs) for name, task in tasks.items()}
+        self.order = {name: random_order(name, size, order_seed) for name, size in self.sizes.items()}
+        self.rule = make_rule({name: benchmark_of(name, task) for name, task in tasks.items()}, self.sizes)
+        until = {"quantity": quantity, "order_seed": order_seed, "rule": self.rule.describe()}
+        for part in self.parts:
+            part.work = _renamed(part.work, until, session)
+            part.stored = part.work.unit.items() if part.work.unit.status == "done" else None
+        self.values: dict[str, list[float]] = {}
+        self.drawn = dict.fromkeys(self.sizes, 0)
+
+    def run(self, progress: OnProgress) -> Stopped:
+        name, full = self.model.spec.name, sum(self.sizes.values())
+        if all(part.stored is not None for part in self.parts):
+            look = None
+            # Numbers of the last digit may have stopped the stored run elsewhere than its items would stop one here.
+            with suppress(KeyError):
+                look = self._draw(None, ignore)
+            items = sum(part.stored["doc_id"].size for part in self.parts if part.stored is not None)
+            units = tuple(outcome_of(part.work) for part in self.parts)
+            return Stopped(name, units, look, items, full, 0.0, math.nan, self._notes(look))
+        assert self.model.identity is not None
+        loaded = load_model(self.model.spec, self.model.loading, self.model.identity)
+        with ExitStack() as held:
+            for part in self.parts:
+                held.enter_context(part.work.unit.lock())
+            started = time.monotonic()
+            look = self._draw(loaded, progress)
+            seconds = time.monotonic() - started
+            units = tuple(self._store(loaded, part, look) for part in self.parts)
+        items = sum(self.drawn.values())
+        return Stopped(name, units, look, items, full, seconds, seconds / items * (full - items), self._notes(look))
+
+    def _notes(self, look: Look | None) -> tuple[Note, ...]:
+        """Say that the target was missed, and that the store has items which another rule chose."""
+        model, notes = self.model.spec.name, list[Note]()
+        if look is not None and not look.met:
+            message = f"{model}: the interval is not as narrow as asked ({look.reason}); it holds as it stands"
+            notes.append(Note("target-missed", "warning", message, {"reason": look.reason}))
+        keys = [part.work.key for part in self.parts]
+        for unit in (*self.session.store.units(), *self.session.store.partial()):
+            key = unit.key
+            rule = (key.settings.get("until") or {}).get("rule") if key else None
+            if key is None or rule is None or rule.get("rule") == self.rule.describe().get("rule"):
+                continue
+            if any(key.model == own.model and key.task == own.task for own in keys):
+                message = (
+                    f"{model}, {key.task_name}: {unit.folder} holds items that an earlier release's rule drew; they "
+                    "stay there and were not used, because the rule is part of a result's name. Of two results of one "
+                    "task a density is read from the one with more items; delete the folder to have one"
+                )
+                notes.append(Note("other-rule", "warning", message, {"unit": str(unit.folder)}))
+        return tuple(notes)
+
+    def _tasks(self, work: Work) -> Mapping[str, Any]:
+        metadata = task_metadata(self.session.plan, self.model.spec)
+        # Documents may be drawn; the same ones as for the unit's identity and for lm-eval.
+        seed_all(work.settings.seed)
+        loaded = self.session.source.load(work.requested.name, metadata)
+        for name, task in loaded["tasks"].items():
+            prepare(name, task, work.settings)
+        return dict(loaded["tasks"])
+
+    def _draw(self, loaded: LoadedModel | None, progress: OnProgress) -> Look:
+        with ExitStack() as opened:
+            for part in self.parts:
+                if part.stored is None:
+                    part.journal = opened.enter_context(Journal(part.work.unit.journal_path, part.work.key.digest))
+            look, counts = None, self._counts(self.rule.first)
+            while look is None or not look.stop:
+                for part in self.parts:
+                    self._block(loaded, part, counts, self._count(part, look, progress))
+                self.drawn = counts
+                look = self.rule.update({task: self.values[task] for task in self.rule.sizes}, look)
+                counts = self._counts(look.ahead)
+        return look
+
+    def _counts(self, ahead: Mapping[str, int]) -> dict[str, int]:
+        """Return items of every task; of those that the rule does not look at as many as of the others on average."""
+        usual = math.ceil(sum(ahead.values()) / len(ahead))
+        return {name: min(ahead.get(name, usual), size) for name, size in self.sizes.items()}
+
+    def _count(self, part: _Part, look: Look | None, progress: OnProgress) -> Callable[[int], object]:
+        full = sum(self.sizes.values())
+        each = sum(part.work.identity.requests for part in self.parts) / full
+        expected = each * (min(look.needed, full) if look else sum(self._counts(self.rule.first).values()))
+        label, units = self.model.spec.name, len(self.parts)
+
+        def count(_: int) -> None:
+            done = sum(part.answers for part in self.parts)
+            progress(Progress(label, part.work.identity.name, done, max(expected, done), 0, units))
+
+        return count
+
+    def _block(
+        self, loaded: LoadedModel | None, part: _Part, counts: Mapping[str, int], count: Callable[[int], object]
+    ) -> None:
+        """Evaluate the next items of a unit's tasks, and keep what the rule needs of them."""
+        drawn = {name: sorted(self.order[name][self.drawn[name] : counts[name]].tolist()) for name in part.tasks}
+        ids = {name: block for name, block in drawn.items() if block}
+        if part.stored is not None:
+            tables = {name: part.stored[part.stored["task"].eq(name)] for name in ids}
+        elif ids:
+            assert loaded is not None and part.journal is not None
+            with recorded(loaded.lm, part.journal, count) as recorder:
+                tables = evaluate_block(loaded.lm, part.tasks, ids, part.work.settings)
+            part.fresh += recorder.fresh
+        for name, block in ids.items():
+            self.values.setdefault(name, []).extend(item_values(tables[name], block, self.quantity))
+
+    def _store(self, loaded: LoadedModel, part: _Part, look: Look) -> UnitOutcome:
+        """Let lm-eval evaluate the chosen items as one unit; the journal answers."""
+        chosen = {name: tuple(sorted(self.order[name][: self.drawn[name]].tolist())) for name in part.tasks}
+        counts = {name: len(ids) for name, ids in chosen.items()}
+        work = dataclasses.replace(
+            part.work,
+            identity=dataclasses.replace(part.work.identity, docs=counts),
+            settings=dataclasses.replace(part.work.settings, samples=chosen),
+        )
+        caveat = f"items drawn until a rule stopped: {look.message} of {sum(self.sizes.values())}"
+        model = dataclasses.replace(loaded, facts={**loaded.facts, "caveats": [*loaded.facts["caveats"], caveat]})
+        outcome = evaluate_unit(self.session.plan, self.session.source, model, work, lambda count: None)
+        if outcome.state == "skipped":
+            return outcome
+        state: Any = "evaluated" if part.answers == part.fresh else "resumed"
+        return dataclasses.replace(outcome, state=state, requests=part.fresh + outcome.requests)
+
+
+def _renamed(work: Work, until: Mapping[str, Any], session: Session) -> Work:
+    """Name the rule and the order in a unit's key, where others name the items."""
+    settings = plain({**work.key.settings, "until": until})
+    key = UnitKey(work.key.model, work.key.task, settings, work.key.label)
+    return dataclasses.replace(work, key=key, unit=session.store.unit(key))

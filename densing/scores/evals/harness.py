@@ -1,0 +1,275 @@
+"""Measurements from the content of an lm-eval results file, current schema or old.
+
+The current schema (0.4) names a metric ``acc,none`` (metric, filter) and puts group rows into ``results`` again; the
+old one (0.3) says ``acc`` and knows neither groups nor configurations. Both say "N/A" for a missing error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
+
+from densing.scores.catalog.protocols import known_protocol
+from densing.core.errors import InputError
+from densing.scores.evals.measurements import checked_rows, describe_metric, loss_rows
+from densing.core.notes import Note
+from densing.core.secrets import strip_secrets
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Keys of a task's results that are no metrics.
+_LABELS = frozenset({"alias", "name", "sample_len", "sample_count", "samples", "bypass"})
+# "A", "(B)" or "C.": the name of an option, not its text.
+LETTER = re.compile(r"^\s*\(?[A-Z]\)?[.:]?\s*$")
+_NAMES = ("pretrained", "model", "path", "engine")
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Return a mapping, empty when the value is none."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value read from JSON is a number (a flag is none)."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def check_results(read: Any, where: str) -> Mapping[str, Any]:
+    """Return the content of an lm-eval results file, or say what it is instead.
+
+    Raises
+    ------
+    InputError
+        When a part that must be there is missing or of another type.
+    """
+    if not isinstance(read, Mapping) or not isinstance(read.get("results"), Mapping):
+        raise InputError(f"{where}: no object 'results'; expected a results file of lm-eval")
+    wrong = [str(task) for task, row in read["results"].items() if not isinstance(row, Mapping)]
+    if wrong:
+        raise InputError(f"{where}: results of {wrong[0][:60]!r} are no object of metrics; the file is damaged")
+    return read
+
+
+def result_rows(
+    read: Mapping[str, Any], items: pd.DataFrame, *, model: str, where: str, digest: str = ""
+) -> tuple[list[dict[str, Any]], list[Note]]:
+    """Return the measurements of one results file: lm-eval's metrics, and the losses that its items give.
+
+    Parameters
+    ----------
+    read : mapping
+        Content of the file (:func:`check_results`).
+    items : pandas.DataFrame
+        Item table of the same evaluation; may be empty.
+    model : str
+        Name in the column ``model``.
+    where : str
+        Name of the file.
+    digest : str
+        Digest of the unit in a store.
+
+    Raises
+    ------
+    InputError
+        When a metric is no number.
+    """
+    rows: list[dict[str, Any]] = []
+    notes: list[Note] = []
+    groups = mapping(read.get("groups"))
+    members = {group: _members(read, group, set()) for group in groups}
+    by_task = {str(task): part for task, part in items.groupby("task", sort=False)} if len(items) else {}
+    for task in dict.fromkeys([*read["results"], *groups]):
+        is_group = task in groups
+        about = _about(read, task, members.get(task, [task]), is_group) | {
+            "model": model, "task": task, "file": where, "digest": digest, "is_group": is_group,
+        }  # fmt: skip
+        values = mapping(groups[task]) if is_group else read["results"][task]
+        rows += _metric_rows(values, mapping(mapping(read.get("higher_is_better")).get(task)), about, where)
+        parts = [by_task[name] for name in members.get(task, [task]) if name in by_task]
+        if parts and len(parts) == len(members.get(task, [task])):
+            merged = _together(parts)
+            rows += loss_rows(merged, about)
+            notes += _item_notes(merged, model, task, where)
+    kept, doubts = checked_rows(rows)
+    return kept, [*notes, *doubts]
+
+
+def _together(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    import pandas as pd
+
+    return parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
+
+
+def _members(read: Mapping[str, Any], group: str, seen: set[str]) -> list[str]:
+    below = mapping(read.get("group_subtasks")).get(group)
+    if not isinstance(below, list) or not below or group in seen:
+        return [group]
+    found = (task for name in map(str, below) for task in _members(read, name, seen | {group}))
+    return list(dict.fromkeys(found))
+
+
+def _metric_rows(
+    values: Mapping[str, Any], better: Mapping[str, Any], about: Mapping[str, Any], where: str
+) -> Iterator[dict[str, Any]]:
+    for key, value in values.items():
+        metric, _, filter_name = str(key).partition(",")
+        if metric.strip() in _LABELS or metric.endswith("_stderr") or isinstance(value, list | dict) or value is None:
+            continue
+        unit, definition, usual = describe_metric(metric)
+        place = f"{where}: {about['task']}, {key}"
+        stderr = values.get(f"{metric}_stderr,{filter_name}" if filter_name else f"{metric}_stderr")
+        counts = mapping(values.get("sample_count")).get(key)
+        direction = better.get(metric)
+        yield {
+            **about,
+            "metric": metric,
+            "filter": filter_name,
+            "value": _number(value, place),
+            "stderr": _number(stderr, place) if stderr is not None else math.nan,
+            "n_items": counts if is_number(counts) else about["n_items"],
+            "unit": unit,
+            "definition": definition,
+            "higher_is_better": direction if isinstance(direction, bool) else usual,
+        }
+
+
+def _number(value: Any, place: str) -> float:
+    if value == "N/A":
+        return math.nan
+    if not is_number(value):
+        raise InputError(f"{place}: {str(value)[:60]!r} is no number; the file is damaged")
+    return math.copysign(math.inf, value) if abs(value) > 1e300 else float(value)
+
+
+def _about(read: Mapping[str, Any], task: str, members: list[str], is_group: bool) -> dict[str, Any]:
+    config = mapping(mapping(read.get("configs")).get(task))
+    run = mapping(read.get("config"))
+    shots = {_shots(read, name) for name in members}
+    benchmark = mapping(config.get("metadata")).get("benchmark")
+    if is_group and benchmark is None:
+        named = {
+            mapping(mapping(mapping(read.get("configs")).get(m)).get("metadata")).get("benchmark") for m in members
+        }
+        benchmark = named.pop() if len(named) == 1 else None
+    limit = run.get("limit")
+    version = mapping(read.get("versions")).get(task)
+    forms = {_form(read, name) for name in members}
+    form, cot = forms.pop() if len(forms) == 1 else ("", "")
+    return {
+        "benchmark": "" if benchmark is None else str(benchmark),
+        "n_items": _count(read, task),
+        "n_shot": shots.pop() if len(shots) == 1 else math.nan,
+        "form": form,
+        "cot": cot,
+        "limit": float(limit) if is_number(limit) else math.nan,
+        "task_version": "" if version is None else str(version),
+        "task_hash": str(mapping(read.get("task_hashes")).get(task) or ""),
+        "harness": "lm-eval",
+        "harness_version": str(read.get("lm_eval_version") or ""),
+        "date": _date(read.get("date")),
+    }
+
+
+def _shots(read: Mapping[str, Any], task: str) -> float:
+    found = mapping(read.get("n-shot")).get(task, mapping(read.get("config")).get("num_fewshot"))
+    written = mapping(mapping(mapping(read.get("configs")).get(task)).get("metadata")).get("num_fewshot")
+    if found == 0 and is_number(written):
+        # Examples that stand in the documents themselves: the task says how many, lm-eval adds none.
+        found = written
+    return float(found) if is_number(found) else math.nan
+
+
+def _form(read: Mapping[str, Any], task: str) -> tuple[str, str]:
+    """Return the form of a task's answers and whether reasoning comes first; empty where nothing says so.
+
+    The configuration that was run decides; where it names a field of the documents, or there is none (old schema), what
+    is known of the harness's own task of that name.
+    """
+    document = known_protocol("lm-eval" if "configs" in read else "lm-eval-0.3", task)
+    config = mapping(mapping(read.get("configs")).get(task))
+    kind, choices = config.get("output_type"), config.get("doc_to_choice")
+    if kind == "generate_until":
+        return "generate", document.cot
+    if kind == "loglikelihood":
+        return "cloze", "no"
+    if isinstance(choices, list) and choices:
+        return ("letters" if all(LETTER.match(str(choice)) for choice in choices) else "cloze"), "no"
+    if isinstance(choices, str) and choices.replace(" ", "") == "{{choices.label}}":
+        return "letters", "no"
+    return document.form, document.cot
+
+
+def _count(read: Mapping[str, Any], task: str) -> float:
+    found = mapping(mapping(read.get("n-samples")).get(task)).get("effective")
+    if not is_number(found):
+        rows = mapping(read["results"].get(task)) or mapping(mapping(read.get("groups")).get(task))
+        found = rows.get("sample_len")
+    return float(found) if is_number(found) else math.nan
+
+
+def _date(epoch: Any) -> str:
+    if is_number(epoch) and 0 < epoch < 1e11:
+        return str(datetime.fromtimestamp(float(epoch), UTC).date())
+    return ""
+
+
+def _item_notes(items: pd.DataFrame, model: str, task: str, where: str) -> Iterator[Note]:
+    choices = items["output_type"] == "multiple_choice"
+    unknown = int((choices & (items["gold"] < 0)).sum())
+    broken = int((~np.isfinite(items["nll"].to_numpy(dtype=float)) & (items["gold"] >= 0).to_numpy()).sum())
+    if unknown:
+        lost = f"{unknown} of {len(items)} documents of {task} do not say which choice is right"
+        found = {"model": model, "task": task, "documents": unknown}
+        yield Note("gold-unknown", "warning", f"{where}: {lost}; their loss is left out", found)
+    if broken:
+        lost = f"{broken} of {len(items)} losses of {task} are not finite and left out"
+        found = {"model": model, "task": task, "documents": broken}
+        yield Note("loss-not-finite", "error", f"{where}: {lost}; evaluate in float32", found)
+
+
+def model_name(read: Mapping[str, Any], fallback: str) -> str:
+    """Return the model's name: as lm-eval tracked it, else from its arguments; with the revision when not main.
+
+    Examples
+    --------
+    >>> model_name({"config": {"model": "hf-causal", "model_args": "pretrained=a/b,revision=step3"}}, "file")
+    'a/b@step3'
+    """
+    config = mapping(read.get("config"))
+    args = model_args(config.get("model_args"))
+    named = [args.get(key) for key in _NAMES]
+    # Without arguments lm-eval was handed a model in memory: it invents a name, and config.model is the true one.
+    given = [read.get("model_name"), config.get("model")] if args else [config.get("model"), read.get("model_name")]
+    name = next((str(value) for value in (*named, *given) if value), fallback)
+    revision = args.get("revision")
+    return f"{name}@{revision}" if revision not in (None, "", "main") else name
+
+
+def model_args(value: Any) -> dict[str, Any]:
+    """Return lm-eval's model arguments, an object or ``a=b,c=d`` text, as a dictionary."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    pairs = (part.partition("=") for part in str(value or "").split(",") if "=" in part)
+    return {key.strip(): text.strip() for key, _, text in pairs}
+
+
+def model_facts(read: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return what a results file says of its model."""
+    config = mapping(read.get("config"))
+    args = strip_secrets(model_args(config.get("model_args")))
+    size = config.get("model_num_parameters")
+    return {
+        "model": name,
+        "type": str(config.get("model") or ""),
+        "args": json.dumps(args, sort_keys=True, default=str),
+        "revision": config.get("model_sha") or config.get("model_revision") or args.get("revision"),
+        "dtype": config.get("model_dtype") or args.get("dtype"),
+        "params_total": size if is_number(size) and size > 0 else None,
+    }

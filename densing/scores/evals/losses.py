@@ -1,0 +1,282 @@
+"""Loss of the gold answer, document by document, from lm-eval's samples.
+
+lm-eval has no metric for it, but its samples hold the log-likelihood of every continuation. With :math:`\\ell_j` the
+log-likelihood of choice j and g the gold one: nll = :math:`-\\ell_g` nats, p = softmax(:math:`\\ell`)[g], margin =
+:math:`\\ell_g - \\max_{j \\ne g} \\ell_j`. Characters and bytes are those of the continuation as it was requested,
+with the delimiter before it.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from densing.core.errors import InputError
+from densing.scores.evals.samples import CHOICE, CLOZE, ROLLING, Sample, parse_sample
+from densing.scores.evals.variants import gold_variant, write_gold_variant, write_target_tasks
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "Tokenizer",
+    "continuation_tokens",
+    "gold_index",
+    "gold_variant",
+    "item_table",
+    "write_gold_variant",
+    "write_target_tasks",
+]
+
+# Text to token ids, without special tokens.
+Tokenizer = Callable[[str], Sequence[int]]
+COLUMNS = ["model", "task", "doc_id", "doc_hash", "gold", "n_choices", "correct", "correct_norm", "nll", "n_chars",
+           "n_bytes", "n_tokens", "p_gold", "margin", "tokenizer", "output_type"]  # fmt: skip
+TEXT_COLUMNS = ("model", "task", "doc_hash", "tokenizer", "output_type")
+_WHOLE = ("doc_id", "gold", "n_choices")
+# Where WinoGrande-like tasks keep the gold index: field, and what the first choice is called.
+_INDEX_FIELDS = (("answer", 1), ("label", 0), ("gold", 0))
+
+
+def item_table(
+    samples: Iterable[Mapping[str, Any]],
+    config: Mapping[str, Any] | None = None,
+    tokenizer: Tokenizer | None = None,
+    *,
+    model: str = "",
+    task: str = "",
+    tokenizer_name: str = "",
+) -> pd.DataFrame:
+    """Return one row per document: right or wrong, loss of the gold answer, and its length.
+
+    Source: EleutherAI lm-evaluation-harness 0.4.13, ``lm_eval/api/task.py``, for ``correct`` and ``correct_norm``.
+
+    Parameters
+    ----------
+    samples : iterable of mapping
+        Rows of lm-eval's samples, in memory or as read from ``samples_*.jsonl``.
+    config : mapping, optional
+        The task's entry in lm-eval's ``configs``: output type, delimiter, where the target comes from.
+    tokenizer : callable, optional
+        Text to token ids without special tokens; needed for ``n_tokens``.
+    model, task : str
+        Filled into the columns of these names; ``task`` is the configuration's by default.
+    tokenizer_name : str
+        Names the tokenizer in its column.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns :data:`COLUMNS` and ``metric_<name>`` for every scalar metric stored per document (``metric_<name>,
+        <filter>`` where a task has several filters). ``gold`` is -1 where there is none or it cannot be told;
+        ``p_gold`` of a cloze is exp(-nll). NaN where a quantity does not exist.
+
+    Raises
+    ------
+    InputError
+        When a row is not a sample of lm-eval.
+
+    Examples
+    --------
+    >>> rows = [{"doc_id": 0, "target": 1, "arguments": [["2+2=", " 5"], ["2+2=", " 4"]],
+    ...          "resps": [[[-3.0, False]], [[-1.0, True]]]}]
+    >>> item_table(rows)[["gold", "correct", "nll", "n_chars", "margin"]].iloc[0].tolist()
+    [1.0, 1.0, 1.0, 2.0, 2.0]
+    """
+    import pandas as pd
+
+    setup = config or {}
+    name = task or str(setup.get("task") or "")
+    base = {"model": model, "task": name, "tokenizer": tokenizer_name if tokenizer else ""}
+    rows: dict[int, dict[str, Any]] = {}
+    scalars: dict[int, dict[str, Mapping[str, float]]] = {}
+    for raw in samples:
+        sample = parse_sample(raw, name or "sample")
+        # One row per document and filter; requests and answers are the same in all of them.
+        if sample.doc_id not in rows:
+            rows[sample.doc_id] = base | _item(sample, setup, tokenizer)
+        scalars.setdefault(sample.doc_id, {})[sample.filter] = sample.metrics
+    several = len({name for found in scalars.values() for name in found}) > 1
+    for number, found in scalars.items():
+        for filter_name, values in found.items():
+            suffix = f",{filter_name}" if several else ""
+            rows[number] |= {f"metric_{metric}{suffix}": value for metric, value in values.items()}
+    metrics = sorted({column for row in rows.values() for column in row} - set(COLUMNS))
+    frame = pd.DataFrame(list(rows.values()), columns=[*COLUMNS, *metrics])
+    kinds = {c: "object" if c in TEXT_COLUMNS else "int64" if c in _WHOLE else "float64" for c in frame.columns}
+    return frame.astype(kinds).sort_values("doc_id", kind="stable", ignore_index=True)
+
+
+def _item(sample: Sample, config: Mapping[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
+    kind = _kind(sample, config)
+    row: dict[str, Any] = {
+        "doc_id": sample.doc_id, "doc_hash": sample.doc_hash, "output_type": kind, "gold": -1, "n_choices": 0,
+        "correct": math.nan, "correct_norm": math.nan, "nll": math.nan, "n_chars": math.nan, "n_bytes": math.nan,
+        "n_tokens": math.nan, "p_gold": math.nan, "margin": math.nan,
+    }  # fmt: skip
+    if kind == ROLLING:
+        text = sample.requests[0][0]
+        return row | {"gold": 0, "n_choices": 1, "nll": -float(sample.responses[0])} | _lengths("", text, tokenizer)
+    if kind not in (CHOICE, CLOZE):
+        return row
+    pairs = choice_requests(sample)
+    row["n_choices"] = len(pairs)
+    try:
+        gold = gold_index(sample, config)
+    except InputError:
+        return row
+    return row | {"gold": gold} | _scores(sample, gold, config) | _lengths(*pairs[gold], tokenizer)
+
+
+def _kind(sample: Sample, config: Mapping[str, Any]) -> str:
+    """Return the output type; the form of the requests leaves open only whether one answer is a choice of one."""
+    told, seen = str(config.get("output_type")), sample.output_type
+    return told if {told, seen} <= {CHOICE, CLOZE} else seen
+
+
+def choice_requests(sample: Sample) -> tuple[tuple[str, str], ...]:
+    """Return the requests that stand for choices: ``acc_mutual_info`` adds the same again without context."""
+    half, odd = divmod(len(sample.requests), 2)
+    first, second = sample.requests[:half], sample.requests[half:]
+    unconditional = (
+        half
+        and not odd
+        and all(ctx == "" and cont == other for (ctx, cont), (_, other) in zip(second, first, strict=True))
+    )
+    known = "acc_mutual_info" in sample.metrics or any(ctx != "" for ctx, _ in first)
+    return first if unconditional and known else sample.requests
+
+
+def _scores(sample: Sample, gold: int, config: Mapping[str, Any]) -> dict[str, float]:
+    pairs = choice_requests(sample)
+    logs = np.array([response[0] for response in sample.responses[: len(pairs)]], dtype=float)
+    nll = -logs[gold]
+    if len(logs) == 1:
+        return {
+            "nll": nll,
+            "correct": float(sample.responses[0][1]),
+            "p_gold": math.exp(-nll) if nll > -700 else math.nan,
+        }
+    if np.isnan(logs).any():
+        return {"nll": nll}
+    others = np.delete(logs, gold)
+    # -inf for every choice leaves nothing to compare.
+    finite = math.isfinite(logs.max())
+    weights = np.exp(logs - logs.max()) if finite else np.full_like(logs, math.nan)
+    return {
+        "nll": nll,
+        "correct": float(np.argmax(logs) == gold),
+        "correct_norm": _correct_norm(logs, [cont for _, cont in pairs], gold, config.get("target_delimiter"), sample),
+        "p_gold": float(weights[gold] / weights.sum()),
+        "margin": float(logs[gold] - others.max()) if finite else math.nan,
+    }
+
+
+def _correct_norm(
+    logs: np.ndarray, continuations: Sequence[str], gold: int, delimiter: str | None, sample: Sample
+) -> float:
+    """Return whether gold is best per character of the choice, without the delimiter before it."""
+    if len(set(continuations)) == 1:
+        # The choices are in the contexts, and lm-eval would divide by lengths that the requests do not show.
+        return math.nan
+    verdicts = set()
+    for before in (" ", "") if delimiter is None else (str(delimiter),):
+        extra = len(before) if all(text.startswith(before) for text in continuations) else 0
+        lengths = np.array([len(text) - extra for text in continuations], dtype=float)
+        verdicts.add(float(np.argmax(logs / lengths) == gold) if (lengths > 0).all() else math.nan)
+    # Where the delimiter is not known and matters, lm-eval's own verdict stands, if it was stored.
+    return verdicts.pop() if len(verdicts) == 1 else sample.metrics.get("acc_norm", math.nan)
+
+
+def _lengths(context: str, continuation: str, tokenizer: Tokenizer | None) -> dict[str, float]:
+    sizes = {"n_chars": len(continuation), "n_bytes": len(continuation.encode("utf-8", "surrogatepass"))}
+    tokens = math.nan if tokenizer is None else continuation_tokens(context, continuation, tokenizer)
+    return {**sizes, "n_tokens": tokens}
+
+
+def continuation_tokens(context: str, continuation: str, tokenizer: Tokenizer) -> int:
+    """Return how many tokens lm-eval scores for a continuation.
+
+    Spaces that end the context are moved to the continuation, and the count is that of both together less that of
+    the context. Source: lm-evaluation-harness 0.4.13, ``TemplateLM._encode_pair`` for causal models.
+
+    Examples
+    --------
+    >>> continuation_tokens("a b ", "c d", str.split)
+    2
+    """
+    stripped = context.rstrip()
+    if not stripped:
+        return len(tokenizer(context + continuation))
+    return len(tokenizer(context + continuation)) - len(tokenizer(stripped))
+
+
+def gold_index(sample: Sample, config: Mapping[str, Any] | None = None) -> int:
+    """Return which choice is the right one.
+
+    Raises
+    ------
+    InputError
+        When the sample does not say.
+
+    Examples
+    --------
+    >>> from densing.scores.evals.samples import parse_sample
+    >>> gold_index(parse_sample({"doc_id": 7, "target": "no", "resps": [[[-1, False]], [[-2, False]]],
+    ...                          "arguments": [["Is it?", " yes"], ["Is it?", " no"]]}))
+    1
+    """
+    pairs = choice_requests(sample)
+    if len(pairs) == 1:
+        return 0
+    if len({cont for _, cont in pairs}) == 1:
+        return _index_in_document(sample, len(pairs))
+    target = sample.target
+    if isinstance(target, numbers.Integral):
+        return _checked(int(target), len(pairs), sample)
+    text = str(target).strip()
+    texts = [cont.strip() for _, cont in pairs]
+    by_text = texts.index(text) if isinstance(target, str) and text in texts else None
+    by_index = int(text) if text.isdecimal() and len(text) < 9 else None
+    if by_text is not None and by_index is not None and by_text != by_index:
+        return _settled(sample, by_text, by_index, config or {})
+    if by_text is None and by_index is None:
+        raise InputError(f"document {sample.doc_id}: target {text[:40]!r} is no choice and no index")
+    return by_text if by_text is not None else _checked(by_index or 0, len(pairs), sample)
+
+
+def _settled(sample: Sample, by_text: int, by_index: int, config: Mapping[str, Any]) -> int:
+    """Choose between "2" the text and 2 the index: as the task's file says, else as the stored accuracy does."""
+    rule = config.get("doc_to_target")
+    if isinstance(rule, str) and rule in sample.doc:
+        return by_text if isinstance(sample.doc[rule], str) else by_index
+    n = len(choice_requests(sample))
+    if by_index >= n:
+        return by_text
+    if isinstance(rule, str) and "{{" in rule and config.get("doc_to_choice") is not None:
+        # lm-eval turns rendered digits into an index.
+        return by_index
+    accuracy = sample.metrics.get("acc")
+    best = int(np.argmax([response[0] for response in sample.responses[:n]]))
+    fitting = [index for index in (by_text, by_index) if accuracy == float(best == index)]
+    return fitting[0] if fitting else by_text
+
+
+def _index_in_document(sample: Sample, n: int) -> int:
+    for field, first in _INDEX_FIELDS:
+        value = str(sample.doc.get(field, "")).strip()
+        if value.isdecimal() and len(value) < 9:
+            return _checked(int(value) - first, n, sample)
+    raise InputError(
+        f"document {sample.doc_id}: choices differ in their contexts, and no answer, label or gold says which"
+    )
+
+
+def _checked(index: int, n: int, sample: Sample) -> int:
+    if 0 <= index < n:
+        return index
+    raise InputError(f"document {sample.doc_id}: gold index {index} with {n} choices")

@@ -1,0 +1,252 @@
+"""The measurement table: one row per model, task and metric, each with its definition and its file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from densing.core.notes import Note
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ["model", "task", "benchmark", "metric", "filter", "value", "stderr", "n_items", "n_shot", "form", "cot",
+           "unit", "definition", "higher_is_better", "limit", "task_version", "task_hash", "harness", "harness_version",
+           "date", "digest", "file", "is_group"]  # fmt: skip
+MODEL_COLUMNS = ["model", "type", "args", "revision", "dtype", "params_total", "params_embedding",
+                 "params_non_embedding", "vocab", "context", "quantisation", "tokens", "caveats"]  # fmt: skip
+_NUMBERS = {"value", "stderr", "n_items", "n_shot", "limit"}
+_COUNTS = {"params_total", "params_embedding", "params_non_embedding", "vocab", "context", "tokens"}
+
+# Names of other harnesses' tasks where they are not the catalog's (or a ladder's) own.
+BENCHMARK_OF = {
+    "arc:challenge": "arc_challenge",
+    "arc:easy": "arc_easy",
+    "ARC-c": "arc_challenge",
+    "ARC-e": "arc_easy",
+    "commonsense_qa": "csqa",
+    "commonsenseqa": "csqa",
+    "social_iqa": "socialiqa",
+    "siqa": "socialiqa",
+    "winogrande:xl": "winogrande",
+    "mmlu:_average": "mmlu",
+    "bbh_cot_fewshot": "bbh",
+    "leaderboard_bbh": "bbh",
+    "gsm8k_cot": "gsm8k",
+    "minerva_math": "math",
+    "hendrycks_math": "math",
+    "leaderboard_math_hard": "math_lvl5",
+    "leaderboard_gpqa": "gpqa",
+    "leaderboard_musr": "musr",
+    "leaderboard_mmlu_pro": "mmlu_pro",
+    "truthfulqa_mc2": "truthfulqa",
+    "squadv2": "squad2",
+    "openai_humaneval": "humaneval",
+}
+# Metric: unit, definition, whether more is better. Names are lm-eval's; those from gold_nats on are ours, and count
+# characters and bytes of the continuation as it was requested, delimiter included.
+METRICS: dict[str, tuple[str, str, bool | None]] = {
+    "acc": ("share", "the right answer has the largest log-likelihood (cloze: is what greedy decoding gives)", True),
+    "accuracy": ("share", "the right answer has the best score among the choices, as the task defines it", True),
+    "acc_norm": ("share", "the right answer has the largest log-likelihood per character", True),
+    "acc_bytes": ("share", "the right answer has the largest log-likelihood per byte", True),
+    "acc_mutual_info": ("share", "the right answer gains most log-likelihood from the question", True),
+    "exact_match": ("share", "the text generated equals the answer after the filter", True),
+    "em": ("share", "the text generated equals the answer", True),
+    "f1": ("share", "F1 as the task defines it", True),
+    "pass@1": ("share", "programs that pass their tests at the first try", True),
+    "bits_per_byte": ("bits/byte", "bits per byte as the task defines it", False),
+    "brier_score": ("", "squared distance of the choice probabilities from the right answer", False),
+    "perplexity": ("", "exp of the mean loss per document", False),
+    "ppl": ("", "exp of the mean loss per document", False),
+    "word_perplexity": ("", "exp of the loss per word", False),
+    "byte_perplexity": ("", "exp of the loss per byte", False),
+    "gold_nats": ("nats/answer", "mean over documents of -ln p(gold answer)", False),
+    "gold_nats_per_token": ("nats/token", "sum of -ln p(gold answer) / sum of its tokens", False),
+    "gold_nats_per_char": ("nats/char", "mean over documents of -ln p(gold answer) / characters with delimiter", False),
+    "gold_bits_per_byte": ("bits/byte", "mean over documents of -log2 p(gold answer) / bytes with delimiter", False),
+    "gold_bits_per_byte_pooled": ("bits/byte", "sum of -log2 p(gold answer) / sum of bytes with delimiter", False),
+    "p_gold": ("share", "mean probability of the gold answer (among the choices, where there are any)", True),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """What a reader of results returns.
+
+    Parameters
+    ----------
+    measurements : pandas.DataFrame
+        Columns :data:`COLUMNS`: scores and losses, values in the unit that the row names.
+    items : pandas.DataFrame
+        Columns of :func:`densing.scores.evals.losses.item_table`; empty where no samples were stored.
+    models : pandas.DataFrame
+        Columns :data:`MODEL_COLUMNS`; NaN where the files do not say.
+    notes : tuple of Note
+        What was left out, and why.
+    """
+
+    measurements: pd.DataFrame
+    items: pd.DataFrame
+    models: pd.DataFrame
+    notes: tuple[Note, ...] = field(default=())
+
+
+def describe_metric(name: str) -> tuple[str, str, bool | None]:
+    """Return unit, definition and direction of a metric; empty and None where it is not a known one.
+
+    Examples
+    --------
+    >>> describe_metric("gold_nats_per_token")
+    ('nats/token', 'sum of -ln p(gold answer) / sum of its tokens', False)
+    """
+    return METRICS.get(name, ("", f"{name} as the task defines it", None))
+
+
+def checked_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[Note]]:
+    """Return the rows whose values can be, and a note for each that cannot.
+
+    A value that is not a number stays, as NaN; an infinite one and a share outside [0, 1] leave the table; an error
+    that is infinite or negative becomes NaN.
+
+    Examples
+    --------
+    >>> row = {"file": "r.json", "model": "m", "task": "toy", "metric": "acc", "value": 5.7, "stderr": 0.1}
+    >>> checked_rows([{**row, "unit": "share"}])[1][0].message
+    'r.json: toy, acc is 5.7, no share between 0 and 1; left out'
+    """
+    kept, notes = [], []
+    for row in rows:
+        value, stderr = float(row["value"]), float(row["stderr"])
+        place = f"{row['file']}: {row['task']}, {row['metric']}"
+        named = {name: row[name] for name in ("model", "task", "metric")}
+        if math.isinf(value):
+            notes.append(Note("value-infinite", "warning", f"{place} is {value}, no finite number; left out", named))
+            continue
+        if math.isnan(value):
+            notes.append(Note("value-missing", "warning", f"{place} is not a number", named))
+        elif row["unit"] == "share" and not 0.0 <= value <= 1.0:
+            message = f"{place} is {value:g}, no share between 0 and 1; left out"
+            notes.append(Note("share-outside", "error", message, {**named, "value": value}))
+            continue
+        if math.isinf(stderr) or stderr < 0:
+            message = f"{place}: {stderr:g} is no standard error; left out"
+            notes.append(Note("stderr-left-out", "warning", message, named))
+            stderr = math.nan
+        kept.append({**row, "value": value, "stderr": stderr})
+    return kept, notes
+
+
+def measurement_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return rows as a measurement table with every column typed."""
+    import pandas as pd
+
+    named = [{**row, "benchmark": row.get("benchmark") or BENCHMARK_OF.get(row["task"], "")} for row in rows]
+    frame = pd.DataFrame(named, columns=COLUMNS)
+    kinds = {c: "float64" if c in _NUMBERS else "bool" if c == "is_group" else "object" for c in COLUMNS}
+    return frame.astype(kinds)
+
+
+def model_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return rows as a table of models with every column typed, each row once."""
+    import pandas as pd
+
+    frame = pd.DataFrame([{name: row.get(name) for name in MODEL_COLUMNS} for row in rows], columns=MODEL_COLUMNS)
+    for name in _COUNTS:
+        frame[name] = pd.to_numeric(frame[name], errors="coerce").astype("float64")
+    for name in set(MODEL_COLUMNS) - _COUNTS:
+        frame[name] = pd.Series(["" if v is None else str(v) for v in frame[name]], index=frame.index, dtype="object")
+    return frame.drop_duplicates(ignore_index=True)
+
+
+def loss_rows(items: pd.DataFrame, about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the measurements that follow from the items of one task (or of one group of tasks).
+
+    Means over documents have the standard error sd/√n. A ratio of sums r = Σy/Σx has, by the delta method,
+    √(Σ(y − r·x)² / (n − 1) / n) / mean(x).
+
+    Source: W. G. Cochran, Sampling Techniques (3rd ed. 1977), section 2.11 for the ratio.
+
+    Parameters
+    ----------
+    items : pandas.DataFrame
+        Rows of one task.
+    about : mapping
+        The other cells of the rows (model, task, file, ...).
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> items = pd.DataFrame({"nll": [2.0, 4.0], "n_chars": [2.0, 2.0], "n_bytes": [2.0, 2.0],
+    ...                       "n_tokens": [1.0, 3.0], "p_gold": [0.5, 0.1], "n_choices": [4, 4]})
+    >>> {row["metric"]: row["value"] for row in loss_rows(items, {})}["gold_nats_per_token"]
+    1.5
+    """
+    kept = items[np.isfinite(items["nll"].to_numpy(dtype=float))]
+    if kept.empty:
+        return []
+    nll = kept["nll"].to_numpy(dtype=float)
+    rows = [_row("gold_nats", _mean(nll), about)]
+    chars, octets = kept["n_chars"].to_numpy(dtype=float), kept["n_bytes"].to_numpy(dtype=float)
+    if (octets > 0).all():
+        rows += [
+            _row("gold_nats_per_char", _mean(nll / chars), about),
+            _row("gold_bits_per_byte", _mean(nll / octets / math.log(2)), about),
+            _row("gold_bits_per_byte_pooled", _ratio(nll / math.log(2), octets), about),
+        ]
+    tokens = kept["n_tokens"].to_numpy(dtype=float)
+    if (tokens > 0).all():
+        row = _row("gold_nats_per_token", _ratio(nll, tokens), about)
+        rows.append({**row, "definition": f"{row['definition']}{_tokenizers(kept)}"})
+    p_gold = kept["p_gold"].to_numpy(dtype=float)
+    if np.isfinite(p_gold).all():
+        rows.append(_row("p_gold", _mean(p_gold), about))
+    return rows
+
+
+def _tokenizers(items: pd.DataFrame) -> str:
+    names = [str(name) for name in items.get("tokenizer", ()) if name]
+    return f" of {', '.join(dict.fromkeys(names))}" if names else ""
+
+
+def _row(metric: str, estimate: tuple[float, float, int], about: Mapping[str, Any]) -> dict[str, Any]:
+    unit, definition, better = describe_metric(metric)
+    value, stderr, n = estimate
+    return {
+        **about, "metric": metric, "filter": "", "value": value, "stderr": stderr, "n_items": n, "unit": unit,
+        "definition": definition, "higher_is_better": better,
+    }  # fmt: skip
+
+
+def _mean(values: np.ndarray) -> tuple[float, float, int]:
+    n = len(values)
+    stderr = float(values.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
+    return float(values.mean()), stderr, n
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> tuple[float, float, int]:
+    n = len(above)
+    ratio = float(above.sum() / below.sum())
+    residual = above - ratio * below
+    stderr = math.sqrt(float((residual**2).sum()) / (n - 1) / n) / float(below.mean()) if n > 1 else math.nan
+    return ratio, stderr, n
+
+
+def join(parts: Sequence[Measurements], notes: Iterable[Note] = ()) -> Measurements:
+    """Return several readings as one."""
+    import pandas as pd
+
+    from densing.scores.evals.losses import COLUMNS as ITEM_COLUMNS
+
+    tables = [part.measurements for part in parts if len(part.measurements)]
+    items = [part.items for part in parts if len(part.items)]
+    return Measurements(
+        measurements=pd.concat(tables, ignore_index=True) if tables else measurement_frame([]),
+        items=pd.concat(items, ignore_index=True) if items else pd.DataFrame(columns=ITEM_COLUMNS),
+        models=model_frame(row for part in parts for row in part.models.to_dict("records")),
+        notes=(*(note for part in parts for note in part.notes), *notes),
+    )

@@ -1,0 +1,236 @@
+"""A model loaded once through lm-eval, and what can be said of it: parameters counted, format, context."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from densing.core.errors import InputError, UnavailableError
+from densing.scores.evals.plan import SEEDS, Loading, ModelSpec
+from densing.scores.evals.safety import strip_secrets
+from densing.scores.evals.weights import ModelIdentity
+from densing.core.files import read_text
+
+SLOW_ON_CPU = ("bfloat16", "float16")
+OWN_TYPES = {"hf-prefix": "densing.scores.evals.prefix"}
+FACTS = "densing.json"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to answer.
+
+    Parameters
+    ----------
+    lm : lm_eval.api.model.LM
+        The model.
+    spec, loading : ModelSpec, Loading
+        As asked for, with the device that was chosen.
+    facts : mapping
+        Row of the models table, JSON-ready.
+    """
+
+    lm: Any
+    spec: ModelSpec
+    loading: Loading
+    facts: Mapping[str, Any]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Caveats that the way of loading adds."""
+        return _loading_caveats(str(self.facts["dtype"]), self.spec, self.loading)
+
+
+def model_class(spec: ModelSpec) -> Any:
+    """Return lm-eval's class for a model type.
+
+    Raises
+    ------
+    InputError
+        When lm-eval knows no such type; a path or a hub name given as one says where it belongs.
+    """
+    if spec.type in OWN_TYPES:
+        __import__(OWN_TYPES[spec.type])
+    from lm_eval.api.registry import get_model
+
+    try:
+        return get_model(spec.type)
+    except (ValueError, KeyError) as error:
+        hint = f"; for a model of that name: --model hf --model_args pretrained={spec.type}" if "/" in spec.type else ""
+        raise InputError(f"--model {spec.type}: no model type of lm-eval{hint}; known: hf, vllm, dummy, ...") from error
+
+
+def load_model(
+    spec: ModelSpec, loading: Loading, identity: ModelIdentity, seeds: Sequence[int | None] = SEEDS
+) -> LoadedModel:
+    """Load a model as lm-eval's command line would.
+
+    Raises
+    ------
+    InputError
+        When lm-eval knows no such model type, or refuses the arguments.
+    UnavailableError
+        When the model type needs a package that is not installed.
+    """
+    device = loading.device or default_device()
+    options = {"batch_size": loading.batch_size, "max_batch_size": loading.max_batch_size, "device": device}
+    # Weights that a checkpoint lacks are drawn.
+    seed_all(seeds)
+    try:
+        lm = model_class(spec).create_from_arg_obj(dict(spec.args), options)
+    except (ModuleNotFoundError, ImportError) as error:
+        raise UnavailableError(f"model {spec.name} ({spec.type}): {error}; install what it names") from error
+    except (ValueError, TypeError, OSError, KeyError) as error:
+        reason = str(strip_secrets(str(error))).strip() or type(error).__name__
+        raise InputError(f"model {spec.name} ({spec.type}): {reason[:600]}; check --model and --model_args") from error
+    used = Loading(loading.batch_size, loading.max_batch_size, device)
+    _remember_model_info(lm)
+    return LoadedModel(lm, spec, used, describe(lm, spec, used, identity))
+
+
+def default_device() -> str:
+    """Return the device lm-eval's command line would end on: the first GPU, else the processor."""
+    try:
+        import torch
+    except ImportError:
+        return "cpu"
+    return "cuda:0" if torch.cuda.is_available() else "cpu"
+
+
+def describe(lm: Any, spec: ModelSpec, loading: Loading, identity: ModelIdentity) -> dict[str, Any]:
+    """Return what is known of a model: a row of the models table; unknown numbers are None."""
+    model = getattr(lm, "model", None)
+    total, embedding = count_parameters(model)
+    own = model_facts(spec)
+    dtype = str(getattr(model, "dtype", identity.key["dtype"]) or "").removeprefix("torch.")
+    tokenizer = getattr(lm, "tokenizer", None) if model is not None else None
+    return {
+        "model": spec.name,
+        "type": spec.type,
+        "args": strip_secrets(dict(spec.args)),
+        "revision": identity.key["revision"],
+        "dtype": dtype,
+        "params_total": total,
+        "params_embedding": embedding,
+        "params_non_embedding": None if total is None or embedding is None else total - embedding,
+        "vocab": None if tokenizer is None else _whole(getattr(tokenizer, "vocab_size", None)),
+        "context": _whole(getattr(lm, "max_length", None)) if model is not None else None,
+        "quantisation": quantisation(spec, model),
+        "tokens": own.get("tokens", spec.tokens),
+        "device": loading.device,
+        "batch_size": loading.batch_size,
+        "caveats": [*spec.caveats, *_caveats(spec, dtype, loading, identity), *map(str, own.get("caveats", ()))],
+    }
+
+
+def _caveats(spec: ModelSpec, dtype: str, loading: Loading, identity: ModelIdentity) -> list[str]:
+    found = _loading_caveats(dtype, spec, loading)
+    if not identity.pinned:
+        found.append(f"revision {identity.key['revision']!r} is a moving name: the commit could not be found out")
+    return found
+
+
+def _loading_caveats(dtype: str, spec: ModelSpec, loading: Loading) -> list[str]:
+    found = []
+    if dtype in SLOW_ON_CPU and loading.device == "cpu" and "pretrained" in spec.args:
+        found.append(f"{dtype} on the processor is about 50 times slower than float32; pass dtype=float32 to be fast")
+    if loading.batch_size.startswith("auto"):
+        found.append("batch_size auto: results are equal up to floating-point noise, not to the bit")
+    return found
+
+
+def count_parameters(model: Any) -> tuple[int | None, int | None]:
+    """Return the parameters of a torch model, and those of its embeddings; shared weights count once.
+
+    Embeddings are tables of tokens and positions, and the output table when it is not the input's.
+    """
+    if not hasattr(model, "parameters"):
+        return None, None
+    total = sum(weight.numel() for weight in model.parameters())
+    parts = (part for part in model.modules() if type(part).__name__.endswith("Embedding"))
+    tables = [part.weight for part in parts if hasattr(part, "weight")]
+    head: Any = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if hasattr(head, "weight"):
+        tables.append(head.weight)
+    unique = {id(table): table.numel() for table in tables}
+    return int(total), int(sum(unique.values()))
+
+
+def quantisation(spec: ModelSpec, model: Any) -> str:
+    """Return how the weights were quantised, empty when they were not as far as is known."""
+    if gguf := spec.args.get("gguf_file"):
+        return _gguf_type(Path(str(spec.args.get("pretrained", ""))) / str(gguf))
+    config = getattr(getattr(model, "config", None), "quantization_config", None)
+    if config is None:
+        return ""
+    method = config.get("quant_method") if isinstance(config, Mapping) else getattr(config, "quant_method", None)
+    return str(getattr(method, "value", method) or "quantised")
+
+
+def _gguf_type(path: Path) -> str:
+    with suppress(Exception):  # the reader fails in many ways on a damaged file; the name still says something
+        from gguf import GGUFReader, LlamaFileType
+
+        field = GGUFReader(path).get_field("general.file_type")
+        if field is not None:
+            return f"GGUF {LlamaFileType(int(field.contents())).name.removeprefix('MOSTLY_')}"
+    return "GGUF"
+
+
+def model_facts(spec: ModelSpec) -> dict[str, Any]:
+    """Return what ``densing.json`` in a model's folder says: ``tokens`` seen in training, ``caveats``.
+
+    Raises
+    ------
+    InputError
+        When the file is there but is no object, or its tokens are no number.
+    """
+    path = Path(str(spec.args.get("pretrained", ""))).expanduser() / FACTS
+    if not spec.args.get("pretrained") or not path.is_file():
+        return {}
+    try:
+        found = json.loads(read_text(path, str(path)))
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error}); correct or delete it") from error
+    tokens = found.get("tokens") if isinstance(found, dict) else ""
+    if not isinstance(found, dict) or not (tokens is None or isinstance(tokens, int | float)):
+        raise InputError(f"{path}: expected an object with tokens (a number); correct or delete it")
+    return found
+
+
+def _whole(value: Any) -> int | None:
+    return int(value) if isinstance(value, int) else None
+
+
+def seed_all(seeds: Sequence[int | None]) -> None:
+    """Seed Python, NumPy and torch as lm-eval does before it loads models and tasks; None leaves one as it is."""
+    import numpy as np
+
+    if seeds[0] is not None:
+        random.seed(seeds[0])
+    if seeds[1] is not None:
+        np.random.seed(seeds[1])  # noqa: NPY002  (the generator that lm-eval and its tasks use)
+    if seeds[2] is not None:
+        with suppress(ImportError):
+            import torch
+
+            torch.manual_seed(seeds[2])
+
+
+def _remember_model_info(lm: Any) -> None:
+    # lm-eval asks the hub for the commit after every evaluation; once per model is enough.
+    if hasattr(lm, "get_model_info"):
+        told: list[dict[str, Any]] = []
+        ask = lm.get_model_info
+
+        def get_model_info() -> dict[str, Any]:
+            if not told:
+                told.append(ask())
+            return dict(told[0])
+
+        lm.get_model_info = get_model_info

@@ -1,0 +1,235 @@
+"""lighteval's results and details.
+
+Format: lighteval documentation, "Saving and reading results" (0.13): ``results/MODEL/results_TIME.json`` holds
+``config_general``, ``results`` by ``suite|task|shots`` (newer versions: ``task|shots``), ``versions`` and
+``config_tasks``; ``details/MODEL/TIME/details_TASK_TIME.parquet`` holds a row per document with the columns ``doc``,
+``model_response`` and ``metric`` (with or without two underscores around them).
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from densing.core.errors import InputError
+from densing.scores.evals.harness import LETTER, check_results, is_number, mapping
+from densing.scores.evals.losses import item_table
+from densing.scores.evals.measurements import (
+    Measurements,
+    checked_rows,
+    describe_metric,
+    loss_rows,
+    measurement_frame,
+    model_frame,
+)
+from densing.core.notes import Note
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_TIME = re.compile(r"(\d{4}-\d{2}-\d{2})T\d{2}-\d{2}-\d{2}(?:\.\d+)?")
+_MAX_DETAILS = 2 * 1024**3
+
+
+def read(content: Any, path: Path) -> Measurements:
+    """Return the measurements of one results file, with the items of its details when they stand beside it.
+
+    Raises
+    ------
+    InputError
+        When a part is missing or of another type.
+    """
+    results = check_results(content, str(path))
+    general = mapping(results["config_general"])
+    name = str(general.get("model_name") or mapping(general.get("model_config")).get("model_name") or path.parent.name)
+    rows: list[dict[str, Any]] = []
+    tables: list[pd.DataFrame] = []
+    notes: list[Note] = []
+    for key, values in results["results"].items():
+        if key == "all":
+            # The mean over everything that was run.
+            continue
+        about = _about(results, general, str(key), path) | {"model": name}
+        samples: list[dict[str, Any]] = []
+        try:
+            samples = _samples(path, str(key))
+            table = item_table(samples, model=name, task=split_task(str(key))[0])
+        except InputError as error:
+            notes.append(Note("items-unreadable", "warning", str(error), {"file": str(path)}))
+            table = None
+        if samples:
+            about |= _form(samples)
+        rows += _metric_rows(values, about, f"{path}: {key}")
+        if table is not None and len(table):
+            tables.append(table)
+            rows += loss_rows(table, about)
+        elif table is not None and not about["is_group"] and (missing := _missing_details(path, str(key))):
+            notes.append(Note("items-missing", "warning", missing, {"file": str(path)}))
+    rows, doubts = checked_rows(rows)
+    notes += doubts
+    facts = {
+        "model": name, "type": "lighteval", "args": "{}", "revision": general.get("model_sha"),
+        "dtype": general.get("model_dtype"),
+    }  # fmt: skip
+    return Measurements(measurement_frame(rows), _together(tables), model_frame([facts]), tuple(notes))
+
+
+def _together(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+
+def split_task(key: str) -> tuple[str, float]:
+    """Return task and shots of a results key.
+
+    Examples
+    --------
+    >>> split_task("leaderboard|arc:challenge|25"), split_task("gsm8k|0"), split_task("leaderboard|mmlu:anatomy|5|0")
+    (('arc:challenge', 25.0), ('gsm8k', 0.0), ('mmlu:anatomy', 5.0))
+    """
+    parts = key.split("|")
+    if len(parts) == 2:
+        parts = ["", *parts]
+    task = parts[1] if len(parts) > 1 else key
+    shots = parts[2] if len(parts) > 2 and parts[2].isdecimal() else ""
+    return task, float(shots) if shots else math.nan
+
+
+def _about(results: Mapping[str, Any], general: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
+    task, shots = split_task(key)
+    configs = mapping(results.get("config_tasks"))
+    # Configurations are named without the number of shots, in some versions with it.
+    config = mapping(configs.get(key) or configs.get(key.rpartition("|")[0]))
+    count = config.get("effective_num_docs")
+    limit = general.get("max_samples")
+    version = mapping(results.get("versions")).get(key)
+    stamp = _TIME.search(path.name)
+    hashes = mapping(mapping(mapping(results.get("summary_tasks")).get(key)).get("hashes"))
+    return {
+        "task": task, "benchmark": "", "n_items": _real(count), "n_shot": shots, "form": "", "cot": "",
+        "limit": _real(limit), "digest": "",
+        "task_version": "" if version is None else str(version),
+        "task_hash": str(hashes.get("hash_examples") or ""),
+        "harness": "lighteval", "harness_version": str(general.get("lighteval_sha") or ""),
+        "date": stamp[1] if stamp else "", "file": str(path), "is_group": task.endswith(":_average"),
+    }  # fmt: skip
+
+
+def _real(value: Any) -> float:
+    return float(value) if is_number(value) and value >= 0 else math.nan
+
+
+def _metric_rows(values: Mapping[str, Any], about: Mapping[str, Any], place: str) -> Iterator[dict[str, Any]]:
+    for metric, value in values.items():
+        if metric.endswith("_stderr"):
+            continue
+        if not is_number(value):
+            raise InputError(f"{place}: {metric} is {str(value)[:40]!r}, expected a number; the file is damaged")
+        unit, definition, better = describe_metric(metric)
+        yield {
+            **about, "metric": metric, "filter": "", "value": float(value),
+            "stderr": _real(values.get(f"{metric}_stderr")), "unit": unit, "definition": definition,
+            "higher_is_better": better,
+        }  # fmt: skip
+
+
+def _form(samples: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the form of the answers that were scored: the documents tell letters from texts."""
+    choices = [str(pair[1]) for row in samples for pair in row["arguments"] if len(row["arguments"]) > 1]
+    if not choices:
+        return {"form": "generate"}
+    return {"form": "letters" if all(LETTER.match(choice) for choice in choices) else "cloze", "cot": "no"}
+
+
+def _samples(path: Path, key: str) -> list[dict[str, Any]]:
+    """Return the documents of a task in the form of lm-eval's samples; none where no details stand there."""
+    details = _details_file(path, key)
+    if details is None:
+        return []
+    import pandas as pd
+    import pyarrow as pa
+
+    try:
+        if details.stat().st_size > _MAX_DETAILS:
+            raise InputError(f"{details}: larger than {_MAX_DETAILS >> 30} GiB")
+        frame = pd.read_parquet(details, engine="pyarrow")
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise InputError(f"{details}: not readable as Parquet ({str(error).splitlines()[0]})") from error
+    frame.columns = [str(column).strip("_") for column in frame.columns]
+    if not {"doc", "model_response", "metric"} <= set(frame.columns):
+        found = ", ".join(frame.columns)[:200]
+        raise InputError(f"{details}: columns {found}; expected doc, model_response, metric")
+    return [
+        _sample(number, *map(_object, cells))
+        for number, cells in enumerate(zip(frame["doc"], frame["model_response"], frame["metric"], strict=True))
+    ]
+
+
+def _details_folder(path: Path) -> Path | None:
+    """Return the folder of details beside ``results/``, or the nearest above where the tree was moved."""
+    return next((place / "details" for place in list(path.parents)[:6] if (place / "details").is_dir()), None)
+
+
+def _details_file(path: Path, key: str) -> Path | None:
+    stamp, folder = _TIME.search(path.name), _details_folder(path)
+    if stamp is None or folder is None:
+        return None
+    # details/MODEL/TIME/FILE, whatever levels (a date, an organisation) lie between.
+    name = f"details_{key}_{stamp[0]}.parquet"
+    found = sorted(place for place in folder.rglob("*.parquet") if place.name == name)
+    of_model = [place for place in found if path.parent.name in place.parts]
+    return next(iter(of_model or found), None)
+
+
+def _missing_details(path: Path, key: str) -> str:
+    folder = _details_folder(path)
+    if folder is None:
+        return ""
+    stamp = _TIME.search(path.name)
+    time = stamp[0] if stamp else "the time that the name of the results file lacks"
+    return f"{path}: {key} has no details_{key}_{time}.parquet below {folder}; its documents are not read"
+
+
+def _object(cell: Any) -> Mapping[str, Any]:
+    """Return a nested cell; some versions wrote it as the text of a Python or JSON object."""
+    if isinstance(cell, Mapping):
+        return cell
+    for reader in (json.loads, ast.literal_eval):
+        try:
+            return mapping(reader(str(cell)))
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
+    return {}
+
+
+def _sample(
+    number: int, doc: Mapping[str, Any], response: Mapping[str, Any], metric: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Put a row of details into the form of lm-eval's samples."""
+    query = str(doc.get("query") or "")
+    choices, logs = _list(doc.get("choices")), _list(response.get("logprobs"))
+    gold = _list(doc.get("gold_index"))
+    scored = {str(name): value for name, value in metric.items()}
+    row = {**scored, "doc_id": number, "doc": dict(doc), "metrics": list(scored)}
+    if len(choices) < 2 or len(logs) != len(choices):
+        return {**row, "target": None, "arguments": [[query, {}]], "resps": [[""]]}
+    flags = _list(response.get("argmax_logits_eq_gold"))
+    greedy = [bool(flag) for flag in flags] if len(flags) == len(choices) else [False] * len(choices)
+    return {
+        **row,
+        "target": int(gold[0]) if len(gold) == 1 else None,
+        "arguments": [[query, str(choice)] for choice in choices],
+        "resps": [[[float(log), flag]] for log, flag in zip(logs, greedy, strict=True)],
+    }
+
+
+def _list(value: Any) -> list[Any]:
+    if value is None or isinstance(value, str | Mapping):
+        return []
+    return list(value) if hasattr(value, "__iter__") else [value]

@@ -1,0 +1,114 @@
+"""OpenCompass's summary table: ``dataset,version,metric,mode`` and one column per model.
+
+Format: OpenCompass 0.5, ``opencompass/summarizers/default.py``: scores with two decimals, shares in percent, ``-`` for
+what was not measured, commas in names replaced by spaces; separator rows hold nothing but ``-``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+from densing.core.errors import InputError, TableError
+from densing.scores.evals.measurements import Measurements, describe_metric, measurement_frame, model_frame
+from densing.core.notes import Note
+from densing.core.tables import read_cells
+
+HEADER = ["dataset", "version", "metric", "mode"]
+# Averages over the datasets of a group.
+GROUP_METRICS = frozenset({"naive_average", "weighted_average", "harmonic_mean", "sum", "standard_deviation"})
+_PERCENT = re.compile(r"^(accuracy|score|exact_match|f1|naive_average|weighted_average|.*pass@\d+|acc_\d+|perf_\d+)$")
+# A number, with the parts that it is a mean over where some are missing: 82.00 (7/8).
+_SCORE = re.compile(r"^(?P<value>[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(?:\s*\((?P<done>\d+)\s*/\s*(?P<all>\d+)\))?$")
+_TIME = re.compile(r"(\d{4})(\d{2})(\d{2})_\d{6}")
+
+
+def read(path: Path) -> Measurements:
+    """Return the measurements of a summary table.
+
+    Columns between those of the header, and columns behind it without any score, are named in a note and left out. A
+    cell that is no score is refused with an error note; ``82.00 (7/8)`` is a mean over seven of eight parts.
+
+    Raises
+    ------
+    InputError
+        When the file is no such table, or holds no score.
+    TableError
+        When no cell is a score, with every cell that is not one.
+    """
+    cells = read_cells(path)
+    names = list(map(str, cells.columns))
+    if not set(HEADER) <= set(names) or names[-1] in HEADER:
+        found = ", ".join(names)[:200]
+        raise InputError(f"{path}: columns {found}; an OpenCompass summary has {', '.join(HEADER)} and one per model")
+    last = max(names.index(name) for name in HEADER)
+    behind = names[last + 1 :]
+    models = [name for name in behind if any(_SCORE.match(str(text).strip()) for text in cells[name])] or behind
+    spare = [name for name in names if name not in HEADER and name not in models]
+    notes = []
+    if spare:
+        message = f"{path}: columns {', '.join(spare)[:200]} hold no scores of a model and are left out"
+        notes.append(Note("columns-left-out", "info", message, {"file": str(path), "columns": spare}))
+    stamp = _TIME.search(path.name)
+    date = "-".join(stamp.groups()) if stamp else ""
+    rows, problems = [], []
+    for number, line in cells.iterrows():
+        metric, task = str(line["metric"]), str(line["dataset"])
+        for model in models:
+            text = str(line[model]).strip()
+            if text == "-" or metric == "-":
+                continue
+            if text.lower() in ("", "nan"):
+                message = f"{path}: {task} of {model}, {metric}, is not a number"
+                notes.append(Note("value-missing", "warning", message, {"model": model, "task": task}))
+                continue
+            value = _score(text, metric)
+            if math.isnan(value):
+                problems.append(
+                    f"row {number}, column {model}: {text[:40]!r} is no score of {metric}; shares are 0 to 100"
+                )
+                continue
+            if (parts := _SCORE.match(text)) and parts["done"] and int(parts["done"]) < int(parts["all"]):
+                message = f"{path}: {task} of {model} is a mean over {parts['done']} of {parts['all']} parts"
+                notes.append(Note("parts-missing", "warning", message, {"model": model, "task": task, "cell": text}))
+            about = {"model": model, "task": task, "metric": metric, "filter": str(line["mode"])}
+            facts = _facts(metric, str(line["version"]), str(line["mode"]))
+            rows.append({**about, "value": value, **facts, "date": date, "file": str(path)})
+    if problems and not rows:
+        raise TableError(str(path), problems)
+    if not rows:
+        raise InputError(f"{path}: no score in the table")
+    notes += [Note("cell-refused", "error", f"{path}: {text}; left out", {"file": str(path)}) for text in problems]
+    text = f"{path}: shares are given in percent and were divided by 100"
+    notes.append(Note("percent", "info", text, {"file": str(path)}))
+    frame = model_frame({"model": name} for name in models)
+    return Measurements(measurement_frame(rows), _no_items(), frame, tuple(notes))
+
+
+def _facts(metric: str, version: str, mode: str) -> dict[str, object]:
+    _, definition, better = describe_metric(metric)
+    share = bool(_PERCENT.match(metric))
+    return {
+        "benchmark": "", "form": "generate" if mode == "gen" else "", "cot": "", "stderr": math.nan,
+        "n_items": math.nan, "n_shot": math.nan, "limit": math.nan, "digest": "",
+        "unit": "share" if share else "", "definition": definition, "higher_is_better": True if share else better,
+        "task_version": "" if version == "-" else version, "task_hash": "", "harness": "opencompass",
+        "harness_version": "", "is_group": metric in GROUP_METRICS,
+    }  # fmt: skip
+
+
+def _score(text: str, metric: str) -> float:
+    found = _SCORE.match(text)
+    if found is None:
+        return math.nan
+    value = float(found["value"])
+    if not _PERCENT.match(metric):
+        return value if math.isfinite(value) else math.nan
+    return value / 100 if 0 <= value <= 100 else math.nan
+
+
+def _no_items():  # type: ignore[no-untyped-def]
+    import pandas as pd
+
+    return pd.DataFrame()

@@ -1,0 +1,162 @@
+"""The second line: while lm-eval loads and runs, what the checks of files cannot see is stopped where it would run.
+
+The checks read files before they are used. This guard stands at the places where code enters: task functions,
+templates, metrics, data-set and model scripts. All changes are undone on leaving.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from densing.core.errors import InputError
+from densing.scores.evals.safety.rules import CONFIRM, TRUST, Allowed, refuse, trusted
+from densing.scores.evals.safety.tasks import check_file
+
+DOWNLOADED_CODE = ("evaluate_modules", "datasets_modules")
+"""Packages under whose names ``evaluate`` and ``datasets`` import the scripts they downloaded."""
+
+
+@contextmanager
+def sandboxed_templates() -> Iterator[None]:
+    """Render task templates in jinja's sandbox instead of lm-eval's open environment.
+
+    Text is the same; a template that reaches for Python's internals raises.
+
+    Raises
+    ------
+    InputError
+        When a template tried what the sandbox forbids.
+    """
+    from jinja2 import BaseLoader
+    from jinja2.exceptions import SecurityError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from lm_eval import utils
+
+    sandbox = ImmutableSandboxedEnvironment(
+        loader=BaseLoader(), undefined=utils.env.undefined, keep_trailing_newline=utils.env.keep_trailing_newline
+    )
+    sandbox.filters.update(utils.env.filters)
+    with ExitStack() as stack:
+        _replace(stack, utils, "env", sandbox)
+        try:
+            yield
+        except SecurityError as error:
+            raise InputError(
+                f"a task's template (doc_to_text, doc_to_target or doc_to_choice) was stopped: {error}; "
+                "no flag allows it, correct the template"
+            ) from error
+
+
+@contextmanager
+def guarded(*, trust_remote_code: bool = False, confirm_run_unsafe_code: bool = False) -> Iterator[None]:
+    """Load and run models and tasks with templates sandboxed and every way in for code closed but those allowed.
+
+    Not for use in two threads with different consents: the places are those of the whole process.
+
+    Raises
+    ------
+    InputError
+        When something tried to run that no flag given allows.
+    """
+    allowed = Allowed(trust_remote_code, confirm_run_unsafe_code)
+    with ExitStack() as stack:
+        stack.enter_context(sandboxed_templates())
+        _guard_tasks(stack, allowed)
+        _guard_data(stack, allowed)
+        if not allowed.trust_remote_code:
+            _guard_metrics(stack)
+            _guard_models(stack)
+        yield
+
+
+def _guard_tasks(stack: ExitStack, allowed: Allowed) -> None:
+    """Check each task file, of lm-eval's own tasks too, at the moment its functions would be imported."""
+    from lm_eval.tasks import _factory, _yaml_loader
+
+    def load_yaml(path: str | Path, *args: Any, **kwargs: Any) -> Any:
+        check_file(Path(path), allowed)
+        return original(path, *args, **kwargs)
+
+    def import_function(reference: str, folder: Path) -> Any:
+        if not (allowed.confirm_run_unsafe_code or trusted(folder)):
+            refuse(str(folder), "!function", reference, "runs Python code", CONFIRM)
+        return importer(reference, folder)
+
+    original = _factory.load_yaml
+    importer = _yaml_loader._import_func_in_yml
+    _replace(stack, _factory, "load_yaml", functools.wraps(original)(load_yaml))
+    _replace(stack, _yaml_loader, "_import_func_in_yml", functools.wraps(importer)(import_function))
+
+
+def _guard_metrics(stack: ExitStack) -> None:
+    """A metric lm-eval does not know is looked up, without asking, as a script of the ``evaluate`` library."""
+    from lm_eval.api import registry, task
+
+    def get_metric(name: str, hf_evaluate_metric: bool = False) -> Callable[..., Any] | None:
+        import lm_eval.api.metrics  # noqa: F401  (fills the registry)
+
+        if hf_evaluate_metric or name not in registry.metric_registry:
+            refuse("a task", "metric", name, "is none of lm-eval's; it would be loaded as a Python script", TRUST)
+        return original(name, hf_evaluate_metric)
+
+    original = registry.get_metric
+    _replace(stack, registry, "get_metric", get_metric)
+    _replace(stack, task, "get_metric", get_metric)
+    sys.meta_path.insert(0, finder := _NoDownloadedCode())
+    stack.callback(sys.meta_path.remove, finder)
+
+
+def _guard_data(stack: ExitStack, allowed: Allowed) -> None:
+    """Say yes or no to data-set scripts for the user, who would otherwise be asked at the terminal."""
+    import datasets
+    import pandas as pd
+
+    if hasattr(datasets.config, "HF_DATASETS_TRUST_REMOTE_CODE"):
+        _replace(stack, datasets.config, "HF_DATASETS_TRUST_REMOTE_CODE", allowed.trust_remote_code)
+
+    def read_pickle(source: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        refuse("a data set", "file", str(source), "is a pickle, and reading it runs what it holds", TRUST)
+
+    if not allowed.trust_remote_code:
+        _replace(stack, pd, "read_pickle", read_pickle)
+
+
+def _guard_models(stack: ExitStack) -> None:
+    """No code from model repositories, no pickles in full, whatever a task or a model type passes by itself."""
+    _variable(stack, "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")
+    try:
+        from transformers import dynamic_module_utils
+    except ImportError:
+        return
+
+    def get_class_in_module(class_name: str, module_path: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        refuse(str(module_path), "class", class_name, "is Python code that comes with the model", TRUST)
+
+    _replace(stack, dynamic_module_utils, "get_class_in_module", get_class_in_module)
+
+
+class _NoDownloadedCode:
+    """An import hook that finds nothing and refuses the packages of downloaded scripts."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> None:
+        if name.partition(".")[0] in DOWNLOADED_CODE and name.count("."):
+            refuse("a metric or data set", "script", name, "is Python code from outside", TRUST)
+
+
+def _replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
+    stack.callback(setattr, owner, name, getattr(owner, name))
+    setattr(owner, name, value)
+
+
+def _variable(stack: ExitStack, name: str, value: str) -> None:
+    before = os.environ.get(name)
+    stack.callback(os.environ.pop, name, None) if before is None else stack.callback(
+        os.environ.__setitem__, name, before
+    )
+    os.environ[name] = value

@@ -1,0 +1,262 @@
+"""Task files whose answer is scored by its loss: variants of generation tasks, and tasks from a user's own targets.
+
+lm-eval's samples of a generation task hold the text a model wrote, not the loss of the right answer. A variant asks
+for the log-likelihood of that answer behind the very same prompt. The paper fits the loss of "reasoning + answer"
+texts, counted over the tokens of the answer side only, in nats per token (arXiv 2412.04315, section 2); such
+targets come as a table of prompts and targets.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from densing.core.errors import InputError, TableError, UnavailableError
+from densing.scores.evals.disk import parse_json
+from densing.scores.evals.unit import safe_name
+from densing.core.files import read_text, write_text
+from densing.core.tables import read_cells
+
+SUFFIX = "_gold_loss"
+# A metric that cannot overflow; the losses themselves come from the samples.
+_METRICS = [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}]
+_DROPPED = {"filter_list": None, "generation_kwargs": None, "process_results": None, "repeats": 1}
+_MAX_INCLUDES = 20
+
+
+class FunctionTag(str):
+    """Name of a Python function in a task file; read as text, never imported."""
+
+
+def gold_variant(task_config: Mapping[str, Any], target_field: str | None = None) -> dict[str, Any]:
+    """Return what to change in a generation task so that the loss of its gold answer is measured.
+
+    Prompts stay as they are, few-shot answers included: only the answer of the document itself gets the delimiter
+    in front, as lm-eval adds none to a log-likelihood task.
+
+    Parameters
+    ----------
+    task_config : mapping
+        The task's configuration with its includes resolved (:func:`read_task_file`).
+    target_field : str, optional
+        Field of the document (or a template) that holds the gold answer, where the task's own cannot be used.
+
+    Raises
+    ------
+    InputError
+        When the samples hold the loss already, or the answer is made by a Python function or is a list.
+
+    Examples
+    --------
+    >>> variant = gold_variant({"task": "sums", "output_type": "generate_until", "doc_to_target": "{{answer}}"})
+    >>> variant["task"], variant["output_type"], variant["doc_to_target"]
+    ('sums_gold_loss', 'loglikelihood', ' {{answer}}')
+    """
+    name = str(task_config.get("task") or "")
+    kind = str(task_config.get("output_type") or "generate_until")
+    if kind != "generate_until":
+        raise InputError(f"task {name}: {kind} samples hold the loss of the gold answer already; no variant is needed")
+    original = task_config.get("doc_to_target")
+    target = target_field or original
+    if (
+        not isinstance(target, str)
+        or isinstance(target, FunctionTag)
+        or (target_field is None and task_config.get("doc_to_choice") is not None)
+    ):
+        raise InputError(f"task {name}: the gold answer is not a field or template; name one with target_field")
+    template = target if "{{" in target or "{%" in target else f"{{{{{target}}}}}"
+    fewshot = dict(task_config.get("fewshot_config") or {})
+    fewshot.setdefault("doc_to_target", original)
+    shown = {key: value for key, value in fewshot.items() if not isinstance(value, FunctionTag)}
+    return {
+        "task": f"{name}{SUFFIX}",
+        "output_type": "loglikelihood",
+        "doc_to_target": _delimiter(task_config) + template,
+        "fewshot_config": shown,
+        "metric_list": _METRICS,
+        **_DROPPED,
+        "metadata": {**dict(task_config.get("metadata") or {}), "variant_of": name},
+    }
+
+
+def _delimiter(config: Mapping[str, Any]) -> str:
+    prefix = config.get("gen_prefix")
+    if isinstance(prefix, str) and prefix:
+        return "" if prefix[-1].isspace() else " "
+    return str(config.get("target_delimiter", " "))
+
+
+def read_task_file(path: Path, depth: int = 0) -> dict[str, Any]:
+    """Read an lm-eval task file with its includes; ``!function`` stays a name, nothing is imported.
+
+    Raises
+    ------
+    InputError
+        When the file is no YAML mapping, or includes go in a circle.
+    UnavailableError
+        When PyYAML is not installed.
+    """
+    try:
+        import yaml
+    except ImportError as error:
+        raise UnavailableError("task files need PyYAML; pip install 'densing[evals]'") from error
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """Safe loader that keeps the names of functions."""
+
+    Loader.add_constructor("!function", lambda loader, node: FunctionTag(loader.construct_scalar(node)))
+    if depth > _MAX_INCLUDES:
+        raise InputError(f"{path}: includes go {depth} deep, probably in a circle")
+    try:
+        found = yaml.load(read_text(path, str(path)), Loader=Loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InputError(f"{path}: not readable as YAML ({str(error).splitlines()[0]})") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: {type(found).__name__} where a task's settings were expected")
+    included = found.pop("include", [])
+    merged: dict[str, Any] = {}
+    for name in included if isinstance(included, list) else [included]:
+        merged |= read_task_file(path.parent / str(name), depth + 1)
+    return merged | found
+
+
+def write_gold_variant(task_yaml: Path, folder: Path, target_field: str | None = None) -> Path:
+    """Write the gold-loss variant of a task file; load it with ``--include_path``.
+
+    Parameters
+    ----------
+    task_yaml : path
+        The task's file; the variant includes it by its absolute path.
+    folder : path
+        Where the variant goes.
+    target_field : str, optional
+        As in :func:`gold_variant`.
+
+    Returns
+    -------
+    path
+        The written file ``<task>_gold_loss.yaml``.
+
+    Raises
+    ------
+    InputError
+        As :func:`gold_variant` and :func:`read_task_file`.
+    """
+    variant = gold_variant(read_task_file(Path(task_yaml)), target_field)
+    path = Path(folder) / f"{safe_name(variant['task'])}.yaml"
+    _write_yaml(path, {"include": str(Path(task_yaml).resolve()), **variant})
+    return path
+
+
+def write_target_tasks(source: Path, folder: Path, name: str, delimiter: str = " ") -> list[str]:
+    """Turn a table of prompts and targets into lm-eval tasks that measure the loss of the targets.
+
+    Source: densing law (arXiv 2412.04315), section 2: conditional loss over the answer side only, nats per token
+    (``gold_nats_per_token`` of the measurements).
+
+    Parameters
+    ----------
+    source : path
+        CSV or JSONL (``.jsonl``) with ``id``, ``prompt``, ``target`` and optionally ``benchmark``; texts are used
+        to the letter.
+    folder : path
+        Where task files and data go; pass it as ``--include_path``.
+    name : str
+        Name of the task, or of the group when there are several benchmarks.
+    delimiter : str
+        Put between prompt and target where neither has white space there.
+
+    Returns
+    -------
+    list of str
+        Names of the tasks.
+
+    Raises
+    ------
+    InputError, TableError
+        With every wrong row: an empty target, an id that repeats, a missing column.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}", name):
+        raise InputError(f"task name {name[:80]!r}: use up to 80 letters, digits, _ and -")
+    source, folder = Path(source), Path(folder)
+    rows = _checked_rows(source)
+    benchmarks = list(dict.fromkeys(row["benchmark"] for row in rows))
+    names = {b: name if len(benchmarks) == 1 else f"{name}_{safe_name(b)}" for b in benchmarks}
+    if len(set(names.values())) < len(benchmarks):
+        raise InputError(f"{source}: benchmarks {', '.join(benchmarks)[:200]} differ in signs only; rename one")
+    for benchmark, task in names.items():
+        own = [_joined(row, delimiter) for row in rows if row["benchmark"] == benchmark]
+        data = folder / f"{task}.jsonl"
+        write_text(data, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in own))
+        _write_yaml(folder / f"{task}.yaml", _target_task(task, benchmark, data))
+    if len(names) > 1:
+        _write_yaml(folder / f"{name}.yaml", {"group": name, "task": list(names.values())})
+    return list(names.values())
+
+
+def _target_task(task: str, benchmark: str, data: Path) -> dict[str, Any]:
+    return {
+        "task": task,
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(data.resolve())}},
+        "test_split": "test",
+        "output_type": "loglikelihood",
+        # Names of fields, not templates: the text of a target is never taken for a template.
+        "doc_to_text": "prompt",
+        "doc_to_target": "target",
+        "target_delimiter": "",
+        "num_fewshot": 0,
+        "metric_list": _METRICS,
+        "metadata": {"version": 1.0, "benchmark": benchmark},
+    }
+
+
+def _joined(row: Mapping[str, str], delimiter: str) -> dict[str, str]:
+    prompt, target = row["prompt"], row["target"]
+    open_join = prompt and not prompt[-1].isspace() and not target[0].isspace()
+    return {"id": row["id"], "prompt": prompt, "target": (delimiter if open_join else "") + target}
+
+
+def _checked_rows(source: Path) -> list[dict[str, str]]:
+    rows, problems, seen = [], [], set()
+    for number, raw in _raw_rows(source):
+        missing = [column for column in ("id", "prompt", "target") if not isinstance(raw.get(column), str | int)]
+        row = {column: str(raw.get(column, "")) for column in ("id", "prompt", "target")}
+        row["benchmark"] = str(raw.get("benchmark") or "").strip()
+        if missing:
+            problems.append(f"row {number}: {', '.join(missing)} missing or no text")
+        elif not row["target"].strip():
+            problems.append(f"row {number}, column target: empty; there is nothing to measure")
+        elif row["id"] in seen:
+            problems.append(f"row {number}, column id: {row['id'][:60]!r} stands twice")
+        seen.add(row["id"])
+        rows.append(row)
+    if problems:
+        raise TableError(str(source), problems)
+    if not rows:
+        raise InputError(f"{source}: no rows; each needs id, prompt and target")
+    return rows
+
+
+def _raw_rows(source: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    if source.suffix not in (".jsonl", ".ndjson"):
+        cells = read_cells(source)
+        yield from zip((int(n) for n in cells.index), cells.to_dict("records"), strict=True)
+        return
+    # Lines end at line feeds alone: texts may hold other separators.
+    lines: Iterable[str] = read_text(source, str(source)).split("\n")
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            row = parse_json(line, f"{source}, line {number}")
+            yield number, row if isinstance(row, Mapping) else {}
+
+
+def _write_yaml(path: Path, content: Mapping[str, Any]) -> None:
+    try:
+        import yaml
+    except ImportError as error:
+        raise UnavailableError("task files need PyYAML; pip install 'densing[evals]'") from error
+    write_text(path, yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True))

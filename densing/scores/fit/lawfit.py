@@ -1,0 +1,195 @@
+"""The result of a fit: parameters, their draws, and everything needed to read or repeat it."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from densing.scores.fit.losses import Array
+from densing.scores.laws.base import OK, Inputs, Law
+from densing.core.notes import Note
+
+GUARD = 3.0
+"""An inverted size is ``extrapolated`` outside [smallest fitted / 3, 3 * largest fitted]."""
+
+
+@dataclass(frozen=True, eq=False)
+class LawFit:
+    """A law fitted to a table, with its uncertainty and its provenance.
+
+    Parameters
+    ----------
+    law : Law
+        What was fitted.
+    theta : ndarray, shape (p,)
+        Best parameters, natural units.
+    draws : ndarray, shape (R, p)
+        Bootstrap draws of the parameters; they are strongly correlated, so propagate rows, not columns.
+    objective : float
+        The loss summed over runs at ``theta``.
+    status : {"converged", "bound_hit", "max_iter"}
+        How the solver ended; ``bound_hit`` is converged with a parameter on its bound.
+    x : mapping of ndarray, shape (n,)
+        Inputs, by name.
+    y : ndarray, shape (n,)
+        Observed losses or scores.
+    residuals : ndarray, shape (n,)
+        Observed minus fitted, in the loss's space (log or raw).
+    domain : mapping
+        Smallest and largest fitted value of each input.
+    options : mapping
+        Loss, delta, scheme, n_bootstrap, seed, weights, clusters: the fit's identity, JSON-ready.
+    data_hash : str
+        sha256 of inputs, observations, weights and clusters.
+    meta : mapping
+        Licence, family and what else the caller recorded, JSON-ready.
+    notes : tuple of Note
+        What to know before using the numbers.
+
+    Examples
+    --------
+    >>> from densing.scores.fit import fit_law
+    >>> size = np.array([1e8, 1e9, 1e10, 1e11])
+    >>> fit = fit_law("power", {"params": size}, 10 * size**-0.1, bootstrap=0)
+    >>> fit.params.round(9).to_dict()
+    {'A': 10.0, 'alpha': 0.1}
+    """
+
+    law: Law
+    theta: Array
+    draws: Array
+    objective: float
+    status: str
+    x: Mapping[str, Array]
+    y: Array
+    residuals: Array
+    domain: Mapping[str, tuple[float, float]]
+    options: Mapping[str, Any]
+    data_hash: str
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Make the arrays read-only, so that a result cannot drift from its hash."""
+        for values in (self.theta, self.draws, self.y, self.residuals, *self.x.values()):
+            values.setflags(write=False)
+
+    @property
+    def params(self) -> pd.Series:
+        """Best parameters by name."""
+        return pd.Series(self.theta, index=list(self.law.parameters), name="estimate")
+
+    def intervals(self, level: float = 0.95) -> pd.DataFrame:
+        """Return percentile intervals of the parameters: param, estimate, lo, hi (NaN without draws)."""
+        lo, hi = spread(self.draws, level)
+        return pd.DataFrame({"param": list(self.law.parameters), "estimate": self.theta, "lo": lo, "hi": hi})
+
+    def predict(self, x: Inputs) -> Array:
+        """Return the fitted curve at ``x``, shape (n,)."""
+        return self.law.predict(self.theta, x)
+
+    def band(self, x: Inputs, level: float = 0.95) -> pd.DataFrame:
+        """Return the curve with its pointwise interval: lo, mid, hi. Noise of single runs is not in it."""
+        lo, hi = spread(self.law.predict(self.draws, x), level)
+        return pd.DataFrame({"lo": lo, "mid": self.predict(x), "hi": hi})
+
+    def invert_draws(self, y: ArrayLike, **given: ArrayLike) -> Array:
+        """Return the inverted input for every draw and value, shape (R, n); 0 and inf where there is none."""
+        values = np.atleast_1d(np.asarray(y, dtype=float))
+        return self.law.invert(self.draws[:, None, :], values[None, :], **given)[0]
+
+    def invert(self, y: ArrayLike, *, level: float = 0.95, **given: ArrayLike) -> pd.DataFrame:
+        """Invert the law with its interval.
+
+        Parameters
+        ----------
+        y : array_like, shape (n,)
+            Losses or scores.
+        level : float
+            Level of the interval, which carries the law's uncertainty only.
+        **given : float
+            Inputs held fixed, such as ``tokens=1e12`` (the default).
+
+        Returns
+        -------
+        pandas.DataFrame
+            y, estimate, lo, hi, status: ``ok``, ``extrapolated`` (outside a third of the smallest and three
+            times the largest fitted input), ``below_floor`` (estimate 0) or ``above_ceiling`` (estimate inf).
+        """
+        values = np.atleast_1d(np.asarray(y, dtype=float))
+        estimate, status = self.law.invert(self.theta, values, **given)
+        low, high = self.domain[self.law.inputs[0]]
+        outside = (estimate < low / GUARD) | (estimate > high * GUARD)
+        status = np.where((status == OK) & outside, "extrapolated", status)
+        lo, hi = spread(self.invert_draws(values, **given), level)
+        return pd.DataFrame({"y": values, "estimate": estimate, "lo": lo, "hi": hi, "status": status})
+
+    def summary(self) -> str:
+        """Return a short text for people: law, loss, parameters with intervals, notes."""
+        options = self.options
+        delta = f", delta {options['delta']:g}" if options.get("delta") else ""
+        head = [
+            f"{self.law.name}: {self.law.equation}",
+            f"{len(self.y)} points, loss {options.get('loss')}{delta} (sum {self.objective:.6g}), "
+            f"{self.status}; {len(self.draws)} {options.get('scheme')} draws, seed {options.get('seed')}",
+        ]
+        table = self.intervals().to_string(index=False, float_format=lambda value: f"{value:.6g}")
+        return "\n".join([*head, table, *(f"{note.severity}: {note.message}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        """Return the summary as a table, for notebooks."""
+        notes = "".join(f"<li>{html.escape(note.message)}</li>" for note in self.notes)
+        caption = html.escape(f"{self.law.name}: {self.law.equation} ({len(self.y)} points, {self.status})")
+        table = self.intervals().to_html(index=False, float_format=lambda value: f"{value:.6g}")
+        return f"<p>{caption}</p>{table}" + (f"<ul>{notes}</ul>" if notes else "")
+
+    def to_json(self) -> str:
+        """Return the fit as one JSON document; :meth:`from_json` reads it back."""
+        from densing.scores.fit.artefact import dump  # the artefact needs this class
+
+        return dump(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> LawFit:
+        """Read a fit written by :meth:`to_json`.
+
+        Raises
+        ------
+        ArtefactError
+            When the document is damaged, of another schema version, or its data do not match their hash.
+        """
+        from densing.scores.fit.artefact import load
+
+        return load(text)
+
+
+def spread(draws: Array, level: float) -> tuple[Array, Array]:
+    """Return the ends of the central interval over axis 0, infinite draws included; NaN without draws."""
+    if not len(draws):
+        empty = np.full(draws.shape[1:], np.nan)
+        return empty, empty.copy()
+    tail = (1.0 - level) / 2.0
+    if np.isfinite(draws).all():
+        lo, hi = np.quantile(draws, [tail, 1.0 - tail], axis=0)
+        return lo, hi
+    # Interpolating between a number and infinity has no meaning: take the next draw outwards.
+    return np.quantile(draws, tail, axis=0, method="lower"), np.quantile(draws, 1.0 - tail, axis=0, method="higher")
+
+
+def hash_data(x: Mapping[str, Array], y: Array, weights: Array | None, clusters: NDArray[Any] | None = None) -> str:
+    """Return the sha256 of a table's numbers, written exactly, in the order of its rows."""
+    content = {
+        "x": {name: [float(v).hex() for v in x[name]] for name in sorted(x)},
+        "y": [float(v).hex() for v in y],
+        "weights": None if weights is None else [float(v).hex() for v in weights],
+        "clusters": None if clusters is None else [str(v) for v in clusters],
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,232 @@
+"""A batched Levenberg-Marquardt solver with bounds and case weights, for Huber and least squares.
+
+One row of the batch is one problem: a start point, a bootstrap resample, a data set with one run left out.
+All rows advance together; rows that have converged drop out. The stopping rule compares the decrease that the
+model still promises with the objective itself, so units and scale do not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from densing.scores.fit.losses import OUTLIER_CURVATURE, Array, Loss
+from densing.scores.laws.base import Law
+
+Mask = NDArray[np.bool_]
+CHUNK = 2**17  # numbers in one Jacobian block: keeps it in cache; 2**15 and 2**20 took twice as long
+LAMBDA_START, LAMBDA_MIN, LAMBDA_STALL = 1e-2, 1e-12, 1e11
+LAMBDA_DONE = 1e-6  # a more damped step promises too little along flat directions to prove convergence
+TOLERANCE, STALL_TOLERANCE = 1e-14, 1e-7
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Where each row ended.
+
+    Parameters
+    ----------
+    theta : ndarray, shape (R, p)
+        Parameters.
+    objective : ndarray, shape (R,)
+        Sum of the (smooth) loss.
+    converged : ndarray of bool, shape (R,)
+        Whether the stopping rule was met.
+    at_bound : ndarray of bool, shape (R, p)
+        Parameters that ended on a bound.
+    """
+
+    theta: Array
+    objective: Array
+    converged: Mask
+    at_bound: Mask
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Law, scaled inputs, and the loss whose sum is minimised."""
+
+    law: Law
+    x: Mapping[str, Array]
+    loss: Loss
+
+    @cached_property
+    def in_log(self) -> Mask:
+        """Which parameters move in their logarithm."""
+        return np.array([parameter.log for parameter in self.law.space])
+
+    @cached_property
+    def bounds(self) -> tuple[Array, Array]:
+        """Low and high bounds in the solver's coordinates."""
+        low = np.array([parameter.low for parameter in self.law.space])
+        high = np.array([parameter.high for parameter in self.law.space])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(self.in_log, np.log(low), low), np.where(self.in_log, np.log(high), high)
+
+    @cached_property
+    def any_log(self) -> bool:
+        """Whether any parameter does."""
+        return bool(self.in_log.any())
+
+    def to_theta(self, phi: Array) -> Array:
+        """Return natural parameters from solver coordinates."""
+        if not self.any_log:
+            return phi
+        theta = phi.copy()
+        theta[..., self.in_log] = np.exp(phi[..., self.in_log])
+        return theta
+
+    def to_phi(self, theta: Array) -> Array:
+        """Return solver coordinates from natural parameters."""
+        phi = np.array(theta, dtype=float)
+        phi[..., self.in_log] = np.log(phi[..., self.in_log])
+        return phi
+
+    def quadratic(self, phi: Array, target: Array, weights: Array) -> tuple[Array, Array, Array]:
+        """Return objective (R,), gradient (R, p) and Gauss-Newton curvature (R, p, p)."""
+        theta = self.to_theta(phi)
+        delta = self.loss.delta
+        with np.errstate(all="ignore"):
+            prediction, rows = self.law.linearise(theta, self.x)
+            residual = self.loss.residual(prediction, target)
+            if self.loss.space == "log":
+                rows = np.divide(rows, prediction[..., None, :], out=rows)
+            if self.any_log:
+                rows[..., self.in_log, :] *= theta[..., self.in_log, None]
+            psi = np.clip(residual, -delta, delta)
+            value = np.sum(weights * psi * (residual - 0.5 * psi), axis=-1)
+            gradient = (rows @ (weights * psi)[..., None])[..., 0]
+            bend = weights
+            if np.isfinite(delta):
+                size = np.abs(residual)
+                bend = weights * np.where(size <= delta, 1.0, OUTLIER_CURVATURE * delta / size)
+            curvature = (rows * bend[..., None, :]) @ np.swapaxes(rows, -1, -2)
+        return np.where(np.isfinite(value), value, np.inf), gradient, curvature
+
+
+def minimise(
+    problem: Problem,
+    target: Array,
+    weights: Array,
+    start: Array,
+    tolerance: float = TOLERANCE,
+    max_iter: int = 300,
+) -> Solution:
+    """Minimise the loss for every row at once.
+
+    Parameters
+    ----------
+    problem : Problem
+        Law, inputs (scaled to a geometric mean of 1) and a Huber or least-squares loss.
+    target : ndarray, shape (n,) or (R, n)
+        Observations in the residual's space.
+    weights : ndarray, shape (n,) or (R, n)
+        Case weights, not negative.
+    start : ndarray, shape (R, p)
+        Start points, inside the bounds.
+    tolerance : float
+        A row stops when the decrease still promised is below this share of its objective.
+    max_iter : int
+        Steps per row.
+
+    Returns
+    -------
+    Solution
+    """
+    rows, size = len(start), target.shape[-1]
+    target = np.broadcast_to(target, (rows, size))
+    weights = np.broadcast_to(weights, (rows, size))
+    phi, converged = problem.to_phi(start), np.zeros(rows, dtype=bool)
+    phi = np.clip(phi, *problem.bounds)
+    value = np.empty(rows)
+    block = max(1, CHUNK // (size * start.shape[-1]))
+    for first in range(0, rows, block):
+        part = slice(first, first + block)
+        phi[part], value[part], converged[part] = _descend(
+            problem, target[part], weights[part], phi[part], tolerance, max_iter
+        )
+    low, high = problem.bounds
+    return Solution(problem.to_theta(phi), value, converged, (phi <= low) | (phi >= high))
+
+
+def _descend(
+    problem: Problem, target: Array, weights: Array, phi: Array, tolerance: float, max_iter: int
+) -> tuple[Array, Array, Mask]:
+    phi = phi.copy()
+    value, gradient, curvature = problem.quadratic(phi, target, weights)
+    damping = np.full(len(phi), LAMBDA_START)
+    converged = np.zeros(len(phi), dtype=bool)
+    floor = _rounding(problem.loss, target, weights)
+    alive = np.flatnonzero(np.isfinite(value))
+    for _ in range(max_iter):
+        if not alive.size:
+            break
+        step = _step(problem, phi[alive], gradient[alive], curvature[alive], damping[alive])
+        promised = -np.sum(step * (gradient[alive] + 0.5 * (curvature[alive] @ step[..., None])[..., 0]), axis=-1)
+        trial = phi[alive] + step
+        new = problem.quadratic(trial, target[alive], weights[alive])
+        gain = value[alive] - new[0]
+        better = gain > 0
+        taken = alive[better]
+        phi[taken] = trial[better]
+        value[taken], gradient[taken], curvature[taken] = (part[better] for part in new)
+        # A step cut off by a bound may promise an increase: that is no convergence but a call for damping.
+        small = (promised >= 0) & (promised <= tolerance * value[alive] + floor[alive])
+        # On the curve to rounding there is nothing left to descend, however ill-determined the way there was.
+        done = (small & (damping[alive] <= LAMBDA_DONE)) | (value[alive] <= floor[alive])
+        stalled = damping[alive] > LAMBDA_STALL
+        converged[alive] = done
+        if stalled.any():
+            stuck = alive[stalled]
+            converged[stuck] |= _flat(problem, phi, gradient, curvature, value, stuck)
+        damping[alive] = _adapt(damping[alive], gain, promised)
+        alive = alive[~(done | stalled)]
+    if alive.size:
+        # Steps have run out along a direction that the data hardly tell; what is left to gain decides, as for a stall.
+        converged[alive] = _flat(problem, phi, gradient, curvature, value, alive)
+    return phi, value, converged
+
+
+def _step(problem: Problem, phi: Array, gradient: Array, curvature: Array, damping: Array) -> Array:
+    """Return the damped Gauss-Newton step, projected on the bounds."""
+    low, high = problem.bounds
+    held = ((phi <= low) & (gradient > 0)) | ((phi >= high) & (gradient < 0))
+    scale = np.sqrt(np.einsum("rii->ri", curvature))
+    scale = np.maximum(scale, 1e-150 + 1e-12 * scale.max(axis=-1, keepdims=True))
+    system = curvature / (scale[:, :, None] * scale[:, None, :])
+    system = np.where(held[:, :, None] | held[:, None, :], 0.0, system)
+    diagonal = np.einsum("rii->ri", system)
+    diagonal[...] = np.where(held, 1.0, diagonal + damping[:, None])
+    right = np.where(held, 0.0, -gradient / scale)
+    try:
+        scaled = np.linalg.solve(system, right[..., None])[..., 0]
+    except np.linalg.LinAlgError:  # an exactly singular row: lift all of them by a hair
+        diagonal += 1e-9
+        scaled = np.linalg.solve(system, right[..., None])[..., 0]
+    return np.clip(phi + scaled / scale, low, high) - phi
+
+
+def _flat(
+    problem: Problem, phi: Array, gradient: Array, curvature: Array, value: Array, rows: NDArray[np.intp]
+) -> Mask:
+    """Return whether an undamped step promises next to nothing, for rows where rounding stops progress."""
+    step = _step(problem, phi[rows], gradient[rows], curvature[rows], np.full(len(rows), 1e-8))
+    return -np.sum(step * gradient[rows], axis=-1) <= STALL_TOLERANCE * value[rows]
+
+
+def _adapt(damping: Array, gain: Array, promised: Array) -> Array:
+    """Return new dampings: smaller after a step that kept its promise, larger after one that did not."""
+    with np.errstate(all="ignore"):
+        kept = np.where(gain > 0, gain / promised, -1.0)
+    factor = np.select([kept > 0.75, kept > 0.25, kept > 0], [0.1, 0.5, 2.0], 8.0)
+    return np.maximum(damping * factor, LAMBDA_MIN)
+
+
+def _rounding(loss: Loss, target: Array, weights: Array) -> Array:
+    """Return the objective that rounding alone leaves behind, per row; fits on the curve end there."""
+    size = 1.0 if loss.space == "log" else np.max(np.abs(target), axis=-1, initial=1e-300)
+    return np.sum(weights, axis=-1) * (4e-16 * size) ** 2

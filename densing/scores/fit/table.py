@@ -1,0 +1,107 @@
+"""The numbers of a fit, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from densing.core.errors import FitError, InputError
+from densing.scores.fit.losses import Array
+from densing.scores.laws import Law
+
+
+@dataclass(frozen=True)
+class FitTable:
+    """Inputs, observations, weights and clusters of a fit, as float arrays of one length."""
+
+    x: Mapping[str, Array]
+    y: Array
+    weights: Array | None
+    clusters: NDArray[Any] | None
+
+    @classmethod
+    def build(
+        cls,
+        law: Law,
+        x: Mapping[str, ArrayLike],
+        y: ArrayLike,
+        weights: ArrayLike | None,
+        clusters: Sequence[Any] | NDArray[Any] | None,
+        positive: bool,
+    ) -> FitTable:
+        """Check a table against its law.
+
+        Raises
+        ------
+        InputError
+            When an input is missing or misshapen, or a value is not usable; says which row and what to do.
+        FitError
+            When there are fewer points than parameters.
+        """
+        missing = [name for name in law.inputs if name not in x]
+        if missing:
+            raise InputError(f"law {law.name} needs the input {missing[0]!r}; got: {', '.join(x) or 'none'}")
+        observed = _floats(y, law.output)
+        inputs = {name: _floats(x[name], name) for name in law.inputs}
+        given = None if weights is None else _floats(weights, "weights")
+        labels = None if clusters is None else np.asarray(clusters).astype(str)
+        for name, values in [*inputs.items(), ("weights", given), ("clusters", labels)]:
+            if values is not None and values.shape != observed.shape:
+                raise InputError(f"{name} has shape {values.shape}, {law.output} has {observed.shape}; make them equal")
+        for name, values in [*inputs.items(), ("weights", given)]:
+            if values is not None:
+                _refuse(values <= 0, values, name, "must be positive")
+        if law.output == "score":
+            _refuse(
+                (observed < 0) | (observed > 1),
+                observed,
+                "score",
+                "is not between 0 and 1; write 0.45 for 45 %",
+            )
+        if positive:
+            _refuse(observed <= 0, observed, law.output, "has no logarithm; use a raw loss or drop the row")
+        if len(observed) < len(law.parameters):
+            raise FitError(
+                f"law {law.name} has {len(law.parameters)} parameters and the table {len(observed)} points; "
+                "add points or take a law with fewer parameters"
+            )
+        return cls(inputs, observed, given, labels)
+
+    @property
+    def cases(self) -> Array:
+        """Case weights, 1 where none were given."""
+        return np.ones_like(self.y) if self.weights is None else self.weights
+
+    @property
+    def points(self) -> NDArray[np.intp]:
+        """Which rows have the same inputs, as integers from 0."""
+        columns = np.stack(list(self.x.values()))
+        return np.unique(columns, axis=1, return_inverse=True)[1].reshape(-1)
+
+    @property
+    def labels(self) -> NDArray[np.intp]:
+        """Clusters as integers from 0."""
+        if self.clusters is None:
+            return np.arange(len(self.y))
+        return np.unique(self.clusters, return_inverse=True)[1].reshape(-1)
+
+
+def _floats(values: ArrayLike, name: str) -> Array:
+    try:
+        array = np.array(values, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: not numbers ({error})") from error
+    if array.ndim != 1:
+        raise InputError(f"{name} has shape {array.shape}; give one value per run")
+    _refuse(~np.isfinite(array), array, name, "is not finite; drop the row")
+    return array
+
+
+def _refuse(bad: NDArray[np.bool_], values: Array, name: str, why: str) -> None:
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise InputError(f"row {row}, {name}: {values[row]:g} {why}")

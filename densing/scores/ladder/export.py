@@ -1,0 +1,116 @@
+"""Exports: a model and its tokenizer as transformers loads them, and ``densing.json`` saying what they are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from densing.core.errors import ArtefactError
+from densing.core.files import read_text, write_text
+from densing.scores.ladder.model import count_parameters
+from densing.scores.ladder.run import Run
+from densing.scores.ladder.schedule import Budget
+
+DESCRIPTION = "densing.json"
+
+
+def export(model: Any, run: Run, budget: Budget, folder: Path, losses: Mapping[str, float]) -> Path:
+    """Write a model, its tokenizer and its description; the folder is whole or absent.
+
+    Parameters
+    ----------
+    model
+        A causal language model of transformers.
+    run, budget
+        What was trained, and up to where.
+    folder : Path
+        The ladder's folder.
+    losses : mapping of str to float
+        Final losses in nats per token: ``train`` (moving average) and ``validation``.
+    """
+    final = run.export_folder(folder, budget)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    for left in final.parent.glob(f".{final.name}.*"):
+        # Of a process that was killed while it wrote.
+        shutil.rmtree(left, ignore_errors=True)
+    staging = Path(tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}."))
+    try:
+        model.save_pretrained(staging)
+        run.corpus.tokenizer().save_pretrained(staging)
+        text = json.dumps(describe(model, run, budget, losses), indent=2, ensure_ascii=False)
+        write_text(staging / DESCRIPTION, text + "\n")
+        staging.chmod(0o755)
+        # Only a folder that was damaged or copied in half can be in the way.
+        shutil.rmtree(final, ignore_errors=True)
+        staging.replace(final)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return final
+
+
+def describe(model: Any, run: Run, budget: Budget, losses: Mapping[str, float]) -> dict[str, Any]:
+    """Return what ``densing.json`` holds."""
+    total, bare = count_parameters(model)
+    preset = run.preset
+    return {
+        "schema": 1,
+        "name": f"{run.name}-{run.tokens(budget.end)}",
+        "run": run.name,
+        "preset": preset.name,
+        "size": run.shape.name,
+        "seed": run.seed,
+        "target": run.target,
+        "params_total": total,
+        "params_non_embedding": bare,
+        "tokens": run.tokens(budget.end),
+        **run.corpus.describe(),
+        "loss": {f"{part}_nats_per_token": value for part, value in losses.items()},
+        "schedule": {
+            "kind": "warmup-stable-decay",
+            "steps": budget.end,
+            "warmup": preset.warmup,
+            "decay_from": budget.branch,
+            "peak": preset.rate(run.shape),
+            "batch": run.shape.batch,
+            "block": preset.block,
+            "betas": list(preset.betas),
+            "weight_decay": preset.weight_decay,
+            "clip": 1.0,
+            "precision": preset.precision,
+        },
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that decide a run's bits."""
+    import numpy
+    import torch
+    import transformers
+
+    import densing
+
+    named = {"densing": densing, "numpy": numpy, "torch": torch, "transformers": transformers}
+    return {name: str(module.__version__) for name, module in named.items()}
+
+
+def read_exports(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the description of every exported model of a ladder, with its ``path``, in order of name.
+
+    Raises
+    ------
+    ArtefactError
+        When a description is damaged.
+    """
+    for path in sorted((folder / "models").glob(f"*/{DESCRIPTION}")):
+        if path.parent.name.startswith("."):
+            continue
+        try:
+            found = json.loads(read_text(path, str(path)))
+            yield {**found, "path": path.parent}
+        except (ValueError, TypeError) as error:
+            raise ArtefactError(f"{path}: not a description of a model ({error}); delete its folder") from error

@@ -1,0 +1,204 @@
+"""Training one run: stable stage, decays, checkpoints, exports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+
+from densing.core.errors import DensingError
+from densing.scores.ladder import checkpoint
+from densing.scores.ladder.corpus import Order, Tokens, blocks
+from densing.scores.ladder.export import export
+from densing.scores.ladder.model import build_model
+from densing.scores.ladder.run import Run
+from densing.scores.ladder.schedule import Budget, factor
+
+AVERAGE = 0.98
+REPORT_STEPS = 50
+VALIDATION_BATCH = 32
+
+
+class DivergedError(DensingError):
+    """A run's loss is no number any more."""
+
+
+@dataclass
+class Trainer:
+    """A run under way: model, optimiser, step and the moving average of the training loss.
+
+    Parameters
+    ----------
+    run : Run
+        What is trained.
+    device : str
+        Where.
+    report : callable
+        Called every :data:`REPORT_STEPS` steps with the steps done.
+    """
+
+    run: Run
+    device: str = "cpu"
+    report: Callable[[int], object] = lambda done: None
+    step: int = 0
+    before: int = 0
+    _passes: dict[int, Tokens] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        run = self.run
+        stream = run.corpus.stream(run.tokens(run.steps[-1]) + 1)
+        self._blocks = blocks(stream, run.preset.block)
+        self._order = Order(len(self._blocks), run.shape.batch, run.seed)
+        self.fresh()
+
+    def fresh(self) -> None:
+        """Begin at step 0."""
+        run = self.run
+        self.step = 0
+        self.model = build_model(run.shape, run.corpus.vocabulary, run.preset.block, run.seed, self.device)
+        self.optimiser = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=run.preset.rate(run.shape),
+            betas=run.preset.betas,
+            weight_decay=run.preset.weight_decay,
+            fused=True,
+        )
+        self.loss = torch.full((), math.log(run.corpus.vocabulary), device=self.device)
+
+    def state(self) -> dict[str, Any]:
+        """Return all that the next step depends on; the order of blocks follows from the seed."""
+        return {
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "loss": self.loss,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where a state was taken."""
+        self.step = int(state["step"])
+        self.model.load_state_dict(state["model"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.loss = state["loss"].clone()
+
+    def advance(self, until: int, budget: Budget | None, path: Path) -> None:
+        """Train up to a step, leaving checkpoints at ``path``."""
+        every = self.run.preset.checkpoint
+        while self.step < until:
+            self._one(factor(self.step, self.run.preset.warmup, budget))
+            if self.step % every == 0 or self.step == until:
+                self._check()
+                checkpoint.save(self.state(), path)
+            if self.step % REPORT_STEPS == 0 or self.step == until:
+                self.report(self.before + self.step)
+
+    def _one(self, share: float) -> None:
+        rows = self._blocks[self._order.rows(self.step, self._passes)]
+        batch = torch.from_numpy(rows.astype(np.int64)).to(self.device)
+        self.optimiser.param_groups[0]["lr"] = share * self.run.preset.rate(self.run.shape)
+        loss = batch_loss(self.model, batch, self.run.preset.precision)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.loss = AVERAGE * self.loss + (1 - AVERAGE) * loss.detach()
+        self.step += 1
+
+    def _check(self) -> None:
+        if not math.isfinite(float(self.loss)):
+            raise DivergedError(
+                f"run {self.run.name}: the loss is no number at step {self.step}; lower the learning rate or drop "
+                f"the size"
+            )
+
+    def validate(self) -> float:
+        """Return the mean loss on held-out blocks, nats per token."""
+        rows = blocks(self.run.corpus.validation(), self.run.preset.block)
+        total = 0.0
+        with torch.no_grad():
+            for start in range(0, len(rows), VALIDATION_BATCH):
+                part = rows[start : start + VALIDATION_BATCH].astype(np.int64)
+                batch = torch.from_numpy(part).to(self.device)
+                total += len(part) * float(batch_loss(self.model, batch, self.run.preset.precision))
+        return total / len(rows)
+
+
+def batch_loss(model: Any, batch: torch.Tensor, precision: str) -> torch.Tensor:
+    """Return the mean cross-entropy of every next token, nats.
+
+    Parameters
+    ----------
+    model
+        A causal language model of transformers.
+    batch : Tensor of int64, shape (rows, block + 1)
+        Tokens and their successors.
+    precision : str
+        ``bfloat16`` computes under autocast, ``float32`` does not.
+    """
+    half = precision == "bfloat16"
+    with torch.autocast(batch.device.type, dtype=torch.bfloat16, enabled=half):
+        logits = model(input_ids=batch[:, :-1], use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+
+
+def train_run(run: Run, folder: Path, device: str = "cpu", report: Callable[[int], object] = lambda done: None) -> int:
+    """Train what is missing of a run, and return how many budgets were exported now.
+
+    Budgets come in ascending order. The stable stage stays at the branch of the budget under way until that budget is
+    exported, so a run that was killed goes on from its last checkpoint, with the same bits as an unbroken one.
+
+    Parameters
+    ----------
+    run : Run
+        What to train.
+    folder : Path
+        The ladder's folder.
+    device : str
+        A torch device.
+    report : callable
+        Called every now and then with the steps done, of :attr:`Run.work`.
+    """
+    if all(run.exported(folder, budget) for budget in run.budgets):
+        return 0
+    lock = run.checkpoint(folder, "stable").with_name("run.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    # Another command that is at this run finishes it; then there is nothing left to do here.
+    with FileLock(lock):
+        todo = [budget for budget in run.budgets if not run.exported(folder, budget)]
+        if todo:
+            _train_budgets(run, todo, folder, device, report)
+    return len(todo)
+
+
+def _train_budgets(
+    run: Run, todo: Sequence[Budget], folder: Path, device: str, report: Callable[[int], object]
+) -> None:
+    stable = run.checkpoint(folder, "stable")
+    trainer = Trainer(run, device, report)
+    for budget in todo:
+        _train_budget(trainer, budget, folder, stable)
+    stable.unlink(missing_ok=True)
+
+
+def _train_budget(trainer: Trainer, budget: Budget, folder: Path, stable: Path) -> None:
+    run, device = trainer.run, trainer.device
+    kept = checkpoint.load(stable, device)
+    if kept is None or kept["step"] > budget.branch:
+        trainer.fresh()
+    else:
+        trainer.restore(kept)
+    trainer.before = sum(b.end - b.branch for b in run.budgets if b.end < budget.end)
+    trainer.advance(budget.branch, None, stable)
+    decay = run.checkpoint(folder, f"decay-{budget.end}")
+    begun = checkpoint.load(decay, device)
+    if begun is not None:
+        trainer.restore(begun)
+    trainer.advance(budget.end, budget, decay)
+    export(trainer.model, run, budget, folder, {"train": float(trainer.loss), "validation": trainer.validate()})
+    decay.unlink(missing_ok=True)

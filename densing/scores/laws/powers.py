@@ -1,0 +1,168 @@
+"""Laws that are a constant plus powers: power, power-offset, chinchilla, chinchilla-e0, densing-loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from densing.scores.laws.base import Array, BaseLaw, Inputs, Parameter, column, entries, finite, statuses
+
+EXPONENTS = (1e-4, 10.0)
+_GRID = np.geomspace(0.03, 1.6, 12)
+
+
+class PowerSum(BaseLaw):
+    """L = [E] + sum over inputs of coefficient * input^-exponent; the terms are declared by the subclass."""
+
+    output = "loss"
+    constant: ClassVar[str | None] = None
+    terms: ClassVar[Mapping[str, tuple[str, str]]]  # input -> (name of coefficient, name of exponent)
+
+    def __init_subclass__(cls) -> None:
+        """Derive the parameters from the declared terms: constant, coefficients, exponents."""
+        cls.inputs = cls.log_inputs = tuple(cls.terms)
+        linear = [cls.constant] if cls.constant else []
+        linear += [coefficient for coefficient, _ in cls.terms.values()]
+        cls.space = (
+            *(Parameter(name, low=0.0, linear=True) for name in linear),
+            *(Parameter(exponent, *EXPONENTS) for _, exponent in cls.terms.values()),
+        )
+
+    def linearise(self, theta: ArrayLike, x: Inputs) -> tuple[Array, Array]:
+        """Return prediction and derivatives; see :meth:`BaseLaw.linearise`."""
+        values = self._check(theta)
+        parts = entries(values)
+        k, first = len(self.terms), int(self.constant is not None)
+        logs = [np.log(column(self, x, name)) for name in self.inputs]
+        rows = np.empty((*values.shape, logs[0].shape[-1]))
+        total: Array | float = 0.0
+        if self.constant:
+            rows[..., 0, :] = 1.0
+            total = parts[0]
+        for i, log_x in enumerate(logs):
+            power = np.exp(-parts[first + k + i] * log_x, out=rows[..., first + i, :])
+            term = parts[first + i] * power
+            np.multiply(term, -log_x, out=rows[..., first + k + i, :])
+            total = total + term
+        return np.asarray(total), rows
+
+    def invert(self, theta: ArrayLike, y: ArrayLike, **given: ArrayLike) -> tuple[Array, NDArray[np.str_]]:
+        """Return N = ((y - E - rest) / A)^(-1/alpha), rest = B D^-beta; y <= E + rest is above_ceiling."""
+        parts = np.moveaxis(self._check(theta), -1, 0)
+        k, first = len(self.terms), int(self.constant is not None)
+        remainder = finite(self, y) - (parts[0] if self.constant else 0.0)
+        for i, fixed in enumerate(self._given(given).values(), start=1):
+            remainder = remainder - parts[first + i] * fixed ** -parts[first + k + i]
+        with np.errstate(all="ignore"):
+            log_n = (np.log(parts[first]) - np.log(np.maximum(remainder, 0.0))) / parts[first + k]
+            size = np.where(remainder > 0, np.exp(log_n), np.inf)
+        return size, statuses(size == 0, size == np.inf)
+
+    def rescale(self, theta: ArrayLike, factors: Mapping[str, float]) -> Array:
+        """Multiply each coefficient by factor^exponent, so that the curve stays in place."""
+        values = np.array(self._check(theta))
+        k, first = len(self.terms), int(self.constant is not None)
+        for i, name in enumerate(self.inputs):
+            values[..., first + i] *= factors.get(name, 1.0) ** values[..., first + k + i]
+        return values
+
+    def grid(self, x: Inputs) -> Array:
+        """Return every combination of 12 exponents between 0.03 and 1.6."""
+        mesh = np.meshgrid(*[_GRID] * len(self.terms), indexing="ij")
+        exponents = np.stack([axis.ravel() for axis in mesh], axis=-1)
+        theta = np.zeros((len(exponents), len(self.space)))
+        theta[:, -len(self.terms) :] = exponents
+        return theta
+
+
+class Power(PowerSum):
+    """L = A N^-alpha, the law of unlimited data.
+
+    Source: arXiv 2412.04315, discussion section.
+
+    Examples
+    --------
+    >>> Power().predict([10.0, 0.1], {"params": [1e10]}).round(6)
+    array([1.])
+    """
+
+    name = "power"
+    terms: ClassVar = {"params": ("A", "alpha")}
+    equation = "L = A N^-alpha"
+    source = "arXiv 2412.04315v2, discussion (unlimited data)"
+
+
+class PowerOffset(PowerSum):
+    """L = E + A N^-alpha, a power law above an irreducible loss.
+
+    Source: arXiv 2010.14701, eq. 1.1.
+
+    Examples
+    --------
+    >>> PowerOffset().predict([2.0, 10.0, 0.1], {"params": [1e10]}).round(6)
+    array([3.])
+    """
+
+    name = "power-offset"
+    constant = "E"
+    terms: ClassVar = {"params": ("A", "alpha")}
+    equation = "L = E + A N^-alpha"
+    source = "arXiv 2010.14701, eq. 1.1"
+
+
+class Chinchilla(PowerSum):
+    """L = E + A N^-alpha + B D^-beta.
+
+    Source: arXiv 2203.15556, eq. 2 of section 3.3.
+
+    Examples
+    --------
+    The law at its published optimum (arXiv 2203.15556), for the 70 B model on 1.4 T tokens:
+
+    >>> theta = [1.69, 406.4, 410.7, 0.34, 0.28]
+    >>> Chinchilla().predict(theta, {"params": [70e9], "tokens": [1.4e12]}).round(3)
+    array([1.937])
+    """
+
+    name = "chinchilla"
+    constant = "E"
+    terms: ClassVar = {"params": ("A", "alpha"), "tokens": ("B", "beta")}
+    equation = "L = E + A N^-alpha + B D^-beta"
+    source = "arXiv 2203.15556, section 3.3, eq. 2"
+
+
+class ChinchillaWithoutOffset(PowerSum):
+    """L = A N^-alpha + B D^-beta: Chinchilla with the irreducible loss E set to 0.
+
+    Source: arXiv 2203.15556, section 3.3, with E = 0.
+
+    Examples
+    --------
+    >>> ChinchillaWithoutOffset().parameters
+    ('A', 'B', 'alpha', 'beta')
+    """
+
+    name = "chinchilla-e0"
+    terms: ClassVar = {"params": ("A", "alpha"), "tokens": ("B", "beta")}
+    equation = "L = A N^-alpha + B D^-beta"
+    source = "arXiv 2203.15556, section 3.3, with E = 0"
+
+
+class DensingLoss(PowerSum):
+    """L = a N^-alpha + b D^-beta, the loss law of the Densing Law, with its letters.
+
+    Source: arXiv 2412.04315, eq. 2.
+
+    Examples
+    --------
+    >>> DensingLoss().invert([8.0, 9.0, 0.15, 0.2], 0.3, tokens=1e12)[1]
+    array('ok', dtype='<U13')
+    """
+
+    name = "densing-loss"
+    terms: ClassVar = {"params": ("a", "alpha"), "tokens": ("b", "beta")}
+    equation = "L = a N^-alpha + b D^-beta"
+    source = "arXiv 2412.04315, eq. 2"

@@ -1,0 +1,219 @@
+"""Laws that end in a score: a logistic curve in the loss (eq. 3) or, in one step, in ln N."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from densing.core.errors import DomainError
+from densing.scores.laws.base import Array, BaseLaw, Inputs, Parameter, column, entries, finite, statuses
+
+
+class ScoreCurve(BaseLaw):
+    """S = floor + c * sigma(rate * (t - centre)), t the loss or ln N; floor and ceiling are fixed or free.
+
+    Parameters
+    ----------
+    floor : float or None
+        Score of guessing; None fits it.
+    ceiling : float or None
+        Highest score; None fits the range c above the floor.
+
+    Raises
+    ------
+    DomainError
+        Unless 0 <= floor < ceiling <= 1.
+    """
+
+    output = "score"
+    rate: ClassVar[Parameter]
+    centre: ClassVar[str]
+
+    def __init__(self, floor: float | None = None, ceiling: float | None = None) -> None:
+        low, high = 0.0 if floor is None else floor, 1.0 if ceiling is None else ceiling
+        if not (isinstance(low, (int, float)) and isinstance(high, (int, float)) and 0 <= low < high <= 1):
+            raise DomainError(
+                f"law {self.name}: floor {floor} and ceiling {ceiling} must satisfy 0 <= floor < ceiling <= 1"
+            )
+        if floor is None and ceiling is not None:
+            raise DomainError(f"law {self.name}: a fixed ceiling ({ceiling}) needs a fixed floor; give floor=...")
+        self.floor, self.ceiling = floor, ceiling
+        self.space = (
+            *([Parameter("c", 0.0, 1.0 - low, linear=True)] if ceiling is None else []),
+            self.rate,
+            Parameter(self.centre),
+            *([Parameter("d", 0.0, 1.0, linear=True)] if floor is None else []),
+        )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Floor and ceiling; None where fitted."""
+        return {"floor": self.floor, "ceiling": self.ceiling}
+
+    def _coordinate(self, x: Inputs) -> Array:
+        return column(self, x, self.inputs[0])
+
+    def _unpack(self, parts: Any) -> tuple[Any, Any, Any, Any]:
+        """Return range, rate, centre and floor, taking fixed ones from the options."""
+        rest = list(parts)
+        span = rest.pop(0) if self.ceiling is None else self.ceiling - (self.floor or 0.0)
+        floor = rest.pop() if self.floor is None else self.floor
+        return span, rest[0], rest[1], floor
+
+    def linearise(self, theta: ArrayLike, x: Inputs) -> tuple[Array, Array]:
+        """Return prediction and derivatives; inputs may carry the batch axes of ``theta``."""
+        values = self._check(theta)
+        span, rate, centre, floor = self._unpack(entries(values))
+        offset = self._coordinate(x) - centre
+        share = _sigma(rate * offset)
+        bend = span * share * (1.0 - share)
+        rows = [share] if self.ceiling is None else []
+        rows += [bend * offset, -bend * rate]
+        rows += [np.ones_like(share)] if self.floor is None else []
+        return floor + span * share, np.stack(rows, axis=-2)
+
+    def slope(self, theta: ArrayLike, x: Inputs) -> Array:
+        """Return the derivative of the score by t (the loss, or ln N), shape ``(..., n)``."""
+        span, rate, centre, _ = self._unpack(entries(self._check(theta)))
+        share = _sigma(rate * (self._coordinate(x) - centre))
+        return span * rate * share * (1.0 - share)
+
+    def _solve(self, theta: ArrayLike, y: ArrayLike) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return t, and masks of scores at or below the floor and at or above the ceiling."""
+        span, rate, centre, floor = self._unpack(np.moveaxis(self._check(theta), -1, 0))
+        above_floor = finite(self, y) - floor
+        with np.errstate(all="ignore"):
+            t = centre - np.log(span / above_floor - 1.0) / rate
+        return t, np.asarray(above_floor <= 0), np.asarray((above_floor >= span) & (above_floor > 0))
+
+
+class Sigmoid(ScoreCurve):
+    """S = c / (1 + exp(-gamma (L - l))) + d with gamma < 0, so that the score rises as the loss falls.
+
+    Source: arXiv 2412.04315, eq. 3. As printed the equation needs a negative gamma; the sign is kept.
+
+    Examples
+    --------
+    >>> law = Sigmoid()
+    >>> law.predict([0.6, -20.0, 0.3, 0.25], {"loss": [0.3]}).round(6)
+    array([0.55])
+    """
+
+    name = "sigmoid"
+    inputs = ("loss",)
+    rate = Parameter("gamma", -1e4, -1e-3)
+    centre = "l"
+    equation = "S = c / (1 + exp(-gamma (L - l))) + d,  gamma < 0"
+    source = "arXiv 2412.04315, eq. 3"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """None: floor and ceiling are fitted."""
+        return {}
+
+    def invert(self, theta: ArrayLike, y: ArrayLike, **given: ArrayLike) -> tuple[Array, NDArray[np.str_]]:
+        """Return L = l - ln(c / (S - d) - 1) / gamma; a score beyond that at L = 0 is above_ceiling."""
+        self._given(given)
+        t, below, above = self._solve(theta, y)
+        above = above | (~below & ~(t > 0))
+        return np.where(below, np.inf, np.where(above, 0.0, t)), statuses(below, above)
+
+    def grid(self, x: Inputs) -> Array:
+        """Return 12 steepnesses by 15 midpoints, placed on the range of the losses."""
+        t = self._coordinate(x)
+        spread = float(np.ptp(t)) or 1.0
+        rates = -np.geomspace(0.5, 60.0, 12) / spread
+        return _mesh(self, rates, np.linspace(t.min() - spread, t.max() + spread, 15))
+
+
+class SigmoidFixed(Sigmoid):
+    """The sigmoid of eq. 3 with a fixed floor and, unless ``ceiling=None``, a fixed ceiling.
+
+    Source: arXiv 2412.04315, eq. 3, with d (and c + d) given.
+
+    Examples
+    --------
+    >>> SigmoidFixed(floor=0.25).parameters
+    ('gamma', 'l')
+    >>> SigmoidFixed(floor=0.25, ceiling=None).parameters
+    ('c', 'gamma', 'l')
+    """
+
+    name = "sigmoid-fixed"
+    source = "arXiv 2412.04315, eq. 3, floor and ceiling given"
+
+    def __init__(self, floor: float = 0.0, ceiling: float | None = 1.0) -> None:
+        ScoreCurve.__init__(self, floor, ceiling)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Floor and ceiling; None where fitted."""
+        return {"floor": self.floor, "ceiling": self.ceiling}
+
+
+class Logistic(ScoreCurve):
+    """S = floor + c / (1 + exp(-g (ln N - x0))), a score curve in ln N in one step.
+
+    Source: own, after the one-step fits of arXiv 2405.10938 (score against log compute).
+
+    Examples
+    --------
+    >>> law = Logistic(floor=0.25)
+    >>> law.predict([0.6, 1.0, 22.0], {"params": [np.exp(22.0)]}).round(6)
+    array([0.55])
+    >>> size, status = law.invert([0.6, 1.0, 22.0], [0.2, 0.55, 0.9])
+    >>> status.tolist()
+    ['below_floor', 'ok', 'above_ceiling']
+    """
+
+    name = "logistic"
+    inputs = log_inputs = ("params",)
+    rate = Parameter("g", 1e-3, 50.0)
+    centre = "x0"
+    equation = "S = floor + c / (1 + exp(-g (ln N - x0)))"
+    source = "one-step score curve, after arXiv 2405.10938"
+
+    def __init__(self, floor: float | None = 0.0, ceiling: float | None = None) -> None:
+        super().__init__(floor, ceiling)
+
+    def _coordinate(self, x: Inputs) -> Array:
+        return np.log(column(self, x, "params"))
+
+    def invert(self, theta: ArrayLike, y: ArrayLike, **given: ArrayLike) -> tuple[Array, NDArray[np.str_]]:
+        """Return N = exp(x0 - ln(c / (S - floor) - 1) / g) and its status."""
+        self._given(given)
+        t, below, above = self._solve(theta, y)
+        with np.errstate(over="ignore"):
+            size = np.where(below, 0.0, np.where(above, np.inf, np.exp(t)))
+        return size, statuses(size == 0, size == np.inf)
+
+    def rescale(self, theta: ArrayLike, factors: Mapping[str, float]) -> Array:
+        """Move the midpoint by the logarithm of the factor."""
+        values = np.array(self._check(theta))
+        values[..., self.parameters.index("x0")] += math.log(factors.get("params", 1.0))
+        return values
+
+    def grid(self, x: Inputs) -> Array:
+        """Return 12 steepnesses by 18 midpoints, reaching beyond the largest model."""
+        t = self._coordinate(x)
+        return _mesh(self, np.geomspace(0.1, 8.0, 12), np.linspace(t.min() - 3.0, t.max() + 8.0, 18))
+
+
+def _mesh(law: ScoreCurve, rates: Array, centres: Array) -> Array:
+    at_rate, at_centre = np.meshgrid(rates, centres, indexing="ij")
+    theta = np.zeros((at_rate.size, len(law.space)))
+    theta[:, law.parameters.index(law.rate.name)] = at_rate.ravel()
+    theta[:, law.parameters.index(law.centre)] = at_centre.ravel()
+    return theta
+
+
+def _sigma(z: Array) -> Array:
+    """Logistic function, accurate relative to itself in both tails."""
+    return np.exp(-np.logaddexp(0.0, -z))

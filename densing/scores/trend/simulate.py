@@ -1,0 +1,158 @@
+"""Made-up worlds with a known doubling time, to see which estimator tells the truth."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from densing.scores.trend.data import EPOCH, TrendData
+from densing.scores.trend.slopes import DAYS_PER_MONTH
+
+Array = npt.NDArray[Any]
+LN2 = float(np.log(2))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """How models appear and what is seen of them.
+
+    Parameters
+    ----------
+    n, families : int
+        Models and the families they come from. Every family has at least one model, sizes are unequal.
+    months : float
+        Length of the window.
+    doubling_months : float
+        True doubling time; infinite for no trend.
+    residual_sd, family_sd : float
+        Standard deviations of ln(density) around the trend: per model, and shared by a family.
+    labs : int, optional
+        Laboratories that share the families evenly as their generations; each enters at a uniform time and releases
+        between then and the end. None for families on their own.
+    lab_sd : float
+        Standard deviation of ln(density) shared by all generations of a laboratory.
+    tail_df : float
+        Degrees of freedom of a t for the models' own scatter, above 2; infinite is normal.
+    accelerating : bool
+        Release times months * u^(1/3) rather than months * u, u uniform.
+    spread_months : float
+        Members of a family appear within this time after its first date.
+    ceilings : tuple of float, optional
+        Range of the row limits of ln(density) above the level at the start: uniform, one per row.
+    floors : tuple of float, optional
+        The same for the lower limits.
+    law_sd : float
+        Standard deviation of the reference law's error in the exponent of ln N_eff.
+    law_draws : int
+        Bootstrap draws of that law handed to the estimators; 0 hands over none.
+    """
+
+    n: int = 50
+    families: int = 16
+    months: float = 24.0
+    doubling_months: float = 3.5
+    residual_sd: float = 0.7 * LN2
+    family_sd: float = 1.0 * LN2
+    labs: int | None = None
+    lab_sd: float = 0.0
+    tail_df: float = math.inf
+    accelerating: bool = True
+    spread_months: float = 1.5
+    ceilings: tuple[float, float] | None = (2.0, 7.0)
+    floors: tuple[float, float] | None = None
+    law_sd: float = 0.0
+    law_draws: int = 0
+
+    @property
+    def slope(self) -> float:
+        """True slope of ln(density) per day."""
+        return LN2 / self.doubling_months / DAYS_PER_MONTH
+
+
+def simulate(scenario: Scenario, seed: int | np.random.Generator = 0) -> TrendData:
+    """Draw one data set.
+
+    ln rho_i = t_i ln 2 / T + v_lab(i) + u_family(i) + e_i, seen up to the row's ceiling through a law with error.
+
+    Source: generator of the pilot in the project's design notes, with families that overlap in time.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    seed : int or numpy Generator
+
+    Examples
+    --------
+    >>> data = simulate(Scenario(n=30, families=8), seed=1)
+    >>> len(data), len(np.unique(data.family))
+    (30, 8)
+    """
+    rng = np.random.default_rng(seed)
+    family = np.sort(
+        np.concatenate([np.arange(scenario.families), rng.choice(scenario.families, scenario.n - scenario.families)])
+    )
+    start = rng.random(scenario.families) ** (1 / 3 if scenario.accelerating else 1)
+    lab = None
+    if scenario.labs is not None:
+        lab = np.arange(scenario.families) % scenario.labs
+        entry = rng.random(scenario.labs)[lab]
+        start = entry + (1 - entry) * rng.random(scenario.families)
+    spread = scenario.spread_months * rng.random(scenario.n)
+    months = np.minimum(scenario.months * start[family] + spread, scenario.months)
+    days = months * DAYS_PER_MONTH
+    latent = (
+        scenario.slope * days
+        + scenario.family_sd * rng.standard_normal(scenario.families)[family]
+        + scenario.residual_sd * _scatter(scenario, rng)
+    )
+    if lab is not None:
+        latent += scenario.lab_sd * rng.standard_normal(lab.max() + 1)[lab][family]
+    limits = np.tile([-np.inf, np.inf], (scenario.n, 1))
+    if scenario.ceilings is not None:
+        limits[:, 1] = rng.uniform(*scenario.ceilings, scenario.n)
+    if scenario.floors is not None:
+        limits[:, 0] = rng.uniform(*scenario.floors, scenario.n)
+    data = _seen(scenario, family, days, latent, limits, rng)
+    return data if lab is None else data.replace(organisation=np.array([f"lab-{number}" for number in lab[family]]))
+
+
+def _scatter(scenario: Scenario, rng: np.random.Generator) -> Array:
+    """Draw errors of unit variance, normal or with heavier tails."""
+    if math.isinf(scenario.tail_df):
+        return rng.standard_normal(scenario.n)
+    scale = math.sqrt(scenario.tail_df / (scenario.tail_df - 2))
+    return rng.standard_t(scenario.tail_df, scenario.n) / scale
+
+
+def _seen(
+    scenario: Scenario, family: Array, days: Array, latent: Array, limits: Array, rng: np.random.Generator
+) -> TrendData:
+    """Pass the truth through a law with error and through the ceilings.
+
+    A law whose exponent is off by e turns ln N_eff into (1 + e) ln N_eff around the middle of the ruler;
+    sizes are drawn uniform in ln N over a factor of 100, as in the catalog.
+    """
+    size = rng.uniform(0.0, np.log(100.0), scenario.n)
+    effective = latent + size - np.median(latent + size)
+    error = scenario.law_sd * rng.standard_normal()
+    fitted = latent + error * effective
+    draws = None
+    if scenario.law_draws:
+        redrawn = scenario.law_sd * rng.standard_normal(scenario.law_draws)
+        draws = fitted + redrawn[:, None] * (effective * (1 + error))
+        draws = np.clip(draws, limits[:, 0], limits[:, 1])
+    censor = (fitted >= limits[:, 1]).astype(np.int8) - (fitted <= limits[:, 0]).astype(np.int8)
+    return TrendData(
+        np.array([f"model-{number}" for number in range(scenario.n)]),
+        np.array([f"family-{number}" for number in family]),
+        np.datetime64(EPOCH, "ns") + (days * 86_400e9).astype("timedelta64[ns]"),
+        days,
+        np.clip(fitted, limits[:, 0], limits[:, 1]),
+        censor,
+        law_draws=draws,
+        log_limits=limits,
+    )

@@ -1,0 +1,149 @@
+"""``densing eval`` through its entry point, in this process and by workers in others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from densing.cli import app
+
+pytest.importorskip("lm_eval")
+pytest.importorskip("torch")
+
+from tests.support.evals_toys import write_models, write_tasks
+from typer.testing import Result
+
+from densing.scores.evals.dispatch import seen
+from densing.scores.evals.plan import Loading, ModelSpec, Plan, TaskSpec
+from densing.scores.evals.runner import run_plan
+from densing.scores.evals.store import RunStore
+from densing.jobs import get_executor
+
+SECRET = "sk-Tq8nC2vR5xY1mZ7pL4wD9sK6"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("place")
+    write_models(folder)
+    write_tasks(folder / "tasks")
+    return folder
+
+
+def densing_eval(place: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["eval", "--include_path", str(place / "tasks"), "--device", "cpu", *arguments])
+
+
+def toy(place: Path, name: str = "toy-llama") -> tuple[str, ...]:
+    return "--model", "hf", "--model_args", f"pretrained={place / name}"
+
+
+@pytest.mark.slow
+def test_contract(place: Path, tmp_path: Path) -> None:
+    """The command of the issue, as a process: one JSON document on stdout, and the second time nothing to do."""
+    command = [sys.executable, "-m", "densing", "eval", *toy(place), "--tasks", "toy_choice,toy_text", "--limit", "3"]
+    command += ["--include_path", str(place / "tasks"), "--out", str(tmp_path / "run"), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", "lm-eval's own output belongs into the log"
+    answer = json.loads(done.stdout)
+    assert answer["run"] == str(tmp_path / "run")
+    assert [(unit["model"], unit["task"], unit["state"]) for unit in answer["units"]] == [
+        ("toy-llama", "toy_choice", "evaluated"),
+        ("toy-llama", "toy_text", "evaluated"),
+    ]
+    assert {(row["task"], row["metric"]) for row in answer["measurements"]} >= {
+        ("toy_choice", "acc"),
+        ("toy_choice", "gold_bits_per_byte"),
+        ("toy_text", "exact_match"),
+    }
+    assert answer["requests"] == 9 + 3 and answer["seconds"] > 0
+    again = densing_eval(place, *toy(place), "--tasks", "toy_choice,toy_text", "--limit", "3", "--out", answer["run"])
+    assert again.exit_code == 0
+    assert "nothing to do" in again.stderr
+    assert "acc" in again.stdout
+
+
+def test_a_failed_unit_is_exit_code_1(place: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        f'tasks = ["toy_choice", "toy_text"]\nsamples = {{ toy_choice = [99] }}\n'
+        f'[[models]]\nmodel_args = {{ pretrained = "{place / "toy-llama"}" }}\n'
+    )
+    done = densing_eval(place, "--plan", str(plan), "--out", str(tmp_path / "run"), "--json")
+    assert done.exit_code == 1
+    states = {unit["task"]: unit for unit in json.loads(done.stdout)["units"]}
+    assert states["toy_text"]["state"] == "evaluated"
+    assert "samples 99 to 99, but documents end at 13" in states["toy_choice"]["error"]
+
+
+def test_dry_run_evaluates_nothing(place: Path, tmp_path: Path) -> None:
+    done = densing_eval(
+        place, *toy(place), "--tasks", "toy_choice,toy_long,toy_text", "--out", str(tmp_path), "--dry-run", "--json"
+    )
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)["units"]
+    assert {row["task"]: (row["state"], row["documents"], row["requests"]) for row in rows} == {
+        "toy_choice": ("absent", 14, 42),
+        "toy_long": ("absent", 14, 14),
+        "toy_text": ("absent", 14, 14),
+    }
+    assert not (tmp_path / "units").exists()
+
+
+def test_credentials_stay_out(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The dummy model's tokenizer is a name on the hub; lm-eval does without when it cannot be had.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    arguments = ("--model", "dummy", "--model_args", f"api_key={SECRET}", "--tasks", "toy_choice", "--limit", "2")
+    done = densing_eval(place, *arguments, "--out", str(tmp_path / "run"))
+    assert done.exit_code == 0, done.output
+    written = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert any(path.name.startswith("results_") for path in written)
+    assert SECRET not in done.output
+    (results,) = (content for path, content in written.items() if path.name.startswith("results_"))
+    assert json.loads(results)["config"]["model_args"] == {"api_key": "***"}
+    assert [path for path, content in written.items() if SECRET.encode() in content] == []
+
+
+def test_paths_are_no_credentials(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PWD, the working directory, is no password: a model below it keeps its name in what is written."""
+    monkeypatch.setenv("PWD", str(place))
+    arguments = (*toy(place), "--tasks", "toy_text", "--limit", "2", "--out", str(tmp_path / "run"))
+    assert densing_eval(place, *arguments).exit_code == 0
+    (results,) = (tmp_path / "run").rglob("results_*.json")
+    assert json.loads(results.read_text())["config"]["model_args"] == {"pretrained": str(place / "toy-llama")}
+
+
+@pytest.mark.slow
+def test_workers_give_the_same_results(place: Path, tmp_path: Path) -> None:
+    models = tuple(ModelSpec.of("hf", {"pretrained": str(place / name)}) for name in ("toy-llama", "toy-neox"))
+    tasks = (TaskSpec("toy_choice", {"limit": 4.0}), TaskSpec("toy_text", {"limit": 4.0}))
+    plan = Plan(models, tasks, loading=Loading("2", device="cpu"), include_path=(str(place / "tasks"),))
+    steps: list[Any] = []
+    away = run_plan(plan, tmp_path / "away", executor=get_executor("local"), progress=steps.append)
+    assert [unit.state for unit in away.units] == ["evaluated"] * 4, away.units
+    assert steps[-1].done == steps[-1].total
+    here = run_plan(plan, tmp_path / "here")
+    assert [unit.digest for unit in away.units] == [unit.digest for unit in here.units]
+    for unit in RunStore(tmp_path / "away").units():
+        (ours,) = unit.folder.glob("samples_*")
+        (theirs,) = (tmp_path / "here" / "units" / unit.folder.name).glob("samples_*")
+        assert ours.read_bytes() == theirs.read_bytes()
+    again = run_plan(plan, tmp_path / "away", executor=get_executor("local"))
+    assert [unit.state for unit in again.units] == ["skipped"] * 4
+    assert seen([], 4).units_done == 4
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [("--output_path", "--out FOLDER"), ("--wandb_args", "--json"), ("--hf_hub_log_args", "--out")],
+)
+def test_options_of_lm_eval_that_are_done_otherwise_say_how(option: str, instead: str) -> None:
+    done = CliRunner().invoke(app, ["eval", option, "x", "--tasks", "toy_choice"])
+    assert done.exit_code == 2 and instead in " ".join(done.output.replace("│", " ").split())

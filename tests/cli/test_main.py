@@ -1,0 +1,260 @@
+"""The command line through its real entry point: a process, its two streams and its exit code."""
+
+from __future__ import annotations
+
+from tests.support import folders
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = folders.ROOT
+COMMANDS = ("run", "fit", "density", "trend", "catalog", "refs", "report", "doctor", "eval", "results", "ladder")
+GROUPS = {
+    "catalog": ("list", "show"),
+    "refs": ("list", "show"),
+    "results": ("list", "show", "merge", "export", "targets", "variant"),
+    "ladder": ("train", "eval", "fit"),
+}
+
+
+def densing(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
+    command = [sys.executable, "-m", "densing", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False, timeout=300)
+
+
+def answer(*arguments: str, cwd: Path | None = None) -> Any:
+    done = densing(*arguments, "--json", cwd=cwd)
+    assert done.returncode in (0, 3), done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def scores(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.csv"
+    rows = [
+        ["model", "params", "released", "benchmark", "score"],
+        ["Mine-3B", "3.1e9", "2024-03-01", "mmlu", "0.62"],
+        ["<script>alert(1)</script>", "7e9", "2024-05-01", "mmlu", "0.99"],
+    ]
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows(rows)
+    return path
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    path = tmp_path / "runs.csv"
+    lines = ["params,tokens,loss"]
+    for params in (1e7, 3e7, 1e8, 3e8, 1e9):
+        lines += [f"{params:g},{t:g},{1.7 + 400 * params**-0.34 + 410 * t**-0.28:.8f}" for t in (1e9, 1e10, 1e11)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_has_an_example(command: str) -> None:
+    done = densing(command, "--help")
+    assert done.returncode == 0
+    if command in GROUPS:
+        assert all(densing(command, sub, "--help").stdout.count("Example:") == 1 for sub in GROUPS[command])
+    else:
+        assert "Example: densing" in done.stdout
+
+
+def test_version_and_both_shims_agree() -> None:
+    import densing as package
+
+    assert densing("--version").stdout.strip() == package.__version__
+    shim = subprocess.run(
+        [sys.executable, str(ROOT / "cli.py"), "--version"], capture_output=True, text=True, check=True
+    )
+    assert shim.stdout.strip() == package.__version__
+
+
+def test_unknown_option_is_a_usage_error() -> None:
+    done = densing("trend", "--nonsense")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_fit_contract(runs: Path) -> None:
+    found = answer("fit", str(runs), "--law", "chinchilla", "--loss", "huber", "--delta", "1e-3", "--bootstrap", "200")
+    assert set(found["params"]) == {"E", "A", "B", "alpha", "beta"}
+    assert found["params"]["alpha"] == pytest.approx(0.34, rel=1e-4)
+    assert found["params"]["E"] == pytest.approx(1.7, rel=1e-4)
+    assert found["objective"] < 1e-8
+    low, high = found["intervals"]["beta"]
+    assert low <= 0.28 * (1 + 1e-4) and high >= 0.28 * (1 - 1e-4)
+
+
+def test_fit_writes_a_ruler_that_density_reads(tmp_path: Path, scores: Path) -> None:
+    table = tmp_path / "ruler.csv"
+    table.write_text("params,score\n5e8,0.40\n2e9,0.47\n4e9,0.55\n7e9,0.61\n3e10,0.73\n7e10,0.77\n", encoding="utf-8")
+    ruler = tmp_path / "ruler.json"
+    densing("fit", str(table), "--law", "logistic", "--floor", "0.25", "--scheme", "parametric", "--out", str(ruler))
+    rows = answer("density", "--reference", str(ruler), "--benchmark", "mmlu", "--scores", str(scores))
+    mine = next(row for row in rows if row["model"] == "Mine-3B")
+    assert mine["status"] == "ok"
+    assert mine["density"] == pytest.approx(mine["n_eff"] / 3.1e9)
+
+
+def test_density_contract(scores: Path) -> None:
+    rows = answer("density", "--reference", "qwen1.5", "--benchmark", "mmlu", "--scores", str(scores))
+    assert [row["model"] for row in rows] == ["Mine-3B", "<script>alert(1)</script>"]
+    assert rows[0]["density_lo"] < rows[0]["density"] < rows[0]["density_hi"]
+    assert rows[1]["status"] == "above_ceiling"
+    assert rows[1]["n_eff_hi"] is None, "infinite ends are null, not Infinity"
+    everyone = answer("density", "--reference", "qwen1.5", "--benchmark", "mean")
+    assert len(everyone) > 50
+    assert {"model", "n_eff", "density", "status", "stratum", "source"} <= set(everyone[0])
+
+
+def test_a_table_says_what_it_replaces_which_evaluator_it_leaves_out_and_which_value_is_a_limit(tmp_path: Path) -> None:
+    table = tmp_path / "mine.csv"
+    table.write_text(
+        "model,params,released,benchmark,score,evaluator\n"
+        "Llama-3-8B,3.1e9,2024-04-18,mmlu,0.66,a\nLlama-3-8B,3.1e9,2024-04-18,mmlu,0.61,b\n"
+        "GPT-2-124M,124e6,2019-02-14,mmlu,0.26,a\n"
+    )
+    done = densing("density", "--reference", "qwen1.5", "--benchmark", "mmlu", "--scores", str(table))
+    assert "Llama-3-8B (3.1 B parameters instead of 8.03 B)" in done.stderr
+    assert "Llama-3-8B on mmlu: 0.66 (a) is used, 0.61 (b) is not, -0.05" in done.stderr
+    [row] = [line.split() for line in done.stdout.splitlines() if line.strip().startswith("GPT-2-124M")]
+    [plain] = [one for one in answer("density", "--reference", "qwen1.5", "--benchmark", "mmlu", "--scores", str(table))
+               if one["model"] == "GPT-2-124M"]  # fmt: skip
+    assert row[1:3] == ["≤", f"{plain['density_hi']:.4g}"], "a limit is printed as one: the end of its interval"
+
+
+def test_trend_contract(scores: Path) -> None:
+    window = ("--since", "2023-02-24", "--until", "2024-09-30", "--permutations", "49", "--bootstrap", "60")
+    found = answer("trend", "--reference", "qwen1.5", "--benchmark", "mmlu", *window)
+    methods = [row["method"] for row in found["estimates"]]
+    assert any("envelope" in method for method in methods)
+    for row in found["estimates"]:
+        assert {"method", "slope_per_day", "doubling_months", "lo", "hi", "n"} <= set(row)
+    assert {"permutation", "leave_one_family_out", "breakpoint", "record_setter_bias"} <= set(found["checks"])
+    more = answer("trend", "--reference", "qwen1.5", "--benchmark", "mmlu", *window, "--catalog", str(scores))
+    assert more["n"] == found["n"] + 2
+
+
+@pytest.mark.slow
+def test_benchmarks_combine_either_way() -> None:
+    found = answer("density", "-b", "mean", "--combine", "per-benchmark")
+    assert {row["benchmark"] for row in found} == {"per-benchmark"}
+    trend = answer("trend", "-b", "mean", "--combine", "per-benchmark", "--permutations", "19", "--bootstrap", "50")
+    assert trend["combine"] == "per-benchmark"
+    assert densing("trend", "-b", "mmlu", "--combine", "per-benchmark").returncode == 1
+    assert "mean-score" in densing("trend", "--combine", "both").stderr
+
+
+@pytest.mark.slow
+def test_trend_says_when_a_score_fits_in_a_size() -> None:
+    found = answer("trend", "-b", "mmlu", "--permutations", "19", "--bootstrap", "50", "--when", "0.7:3e9")
+    assert found["when"][0]["score"] == 0.7
+    assert densing("trend", "--when", "seventy").returncode == 2
+
+
+@pytest.mark.slow
+def test_run_writes_its_three_files(tmp_path: Path) -> None:
+    found = answer("run", "--no-measure", "--out", str(tmp_path / "out"))
+    for name in ("report.html", "density.csv", "trend.csv"):
+        assert (tmp_path / "out" / name).stat().st_size > 500
+    assert Path(found["report"]).name == "report.html"
+    assert not list((tmp_path / "out").glob(".*")), "no temporary file is left"
+    with (tmp_path / "out" / "density.csv").open(encoding="utf-8") as stream:
+        header = next(csv.reader(stream))
+    assert header[0] == "model"
+
+
+def test_catalog_round_trip(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    assert densing("catalog", "add", str(mine), "model=Mine-7B", "params_b=7.2", "released=2025-03-01").returncode == 0
+    assert densing("catalog", "add", str(mine), "model=Mine-7B", "benchmark=mmlu", "score=0.7").returncode == 0
+    assert densing("catalog", "validate", str(mine)).returncode == 0
+    shown = answer("catalog", "show", "Mine-7B", "--catalog", str(mine))
+    assert shown["scores"][0]["score"] == 0.7
+    refused = densing("catalog", "add", str(mine), "model=Mine-7B", "benchmark=mmlu", "score=45", "evaluator=x")
+    assert refused.returncode == 1
+    assert "write 0.45" in refused.stderr
+
+
+def test_catalog_list_and_show() -> None:
+    models = answer("catalog", "list")
+    assert len(models) >= 200
+    assert len(answer("catalog", "list", "benchmarks")) >= 12
+    assert answer("catalog", "show", "Llama-3-8B")["model"]["organisation"]
+    missing = densing("catalog", "show", "Lama-3-8B")
+    assert missing.returncode == 1
+    assert "did you mean" in missing.stderr
+
+
+def test_refs_list_show_and_refusal() -> None:
+    names = {row["reference"] for row in answer("refs", "list")}
+    assert {"olmo-ladder", "pythia", "qwen1.5", "qwen2.5", "llama", "densing-paper"} <= names
+    shown = answer("refs", "show", "olmo-ladder", "--benchmark", "piqa")
+    assert {row["target"] for row in shown["misses"]} == {"OLMo-2-7B", "OLMo-2-13B"}
+    refused = densing("refs", "show", "densing-paper")
+    assert refused.returncode == 1
+    assert "no published losses" in refused.stderr
+
+
+def test_error_severity_notes_give_exit_code_three() -> None:
+    done = densing("density", "--reference", "olmo-ladder", "--benchmark", "mmlu", "--json")
+    assert done.returncode == 3
+    json.loads(done.stdout)
+    assert "must not be compared" in done.stderr
+
+
+def test_doctor_finds_a_healthy_installation() -> None:
+    found = answer("doctor")
+    assert found["healthy"]
+    assert found["reference_fits"]["qwen1.5"] >= 5
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (b"model,params,released,benchmark,score\n", "no data row"),
+        (b"model,params,released,benchmark,score\na,7,2024-01-01,mmlu,0.5\n", "write 7e9"),
+        (b"model,params,released,benchmark,score\na,7e9,2999-01-01,mmlu,0.5\n", "2999-01-01"),
+        (b"model,params,released,benchmark,score\na,7e9,2024-01-01,mmlu,45\n", "write 0.45"),
+        (b"model,params,released,benchmark,score\na,7e9,2024-01-01,mmlu,nan\n", "finite number"),
+        (b"model,params,released,benchmark,score\na,7e9,2024-01-01,arc,0.5\n", "arc"),
+        (b"model;params\n1;2\n", "columns"),
+        (b"\xff\xfe\x00\x01", "UTF-8"),
+        (b"a,b\n1,2,3\n", "cells"),
+    ],
+)
+def test_bad_tables_are_one_message_and_exit_code_one(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_bytes(content)
+    for arguments in (("density", "--benchmark", "mmlu", "--scores", str(path)), ("trend", "--catalog", str(path))):
+        done = densing(*arguments)
+        assert done.returncode == 1, done.stderr
+        assert "Traceback" not in done.stderr
+        assert "bad.csv" in done.stderr
+        assert message in done.stderr
+
+
+def test_empty_windows_and_reversed_dates_are_refused() -> None:
+    early = densing("trend", "--since", "2019-01-01", "--until", "2019-02-01")
+    assert early.returncode == 1
+    assert "at least 3 needed" in early.stderr
+    assert densing("trend", "--since", "2025-01-01", "--until", "2024-01-01").returncode == 2
+    assert densing("trend", "--since", "soon").returncode == 2
+
+
+def test_import_and_help_stay_light() -> None:
+    heavy = "{'pandas', 'numpy', 'scipy', 'statsmodels', 'plotly'}"
+    code = f"import sys, densing, densing.cli; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

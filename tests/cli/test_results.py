@@ -1,0 +1,124 @@
+"""``densing results``, and scores that join the catalog."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from tests.support.eval_files import samples_of, write_results
+from typer.testing import CliRunner
+
+from densing.scores.catalog import load_catalog
+from densing.cli import app
+from densing.scores.evals.export import left_out, to_catalog_rows
+from densing.scores.evals.measurements import COLUMNS
+from densing.scores.evals.readers import read_results
+from densing.scores.evals.store import RunStore
+from densing.scores.evals.unit import UnitKey
+
+
+def measured_run(folder: Path) -> Path:
+    """A run of one model on HellaSwag and on a task that the catalog does not know."""
+    for task in ("hellaswag", "toy"):
+        unit = RunStore(folder).unit(UnitKey({"type": "hf"}, {"name": task}, {}, "Tiny-134M"))
+        with unit.stage() as staged:
+            write_results(staged, {task: samples_of(task)})
+            unit.finish(staged, {"model": {"params_total": 134515008}, "caveats": ["limit 4"]})
+    return folder
+
+
+def test_scores_join_the_catalog(tmp_path: Path) -> None:
+    read = read_results(measured_run(tmp_path / "run"))
+    rows = to_catalog_rows(read.measurements, read.models, "2024-11-02")
+    assert rows[["model", "benchmark", "score", "metric"]].to_numpy().tolist() == [
+        ["Tiny-134M", "hellaswag", 0.25, "acc"]
+    ]
+    assert [note.code for note in left_out(read.measurements, read.models, rows)] == ["no-benchmark"]
+    rows.to_csv(tmp_path / "scores.csv", index=False)
+    merged = load_catalog(tmp_path / "scores.csv")
+    score = merged.scores[merged.scores["model"] == "Tiny-134M"].iloc[0]
+    assert score[["score", "evaluator", "shots", "items"]].tolist() == [0.25, "user", 0, 4]
+    model = merged.models.set_index("model").loc["Tiny-134M"]
+    assert model["params_total_b"] == pytest.approx(0.134515008)
+
+
+def test_models_without_a_size_are_named(tmp_path: Path) -> None:
+    read = read_results(write_results(tmp_path, {"hellaswag": samples_of("hellaswag")}))
+    rows = to_catalog_rows(read.measurements, read.models)
+    assert rows.empty
+    assert [note.code for note in left_out(read.measurements, read.models, rows)] == ["no-size"]
+
+
+# ---- the command ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run() -> Callable[..., Any]:
+    """Run the command line in this process."""
+    runner = CliRunner()
+
+    def call(*arguments: object, code: int = 0) -> Any:
+        result = runner.invoke(app, ["results", *map(str, arguments)])
+        assert result.exit_code == code, (result.output, result.exception)
+        return json.loads(result.stdout) if "--json" in arguments and code == 0 else result.stdout
+
+    return call
+
+
+def test_list_and_show(tmp_path: Path, run: Callable[..., Any]) -> None:
+    measured_run(tmp_path / "all" / "one")
+    listed = run("list", tmp_path / "all", "--json")
+    assert len(listed) == 1
+    expected = {
+        "run": "one",
+        "models": ["Tiny-134M"],
+        "tasks": ["hellaswag", "toy"],
+        "done": 2,
+        "partial": 0,
+        "damaged": 0,
+    }
+    assert expected.items() <= listed[0].items()
+    assert "one" in run("list", tmp_path / "all")
+    shown = run("show", tmp_path / "all" / "one", "--json")
+    assert {row["metric"] for row in shown["rows"]} >= {"acc", "gold_bits_per_byte"}
+    assert len(run("show", tmp_path / "all" / "one", "--items", "--json")["rows"]) == 8
+    assert "gold_nats" in run("show", tmp_path / "all" / "one")
+    run("show", tmp_path / "all" / "one", "--out", tmp_path / "m.csv")
+    assert list(pd.read_csv(tmp_path / "m.csv").columns) == COLUMNS
+
+
+def test_damaged_unit_shows_as_such(tmp_path: Path, run: Callable[..., Any]) -> None:
+    measured_run(tmp_path / "one")
+    next((tmp_path / "one" / "units").glob("*toy*/items.parquet")).unlink()
+    assert run("list", tmp_path, "--json")[0]["damaged"] == 1
+    # Exit code 3: the numbers should not be used as they stand.
+    assert "hellaswag" in run("show", tmp_path / "one", code=3)
+
+
+def test_merge_and_export(tmp_path: Path, run: Callable[..., Any]) -> None:
+    measured_run(tmp_path / "a")
+    measured_run(tmp_path / "b")
+    merged = run("merge", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "ab", "--json")
+    assert merged["done"] == 2
+    exported = run("export", tmp_path / "ab", "--out", tmp_path / "s.csv", "--released", "2024-11-02", "--json")
+    assert exported["rows"][0]["released"] == "2024-11-02"
+    assert len(load_catalog(tmp_path / "s.csv").models) == len(load_catalog().models) + 1
+    run("export", tmp_path / "ab", "--out", tmp_path / "s.txt", code=2)
+
+
+def test_targets_command(tmp_path: Path, run: Callable[..., Any]) -> None:
+    pytest.importorskip("yaml")
+    (tmp_path / "t.csv").write_text("id,prompt,target\n1,a,b\n")
+    assert run("targets", tmp_path / "t.csv", "--out", tmp_path / "tasks", "--json")["tasks"] == ["targets"]
+    assert (tmp_path / "tasks" / "targets.yaml").is_file()
+
+
+def test_variant_command(tmp_path: Path, run: Callable[..., Any]) -> None:
+    pytest.importorskip("yaml")
+    (tmp_path / "sums.yaml").write_text("task: sums\noutput_type: generate_until\ndoc_to_target: '{{answer}}'\n")
+    written = run("variant", tmp_path / "sums.yaml", "--out", tmp_path / "tasks", "--json")
+    assert written == {"path": str(tmp_path / "tasks" / "sums_gold_loss.yaml"), "task": "sums_gold_loss"}

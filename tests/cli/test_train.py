@@ -1,0 +1,168 @@
+"""``densing train`` through its real entry point, with real techniques on real ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+pytest.importorskip("torch")
+
+from densing.cli import training_specs
+from densing.core.errors import InputError, UnavailableError, UnknownNameError
+from densing.efficiency.parallel.distributed import folder, launch, namespaces
+from densing.efficiency.parallel.distributed.diagnosis import RunFailedError
+from densing.efficiency.parallel.distributed.spec import RunSpec
+
+pytestmark = pytest.mark.slow
+
+SHAPED = namespaces.available() is None
+LINK = "200mbit" if SHAPED else "emulated:200mbit"
+
+
+def densing(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "densing", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "120"})
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_a_run_record_whose_traces_profile_reads(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = densing(
+        "train", "--technique", "co2", "--nproc", 2, "--tau", 2, "--link", LINK, "--steps", 8, "--model", "tiny",
+        "--trace-steps", 4, "--out", out, "--json",
+    )  # fmt: skip
+    run = json.loads(done.stdout)
+    assert run["technique"] == "co2" and run["knobs"]["tau"] == 2
+    assert run["link"]["kind"] == ("shaped" if SHAPED else "emulated")
+    assert len(run["losses"]) == 8 and run["losses"][-1] < run["losses"][0]
+    assert run["timed_steps"] == 4 and 0 <= run["wait_s"] <= run["step_s"]
+    assert run["traces"] == "traces" and run["out"] == str(out)
+    assert bool(run["notes"]) is not SHAPED
+    recorded = json.loads((out / "run.json").read_text())
+    assert {key: run[key] for key in recorded} == recorded
+    profile = json.loads(densing("profile", out, "--json").stdout)
+    assert [rank["rank"] for rank in profile["ranks"]] == [0, 1]
+    assert not [note for note in profile["notes"] if note["severity"] == "error"]
+
+
+def test_several_techniques_beside_their_prediction(tmp_path: Path) -> None:
+    out, page = tmp_path / "runs", tmp_path / "report.html"
+    options = ["--technique", "local-sgd,ladder", "--tau", 2, "--steps", 4, "--model", "tiny", "--trace-steps", 2,
+               "--predict", "cpu2", "--out", out, "--html", page]  # fmt: skip
+    shown = densing("train", *options).stdout
+    assert "local-sgd" in shown and "ladder" in shown and "predicted" in shown
+    summary = json.loads((out / "summary.json").read_text())
+    assert [row["technique"] for row in summary["rows"]] == ["local-sgd", "ladder"]
+    assert all(row["predicted_step_s"] > 0 and row["step_s"] > 0 for row in summary["rows"])
+    assert all((out / name / "run.json").exists() for name in ("local-sgd-seed0", "ladder-seed0"))
+    assert "ladder" in page.read_text()
+    # Finished runs are read, not repeated.
+    again = json.loads(densing("train", *options, "--resume", "--json").stdout)
+    assert again["rows"] == summary["rows"]
+
+
+def test_a_killed_run_goes_on_with_the_same_losses(tmp_path: Path) -> None:
+    base = RunSpec("", nproc=2, steps=24, model=training_specs.shape("tiny"), checkpoint_every=3, trace_steps=2)
+    whole = training_specs.specs(base, "co2", "7", tmp_path / "whole", 4, ())[0]
+    broken = replace(whole, out=str(tmp_path / "broken"))
+    out = Path(broken.out)
+
+    def kill() -> None:
+        until = time.monotonic() + 100
+        while folder.newest_checkpoint(out, 2) < 3 and time.monotonic() < until:
+            time.sleep(0.005)
+        os.kill(int(folder.pid_file(out, 1).read_text().split()[0]), signal.SIGKILL)
+
+    unbroken = launch.launch(whole)
+    threading.Thread(target=kill, daemon=True).start()
+    with pytest.raises(RunFailedError, match="--resume goes on from step"):
+        launch.launch(broken)
+    resumed = launch.launch(broken, resume=True)
+    assert resumed.resumed_from in range(3, 24, 3)
+    assert resumed.losses == unbroken.losses
+    assert resumed.final_loss == unbroken.final_loss
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--technique", "co3"], "unknown technique 'co3'; did you mean 'co2'?"),
+        (["--technique", "pipeline"], "pipeline: can be simulated"),
+        (["--technique", "ddp", "--steps", "0"], "steps=0"),
+        (["--technique", "ddp", "--link", "fast"], "link 'fast'"),
+        (["--technique", "ddp", "--corpus", "/nowhere/at/all.txt"], "/nowhere/at/all.txt"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_sentence(options: list[str], said: str, tmp_path: Path) -> None:
+    done = densing("train", *options, "--out", tmp_path / "run", "--json", code=1)
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_help_has_an_example() -> None:
+    assert "Example: densing train" in densing("train", "--help").stdout
+
+
+def specs(techniques: str, seeds: str = "0", tau: int | None = None, *settings: str) -> list[Any]:
+    return training_specs.specs(RunSpec(""), techniques, seeds, Path("out"), tau, settings)
+
+
+def test_one_specification_per_technique_and_seed() -> None:
+    found = specs("co2,ddp", "0,3", 8, "co2.outer_lr=0.8")
+    assert [(spec.technique, spec.seed, spec.out) for spec in found] == [
+        ("co2", 0, "out/co2-seed0"),
+        ("co2", 3, "out/co2-seed3"),
+        ("ddp", 0, "out/ddp-seed0"),
+        ("ddp", 3, "out/ddp-seed3"),
+    ]
+    assert (found[0].knobs["tau"], found[0].knobs["outer_lr"]) == (8, 0.8)
+    assert "tau" not in found[2].knobs
+    assert specs("ddp")[0].out == "out"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        (("",), InputError, "name at least one"),
+        (("ddp,ddp",), InputError, "named twice"),
+        (("ddp", "0,0"), InputError, "once"),
+        (("ddp", "-1"), InputError, "whole numbers"),
+        (("ddp", "1e3"), InputError, "whole numbers"),
+        (("ddp", "0", 8), UnknownNameError, "tau"),
+        (("co2", "0", 0), InputError, "tau"),
+        (("co2", "0", 8, "tau=4"), InputError, "twice"),
+        (("co2", "0", None, "outer_lr=nan"), InputError, "outer_lr"),
+        (("co2", "0", None, "slowmo.tau=4"), InputError, "not among the techniques"),
+        (("ddp,co2", "0", None, "inner=adamw"), InputError, "changes plans only"),
+        (("co2", "0", None, "co2.bucket_mb=5"), InputError, "changes plans only"),
+        (("co2", "0", None, "co2.nonsense=5"), UnknownNameError, "nonsense"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(arguments: tuple[Any, ...], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        specs(*arguments)
+
+
+def test_heads_must_share_the_width() -> None:
+    with pytest.raises(InputError, match="multiple of twice the heads"):
+        training_specs.shape("tiny", heads=3)
+    with pytest.raises(UnknownNameError, match="small"):
+        training_specs.shape("smal")
+
+
+def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(launch, "find_spec", lambda name: None)
+    with pytest.raises(UnavailableError, match=r"densing\[train\]"):
+        launch.launch(RunSpec("ddp", out=str(tmp_path / "run")))

@@ -1,0 +1,148 @@
+"""What costs time, split among causes that never claim more than was lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.efficiency.profile.test_run import LAUNCH, STREAMS, timeline
+
+from densing.cli.profile_text import screen
+from densing.efficiency.profile.rank import RankProfile, profile_timeline
+from densing.efficiency.profile.run import merge_run
+from densing.report.efficiency_words import headline
+from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
+from densing.efficiency.timeline.timeline import Origin, RankTimeline, Step
+
+
+def waiting_rank(rank: int, comm: tuple[int, int], compute: tuple[int, int]) -> RankProfile:
+    record = Comm("all_reduce", "0", ranks=(0, 1))
+    spans = ((Kind.COMM, comm, record), (Kind.COMPUTE, compute, None))
+    work = [{"start": start, "end": end, "kind": kind, "name": "x", "lane": STREAMS[kind], "comm": said}
+            for kind, (start, end), said in spans]  # fmt: skip
+    return profile_timeline(RankTimeline(rank, Spans.build(work), Spans.empty(), (Step(1, 0, 1000),)))
+
+
+@pytest.mark.parametrize(("busy_until", "waited"), [(600, 0), (700, 0), (0, 400), (250, 350), (900, 0)])
+def test_a_wait_that_compute_covers_costs_nothing(busy_until: int, waited: int) -> None:
+    """Rank 0 comes 400 ns before rank 1; the transfer takes the last 300 ns, until 900."""
+    early = waiting_rank(0, (200, 900), (0, busy_until))
+    late = waiting_rank(1, (600, 900), (0, 600))
+    run = merge_run([early, late])
+    costs = {code: sum(cause.ms_per_step for cause in run.causes if cause.code == code) for code in
+             ("waiting-for-ranks", "exposed-communication")}  # fmt: skip
+    exposed = (900 - max(busy_until, 200)) + 300
+    assert costs["waiting-for-ranks"] * 2e6 == pytest.approx(waited)
+    assert costs["exposed-communication"] * 2e6 == pytest.approx(exposed - waited)
+    assert run.together is not None
+    assert run.together.waits == {("all_reduce", "0"): 400 / 1000}
+
+
+def test_copies_at_the_same_time_cost_their_union_only() -> None:
+    rows = [{"start": 0, "end": 100, "kind": Kind.MEMCPY, "name": f"Memcpy {way}", "lane": Lane("GPU 0", way)}
+            for way in ("HtoD", "DtoH")]  # fmt: skip
+    run = merge_run([profile_timeline(RankTimeline(0, Spans.build(rows), Spans.empty()))])
+    assert [cause.ms_per_step * 1e6 for cause in run.causes] == pytest.approx([50, 50])
+
+
+@pytest.mark.parametrize("on_host", [False, True])
+def test_idle_time_in_which_a_batch_is_fetched_is_data_loading(on_host: bool) -> None:
+    work = [{"start": 0, "end": 10, "kind": Kind.COMPUTE, "name": "a", "correlation": 1},
+            {"start": 90, "end": 100, "kind": Kind.COMPUTE, "name": "b", "correlation": 2}]  # fmt: skip
+    host = [{"start": 10, "end": 80, "kind": Kind.ANNOTATION,
+             "name": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"},
+            {**LAUNCH, "start": 0, "end": 1, "correlation": 1},
+            {**LAUNCH, "start": 85, "end": 88, "correlation": 2}]  # fmt: skip
+    rank = RankTimeline(0, Spans.build(work), Spans.build(host), (Step(1, 0, 100),), on_host=on_host)
+    run = merge_run([profile_timeline(rank)])
+    [loading] = [cause for cause in run.causes if cause.code == "data-loading"]
+    assert loading.ms_per_step * 1e6 == pytest.approx(70)
+    assert sum(cause.ms_per_step for cause in run.causes) * 1e6 == pytest.approx(80)
+
+
+def test_causes_come_in_the_order_of_what_can_be_won() -> None:
+    """A long exposed broadcast that nothing waits for costs more than the pause behind which all work waits."""
+    lanes = {name: Lane("GPU 0", name) for name in ("7", "20")}
+    work = [
+        {"start": 0, "end": 100, "kind": Kind.COMPUTE, "name": "a", "lane": lanes["7"], "correlation": 1},
+        {"start": 400, "end": 1000, "kind": Kind.COMPUTE, "name": "b", "lane": lanes["7"], "correlation": 2},
+        {"start": 100, "end": 300, "kind": Kind.COMM, "name": "nccl_x", "lane": lanes["20"], "correlation": 3},
+    ]
+    host = [{**LAUNCH, "start": at, "end": at + 5, "correlation": key} for key, at in ((1, 0), (2, 390), (3, 10))]
+    run = merge_run([profile_timeline(RankTimeline(0, Spans.build(work), Spans.build(host), (Step(1, 0, 1000),)))])
+    first = run.causes[0]
+    [second] = [cause for cause in run.causes if cause.code == "exposed-communication"]
+    assert first.code == "idle-host-bound"
+    assert second.ms_per_step > first.ms_per_step and second.recoverable_ms_per_step < first.recoverable_ms_per_step
+    assert headline(run).title.endswith(first.title) and first.rank is None
+
+
+def test_the_rank_is_named_and_waiting_is_worth_what_even_ranks_would_gain() -> None:
+    run = merge_run([profile_timeline(timeline(rank, late)) for rank, late in enumerate((0, 0, 300_000))])
+    assert run.together is not None
+    [waiting] = [cause for cause in run.causes if cause.code == "waiting-for-ranks"]
+    assert waiting.rank == 2 == run.together.what_if.worst and "rank 2 in 4 of 4 steps" in waiting.message
+    assert waiting.title == "ranks wait for rank 2 in all_reduce in group 0"
+    found = run.together.what_if
+    assert found.transfer_slowdown is not None
+    gain = (found.replayed_ns - found.transfer_slowdown * found.ideal_ns) / 4 / 1e6
+    assert waiting.recoverable_ms_per_step == pytest.approx(min(gain, waiting.ms_per_step), rel=1e-6)
+    even = merge_run([profile_timeline(timeline(rank)) for rank in range(3)])
+    assert {cause.rank for cause in even.causes} == {None}
+
+
+def test_a_recorded_trace_is_not_told_to_be_recorded() -> None:
+    work = Spans.build([{"start": 0, "end": 10, "kind": Kind.COMPUTE, "name": "a"}])
+    for recorder, told in (("", True), ("1.0", False)):
+        rank = RankTimeline(0, work, Spans.empty(), (Step(1, 0, 100),), Origin(recorder=recorder), on_host=True)
+        [cause] = merge_run([profile_timeline(rank)]).causes
+        assert (cause.code, "densing.timeline.record" in cause.remedy) == ("idle-unknown", told)
+
+
+def test_calls_at_the_same_time_count_as_their_union_and_hidden_is_one_figure() -> None:
+    """Three calls of 80 ns at once in a step of 100, 40 of which compute covers: 50 % hidden, in every place."""
+    comm = Comm("all_gather", "0")
+    work: list[dict[str, Any]] = [
+        {"start": 10, "end": 90, "kind": Kind.COMM, "name": "nccl_x", "comm": comm, "lane": Lane("GPU 0", stream)}
+        for stream in "abc"
+    ]
+    work.append({"start": 0, "end": 50, "kind": Kind.COMPUTE, "name": "gemm"})
+    run = merge_run([profile_timeline(RankTimeline(0, Spans.build(work), Spans.empty(), (Step(1, 0, 100),)))])
+    [row] = run.collectives
+    assert (row.total_ns, row.exposed_ns, row.hidden_ns, row.sum_ns) == (80, 40, 40, 240)
+    assert row.hidden_pct == run.figures["overlap_pct"] == run.ranks[0].partition.overlap_pct == 50
+    assert any("their sum is" in line for line in screen(run, None, None, None))
+
+
+def test_work_of_unknown_category_is_said_to_count_as_nothing_only() -> None:
+    rows = [{"start": 0, "end": 10, "kind": Kind.COMPUTE, "name": "my_kernel"},
+            {"start": 20, "end": 50, "kind": Kind.UNKNOWN, "name": "strange"}]  # fmt: skip
+    run = merge_run([profile_timeline(RankTimeline(0, Spans.build(rows), Spans.empty()))])
+    told = {line.split(")")[0].rsplit("; ", 1)[1]: line for line in screen(run, None, None, None) if "No rule" in line}
+    assert set(told) == {"my_kernel", "strange"}
+    assert "counted as compute" in told["my_kernel"] and "counted as nothing" in told["strange"]
+    assert "counted as compute" not in told["strange"] and run.figures["compute_pct"] == 100
+
+
+def test_wait_and_transfer_count_what_lies_in_the_window() -> None:
+    """An all-reduce that begins with the last 100 ns of the step and goes on for 900 more, as CO2's do."""
+    ranks = []
+    for rank, start in enumerate((900, 950)):
+        comm = Comm("all_reduce", "0", ranks=(0, 1))
+        work = [{"start": 0, "end": 900, "kind": Kind.COMPUTE, "name": "gemm"},
+                {"start": start, "end": 1900, "kind": Kind.COMM, "name": "nccl_x", "comm": comm,
+                 "lane": STREAMS[Kind.COMM]}]  # fmt: skip
+        ranks.append(profile_timeline(RankTimeline(rank, Spans.build(work), Spans.empty(), (Step(1, 0, 1000),))))
+    run = merge_run(ranks)
+    assert run.together is not None
+    [row] = run.collectives
+    told = run.together.waiting["all_reduce", "0"].to_dict()
+    assert row.sum_ns == told["matched_ns"] == told["wait_ns"] + told["transfer_ns"] == 150
+    assert told["wait_ns"] == 50
+    [note] = [note for note in run.notes if note.code == "communication-cut"]
+    assert note.details == {"inside_ns": 150, "whole_ns": 1950} and note.severity == "warning"
+    lines = screen(run, None, None, None)
+    assert lines[1].startswith("share of communication hidden not told") and not any(
+        "hidden behind" in a for a in lines
+    )
+    assert run.figures["overlap_pct"] is None and run.figures["exposed_pct"] == pytest.approx(7.5)

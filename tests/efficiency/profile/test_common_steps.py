@@ -1,0 +1,134 @@
+"""Ranks that recorded different steps: only what all recorded is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from tests.support.collective_runs import collected, rank_of
+
+from densing.efficiency.profile.clocks import align_clocks
+from densing.efficiency.profile.matching import match_collectives
+from densing.efficiency.profile.rank import profile_timeline
+from densing.efficiency.profile.run import RunProfile, merge_run
+from densing.efficiency.profile.whatif_recorded import what_if
+from densing.efficiency.profile.whatif_segments import _usual_transfer
+from densing.efficiency.timeline.spans import Comm
+
+
+def uneven(numbers: Sequence[Sequence[int]], slow: int = 0, skew: int = 0) -> RunProfile:
+    """Profile ranks that record only some of a run's steps: 100 ns of work (the last rank more), 50 ns of all-reduce.
+
+    Every rank's clock is ``skew`` ahead of the rank before.
+    """
+    ranks = []
+    for rank, chosen in enumerate(numbers):
+        own = 100 + slow * (rank == len(numbers) - 1)
+        length = 150 + slow
+        record = Comm("all_reduce", "0", ranks=tuple(range(len(numbers))))
+        begins = {number: number * length + rank * skew for number in chosen}
+        ranks.append(rank_of(
+            rank,
+            [(begin + own, begin + length, record) for begin in begins.values()],
+            [(begin, begin + own) for begin in begins.values()],
+            [(number, begin, begin + length) for number, begin in begins.items()],
+        ))  # fmt: skip
+    return merge_run([profile_timeline(rank) for rank in ranks])
+
+
+@pytest.mark.parametrize("skew", [0, 10**9])
+@pytest.mark.parametrize(
+    ("numbers", "steps"),
+    [
+        ([range(1, 7), range(2, 7)], [2, 3, 4, 5, 6]),
+        ([range(1, 7), range(1, 6)], [1, 2, 3, 4, 5]),
+        ([range(1, 7), [1, 3, 4, 5, 6]], [3, 4, 5, 6]),
+        ([range(1, 6), range(3, 9), range(2, 9)], [3, 4, 5]),
+    ],
+)
+def test_a_rank_that_recorded_other_steps_is_not_slow(
+    numbers: list[Sequence[int]], steps: list[int], skew: int
+) -> None:
+    for slow, slowdown in ((0, 1.0), (90, 240 / (150 + 90 / len(numbers)))):
+        together = uneven(numbers, slow, skew).together
+        assert together is not None
+        found = together.what_if
+        assert found.slowdown == pytest.approx(slowdown, rel=1e-6)
+        assert found.recorded_ns == len(steps) * (150 + slow) and found.communications == len(steps)
+        [note] = [note for note in found.notes if note.code == "what-if-steps"]
+        assert note.details["steps"] == steps and f"of steps {steps[0]} to {steps[-1]}, recorded" in note.message
+        assert note in together.notes
+
+
+def test_ranks_without_a_common_step_have_no_slowdown() -> None:
+    run = uneven([range(1, 4), range(4, 7)])
+    assert run.together is not None and run.together.what_if.slowdown is None
+    assert "no step was recorded by all ranks" in run.together.what_if.notes[-1].message
+
+
+def test_ranks_with_the_same_steps_are_replayed_whole() -> None:
+    run = uneven([range(3), range(3)], 30)
+    assert run.together is not None and run.together.what_if.notes == ()
+    assert run.together.what_if.recorded_ns == 3 * 180
+
+
+def test_a_rank_without_communication_is_left_out() -> None:
+    """Its whole window is no work that the other ranks have too."""
+    record = Comm("all_reduce", "0", ranks=(0, 1))
+    parts = {0: [(100, 150, record), (250, 300, record)], 1: [(50, 150, record), (200, 300, record)], 2: []}
+    tables = {rank: collected(rank_of(rank, part, [(0, 10)], [(1, 0, 310)])) for rank, part in parts.items()}
+    both = {rank: tables[rank] for rank in (0, 1)}
+    matched, alone = match_collectives(tables), match_collectives(both)
+    found, wanted = (what_if(some, align_clocks(some), None) for some in (matched, alone))
+    assert (found.replayed_ns, found.ideal_ns) == (wanted.replayed_ns, wanted.ideal_ns) == (310, 260)
+    [note] = [note for note in found.notes if note.code == "what-if-ranks"]
+    assert note.details == {"ranks": [2]} and "rank 2" in note.message
+
+
+def test_only_ranks_that_do_the_same_work_are_compared() -> None:
+    """Ranks 1 and 2 meet once more between two common broadcasts; rank 0, alone in what it does, is not slow."""
+    common, pair = Comm("broadcast", "c", ranks=(0, 1, 2)), Comm("broadcast", "p", ranks=(1, 2))
+    parts: dict[int, list[tuple[int, int, Comm]]] = {0: [], 1: [], 2: []}
+    for begin in range(0, 20_000, 1000):
+        for rank, own in parts.items():
+            own.append((begin + 100, begin + 150, common))
+            own += [(begin + 300, begin + 350, pair)] if rank else []
+    tables = {rank: collected(rank_of(rank, own, steps=[(1, 0, 20_000)])) for rank, own in parts.items()}
+    matched = match_collectives(tables)
+    found = what_if(matched, align_clocks(matched), None)
+    assert (found.slowdown, found.recorded_ns) == (1, 20_000)
+
+
+def test_hosts_whose_clocks_contradict_each_other_are_replayed_to_their_length() -> None:
+    """Broadcasts tell nothing of clocks, so communications within a host seem to come before all common ones."""
+    hour, work = 3600 * 10**9, 20_000
+    everyone = Comm("broadcast", "c", ranks=(0, 1, 2, 3))
+    tables = {}
+    for rank in range(4):
+        begins = np.arange(0, work, 1000) + (hour if rank > 1 else 0)
+        own = Comm("broadcast", f"host {rank // 2}", ranks=(0, 1) if rank < 2 else (2, 3))
+        rows = [(int(at) + 100 + shift, int(at) + 150 + shift, comm) for at in begins
+                for shift, comm in ((0, everyone), (400, own))]  # fmt: skip
+        tables[rank] = collected(rank_of(rank, rows, steps=[(1, int(begins[0]), int(begins[0]) + work)]))
+    matched = match_collectives(tables)
+    found = what_if(matched, align_clocks(matched), None)
+    assert found.recorded_ns == work
+    assert found.replayed_ns == pytest.approx(work, rel=0.01) and found.slowdown == pytest.approx(1, rel=1e-3)
+
+
+def test_usual_transfers_of_many_sizes_are_medians() -> None:
+    """As many sizes as communications must not take the square of their number."""
+    rng = np.random.default_rng(4)
+    sizes = rng.integers(1, 60, 200)
+    rows = []
+    for _ in range(2):
+        begins = 1000 * np.arange(200)
+        took = rng.integers(1, 500, 200)
+        rows.append([(int(b), int(b + t), Comm("all_gather", "0", in_elems=int(n), out_elems=int(n), dtype="float"))
+                     for b, t, n in zip(begins, took, sizes, strict=True)])  # fmt: skip
+    matched = match_collectives({rank: collected(rank_of(rank, part)) for rank, part in enumerate(rows)})
+    usual = _usual_transfer(matched)
+    for at in range(len(matched)):
+        same = (matched.op == matched.op[at]) & (matched.bytes == matched.bytes[at])
+        assert usual[at] == np.median(matched.transfer_ns[same])

@@ -1,0 +1,248 @@
+"""Matching communications over ranks: golden waits, a dictionary as second implementation, odd recordings."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.collective_runs import DLRM, collected, dlrm_rank, golden, rank_of, world
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from densing.efficiency.profile.arrivals import Arrivals, Waits, arrivals_of, waits_of
+from densing.efficiency.profile.clocks import align_clocks
+from densing.efficiency.profile.matching import Matched, match_collectives
+from densing.efficiency.timeline.collectives import OPS, Collectives
+from densing.efficiency.timeline.spans import Comm
+
+needs_dlrm = pytest.mark.skipif(not DLRM.exists(), reason="the public traces are not here")
+REDUCE, GATHER = Comm("all_reduce", "0", group_size=2), Comm("all_gather", "0", group_size=2)
+
+
+def table(rank: int, comms: list[tuple[int, int, Comm]], **more: Any) -> Collectives:
+    """Return the collectives of a rank given as (start, end, record)."""
+    return collected(rank_of(rank, comms, **more))
+
+
+def codes(matched: Matched) -> set[str]:
+    """Return the codes of the notes."""
+    return {note.code for note in matched.notes}
+
+
+@pytest.fixture(scope="module")
+def dlrm() -> Matched:
+    """Eight ranks of one step."""
+    tables = [collected(dlrm_rank(path)) for path in sorted(DLRM.glob("*.json.gz"))]
+    return match_collectives({found.rank: found for found in tables})
+
+
+@needs_dlrm
+def test_golden_waits(dlrm: Matched) -> None:
+    clocks = align_clocks(dlrm)
+    arrivals = arrivals_of(dlrm, clocks)
+    assert arrivals is not None
+    columns = ("transfer_ns", "wait_ns", "wait_by_start_ns", "start_after_first_ns", "end_before_last_ns")
+    mine = {}
+    for rank, found in dlrm.per_rank.items():
+        waits = waits_of(dlrm, found, clocks, arrivals)
+        assert waits.row.tolist() == list(range(8))
+        for at, row in enumerate(waits.matched.tolist()):
+            mine[int(waits.row[at]), rank] = (
+                int(dlrm.transfer_ns[row]), *(int(getattr(waits, key)[at]) for key in columns[1:]))  # fmt: skip
+        assert Waits.from_dict(json.loads(json.dumps(waits.to_dict()))).to_dict() == waits.to_dict()
+    theirs = {
+        (int(row["index"]), int(row["rank"])): tuple(int(row[key]) for key in columns)
+        for row in golden("dlrm_collectives.csv")
+    }
+    assert mine == theirs
+    assert Arrivals.from_dict(json.loads(json.dumps(arrivals.to_dict()))).to_dict() == arrivals.to_dict()
+
+
+def test_by_step_and_order() -> None:
+    first = table(0, [(12, 20, REDUCE), (13, 30, REDUCE), (31, 35, REDUCE)], steps=[(1, 10, 30), (2, 30, 40)])
+    other = table(1, [(16, 21, REDUCE), (22, 32, REDUCE), (34, 36, REDUCE)], steps=[(1, 15, 33), (2, 33, 50)])
+    matched = match_collectives({0: first, 1: other})
+    assert matched.transfer_ns.tolist() == [5, 10, 2]
+    assert matched.longest_ns.tolist() == [8, 17, 4]
+    assert matched.step.tolist() == [1, 1, 2]
+    assert matched.notes == ()
+
+
+def test_a_recording_that_began_a_step_earlier() -> None:
+    long = table(0, [(12, 20, REDUCE), (31, 35, REDUCE)], steps=[(1, 10, 30), (2, 30, 40)])
+    short = table(1, [(33, 36, REDUCE)], steps=[(2, 30, 50)])
+    matched = match_collectives({0: long, 1: short})
+    assert (matched.step.tolist(), matched.transfer_ns.tolist()) == ([2], [3])
+    assert codes(matched) == {"collective-unmatched"}
+
+
+def test_sequence_numbers_win_over_order() -> None:
+    def numbered(*numbers: int) -> list[tuple[int, int, Comm]]:
+        return [(10 * n, 10 * n + n, REDUCE._replace(seq=n)) for n in numbers]
+
+    matched = match_collectives({0: table(0, numbered(1, 2, 3)), 1: table(1, numbered(2, 3, 4))})
+    assert matched.number.tolist() == [2, 3] and matched.by_seq.tolist() == [1, 1]
+    coalesced = [(0, 5, REDUCE._replace(seq=7)), (5, 9, REDUCE._replace(seq=7))]
+    matched = match_collectives({0: table(0, coalesced), 1: table(1, coalesced)})
+    assert matched.order.tolist() == [0, 1]
+
+
+def test_one_number_two_operations_is_a_note() -> None:
+    matched = match_collectives(
+        {0: table(0, [(0, 5, REDUCE._replace(seq=7))]), 1: table(1, [(0, 5, GATHER._replace(seq=7))])}
+    )
+    assert len(matched) == 0 and codes(matched) == {"collective-mismatch"}
+
+
+def test_two_sizes_of_one_all_reduce_are_a_note() -> None:
+    a, b = (REDUCE._replace(in_elems=n, dtype="float") for n in (4, 8))
+    assert codes(match_collectives({0: table(0, [(0, 5, a)]), 1: table(1, [(0, 5, b)])})) == {"collective-mismatch"}
+    uneven = [Comm("all_to_all", "0", in_elems=n, dtype="float") for n in (4, 8)]
+    matched = match_collectives({rank: table(rank, [(0, 5, uneven[rank])]) for rank in (0, 1)})
+    assert matched.bytes.tolist() == [32] and matched.notes == ()
+
+
+def test_a_missing_communication_leaves_its_step_out() -> None:
+    steps = [(1, 0, 20), (2, 20, 40)]
+    whole = table(0, [(1, 5, REDUCE), (6, 9, REDUCE), (11, 12, GATHER), (21, 25, REDUCE)], steps=steps)
+    lacking = table(1, [(6, 9, REDUCE), (11, 13, GATHER), (21, 23, REDUCE)], steps=steps)
+    matched = match_collectives({0: whole, 1: lacking})
+    found = {
+        (OPS[op], step): least for op, step, least in zip(matched.op, matched.step, matched.transfer_ns, strict=True)
+    }
+    assert found == {("all_gather", 1): 1, ("all_reduce", 2): 2}
+    [note] = matched.notes
+    assert note.code == "collective-counts-differ" and "2 on rank 0, 1 on rank 1" in note.message
+
+
+def test_groups_with_one_name_and_other_members_stay_apart() -> None:
+    def half(rank: int, members: tuple[int, ...]) -> Collectives:
+        return table(rank, [(0, 10 + rank, Comm("all_reduce", "tp", group_size=2, ranks=members))])
+
+    pairs = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
+    matched = match_collectives({rank: half(rank, members) for rank, members in pairs.items()})
+    assert matched.transfer_ns.tolist() == [10, 12] and matched.n_ranks.tolist() == [2, 2]
+
+
+def test_a_member_that_lacks_one_is_a_note() -> None:
+    def member(rank: int, seqs: tuple[int, ...]) -> Collectives:
+        records = [Comm("all_reduce", "0", ranks=(0, 1, 2), seq=seq) for seq in seqs]
+        return table(rank, [(10 * n, 10 * n + 5, record) for n, record in enumerate(records)])
+
+    matched = match_collectives({0: member(0, (1, 2)), 1: member(1, (1, 2)), 2: member(2, (1,))})
+    assert matched.n_ranks.tolist() == [3, 2] and codes(matched) == {"collective-partial"}
+    matched = match_collectives({0: member(0, (1, 2)), 1: member(1, (1, 2))})
+    assert codes(matched) == set()
+
+
+def test_sends_pair_with_receives() -> None:
+    first = table(
+        0, [(0, 9, Comm("send", "0", dst=1)), (10, 12, Comm("send", "0", dst=2)), (20, 30, Comm("send", "0", dst=1))]
+    )
+    second = table(1, [(7, 9, Comm("recv", "0", src=0)), (25, 31, Comm("recv", "0", src=0))])
+    third = table(2, [(11, 14, Comm("recv", "0", src=0))])
+    matched = match_collectives({0: first, 1: second, 2: third})
+    columns = zip(matched.group, matched.order, matched.transfer_ns, strict=True)
+    found = {(matched.groups[group].ranks, order): least for group, order, least in columns}
+    assert found == {((0, 1), 0): 2, ((0, 1), 1): 6, ((0, 2), 0): 2}
+    assert {OPS[op] for op in matched.op} == {"send"}
+
+
+def test_point_to_point_without_peers_is_not_guessed() -> None:
+    lonely = [(0, 5, Comm("send_recv", "0")), (6, 9, Comm("send", "0"))]
+    matched = match_collectives({0: table(0, lonely), 1: table(1, lonely)})
+    assert len(matched) == 0 and codes(matched) == {"point-to-point-unmatched"}
+
+
+def test_groups_the_trace_does_not_name_are_assumed_shared_and_said_so() -> None:
+    silent = Comm("all_reduce")
+    tables = {
+        rank: table(rank, [(0, 5, silent), (6, 9, silent)], lanes=[str(20 + rank), str(90 - rank)]) for rank in (0, 1)
+    }
+    matched = match_collectives(tables)
+    assert matched.n_ranks.tolist() == [2, 2] and codes(matched) == {"group-assumed"}
+    named = {rank: table(rank, [(0, 5, silent)], origin=world(2)) for rank in (0, 1)}
+    assert codes(match_collectives(named)) == set()
+
+
+def test_a_nameless_group_with_one_contradiction_is_not_shared() -> None:
+    a, b = (Comm("all_reduce", in_elems=n, dtype="float") for n in (4, 8))
+    tables = {0: table(0, [(0, 5, a), (6, 9, b)]), 1: table(1, [(0, 5, b), (6, 9, b)])}
+    matched = match_collectives(tables)
+    assert len(matched) == 0 and codes(matched) == {"collective-mismatch"}
+
+
+def test_one_rank_says_why_nothing_is_matched() -> None:
+    assert codes(match_collectives({3: table(3, [(0, 5, REDUCE)])})) == {"one-rank"}
+    assert len(match_collectives({})) == 0
+
+
+records = st.tuples(
+    st.sampled_from(["all_reduce", "all_gather", "all_to_all", ""]),
+    st.sampled_from(["0", "1"]),
+    st.sampled_from([-1, -1, 0, 1]),
+    st.integers(0, 30),
+    st.integers(0, 9),
+)
+
+
+@given(st.lists(st.lists(records, max_size=6), min_size=1, max_size=4))
+@settings(deadline=None)
+def test_agrees_with_a_dictionary(run: list[list[tuple[str, str, int, int, int]]]) -> None:
+    tables, seen, counts = {}, defaultdict(dict), defaultdict(dict)
+    for rank, rows in enumerate(run):
+        rows = sorted(rows, key=lambda row: (row[3], -row[4]))
+        found = table(rank, [(at, at + length, Comm(op, group, seq=seq)) for op, group, seq, at, length in rows])
+        tables[rank] = found
+        taken: dict[Any, int] = defaultdict(int)
+        for op, group, seq, _, length in rows:
+            key = (group, "seq", seq) if seq >= 0 else (group, op, -1)
+            number = taken[key]
+            taken[key] += 1
+            seen[*key, number][rank] = (length, op)
+        for key, count in taken.items():
+            if key[1] != "seq":
+                counts[key][rank] = count
+    bad = {key for key, by_rank in counts.items() if len(set(by_rank.values())) > 1}
+    expected = sorted(
+        (min(length for length, _ in by_rank.values()), max(length for length, _ in by_rank.values()), len(by_rank))
+        for key, by_rank in seen.items()
+        if len(by_rank) > 1 and key[:3] not in bad and len({op for _, op in by_rank.values()} - {""}) < 2
+    )
+    matched = match_collectives(tables)
+    columns = (matched.transfer_ns, matched.longest_ns, matched.n_ranks)
+    assert sorted(zip(*(column.tolist() for column in columns), strict=True)) == expected
+    plain = json.loads(json.dumps(matched.to_dict()))
+    assert Matched.from_dict(plain).to_dict() == plain
+
+
+class Lazy(Mapping[int, Collectives]):
+    """Ranks made when asked for; at most one is alive."""
+
+    def __init__(self, ranks: int, count: int) -> None:
+        self.ranks, self.count, self.reads = ranks, count, 0
+        comms = [(100 * n, 100 * n + 50, Comm("all_reduce", "0", in_elems=4, dtype="float")) for n in range(count)]
+        self.base = table(0, comms)
+
+    def __getitem__(self, rank: int) -> Collectives:
+        self.reads += 1
+        late = np.int64(rank % 7)
+        return replace(self.base, rank=rank, start_ns=self.base.start_ns + late)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.ranks))
+
+    def __len__(self) -> int:
+        return self.ranks
+
+
+def test_ranks_are_read_one_at_a_time() -> None:
+    lazy = Lazy(40, 30)
+    matched = match_collectives(lazy)
+    assert lazy.reads == 40
+    assert matched.n_ranks.tolist() == [40] * 30 and set(matched.transfer_ns.tolist()) == {44}

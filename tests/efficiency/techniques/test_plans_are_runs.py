@@ -1,0 +1,150 @@
+"""A technique's plan and its run send the same bytes and hold the same memory: this file is its own script, for gloo.
+
+Every technique that has both halves takes some steps between two real ranks. What goes over the wire is counted where
+every operation begins (``comm._start``); what is held is every tensor that Python or a gradient reaches, at each
+update and, of the methods with rounds, whenever an operation begins.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.distributed.is_available():
+    pytest.skip("this build of torch has no torch.distributed", allow_module_level=True)
+
+from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
+
+from densing.efficiency.simulation.cluster.costs import wire_bytes  # noqa: E402
+from densing.efficiency.simulation.cluster.presets import load_cluster  # noqa: E402
+from densing.efficiency.techniques.measure import measure  # noqa: E402
+from densing.efficiency.techniques.predict import TENSOR, workload_of_run  # noqa: E402
+from densing.efficiency.techniques.protocol import Runnable  # noqa: E402
+from densing.efficiency.techniques.registry import BUILT_IN, get_technique  # noqa: E402
+from densing.efficiency.parallel.data_parallel.train import DataParallel  # noqa: E402
+from densing.efficiency.parallel.distributed import comm  # noqa: E402
+from densing.efficiency.parallel.distributed.clock import Clock  # noqa: E402
+from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
+from densing.efficiency.parallel.tensor_parallel.train import TensorTrainee, scheduled  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+SHAPE = LmShape(layers=6, hidden=64, heads=2, ffn=176)
+CASES: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "ddp-tuned": {},
+    "zero1": {"bucket_mb": 0.25},
+    "zero2": {"bucket_mb": 0.25},
+    "local-sgd": {"tau": 3},
+    "slowmo": {"tau": 3},
+    "co2": {"tau": 3},
+    "tensor-parallel": {},
+    "parallel-attention": {},
+    "ladder": {},
+    "iso": {"split": 0.5},
+    "t3": {"tiles": 2},
+}
+ROUND = 3
+"""Steps that are counted, after as many that warm up and two rounds more; a whole round where there are rounds."""
+
+
+def spec(name: str) -> RunSpec:
+    return RunSpec(name, CASES[name], model=SHAPE, batch=1, sequence=8)
+
+
+class Watch:
+    """Counts bytes on the wire, and the most bytes held."""
+
+    def __init__(self, knobs: dict[str, Any]) -> None:
+        self.sent, self.most, self.looks = 0.0, 0, False
+        gc.collect()
+        # What was there before is none of the run's.
+        self.before = {id(each) for each in gc.get_objects() if issubclass(type(each), torch.Tensor)}
+        begin = comm._start
+
+        def start(op: str, work: Any, tensor: Any, group: Any, *more: Any) -> Any:
+            size = torch.distributed.get_world_size(group)
+            self.sent += wire_bytes(op, tensor.numel() * tensor.element_size(), size)
+            if "tau" in knobs:
+                self.look()
+            return begin(op, work, tensor, group, *more)
+
+        self.undo = lambda: setattr(comm, "_start", begin)
+        comm._start = start
+
+    def look(self, *_: Any) -> None:
+        if not self.looks:
+            return
+        held = [
+            each for each in gc.get_objects() if issubclass(type(each), torch.Tensor) and id(each) not in self.before
+        ]
+        held += [each.grad for each in held if each.is_leaf and each.grad is not None]
+        storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in held}
+        self.most = max(self.most, sum(storages.values()))
+
+
+def counted(name: str) -> dict[str, float]:
+    """Take some steps on this rank; return bytes sent per step and the most bytes held."""
+    env = RunEnv(spec(name), torch.distributed.get_rank(), torch.distributed.get_world_size())
+    tokens = torch.zeros(1, 9, dtype=torch.int64)
+    watch = Watch(CASES[name])
+    if name in TENSOR:
+        trainee: Any = TensorTrainee(env, scheduled(name, CASES[name]), Clock())
+        optimizer = trainee._optimizer
+    else:
+        trainee = DataParallel(env, name, CASES[name], Clock())
+        optimizer = trainee.method.optimizer
+    optimizer.register_step_pre_hook(watch.look)
+    for step in range(3 * ROUND):
+        if step == 2 * ROUND:
+            watch.sent, watch.looks = 0.0, True
+        trainee.step(tokens)
+    sent = watch.sent / ROUND
+    trainee.finish()
+    watch.undo()
+    return {"sent": sent, "held": float(watch.most)}
+
+
+def every(_: int, __: int) -> dict[str, dict[str, float]]:
+    return {name: counted(name) for name in CASES}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, float]]]:
+    return ranks_of(__file__, 2, tmp_path_factory.mktemp("runs"))
+
+
+def planned(name: str) -> Any:
+    """What the plan of the same run sends and holds."""
+    on = load_cluster("cpu2")
+    technique = get_technique(name)
+    known = {knob.name for knob in technique.knobs}
+    knobs = {key: value for key, value in CASES[name].items() if key in known}
+    return measure(technique.plan(workload_of_run(spec(name)), on, **knobs), on)
+
+
+def test_every_technique_with_both_halves_is_compared() -> None:
+    """taccl's run executes a schedule and trains nothing: its plan, DDP with other collectives, has no run."""
+    both = {name for name in BUILT_IN if isinstance(get_technique(name), Runnable)}
+    assert both - {"taccl"} == set(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_sends_the_bytes_of_its_plan(runs: list[dict[str, dict[str, float]]], name: str) -> None:
+    assert {rank[name]["sent"] for rank in runs} == {planned(name).bytes}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_holds_the_memory_of_its_plan(runs: list[dict[str, dict[str, float]]], name: str) -> None:
+    # Activations belong to autograd, which does not show them; a step of eight tokens has few.
+    memory = planned(name).memory
+    expected = sum(count for purpose, count in memory.items() if purpose != "activations")
+    for rank in runs:
+        assert rank[name]["held"] == pytest.approx(expected, rel=0.05)
+
+
+if __name__ == "__main__":
+    fork_ranks(every)

@@ -1,0 +1,287 @@
+"""The planner's parts: groups, knobs, refusals, merging, other providers of collectives, what a run is handed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
+from densing.core.errors import InputError, UnknownNameError
+from densing.efficiency.simulation.engine import simulate
+from densing.efficiency.simulation.tasks import Graph
+from densing.efficiency.techniques.planner.base import DataParallelRun, TensorParallelRun, _for_run
+from densing.efficiency.techniques.planner.collectives import CostModel, Use
+from densing.efficiency.techniques.planner.events import NOTHING, join
+from densing.efficiency.techniques.planner.exchange import Buckets, cut
+from densing.efficiency.techniques.planner.knobs import settle
+from densing.efficiency.techniques.planner.layout import Layout
+from densing.efficiency.techniques.planner.merge import merged
+from densing.efficiency.techniques.planner.order import one_forward_one_backward
+from densing.efficiency.techniques.planner.steps import plan_steps
+from densing.efficiency.techniques.planner.tensor import Blocking
+from densing.efficiency.techniques.registry import BUILT_IN, get_technique
+from densing.efficiency.timeline.spans import Kind
+from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
+
+TOY = Transformer("toy", layers=2, hidden=64, heads=8, kv_heads=8, head_dim=8, ffn=256, vocabulary=128)
+NAMES = [name for name in BUILT_IN if name != "taccl"]
+
+
+def cluster(n: int, per_node: int = 4, shared: str = "", **fields: Any) -> Cluster:
+    link = Link(1e-6, 1e-9)
+    inter = Link(1e-5, 1e-8, shared)
+    return Cluster("toy", n, per_node, Device("toy", 1e12, 1e12), intra=link, inter=inter, host=link, **fields)
+
+
+def workload(mode: str = "train", micro_batches: int = 1, batch: int = 4, **split: int) -> Workload:
+    return Workload(TOY, mode, batch=batch, sequence=32, split=Split(**split), micro_batches=micro_batches)
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
+def test_groups_partition_the_ranks(dp: int, tp: int, pp: int) -> None:
+    layout = Layout(Split(dp=dp, tp=tp, pp=pp), cluster(dp * tp * pp))
+    for kind, size in (("tp", tp), ("dp", dp)):
+        groups = [group for stage in range(pp) for group in layout.real(kind, stage)]
+        assert sorted(rank for group in groups for rank in group) == list(range(dp * tp * pp))
+        assert {len(group) for group in groups} == {size}
+    tensor = [set(group) for stage in range(pp) for group in layout.real("tp", stage)]
+    data = [set(group) for stage in range(pp) for group in layout.real("dp", stage)]
+    assert all(len(one & other) <= 1 for one in tensor for other in data)
+
+
+@pytest.mark.parametrize(
+    ("split", "per_node", "tp", "dp", "level", "exclusive"),
+    [
+        (Split(dp=2, tp=4), 4, 1, 4, "inter", False),
+        (Split(dp=2, tp=2), 4, 2, 2, "intra", True),
+        (Split(dp=4, tp=2), 4, 2, 2, "inter", False),
+        (Split(dp=2, tp=4), 2, 1, 2, "inter", True),
+        (Split(dp=8), 4, 4, 1, "inter", False),
+    ],
+)
+def test_groups_of_a_node_share_its_links(
+    split: Split, per_node: int, tp: int, dp: int, level: str, exclusive: bool
+) -> None:
+    layout = Layout(split, cluster(8, per_node))
+    assert (layout.concurrent("tp"), layout.concurrent("dp")) == (tp, dp)
+    assert layout.level("dp") == level
+    assert layout.exclusive("dp") is layout.exclusive("tp") is exclusive
+
+
+def test_groups_that_share_an_interface_take_their_turns() -> None:
+    """Four data-parallel groups leave a node at once: through one interface each takes four times as long."""
+    work = workload(dp=2, tp=4)
+    steps = []
+    for shared in ("", "nic"):
+        found = get_technique("ddp").plan(work, cluster(8, shared=shared), bucket_mb=1000)
+        steps.append(next(task.seconds for task in found.graph.tasks if task.name == "all_reduce gradients"))
+    latency = 2 * 1e-5
+    assert steps[1] - latency == pytest.approx(4 * (steps[0] - latency), rel=1e-6)
+
+
+def test_one_link_serves_tensor_and_data_parallel_groups_one_at_a_time() -> None:
+    work, on = workload(dp=2, tp=2), cluster(4)
+    found = get_technique("ddp").plan(work, on, bucket_mb=0.05)
+    result = simulate(found.graph, found.ranks)
+    comm = sorted((result.start[at], result.end[at]) for at, t in enumerate(found.graph.tasks) if t.kind is Kind.COMM)
+    assert all(later[0] >= sooner[1] - 1e-12 for sooner, later in pairwise(comm))
+    averages = get_technique("local-sgd").plan(work, on, tau=1, bucket_mb=0.05).graph.tasks
+    assert sum(task.name == "all_reduce parameters" for task in averages) > 2
+
+
+@given(st.integers(1, 6), st.integers(1, 10), st.data())
+def test_each_stage_passes_each_micro_batch_once_each_way(stages: int, micros: int, data: st.DataObject) -> None:
+    stage = data.draw(st.integers(0, stages - 1))
+    turns = one_forward_one_backward(stage, stages, micros)
+    for phase in ("forward", "backward"):
+        assert [turn.micro for turn in turns if turn.phase == phase] == list(range(micros))
+    open_, most = 0, 0
+    for turn in turns:
+        open_ += 1 if turn.phase == "forward" else -1
+        most = max(most, open_)
+        assert open_ >= 0
+    assert most == min(stages - stage, micros)
+
+
+@given(st.floats(0, 1e12), st.floats(1, 1e10))
+@settings(max_examples=50)
+def test_buckets_hold_what_is_to_be_sent(total: float, bucket: float) -> None:
+    if total / bucket > 1e4:
+        return
+    sizes = cut(total, bucket)
+    assert sum(sizes) == pytest.approx(total) and all(0 < size <= bucket for size in sizes)
+
+
+def test_joined_events_name_each_task_once() -> None:
+    assert join() == join(NOTHING, NOTHING) == NOTHING
+    assert join(((1,),), NOTHING) == ((1,),)
+    with pytest.raises(ValueError, match="zip"):
+        join(((1,),), ((1,), (2,)))
+
+
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.integers(0, 5), st.lists(st.integers(0, 40), max_size=2), st.integers(0, 1)),
+        min_size=1,
+        max_size=40,
+    ),
+    st.floats(0, 1),
+)
+@settings(max_examples=60, deadline=None)
+def test_merging_changes_no_time(rows: list[tuple[bool, int, list[int], int]], kappa: float) -> None:
+    graph = Graph()
+    for at, (compute, seconds, waits, rank) in enumerate(rows):
+        after = sorted({wait % at for wait in waits}) if at else []
+        graph.step = at // 15
+        if compute:
+            graph.add(f"forward {at}", Kind.COMPUTE, (rank,), "compute", float(seconds), after=after)
+        else:
+            graph.add("all_reduce", Kind.COMM, (rank,), "comm", float(seconds), after=after)
+    slim = merged(graph)
+    assert len(slim) <= len(graph)
+    before, after_ = simulate(graph, 2, kappa=kappa), simulate(slim, 2, kappa=kappa)
+    assert before.makespan == pytest.approx(after_.makespan, abs=1e-9)
+    sums = [
+        [end for task, end in zip(each.tasks, run.end, strict=True) if task.kind is Kind.COMM]
+        for each, run in ((graph, before), (slim, after_))
+    ]
+    assert sums[0] == pytest.approx(sums[1], abs=1e-9)
+
+
+class Slow(CostModel):
+    """Another provider: everything in two tasks of a second each."""
+
+    def add(
+        self,
+        graph: Graph,
+        name: str,
+        op: str,
+        count: float,
+        ranks_real: Sequence[int],
+        simulated_ranks: Sequence[int],
+        stream: str,
+        after: Iterable[int],
+        share: float = 1.0,
+        speed: float = 1.0,
+    ) -> int:
+        first = graph.add(f"{name} 1", Kind.COMM, simulated_ranks, stream, 1.0, count=0, after=after)
+        return graph.add(f"{name} 2", Kind.COMM, simulated_ranks, stream, 1.0, count=round(count), after=[first])
+
+
+def test_collectives_can_come_from_another_provider() -> None:
+    seen: list[Use] = []
+
+    def make(on: Cluster, use: Use) -> Slow:
+        seen.append(use)
+        return Slow(on, use)
+
+    work, on = workload(dp=2, tp=4), cluster(8)
+    found = plan_steps(work, on, Blocking(), Buckets, collectives=make, warmup=0, steps=1)
+    assert {use.kind: use.concurrent for use in seen} == {"tp": 1, "dp": 4}
+    sums = 4 * TOY.layers + 2 + 1
+    assert sum(task.kind is Kind.COMM for task in found.graph.tasks) == 2 * sums
+    assert simulate(found.graph, found.ranks).makespan == pytest.approx(2 * sums, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "work", "words"),
+    [
+        ("ladder", workload(dp=8), "tensor-parallel group: tp >= 2"),
+        ("iso", workload(dp=8), "tp >= 2"),
+        ("t3", workload(dp=8), "tp >= 2"),
+        ("tensor-parallel", workload(dp=8), "tp >= 2"),
+        ("parallel-attention", workload(dp=8), "tp >= 2"),
+        ("co2", workload(tp=8), "replicas that exchange: dp >= 2"),
+        ("ddp", workload(tp=8), "dp >= 2"),
+        ("zero1", workload(), "dp >= 2"),
+        ("pipeline", workload(dp=4), "pp >= 2"),
+        ("ddp", workload("decode", dp=8), "mode is decode; it works in train only"),
+        ("co2", workload("prefill", dp=8), "mode is prefill"),
+        ("iso", workload("decode", tp=8), "mode is decode; it works in train, prefill only"),
+        ("ddp", workload(dp=16), "needs 16 devices and cluster toy has 8"),
+        ("ddp", workload(dp=0), "dp = 0"),
+        ("ddp", workload(dp=8, batch=3, micro_batches=2), "3"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_words(name: str, work: Workload, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        get_technique(name).plan(work, cluster(8))
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "words"),
+    [
+        ("co2", {"tau": 0}, "co2: tau = 0 is out of range; give a whole number from 1 up"),
+        ("co2", {"tau": 2.5}, "is no whole number"),
+        ("co2", {"tau": "many"}, "'many' is no whole number"),
+        ("co2", {"inner": 3}, "does not divide the 4 data-parallel ranks"),
+        ("co2", {"outer_momentum": 1}, "out of range"),
+        ("co2", {"clip": float("nan")}, "out of range"),
+        ("co2", {"gap": "paper"}, "none of aware, constant"),
+        ("ddp", {"bucket_mb": 0}, "above 0"),
+        ("ddp", {"bucket_mb": float("inf")}, "out of range"),
+        ("iso", {"split": 1.0}, "from 0.05 to 0.95"),
+        ("ladder", {"ladder_layers": 5}, "the model has 2 layers"),
+        ("t3", {"nmc": 1.0}, "from 0 to 0.99"),
+        ("t3", {"mca": "maybe"}, "neither yes nor no"),
+    ],
+)
+def test_knobs_that_make_no_sense_are_refused_in_words(name: str, knobs: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        get_technique(name).plan(workload(dp=4, tp=2), cluster(8), **knobs)
+
+
+def test_an_unknown_knob_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'tau'"):
+        get_technique("co2").plan(workload(dp=8), cluster(8), taus=3)
+
+
+@pytest.mark.parametrize("speed", [(1.0, 1.0), (1.0,) * 7])
+def test_speeds_must_fit_the_ranks(speed: tuple[float, ...]) -> None:
+    with pytest.raises(InputError, match="give one speed per rank"):
+        get_technique("ddp").plan(workload(dp=8), cluster(8, speed=speed))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_technique_introduces_itself(name: str) -> None:
+    technique = get_technique(name)
+    assert technique.name == name and technique.summary and technique.role in ("baseline", "exchange", "schedule")
+    assert settle(name, technique.knobs, {}) == settle(name, technique.knobs, settle(name, technique.knobs, {}))
+    assert len({knob.name for knob in technique.knobs}) == len(technique.knobs)
+    assert hasattr(technique, "run") is (name not in ("sequential", "zero3", "pipeline"))
+    assert hasattr(technique, "run") is hasattr(technique, "stand_in")
+
+
+def test_only_t3_is_run_as_something_else() -> None:
+    told = {name: getattr(get_technique(name), "stand_in", "") for name in NAMES}
+    assert {name for name, words in told.items() if words} == {"t3"}
+    assert told["t3"] == "tile-wise software decomposition, not T3"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if isinstance(get_technique(name), DataParallelRun)])
+def test_a_run_is_handed_the_knobs_that_its_method_takes(name: str) -> None:
+    from densing.efficiency.parallel.data_parallel.train import METHODS
+
+    technique: Any = get_technique(name)
+    handed = _for_run(name, technique.knobs, technique.plan_only, {})
+    assert set(handed) == set(METHODS[name].knobs)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if isinstance(get_technique(name), TensorParallelRun)])
+def test_a_sliced_run_is_handed_what_its_schedule_takes(name: str) -> None:
+    from densing.efficiency.parallel.tensor_parallel.train import KNOBS
+
+    technique: Any = get_technique(name)
+    handed = _for_run(name, technique.knobs, technique.plan_only, {})
+    assert set(handed) == {"mode", *KNOBS.get(name, ())}
+
+
+def test_an_adaptive_split_is_no_knob_of_a_run() -> None:
+    technique: Any = get_technique("iso")
+    with pytest.raises(InputError, match="give a real run a share"):
+        technique.run(None, split="auto")

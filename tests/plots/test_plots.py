@@ -1,0 +1,246 @@
+"""Figures: the right traces for ordinary, empty, hostile and unbounded input."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+from tests.support import report_fixture as fixture
+from tests.support import report_frames as frames
+
+from densing import plots
+from densing.plots import style
+from densing.plots.density import drawable, hover
+from densing.plots.forest import cut
+from densing.plots.multiverse import specifications
+
+
+@pytest.fixture(scope="module")
+def study() -> Any:
+    return fixture.study()
+
+
+def named(figure: go.Figure, words: str) -> Any:
+    return next(trace for trace in figure.data if words in (trace.name or ""))
+
+
+def every_figure(study: Any) -> dict[str, go.Figure]:
+    return {
+        "density": plots.plot_density(study.density, study.trend, study.apart, study.forecast),
+        "reference": plots.plot_reference(study.reference, study.density),
+        "multiverse": plots.plot_multiverse(study.multiverse),
+        "estimates": plots.plot_estimates(study.trend),
+        "permutation": plots.plot_permutation(study.trend.checks),
+        "leave-one-out": plots.plot_leave_one_out(study.trend.checks),
+        "skills": plots.plot_skills(study.skills),
+    }
+
+
+def test_no_markup_from_data_reaches_plotly(study: Any) -> None:
+    for name, figure in every_figure(study).items():
+        text = json.dumps(json.loads(figure.to_json()), ensure_ascii=False)
+        for hostile in (frames.HOSTILE, fixture.BREAKOUT, fixture.LINKED):
+            assert hostile not in text, name
+        assert "<img" not in text and "<a " not in text, name
+    density = plots.plot_density(study.density).to_json()
+    assert "\\u0026lt;img src=x" in density or "&lt;img src=x" in density  # it is there, as text
+
+
+def test_hover_text_never_goes_through_a_template(study: Any) -> None:
+    for figure in every_figure(study).values():
+        for trace in figure.data:
+            assert trace.hoverinfo in ("text", "skip")
+            assert trace.hovertemplate is None
+
+
+def test_every_figure_is_readable_without_colour(study: Any) -> None:
+    density = every_figure(study)["density"]
+    marks = [trace for trace in density.data if trace.mode == "markers"]
+    assert len({trace.marker.symbol for trace in marks}) == len(marks)
+    lines = [trace for trace in density.data if trace.mode == "lines" and trace.showlegend is not False]
+    looks = {(trace.line.dash, trace.line.shape, trace.fill, trace.line.width) for trace in lines}
+    assert len(looks) == len(lines)
+
+
+def test_density_separates_records_limits_and_strata(study: Any) -> None:
+    figure = plots.plot_density(study.density, study.trend, study.apart, study.forecast)
+    table = study.density.table.sort_values("released", kind="stable")
+    seen = table[table["bound"] == ""]
+    records = int((seen["density"] > seen["density"].cummax().shift(fill_value=0.0)).sum())
+    assert len(named(figure, "record when released").x) == records
+    assert len(named(figure, "▽").x) == 1 and named(figure, "▽").marker.symbol == "triangle-down-open"
+    assert len(named(figure, "△").x) == 2 and named(figure, "△").marker.symbol == "triangle-up-open"
+    apart = [trace for trace in figure.data if (trace.name or "").startswith("apart")]
+    assert sum(len(trace.x) for trace in apart) == len(study.apart.table)
+    assert {trace.visible for trace in apart} == {"legendonly"}
+
+
+def test_headline_line_is_drawn_as_density_not_its_logarithm(study: Any) -> None:
+    line = named(plots.plot_density(study.density, study.trend), "headline line")
+    first = pd.Timestamp(study.trend.data.released.min())
+    expected = np.exp(study.trend.predict([first])["mid"].iloc[0])
+    assert line.y[0] == pytest.approx(expected)
+
+
+def test_models_outside_the_window_are_marked(study: Any) -> None:
+    keep = study.density.table["released"] < pd.Timestamp("2024-01-01")
+    trend = fixture.FakeTrend(study.density.table[keep], study.trend.estimates, {}, 0.006)
+    outside = named(plots.plot_density(study.density, trend), "outside the window")
+    assert min(pd.to_datetime(outside.x)) >= pd.Timestamp("2024-01-01")
+
+
+def test_censored_rows_stand_at_their_finite_end() -> None:
+    table = pd.DataFrame(
+        {
+            "model": ["a", "b", "c", "d"],
+            "released": ["2024-01-01", "2024-02-01", None, "2024-03-01"],
+            "density": [np.nan, np.inf, 1.0, np.nan],
+            "density_lo": [0.0, 4.0, 1.0, np.nan],
+            "density_hi": [0.2, np.inf, 1.0, np.nan],
+        }
+    )
+    assert drawable(table)[["model", "at"]].to_numpy().tolist() == [["a", 0.2], ["b", 4.0]]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_small_and_empty_tables_make_figures(study: Any, rows: int) -> None:
+    small = SimpleNamespace(table=study.density.table.head(rows), options={})
+    assert isinstance(plots.plot_density(small), go.Figure)
+    assert isinstance(plots.plot_reference(study.reference, small), go.Figure)
+    assert isinstance(plots.plot_multiverse(study.multiverse.head(rows)), go.Figure)
+    assert isinstance(plots.plot_skills(study.skills.head(rows)), go.Figure)
+
+
+def test_empty_input_says_so(study: Any) -> None:
+    nothing = SimpleNamespace(table=study.density.table.head(0), options={})
+    blank = SimpleNamespace(points=study.reference.points.head(0))
+    for figure in (
+        plots.plot_density(nothing),
+        plots.plot_reference(blank),
+        plots.plot_multiverse(study.multiverse.head(0)),
+        plots.plot_multiverse(study.multiverse.assign(doubling_months=np.nan)),
+        plots.plot_skills(study.skills.head(0)),
+        plots.plot_skills(study.skills.assign(density=np.nan)),
+        plots.plot_permutation({}),
+        plots.plot_leave_one_out({}),
+        plots.plot_estimates(SimpleNamespace(estimates=study.trend.estimates.tail(1))),
+    ):
+        assert len(figure.data) == 0 and len(figure.layout.annotations) == 1
+
+
+def test_unbounded_ends_run_to_the_edge_with_an_arrow(study: Any) -> None:
+    figure = plots.plot_estimates(study.trend)
+    high = 10 ** figure.layout.xaxis.range[1]
+    arrows = [trace for trace in figure.data if trace.marker.symbol == "triangle-right"]
+    assert len(arrows) == 1 and arrows[0].x[0] == pytest.approx(high)
+    markers = figure.data[-1].marker.symbol
+    assert "triangle-right-open" in markers  # the estimator whose slope is not positive
+    assert "diamond" in markers and "square-open" in markers  # headline and replication
+    ticks = figure.layout.yaxis.ticktext
+    assert "mixedlm" not in ticks and len(ticks) == 6  # not estimable: in the table, not in the figure
+
+
+def test_one_barely_bounded_interval_does_not_flatten_the_others() -> None:
+    frame = pd.DataFrame({"doubling_months": [3.0, 4.0], "lo": [2.0, 2.5], "hi": [1e6, 6.0]})
+    ends = cut(frame)
+    assert ends.high < 100 and ends.open_hi.tolist() == [True, False]
+
+
+def test_intervals_without_ends_have_no_arrow() -> None:
+    ends = cut(pd.DataFrame({"doubling_months": [3.0], "lo": [np.nan], "hi": [np.nan]}))
+    assert not ends.open_lo[0] and not ends.open_hi[0] and ends.lo[0] == ends.hi[0] == 3.0
+
+
+def test_multiverse_is_sorted_and_marks_the_headline(study: Any) -> None:
+    rows = specifications(study.multiverse)
+    assert len(rows) == len(study.multiverse) - 1
+    assert rows["doubling_months"].is_monotonic_increasing
+    figure = plots.plot_multiverse(study.multiverse)
+    chosen = named(figure, "headline")
+    assert len(chosen.x) == 1 and rows["headline"].iloc[int(chosen.x[0])]
+    matrix = [trace for trace in figure.data if trace.yaxis == "y2"]
+    assert len(matrix) == 6 and all(len(trace.x) == len(rows) for trace in matrix)
+
+
+def test_every_specification_has_a_mark_on_the_line_of_its_choice(study: Any) -> None:
+    figure = plots.plot_multiverse(study.multiverse)
+    rows, lines = specifications(study.multiverse), list(figure.layout.yaxis2.ticktext)
+    matrix = [trace for trace in figure.data if trace.yaxis == "y2"]
+    for column, trace in zip(
+        ("reference", "benchmark", "evaluator", "window", "denominator", "method"), matrix, strict=True
+    ):
+        assert [lines[int(y)] for y in trace.y] == rows[column].tolist()
+
+
+def test_shuffled_slopes_are_drawn_as_a_range(study: Any) -> None:
+    figure = plots.plot_permutation(study.trend.checks)
+    null = study.trend.checks["permutation"]["headline_family_blocks"]["null_slopes"]
+    assert list(named(figure, "90 %").x) == pytest.approx(list(np.quantile(null, [0.05, 0.95])))
+
+
+def test_a_multiverse_of_one_choice_has_no_matrix(study: Any) -> None:
+    figure = plots.plot_multiverse(study.multiverse.iloc[[10]])
+    assert not [trace for trace in figure.data if trace.yaxis == "y2"]
+
+
+def test_paper_figures_carry_their_evidence(study: Any) -> None:
+    for figure in (plots.plot_estimates(study.trend), plots.plot_multiverse(study.multiverse)):
+        assert "second-hand" in named(figure, "3.5 months").name
+        assert "second-hand" not in named(figure, "3.3 months").name
+
+
+def test_held_out_points_are_marked(study: Any) -> None:
+    figure = plots.plot_reference(study.reference, study.density)
+    assert len(named(figure, "held out").x) == 1
+    assert len(named(figure, "fitted)").x) == 5
+    limits = named(figure, "at a limit")
+    assert set(limits.marker.symbol) == {"triangle-left-open", "triangle-right-open"}
+
+
+def test_missing_held_out_flags_count_as_fitted(study: Any) -> None:
+    points = study.reference.points.assign(held_out=[None, np.nan, False, False, False, False])
+    ruler = SimpleNamespace(**{**vars(study.reference), "points": points})
+    assert not [trace for trace in plots.plot_reference(ruler).data if "held out" in (trace.name or "")]
+
+
+def test_leave_one_out_puts_no_doubling_at_the_edge(study: Any) -> None:
+    figure = plots.plot_leave_one_out(study.trend.checks)
+    assert figure.data[-1].marker.symbol[-1] == "triangle-right-open"
+    assert figure.layout.yaxis.ticktext[-1] == "without &lt;img src=x onerror=alert(1)&gt;"
+
+
+def test_hover_tells_what_the_issue_asks_for(study: Any) -> None:
+    words = hover(study.density.table.iloc[4].to_dict())
+    for wanted in ("released", "size", "effective size", "score", "status", "source"):
+        assert f"<br>{wanted}" in words
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of WCAG 2.1."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_colour_stands_out_from_its_paper(dark: bool) -> None:
+    exchange = style.DARK if dark else {}
+    paper = luminance(exchange.get(style.PAPER, style.PAPER))
+    for colour in (*style.CYCLE, style.INK):
+        shade = luminance(exchange.get(colour, colour))
+        assert (max(shade, paper) + 0.05) / (min(shade, paper) + 0.05) >= 3.0
+
+
+@pytest.mark.parametrize(("guard", "factor"), [(3.0, 3.0), (10.0, 10.0), (float("inf"), 3.0)])
+def test_the_guard_drawn_is_the_guard_used_around_the_sizes_fitted(study: Any, guard: float, factor: float) -> None:
+    """The fixture's largest point, 72e9, is held out: it widens the axis and not the guard."""
+    density = SimpleNamespace(**{**vars(study.density), "options": {"guard": guard}})
+    figure = plots.plot_reference(study.reference, density)
+    assert [shape.x0 for shape in figure.layout.shapes] == pytest.approx([0.5e9 / factor, 14e9 * factor])
+    curve = next(trace for trace in figure.data if "curve" in (trace.name or "") and trace.mode == "lines")
+    assert max(curve.x) >= 72e9

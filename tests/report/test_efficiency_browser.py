@@ -1,0 +1,170 @@
+"""The report of a profile in a real browser: figures, labels, hostile names, width, dark page, print, no network."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.support import efficiency_runs as runs
+import pytest
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+
+from tests.report.test_browser import BROWSER, DRIVER, FLAGS, opened, requests, wait  # noqa: E402
+from tests.report.test_efficiency import FIGURES  # noqa: E402
+
+from densing.efficiency.profile.compare import compare  # noqa: E402
+from densing.report import build_profile_report  # noqa: E402
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        not (shutil.which(BROWSER or "") and DRIVER), reason="needs Chromium and chromedriver on the path"
+    ),
+]
+
+OVERLAPS = """
+const out = [];
+for (const plot of document.querySelectorAll(".plot")) {
+  const frame = plot.getBoundingClientRect();
+  const box = (element) => element.getBoundingClientRect();
+  const ticks = [...plot.querySelectorAll(".xtick text")].map(box);
+  const title = plot.querySelector(".xtitle");
+  const low = Math.max(frame.top, ...ticks.map((tick) => tick.bottom));
+  if (title && ticks.length && box(title).top < low - 1) out.push([plot.id, "title on the labels"]);
+  if (title && box(title).bottom > frame.bottom + 1) out.push([plot.id, "title below the figure"]);
+  const left = Math.min(...[...plot.querySelectorAll(".ytick text")].map((tick) => box(tick).left));
+  if (left < frame.left - 1) out.push([plot.id, "labels cut at the left"]);
+  if (ticks.some((tick) => tick.right > frame.right + 1)) out.push([plot.id, "labels cut at the right"]);
+  const legend = plot.querySelector(".legend");
+  if (!legend) continue;
+  const drawn = box(legend);
+  if (drawn.right > frame.right + 1 || drawn.bottom > frame.bottom + 1 || drawn.top < frame.top - 1)
+    out.push([plot.id, "legend outside"]);
+  if (title && drawn.top < box(title).bottom - 1 && drawn.bottom > box(title).top + 1)
+    out.push([plot.id, "legend on the title"]);
+}
+return out;
+"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("profile") / "profile.html"
+    changed = compare(runs.steps_of(1e6), runs.steps_of(1.2e6))
+    return build_profile_report(runs.run(), target, baseline=changed, density=runs.JOINED)
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_profile_report(runs.run(120, 30), tmp_path_factory.mktemp("crowd") / "profile.html")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('user')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(browser: Any, report: Path) -> Any:
+    return opened(browser, report, 1280)
+
+
+def unfold(page: Any) -> None:
+    """Open every part, and wait until the figures in them are drawn."""
+    page.execute_script("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    undrawn = "return [...document.querySelectorAll('.plot')].filter((p) => !p.dataset.drawn).length"
+    wait(lambda: page.execute_script(undrawn) == 0)
+
+
+def test_draws_every_figure_without_an_error_or_a_request(page: Any, report: Path) -> None:
+    unfold(page)
+    assert page.get_log("browser") == []
+    assert {url for url in requests(page) if not url.startswith("data:")} == {report.as_uri()}
+    assert page.execute_script("return performance.getEntriesByType('resource').length") == 0
+    drawn = page.execute_script(
+        "return [...document.querySelectorAll('.plot')].map((p) => p.querySelectorAll('svg.main-svg').length)"
+    )
+    assert len(drawn) == FIGURES and all(count >= 1 for count in drawn)
+    boxes = page.execute_script("return document.querySelectorAll('#plot-timeline .barlayer .point').length")
+    assert boxes == 4 * 4  # per rank compute, communication, its exposed part, a copy
+
+
+def test_hostile_names_stay_text(page: Any) -> None:
+    assert page.execute_script("return window.hacked === undefined && !document.querySelector('main img')")
+    assert page.execute_script("return document.querySelectorAll('.plot a').length") == 0
+    shown = page.execute_script(
+        """const plot = document.getElementById("plot-timeline");
+        Plotly.Fx.hover(plot, [{ curveNumber: 0, pointNumber: 0 }]);
+        return plot.querySelector(".hoverlayer").textContent;"""
+    )
+    assert f"gemm {runs.HOSTILE}" in shown and "500 µs" in shown
+
+
+def test_tables_sort(page: Any) -> None:
+    unfold(page)
+    button = page.find_element("xpath", "//table[@id='waits-table']//th[@data-title='Waited itself']/button")
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'}); arguments[0].click()", button)
+    script = """const table = document.getElementById("waits-table");
+        const at = [...table.tHead.rows[0].cells].findIndex((cell) => cell.dataset.title === "Waited itself");
+        return [...table.tBodies[0].rows].map((row) => Number(row.cells[at].dataset.key));"""
+    values = page.execute_script(script)
+    assert values == sorted(values, reverse=True) and values[0] == 900_000 and values[-1] == 0
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1280])
+def test_page_never_scrolls_sideways(browser: Any, report: Path, width: int) -> None:
+    page = opened(browser, report, width)
+    unfold(page)
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [360, 500, 1280])
+@pytest.mark.parametrize("which", ["report", "crowd"])
+def test_nothing_overlaps_and_nothing_is_cut(browser: Any, request: Any, which: str, width: int) -> None:
+    page = opened(browser, request.getfixturevalue(which), width)
+    unfold(page)
+    time.sleep(0.3)
+    assert page.execute_script(OVERLAPS) == []
+
+
+def test_dark_page_exchanges_colours(browser: Any, report: Path) -> None:
+    ink = "return getComputedStyle(document.querySelector('#plot-partition .xtitle')).fill"
+    light = opened(browser, report, 1280).execute_script(ink)
+    dark = opened(browser, report, 1280, scheme="dark").execute_script(ink)
+    assert light == "rgb(27, 31, 36)" and dark == "rgb(233, 236, 239)"
+
+
+def test_prints_light_and_complete(browser: Any, report: Path) -> None:
+    page = opened(browser, report, 1280, scheme="dark")
+    page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert page.execute_script("return [...document.querySelectorAll('details')].every((part) => part.open)")
+    ink = page.execute_script("return getComputedStyle(document.querySelector('#plot-partition .xtitle')).fill")
+    assert ink == "rgb(27, 31, 36)"
+    page.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    printed = base64.b64decode(page.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
+    assert printed.startswith(b"%PDF") and printed.count(b"/Type /Page\n") >= 4
+
+
+def test_without_scripts_the_tables_are_there(browser: Any, report: Path) -> None:
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        browser.get(report.as_uri())
+        assert len(browser.find_elements("css selector", "#ranks-table tbody tr")) == 4
+        assert len(browser.find_elements("css selector", "#steps-table tbody tr")) == 6
+        assert "need JavaScript" in browser.find_element("css selector", "noscript").text
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

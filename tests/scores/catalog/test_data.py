@@ -1,0 +1,179 @@
+"""The embedded catalog: what the issue asks of it, and whether every reference in it resolves."""
+
+from __future__ import annotations
+
+from tests.support import folders
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from densing.scores.catalog import Catalog, load_catalog, series_list
+from densing.scores.catalog.checks import check_benchmarks, check_models, check_scores, source_id
+from densing.scores.catalog.flags import FLAGS, OTHER_PROTOCOL, WRONG, has_flag
+from densing.scores.catalog.schema import KINDS
+from densing.scores.references import load_ladder
+
+SHARED = folders.SHARED / "data" / "catalog"
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+def test_at_least_200_dated_base_models_with_sizes_from_2019_to_2025(catalog: Catalog) -> None:
+    models = catalog.models
+    dated = models[(models["kind"] == "base") & models["released"].notna() & models["params_total_b"].notna()]
+    assert len(dated) >= 200
+    assert dated["released"].dt.year.min() == 2019
+    assert dated["released"].dt.year.max() == 2025
+
+
+def test_at_least_12_benchmarks_are_capability_scales_with_scores(catalog: Catalog) -> None:
+    scored = set(catalog.scores["benchmark"])
+    assert scored == set(catalog.benchmarks["id"])
+    assert catalog.benchmarks["scale"].sum() >= 12
+
+
+def test_every_row_refers_to_things_that_exist(catalog: Catalog) -> None:
+    check_models(catalog.models, catalog, "models.csv")
+    check_scores(catalog.scores, catalog, "scores.csv")
+    check_benchmarks(catalog.benchmarks, catalog, "benchmarks.csv")
+
+
+def test_every_fact_has_a_source(catalog: Catalog) -> None:
+    assert catalog.scores["source"].notna().all()
+    pairs = {
+        "released": "released_source",
+        "params_total_b": "params_source",
+        "params_non_embedding_b": "non_embedding_source",
+        "tokens_t": "tokens_source",
+    }
+    for fact, source in pairs.items():
+        assert (catalog.models[fact].notna() == catalog.models[source].notna()).all(), fact
+    assert catalog.benchmarks[["chance_source", "items_source"]].notna().all().all()
+
+
+def test_every_source_is_used_and_has_a_licence_or_says_why_not(catalog: Catalog) -> None:
+    columns = [c for c in catalog.models.columns if c.endswith("_source")]
+    cells = [*(catalog.models[c] for c in columns), catalog.scores["source"]]
+    cells += [catalog.benchmarks["chance_source"], catalog.benchmarks["items_source"]]
+    used = {source_id(cell) for cell in pd.concat(cells).dropna()}
+    used |= {source for name in ("olmo-ladder", "densing-cpu") for source in load_ladder(name)["source"]}
+    # The paper is behind the column in_paper; evaluators have no source column.
+    assert set(catalog.sources["id"]) - used == {"densing-paper"}
+    public = catalog.sources[catalog.sources["url"].notna()]
+    assert public["licence"].notna().all()
+
+
+def test_attribution_names_author_licence_link_and_changes(catalog: Catalog) -> None:
+    licensed = catalog.sources[catalog.sources["licence"] == "CC-BY-4.0"]
+    assert set(licensed["id"]) == {"swallow", "ikp", "llmstats"}
+    for row in licensed.itertuples():
+        for part in (row.title, row.url, "creativecommons.org/licenses/by/4.0", "Changed here:"):
+            assert part.split(" (")[0] in row.attribution
+
+
+def test_a_date_is_called_unverified_exactly_where_it_rests_on_recollection(catalog: Catalog) -> None:
+    recalled = catalog.models["released_source"].map(source_id, na_action="ignore") == "recalled"
+    assert ((catalog.models["released_basis"] == "unverified") == recalled).all()
+
+
+def test_models_from_other_weights_name_their_parent(catalog: Catalog) -> None:
+    derived = catalog.models[catalog.models["kind"] != "base"]
+    assert set(catalog.models["kind"]) == set(KINDS)
+    assert (derived["derived_from"].notna() | derived["notes"].notna()).all()
+
+
+def test_flags_are_known_and_mark_what_the_sources_got_wrong(catalog: Catalog) -> None:
+    found = {flag for cell in catalog.scores["flags"].dropna() for flag in cell.split(";")}
+    assert found == FLAGS
+    humaneval = catalog.scores.query("evaluator == 'opencompass' and benchmark == 'humaneval'")
+    assert has_flag(humaneval["flags"], WRONG).all()
+    bbh = catalog.scores.query("evaluator == 'open_llm_leaderboard_v2' and benchmark == 'bbh'")
+    assert has_flag(bbh["flags"], OTHER_PROTOCOL).all()
+
+
+def test_scores_under_chance_are_flagged_as_such(catalog: Catalog) -> None:
+    chance = catalog.benchmarks.set_index("id")["chance"]
+    # BBH and MuSR have no agreed floor at their sources, so nothing is flagged there.
+    scores = catalog.scores[~catalog.scores["benchmark"].isin(["bbh", "musr"])]
+    under = scores["score"] < scores["benchmark"].map(chance)
+    assert (under == has_flag(scores["flags"], frozenset({"below_chance"}))).all()
+
+
+def test_only_mmlu_joins_two_evaluators(catalog: Catalog) -> None:
+    joined = series_list(catalog)
+    joined = joined[joined["evaluators"].str.contains(";")]
+    assert joined["series"].tolist() == ["mmlu:joined"]
+    assert joined["evaluators"].tolist() == ["obsscaling;swallow"]
+
+
+def test_joined_evaluators_agree_on_the_models_both_measured(catalog: Catalog) -> None:
+    both = catalog.scores[catalog.scores["series"] == "mmlu:joined"]
+    wide = both.pivot_table(index="model", columns="evaluator", values="score").dropna()
+    assert len(wide) >= 5
+    assert (wide["obsscaling"] - wide["swallow"]).abs().max() < 0.011
+
+
+def test_every_benchmark_has_a_default_series_with_scores(catalog: Catalog) -> None:
+    assert set(catalog.benchmarks["default_series"]) <= set(catalog.scores["series"])
+    listed = series_list(catalog)
+    assert listed.groupby("benchmark")["default"].sum().eq(1).all()
+
+
+def test_loading_gives_fresh_tables_every_time() -> None:
+    first = load_catalog()
+    first.models.loc[0, "model"] = "spoiled"
+    first.scores.loc[:, "score"] = 0.0
+    assert load_catalog().models.loc[0, "model"] != "spoiled"
+    assert load_catalog().scores["score"].max() > 0.9
+
+
+def test_digest_ignores_order_and_sees_every_change(catalog: Catalog) -> None:
+    rng = np.random.default_rng(0)
+    shuffled = Catalog(
+        catalog.models.iloc[rng.permutation(len(catalog.models)), ::-1].reset_index(drop=True),
+        catalog.scores.iloc[rng.permutation(len(catalog.scores))],
+        catalog.benchmarks,
+        catalog.evaluators,
+        catalog.sources.iloc[::-1],
+    )
+    assert shuffled.digest == catalog.digest == load_catalog().digest
+    changed = load_catalog()
+    changed.scores.loc[5, "score"] += 1e-9
+    assert changed.digest != catalog.digest
+    moved = load_catalog()
+    moved.models.loc[3, "released"] += pd.Timedelta(days=1)
+    assert moved.digest != catalog.digest
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared development data are not beside this checkout")
+def test_facts_equal_the_shared_development_data(catalog: Catalog) -> None:
+    models = pd.read_csv(SHARED / "models.csv").set_index("model").sort_index()
+    ours = catalog.models.set_index("model").sort_index()
+    assert ours.index.tolist() == models.index.tolist()
+    for column in (
+        "params_label_b",
+        "params_total_b",
+        "params_active_b",
+        "params_non_embedding_b",
+        "tokens_t",
+    ):
+        np.testing.assert_allclose(ours[column], models[column], rtol=1e-12, err_msg=column)
+    for column in ("family", "organisation", "architecture", "kind", "derivation", "domain"):
+        assert ours[column].tolist() == models[column].tolist(), column
+    dates = pd.to_datetime(models["released"]).astype("datetime64[ns]")
+    # The shared data follow a tracker; the vendor's own announcement is of the 28th.
+    dates[models["family"] == "Cerebras-GPT"] = pd.Timestamp("2023-03-28")
+    pd.testing.assert_series_equal(ours["released"], dates, check_index_type=False, check_index=False)
+    key = ["model", "benchmark", "evaluator"]
+    scores = pd.read_csv(SHARED / "scores.csv").sort_values(key)
+    mine = catalog.scores.sort_values(key)
+    assert mine[key].to_numpy().tolist() == scores[key].to_numpy().tolist()
+    np.testing.assert_allclose(mine["score"], scores["score"], rtol=1e-12)
+    np.testing.assert_array_equal(mine["shots"], scores["n_shot"])
+    assert mine["flags"].fillna("").tolist() == scores["flags"].fillna("").tolist()

@@ -1,0 +1,228 @@
+"""The journal under a model: broken off before any forward pass, a unit resumes to the same bits, repeating nothing."""
+
+from __future__ import annotations
+
+import functools
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from densing.core.errors import InputError
+from densing.scores.evals.journal import Journal, answered
+
+ANSWER = st.one_of(st.text(), st.lists(st.one_of(st.floats(), st.booleans()), max_size=3))
+
+
+@given(batches=st.lists(st.lists(st.tuples(st.text(max_size=4), ANSWER, st.integers(1, 9)), max_size=4), max_size=5))
+@settings(max_examples=30, deadline=None)
+def test_answers_come_back_to_the_bit(batches: list[list[tuple[str, Any, int]]], tmp_path_factory: Any) -> None:
+    path = tmp_path_factory.mktemp("journal") / "journal.sqlite"
+    with Journal(path, "unit") as journal:
+        for batch in batches:
+            journal.add(batch)
+    expected: dict[str, list[Any]] = {}
+    for key, value, _ in (entry for batch in batches for entry in batch):
+        expected.setdefault(key, []).append(value)
+    with Journal(path, "unit") as journal:
+        assert repr({key: journal.answers(key) for key in expected}) == repr(expected)
+        assert journal.count == answered(path) == sum(entry[2] for batch in batches for entry in batch)
+
+
+def test_a_batch_is_whole_or_absent(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    with Journal(path, "unit") as journal:
+        journal.add([("a", 1.0, 1)])
+        with pytest.raises(TypeError):
+            journal.add([("b", 1.0, 1), ("c", object(), 1)])
+        assert journal.answers("b") == []
+    with Journal(path, "unit") as journal:
+        assert (journal.count, journal.answers("a"), journal.answers("b")) == (1, [1.0], [])
+
+
+@pytest.mark.parametrize("damage", ["noise", "cut", "json", "owner", "schema"])
+def test_a_damaged_or_foreign_journal_is_begun_anew(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "journal.sqlite"
+    with Journal(path, "another" if damage == "owner" else "unit") as journal:
+        journal.add([("a", 1.0, 1)])
+    if damage == "noise":
+        path.write_bytes(np.random.default_rng(0).bytes(5000))
+    elif damage == "cut":
+        path.write_bytes(path.read_bytes()[:5000])
+    elif damage in ("json", "schema"):
+        statement = "UPDATE answers SET value = '[1'" if damage == "json" else "UPDATE facts SET value = '0'"
+        with sqlite3.connect(path) as raw:
+            raw.execute(statement)
+        raw.close()
+    with Journal(path, "unit") as journal:
+        assert journal.restarted
+        assert journal.answers("a") == []
+
+
+def test_a_journal_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises((InputError, OSError)):
+        Journal(tmp_path / "file" / "journal.sqlite", "unit")
+    assert answered(tmp_path / "absent.sqlite") == 0
+
+
+class Break(Exception):
+    """Stands for the end of the process: nothing that was not written is left."""
+
+
+@dataclass
+class Toy:
+    """A loaded toy model and how to run one task on it, with a stop before a chosen forward pass."""
+
+    session: Any
+    model: Any
+    works: dict[str, Any]
+    rows: int = 0
+    stop_after: int | None = None
+    passes: int = 0
+
+    def forward(self, own: Any, inputs: Any = None, **options: Any) -> Any:
+        inputs = options.pop("context") if inputs is None else inputs
+        if self.stop_after is not None and self.passes >= self.stop_after:
+            raise Break
+        self.passes += 1
+        self.rows += len(inputs)
+        return own(inputs, **options)
+
+    def run(self, task: str, store: Path, stop_after: int | None = None) -> Any:
+        from densing.scores.evals.evaluate import Work, evaluate_unit
+        from densing.scores.evals.store import RunStore
+
+        self.passes, self.stop_after = 0, stop_after
+        work = self.works[task]
+        unit = RunStore(store).unit(work.key)
+        again = Work(work.requested, work.identity, work.settings, work.key, unit)
+        return evaluate_unit(self.session.plan, self.session.source, self.model, again, lambda count: None), unit
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toy]:
+    pytest.importorskip("lm_eval")
+    pytest.importorskip("torch")
+    from tests.support.evals_toys import TASKS, write_model, write_tasks
+
+    from densing.scores.evals.models import load_model
+    from densing.scores.evals.plan import Loading, ModelSpec, Plan, TaskSpec
+    from densing.scores.evals.session import Session
+
+    folder = tmp_path_factory.mktemp("toy")
+    path = write_model(folder / "toy-llama", "llama")
+    sampled = {"gen_kwargs": {"do_sample": True, "temperature": 0.8}}
+    plan = Plan(
+        (ModelSpec.of("hf", {"pretrained": str(path)}),),
+        tuple(TaskSpec(name, sampled if name == "toy_text" else {}) for name in TASKS),
+        loading=Loading("3", device="cpu"),
+        include_path=(str(write_tasks(folder / "tasks", documents=8)),),
+    )
+    session = Session(plan, folder / "run")
+    with session.environment():
+        surveyed = session.survey(0)
+        assert surveyed.identity is not None
+        model = load_model(plan.models[0], plan.loading, surveyed.identity)
+        made = Toy(session, model, {work.identity.name: work for work in surveyed.works})
+        for name in ("_model_call", "_model_generate"):
+            setattr(model.lm, name, functools.partial(made.forward, getattr(model.lm, name)))
+        yield made
+
+
+def samples(unit: Any) -> bytes:
+    (path,) = unit.folder.glob("samples_*")
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("task", ["toy_choice", "toy_text", "toy_long"])
+def test_broken_off_before_every_pass(toy: Toy, tmp_path: Path, task: str) -> None:
+    toy.rows = 0
+    _, whole = toy.run(task, tmp_path / "whole")
+    passes, rows = toy.passes, toy.rows
+    assert passes > 2
+    for stop in range(passes):
+        toy.rows = 0
+        store = tmp_path / f"stopped-{stop}"
+        with pytest.raises(Break):
+            toy.run(task, store, stop_after=stop)
+        first = toy.rows
+        outcome, unit = toy.run(task, store)
+        assert samples(unit) == samples(whole), f"stopped before pass {stop}"
+        # The batch before the stop was whole: it is written when the next pass begins, so nothing runs twice.
+        assert toy.rows == rows
+        assert outcome.state == ("resumed" if first else "evaluated")
+
+
+def test_broken_off_again_and_again(toy: Toy, tmp_path: Path) -> None:
+    _, whole = toy.run("toy_choice", tmp_path / "whole")
+    toy.rows = 0
+    for _ in range(100):
+        try:
+            outcome, unit = toy.run("toy_choice", tmp_path / "store", stop_after=1)
+        except Break:
+            continue
+        break
+    assert outcome.state == "resumed"
+    assert samples(unit) == samples(whole)
+
+
+class Remote:
+    """A model without forward passes of its own, as one behind an API: it reports each answer, or none."""
+
+    def __init__(self, reports: bool, fail_at: int | None = None) -> None:
+        self.reports, self.fail_at, self.asked = reports, fail_at, 0
+        self.cache_hook: Any = None
+
+    def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+        found = []
+        for request in requests:
+            if self.asked == self.fail_at:
+                raise Break
+            self.asked += 1
+            found.append((-float(self.asked), False))
+            if self.reports:
+                self.cache_hook.add_partial("loglikelihood", request.args, found[-1])
+        return found
+
+    loglikelihood_rolling = generate_until = loglikelihood
+
+
+def test_answers_of_an_api_are_written_one_by_one(tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval")
+    from densing.scores.evals.recorder import recorded
+
+    requests = [SimpleNamespace(args=("context", f" {n % 3}")) for n in range(5)]
+    with Journal(tmp_path / "journal.sqlite", "unit") as journal:
+        first = Remote(reports=True, fail_at=3)
+        with pytest.raises(Break), recorded(first, journal):
+            first.loglikelihood(requests)
+        assert journal.count == 3
+        second = Remote(reports=True)
+        with recorded(second, journal):
+            found = second.loglikelihood(requests)
+    # Requests 3 and 4 repeat 0 and 1: asked twice, they are two requests.
+    assert found == [(-1.0, False), (-2.0, False), (-3.0, False), (-1.0, False), (-2.0, False)]
+    assert second.asked == 2
+
+
+def test_a_model_that_reports_nothing_is_recorded_at_the_end(tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval")
+    from densing.scores.evals.recorder import recorded
+
+    requests = [SimpleNamespace(args=("context", " a"))] * 2
+    counts: list[int] = []
+    with Journal(tmp_path / "journal.sqlite", "unit") as journal:
+        silent = Remote(reports=False)
+        before = dict(vars(silent))
+        with recorded(silent, journal, counts.append):
+            silent.loglikelihood(requests)
+        assert journal.count == 2 and counts == [2]
+        assert {**before, "asked": 2} == vars(silent), "the model is as it was"

@@ -1,0 +1,206 @@
+"""Plans from flags and files: what lm-eval's command line means, and clear errors for everything else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from densing.cli.eval import asked_plan
+from densing.core.errors import InputError
+from densing.scores.evals.pairs import literal, parse_pairs
+from densing.scores.evals.plan import SEEDS, ModelSpec, Plan, Settings, TaskSpec, default_name, seeds
+from densing.scores.evals.planfile import plan_of, read_plan
+from densing.scores.evals.safety import strip_secrets
+
+TOML = """
+tasks = ["piqa", { name = "hellaswag", num_fewshot = 10, limit = 50 }]
+limit = 200
+num_fewshot = 0
+seed = [1, 2, 3, 4]
+batch_size = 4
+include_path = "tasks"
+
+[[models]]
+model_args = { pretrained = "models/a", dtype = "float32" }
+
+[[models]]
+name = "b, chat"
+model_args = "pretrained=models/b,max_length=64"
+apply_chat_template = true
+batch_size = "auto:2"
+limit = 100
+"""
+
+
+def write(folder: Path, text: str, name: str = "plan.toml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def plan_in(path: Path, **flags: bool) -> Plan:
+    return plan_of(read_plan(path), str(path), **flags)
+
+
+def test_a_file_with_overrides(tmp_path: Path) -> None:
+    plan = plan_in(write(tmp_path, TOML))
+    assert [model.name for model in plan.models] == ["models/a", "b, chat"]
+    assert plan.models[1].args == {"pretrained": "models/b", "max_length": 64}
+    first, second = plan.models
+    piqa, hellaswag = plan.tasks
+    assert plan.settings_for(first, piqa) == Settings(num_fewshot=0, limit=200.0, seed=(1, 2, 3, 4))
+    assert plan.settings_for(second, piqa).limit == 100.0, "a model's override beats the plan's"
+    assert plan.settings_for(second, hellaswag).limit == 50.0, "a task's override beats a model's"
+    assert plan.settings_for(second, hellaswag).num_fewshot == 10
+    assert plan.settings_for(second, piqa).multiturn is True
+    assert plan.loading_for(first).batch_size == "4"
+    assert plan.loading_for(second).batch_size == "auto:2"
+    assert plan.include_path == ("tasks",)
+
+
+def test_a_plan_survives_its_way_to_a_worker(tmp_path: Path) -> None:
+    plan = plan_in(write(tmp_path, TOML))
+    again = plan_in(write(tmp_path, json.dumps(strip_secrets(plan.to_dict())), "plan.json"))
+    assert again == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("modles = []", "unknown key 'modles'; did you mean 'models'"),
+        ('tasks = ["a"]\n[[models]]\nmodel_arg = "x=1"', "models[0]: unknown key 'model_arg'"),
+        ('tasks = [{ name = "a", batch_size = 3 }]', "tasks[0]: unknown key 'batch_size'"),
+        ("tasks = [{ limit = 3 }]", "tasks[0]: name is missing"),
+        ('tasks = "a"', "tasks must be a list"),
+        ('models = ["dummy"]', "no task to evaluate"),
+        ('tasks = ["a"]', "no model to evaluate"),
+        ('models = ["dummy", "dummy"]\ntasks = ["a"]', "model 'dummy' is named twice"),
+        ('models = ["dummy"]\ntasks = ["a", "a"]', "task 'a' is named twice"),
+        ("trust_remote_code = true", "give it on the command line"),
+        ("confirm_run_unsafe_code = false", "give it on the command line"),
+        ("limit = true", "limit: 'True' is no number"),
+        ("num_fewshot = 1.5", "num_fewshot: '1.5' is no whole number"),
+        ('models = ["dummy"]\ntasks = ["a"]\nnum_fewshot = -1', "below 0"),
+        ('models = ["dummy"]\ntasks = ["a"]\nlimit = 0', "leaves nothing to evaluate"),
+        ('models = ["dummy"]\ntasks = ["a"]\nlimit = nan', "leaves nothing to evaluate"),
+        ('models = ["dummy"]\ntasks = ["a"]\nlimit = 1\nsamples = { a = [1] }', "exclude each other"),
+        ('models = ["dummy"]\ntasks = ["a"]\nfewshot_as_multiturn = true', "needs apply_chat_template"),
+        ("samples = { a = [] }", "expected document numbers by task"),
+        ("seed = [1, 2]", "expected one number, or four"),
+        ('batch_size = "fast"', "neither a number above 0 nor auto"),
+        ("batch_size = 0", "neither a number above 0 nor auto"),
+        ('[[models]]\nmodel_args = "pretrained"', "is not key=value"),
+        ("include_path = 3", "must be a folder"),
+        ("limit = ", "not TOML"),
+    ],
+)
+def test_errors_name_file_and_key(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        plan_in(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def flags(**given: Any) -> Plan:
+    parts = {name: given.pop(name, None) for name in ("model", "model_args", "tasks", "path")}
+    return asked_plan(parts["model"], parts["model_args"], parts["tasks"], parts["path"], given, {})
+
+
+def test_flags_alone() -> None:
+    plan = flags(
+        model_args=["pretrained=models/a,dtype=float32", "max_length=64"],
+        tasks=["piqa,sciq", "arc_easy piqa"],
+        limit=5.0,
+        samples=None,
+        seed="42",
+        batch_size="8",
+        gen_kwargs=["temperature=0.5,until=['a']"],
+        include_path=["tasks"],
+    )
+    assert plan.models == (ModelSpec.of("hf", {"pretrained": "models/a", "dtype": "float32", "max_length": 64}),)
+    assert [task.name for task in plan.tasks] == ["piqa", "sciq", "arc_easy"]
+    assert plan.settings == Settings(limit=5.0, seed=(42,) * 4, gen_kwargs={"temperature": 0.5, "until": ["a"]})
+
+
+def test_several_models_by_flags() -> None:
+    plan = flags(model=["hf", "dummy"], model_args=["pretrained=a", ""], tasks=["x"])
+    assert [(model.type, dict(model.args)) for model in plan.models] == [("hf", {"pretrained": "a"}), ("dummy", {})]
+    with pytest.raises(InputError, match="give them in pairs"):
+        flags(model=["hf", "dummy"], model_args=["pretrained=a"], tasks=["x"])
+
+
+def test_flags_beat_the_file(tmp_path: Path) -> None:
+    plan = flags(path=write(tmp_path, TOML), tasks=["sciq"], limit=7.0)
+    assert [task.name for task in plan.tasks] == ["sciq"]
+    assert plan.settings.limit == 7.0
+    assert len(plan.models) == 2
+
+
+def test_samples_from_text_and_file(tmp_path: Path) -> None:
+    for given_as in ('{"a": [3, 1, 1]}', str(write(tmp_path, '{"a": [3, 1, 1]}', "s.json"))):
+        plan = flags(model=["dummy"], tasks=["a"], samples=given_as)
+        assert plan.settings.samples == {"a": (1, 3)}
+
+
+@pytest.mark.parametrize(
+    ("args", "name"),
+    [
+        ({"pretrained": "EleutherAI/pythia-70m"}, "EleutherAI/pythia-70m"),
+        ({"pretrained": "/data/models/tiny/"}, "tiny"),
+        ({"pretrained": "base/model", "peft": "/data/adapter"}, "adapter"),
+        ({"model": "davinci"}, "davinci"),
+        ({}, "hf"),
+    ],
+)
+def test_names_of_models(args: dict[str, Any], name: str) -> None:
+    assert default_name("hf", args) == name
+
+
+def test_two_models_of_one_name_need_names() -> None:
+    models = tuple(ModelSpec.of("hf", {"pretrained": path}) for path in ("/x/final", "/y/final"))
+    with pytest.raises(InputError, match="'final' is named twice"):
+        Plan(models, (TaskSpec("a"),))
+
+
+VALUE = st.one_of(
+    st.integers().map(str),
+    st.floats(allow_nan=False).map(str),
+    st.booleans().map(str),
+    st.text("abc.-_/:0123", max_size=8),
+)
+
+
+@given(st.dictionaries(st.text("abcdef_", min_size=1, max_size=6), VALUE, max_size=4))
+def test_pairs_are_read_as_lm_eval_reads_them(pairs: dict[str, str]) -> None:
+    """Source: EleutherAI lm-evaluation-harness 0.4.13, ``_cli/utils.py``, its own reader of ``--model_args``."""
+    theirs = pytest.importorskip("lm_eval._cli.utils").key_val_to_dict
+    text = ",".join(f"{key}={value}" for key, value in pairs.items())
+    assert parse_pairs([text], "--model_args") == theirs(text)
+
+
+@given(st.text(max_size=20))
+def test_literal_never_fails(text: str) -> None:
+    literal(text)
+
+
+def test_json_arguments() -> None:
+    assert parse_pairs(['{"a": {"b": 1}}', "c=2"], "--model_args") == {"a": {"b": 1}, "c": 2}
+    with pytest.raises(InputError, match="--model_args"):
+        parse_pairs(["{a: 1"], "--model_args")
+
+
+@given(st.lists(st.one_of(st.integers(), st.none()), min_size=1, max_size=6))
+def test_seeds(numbers: list[int | None]) -> None:
+    text = ",".join(map(str, numbers))
+    if len(numbers) not in (1, 3, 4):
+        with pytest.raises(InputError):
+            seeds(text)
+        return
+    expected = numbers * 4 if len(numbers) == 1 else [*numbers, *SEEDS[len(numbers) :]]
+    assert seeds(text) == seeds(numbers) == tuple(expected)

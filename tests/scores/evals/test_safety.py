@@ -1,0 +1,196 @@
+"""Hostile task files: refused with place, value and flag before anything is loaded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.support.evals_poison import GOOD, built_in, write
+
+from densing.core.errors import InputError
+from densing.scores.evals.safety import check_file, check_tasks
+from densing.scores.evals.safety.rules import Allowed, task_folders, trusted
+from densing.scores.evals.safety.tasks import RUN_MODEL_CODE_UNMARKED
+from densing.scores.evals.safety.yamls import MAX_FILE, entries
+
+pytest.importorskip("lm_eval", reason="needs the extra evals: pip install 'densing[evals]'")
+
+CONFIRM, TRUST = "--confirm_run_unsafe_code", "--trust_remote_code"
+
+
+POISON = {
+    "function": ("process_docs: !function evil.f", "process_docs", CONFIRM),
+    "installed function": ("process_docs: !function os.system", "process_docs", CONFIRM),
+    "class": ("class: !function evil.f", "class", CONFIRM),
+    "nested function": ("fewshot_config: {samples: !function evil.f}", "samples", CONFIRM),
+    "function as key": ("metadata: {? !function evil.f : 1}", "metadata", CONFIRM),
+    "function in a list": ("metric_list: [{metric: !function evil.f}]", "metric", CONFIRM),
+    "custom data set": ("custom_dataset: !function evil.f", "custom_dataset", CONFIRM),
+    "unsafe code": ("unsafe_code: true", "unsafe_code", CONFIRM),
+    "metric script": ("metric_list: [{metric: ./evil.py}]", "metric", TRUST),
+    "hub metric": ("metric_list: [{metric: f1, hf_evaluate: true}]", "hf_evaluate", TRUST),
+    "data script": ("dataset_path: ./evil.py", "dataset_path", TRUST),
+    "data folder with script": ("dataset_path: scripted", "dataset_path", TRUST),
+    "pickled data": ("dataset_path: pandas", "dataset_path", TRUST),
+    "pickled file": ("dataset_kwargs: {data_files: [x.pkl]}", "data_files", TRUST),
+    "trusting data": ("dataset_kwargs: {trust_remote_code: true}", "trust_remote_code", TRUST),
+    "strange protocol": ("dataset_kwargs: {data_files: 'reference://::x.json'}", "data_files", TRUST),
+    "chained protocol": ("dataset_kwargs: {data_files: {a: ['simplecache::ssh://h/x']}}", "data_files", TRUST),
+    "custom generate": ("generation_kwargs: {custom_generate: me/evil}", "custom_generate", TRUST),
+}
+
+
+@pytest.mark.parametrize("name", POISON)
+def test_poisoned_task_is_refused(name: str, folder: Path, marker: Path) -> None:
+    line, key, flag = POISON[name]
+    (folder / "scripted").mkdir()
+    (folder / "scripted" / "scripted.py").write_text((folder / "evil.py").read_text())
+    file = write(folder, GOOD + line)
+    with pytest.raises(InputError) as refused:
+        check_tasks(folder, ["poisoned"])
+    message = str(refused.value)
+    assert message.startswith(f"{file}:{len(GOOD.splitlines()) + 1}: {key}: ")
+    assert message.endswith(f"pass {flag} to allow it")
+    assert not marker.exists()
+    check_tasks(folder, ["poisoned"], trust_remote_code=flag == TRUST, confirm_run_unsafe_code=flag == CONFIRM)
+
+
+def test_python_tags_are_never_allowed(folder: Path) -> None:
+    for tag in ("!!python/object/apply:os.system ['true']", "!!python/name:os.system ''", "!whatever x"):
+        write(folder, GOOD + f"metadata: {tag}")
+        with pytest.raises(InputError, match="no flag allows it"):
+            check_tasks(folder, ["poisoned"], trust_remote_code=True, confirm_run_unsafe_code=True)
+
+
+def test_include_is_followed(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "else").mkdir()
+    write(tmp_path / "else", "process_docs: !function evil.f", "base.yaml")
+    write(folder, "include: ../else/middle.yaml\n" + GOOD)
+    write(tmp_path / "else", "include: [base.yaml]", "middle.yaml")
+    with pytest.raises(InputError, match=r"base\.yaml:1: process_docs"):
+        check_tasks(folder, ["poisoned"])
+
+
+@pytest.mark.parametrize(
+    ("request_", "extra"),
+    [
+        ("a_group", "group: a_group\ntask: [other, {group: inner, task: [poisoned]}]"),
+        ("poi*", ""),
+        ("a_tag", ""),
+    ],
+)
+def test_groups_tags_and_patterns_lead_to_their_files(folder: Path, request_: str, extra: str) -> None:
+    write(folder, GOOD + "tag: [a_tag]\nprocess_docs: !function evil.f")
+    write(folder, GOOD.replace("poisoned", "other"), "other.yaml")
+    if extra:
+        write(folder, extra, "group.yaml")
+    check_tasks(folder, ["other"])
+    with pytest.raises(InputError, match="process_docs"):
+        check_tasks(folder, [request_])
+
+
+def test_task_given_as_a_file_is_checked(folder: Path) -> None:
+    file = write(folder, GOOD + "process_docs: !function evil.f")
+    with pytest.raises(InputError, match="process_docs"):
+        check_tasks(None, [str(file)])
+
+
+def test_folder_that_is_only_named_like_lm_evals_is_not_trusted(tmp_path: Path, folder: Path) -> None:
+    place = tmp_path / "lm_eval" / "tasks"
+    place.mkdir(parents=True)
+    write(place, GOOD + "process_docs: !function evil.f")
+    (tmp_path / "link").symlink_to(place)
+    for path in (place, tmp_path / "link"):
+        with pytest.raises(InputError, match=CONFIRM):
+            check_tasks(path, ["poisoned"])
+    (folder / "hellaswag.yaml").symlink_to(built_in("hellaswag/hellaswag.yaml"))
+    check_tasks(folder, ["hellaswag"])
+
+
+@pytest.mark.parametrize("name", ["humaneval", "mbpp", "cruxeval", "longproc"])
+def test_built_in_tasks_that_run_model_code_need_the_flag(name: str) -> None:
+    if not built_in(name).is_dir():
+        pytest.skip(f"this lm-eval has no {name}")
+    file = next(f for f in sorted(built_in(name).glob("*.yaml")) if any(e.tag == "!function" for e in entries(f)))
+    assert trusted(file)
+    with pytest.raises(InputError, match=f"runs code that the model writes.*{CONFIRM}"):
+        check_file(file, Allowed())
+    check_file(file, Allowed(confirm_run_unsafe_code=True))
+
+
+def test_every_built_in_that_calls_exec_or_eval_is_known() -> None:
+    """A new lm-eval with one more folder of this kind fails here."""
+    import re
+
+    marked = {file.parent.name for file in built_in("").rglob("*.yaml") if "unsafe_code: true" in file.read_text()}
+    runs = re.compile(r"^(?!\s*#).*(?<![\w.])(?:exec|eval)\(|code_eval", re.MULTILINE)
+    found = {file.parent.name for file in built_in("").rglob("*.py") if runs.search(file.read_text())}
+    assert found - marked - set(RUN_MODEL_CODE_UNMARKED) == set()
+    assert found >= set(RUN_MODEL_CODE_UNMARKED)
+
+
+def test_user_task_cannot_unmark_what_it_includes(folder: Path) -> None:
+    write(folder, f"include: {built_in('humaneval/humaneval.yaml')}\ntask: poisoned\nunsafe_code: false")
+    with pytest.raises(InputError, match=r"humaneval\.yaml:3: unsafe_code"):
+        check_tasks(folder, ["poisoned"])
+
+
+BOMBS = {
+    "aliases": "a: &a [1,1,1,1,1,1,1,1,1]\n"
+    + "\n".join(f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
+    "itself": "a: &a [*a]",
+    "nesting": "a: " + "[" * 3000 + "]" * 3000,
+    "flow nesting": "a: " + "{b: " * 500 + "1" + "}" * 500,
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_yaml_bombs(name: str, folder: Path) -> None:
+    write(folder, GOOD + BOMBS[name])
+    with pytest.raises(InputError, match="aliases are written out"):
+        check_tasks(folder, ["poisoned"])
+
+
+def test_files_that_never_end_or_are_huge(folder: Path) -> None:
+    write(folder, GOOD)
+    os.mkfifo(folder / "pipe.yaml")
+    with pytest.raises(InputError, match="not a regular file"):
+        check_tasks(folder, ["poisoned"])
+    (folder / "pipe.yaml").unlink()
+    (folder / "zero.yaml").symlink_to("/dev/zero")
+    with pytest.raises(InputError, match="not a regular file"):
+        check_tasks(folder, ["poisoned"])
+    (folder / "zero.yaml").unlink()
+    (folder / "huge.yaml").write_bytes(b"#" * (MAX_FILE + 1))
+    with pytest.raises(InputError, match="split it"):
+        check_tasks(folder, ["poisoned"])
+
+
+def test_include_of_a_device_and_cycles(folder: Path) -> None:
+    write(folder, GOOD + "include: /dev/zero")
+    with pytest.raises(InputError, match="not a regular file"):
+        check_tasks(folder, ["poisoned"])
+    write(folder, GOOD + "include: t.yaml")
+    check_tasks(folder, ["poisoned"])
+
+
+def test_broken_and_oddly_named_files_are_left_to_lm_eval(folder: Path) -> None:
+    write(folder, GOOD)
+    for name, text in {
+        "bad.yaml": "a: [",
+        "two.yaml": "a: 1\n---\nb: 2",
+        "nl\n\x1b[31m.yaml": "x: 1",
+        "e.yaml": "",
+    }.items():
+        (folder / name).write_text(text)
+    (folder / "bytes.yaml").write_bytes(b"\xff\xfe\x00\x01")
+    check_tasks(folder, ["poisoned"])
+    with pytest.raises(InputError, match="not a folder"):
+        check_tasks(folder / "nowhere", ["poisoned"])
+
+
+def test_our_own_task_folder_is_trusted() -> None:
+    from densing.scores.evals import tasks
+
+    assert Path(tasks.__path__[0]).resolve() in task_folders()

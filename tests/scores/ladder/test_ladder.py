@@ -1,0 +1,145 @@
+"""``densing ladder`` from end to end: train, evaluate with lm-eval, fit, and the same numbers by plain torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from densing.cli import app
+
+torch = pytest.importorskip("torch", reason="needs the extra 'evals'")
+pytest.importorskip("lm_eval", reason="needs the extra 'evals'")
+
+from densing.scores.ladder.export import read_exports  # noqa: E402
+from densing.scores.ladder.questions import SETS, questions  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+ASKED = 16
+SIZES = ("--sizes", "d8", "--sizes", "d12", "--sizes", "d16")
+
+
+def densing(*arguments: str, code: int = 0) -> Any:
+    """Run a command and return the JSON document it prints."""
+    result = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def ladder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Return a tiny ladder of three sizes with a longer target, evaluated and fitted, and what the commands said."""
+    folder = tmp_path_factory.mktemp("tiny") / "ladder"
+    out = ("--preset", "tiny", "--out", str(folder), "--seeds", "1", "--workers", "1")
+    said = {"train": densing("ladder", "train", *out, *SIZES)}
+    said["target"] = densing("ladder", "train", *out, "--sizes", "d8", "--target", "longer", "--tokens-factor", "2")
+    ask = ("ladder", "eval", str(folder), "--questions", str(ASKED), "--workers", "1")
+    said["eval"] = densing(*ask)
+    said["again"] = densing(*ask)
+    said["fit"] = densing("ladder", "fit", str(folder), "--bootstrap", "20")
+    return folder, said
+
+
+def test_commands_say_what_they_did(ladder: tuple[Path, dict[str, Any]]) -> None:
+    folder, said = ladder
+    assert (said["train"]["models"], said["train"]["exported"]) == (6, 6)
+    assert said["target"]["by_run"] == {"longer-2x-d8-s1000": 1}
+    assert said["eval"]["states"] == {"evaluated": 7 * len(SETS)}
+    assert said["eval"]["requests"] == 7 * len(SETS) * ASKED * 4
+    assert said["again"]["states"] == {"skipped": 7 * len(SETS)}
+    assert (said["again"]["requests"], said["again"]["failed"]) == (0, [])
+    assert densing("ladder", "train", "--preset", "tiny", "--out", str(folder), "--seeds", "1", *SIZES)["exported"] == 0
+
+
+def test_lm_eval_gives_the_numbers_of_plain_torch(ladder: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = ladder
+    measured = pd.read_csv(folder / "fits" / "measured.csv").set_index(["run", "tokens", "task"])
+    assert len(measured) == 7 * len(SETS)
+    for export in read_exports(folder):
+        for name in SETS:
+            loss, accuracy = by_torch(export["path"], name)
+            row = measured.loc[(export["run"], export["tokens"], name)]
+            assert row["bits_per_byte"] == pytest.approx(loss, rel=1e-4)
+            assert row["accuracy"] == accuracy
+            assert row["n_items"] == ASKED
+
+
+def by_torch(path: Path, name: str) -> tuple[float, float]:
+    """Return bits per byte of the right answer and the share answered rightly, without lm-eval."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+    bits, right = [], []
+    for row in questions(name, ASKED):
+        prompt = torch.tensor([tokenizer(row["query"])["input_ids"]])
+        choices = [tokenizer(choice)["input_ids"] for choice in row["choices"]]
+        assert all(len(choice) == 1 for choice in choices)
+        with torch.no_grad():
+            logs = torch.log_softmax(model(input_ids=prompt).logits[0, -1].double(), dim=0)
+        found = np.array([float(logs[choice[0]]) for choice in choices])
+        bits.append(-found[row["gold"]] / np.log(2) / len(row["choices"][row["gold"]].encode()))
+        right.append(int(found.argmax()) == row["gold"])
+    return float(np.mean(bits)), float(np.mean(right))
+
+
+def test_fit_reports_both_laws_and_the_target(ladder: tuple[Path, dict[str, Any]]) -> None:
+    folder, said = ladder
+    laws = pd.DataFrame(said["fit"]["fits"])
+    assert set(laws["task"]) == {"mean", "validation", *SETS}
+    losses = laws[laws["quantity"].eq("loss")]
+    assert set(losses["law"]) == {"chinchilla", "densing-loss"}
+    assert losses["r2"].notna().all()
+    assert set(losses["n"]) == {6}
+    assert said["fit"]["tokens"] == 120 * 8 * 64
+    targets = pd.DataFrame(said["fit"]["targets"])
+    assert set(targets["task"]) == {"mean", *SETS}
+    assert set(targets["target"]) == {"longer"}
+    assert sorted(path.stem for path in (folder / "fits").glob("*.json")) == sorted({"mean", "validation", *SETS})
+
+
+def test_a_fit_reads_densities_of_the_ladders_own_run(ladder: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = ladder
+    fit = folder / "fits" / "facts.json"
+    # Six models trained for seconds make no law: the rows come with an error note, so the exit code is 3.
+    rows = densing("density", "--results", str(folder / "eval"), "--reference", str(fit), code=3)
+    table = pd.DataFrame(rows)
+    assert set(zip(table["model"], table["quantity"], strict=True)) == {
+        (export["name"], quantity) for export in read_exports(folder) for quantity in ("loss", "score")
+    }
+    assert set(table["benchmark"]) == {"facts"}
+
+
+def test_wrong_folders_and_corpora_are_refused(tmp_path: Path, ladder: tuple[Path, dict[str, Any]]) -> None:
+    from densing.core.errors import InputError
+
+    folder, _ = ladder
+    with pytest.raises(InputError, match="no ladder here"):
+        CliRunner().invoke(app, ["ladder", "fit", str(tmp_path)], catch_exceptions=False)
+    with pytest.raises(InputError, match="choose another --out"):
+        CliRunner().invoke(app, ["ladder", "train", "--preset", "cpu", "--out", str(folder)], catch_exceptions=False)
+    (tmp_path / "corpus.txt").write_text("all work and no play " * 3000)
+    asked = ["ladder", "train", "--corpus", str(tmp_path / "corpus.txt"), "--vocabulary", "257", "--target", "clean"]
+    with pytest.raises(InputError, match="no clean variant"):
+        CliRunner().invoke(app, [*asked, "--preset", "tiny", "--out", str(tmp_path / "x")], catch_exceptions=False)
+
+
+def test_a_text_ladder_is_fitted_on_its_validation_loss(tmp_path: Path) -> None:
+    from densing.core.errors import InputError
+
+    rng = np.random.default_rng(0)
+    (tmp_path / "text.txt").write_text(" ".join(rng.choice(["ore", "elm", "sky", "oak", "ash"], size=12_000)))
+    folder = tmp_path / "ladder"
+    densing("ladder", "train", "--preset", "tiny", "--out", str(folder), "--seeds", "1", "--workers", "1",
+            "--corpus", str(tmp_path / "text.txt"), "--vocabulary", "257", *SIZES)  # fmt: skip
+    with pytest.raises(InputError, match="no questions of its own"):
+        CliRunner().invoke(app, ["ladder", "eval", str(folder)], catch_exceptions=False)
+    said = densing("ladder", "fit", str(folder), "--bootstrap", "20")
+    assert {row["task"] for row in said["fits"]} == {"validation"}
+    assert said["notes"][0]["code"] == "not-evaluated"
+    assert [Path(file).name for file in said["files"]] == ["validation.json"]

@@ -1,0 +1,142 @@
+"""The main job with other options than its own: what a choice must not turn into a false statement."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from densing.scores.catalog import Catalog, load_catalog
+from densing.scores.density import catalog_densities, estimate_density, skill_densities
+from densing.core.errors import InputError
+from densing.scores.references import load_reference
+from densing.report.headline import members
+from densing.scores.study import PAPER_WINDOW, StudyOptions, multiverse
+from densing.scores.study.multiverse import Spec, window_name
+from densing.scores.study.run import _long
+from densing.scores.study.split import chatgpt_split
+from densing.scores.trend import TrendData, estimate_trend
+from densing.scores.trend.headline import fit_headline
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+@pytest.fixture
+def gsm8k_fit(tmp_path: Path) -> str:
+    path = tmp_path / "mine.json"
+    path.write_text(load_reference("qwen1.5", "gsm8k").fit.to_json(), encoding="utf-8")
+    return str(path)
+
+
+def test_a_ruler_without_skills_has_no_skill_rows(catalog: Catalog, gsm8k_fit: str) -> None:
+    assert skill_densities(catalog, "olmo-ladder").empty
+    assert skill_densities(catalog, gsm8k_fit).empty, "one curve of GSM8K is not four skills"
+
+
+def test_mmlu_is_not_read_on_a_ruler_that_cannot_read_it(catalog: Catalog, gsm8k_fit: str) -> None:
+    assert "cloze" in chatgpt_split(catalog, "olmo-ladder")["reason"]
+    assert "fitted on gsm8k" in chatgpt_split(catalog, gsm8k_fit)["reason"]
+    assert _long(catalog, StudyOptions(reference="olmo-ladder")) == (None, None, None)
+
+
+def test_the_long_window_does_not_repeat_the_headline(catalog: Catalog) -> None:
+    assert _long(catalog, StudyOptions(benchmark="mmlu")) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "since", "until", "window"),
+    [
+        ("qwen1.5", *PAPER_WINDOW, "paper"),
+        ("qwen1.5", PAPER_WINDOW[0], None, "paper"),  # its series of mean scores ends before September 2024
+        ("qwen2.5", PAPER_WINDOW[0], None, "long"),
+        ("qwen2.5", *PAPER_WINDOW, "paper"),
+        ("qwen1.5", "2024-01-01", None, "asked"),
+        ("qwen1.5", PAPER_WINDOW[0], "2024-03-01", "asked"),
+    ],
+)
+def test_windows_go_by_their_own_names(catalog: Catalog, name: str, since: str, until: str | None, window: str) -> None:
+    densities = catalog_densities(catalog, load_reference(name))
+    kept = densities.subset((densities.table["stratum"] == "headline").to_numpy())
+    assert window_name(since, until, kept) == window
+
+
+@pytest.fixture
+def no_usual_specs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys.modules["densing.scores.study.multiverse"], "specs", lambda catalog: iter(()))
+    return
+
+
+@pytest.mark.usefixtures("no_usual_specs")
+@pytest.mark.parametrize("guard", [1.0, 3.0])
+def test_multiverse_holds_the_headline_that_was_asked_for(catalog: Catalog, guard: float) -> None:
+    asked = (PAPER_WINDOW[0], "2024-03-01")
+    table = multiverse(catalog, Spec("qwen1.5", "mmlu", "asked"), guard=guard, asked=asked)
+    densities = catalog_densities(catalog, load_reference("qwen1.5", "mmlu"), guard=guard)
+    kept = densities.subset((densities.table["stratum"] == "headline").to_numpy())
+    line = fit_headline(TrendData.from_density(kept).window(*asked).ordered()).slope
+    marked = table[table["headline"]]
+    assert marked["slope_per_day"].tolist() == pytest.approx([line.slope])
+    assert marked["n"].tolist() == [line.n]
+
+
+def test_models_beyond_the_ruler_that_beat_the_record_are_named() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "model": [f"m{i}" for i in range(20)],
+            "family": [f"f{i % 8}" for i in range(20)],
+            "released": pd.Timestamp("2023-03-01") + pd.to_timedelta(np.arange(20) * 30, unit="D"),
+            "log_density": np.append(rng.normal(0, 0.5, 19), 3.0),
+            "censor": [0] * 19 + [1],
+        }
+    )
+    notes = {note.code: note for note in estimate_trend(TrendData.from_frame(frame), permutations=19, worlds=0).notes}
+    assert notes["denser-than-record"].details["models"] == ["m19"]
+    lower = frame.assign(log_density=np.append(frame["log_density"][:19], -3.0))
+    codes = {note.code for note in estimate_trend(TrendData.from_frame(lower), permutations=19, worlds=0).notes}
+    assert "denser-than-record" not in codes, "a limit below the record says nothing about it"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "code"),
+    [
+        ("qwen1.5", {"denominator": "non_embedding"}, "mixed-counting"),
+        ("qwen1.5", {"guard": math.inf}, "no-guard"),
+    ],
+)
+def test_a_choice_that_shifts_densities_is_said(name: str, options: dict[str, Any], code: str) -> None:
+    scores = pd.DataFrame(
+        {"model": ["a"], "score": [0.5], "score_se": [0.01], "params_total": [7e9], "params_non_embedding": [6e9]}
+    )
+    ruler = load_reference(name, "mmlu")
+    assert code in {note.code for note in estimate_density(scores, ruler, **options).notes}
+    assert code not in {note.code for note in estimate_density(scores, ruler).notes}
+
+
+def test_report_counts_the_rulers_own_models() -> None:
+    from types import SimpleNamespace
+
+    ruler = SimpleNamespace(points=pd.DataFrame({"model": ["a", "b"]}))
+    trend = SimpleNamespace(data=SimpleNamespace(model=np.array(["a", "c", "d"])))
+    study: Any = SimpleNamespace(reference=ruler, trend=trend)
+    assert members(study).startswith("1 of these 3 models belongs to the reference family")
+    study.trend.data.model = np.array(["c"])
+    assert members(study) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "words"), [({"score_se": math.nan}, "column score_se: nan"), (None, "no column score_se")]
+)
+def test_a_score_needs_a_standard_error(change: dict[str, float] | None, words: str) -> None:
+    scores = pd.DataFrame({"model": ["a"], "score": [0.5], "params_total": [7e9]})
+    with pytest.raises(InputError, match=words):
+        estimate_density(scores if change is None else scores.assign(**change), load_reference("qwen1.5", "mmlu"))

@@ -1,0 +1,239 @@
+"""Every estimator against a second implementation, and what no estimator may do."""
+
+from __future__ import annotations
+
+from tests.support import folders
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.optimize import least_squares
+
+from densing.scores.trend import TrendData, doubling_months, doubling_text, estimate_trend
+from densing.scores.trend.envelope import envelope, envelope_slopes, record_mask, running_max
+from densing.scores.trend.headline import fit_headline
+from densing.scores.trend.quantile import quantile_lines, quantile_slope
+from densing.scores.trend.regressions import mixed, ols_crv3, theil_sen
+from densing.scores.trend.simulate import Scenario, simulate
+
+SHARED = folders.SHARED
+UNCENSORED = Scenario(n=40, families=9, ceilings=None)
+
+
+def made(days: list[float], values: list[float], families: list[str] | None = None) -> TrendData:
+    released = pd.Timestamp("2023-02-24") + pd.to_timedelta(days, unit="D")
+    names = [f"m{number}" for number in range(len(days))]
+    return TrendData.from_arrays(names, families or names, released, values)
+
+
+# --- record-setters -----------------------------------------------------------------------------------------------
+
+
+def test_records_by_hand() -> None:
+    days = np.array([0.0, 0.0, 10.0, 20.0, 20.0, 30.0])
+    values = np.array([0.0, 1.0, 0.5, 1.5, 2.0, 2.0])
+    assert record_mask(days, values).tolist() == [False, True, False, False, True, False]
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.floats(-5, 5, width=32)), min_size=1, max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_records_match_a_plain_loop(points: list[tuple[int, float]]) -> None:
+    days, values = (np.array(part, dtype=float) for part in zip(*points, strict=True))
+    expected, best = set(), -np.inf
+    for day in np.unique(days):
+        top = values[days == day].max()
+        if top > best:
+            best = top
+            expected.add((day, top))
+    mask = record_mask(days, values)
+    assert {(day, value) for day, value in zip(days[mask], values[mask], strict=True)} == expected
+    assert mask.sum() == len(expected)
+
+
+def test_envelope_is_least_squares_through_the_records() -> None:
+    data = simulate(UNCENSORED, 0)
+    keep = record_mask(data.days, data.log_density)
+    theirs = sm.OLS(data.log_density[keep], sm.add_constant(data.days[keep])).fit()
+    ours = envelope(data)
+    np.testing.assert_allclose([ours.lo, ours.hi], theirs.conf_int()[1], rtol=1e-8)
+    slope, r2, records = envelope_slopes(data.days, data.log_density)
+    np.testing.assert_allclose([slope[0], r2[0]], [ours.slope, theirs.rsquared], rtol=1e-9)
+    assert records[0] == ours.n
+
+
+def test_running_maximum_uses_every_date() -> None:
+    data = made([0, 10, 20, 30], [1.0, 0.0, 2.0, 1.0])
+    expected = np.polyfit([0, 10, 20, 30], [1.0, 1.0, 2.0, 2.0], 1)
+    assert running_max(data).slope == pytest.approx(expected[0])
+    assert running_max(data).n == 4
+
+
+@pytest.mark.skipif(not (SHARED / "data" / "oracles").exists(), reason="development data not present")
+@pytest.mark.parametrize(
+    ("families", "size", "row"),
+    [
+        (["Qwen1.5"], "params_total_b", 0),
+        (["Qwen1.5"], "params_label_b", 1),
+        (["Llama-1", "Llama-2"], "params_total_b", 5),
+    ],
+)
+def test_envelope_reproduces_the_catalog_oracle(families: list[str], size: str, row: int) -> None:
+    """oracles/trend_catalog_check.csv: recipe in the README beside it; its interval is slope -+ 1.96 s.e."""
+    oracle = pd.read_csv(SHARED / "data" / "oracles" / "trend_catalog_check.csv").iloc[row]
+    data = catalog_densities(families, size).window("2023-02-01", "2024-07-31")
+    found = envelope(data)
+    assert (len(data), found.n) == (oracle["n_models"], oracle["frontier_n"])
+    assert found.slope == pytest.approx(oracle["slope_ln_density_per_day"], abs=5e-6)
+    assert found.doubling_months == pytest.approx(oracle["doubling_months"], abs=5e-3)
+    error = (found.hi - found.slope) / stats.t.ppf(0.975, found.n - 2)
+    ends = [doubling_months(found.slope + sign * stats.norm.ppf(0.975) * error) for sign in (1, -1)]
+    assert ends == pytest.approx([oracle["doubling_ci95_low"], oracle["doubling_ci95_high"]], abs=0.011)
+    assert ols_crv3(data).doubling_months == pytest.approx(oracle["all_models_ols_doubling_months"], abs=5e-3)
+
+
+def catalog_densities(families: list[str], size: str) -> TrendData:
+    folder = SHARED / "data" / "catalog"
+    rows = pd.read_csv(folder / "scores.csv").merge(pd.read_csv(folder / "models.csv"), on="model")
+    rows = rows[(rows["evaluator"] == "obsscaling") & (rows["benchmark"] == "mmlu")]
+    rows = rows[(rows["architecture"] == "dense") & (rows["domain"] == "general") & rows[size].notna()]
+    rows = rows[rows["kind"].isin(["base", "continued", "compressed"]) & rows["released"].notna()]
+    ruler = rows[rows["family"].isin(families) & (rows["kind"] == "base")]
+    x, y = np.log(ruler[size].to_numpy()), ruler["score"].to_numpy()
+
+    def miss(p: np.ndarray) -> np.ndarray:
+        return 0.25 + p[0] / (1 + np.exp(-p[1] * (x - p[2]))) - y
+
+    starts = [(c, g, x0) for c in (0.5, 0.7) for g in (0.3, 0.6, 1.0) for x0 in (0.0, 1.0, 2.0, 3.0)]
+    c, g, x0 = min((least_squares(miss, start) for start in starts), key=lambda fit: fit.cost).x
+    share = (rows["score"] - 0.25) / c
+    usable = (rows["score"] >= 0.28) & (share > 0.01) & (share < 0.99)
+    rows, share = rows[usable], share[usable]
+    return TrendData.from_frame(rows.assign(log_density=x0 + np.log(share / (1 - share)) / g - np.log(rows[size])))
+
+
+# --- other estimators ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_quantile_line_matches_statsmodels(seed: int) -> None:
+    data = simulate(UNCENSORED, seed)
+    years = data.days / 365.25
+    theirs = sm.QuantReg(data.log_density, sm.add_constant(years)).fit(q=0.9, max_iter=5000, p_tol=1e-8)
+    ours = quantile_slope(data, bootstrap=20)
+
+    def loss(slope: float, intercept: float) -> float:
+        residual = data.log_density - intercept - slope * years
+        return float(np.sum(residual * (0.9 - (residual < 0))))
+
+    best, peer = loss(ours.slope * 365.25, ours.intercept), loss(theirs.params[1], theirs.params[0])
+    assert best <= peer + 1e-9
+    assert peer - best < 1e-3 * best  # theirs is iterative, ours is exact
+
+
+def test_quantile_line_ignores_how_far_a_bound_is_cut() -> None:
+    days = np.linspace(0, 10, 40)
+    rng = np.random.default_rng(0)
+    values = 0.5 * days + rng.normal(0, 0.3, 40)
+    high = np.where(np.arange(40) % 4 == 0, values - 1.0, np.inf)  # some rows end below the line
+    limits = np.column_stack([np.full(40, -np.inf), high])
+    free, _ = quantile_lines(days, values, np.tile([-np.inf, np.inf], (40, 1)), np.ones((1, 40)), 0.5)
+    cut, _ = quantile_lines(days, np.minimum(values, high), limits, np.ones((1, 40)), 0.5)
+    naive, _ = quantile_lines(
+        days, np.minimum(values, high), np.tile([-np.inf, np.inf], (40, 1)), np.ones((1, 40)), 0.5
+    )
+    assert abs(cut[0] - free[0]) < 0.05
+    assert len({float(cut[0]), float(naive[0])}) == 2
+
+
+def test_estimators_that_cannot_use_bounds_say_how_many_they_dropped() -> None:
+    data = simulate(Scenario(), 0)
+    bounds = int(np.sum(~data.observed))
+    table = estimate_trend(data, permutations=19, worlds=0, bootstrap=50).estimates.set_index("method")
+    assert bounds > 0
+    dropping = ["envelope", "running-max", "ols-crv3", "theil-sen", "mixedlm"]
+    assert table.loc[dropping, "dropped"].tolist() == [bounds] * 5
+    assert table.loc[["tobit-crv3", "quantile-0.9"], "dropped"].tolist() == [0, 0]
+
+
+def test_methods_that_cannot_run_say_so_in_their_row() -> None:
+    data = made([0, 10, 20], [1.0, 0.5, 0.8])
+    for row in (envelope(data), quantile_slope(data), mixed(data)):
+        assert "not estimable" in row.label
+        assert np.isnan(row.slope)
+    assert theil_sen(data).estimable
+
+
+# --- what no estimator may do -------------------------------------------------------------------------------------
+
+METHODS = {
+    "tobit-crv3": lambda data: fit_headline(data, draws=2).slope,
+    "envelope": envelope,
+    "running-max": running_max,
+    "ols-crv3": ols_crv3,
+    "quantile-0.9": lambda data: quantile_slope(data, bootstrap=50),
+    "theil-sen": theil_sen,
+    "mixedlm": mixed,
+}
+
+
+def moved(data: TrendData, days: float = 0.0, stretch: float = 1.0, lift: float = 0.0) -> TrendData:
+    assert data.log_limits is not None
+    return data.replace(
+        days=data.days * stretch + days,
+        log_density=data.log_density + lift,
+        log_limits=data.log_limits + lift,
+    )
+
+
+@pytest.mark.parametrize("name", METHODS)
+@given(st.integers(0, 500), st.floats(-800, 800), st.sampled_from([0.25, 0.5, 2.0, 4.0]), st.floats(-3, 3))
+@settings(max_examples=12, deadline=None)
+def test_shifting_stretching_and_lifting(name: str, seed: int, days: float, stretch: float, lift: float) -> None:
+    data = simulate(Scenario(n=30, families=9), seed)
+    method = METHODS[name]
+    before, after = method(data), method(moved(data, days, stretch, lift))
+    # The mixed model's optimiser stops at its own tolerance, and its starting point depends on the scale.
+    close = {"rtol": 2e-3, "atol": 2e-5} if name == "mixedlm" else {"rtol": 1e-6, "atol": 1e-9}
+    expected = np.array([before.slope, before.lo, before.hi]) / stretch
+    np.testing.assert_allclose([after.slope, after.lo, after.hi], expected, **close)
+
+
+@given(st.integers(0, 500))
+@settings(max_examples=6, deadline=None)
+def test_the_order_of_rows_changes_nothing(seed: int) -> None:
+    data = simulate(Scenario(n=30, families=9, law_sd=0.1, law_draws=20), seed)
+    shuffled = data.take(np.random.default_rng(seed).permutation(len(data)))
+    first, second = (
+        estimate_trend(rows, permutations=19, worlds=0, bootstrap=30).to_dict() for rows in (data, shuffled)
+    )
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("slope", "days"), [(0.007, 99.0), (0.0073, 95.0), (0.0066, 105.0), (0.0065, 106.6), (0.0048, 144.4)]
+)
+def test_doubling_times_of_the_published_slopes(slope: float, days: float) -> None:
+    """arXiv 2412.04315: 0.0073 per day is stated as about 95 days there; the others follow by ln 2 / A."""
+    assert doubling_months(slope) * 30.44 == pytest.approx(days, abs=0.06)
+
+
+def test_an_interval_with_zero_has_no_upper_end() -> None:
+    trend = estimate_trend(simulate(Scenario(doubling_months=np.inf), 0), permutations=19, worlds=0, bootstrap=50)
+    assert trend.headline["slope_lo"] < 0 < trend.headline["slope_hi"]
+    assert np.isinf(trend.headline["hi"])
+    assert "upper end unbounded" in trend.text
+    assert trend.to_dict()["headline"]["hi"] is None
+
+
+def test_a_falling_slope_never_doubles() -> None:
+    data = moved(simulate(UNCENSORED, 0)).replace(log_density=-simulate(UNCENSORED, 0).log_density)
+    trend = estimate_trend(data, permutations=19, worlds=0, bootstrap=50)
+    assert np.isinf(trend.headline["doubling_months"])
+    assert "no doubling" in trend.headline["label"]
+    assert doubling_text(np.inf, np.inf, np.inf).startswith("no doubling")

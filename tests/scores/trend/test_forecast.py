@@ -1,0 +1,240 @@
+"""Forecasts against algebra, back-tests against known worlds, corollaries against published figures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from densing.core.errors import DomainError, FitError
+from densing.scores.trend import TrendData, estimate_trend
+from densing.scores.trend.backtest import backtest
+from densing.scores.trend.corollaries import corollaries, factor_per_year, parameter_halving, with_hardware
+from densing.scores.trend.forecast import date_for, forecast, score_forecast, when
+from densing.scores.trend.simulate import Scenario, simulate
+
+TREND = estimate_trend(simulate(Scenario(n=60, families=20, law_sd=0.05, law_draws=120), 5), permutations=19, worlds=0)
+FLAT = estimate_trend(simulate(Scenario(doubling_months=np.inf), 0), permutations=19, worlds=0)
+
+
+class PowerLaw:
+    """A ruler with score = (N / scale)^0.25, inverted exactly: N = scale * score^4."""
+
+    def invert(self, theta: np.ndarray, y: float, **given: float) -> tuple[np.ndarray, np.ndarray]:
+        size = np.asarray(theta)[..., 0] * y**4
+        return size, np.full(np.shape(size), "ok" if y > 0 else "below_floor")
+
+
+def ruler(draws: int = 120, spread: float = 0.0) -> Any:
+    scale = 1e11 * np.exp(spread * np.random.default_rng(0).standard_normal((draws, 1)))
+    fit = SimpleNamespace(law=PowerLaw(), theta=np.array([1e11]), draws=scale, domain={"params": (1e8, 7e10)})
+    return SimpleNamespace(fit=fit, given={})
+
+
+RECORD = float(TREND.data.log_density[TREND.data.observed].max())
+LAST = pd.Timestamp(TREND.data.released.max()).normalize()
+
+
+def test_frontier_is_the_record_carried_on_at_the_headlines_pace() -> None:
+    fan = forecast(TREND, 6)
+    ahead = (fan["date"] - LAST).dt.days
+    np.testing.assert_allclose(np.log(fan["mid"]), RECORD + TREND.headline["slope_per_day"] * ahead)
+    ordered = fan[["lo90", "lo50", "mid", "hi50", "hi90"]].to_numpy()
+    assert (np.diff(ordered[1:], axis=1) > 0).all()
+    assert fan["date"].is_monotonic_increasing and len(fan) == 7
+
+
+def test_a_record_never_falls() -> None:
+    falling = replace(TREND, fit=replace(TREND.fit, line=TREND.fit.line * [1, -1], lines=TREND.fit.lines * [1, -1]))
+    assert (np.diff(forecast(falling, 6)["mid"]) == 0).all()
+
+
+def test_a_density_that_exists_is_dated_by_the_model_that_has_it() -> None:
+    seen = TREND.data.observed
+    order = np.argsort(TREND.data.days[seen], kind="stable")
+    first = np.flatnonzero(TREND.data.log_density[seen][order] >= RECORD - 0.5)[0]
+    found = date_for(TREND, float(np.exp(RECORD - 0.5)))
+    assert found.date == pd.Timestamp(TREND.data.released[seen][order][first]).round("D")
+    assert "exists" in found.note
+
+
+def test_date_for_inverts_the_forecast() -> None:
+    fan = forecast(TREND, 12)
+    for row in fan[1:].itertuples():
+        found = date_for(TREND, row.mid)
+        assert abs((found.date - row.date).days) <= 1
+        assert found.lo <= found.date < found.hi
+
+
+def test_date_interval_is_the_share_of_lines_that_crossed() -> None:
+    found = date_for(TREND, 1000.0, level=0.9)
+    rows = TREND.fit.law_rows
+    densest = int(np.flatnonzero(TREND.data.observed)[np.argmax(TREND.data.log_density[TREND.data.observed])])
+    records = TREND.data.law_draws[rows, densest]
+    ahead = (found.hi - LAST).days
+    crossed = np.mean(records + np.maximum(TREND.fit.lines[:, 1], 0) * ahead >= np.log(1000.0))
+    assert crossed == pytest.approx(0.95, abs=0.01)
+
+
+def test_dates_that_have_passed_are_not_forecast() -> None:
+    whole = forecast(TREND, 12)
+    today = LAST + pd.Timedelta(days=100)
+    kept = forecast(TREND, 12, today=today)
+    pd.testing.assert_frame_equal(kept, whole[whole["date"] >= today].reset_index(drop=True))
+    assert 0 < len(kept) < len(whole)
+    assert forecast(TREND, 12, today=LAST + pd.Timedelta(days=400)).empty
+
+
+def test_a_forecast_is_scored_against_what_came() -> None:
+    """By hand: slope .002 a day, cut at day 300, a record of 1.0 at day 280, later models at days 350 and 420."""
+    days = [*range(0, 300, 20), 350, 420, 700]
+    values = [0.002 * day + (0.1 if day % 40 else -0.1) for day in days[:-3]] + [1.5, 0.9, 9.0]
+    values[days.index(280)] = 1.0
+    names = [f"m{day}" for day in days]
+    family = [f"f{day // 60}" for day in days]
+    data = TrendData.from_arrays(names, family, pd.Timestamp("2023-02-24") + pd.to_timedelta(days, "D"), values)
+    cut = pd.Timestamp("2023-02-24") + pd.Timedelta(days=300)
+    trend = estimate_trend(data.window(until=cut), permutations=19, worlds=0)
+    score = score_forecast(trend, data.window(since=cut), 6.0)
+    assert score is not None
+    assert (score["date"], score["model"]) == (pd.Timestamp("2023-02-24") + pd.Timedelta(days=420), "m350")
+    assert (score["came"], score["record"]) == pytest.approx((np.exp(1.5), np.exp(1.0)))
+    assert score["mid"] == pytest.approx(np.exp(1.0 + trend.headline["slope_per_day"] * 140))
+    assert score["lo90"] <= score["mid"] <= score["hi90"]
+    assert score_forecast(trend, data.window(since=cut).take(np.array([2])), 6.0) is None
+
+
+def test_a_date_is_scored_by_later_models_and_withheld_where_none_can_score_it() -> None:
+    need = float(np.exp(RECORD + 0.8))
+    ahead = date_for(TREND, need)
+    later = TrendData.from_arrays(["late", "weak"], ["x", "y"], [ahead.date, ahead.date], [RECORD + 1.0, RECORD])
+    assert f"late had it on {ahead.date.date()}" in date_for(TREND, need, later=later).note
+    assert "by then no model" not in date_for(TREND, need, later=later).note
+    weak = later.take(np.array([1]))
+    assert f"by {ahead.date.date()} no model had it" in date_for(TREND, need, later=weak).note
+    gone = date_for(TREND, need, today=ahead.date + pd.Timedelta(days=1))
+    assert pd.isna(gone.date) and pd.isna(gone.lo) and pd.isna(gone.hi) and "cannot score it" in gone.note
+    assert date_for(TREND, need, today=ahead.date) == ahead
+    known = date_for(TREND, float(np.exp(RECORD - 0.5)), today=ahead.date + pd.Timedelta(days=900))
+    assert "exists" in known.note and not pd.isna(known.date), "what has come is no forecast"
+
+
+def test_a_flat_trend_has_no_latest_date() -> None:
+    found = date_for(FLAT, 1e3)
+    assert pd.isna(found.hi)
+    assert "no latest date" in found.note or "does not get there" in found.note
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_when_is_the_date_of_the_needed_density() -> None:
+    found = when(TREND, 0.7, 1e7, ruler())
+    assert found.density == pytest.approx(1e11 * 0.7**4 / 1e7)
+    assert found.date == date_for(TREND, found.density).date
+    halved = when(TREND, 0.7, 0.5e7, ruler())
+    months = (halved.date - found.date).days / 30.44
+    assert months == pytest.approx(TREND.headline["doubling_months"], abs=0.05)
+
+
+def test_law_draws_are_paired_and_widen_the_date() -> None:
+    sure, unsure = when(TREND, 0.7, 1e7, ruler()), when(TREND, 0.7, 1e7, ruler(spread=0.5))
+    assert unsure.hi - unsure.lo > sure.hi - sure.lo
+    # When the ruler's error in the needed size also sits in the record, it cancels instead of adding.
+    shift = ruler(spread=0.5)
+    shared = np.log(shift.fit.draws[:, 0] / 1e11)
+    lifted = TREND.data.replace(law_draws=TREND.data.law_draws + shared[:, None])
+    cancelled = when(replace(TREND, data=lifted), 0.7, 1e7, shift)
+    assert abs((cancelled.hi - sure.hi).days) <= 1 and abs((cancelled.lo - sure.lo).days) <= 1
+
+
+def test_scores_off_the_ruler_are_said_to_be_so() -> None:
+    assert "any size does" in when(TREND, 0.0, 1e9, ruler()).note
+    assert "extrapolated" in when(TREND, 0.1, 1e9, ruler()).note
+    assert when(TREND, 0.7, 1e10, ruler()).note == "a model of that density exists"
+    assert when(TREND, 0.7, 1e7, ruler()).note == ""
+
+
+@pytest.mark.parametrize(("score", "params"), [(45.0, 1e9), (-0.1, 1e9), (0.5, 0.0), (np.nan, 1e9)])
+def test_impossible_questions_are_refused(score: float, params: float) -> None:
+    with pytest.raises(DomainError):
+        when(TREND, score, params, ruler())
+
+
+def test_impossible_densities_are_refused() -> None:
+    with pytest.raises(DomainError, match="above zero"):
+        date_for(TREND, 0.0)
+
+
+def test_backtest_bands_hold_their_share_when_models_are_independent() -> None:
+    """Without family shocks 90 % bands hold 90 % of held-out models, and late cuts are right in the median."""
+    scenario = Scenario(n=220, families=220, family_sd=0.0, residual_sd=0.8, ceilings=None, spread_months=0.0)
+    worlds = [backtest(simulate(scenario, seed), seed=seed).table.assign(world=seed) for seed in range(12)]
+    cuts = pd.concat(worlds)
+    late = cuts[cuts["n_train"] >= 100]
+    assert np.average(cuts["coverage"], weights=cuts["n_test"]) == pytest.approx(0.9, abs=0.025)
+    errors = late.groupby("world")["median_error"].mean()
+    assert abs(errors.mean()) < 3.3 * errors.std() / np.sqrt(len(errors))
+
+
+def test_backtest_says_whether_the_forecast_beats_standing_still() -> None:
+    """With a strong trend it does; without one it cannot."""
+
+    def misses(doubling: float) -> pd.Series:
+        scenario = Scenario(n=120, families=40, doubling_months=doubling, ceilings=None)
+        tables = [backtest(simulate(scenario, seed), seed=seed).table for seed in range(6)]
+        return pd.concat(tables)[["frontier_error", "standstill_error"]].abs().mean()
+
+    strong, none = misses(2.0), misses(np.inf)
+    assert strong["frontier_error"] < 0.7 * strong["standstill_error"]
+    assert none["frontier_error"] >= none["standstill_error"]
+
+
+def test_backtest_only_looks_back() -> None:
+    data = simulate(Scenario(n=60, families=20), 5)
+    found = backtest(data, 6.0).table
+    late = data.days > (found["cut"].iloc[0] - pd.Timestamp("2023-02-24")).days + 6 * 30.44 + 1
+    changed = data.replace(log_density=np.where(late, data.log_density + 5, data.log_density))
+    pd.testing.assert_series_equal(found.iloc[0], backtest(changed, 6.0).table.iloc[0])
+
+
+def test_backtest_without_a_cut_says_so() -> None:
+    with pytest.raises(FitError, match="no cut"):
+        backtest(simulate(Scenario(n=10, families=5, ceilings=None), 0))
+
+
+@pytest.mark.parametrize(("days", "combined"), [(95.0, 84.5), (99.0, 87.7), (106.5, 93.5)])
+def test_density_and_hardware_combine_as_derived_from_the_paper(days: float, combined: float) -> None:
+    """densing-law.md 1.11: 1/T = 1/Td + 1/(2.1 years); the paper's 88 days belongs to 99."""
+    assert with_hardware(days / 30.44) * 30.44 == pytest.approx(combined, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("slope", "factor"), [(0.007, 12.9), (0.0073, 14.4), (0.0066, 11.1), (0.0065, 10.7), (0.0048, 5.8)]
+)
+def test_growth_per_year_of_the_published_slopes(slope: float, factor: float) -> None:
+    """densing-law.md 1.6, second row of its consistency table."""
+    assert factor_per_year(np.log(2) / slope / 30.44) == pytest.approx(factor, abs=0.06)
+
+
+def test_parameters_of_equal_performance_after_127_days() -> None:
+    """densing-law.md 1.11: MiniCPM-1 after Mistral-7B; the law at .0073 per day predicts 39.6 %."""
+    left = parameter_halving(7e9, 127 / 30.44, np.log(2) / 0.0073 / 30.44)
+    assert left / 7e9 == pytest.approx(0.396, abs=5e-4)
+
+
+def test_corollaries_carry_the_interval_and_its_open_end() -> None:
+    table = corollaries(TREND)
+    assert ((table["lo"] <= table["value"]) & (table["value"] <= table["hi"])).all()
+    flat = corollaries(FLAT).set_index("unit")
+    assert flat.loc["times per year", "lo"] == 1.0
+    assert flat.loc["months", "hi"] == pytest.approx(2.1 * 365.25 / 30.44)
+
+
+@pytest.mark.parametrize("months", [0.0, -1.0, np.nan])
+def test_no_corollary_of_an_impossible_doubling_time(months: float) -> None:
+    with pytest.raises(DomainError):
+        factor_per_year(months)

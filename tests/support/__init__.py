@@ -1,0 +1,1 @@
+"""What tests share: builders of small inputs, second implementations, scripts that run as processes of their own."""

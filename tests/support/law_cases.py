@@ -1,0 +1,60 @@
+"""One realistic parameter vector and table per law, shared by the tests of laws and fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from densing.scores.laws import Law, get_law
+
+
+@dataclass(frozen=True)
+class Case:
+    """A law with plausible parameters."""
+
+    name: str
+    theta: tuple[float, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def law(self) -> Law:
+        return get_law(self.name, **self.options)
+
+    def table(self, n: int = 60, seed: int = 0) -> dict[str, NDArray[np.float64]]:
+        rng = np.random.default_rng(seed)
+        params = np.exp(rng.uniform(np.log(2e7), np.log(2e11), n))
+        everything = {
+            "params": params,
+            "tokens": params * np.exp(rng.uniform(np.log(5), np.log(400), n)),
+            "loss": rng.uniform(0.15, 1.2, n),
+        }
+        return {name: everything[name] for name in self.law.inputs}
+
+    def __str__(self) -> str:
+        return self.name + "".join(f",{key}={value}" for key, value in self.options.items())
+
+
+LOSS_CASES = [
+    Case("power", (12.0, 0.08)),
+    Case("power-offset", (1.6, 220.0, 0.29)),
+    Case("chinchilla", (1.7, 400.0, 500.0, 0.34, 0.30)),
+    Case("chinchilla-e0", (20.0, 30.0, 0.13, 0.14)),
+    Case("densing-loss", (6.0, 9.0, 0.16, 0.18)),
+    Case("broken", (1.5, 60.0, 0.16, 0.33, 1.5e9, 0.4)),
+]
+SCORE_CASES = [
+    Case("sigmoid", (0.6, -9.0, 0.6, 0.25)),
+    Case("sigmoid-fixed", (-9.0, 0.6), {"floor": 0.25, "ceiling": 0.95}),
+    Case("sigmoid-fixed", (0.5, -9.0, 0.6), {"floor": 0.25, "ceiling": None}),
+    Case("logistic", (0.55, 0.9, 22.5), {"floor": 0.25}),
+    Case("logistic", (0.9, 22.5), {"floor": 0.25, "ceiling": 0.9}),
+    Case("logistic", (0.55, 0.9, 22.5, 0.25), {"floor": None}),
+]
+TWO_STEP_CASES = [
+    Case("two-step", (8.0, 12.0, 0.13, 0.13, 0.6, -9.0, 0.9, 0.25)),
+    Case("two-step", (0.2, 90.0, 200.0, 0.3, 0.3, 0.6, -9.0, 0.7), {"loss": "chinchilla", "floor": 0.25}),
+]
+CASES = LOSS_CASES + SCORE_CASES + TWO_STEP_CASES

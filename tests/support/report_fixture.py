@@ -1,0 +1,180 @@
+"""A small synthetic study, hostile names included: what the plots and the report are tested with.
+
+Nothing here is measured. The objects have the fields of the real dataclasses and nothing else.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from tests.support.report_frames import (
+    HOSTILE,
+    SLOPE,
+    backtest,
+    checks,
+    corollaries,
+    estimates,
+    forecast,
+    measured_run,
+    multiverse,
+    provenance,
+    questions,
+    replication,
+    skills,
+)
+
+from densing.scores.catalog import load_catalog
+from densing.core.notes import Note
+from densing.scores.study import place_measured
+
+BREAKOUT = "</script><script>window.hacked=1</script>"
+LINKED = '<a href="javascript:alert(1)">name</a>'
+TEMPLATED = "%{x} {{ 7 * 7 }} $\\alpha$"
+MODELS = 44
+
+
+class FakeFit:
+    """A logistic curve in ln N with a band, in the shape of a LawFit."""
+
+    law = SimpleNamespace(name="logistic", equation="S = f + c / (1 + exp(-g (ln N - x0)))", source="fixture")
+    status = "converged"
+    domain: ClassVar[dict[str, tuple[float, float]]] = {"params": (0.5e9, 14e9)}
+
+    def predict(self, x: Any) -> Any:
+        """Return the curve."""
+        return 0.25 + 0.6 / (1 + np.exp(-0.7 * (np.log(x["params"]) - np.log(9e9))))
+
+    def band(self, x: Any, level: float = 0.95) -> pd.DataFrame:
+        """Return a band around it."""
+        mid = self.predict(x)
+        return pd.DataFrame({"lo": mid - 0.02, "mid": mid, "hi": mid + 0.02})
+
+
+class FakeTrend:
+    """A straight line in ln density, in the shape of a TrendResult."""
+
+    def __init__(self, table: pd.DataFrame, estimates: pd.DataFrame, checks: dict[str, Any], slope: float) -> None:
+        released = table["released"].to_numpy().astype("datetime64[ns]")
+        days = (table["released"] - pd.Timestamp("2023-02-24")) / pd.Timedelta(days=1)
+        self.data = SimpleNamespace(
+            model=table["model"].to_numpy(dtype=str),
+            family=table["family"].to_numpy(dtype=str),
+            released=released,
+            days=days.to_numpy(),
+        )
+        self.estimates, self.checks, self.slope = estimates, checks, slope
+        self.headline = estimates[estimates["headline"]].iloc[0]
+        self.options = {"level": 0.95, "seed": 0}
+        self.notes = (Note("few-families", "warning", "9 families; CRV3 wants more", {"families": 9}),)
+
+    def predict(self, dates: Any, level: float = 0.95) -> pd.DataFrame:
+        """Return the line and its band, as ln density like the real one."""
+        dates = pd.DatetimeIndex(dates)
+        days = np.asarray((dates - pd.Timestamp("2023-02-24")) / pd.Timedelta(days=1), dtype=float)
+        mid = -1.6 + self.slope * days
+        width = 0.15 + 0.0006 * np.abs(days - 250)
+        return pd.DataFrame({"date": dates, "mid": mid, "lo": mid - width, "hi": mid + width})
+
+
+def density(seed: int = 0, n: int = MODELS, since: str = "2023-02-24", names: tuple[str, ...] = ()) -> Any:
+    """Return a density result of ``n`` models, some of them censored."""
+    rng = np.random.default_rng(seed)
+    days = np.sort(rng.integers(0, 560, n)).astype(float)
+    log_density = -1.6 + SLOPE * days + rng.normal(0, 0.7, n)
+    params = 10 ** rng.uniform(9, 11, n)
+    rho = np.exp(log_density)
+    bound = np.array([""] * n, dtype=object)
+    status = np.array(["ok"] * n, dtype=object)
+    for place, (state, side) in {
+        2: ("below_floor", "upper"),
+        n - 3: ("above_ceiling", "lower"),
+        n // 2: ("extrapolated", "lower"),
+    }.items():
+        status[place], bound[place] = state, side
+    model = [f"model-{seed}-{i:02d}" for i in range(n)]
+    model[: len(names)] = names
+    se = rng.uniform(0.005, 0.02, n)
+    width = np.exp(rng.uniform(0.15, 0.5, n))
+    table = pd.DataFrame(
+        {
+            "model": model,
+            "family": [f"family-{i % 9}" for i in range(n)],
+            "organisation": ["Organisation & Söhne" for _ in range(n)],
+            "released": pd.Timestamp(since) + pd.to_timedelta(days, unit="D"),
+            "kind": "base",
+            "architecture": "dense",
+            "verified": True,
+            "n_params": params,
+            "denominator": "total",
+            "benchmark": "mean",
+            "evaluator": "model makers",
+            "score": FakeFit().predict({"params": rho * params}),
+            "score_se": se,
+            "n_sources": 2,
+            "n_eff": rho * params,
+            "n_eff_lo": rho * params / width,
+            "n_eff_hi": rho * params * width,
+            "density": rho,
+            "density_lo": rho / width,
+            "density_hi": rho * width,
+            "status": status,
+            "bound": bound,
+            "source": ["https://example.org/report?a=1&b=2" if i % 2 else "javascript:alert(1)" for i in range(n)],
+        }
+    )
+    return SimpleNamespace(table=table, options={}, notes=())
+
+
+def reference() -> Any:
+    """Return a ruler of six sizes, one of them held out."""
+    sizes = np.array([0.5e9, 1.8e9, 4e9, 7e9, 14e9, 72e9])
+    score = FakeFit().predict({"params": sizes}) + np.array([0.01, -0.01, 0.005, 0.0, -0.004, 0.006])
+    points = pd.DataFrame(
+        {
+            "model": [f"ruler-{s / 1e9:g}B" for s in sizes],
+            "params": sizes,
+            "score": score,
+            "score_se": 0.006,
+            "held_out": [False] * 5 + [True],
+        }
+    )
+    return SimpleNamespace(
+        name="qwen2.5", title="Qwen2.5 base models", benchmark="mean", benchmarks=("mmlu", "bbh", "gsm8k"),
+        evaluator="model makers", fit=FakeFit(), points=points, given={}, notes=(),
+    )  # fmt: skip
+
+
+def measured() -> Any:
+    """Return a made-up run of a hostile model, read on the real ladder."""
+    dates = {HOSTILE: "2024-11-01"}
+    return place_measured(*measured_run(HOSTILE), load_catalog(), released=dates)
+
+
+def study() -> Any:
+    """Return the whole synthetic study."""
+    main = density(names=(HOSTILE, BREAKOUT, LINKED, TEMPLATED, "ünïcode 模型 🚀"))
+    apart = density(seed=3, n=30)
+    strata = ["continued", "compressed", "mixture of experts", "instruct", "unverified date"]
+    apart.table["stratum"] = [strata[i % 5] for i in range(30)]
+    later = density(seed=7, n=70)
+    later.table["released"] = later.table["released"] + pd.Timedelta(days=430)
+    slower = estimates().assign(doubling_months=6.4, lo=4.9, hi=9.0)
+    return SimpleNamespace(
+        options={"reference": "qwen2.5", "benchmark": "mean", "level": 0.95},
+        selection="dense, general, from-scratch base models with a sourced release date",
+        reference=reference(), density=main, apart=apart, skills=skills(main.table),
+        trend=FakeTrend(main.table, estimates(), checks(), SLOPE),
+        long_density=later, long_trend=FakeTrend(later.table, slower, {}, SLOPE / 2),
+        long_forecast=forecast(), asked_of=reference(), split=checks()["breakpoint"],
+        multiverse=multiverse(), replication=replication(), forecast=forecast(), questions=questions(),
+        past_forecast={}, backtest=backtest(), corollaries=corollaries(), long_reference=reference(),
+        provenance=provenance(), versions={"densing": "0.1.0", "python": "3.11"},
+        hashes={"catalog": "ab" * 32}, measured=measured(),
+        notes=(
+            Note("clock", "error", f"A note with {HOSTILE} in it.", {}),
+            Note("fyi", "info", "Nothing else.", {}),
+        ),
+    )  # fmt: skip

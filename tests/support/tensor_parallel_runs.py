@@ -1,0 +1,83 @@
+"""One rank of a tensor-parallel group over gloo.
+
+Started as ``python tensor_parallel_runs.py RANK WORLD FOLDER``: what every schedule computes, saved for comparison with
+one process; or with ``train`` behind it: the runs of ``FOLDER/spec.json``, records beside it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec
+from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
+from densing.efficiency.parallel.tensor_parallel.model import Pass, build_part, cross_entropy, train_loss
+from densing.efficiency.parallel.tensor_parallel.schedules import Schedule
+from densing.efficiency.parallel.tensor_parallel.train import train
+
+SHAPE = LmShape(layers=3, hidden=48, heads=6, ffn=48, vocabulary=64)
+SEQUENCE = 11
+SEED = 3
+CASES = {
+    "tensor-parallel": Schedule("tensor-parallel"),
+    "parallel-attention": Schedule("parallel-attention"),
+    "ladder": Schedule("ladder"),
+    "ladder of two layers": Schedule("ladder", ladder_layers=2),
+    "iso": Schedule("iso"),
+    "iso, uneven": Schedule("iso", split=0.2),
+    "t3, one tile": Schedule("t3", tiles=1),
+    "t3, five tiles": Schedule("t3", tiles=5),
+}
+
+
+def batch() -> torch.Tensor:
+    """The same on all ranks, and in the test."""
+    return torch.randint(0, SHAPE.vocabulary, (2, SEQUENCE + 1), generator=torch.Generator().manual_seed(1))
+
+
+def gradients(decoder: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: weight.grad for name, weight in decoder.named_parameters()}
+
+
+def case(schedule: Schedule, rank: int, world: int) -> dict[str, Any]:
+    """Forward, forward and backward, and the same by plain autograd."""
+    exchange = Exchange()
+    decoder = build_part(SHAPE, SEQUENCE, SEED, schedule, exchange, rank=rank, parts=world)
+    with torch.no_grad():
+        logits = Pass(decoder, schedule, exchange, batch()[:, :-1]).logits
+    forward = exchange.count, exchange.bytes
+    loss = train_loss(decoder, schedule, exchange, batch())
+    found = {"logits": logits, "loss": loss, "gradients": gradients(decoder), "forward": forward}
+    found["sums"], found["seconds"] = exchange.count - forward[0], exchange.seconds
+    decoder.zero_grad(set_to_none=True)
+    plain = decoder(batch()[:, :-1])
+    cross_entropy(plain, batch()[:, 1:]).backward()
+    return {**found, "plain logits": plain.detach(), "plain gradients": gradients(decoder)}
+
+
+def compute(rank: int, world: int, folder: Path) -> None:
+    torch.save({name: case(one, rank, world) for name, one in CASES.items()}, folder / f"{rank}.pt")
+
+
+def trained(rank: int, world: int, folder: Path) -> None:
+    """One run after the other, as ``spec.json`` lists them."""
+    for number, spec in enumerate(msgspec.json.decode((folder / "spec.json").read_bytes(), type=list[RunSpec])):
+        record = train(RunEnv(spec, rank, world), spec.technique, **spec.knobs)
+        (folder / f"record.{number}.{rank}.json").write_bytes(msgspec.json.encode(record))
+
+
+def main(rank: int, world: int, folder: Path, work: Callable[[int, int, Path], None]) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=world)
+    work(rank, world, folder)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), trained if "train" in sys.argv else compute)
