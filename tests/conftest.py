@@ -11,10 +11,10 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.support.evals_poison import Poisoned
 from hypothesis import HealthCheck, settings
 
 from tests.support import folders
+from tests.support.evals_poison import Poisoned
 
 # Before torch is imported, here and in every process that a test starts.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

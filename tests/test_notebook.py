@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 from pathlib import Path
 
 import pytest
+
+from tests.support import folders
 
 NOTEBOOK = folders.ROOT / "docs" / "notebooks" / "quickstart.ipynb"
 

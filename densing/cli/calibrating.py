@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from densing.core.errors import InputError, UnknownNameError
-from densing.core.notes import Note, doubts
+from densing.core import InputError, Note, UnknownNameError, doubts
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation.cluster.calibrate import Calibration
-    from densing.efficiency.simulation.cluster.cluster import Cluster
-    from densing.efficiency.simulation.cluster.least_squares import Estimate
+    from densing.efficiency.simulation import Calibration, Cluster, Estimate
 
 MODES = ("train", "prefill")
 
@@ -57,9 +54,8 @@ def from_traces(paths: Sequence[Path], base: str | None, level: str | None) -> M
     InputError
         When nothing can be read, or the base cluster is needed and not given.
     """
-    from densing.efficiency.simulation.cluster.calibrate import calibrate
-    from densing.efficiency.simulation.cluster.presets import load_cluster
-    from densing.efficiency.profile.observations import recorded
+    from densing.efficiency.profile import recorded
+    from densing.efficiency.simulation import calibrate, load_cluster
 
     cluster = None if base is None else load_cluster(base)
     seen = recorded(paths)
@@ -78,7 +74,7 @@ def from_traces(paths: Sequence[Path], base: str | None, level: str | None) -> M
 
 
 def _with(cluster: Cluster, found: Calibration, level: str, told: str) -> Cluster | None:
-    from densing.efficiency.simulation.cluster.calibrated import calibrated
+    from densing.efficiency.simulation import calibrated
 
     fitted = found.alpha_s is not None and found.beta_s_per_byte is not None
     return calibrated(cluster, found, level, told) if fitted else None
@@ -94,8 +90,7 @@ def from_link(asked: Asked, quiet: bool) -> Measured:
     """
     from densing.cli.output import timed_bar
     from densing.cli.training_specs import shape
-    from densing.efficiency.parallel.distributed.launch import launch
-    from densing.efficiency.parallel.distributed.spec import RunSpec
+    from densing.efficiency.parallel import RunSpec, launch
 
     if asked.mode not in MODES:
         raise UnknownNameError("mode", asked.mode, MODES)
@@ -119,11 +114,8 @@ def from_link(asked: Asked, quiet: bool) -> Measured:
 
 
 def _of_probe(spec: Any, link: Any, out: Path) -> Measured:
-    from densing.efficiency.simulation.cluster.calibrate import calibrate
-    from densing.efficiency.simulation.cluster.cluster import Figure
-    from densing.efficiency.simulation.cluster.presets import load_cluster
-    from densing.efficiency.parallel.distributed import folder
-    from densing.efficiency.parallel.distributed.probed import FILE, Probed
+    from densing.efficiency.parallel import FILE, Probed, folder
+    from densing.efficiency.simulation import Figure, calibrate, load_cluster
 
     probed = Probed.from_dict(folder.read_json(out / FILE))
     found = calibrate(probed.collectives, probed.computations)
@@ -160,8 +152,8 @@ def answer(measured: Measured, out: Path | None, json: bool) -> None:
         if measured.cluster is None:
             told = "; ".join(note.message for note in measured.notes)
             raise InputError(f"{out}: not written, no cluster came out: {told}")
-        from densing.efficiency.simulation.cluster.reading import to_toml
-        from densing.core.files import write_text
+        from densing.core import write_text
+        from densing.efficiency.simulation import to_toml
 
         write_text(out, to_toml(measured.cluster))
         written = str(out)

@@ -29,10 +29,10 @@ def list_models(
 
     Example: densing catalog list --family Qwen2.5
     """
-    from densing.scores.catalog import disagreement, load_catalog, series_list, strata
     from densing.cli.output import emit_json, emit_table, save, show_notes
     from densing.cli.selecting import selection_of
-    from densing.core.errors import UnknownNameError
+    from densing.core import UnknownNameError
+    from densing.scores.catalog import disagreement, load_catalog, series_list, strata
 
     merged = load_catalog(*(catalog or []))
     labels = strata(merged, selection_of(include))
@@ -70,9 +70,9 @@ def show_model(
 
     Example: densing catalog show Llama-3-8B
     """
-    from densing.scores.catalog import load_catalog, strata
     from densing.cli.output import emit_json, emit_table
-    from densing.core.errors import UnknownNameError
+    from densing.core import UnknownNameError
+    from densing.scores.catalog import load_catalog, strata
 
     merged = load_catalog(*(catalog or []))
     found = merged.models[merged.models["model"] == model]
@@ -100,9 +100,9 @@ def validate(
 
     Example: densing catalog validate my_models.csv
     """
-    from densing.scores.catalog import load_catalog, validate_catalog
     from densing.cli.output import emit_json, say, show_notes
-    from densing.core.notes import worst
+    from densing.core import worst
+    from densing.scores.catalog import load_catalog, validate_catalog
 
     notes = list(load_catalog().notes) if path is None else validate_catalog(path)
     bad = worst(notes) == "error"
@@ -129,8 +129,8 @@ def add(
 
     Example: densing catalog add mine model=Mine-7B params_b=7.2 released=2025-03-01
     """
-    from densing.scores.catalog import add_model, add_score
     from densing.cli.output import emit_json, say, show_notes
+    from densing.scores.catalog import add_model, add_score
 
     pairs = dict(_pair(field) for field in fields)
     adder = add_score if "score" in pairs else add_model

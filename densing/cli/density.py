@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from densing.cli import options as o
-from densing.core.notes import Note, once
+from densing.core import Note, once
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,12 +123,11 @@ def density(
     if params:
         raise typer.BadParameter("sizes of --results only; tables of scores state theirs", param_hint="--params")
     benchmark, denominator, guard = benchmark or "mean", denominator or "total", 3.0 if guard is None else guard
-    from densing.scores.catalog import load_catalog
     from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
     from densing.cli.reading import read_densities
     from densing.cli.selecting import selection_of
-    from densing.scores.density import table_densities
-    from densing.scores.density.skills import skill_results, skill_table
+    from densing.scores.catalog import load_catalog
+    from densing.scores.density import skill_results, skill_table, table_densities
     from densing.scores.references import load_reference
 
     if scores is not None and (catalog or skills):

@@ -20,7 +20,7 @@ def doctor(
     Example: densing doctor --json
     """
     from densing.cli.output import emit_json, finish, progress, say, show_notes
-    from densing.scores.study.provenance import versions
+    from densing.scores.study import versions
 
     with progress(quiet=json) as step:
         found: dict[str, Any] = {"versions": versions()}
@@ -41,9 +41,8 @@ def doctor(
 
 
 def _catalog() -> tuple[dict[str, Any], list[Any]]:
+    from densing.core import DensingError, Note
     from densing.scores.catalog import load_catalog
-    from densing.core.errors import DensingError
-    from densing.core.notes import Note
 
     try:
         catalog = load_catalog()
@@ -54,8 +53,7 @@ def _catalog() -> tuple[dict[str, Any], list[Any]]:
 
 
 def _fits() -> tuple[dict[str, Any], list[Any]]:
-    from densing.core.errors import DensingError, UnavailableError
-    from densing.core.notes import Note
+    from densing.core import DensingError, Note, UnavailableError
     from densing.scores.references import available_benchmarks, family_names, load_reference
 
     counted: dict[str, int] = {}
@@ -99,8 +97,8 @@ def _extras() -> tuple[dict[str, Any], list[Any]]:
 
 
 def _refit() -> tuple[dict[str, Any], list[Any]]:
+    from densing.core import Note
     from densing.scores.catalog import load_catalog
-    from densing.core.notes import Note
     from densing.scores.references import stale_fits
 
     stale = stale_fits(load_catalog())

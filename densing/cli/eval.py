@@ -15,8 +15,7 @@ from densing.cli import until as u
 if TYPE_CHECKING:
     import pandas as pd
 
-    from densing.scores.evals.plan import Plan
-    from densing.scores.evals.progress import Progress, RunSummary
+    from densing.scores.evals import Plan, Progress, RunSummary
 
 SHOWN = ["model", "task", "metric", "value", "stderr", "n_items", "unit"]
 STATES = ("evaluated", "resumed", "skipped", "failed")
@@ -164,8 +163,7 @@ def asked_plan(
     InputError
         When a flag or the file is wrong.
     """
-    from densing.scores.evals.pairs import parse_pairs
-    from densing.scores.evals.planfile import plan_of, read_plan
+    from densing.scores.evals import parse_pairs, plan_of, read_plan
 
     content = {} if path is None else read_plan(path)
     if model or model_args:
@@ -182,8 +180,8 @@ def asked_plan(
 
 
 def _models(types: list[str], args: list[str]) -> list[dict[str, Any]]:
-    from densing.core.errors import InputError
-    from densing.scores.evals.pairs import parse_pairs
+    from densing.core import InputError
+    from densing.scores.evals import parse_pairs
 
     if len(types) == 1:
         return [{"model": types[0], "model_args": parse_pairs(args, "--model_args")}]
@@ -196,17 +194,16 @@ def _models(types: list[str], args: list[str]) -> list[dict[str, Any]]:
 
 
 def _samples(text: str) -> Any:
-    from densing.scores.evals.disk import parse_json
-    from densing.core.files import read_text
+    from densing.core import read_text
+    from densing.scores.evals import parse_json
 
     return parse_json(text if text.lstrip().startswith("{") else read_text(Path(text), text), "--samples")
 
 
 def _evaluate(plan: Plan, out: Path, executor: str | None, arguments: list[str] | None, quiet: bool) -> RunSummary:
     from densing.cli.output import say
-    from densing.core.errors import InputError
-    from densing.scores.evals.pairs import parse_pairs
-    from densing.scores.evals.runner import run_plan
+    from densing.core import InputError
+    from densing.scores.evals import parse_pairs, run_plan
 
     if arguments and executor is None:
         raise InputError("--executor_arg without --executor; name one, e.g. --executor local")
@@ -249,7 +246,7 @@ def describe(progress: Progress) -> str:
 
 def _report(summary: RunSummary, json: bool) -> None:
     from densing.cli.output import emit_json, emit_table, say, show_notes
-    from densing.scores.evals.store import RunStore
+    from densing.scores.evals import RunStore
 
     digests = {unit.digest for unit in summary.units if unit.state != "failed"}
     measured = RunStore(summary.folder).measurements() if digests else None
@@ -288,7 +285,7 @@ def _show_survey(plan: Plan, out: Path, json: bool) -> None:
     import pandas as pd
 
     from densing.cli.output import emit_json, emit_table
-    from densing.scores.evals.runner import survey_plan
+    from densing.scores.evals import survey_plan
 
     rows = survey_plan(plan, out)
     if json:

@@ -68,10 +68,10 @@ def fit(
 
     Example: densing fit runs.csv --law chinchilla --loss huber --delta 1e-3 --bootstrap 1000 --json
     """
-    from densing.scores.catalog.protocols import parse_protocol
     from densing.cli import fitting
     from densing.cli.output import emit_json, emit_table, finish, say, show_notes, visible
-    from densing.core.files import write_text
+    from densing.core import write_text
+    from densing.scores.catalog import parse_protocol
 
     stated = None if protocol is None else parse_protocol(protocol)
     options = {"floor": floor, "ceiling": ceiling}

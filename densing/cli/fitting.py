@@ -8,12 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core.errors import DensingError, InputError
-from densing.scores.fit import LawFit, fit_law
-from densing.scores.fit.diagnostics import bounds_table, conditioning, influence, lack_of_fit, rollout, sensitivity
-from densing.scores.laws import Law, get_law
-from densing.scores.laws.two_step import TwoStep
-from densing.core.tables import Column, Table, read_table
+from densing.core import Column, DensingError, InputError, Table, read_table
+from densing.scores.fit import LawFit, bounds_table, conditioning, fit_law, influence, lack_of_fit, rollout, sensitivity
+from densing.scores.laws import Law, TwoStep, get_law
 
 _COLUMNS = {
     "params": Column("params", "number", "number of parameters, a count", required=True, low=1.0, high=1e15,

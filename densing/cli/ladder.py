@@ -10,7 +10,7 @@ import typer
 from densing.cli import options as o
 
 if TYPE_CHECKING:
-    from densing.scores.ladder.run import Run
+    from densing.scores.ladder import Run
 
 app = typer.Typer(no_args_is_help=True, help="A reference ladder of your own: train small models, measure, fit.")
 Folder = Annotated[Path, typer.Argument(exists=True, file_okay=False, help="A ladder's folder (`ladder train --out`).")]
@@ -57,7 +57,7 @@ def train(
     """
     from densing.cli.laddering import ask_runs, processes, steps_bar
     from densing.cli.output import emit_json, say
-    from densing.scores.ladder.workers import train as train_runs
+    from densing.scores.ladder import train as train_runs
 
     asked = {"sizes": sizes or [], "seeds": seeds, "seed": seed, "target": target, "factor": tokens_factor}
     runs: list[Run] = ask_runs(out, preset, corpus, vocabulary, asked)

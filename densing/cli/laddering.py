@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from densing.cli.output import timed_bar
-from densing.core.errors import ArtefactError, InputError, UnavailableError
-from densing.core.files import read_text, write_text
+from densing.core import ArtefactError, InputError, UnavailableError, read_text, write_text
 
 if TYPE_CHECKING:
-    from densing.scores.ladder.run import Run
+    from densing.scores.ladder import Run
 
 DESCRIPTION = "ladder.json"
 
@@ -32,10 +31,7 @@ def ask_runs(
     UnavailableError
         When the extra packages are not installed.
     """
-    from densing.scores.ladder.corpus import Corpus, Generated
-    from densing.scores.ladder.plan import ladder_runs, target_runs
-    from densing.scores.ladder.presets import get_preset
-    from densing.scores.ladder.text import prepare
+    from densing.scores.ladder import Corpus, Generated, get_preset, ladder_runs, prepare, target_runs
 
     for name in ("torch", "transformers"):
         if find_spec(name) is None:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from densing.cli.laddering import read_description
 from densing.cli.output import timed_bar
-from densing.core.errors import InputError
+from densing.core import InputError
 
 if TYPE_CHECKING:
-    from densing.scores.evals.plan import Plan
-    from densing.scores.evals.progress import RunSummary
+    from densing.scores.evals import Plan, RunSummary
 
 STORE, TASKS = "eval", "tasks"
 BATCH = "256"
@@ -42,9 +41,7 @@ def evaluate_ladder(folder: Path, count: int | None, workers: int, device: str, 
     InputError
         When the ladder was trained on a text, or nothing is exported.
     """
-    from densing.scores.ladder.export import read_exports
-    from densing.scores.ladder.presets import get_preset
-    from densing.scores.ladder.questions import write_tasks
+    from densing.scores.ladder import get_preset, read_exports, write_tasks
 
     about = read_description(folder)
     if "corpus_seed" not in about:
@@ -79,7 +76,7 @@ def _shares(exports: Sequence[dict[str, Any]], workers: int) -> list[list[dict[s
 
 
 def _plan(folder: Path, exports: Sequence[dict[str, Any]], tasks: Sequence[str], device: str) -> Plan:
-    from densing.scores.evals.plan import Loading, ModelSpec, Plan, TaskSpec
+    from densing.scores.evals import Loading, ModelSpec, Plan, TaskSpec
 
     models = [
         ModelSpec.of("hf", {"pretrained": str(export["path"]), "dtype": "float32"}, name=str(export["name"]))
@@ -94,7 +91,7 @@ def _plan(folder: Path, exports: Sequence[dict[str, Any]], tasks: Sequence[str],
 
 
 def _run(plans: Sequence[Plan], store: Path, quiet: bool) -> list[RunSummary]:
-    from densing.scores.ladder.pool import each
+    from densing.scores.ladder import each
 
     done = [(0.0, 0.0)] * len(plans)
     with timed_bar(quiet) as show:
@@ -109,7 +106,7 @@ def _run(plans: Sequence[Plan], store: Path, quiet: bool) -> list[RunSummary]:
 def _evaluate(numbered: tuple[int, Plan], tell: Callable[..., object], *, store: Path) -> RunSummary:
     import torch
 
-    from densing.scores.evals.runner import run_plan
+    from densing.scores.evals import run_plan
 
     # More threads lose time on models this small.
     torch.set_num_threads(1)

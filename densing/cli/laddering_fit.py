@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from densing.cli.laddering import read_description
 from densing.cli.laddering_eval import STORE
-from densing.core.files import write_csv, write_text
-from densing.core.notes import Note
+from densing.core import Note, write_csv, write_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from densing.scores.ladder.fitting import TaskFit
+    from densing.scores.ladder import TaskFit
 
 
 def fit_ladder_folder(folder: Path, out: Path, how: tuple[int, int, float]) -> dict[str, Any]:
@@ -28,9 +27,7 @@ def fit_ladder_folder(folder: Path, out: Path, how: tuple[int, int, float]) -> d
     how : (int, int, float)
         Bootstrap draws, seed, level.
     """
-    from densing.scores.ladder.export import read_exports
-    from densing.scores.ladder.fitting import fit_tasks, fit_validation
-    from densing.scores.ladder.measured import validation_table
+    from densing.scores.ladder import fit_tasks, fit_validation, read_exports, validation_table
 
     draws, seed, level = how
     about = read_description(folder)
@@ -62,8 +59,8 @@ def fit_ladder_folder(folder: Path, out: Path, how: tuple[int, int, float]) -> d
 
 
 def _measured(folder: Path, exports: list[dict[str, Any]]) -> pd.DataFrame | None:
-    from densing.scores.evals.store import RunStore
-    from densing.scores.ladder.measured import measured_table
+    from densing.scores.evals import RunStore
+    from densing.scores.ladder import measured_table
 
     if not (folder / STORE).is_dir():
         return None
@@ -82,8 +79,8 @@ def _title(about: dict[str, Any], exports: list[dict[str, Any]]) -> str:
 
 
 def _targets(fitted: list[TaskFit], measured: pd.DataFrame, level: float, seed: int) -> list[dict[str, Any]]:
+    from densing.scores.ladder import check_targets
     from densing.scores.references import ladder_data
-    from densing.scores.ladder.known import check_targets
 
     held = measured[measured["held_out"].astype(bool)]
     own = measured[~measured["held_out"].astype(bool)]
@@ -101,7 +98,7 @@ def _targets(fitted: list[TaskFit], measured: pd.DataFrame, level: float, seed: 
 
 
 def _write(fitted: list[TaskFit], out: Path, title: str, tokens: float) -> list[str]:
-    from densing.scores.ladder.fitting import ruler
+    from densing.scores.ladder import ruler
 
     files = []
     for task in fitted:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from densing.core.errors import DensingError
+from densing.core import DensingError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,17 +54,15 @@ def measure(folder: Path, catalog: Catalog, *, items: int, tokens: float | None,
 
 
 def _released() -> str:
-    from densing.scores.evals.bundled import MODELS
+    from densing.scores.evals import MODELS
 
     return MODELS[MODEL].released
 
 
 def _evaluate(folder: Path, items: int, quiet: bool) -> tuple[pd.DataFrame, pd.DataFrame]:
     from densing.cli.eval import bar
-    from densing.core.errors import InputError
-    from densing.scores.evals.planfile import plan_of
-    from densing.scores.evals.readers import read_run
-    from densing.scores.evals.runner import run_plan
+    from densing.core import InputError
+    from densing.scores.evals import plan_of, read_run, run_plan
 
     tasks = [f"olmo_ladder_{name}" for name in TASKS]
     plan = plan_of({"models": [MODEL], "tasks": tasks, "limit": items, "batch_size": BATCH}, "the main job")

@@ -97,7 +97,7 @@ FitOut = Annotated[
 
 def parse_date(text: str | None, option: str) -> pd.Timestamp | None:
     """Parse an ISO date given on the command line."""
-    from densing.core.tables import to_date
+    from densing.core import to_date
 
     if text is None:
         return None

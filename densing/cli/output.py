@@ -14,7 +14,7 @@ import typer
 
 from densing.cli.columns import middle_cut
 from densing.cli.table import emit_table, visible
-from densing.core.notes import Note, doubts, severest_first, worst
+from densing.core import Note, doubts, severest_first, worst
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -145,7 +145,7 @@ def save(frame: pd.DataFrame, payload: Any, out: Path | None) -> None:
     """Write a result where ``--out`` says: CSV for ``.csv``, JSON for ``.json``."""
     import json
 
-    from densing.core.files import write_csv, write_text
+    from densing.core import write_csv, write_text
 
     if out is None:
         return

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from densing.core.errors import InputError
+from densing.core import InputError
 
 if TYPE_CHECKING:
     from densing.cli.profile_out import Wanted
@@ -31,12 +31,12 @@ def check_flags(asked: Asked, wanted: Wanted) -> None:
         raise InputError("--executor-arg without --executor; name one, e.g. --executor slurm")
     _check_density(wanted)
     if asked.comm_patterns:
-        from densing.efficiency.traces.classify import Classifier
+        from densing.efficiency.timeline import Classifier
 
         Classifier(asked.comm_patterns)
     _check_conditions(wanted)
     if wanted.utilisation is not None:
-        from densing.efficiency.profile.utilisation import parse_spec
+        from densing.efficiency.profile import parse_spec
 
         parse_spec(wanted.utilisation)
     _check_outputs(asked, wanted)
@@ -48,8 +48,7 @@ def _check_conditions(wanted: Wanted) -> None:
     """Refuse conditions on what no run has a figure for."""
     if not wanted.conditions:
         return
-    from densing.efficiency.profile.conditions import check
-    from densing.efficiency.profile.summary import METRICS
+    from densing.efficiency.profile import METRICS, check
 
     hits = check(wanted.conditions, dict.fromkeys((*METRICS, "slowdown", *OF_MFU)))
     named = {name for hit in hits for name in hit.values}
@@ -60,7 +59,7 @@ def _check_conditions(wanted: Wanted) -> None:
 def check_source(path: Path) -> None:
     """Refuse a path at which there are neither traces nor stored results."""
     if not is_store(path):
-        from densing.efficiency.traces.readers import find_traces
+        from densing.efficiency.traces import find_traces
 
         find_traces([path])
     elif not path.exists():
@@ -161,7 +160,7 @@ def has_traces(folder: Path) -> bool:
 
 
 def _is_named(path: Path) -> bool:
-    from densing.efficiency.traces.readers.files import SUFFIXES
+    from densing.efficiency.traces import SUFFIXES
 
     return path.name.endswith(SUFFIXES)
 

@@ -14,15 +14,12 @@ from densing.cli.columns import width
 from densing.cli.output import MOST_NOTES, emit_plain, finish, say, show_notes
 from densing.cli.profile_checks import OF_MFU
 from densing.cli.profiling import Asked, run_of, traces_of
-from densing.core.notes import doubts, of_part
+from densing.core import doubts, of_part
 
 if TYPE_CHECKING:
-    from densing.core.notes import Note
-    from densing.efficiency.profile.compare import Comparison
-    from densing.efficiency.profile.conditions import Hit
-    from densing.efficiency.profile.run import RunProfile
-    from densing.efficiency.profile.utilisation import RunUtilisation
-    from densing.report.efficiency_density import JoinedDensity
+    from densing.core import Note
+    from densing.efficiency.profile import Comparison, Hit, RunProfile, RunUtilisation
+    from densing.report import JoinedDensity
 
 CONDITION_HOLDS = 4
 """Exit code when a ``--fail-if`` holds or cannot be decided."""
@@ -77,7 +74,7 @@ def answer(run: RunProfile, asked: Asked, wanted: Wanted) -> None:
 def _utilisation(run: RunProfile, spec: str | None) -> RunUtilisation | None:
     if spec is None:
         return None
-    from densing.efficiency.profile.utilisation import parse_spec, run_utilisation
+    from densing.efficiency.profile import parse_spec, run_utilisation
 
     return run_utilisation(run, parse_spec(spec))
 
@@ -86,7 +83,7 @@ def _comparison(run: RunProfile, asked: Asked, wanted: Wanted) -> tuple[Comparis
     """Profile the baseline in the same way, within the same window, and compare; and say what is wrong with it."""
     if not wanted.compare:
         return None, []
-    from densing.efficiency.profile.compare import compare, run_steps
+    from densing.efficiency.profile import compare, run_steps
 
     # Its files have their own ranks, and it is read here.
     fresh: dict[str, Any] = {"rank_files": None, "ranks": (), "out": None, "executor": None, "executor_args": ()}
@@ -99,7 +96,7 @@ def _conditions(run: RunProfile, used: RunUtilisation | None, conditions: Sequen
     """Return the conditions that hold, or that cannot be decided."""
     if not conditions:
         return ()
-    from densing.efficiency.profile.conditions import check
+    from densing.efficiency.profile import check
 
     told: Mapping[str, object] = run.figures
     if used is not None:
@@ -111,7 +108,7 @@ def density_of(wanted: Wanted) -> JoinedDensity | None:
     """Read the density to join, if one is named."""
     if wanted.density is None:
         return None
-    from densing.report.efficiency_density import read_density
+    from densing.report import read_density
 
     assert wanted.device_hours is not None, "checked before anything was read"
     return read_density(
@@ -120,7 +117,7 @@ def density_of(wanted: Wanted) -> JoinedDensity | None:
 
 
 def _write_perfetto(run: RunProfile, asked: Asked, out: Path) -> None:
-    from densing.efficiency.profile.overlay import write_profiled
+    from densing.efficiency.profile import write_profiled
 
     together = run.together
     offsets = together.clocks.offset_ns if together else {}

@@ -8,17 +8,12 @@ from typing import TYPE_CHECKING
 
 from densing.cli.columns import columns, middle_cut, milliseconds, number, shortened
 from densing.cli.table import visible
-from densing.core.notes import severest_first
-from densing.efficiency.profile.causes import SHOWN
-from densing.efficiency.profile.summary import cut_short, per_step
+from densing.core import severest_first
+from densing.efficiency.profile import SHOWN, cut_short, per_step
 
 if TYPE_CHECKING:
-    from densing.efficiency.profile.clocks import Clocks
-    from densing.efficiency.profile.compare import Comparison
-    from densing.efficiency.profile.rank import RankProfile
-    from densing.efficiency.profile.run import RunProfile
-    from densing.efficiency.profile.utilisation import RunUtilisation
-    from densing.report.efficiency_density import JoinedDensity
+    from densing.efficiency.profile import Clocks, Comparison, RankProfile, RunProfile, RunUtilisation
+    from densing.report import JoinedDensity
 
 SHOWN_RANKS = 8
 SHOWN_COLLECTIVES = 5
@@ -52,7 +47,7 @@ def screen(
     if used is not None:
         lines += ["", *_folded([_used(used)], width)]
     if joined is not None:
-        from densing.report.efficiency_density import joined_words
+        from densing.report import joined_words
 
         lines += ["", *_folded(joined_words(joined), width)]
     if comparison is not None:

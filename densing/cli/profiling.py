@@ -14,10 +14,9 @@ from densing.cli.output import emit_plain, show_notes, timed_bar
 from densing.cli.profile_checks import check_store, check_stored, is_store
 
 if TYPE_CHECKING:
-    from densing.core.notes import Note
-    from densing.efficiency.profile.rank import ProfileOptions
-    from densing.efficiency.profile.run import RunProfile
-    from densing.efficiency.traces.readers import TraceFile
+    from densing.core import Note
+    from densing.efficiency.profile import ProfileOptions, RunProfile
+    from densing.efficiency.traces import TraceFile
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -37,9 +36,9 @@ class Asked(msgspec.Struct, frozen=True):
 
     def options(self) -> ProfileOptions:
         """Return the options of a rank's profile, checked."""
-        from densing.core.errors import UnknownNameError
-        from densing.efficiency.profile.rank import ProfileOptions
-        from densing.efficiency.timeline.windows import WINDOWS
+        from densing.core import UnknownNameError
+        from densing.efficiency.profile import ProfileOptions
+        from densing.efficiency.timeline import WINDOWS
 
         for what, value, known in (("window", self.window, WINDOWS), ("detail", self.detail, DETAILS)):
             if value is not None and value not in known:
@@ -58,14 +57,14 @@ class Reader(msgspec.Struct, frozen=True):
 
     def __call__(self, trace: TraceFile, tell: Callable[[int], object]) -> Mapping[str, Any]:
         """Return the rank's row."""
-        from densing.efficiency.profile.rank import profile_trace
+        from densing.efficiency.profile import profile_trace
 
         return profile_trace(trace, self.options, lambda done: (tell(done), None)[1]).to_dict()
 
 
 def explain(name: str, patterns: Sequence[str], json: bool) -> None:
     """Say which rule decides on a name."""
-    from densing.efficiency.traces.classify import Classifier
+    from densing.efficiency.timeline import Classifier
 
     classifier = Classifier(patterns)
     match = classifier.explain(name)
@@ -82,12 +81,12 @@ def explain(name: str, patterns: Sequence[str], json: bool) -> None:
 
 def run_of(asked: Asked) -> RunProfile:
     """Profile what is asked for; stored results are joined without reading a trace."""
-    from densing.efficiency.profile.run import merge_run
+    from densing.efficiency.profile import merge_run
 
     options = asked.options()
     stores = [path for path in asked.paths if is_store(path)]
     if stores and len(stores) == len(asked.paths):
-        from densing.efficiency.profile.store import read_profiles, store_files, store_info
+        from densing.efficiency.profile import read_profiles, store_files, store_info
 
         told = dict(store_info(store_files(stores)[0]).options)
         run = merge_run(read_profiles(stores), store=stores, options=told)
@@ -103,7 +102,7 @@ def _rows(
     asked: Asked, options: ProfileOptions, notes: list[Note], stack: ExitStack
 ) -> tuple[Iterator[Mapping[str, Any]], Path | None]:
     """Return the rows as they are ready, and the folder they are stored in."""
-    from densing.efficiency.profile.run import HELD_RANKS
+    from densing.efficiency.profile import HELD_RANKS
 
     traces = traces_of(asked, notes)
     if len(traces) == 1 and asked.out is None and asked.executor is None:
@@ -118,11 +117,11 @@ def _rows(
 
 def traces_of(asked: Asked, notes: list[Note]) -> list[TraceFile]:
     """Return the traces that are asked for; notes tell what was passed over."""
-    from densing.core.errors import InputError
-    from densing.efficiency.traces.readers import find_traces
+    from densing.core import InputError
+    from densing.efficiency.traces import find_traces
 
     if asked.rank_files is not None:
-        from densing.efficiency.profile.jobs import read_list
+        from densing.efficiency.profile import read_list
 
         return read_list(asked.rank_files)
     if not asked.paths:
@@ -134,7 +133,7 @@ def traces_of(asked: Asked, notes: list[Note]) -> list[TraceFile]:
 
 def _numbers(pairs: Sequence[str]) -> dict[str, int]:
     """Read ``FILE=NUMBER``."""
-    from densing.core.errors import InputError
+    from densing.core import InputError
 
     found: dict[str, int] = {}
     for pair in pairs:
@@ -151,7 +150,7 @@ def _numbers(pairs: Sequence[str]) -> dict[str, int]:
 
 def _one(trace: TraceFile, options: ProfileOptions, quiet: bool) -> Any:
     """Profile a single trace in this process: nothing is loaded that spreads work."""
-    from densing.efficiency.profile.rank import profile_trace
+    from densing.efficiency.profile import profile_trace
 
     with timed_bar(quiet, trace.label) as show:
         return profile_trace(trace, options, lambda done: show(trace.label, done, trace.size))
@@ -160,10 +159,8 @@ def _one(trace: TraceFile, options: ProfileOptions, quiet: bool) -> Any:
 def _many(
     asked: Asked, options: ProfileOptions, traces: Sequence[TraceFile], store: Path | None, notes: list[Note]
 ) -> Iterator[Mapping[str, Any]]:
-    from densing.core.errors import InputError
-    from densing.core.notes import Note
-    from densing.efficiency.profile.jobs import default_command
-    from densing.efficiency.profile.spread import Progress, profile_ranks, result_file
+    from densing.core import InputError, Note
+    from densing.efficiency.profile import Progress, default_command, profile_ranks, result_file
 
     failed: list[str] = []
     if asked.out is not None and asked.rank_files is None:
@@ -197,8 +194,8 @@ def _many(
 def _executor(asked: Asked) -> Any:
     if asked.executor is None:
         return None
-    from densing.scores.evals.pairs import parse_pairs
     from densing.jobs import get_executor
+    from densing.scores.evals import parse_pairs
 
     return get_executor(asked.executor, **parse_pairs(asked.executor_args, "--executor-arg"))
 

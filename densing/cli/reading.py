@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from densing.core.errors import InputError, UnknownNameError
+from densing.core import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
 
+    from densing.core import Note
     from densing.scores.catalog import Catalog
     from densing.scores.density import DensityResult
-    from densing.core.notes import Note
     from densing.scores.references import Reference
 
 ONE_CURVE, PER_BENCHMARK = "mean-score", "per-benchmark"
@@ -80,8 +80,8 @@ def read_runs(paths: list[Path], params: dict[str, float]) -> tuple[pd.DataFrame
     """
     import pandas as pd
 
-    from densing.scores.catalog.names import with_sizes
-    from densing.scores.evals.readers import read_results
+    from densing.scores.catalog import with_sizes
+    from densing.scores.evals import read_results
 
     read = [read_results(path) for path in paths]
     models, sizes = with_sizes(pd.concat([found.models for found in read], ignore_index=True), params)

@@ -105,8 +105,8 @@ def build(
 
     Example: densing refs build qwen1.5 --out /tmp/fits
     """
-    from densing.scores.catalog import load_catalog
     from densing.cli.output import emit_json, progress, say
+    from densing.scores.catalog import load_catalog
     from densing.scores.references import build_all
 
     written = []
@@ -137,8 +137,8 @@ def _misses(ruler: Any) -> Any:
 def _diagnostics(ruler: Any) -> dict[str, Any]:
     import pandas as pd
 
-    from densing.core.errors import DensingError
-    from densing.scores.fit.diagnostics import bounds_table, conditioning, influence
+    from densing.core import DensingError
+    from densing.scores.fit import bounds_table, conditioning, influence
 
     try:
         condition = pd.DataFrame({"condition_number": [conditioning(ruler.fit)]})

@@ -10,7 +10,7 @@ import typer
 from densing.cli import options as o
 
 if TYPE_CHECKING:
-    from densing.scores.evals.store import RunStore
+    from densing.scores.evals import RunStore
 
 app = typer.Typer(no_args_is_help=True, help="Runs of `densing eval`, and results of other harnesses.")
 COLUMNS = ["model", "task", "metric", "value", "stderr", "unit", "n_items", "n_shot", "filter", "benchmark", "file"]
@@ -44,9 +44,8 @@ def list_runs(
     import pandas as pd
 
     from densing.cli.output import emit_json, emit_table, say
-    from densing.core.errors import InputError
-    from densing.scores.evals.readers.run import is_run, runs_below
-    from densing.scores.evals.store import RunStore
+    from densing.core import InputError
+    from densing.scores.evals import RunStore, is_run, runs_below
 
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; runs are written by densing eval --out {folder}/NAME")
@@ -76,7 +75,7 @@ def _summary(store: RunStore, name: str = "") -> dict[str, Any]:
 
 
 def _date(store: RunStore) -> str:
-    from densing.core.errors import ArtefactError
+    from densing.core import ArtefactError
 
     try:
         return str(store.run.get("created", ""))[:10]
@@ -96,7 +95,7 @@ def show(
     Example: densing results show results/smollm2
     """
     from densing.cli.output import emit_json, emit_table, finish, save, show_notes
-    from densing.scores.evals.readers import read_results
+    from densing.scores.evals import read_results
 
     read = read_results(run)
     table = read.items if items else read.measurements
@@ -121,7 +120,7 @@ def merge_runs(
     Example: densing results merge results/a results/b --out results/both
     """
     from densing.cli.output import emit_json, say
-    from densing.scores.evals.store import RunStore, merge
+    from densing.scores.evals import RunStore, merge
 
     summary = _summary(merge([RunStore(run) for run in runs], out))
     if json:
@@ -144,9 +143,8 @@ def export(
     Example: densing results export results/smollm2 --out scores.csv
     """
     from densing.cli.output import emit_json, save, show_notes
-    from densing.core.errors import InputError
-    from densing.scores.evals.export import left_out, to_catalog_rows
-    from densing.scores.evals.readers import read_results
+    from densing.core import InputError
+    from densing.scores.evals import left_out, read_results, to_catalog_rows
 
     if out.suffix != ".csv":
         raise typer.BadParameter(f"{out}: the name must end in .csv", param_hint="--out")
@@ -178,7 +176,7 @@ def targets(
     Example: densing results targets targets.jsonl --out tasks --name my_targets
     """
     from densing.cli.output import emit_json, say
-    from densing.scores.evals.variants import write_target_tasks
+    from densing.scores.evals import write_target_tasks
 
     tasks = write_target_tasks(file, out, name)
     if json:
@@ -201,7 +199,7 @@ def variant(
     Example: densing results variant tasks/gsm8k.yaml --out tasks
     """
     from densing.cli.output import emit_json, say
-    from densing.scores.evals.variants import write_gold_variant
+    from densing.scores.evals import write_gold_variant
 
     path = write_gold_variant(task_file, out, field)
     if json:

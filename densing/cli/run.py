@@ -38,13 +38,13 @@ def run(
 
     Example: densing run --out results/mine --catalog my_scores.csv
     """
-    from densing.scores.catalog import load_catalog
     from densing.cli.measuring import FAST_ITEMS, ITEMS
     from densing.cli.measuring import measure as measure_model
     from densing.cli.output import emit_json, finish, progress, say, show_notes
     from densing.cli.selecting import selection_of
-    from densing.core.files import write_csv
+    from densing.core import write_csv
     from densing.report import build_report
+    from densing.scores.catalog import load_catalog
     from densing.scores.study import StudyOptions, run_study
 
     o.parse_window(since, until)

@@ -12,7 +12,7 @@ from densing.cli.options import JsonFlag
 from densing.cli.profile import Detail, Window
 
 if TYPE_CHECKING:
-    from densing.efficiency.timeline.scaling import Scaling
+    from densing.efficiency.timeline import Scaling
 
 
 def scaling(
@@ -36,8 +36,8 @@ def scaling(
     """
     from densing.cli.output import MOST_NOTES, emit_plain, finish, show_notes
     from densing.cli.profiling import Asked, run_of
-    from densing.core.notes import doubts, of_part
-    from densing.efficiency.profile.scaling import scaling_notes, scaling_of
+    from densing.core import doubts, of_part
+    from densing.efficiency.profile import scaling_notes, scaling_of
 
     _check(runs, kind, work or [])
     asked = [Asked(paths=(path,), window=window, detail=detail, quiet=json) for path in runs]
@@ -57,8 +57,8 @@ def scaling(
 def _check(runs: list[Path], kind: str, work: list[float]) -> None:
     """Refuse what cannot work before any trace is read."""
     from densing.cli.profile_checks import check_source
-    from densing.core.errors import InputError, UnknownNameError
-    from densing.efficiency.timeline.scaling import EQUATIONS
+    from densing.core import InputError, UnknownNameError
+    from densing.efficiency.timeline import EQUATIONS
 
     if kind not in EQUATIONS:
         raise UnknownNameError("kind of scaling", kind, EQUATIONS)

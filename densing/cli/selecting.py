@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from densing.core import UnknownNameError
 from densing.scores.catalog import Selection
-from densing.core.errors import UnknownNameError
 
 WIDENINGS = ("continued", "compressed", "instruct", "moe", "domain", "unverified")
 

@@ -11,13 +11,13 @@ from densing.cli.output import emit_plain, show_notes, visible
 from densing.cli.techniques_claims import figure
 
 if TYPE_CHECKING:
-    from densing.core.notes import Note
-    from densing.efficiency.techniques.protocol import Claim, Technique
+    from densing.core import Note
+    from densing.efficiency.techniques import Claim, Technique
 
 
 def show_all(json: bool) -> None:
     """Print every technique in a line or a mapping."""
-    from densing.efficiency.techniques.registry import techniques
+    from densing.efficiency.techniques import techniques
 
     found, notes = techniques()
     if json:
@@ -33,7 +33,7 @@ def show_all(json: bool) -> None:
 
 def show_one(name: str, json: bool) -> None:
     """Print all there is to know of one technique."""
-    from densing.efficiency.techniques.registry import get_technique
+    from densing.efficiency.techniques import get_technique
 
     notes: list[Note] = []
     told = about(technique := get_technique(name), notes)
@@ -54,8 +54,7 @@ def show_one(name: str, json: bool) -> None:
 
 def about(technique: Technique, notes: list[Note]) -> dict[str, Any]:
     """Return a technique as plain data: knobs, claims with their evidence, and what is not available."""
-    from densing.efficiency.techniques.claims import NOT_AVAILABLE
-    from densing.efficiency.techniques.validate import claims_of
+    from densing.efficiency.techniques import NOT_AVAILABLE, claims_of
 
     knobs = [{"name": knob.name, "default": _plain(knob.default), "help": knob.help} for knob in technique.knobs]
     return {

@@ -12,17 +12,17 @@ from densing.cli.columns import columns, shortened
 from densing.cli.output import emit_plain, finish, say, show_notes, timed_bar
 
 if TYPE_CHECKING:
-    from densing.efficiency.techniques.validate import Finding, Validation
+    from densing.efficiency.techniques import Finding, Validation
 
 
 def answer(names: tuple[str, ...], *, fast: bool, html: Path | None, json: bool) -> None:
     """Check the claims and print, or write, what became of each."""
-    from densing.efficiency.techniques.validate import validate
+    from densing.efficiency.techniques import validate
 
     with timed_bar(quiet=json, label="claims") as show:
         found = validate(names, fast=fast, progress=lambda claim, done, total: show(claim, float(done), float(total)))
     if html is not None:
-        from densing.report.techniques import build_techniques
+        from densing.report import build_techniques
 
         build_techniques(html, claims=found.findings, notes=found.notes)
         say(f"wrote {html}")
@@ -36,7 +36,7 @@ def answer(names: tuple[str, ...], *, fast: bool, html: Path | None, json: bool)
 
 def lines(found: Validation) -> list[str]:
     """Return the table and its sums, line by line."""
-    from densing.efficiency.techniques.validate import VERDICTS, counts_of
+    from densing.efficiency.techniques import VERDICTS, counts_of
 
     header = ("claim", "technique", "what", "published", "known", "ours", "error", "null", "allowed", "grade",
               "verdict", "noticed")  # fmt: skip
@@ -61,7 +61,7 @@ def lines(found: Validation) -> list[str]:
 
 def _sentences(findings: tuple[Finding, ...]) -> list[str]:
     """Say what the counts are worth: only predictions can be reproduced."""
-    from densing.efficiency.techniques.validate import HELD, untested
+    from densing.efficiency.techniques import HELD, untested
 
     predictions = [finding for finding in findings if finding.grade == "predicted" and finding.ours is not None]
     held = sum(finding.verdict == "reproduced" for finding in predictions)

@@ -11,16 +11,13 @@ import typer
 
 from densing.cli.columns import columns, number
 from densing.cli.output import emit_plain, finish, say, show_notes, timed_bar, visible
-from densing.core.errors import InputError, UnknownNameError
-from densing.core.records import Record
+from densing.core import InputError, Record, UnknownNameError
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation.cluster.cluster import Cluster
-    from densing.core.notes import Note
-    from densing.efficiency.techniques.compare import Comparison
-    from densing.efficiency.techniques.regime import RegimeMap
-    from densing.efficiency.timeline.timeline import Timeline
-    from densing.efficiency.simulation.workload.workload import Workload
+    from densing.core import Note
+    from densing.efficiency.simulation import Cluster, Workload
+    from densing.efficiency.techniques import Comparison, RegimeMap
+    from densing.efficiency.timeline import Timeline
 
 Number = TypeVar("Number", int, float)
 
@@ -52,7 +49,7 @@ def answer(asked: Asked) -> None:
     InputError
         When a name, a number or the split is wrong, or no technique works on this workload.
     """
-    from densing.efficiency.techniques.compare import compare, timelines
+    from densing.efficiency.techniques import compare, timelines
 
     _spare(asked)
     names = [name.strip() for name in asked.techniques.split(",") if name.strip()]
@@ -99,9 +96,8 @@ def set_up(asked: Asked) -> tuple[Workload, Cluster]:
     InputError
         When a name, a number or the split is wrong.
     """
-    from densing.efficiency.simulation.cluster.presets import load_cluster
-    from densing.efficiency.techniques.splits import split_over
-    from densing.efficiency.simulation.workload.presets import load_workload
+    from densing.efficiency.simulation import load_cluster, load_workload
+    from densing.efficiency.techniques import split_over
 
     cluster = load_cluster(asked.cluster)
     if asked.nodes is not None:
@@ -125,7 +121,7 @@ def settings(texts: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     >>> settings(("co2.tau=12",))
     {'co2': {'tau': 12}}
     """
-    from densing.efficiency.techniques.registry import get_technique
+    from densing.efficiency.techniques import get_technique
 
     found: dict[str, dict[str, Any]] = {}
     for text in texts:
@@ -157,7 +153,7 @@ def _value(text: str, value: str, kind: Callable[[str], Any]) -> Any:
 def _map(
     asked: Asked, workload: Workload, cluster: Cluster, names: list[str], knobs: dict[str, dict[str, Any]]
 ) -> RegimeMap:
-    from densing.efficiency.techniques.regime import BATCHES, regime
+    from densing.efficiency.techniques import BATCHES, regime
 
     with timed_bar(quiet=asked.json, label="map") as show:
         return regime(
@@ -199,7 +195,7 @@ def _all_notes(found: Comparison, where: RegimeMap | None) -> list[Note]:
 
 
 def _report(out: Path, found: Comparison, where: RegimeMap | None, drawn: list[tuple[str, Timeline]]) -> None:
-    from densing.report.techniques import build_techniques
+    from densing.report import build_techniques
 
     notes = _all_notes(found, where)
     cells = where.cells if where else None
@@ -229,7 +225,7 @@ def payload(workload: Workload, cluster: Cluster, found: Comparison, where: Regi
 def lines(workload: Workload, cluster: Cluster, found: Comparison, where: RegimeMap | None) -> list[str]:
     """Return what is shown on a screen, line by line."""
     from densing.cli.techniques_map import map_lines
-    from densing.efficiency.techniques.compare import in_memory
+    from densing.efficiency.techniques import in_memory
 
     split = workload.split
     model, machine = visible(workload.model.name), visible(cluster.name)

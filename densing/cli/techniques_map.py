@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from densing.cli.columns import columns
 
 if TYPE_CHECKING:
-    from densing.efficiency.techniques.regime import Cell, RegimeMap
+    from densing.efficiency.techniques import Cell, RegimeMap
 
 MARKS = {"wins": "+", "ties": "=", "loses": "-", "does not fit": "x", "does not apply": "–"}
 

@@ -93,7 +93,7 @@ def train(
     Example: densing train --technique ddp,local-sgd,co2 --tau 8 --link 200mbit --seeds 0,1,2 --out runs
     """
     from densing.cli import training_runs, training_specs
-    from densing.efficiency.parallel.distributed.spec import RunSpec
+    from densing.efficiency.parallel import RunSpec
 
     shape = training_specs.shape(model, layers=layers, hidden=hidden, heads=heads, ffn=ffn)
     spec = RunSpec(

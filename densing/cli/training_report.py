@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from densing.cli.output import say
-from densing.core.errors import DensingError
-from densing.core.notes import Note
+from densing.core import DensingError, Note
 
 if TYPE_CHECKING:
     from densing.cli.training_runs import Row
-    from densing.efficiency.timeline.timeline import Timeline
-    from densing.efficiency.parallel.distributed.gather import Run
-    from densing.efficiency.parallel.distributed.spec import RunSpec
+    from densing.efficiency.parallel import Run, RunSpec
+    from densing.efficiency.timeline import Timeline
 
 
 def write_report(
@@ -26,7 +24,7 @@ def write_report(
     notes: Sequence[Note],
 ) -> None:
     """Write one HTML file; a timeline that cannot be had becomes a note in it."""
-    from densing.report.techniques import build_techniques
+    from densing.report import build_techniques
 
     told = list(notes)
     timelines: list[tuple[str, Timeline]] = []
@@ -52,7 +50,7 @@ def _firsts(specs: Sequence[RunSpec], runs: Sequence[Run]) -> list[tuple[RunSpec
 
 
 def _recorded(spec: RunSpec, run: Run) -> Timeline | None:
-    from densing.efficiency.timeline import read_timeline
+    from densing.efficiency.traces import read_timeline
 
     return None if run.traces is None else read_timeline([Path(spec.out) / run.traces])
 
@@ -60,10 +58,8 @@ def _recorded(spec: RunSpec, run: Run) -> Timeline | None:
 def _simulated(spec: RunSpec, cluster: str | None) -> Timeline | None:
     if cluster is None:
         return None
-    from densing.efficiency.simulation.cluster.presets import load_cluster
-    from densing.efficiency.techniques.measure import timeline_of
-    from densing.efficiency.techniques.predict import workload_of_run
-    from densing.efficiency.techniques.registry import get_technique
+    from densing.efficiency.simulation import load_cluster
+    from densing.efficiency.techniques import get_technique, timeline_of, workload_of_run
 
     known = load_cluster(cluster)
     plan = get_technique(spec.technique).plan(workload_of_run(spec), known, **spec.knobs)

@@ -11,12 +11,10 @@ import typer
 
 from densing.cli.columns import columns
 from densing.cli.output import emit_plain, finish, say, show_notes, timed_bar
-from densing.core.notes import Note
-from densing.core.records import Record
+from densing.core import Note, Record
 
 if TYPE_CHECKING:
-    from densing.efficiency.parallel.distributed.gather import Run
-    from densing.efficiency.parallel.distributed.spec import RunSpec
+    from densing.efficiency.parallel import Run, RunSpec
 
 SUMMARY = "summary.json"
 
@@ -73,8 +71,8 @@ def runnable(specs: Sequence[RunSpec]) -> None:
     InputError, UnavailableError
         When a technique has a plan only, torch is missing, or a number makes no sense.
     """
-    from densing.efficiency.techniques.worker import find
-    from densing.efficiency.parallel.distributed.launch import check
+    from densing.efficiency.parallel import check
+    from densing.efficiency.techniques import find
 
     for spec in specs:
         find(spec)
@@ -82,7 +80,7 @@ def runnable(specs: Sequence[RunSpec]) -> None:
 
 
 def _run(spec: RunSpec, resume: bool, quiet: bool) -> Run:
-    from densing.efficiency.parallel.distributed.launch import launch
+    from densing.efficiency.parallel import launch
 
     with timed_bar(quiet, spec.technique) as show:
         label = f"{spec.technique}, seed {spec.seed}"
@@ -93,8 +91,8 @@ def _predicted(spec: RunSpec, cluster: str | None) -> dict[str, Any] | None:
     """Return what the simulator says of a run, before it is made."""
     if cluster is None:
         return None
-    from densing.efficiency.simulation.cluster.presets import load_cluster
-    from densing.efficiency.techniques.predict import predict
+    from densing.efficiency.simulation import load_cluster
+    from densing.efficiency.techniques import predict
 
     return dict(predict(spec, load_cluster(cluster)).to_dict())
 
@@ -158,7 +156,7 @@ def _document(
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
-    from densing.efficiency.parallel.distributed.folder import write_json
+    from densing.efficiency.parallel import write_json
 
     write_json(path, found)
 

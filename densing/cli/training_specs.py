@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from densing.core.errors import InputError, UnknownNameError
-from densing.efficiency.parallel.distributed.spec import LmShape, RunSpec
+from densing.core import InputError, UnknownNameError
+from densing.efficiency.parallel import LmShape, RunSpec
 
 if TYPE_CHECKING:
-    from densing.efficiency.techniques.protocol import Technique
+    from densing.efficiency.techniques import Technique
 
 SHAPES: Mapping[str, LmShape] = {
     "tiny": LmShape(layers=2, hidden=64, heads=2, ffn=176),
@@ -103,7 +103,7 @@ def _seeds(text: str) -> list[int]:
 def _settings(names: list[str], tau: int | None, texts: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     """Return every knob of a real run of each technique: as set, or its default."""
     from densing.cli.techniques_compare import settings
-    from densing.efficiency.techniques.registry import get_technique
+    from densing.efficiency.techniques import get_technique
 
     found = {name: get_technique(name) for name in names}
     shared = [*texts, *([f"tau={tau}"] if tau is not None else [])]

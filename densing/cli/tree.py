@@ -75,7 +75,7 @@ def _root(
 
 def main() -> None:
     """Run the command line; user errors become one message and exit code 1."""
-    from densing.core.errors import DensingError
+    from densing.core import DensingError
 
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character shows its escape instead.

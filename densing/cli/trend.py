@@ -39,10 +39,10 @@ def trend(
 
     Example: densing trend --reference qwen1.5 --benchmark mmlu --since 2023-02-24 --until 2024-09-30 --json
     """
-    from densing.scores.catalog import load_catalog
     from densing.cli.output import emit_json, finish, save, show_notes
     from densing.cli.reading import read_densities
     from densing.cli.selecting import selection_of
+    from densing.scores.catalog import load_catalog
     from densing.scores.trend import TrendData, estimate_trend
 
     o.parse_window(since, until)
@@ -104,7 +104,7 @@ def _question(text: str) -> tuple[float, float]:
 def _answer(result: Any, ruler: Any, everyone: Any, score: float, params: float) -> dict[str, Any]:
     import pandas as pd
 
-    from densing.scores.trend.forecast import when as arrival
+    from densing.scores.trend import when as arrival
 
     later = everyone.window(since=pd.Timestamp(result.data.released.max()) + pd.Timedelta(days=1))
     today = pd.Timestamp.today().normalize()

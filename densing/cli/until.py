@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from densing.scores.evals.plan import Plan
-    from densing.scores.evals.stopping import Stopped
+    from densing.scores.evals import Plan, Stopped
 
 
 UntilCi = Annotated[
@@ -57,10 +56,9 @@ def evaluate_until(plan: Plan, out: Path, asked: Asked, executor: str | None, js
     """Evaluate until the interval is narrow enough, and say what that took."""
     from densing.cli.eval import bar
     from densing.cli.output import emit_json, say, show_notes
-    from densing.scores.density.sequential import StoppingRule
-    from densing.scores.density.until import rule_for
-    from densing.core.errors import InputError
-    from densing.scores.evals.adaptive import run_until
+    from densing.core import InputError
+    from densing.scores.density import StoppingRule, rule_for
+    from densing.scores.evals import run_until
 
     if executor is not None:
         raise InputError("--until_ci decides as it goes, in this process; drop --executor")

@@ -25,8 +25,8 @@ def what_if(
     """
     from densing.cli.columns import columns, number
     from densing.cli.output import emit_plain
-    from densing.core.errors import InputError
-    from densing.efficiency.profile.whatif import what_if_job
+    from densing.core import InputError
+    from densing.efficiency.profile import what_if_job
 
     for path in (trace, *([meta] if meta else [])):
         if not path.is_file():

@@ -1,0 +1,5 @@
+"""What every room uses: errors, notes, records, files, tables with declared columns, secrets, seeds."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

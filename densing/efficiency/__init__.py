@@ -1,0 +1,1 @@
+"""Cost: what training runs did with their time, and what techniques would buy."""

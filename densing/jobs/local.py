@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.jobs import machine
 from densing.jobs.base import NO_RETRY, Job, JobEvent, JobResult, OnEvent, ignore
 from densing.jobs.process import Attempt, describe

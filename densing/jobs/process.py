@@ -14,8 +14,8 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
+from densing.core import mask, secrets_of
 from densing.jobs.base import LAST_LINES, Job
-from densing.core.secrets import mask, secrets_of
 
 LAUNCHER = Path(__file__).with_name("launch.py")
 GRACE_SECONDS = 5.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from densing.core.errors import InputError, UnavailableError, UnknownNameError
+from densing.core import InputError, UnavailableError, UnknownNameError
 from densing.jobs.base import Executor
 
 GROUP = "densing.executors"

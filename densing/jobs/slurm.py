@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import InputError, UnavailableError
+from densing.core import InputError, UnavailableError, is_secret_name, mask
 from densing.jobs.base import LAST_LINES, Job, JobEvent, JobResult, OnEvent, ignore
 from densing.jobs.local import positive, whole
 from densing.jobs.process import flags
 from densing.jobs.slurm_task import SlurmTask
-from densing.core.secrets import is_secret_name, mask
 
 PROGRAMS = ("sbatch", "srun", "squeue", "scancel")
 LOST_SECONDS = 20.0

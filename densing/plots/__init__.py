@@ -1,18 +1,5 @@
 """Result in, plotly Figure out; nothing here shows a figure or computes a statistic."""
 
-from densing.plots.checks import plot_leave_one_out, plot_permutation
-from densing.plots.density import plot_density
-from densing.plots.estimates import plot_estimates
-from densing.plots.multiverse import plot_multiverse
-from densing.plots.reference import plot_reference
-from densing.plots.skills import plot_skills
+import lazy_loader as lazy
 
-__all__ = [
-    "plot_density",
-    "plot_estimates",
-    "plot_leave_one_out",
-    "plot_multiverse",
-    "plot_permutation",
-    "plot_reference",
-    "plot_skills",
-]
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

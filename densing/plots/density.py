@@ -180,7 +180,7 @@ def _add_fan(fig: go.Figure, forecast: pd.DataFrame) -> None:
 
 
 def _add_line(fig: go.Figure, trend: TrendResult) -> None:
-    from densing.scores.trend.words import window  # loads statsmodels, which the figures of a profile do without
+    from densing.scores.trend import window
 
     released = pd.DatetimeIndex(trend.data.released)
     if not len(released):

@@ -14,7 +14,7 @@ from densing.plots.efficiency_style import EXPOSED, HIDDEN, IDLE_LOOKS, PARTS, L
 from densing.plots.efficiency_text import percent
 
 if TYPE_CHECKING:
-    from densing.efficiency.timeline.overlap import Partition
+    from densing.efficiency.timeline import Partition
 
 STRIP_COLUMNS = 256
 

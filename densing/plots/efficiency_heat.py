@@ -15,7 +15,7 @@ from densing.plots.efficiency import SHADES, bar_of_shades
 from densing.plots.efficiency_text import digits, duration, unit_of
 
 if TYPE_CHECKING:
-    from densing.efficiency.profile.stragglers import Stragglers
+    from densing.efficiency.profile import Stragglers
 
 ROWS, COLUMNS, FEW_RANKS = 48, 160, 16
 LABELLED = 240

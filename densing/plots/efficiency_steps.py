@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import plotly.graph_objects as go
 
+from densing.efficiency.timeline import occurrences
 from densing.plots import style, text
 from densing.plots.efficiency import parts_of
 from densing.plots.efficiency_bars import BARS, legend_rows
 from densing.plots.efficiency_style import PARTS
 from densing.plots.efficiency_text import duration, unit_of
-from densing.efficiency.timeline.steps import occurrences
 
 if TYPE_CHECKING:
-    from densing.efficiency.timeline.steps import StepPartition
+    from densing.efficiency.timeline import StepPartition
 
 STEP_COLUMNS = 120
 

@@ -11,13 +11,13 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from densing.efficiency.timeline import subtract, union
 from densing.plots import style, text
 from densing.plots.efficiency_style import COMPUTE, COPIES, EXPOSED, Look
 from densing.plots.efficiency_text import duration, unit_of
-from densing.efficiency.timeline.intervals import subtract, union
 
 if TYPE_CHECKING:
-    from densing.efficiency.timeline.picture import Box, Picture
+    from densing.efficiency.timeline import Box, Picture
 
 MOST_BOXES = 6000
 """More rectangles than this make a page slow; neighbours are joined until they are as few."""
@@ -68,7 +68,7 @@ def same_step(pictures: Mapping[int, Picture]) -> dict[int, Picture]:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.picture import Box, Picture
+    >>> from densing.efficiency.timeline.pictures import Box, Picture
     >>> box = (Box("", "compute", 0, 5, 1, "gemm"),)
     >>> list(same_step({0: Picture(3, 0, 9, box), 1: Picture(4, 0, 9, box), 2: Picture(4, 0, 9, box)}))
     [1, 2]

@@ -27,7 +27,7 @@ def plot_estimates(trend: TrendResult) -> go.Figure:
     trend : TrendResult
         Its ``estimates`` table is drawn in its own order.
     """
-    from densing.scores.trend.words import window  # loads statsmodels, which the figures of a profile do without
+    from densing.scores.trend import window
 
     rows = trend.estimates.reset_index(drop=True)
     rows = rows[~(rows["doubling_months"].map(text.is_missing) & rows["lo"].map(text.is_missing))]

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from densing.scores.fit import GUARD
 from densing.plots import status, style, text
+from densing.scores.fit import GUARD
 
 if TYPE_CHECKING:
     from densing.scores.density import DensityResult

@@ -7,7 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.plots import style, text
 from densing.plots.efficiency_bars import ROW_HEIGHT
 from densing.plots.efficiency_style import COMPUTE, EXPOSED

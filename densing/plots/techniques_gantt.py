@@ -11,14 +11,11 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from densing.efficiency.timeline import Kind, Window, picture, subtract, union
 from densing.plots.efficiency_timeline import Drawing, Shown, arrange, plot_timeline
-from densing.efficiency.timeline.intervals import subtract, union
-from densing.efficiency.timeline.picture import picture
-from densing.efficiency.timeline.spans import Kind
-from densing.efficiency.timeline.windows import Window
 
 if TYPE_CHECKING:
-    from densing.efficiency.timeline.timeline import RankTimeline, Timeline
+    from densing.efficiency.timeline import RankTimeline, Timeline
 
 MOST_RANKS = 8
 MOST_SPANS = 240

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core.files import write_text
+from densing.core import write_text
 from densing.plots import text
 from densing.report import models, page, sections
 from densing.report.checks import check_data, check_sentences, diagnostics

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from densing.plots import text
-from densing.plots.checks import leave_one_out
+from densing.plots import leave_one_out, text
 from densing.report.split import chatgpt_split
 from densing.scores.trend import words
 

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from densing import __version__
-from densing.core.files import write_text
-from densing.plots import text
-from densing.plots.efficiency_text import milliseconds, percent
-from densing.efficiency.profile.causes import SHOWN
-from densing.efficiency.profile.summary import pooled
+from densing.core import write_text
+from densing.efficiency.profile import SHOWN, pooled
+from densing.plots import milliseconds, percent, text
 from densing.report import assets, efficiency_idle, efficiency_ranks, efficiency_tables, page
 from densing.report.efficiency_changes import changes
 from densing.report.efficiency_definitions import DEFINITIONS
@@ -25,9 +23,7 @@ from densing.report.efficiency_words import clock_words, headline, per, straggle
 from densing.report.sections import sentences
 
 if TYPE_CHECKING:
-    from densing.efficiency.profile.compare import Comparison
-    from densing.efficiency.profile.run import RunProfile
-    from densing.efficiency.profile.utilisation import RunUtilisation
+    from densing.efficiency.profile import Comparison, RunProfile, RunUtilisation
 
 SECTIONS = (
     ("headline", "Headline"),

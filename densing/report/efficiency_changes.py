@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from densing.plots import text
-from densing.plots.efficiency_text import duration
+from densing.plots import duration, text
 from densing.report.efficiency_tables import frame, record, times
 from densing.report.sections import sentence
 from densing.report.tables import Field, ShownTable, column, shown
 
 if TYPE_CHECKING:
-    from densing.efficiency.profile.compare import Change, Comparison
+    from densing.efficiency.profile import Change, Comparison
 
 _NAMES = {
     "step_ns": "step time",
@@ -45,7 +44,7 @@ def verdict(baseline: Comparison) -> str:
 
     Examples
     --------
-    >>> from densing.efficiency.profile.compare import RunSteps, compare
+    >>> from densing.efficiency.profile.comparison import RunSteps, compare
     >>> runs = [RunSteps(tuple(range(8)), {"step_ns": tuple(mean + d for d in (0, 2, 1, 3, 2, 0, 1, 3))})
     ...         for mean in (100.0, 150.0)]
     >>> verdict(compare(*runs)).split(":")[0]

@@ -14,10 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import ArtefactError, InputError, UnknownNameError
-from densing.plots import status, text
-from densing.plots.efficiency_text import digits, percent
-from densing.efficiency.timeline.overlap import Partition
+from densing.core import ArtefactError, InputError, UnknownNameError
+from densing.efficiency.timeline import Partition
+from densing.plots import digits, percent, status, text
 
 PER_HOURS = 1000.0
 

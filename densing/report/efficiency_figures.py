@@ -6,20 +6,34 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from densing.plots import text
-from densing.plots.efficiency import PATH_LOOKS, plot_idle, plot_partition, plot_path, plot_rank_strip
-from densing.plots.efficiency_bars import BARS, Bar
-from densing.plots.efficiency_heat import caused, drawn_words, plot_waiting, suffered
-from densing.plots.efficiency_steps import plot_step_times, plot_steps
-from densing.plots.efficiency_text import duration, percent, ranks_of
-from densing.plots.efficiency_timeline import Drawing, arrange, plot_timeline, same_step
-from densing.efficiency.profile.summary import all_step_times
+from densing.efficiency.profile import all_step_times
+from densing.plots import (
+    BARS,
+    PATH_LOOKS,
+    Bar,
+    Drawing,
+    arrange,
+    caused,
+    drawn_words,
+    duration,
+    percent,
+    plot_idle,
+    plot_partition,
+    plot_path,
+    plot_rank_strip,
+    plot_step_times,
+    plot_steps,
+    plot_timeline,
+    plot_waiting,
+    ranks_of,
+    same_step,
+    suffered,
+    text,
+)
 from densing.report.figures import ShownFigure, shown_figure
 
 if TYPE_CHECKING:
-    from densing.efficiency.profile.critical import RunPath
-    from densing.efficiency.profile.rank import RankProfile
-    from densing.efficiency.profile.run import RunProfile
+    from densing.efficiency.profile import RankProfile, RunPath, RunProfile
 
 DRAWN = 16
 Drawn = tuple[go.Figure, str]

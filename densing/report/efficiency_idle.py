@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from densing.plots import text
-from densing.plots.efficiency_style import IDLE_LOOKS
-from densing.plots.efficiency_text import digits, duration, percent, volume
-from densing.efficiency.profile.summary import per_step
+from densing.efficiency.profile import per_step
+from densing.plots import IDLE_LOOKS, digits, duration, percent, text, volume
 from densing.report.efficiency_tables import frame, shares, times
 from densing.report.sections import count
 from densing.report.tables import Field, ShownTable, column, shown
 
 if TYPE_CHECKING:
-    from densing.efficiency.profile.run import RunProfile
+    from densing.efficiency.profile import RunProfile
 
 _WORDS = {look.key: look.label for look in IDLE_LOOKS}
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from densing.plots import text
-from densing.plots.efficiency_steps import mean_steps
-from densing.efficiency.profile.summary import cut_short
+from densing.efficiency.profile import cut_short
+from densing.plots import mean_steps, text
 from densing.report.efficiency_tables import frame, named, record, shares, times
 from densing.report.sections import count
 from densing.report.tables import Field, ShownTable, column, shown
 
 if TYPE_CHECKING:
-    from densing.efficiency.profile.rank import RankProfile
-    from densing.efficiency.profile.run import RunProfile
+    from densing.efficiency.profile import RankProfile, RunProfile
 
 MOST_RANKS = 256
 MOST_STEPS = 400

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from densing.plots import text
-from densing.plots.efficiency_text import digits, duration, milliseconds, percent, volume
-from densing.efficiency.profile.summary import per_step
+from densing.efficiency.profile import per_step
+from densing.efficiency.timeline import OPS
+from densing.plots import digits, duration, milliseconds, percent, text, volume
 from densing.report.sections import count
 from densing.report.tables import Field, ShownTable, column, shown
-from densing.efficiency.timeline.collectives import OPS
 
 if TYPE_CHECKING:
-    from densing.efficiency.profile.run import RunProfile
-    from densing.efficiency.profile.together import Together
+    from densing.efficiency.profile import RunProfile, Together
 
 MOST_ROWS = 40
 Key = tuple[str, str]

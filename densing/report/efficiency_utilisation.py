@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from densing.report.sections import sentence
 
 if TYPE_CHECKING:
-    from densing.efficiency.profile.utilisation import RunUtilisation
+    from densing.efficiency.profile import RunUtilisation
 
 
 def utilisation_words(found: RunUtilisation) -> list[str]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from densing.plots import text
-from densing.plots.efficiency_text import duration, milliseconds, percent, ranks_of
-from densing.efficiency.profile.summary import pooled
+from densing.efficiency.profile import pooled
+from densing.efficiency.timeline import NO_DEVICE_WORK, Partition
+from densing.plots import duration, milliseconds, percent, ranks_of, text
 from densing.report.headline import Headline
 from densing.report.sections import sentence
-from densing.efficiency.timeline.overlap import Partition
-from densing.efficiency.timeline.timeline import NO_DEVICE_WORK
 
 if TYPE_CHECKING:
-    from densing.efficiency.profile.run import RunProfile
-    from densing.efficiency.profile.whatif_recorded import RecordedWhatIf
+    from densing.efficiency.profile import RecordedWhatIf, RunProfile
 
 WINDOWS = {
     "steps": "from the start of the first to the end of the last marked step",

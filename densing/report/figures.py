@@ -18,9 +18,9 @@ from densing.plots import (
     plot_permutation,
     plot_reference,
     plot_skills,
+    specifications,
     text,
 )
-from densing.plots.multiverse import specifications
 from densing.report.forecast import beats_standing_still
 from densing.report.measured import measured_figures
 from densing.report.safe import script_json

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from densing.core.notes import doubts
+from densing.core import doubts
 from densing.plots import text
 from densing.report.checks import long_window, record_setter_bias, without_groups
 from densing.report.sections import sentence

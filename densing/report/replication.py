@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from densing.core.files import write_text
+from densing.core import write_text
 from densing.report.split import chatgpt_split
 from densing.scores.study import PAPER_MONTHS, PAPER_WINDOW, Study
 from densing.scores.trend import doubling_text

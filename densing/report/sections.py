@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from densing.core.notes import Note, once, severest_first
+from densing.core import Note, once, severest_first
 from densing.plots import status, text
 from densing.report.tables import Field, ShownTable, column, ranged, shown
 
@@ -23,7 +23,7 @@ _SPECIFICATION = ("reference", "benchmark", "evaluator", "window", "denominator"
 
 def estimates_table(trend: TrendResult) -> ShownTable:
     """Return the estimators side by side, the headline marked."""
-    from densing.scores.trend.reason import held_truth  # loads statsmodels, which the page of a profile does without
+    from densing.scores.trend import held_truth
 
     fields = (
         Field("Estimator", lambda row: text.clean(row.get("label", row.get("method")))),
@@ -163,7 +163,7 @@ def provenance_table(provenance: pd.DataFrame) -> ShownTable:
 
 def tests_table(checks: Mapping[str, Any]) -> ShownTable:
     """Return the tests that do not lead, with the size and power that say why."""
-    from densing.scores.trend.words import other_tests  # as above
+    from densing.scores.trend import other_tests
 
     fields = (
         Field("Test", column("test")),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from densing.plots import text
-from densing.scores.trend.words import size_and_power
+from densing.scores.trend import size_and_power
 
 
 def chatgpt_split(split: Mapping[str, Any]) -> str:

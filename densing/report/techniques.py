@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from densing import __version__
-from densing.core.files import write_text
-from densing.plots import text
-from densing.plots.efficiency_text import duration
-from densing.plots.techniques import plot_compare, plot_exposed, rows_of
-from densing.plots.techniques_gantt import BINS, MOST_RANKS, chosen_step, plot_gantts
-from densing.plots.techniques_map import plot_regime
+from densing.core import write_text
+from densing.plots import (
+    BINS,
+    MOST_RANKS,
+    chosen_step,
+    duration,
+    plot_compare,
+    plot_exposed,
+    plot_gantts,
+    plot_regime,
+    rows_of,
+    text,
+)
 from densing.report import assets, page
 from densing.report import techniques_tables as tables
 from densing.report.efficiency import MOST_NOTES, pairs
@@ -25,8 +32,8 @@ from densing.report.techniques_timelines import timeline_table
 from densing.report.techniques_words import DEFINITIONS, Contents, headline
 
 if TYPE_CHECKING:
-    from densing.core.notes import Note
-    from densing.efficiency.timeline.timeline import Timeline
+    from densing.core import Note
+    from densing.efficiency.timeline import Timeline
 
 SECTIONS = (
     ("headline", "Headline"),
@@ -76,7 +83,7 @@ def build_techniques(
         bandwidth_gbps, batch, technique, speedup, verdict; optionally step_s.
     claims : table, optional
         technique, claim, published, evidence, source, ours, error, grade, verdict; optionally the other fields of
-        :class:`densing.efficiency.techniques.validate.Finding`.
+        :class:`densing.efficiency.techniques.validation.Finding`.
     timelines : sequence of (str, Timeline)
         Recorded or simulated, with what each is called.
     tau : table, optional

@@ -7,14 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from densing.plots import text
-from densing.plots.efficiency_text import digits, duration, percent, volume
-from densing.plots.techniques import Row, known, times
-from densing.plots.techniques_map import contested
+from densing.efficiency.techniques import MISSED, VERDICTS, counts_of, in_memory
+from densing.plots import Row, contested, digits, duration, known, percent, text, times, volume
 from densing.report.sections import count
 from densing.report.tables import Field, ShownTable, column, shown
-from densing.efficiency.techniques.compare import in_memory
-from densing.efficiency.techniques.validate import MISSED, VERDICTS, counts_of
 
 MOST_ROWS = 2000
 LABELS = {"second-hand": "second-hand", "recalled": "recalled, not the paper's", "derived": "derived",

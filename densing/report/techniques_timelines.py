@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from densing.plots import text
-from densing.plots.efficiency_text import duration, percent
+from densing.efficiency.timeline import partition, select
+from densing.plots import duration, percent, text
 from densing.report.tables import Field, ShownTable, column, shown
-from densing.efficiency.timeline.overlap import partition
-from densing.efficiency.timeline.windows import select
 
 if TYPE_CHECKING:
-    from densing.efficiency.timeline.timeline import RankTimeline, Timeline
+    from densing.efficiency.timeline import RankTimeline, Timeline
 
 MOST_ROWS = 400
 

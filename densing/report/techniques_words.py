@@ -9,19 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from densing.plots import text
-from densing.plots.efficiency_text import duration, percent
-from densing.plots.techniques import Row, known
-from densing.plots.techniques_map import contested
+from densing.efficiency.techniques import DOES_NOT_FIT, VERDICTS, counts_of, untested
+from densing.efficiency.techniques import title as compared_title
+from densing.plots import Row, contested, duration, known, percent, text
 from densing.report.headline import Headline
 from densing.report.techniques_tables import miss
-from densing.efficiency.techniques.compare import DOES_NOT_FIT
-from densing.efficiency.techniques.compare import title as compared_title
-from densing.efficiency.techniques.validate import VERDICTS, counts_of, untested
 
 if TYPE_CHECKING:
-    from densing.core.notes import Note
-    from densing.efficiency.timeline.timeline import Timeline
+    from densing.core import Note
+    from densing.efficiency.timeline import Timeline
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ import math
 from pathlib import Path
 
 import pytest
-from tests.support.eval_files import choice_sample, finish, key, write_results
-from tests.cli.test_main import answer, densing
 
 from densing.scores.references import load_reference
+from tests.cli.test_main import answer, densing
+from tests.support.eval_files import choice_sample, finish, key, write_results
 
 
 @pytest.fixture(scope="module")

@@ -16,14 +16,14 @@ from densing.cli import app
 pytest.importorskip("lm_eval")
 pytest.importorskip("torch")
 
-from tests.support.evals_toys import write_models, write_tasks
 from typer.testing import Result
 
+from densing.jobs import get_executor
 from densing.scores.evals.dispatch import seen
 from densing.scores.evals.plan import Loading, ModelSpec, Plan, TaskSpec
 from densing.scores.evals.runner import run_plan
 from densing.scores.evals.store import RunStore
-from densing.jobs import get_executor
+from tests.support.evals_toys import write_models, write_tasks
 
 SECRET = "sk-Tq8nC2vR5xY1mZ7pL4wD9sK6"
 

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from densing.cli import main
 from densing.cli.density import SHOWN
 from densing.cli.fitting import fit_rows, read_rows
-from densing.scores.density import table_densities
 from densing.core.errors import DensingError
 from densing.core.files import write_csv
+from densing.core.tables import read_cells
+from densing.scores.density import table_densities
 from densing.scores.fit import LawFit, fit_law
 from densing.scores.laws import get_law
 from densing.scores.references import load_reference
-from densing.core.tables import read_cells
 
 HEADER = "model,params,released,benchmark,score\n"
 GOOD = "Mine-3B,3.1e9,2024-03-01,mmlu,0.62\n"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import csv
 import json
 import os
@@ -13,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support import folders
 
 ROOT = folders.ROOT
 COMMANDS = ("run", "fit", "density", "trend", "catalog", "refs", "report", "doctor", "eval", "results", "ladder")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import csv
 import gzip
 import json
@@ -14,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support import folders
 
 SHARED = folders.SHARED / "data" / "traces"
 recorded = pytest.mark.skipif(not SHARED.exists(), reason="the recorded traces are not in this checkout")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.test_profile import densing, profile, trace, two, write
 
 from densing.cli.profiling import Asked, _executor
-from densing.jobs.local import LocalExecutor
 from densing.efficiency.profile.summary import METRICS
+from densing.jobs.local import LocalExecutor
+from tests.cli.test_profile import densing, profile, trace, two, write
+from tests.support import folders
 
 __all__ = ["two"]
 

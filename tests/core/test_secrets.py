@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from densing.scores.evals.safety import is_secret_name, mask, secrets_of, strip_secrets
+from densing.core import is_secret_name, mask, secrets_of, strip_secrets
 
 NAMES = [
     "api_key", "apiKey", "API_KEY", "openai_api_key", "token", "hf_token", "HF_TOKEN", "use_auth_token",

@@ -18,8 +18,8 @@ def other_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: densing-other\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[densing.jobs]\nthread = densing_other:Threads\nodd = densing_other:odd\n"
-        "broken = densing_other_missing:X\n"
+        "[densing.executors]\nthread = densing_other:Threads\n"
+        "odd = densing_other:odd\nbroken = densing_other_missing:X\n"
     )
     (tmp_path / "densing_other.py").write_text(
         "import subprocess\n"

@@ -230,9 +230,8 @@ _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
 def _plan(folder: Path) -> Any:
-    from tests.support.evals_toys import write_models, write_tasks
-
     from densing.scores.evals.plan import Loading, ModelSpec, Plan, TaskSpec
+    from tests.support.evals_toys import write_models, write_tasks
 
     models = tuple(ModelSpec.of("hf", {"pretrained": str(place)}) for place in write_models(folder))
     tasks = (TaskSpec("toy_choice"), TaskSpec("toy_long"))

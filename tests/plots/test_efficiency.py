@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import itertools
 import json
 import re
-from pathlib import Path
 from typing import Any
 
-from tests.support import efficiency_runs as runs
 import numpy as np
 import plotly.graph_objects as go
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from densing.efficiency.profile.rank import ProfileOptions, profile_trace
+from densing.efficiency.profile.run import RunProfile, merge_run
+from densing.efficiency.timeline.overlap import Partition
+from densing.efficiency.timeline.pictures import Picture
+from densing.efficiency.timeline.steps import StepPartition
 from densing.plots import style
 from densing.plots.efficiency import parts_of, plot_idle, plot_partition, plot_path, plot_rank_strip
 from densing.plots.efficiency_bars import BARS, COLUMNS, Bar
@@ -25,11 +26,8 @@ from densing.plots.efficiency_steps import mean_steps, plot_step_times, plot_ste
 from densing.plots.efficiency_style import IDLE_LOOKS, PARTS, looks_of
 from densing.plots.efficiency_text import duration, percent, ranks_of, volume
 from densing.plots.efficiency_timeline import arrange, plot_timeline
-from densing.efficiency.profile.rank import ProfileOptions, profile_trace
-from densing.efficiency.profile.run import RunProfile, merge_run
-from densing.efficiency.timeline.overlap import Partition
-from densing.efficiency.timeline.picture import Picture
-from densing.efficiency.timeline.steps import StepPartition
+from tests.support import efficiency_runs as runs
+from tests.support import folders
 
 SHARED = folders.SHARED
 

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from densing.efficiency.timeline.pictures import Box, Picture
 from densing.plots.efficiency_timeline import MOST_BOXES, Shown, arrange, joined, same_step
-from densing.efficiency.timeline.picture import Box, Picture
 
 
 def test_step_of_most_ranks_is_drawn() -> None:

@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-from tests.support import report_fixture as fixture
-from tests.support import report_frames as frames
 
 from densing import plots
 from densing.plots import style
 from densing.plots.density import drawable, hover
 from densing.plots.forest import cut
 from densing.plots.multiverse import specifications
+from tests.support import report_fixture as fixture
+from tests.support import report_frames as frames
 
 
 @pytest.fixture(scope="module")

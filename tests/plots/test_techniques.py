@@ -13,10 +13,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError
-from densing.plots import style
-from densing.plots.techniques import MOST_BARS, known, plot_compare, plot_exposed, rows_of
-from densing.plots.techniques_gantt import BINS, MOST_RANKS, MOST_SPANS, arranged, chosen_step, plot_gantts
-from densing.plots.techniques_map import MOST_ROWS, plot_regime
 from densing.core.records import Record
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
@@ -24,6 +20,10 @@ from densing.efficiency.timeline.overlap import partition
 from densing.efficiency.timeline.spans import Kind, Spans
 from densing.efficiency.timeline.timeline import RankTimeline, Timeline
 from densing.efficiency.timeline.windows import select
+from densing.plots import style
+from densing.plots.techniques import MOST_BARS, known, plot_compare, plot_exposed, rows_of
+from densing.plots.techniques_gantt import BINS, MOST_RANKS, MOST_SPANS, arranged, chosen_step, plot_gantts
+from densing.plots.techniques_map import MOST_ROWS, plot_regime
 
 HOSTILE = "<img src=x onerror=window.hacked=1>"
 COMPARE: list[dict[str, Any]] = [

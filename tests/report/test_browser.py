@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import report_fixture as fixture
-from tests.support import report_frames as frames
 
 from densing.report import build_report
+from tests.support import report_fixture as fixture
+from tests.support import report_frames as frames
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import dataclasses
 import itertools
 import json
@@ -12,16 +10,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.support import efficiency_runs as runs
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.report.test_report import Page
 
 from densing.core.errors import InputError
-from densing.efficiency.profile.compare import compare
+from densing.efficiency.profile.comparison import compare
 from densing.efficiency.profile.run import RunProfile
+from densing.efficiency.timeline.overlap import Partition
 from densing.report import build_profile_report
 from densing.report.efficiency import MOST_NOTES, SECTIONS, render, worst
 from densing.report.efficiency_changes import changes
@@ -31,7 +28,9 @@ from densing.report.efficiency_ranks import ranks_table, steps_table
 from densing.report.efficiency_tables import collectives_table, names_table, waits_table
 from densing.report.efficiency_words import caveats, clock_words, headline, straggler_words
 from densing.report.sections import sentences
-from densing.efficiency.timeline.overlap import Partition
+from tests.report.test_report import Page
+from tests.support import efficiency_runs as runs
+from tests.support import folders
 
 SHARED = folders.SHARED
 FIGURES = 9

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.support import efficiency_runs as runs
 import pytest
+
+from tests.support import efficiency_runs as runs
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
+from densing.efficiency.profile.comparison import compare  # noqa: E402
+from densing.report import build_profile_report  # noqa: E402
 from tests.report.test_browser import BROWSER, DRIVER, FLAGS, opened, requests, wait  # noqa: E402
 from tests.report.test_efficiency import FIGURES  # noqa: E402
-
-from densing.efficiency.profile.compare import compare  # noqa: E402
-from densing.report import build_profile_report  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.support import efficiency_runs as runs
 import pytest
 
 from densing.core.errors import ArtefactError, InputError, UnknownNameError
-from densing.report.efficiency_density import JoinedDensity, joined_words, read_density
 from densing.efficiency.timeline.overlap import Partition
+from densing.report.efficiency_density import JoinedDensity, joined_words, read_density
+from tests.support import efficiency_runs as runs
 
 
 def written(tmp_path: Path, rows: Any) -> Path:

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.support import report_fixture as fixture
-from tests.support import report_frames as frames
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +29,8 @@ from densing.report.sections import all_notes
 from densing.report.tables import sort_key
 from densing.scores.study import Measured
 from densing.scores.trend.words import shuffled
+from tests.support import report_fixture as fixture
+from tests.support import report_frames as frames
 
 VOID = {"meta", "link", "input", "br", "img"}
 

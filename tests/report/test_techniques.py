@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.plots.test_techniques import COMPARE, HOSTILE, REGIME, TAU, simulated
-from tests.report.test_report import Page
 
 from densing.core.errors import InputError
 from densing.core.notes import Note
@@ -25,6 +23,8 @@ from densing.report.techniques_tables import (
     regime_sums,
 )
 from densing.report.techniques_words import Contents, caveats, facts, title
+from tests.plots.test_techniques import COMPARE, HOSTILE, REGIME, TAU, simulated
+from tests.report.test_report import Page
 
 BREAKOUT = "</script><script>window.hacked=1</script>"
 FIGURES = 5

@@ -12,12 +12,11 @@ import pytest
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
+from densing.report.techniques import build_techniques  # noqa: E402
 from tests.plots.test_techniques import HOSTILE  # noqa: E402
 from tests.report.test_browser import BROWSER, DRIVER, FLAGS, opened, requests  # noqa: E402
 from tests.report.test_efficiency_browser import OVERLAPS, unfold  # noqa: E402
 from tests.report.test_techniques import FIGURES, WHOLE  # noqa: E402
-
-from densing.report.techniques import build_techniques  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import csv
 import gzip
 import json
@@ -12,12 +10,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from densing.efficiency.traces.classify import Classifier
+from densing.efficiency.timeline.classify import Classifier
 from densing.efficiency.timeline.collectives import Collectives, collectives_of
 from densing.efficiency.timeline.overlap import unions
 from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
 from densing.efficiency.timeline.timeline import Origin, RankTimeline, Step
 from densing.efficiency.timeline.windows import WindowName, select
+from tests.support import folders
 
 SHARED = folders.SHARED
 DLRM = SHARED / "data" / "traces" / "param_dlrm_8rank"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from densing.scores.evals.readers import Measurements
+from densing.scores.evals.measurements import Measurements
 from densing.scores.evals.store import RunStore, Unit
 from densing.scores.evals.unit import UnitKey
 

@@ -40,9 +40,8 @@ IMPORTS = (
 
 
 def plan() -> Any:
-    from tests.support.evals_toys import TASKS
-
     from densing.scores.evals.plan import Loading, ModelSpec, Plan, TaskSpec
+    from tests.support.evals_toys import TASKS
 
     models = tuple(ModelSpec.of("hf", {"pretrained": str(FOLDER / name)}) for name in ("toy-llama", "toy-neox"))
     tasks = tuple(

@@ -10,6 +10,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+
+from densing.core.notes import Note
+from densing.scores.catalog import load_catalog
+from densing.scores.study import place_measured
 from tests.support.report_frames import (
     HOSTILE,
     SLOPE,
@@ -25,10 +29,6 @@ from tests.support.report_frames import (
     replication,
     skills,
 )
-
-from densing.scores.catalog import load_catalog
-from densing.core.notes import Note
-from densing.scores.study import place_measured
 
 BREAKOUT = "</script><script>window.hacked=1</script>"
 LINKED = '<a href="javascript:alert(1)">name</a>'

@@ -19,7 +19,7 @@ from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpe
 from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
 from densing.efficiency.parallel.tensor_parallel.model import Pass, build_part, cross_entropy, train_loss
 from densing.efficiency.parallel.tensor_parallel.schedules import Schedule
-from densing.efficiency.parallel.tensor_parallel.train import train
+from densing.efficiency.parallel.tensor_parallel.train import train_tensor_parallel
 
 SHAPE = LmShape(layers=3, hidden=48, heads=6, ffn=48, vocabulary=64)
 SEQUENCE = 11
@@ -68,7 +68,7 @@ def compute(rank: int, world: int, folder: Path) -> None:
 def trained(rank: int, world: int, folder: Path) -> None:
     """One run after the other, as ``spec.json`` lists them."""
     for number, spec in enumerate(msgspec.json.decode((folder / "spec.json").read_bytes(), type=list[RunSpec])):
-        record = train(RunEnv(spec, rank, world), spec.technique, **spec.knobs)
+        record = train_tensor_parallel(RunEnv(spec, rank, world), spec.technique, **spec.knobs)
         (folder / f"record.{number}.{rank}.json").write_bytes(msgspec.json.encode(record))
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from densing.efficiency.timeline.overlap import Partition, partition
-from densing.efficiency.traces.readers import Limits, TraceFile, read_rank
 from densing.efficiency.timeline.timeline import RankTimeline
 from densing.efficiency.timeline.windows import select
+from densing.efficiency.traces.readers import Limits, TraceFile, read_rank
 
 Event = dict[str, Any]
 

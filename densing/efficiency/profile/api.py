@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from densing.efficiency.profile.rank import ProfileOptions, profile_timeline, profile_trace
 from densing.efficiency.profile.run import RunProfile, merge_run
-from densing.efficiency.traces.readers import find_traces
-from densing.efficiency.timeline.timeline import Timeline
-from densing.efficiency.timeline.windows import WindowName
+from densing.efficiency.timeline import Timeline, WindowName
+from densing.efficiency.traces import find_traces
 
 if TYPE_CHECKING:
-    from densing.efficiency.traces.readers.kineto import Detail
+    from densing.efficiency.traces import Detail
 
 
 def profile_run(

@@ -17,8 +17,7 @@ import numpy as np
 
 from densing.efficiency.profile.clocks import Clocks
 from densing.efficiency.profile.matching import Matched
-from densing.efficiency.timeline.collectives import Collectives
-from densing.efficiency.timeline.spans import Int
+from densing.efficiency.timeline import Collectives, Int
 
 _LATEST, _EARLIEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 ARRIVAL_COLUMNS = ("first_start_ns", "second_start_ns", "last_start_ns", "last_end_ns", "last_rank")

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from densing.core import Record
 from densing.efficiency.profile.rank import RankProfile
 from densing.efficiency.profile.summary import cut_short, per_step, pooled, run_collectives
-from densing.core.records import Record
-from densing.efficiency.timeline.collective_summary import CollectiveSummary
-from densing.efficiency.timeline.transfers import Copies
+from densing.efficiency.timeline import CollectiveSummary, Copies
 
 if TYPE_CHECKING:
     # A single trace must not pay for loading what compares ranks.

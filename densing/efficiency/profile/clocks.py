@@ -18,10 +18,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from densing.core.notes import Note
+from densing.core import Note
 from densing.efficiency.profile.matching import Matched
-from densing.efficiency.timeline.collectives import OPS, Collectives
-from densing.efficiency.timeline.spans import Int
+from densing.efficiency.timeline import OPS, Collectives, Int
 
 Verdict = Literal["one rank", "agree", "aligned", "not aligned"]
 # In these no member can leave before the last has arrived; in a broadcast or a send the root can.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from densing.efficiency.profile.rank import RankProfile
-from densing.efficiency.timeline.steps import occurrences
+from densing.efficiency.timeline import occurrences
 
 Key = tuple[int, int]
 Span = tuple[int, int]

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from densing.core.errors import InputError, UnknownNameError
+from densing.core import InputError, UnknownNameError
 
 Verdict = Literal["met", "undecided"]
 
@@ -117,7 +117,8 @@ def parse(text: str) -> Condition:
     >>> parse("exposed_pct => 10")
     Traceback (most recent call last):
         ...
-    densing.core.errors.InputError: --fail-if: cannot read 'exposed_pct => 10'; write metric, one of >= <= == != > <, number
+    densing.core.errors.InputError: --fail-if: cannot read 'exposed_pct => 10'; write metric, one of >= <= == != > <,
+    number
     """
     if len(text) > MAX_TEXT:
         raise InputError(f"--fail-if: a condition of {len(text)} characters; split it into several")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.efficiency.timeline.spans import Int
+from densing.efficiency.timeline import Int
 
 Local = Callable[[int, int, int], Mapping[str, int]]
 """``local(rank, start, end)`` → nanoseconds by kind; what it leaves of [start, end) counts as ``idle``."""
@@ -38,8 +38,8 @@ class RankCollectives:
         When this rank arrived at it, and when it was over here.
     blocking : bool (n,), optional
         Whether it held the rank: its own critical path leads through it
-        (:func:`densing.efficiency.profile.critical_local.blocking`) or, more coarsely, part of it was exposed. All by default.
-        A hidden collective must not turn the path.
+        (:func:`densing.efficiency.profile.critical_local.blocking`) or, more coarsely, part of it was exposed. All by
+        default. A hidden collective must not turn the path.
     """
 
     start: int

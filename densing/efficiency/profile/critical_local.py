@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.efficiency.profile.critical import Local
-from densing.efficiency.timeline.critical import PATH_KINDS, CriticalPath
-from densing.efficiency.timeline.spans import Int
+from densing.efficiency.timeline import PATH_KINDS, CriticalPath, Int
 
 
 def local_of(paths: Mapping[int, CriticalPath], offsets: Mapping[int, int] | None = None) -> Local:

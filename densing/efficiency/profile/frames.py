@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from densing.efficiency.profile.rank import RankProfile
 from densing.efficiency.profile.waiting import WAITING, Waiting
-from densing.efficiency.timeline.collective_summary import CollectiveSummary
-from densing.efficiency.timeline.idle import CAUSES
-from densing.efficiency.timeline.overlap import Partition
+from densing.efficiency.timeline import CAUSES, CollectiveSummary, Partition
 
 if TYPE_CHECKING:
     import pandas as pd

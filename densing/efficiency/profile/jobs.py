@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.jobs import Executor, Job, JobEvent, JobResult
 
 if TYPE_CHECKING:
-    from densing.efficiency.traces.readers import TraceFile
+    from densing.efficiency.traces import TraceFile
 
 LISTS, LOGS = "lists", "logs"
 JOBS = 16
@@ -82,7 +82,7 @@ def shares(traces: Sequence[TraceFile], count: int) -> list[list[TraceFile]]:
 
 def write_list(traces: Sequence[TraceFile], folder: Path) -> Path:
     """Write which traces a job profiles; the name follows the content."""
-    from densing.core.atomic import replacing
+    from densing.core import replacing
 
     rows = [{"path": str(trace.path.absolute()), "member": trace.member, "rank": trace.rank} for trace in traces]
     text = json.dumps(rows, indent=1)
@@ -100,7 +100,7 @@ def read_list(path: str | Path) -> list[TraceFile]:
     InputError
         When it cannot be read or is no such list.
     """
-    from densing.efficiency.traces.readers import TraceFile
+    from densing.efficiency.traces import TraceFile
 
     try:
         rows: Any = json.loads(Path(path).read_text(encoding="utf-8"))

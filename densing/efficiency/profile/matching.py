@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.notes import Note
+from densing.core import Note
 from densing.efficiency.profile.matching_gather import Gathered, match_notes
 from densing.efficiency.profile.matching_keys import Groups, Key, keys_of
-from densing.efficiency.timeline.collectives import OPS, Collectives, Group
-from densing.efficiency.timeline.spans import Int
+from densing.efficiency.timeline import OPS, Collectives, Group, Int
 
 MATCH_COLUMNS = ("op", "group", "by_seq", "number", "order", "step", "n_ranks", "bytes", "transfer_ns", "longest_ns",
                  "second_ns", "shortest_rank")  # fmt: skip

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.notes import Note
+from densing.core import Note
 from densing.efficiency.profile.matching_keys import BY_SEQ, SEND, Groups, Key, Keys, keys_of
-from densing.efficiency.timeline.collectives import OPS, Collectives
-from densing.efficiency.timeline.spans import Int
+from densing.efficiency.timeline import OPS, Collectives, Int
 
 _UNKNOWN_OP = len(OPS) - 1
 _NEVER = np.iinfo(np.int64).max

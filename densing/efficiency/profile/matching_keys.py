@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.efficiency.timeline.collectives import OPS, Collectives, Group, nth
-from densing.efficiency.timeline.spans import Int
+from densing.efficiency.timeline import OPS, Collectives, Group, Int, nth
 
 SEND, RECV = OPS.index("send"), OPS.index("recv")
 # Kernels between some members of a group only: without recorded peers nothing says which of them belong together.

@@ -7,18 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from densing.efficiency.simulation.cluster.calibrate import Computation, Observation
-from densing.core.errors import InputError
-from densing.core.notes import Note
+from densing.core import InputError, Note, Record
 from densing.efficiency.profile.rank import ProfileOptions, profile_timeline
 from densing.efficiency.profile.run import RunProfile, merge_run
-from densing.core.records import Record
-from densing.efficiency.timeline.collectives import OPS, nth
-from densing.efficiency.timeline.intervals import covered, union
-from densing.efficiency.traces.readers import find_traces, read_rank
-from densing.efficiency.timeline.spans import Kind
-from densing.efficiency.timeline.timeline import RankTimeline, Timeline
-from densing.efficiency.timeline.windows import select
+from densing.efficiency.simulation import Computation, Observation
+from densing.efficiency.timeline import OPS, Kind, RankTimeline, Timeline, covered, nth, select, union
+from densing.efficiency.traces import find_traces, read_rank
 
 FITTED = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
           "all_to_all": "all_to_all", "broadcast": "broadcast", "send": "send_recv", "recv": "send_recv",

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from densing.efficiency.profile.rank import ProfileOptions
-from densing.efficiency.traces.classify import Classifier
-from densing.efficiency.timeline.critical import critical_path
-from densing.efficiency.timeline.overlap import unions
-from densing.efficiency.traces.perfetto import RankTracks, overlays, write_overlay, write_timelines
-from densing.efficiency.traces.readers import TraceFile, read_rank
-from densing.efficiency.timeline.timeline import RankTimeline
-from densing.efficiency.traces.trace_events import Track
-from densing.efficiency.timeline.windows import select
+from densing.efficiency.timeline import Classifier, RankTimeline, critical_path, select, unions
+from densing.efficiency.traces import (
+    RankTracks,
+    TraceFile,
+    Track,
+    overlays,
+    read_rank,
+    write_overlay,
+    write_timelines,
+)
 
 
 def write_profiled(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from densing.core.notes import Note
+from densing.core import Note
 from densing.efficiency.profile.clocks import Clocks
 from densing.efficiency.profile.critical import RankCollectives, RunPath, run_critical_path
 from densing.efficiency.profile.critical_local import blocking, local_of

@@ -8,22 +8,35 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from densing.core.notes import Note
-from densing.core.records import Record
-from densing.efficiency.traces.classify import Classifier
-from densing.efficiency.timeline.collectives import Collectives, collectives_of
-from densing.efficiency.timeline.critical import CriticalPath, critical_path
-from densing.efficiency.timeline.idle import IdleCauses, idle_causes
-from densing.efficiency.timeline.names import NameTotal, totals
-from densing.efficiency.timeline.overlap import Partition, partition, unions
-from densing.efficiency.timeline.picture import Picture, picture
-from densing.efficiency.traces.readers import TraceFile, read_rank
-from densing.efficiency.traces.readers.kineto import Detail
-from densing.efficiency.timeline.spans import Kind, Spans, blocks, used
-from densing.efficiency.timeline.steps import StepPartition, step_partitions
-from densing.efficiency.timeline.timeline import RankTimeline
-from densing.efficiency.timeline.transfers import Transfers, transfers
-from densing.efficiency.timeline.windows import WindowName, select
+from densing.core import Note, Record
+from densing.efficiency.timeline import (
+    Classifier,
+    Collectives,
+    CriticalPath,
+    IdleCauses,
+    Kind,
+    NameTotal,
+    Partition,
+    Picture,
+    RankTimeline,
+    Spans,
+    StepPartition,
+    Transfers,
+    WindowName,
+    blocks,
+    collectives_of,
+    critical_path,
+    idle_causes,
+    partition,
+    picture,
+    select,
+    step_partitions,
+    totals,
+    transfers,
+    unions,
+    used,
+)
+from densing.efficiency.traces import Detail, TraceFile, read_rank
 
 SHOWN_NAMES = 30
 

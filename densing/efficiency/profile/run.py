@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from densing.core.errors import InputError
-from densing.core.notes import Note, once
+from densing.core import InputError, Note, once
 from densing.efficiency.profile.causes import Cause, find_causes
 from densing.efficiency.profile.frames import collective_frame, rank_frame, step_frame
 from densing.efficiency.profile.rank import RankProfile
 from densing.efficiency.profile.run_gather import RanksGathered, Stores
 from densing.efficiency.profile.run_notes import run_notes
 from densing.efficiency.profile.summary import Figures, figures, run_collectives
-from densing.efficiency.timeline.collective_summary import CollectiveSummary
-from densing.efficiency.timeline.collectives import Collectives
-from densing.efficiency.timeline.steps import StepSpread, step_spread
+from densing.efficiency.timeline import Collectives, CollectiveSummary, StepSpread, step_spread
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,11 +9,9 @@ from typing import Any, cast
 import numpy as np
 from msgspec.structs import replace
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.efficiency.profile.rank import RankProfile
-from densing.efficiency.timeline.collective_summary import CollectiveSummary, summary
-from densing.efficiency.timeline.collectives import COLUMNS, Collectives, Group
-from densing.efficiency.timeline.names import NameTotal
+from densing.efficiency.timeline import COLUMNS, Collectives, CollectiveSummary, Group, NameTotal, summary
 
 Stores = Path | str | Sequence[Path | str]
 DRAWN_RANKS = 16

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from densing.core.notes import Note
+from densing.core import Note
 from densing.efficiency.profile.summary import cut_short
 
 if TYPE_CHECKING:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from densing.core.errors import InputError
-from densing.core.notes import Note
+from densing.core import InputError, Note
 from densing.efficiency.profile.run import RunProfile
-from densing.efficiency.timeline.scaling import Run, Scaling, scaling
+from densing.efficiency.timeline import Run, Scaling, scaling
 
 
 def scaling_of(runs: Mapping[str, RunProfile], kind: str, work: Mapping[str, float]) -> Scaling:

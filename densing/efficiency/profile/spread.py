@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core.errors import InputError
-from densing.jobs import Executor, JobEvent, JobResult
+from densing.core import InputError
 from densing.efficiency.profile.jobs import JOBS, Command, run_jobs
 from densing.efficiency.profile.store import SUFFIX, read_profiles, store_info, write_profile
 from densing.efficiency.profile.workers import Done, Work, in_processes, in_turn, processors
+from densing.jobs import Executor, JobEvent, JobResult
 
 if TYPE_CHECKING:
-    from densing.efficiency.traces.readers import TraceFile
+    from densing.efficiency.traces import TraceFile
 
 SMALL_BYTES = 64 << 20
 """Text below which new processes would cost more than they save: each takes a third of a second to start."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from densing.core.errors import InputError
+from densing.core import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,12 +15,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from densing.core.notes import Note
+from densing.core import Note
 from densing.efficiency.profile.arrivals import arrivals_of, waits_of
 from densing.efficiency.profile.clocks import Clocks
 from densing.efficiency.profile.matching import Matched
-from densing.efficiency.timeline.collectives import OPS
-from densing.efficiency.timeline.spans import Int
+from densing.efficiency.timeline import OPS, Int
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,8 @@ def find_stragglers(matched: Matched, clocks: Clocks) -> Stragglers:
     ----------
     matched : Matched
     clocks : Clocks
-        From :func:`~densing.efficiency.profile.clocks.align_clocks`; decides how arrivals are told, and within what error.
+        From :func:`~densing.efficiency.profile.clocks.align_clocks`; decides how arrivals are told, and within what
+        error.
 
     Returns
     -------

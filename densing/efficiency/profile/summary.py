@@ -9,10 +9,7 @@ import numpy as np
 from msgspec.structs import astuple, replace
 
 from densing.efficiency.profile.rank import RankProfile
-from densing.efficiency.timeline.collective_bytes import bandwidth
-from densing.efficiency.timeline.collective_summary import CollectiveSummary
-from densing.efficiency.timeline.overlap import Partition
-from densing.efficiency.timeline.steps import StepTimes, step_times
+from densing.efficiency.timeline import CollectiveSummary, Partition, StepTimes, bandwidth, step_times
 
 Figures = dict[str, int | float | str | None]
 

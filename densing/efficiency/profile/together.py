@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from densing.core.notes import Note
+from densing.core import Note
 from densing.efficiency.profile.clocks import Clocks, align_clocks
 from densing.efficiency.profile.common_steps import common_steps
 from densing.efficiency.profile.critical import RunPath
@@ -15,7 +15,7 @@ from densing.efficiency.profile.rank import RankProfile
 from densing.efficiency.profile.stragglers import Stragglers, find_stragglers
 from densing.efficiency.profile.waiting import Waiting, waiting_of
 from densing.efficiency.profile.whatif_recorded import RecordedWhatIf, what_if
-from densing.efficiency.timeline.collectives import Collectives
+from densing.efficiency.timeline import Collectives
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from densing.core.errors import InputError, UnknownNameError
-from densing.core.notes import Note
+from densing.core import InputError, Note, UnknownNameError
 from densing.efficiency.profile.run import RunProfile
-from densing.efficiency.timeline.mfu import (
+from densing.efficiency.timeline import (
+    FORMULAS,
+    REMEDY,
     Flops,
     Peak,
     Utilisation,
@@ -23,8 +24,6 @@ from densing.efficiency.timeline.mfu import (
     mfu,
     model_flops,
 )
-from densing.efficiency.timeline.mfu.formulas import FORMULAS
-from densing.efficiency.timeline.mfu.peaks import REMEDY
 
 _ALIASES = {"params": "parameters", "seq": "sequence"}
 _KEYS = {name: key for key, name in _ALIASES.items()}

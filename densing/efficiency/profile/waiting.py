@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from densing.efficiency.timeline.collectives import OPS
+from densing.efficiency.timeline import OPS
 
 if TYPE_CHECKING:
     from densing.efficiency.profile.matching import Matched

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.efficiency.profile.whatif_replay import Replay, prepare
 from densing.efficiency.profile.whatif_trace import Float, OpTrace, read_ops
 

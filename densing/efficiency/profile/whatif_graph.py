@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.efficiency.profile.whatif_trace import OVER_DP, OVER_STAGES, PAIRS, Op
 
 _TAIL = ("gc", "layernorm-grads-all-reduce", "embedding-grads-all-reduce", "grads-reduce-scatter",

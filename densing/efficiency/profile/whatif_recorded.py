@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.notes import Note
+from densing.core import Note
 from densing.efficiency.profile.clocks import Clocks
 from densing.efficiency.profile.common_steps import CommonSteps
 from densing.efficiency.profile.matching import Matched

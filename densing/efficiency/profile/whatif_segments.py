@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from densing.efficiency.profile.clocks import Clocks
 from densing.efficiency.profile.matching import Matched
-from densing.efficiency.timeline.collectives import Collectives
-from densing.efficiency.timeline.spans import Int
+from densing.efficiency.timeline import Collectives, Int
 
 Float = NDArray[np.float64]
 # Ends held at a time; more choices are replayed in turns.

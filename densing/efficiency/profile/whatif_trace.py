@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.errors import InputError
+from densing.core import InputError
 
 Float = NDArray[np.float64]
 COMPUTE = ("forward-compute", "backward-compute", "optimizer", "gc")

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
-from densing.core.errors import DensingError
-from densing.jobs.process import describe
+from densing.core import DensingError
+from densing.jobs import describe
 
 Item = TypeVar("Item")
 Tell = Callable[[int], object]

@@ -1,1 +1,5 @@
 """A task graph on a cluster becomes a timeline; the only physics."""
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.efficiency.simulation.tasks import Graph, Task
-from densing.efficiency.timeline.spans import Int, Kind
+from densing.efficiency.timeline import Int, Kind
 
 Float = NDArray[np.float64]
 KINDS = (Kind.COMPUTE, Kind.COMM, Kind.MEMCPY, Kind.ANNOTATION)

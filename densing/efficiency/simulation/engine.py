@@ -16,12 +16,12 @@ from functools import cached_property
 
 import numpy as np
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.efficiency.simulation.columns import Columns, Float, columns
 from densing.efficiency.simulation.events import Events
 from densing.efficiency.simulation.spans import timeline_of
 from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.timeline.timeline import Timeline
+from densing.efficiency.timeline import Timeline
 
 LONGEST_S = 4e9
 """Longest run whose nanoseconds a timeline can hold (with some to spare)."""

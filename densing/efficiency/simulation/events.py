@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from densing.efficiency.simulation.columns import Columns, Float, grouped
-from densing.efficiency.timeline.spans import Kind
+from densing.efficiency.timeline import Kind
 
 
 class Events:

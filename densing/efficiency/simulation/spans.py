@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from densing.efficiency.simulation.columns import Columns, Float
-from densing.efficiency.timeline.spans import Comm, Int, Kind, Lane, Spans
-from densing.efficiency.timeline.timeline import Origin, RankTimeline, Step, Timeline
+from densing.efficiency.timeline import Comm, Int, Kind, Lane, Origin, RankTimeline, Spans, Step, Timeline
 
 
 def timeline_of(table: Columns, end: Float) -> Timeline:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from densing.core.errors import InputError
-from densing.efficiency.timeline.spans import Comm, Kind
+from densing.core import InputError
+from densing.efficiency.timeline import Comm, Kind
 
 
 class Task(NamedTuple):

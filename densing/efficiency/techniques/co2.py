@@ -6,17 +6,30 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from densing.efficiency.techniques.planner.base import parameters_of
-from densing.efficiency.techniques.planner.events import NOTHING, Event, join
-from densing.efficiency.techniques.planner.exchange import STREAM, ExchangeMaker
-from densing.efficiency.techniques.planner.knobs import above_zero, choice, number, optional, whole
-from densing.efficiency.techniques.planner.rounds import PIECE, STATE, TAU, Local, Rounds
-from densing.efficiency.techniques.planner.stage import Stage
-from densing.efficiency.techniques.planner.work import FULL_BYTES
+from densing.efficiency.techniques.planner import (
+    FULL_BYTES,
+    NOTHING,
+    PIECE,
+    STATE,
+    STREAM,
+    TAU,
+    Event,
+    ExchangeMaker,
+    Local,
+    Rounds,
+    Stage,
+    above_zero,
+    choice,
+    join,
+    number,
+    optional,
+    parameters_of,
+    whole,
+)
 from densing.efficiency.techniques.protocol import Claim, Knob
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation.workload.workload import Workload
+    from densing.efficiency.simulation import Workload
 
 
 class OneRoundLate(Rounds):
@@ -102,8 +115,8 @@ class Co2(Local):
     def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
         """Return two anchors, momentum and the buffer that travels, and with inner groups one more, in full precision.
 
-        Source: :class:`densing.efficiency.parallel.data_parallel.co2.CO2`; the released class likewise keeps two copies in full
-        precision and the buffer in flight (reviewers of the paper count at least four copies).
+        Source: :class:`densing.efficiency.parallel.data_parallel.co2.CO2`; the released class likewise keeps two
+        copies in full precision and the buffer in flight (reviewers of the paper count at least four copies).
         """
         return parameters_of(workload) * FULL_BYTES * (5 if knobs["inner"] > 1 else 4)
 

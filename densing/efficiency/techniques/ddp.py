@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from densing.efficiency.parallel import BUCKETS_MB
 from densing.efficiency.techniques.measure import measure
-from densing.efficiency.techniques.planner.base import DataParallelRun, Replicated, parameters_of
-from densing.efficiency.techniques.planner.exchange import MEBIBYTE
-from densing.efficiency.techniques.planner.knobs import settle
+from densing.efficiency.techniques.planner import MEBIBYTE, DataParallelRun, Replicated, parameters_of, settle
 from densing.efficiency.techniques.protocol import Knob, Plan
-from densing.efficiency.parallel.data_parallel import BUCKETS_MB
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation.cluster.cluster import Cluster
-    from densing.efficiency.simulation.workload.workload import Workload
+    from densing.efficiency.simulation import Cluster, Workload
 
 
 class Ddp(DataParallelRun, Replicated):

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from densing.core.errors import InputError
-from densing.efficiency.techniques.planner.base import Planned, Replicated
-from densing.efficiency.techniques.planner.knobs import settle
+from densing.core import InputError
+from densing.efficiency.simulation import check
+from densing.efficiency.techniques.planner import Planned, Replicated, settle
 from densing.efficiency.techniques.registry import get_technique
-from densing.efficiency.simulation.workload.modules import check
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation.cluster.cluster import Cluster
+    from densing.efficiency.simulation import Cluster, Split, Workload
     from densing.efficiency.techniques.protocol import Technique
-    from densing.efficiency.simulation.workload.workload import Split, Workload
 
 TIMES = (1, 2, 4, 8, 16, 32, 64)
 """As many devices as the cluster has, and so many times as many."""

@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from densing.core.errors import InputError
-from densing.efficiency.techniques.planner.base import BUCKET, MODE, Sliced, TensorParallelRun
-from densing.efficiency.techniques.planner.events import Event, join
-from densing.efficiency.techniques.planner.knobs import number
-from densing.efficiency.techniques.planner.passes import BLOCK, Pass
-from densing.efficiency.techniques.planner.tensor import TensorSchedule
-from densing.efficiency.techniques.planner.work import Piece
+from densing.core import InputError
+from densing.efficiency.simulation import Module
+from densing.efficiency.techniques.planner import (
+    BLOCK,
+    BUCKET,
+    MODE,
+    Event,
+    Pass,
+    Piece,
+    Sliced,
+    TensorParallelRun,
+    TensorSchedule,
+    join,
+    number,
+)
 from densing.efficiency.techniques.protocol import Claim, Knob
-from densing.efficiency.simulation.workload.workload import Module
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation.cluster.cluster import Cluster
-    from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord
-    from densing.efficiency.simulation.workload.workload import Workload
+    from densing.efficiency.parallel import RunEnv, RunRecord
+    from densing.efficiency.simulation import Cluster, Workload
 
 AUTO = "auto"
 SHARES = tuple(share / 100 for share in range(30, 75, 5))
@@ -114,8 +120,8 @@ def best_share(workload: Workload, cluster: Cluster) -> float:
     """
     from msgspec.structs import replace
 
-    from densing.efficiency.simulation.engine import simulate
-    from densing.efficiency.techniques.planner.steps import plan_steps
+    from densing.efficiency.simulation import simulate
+    from densing.efficiency.techniques.planner import plan_steps
 
     short = replace(workload, model=replace(workload.model, layers=2), split=replace(workload.split, pp=1, dp=1))
     few = cluster.change(speed=())

@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from densing.core.errors import InputError
-from densing.efficiency.techniques.planner.base import BUCKET, MODE, Sliced, TensorParallelRun
-from densing.efficiency.techniques.planner.events import NOTHING, Event
-from densing.efficiency.techniques.planner.knobs import optional, whole
-from densing.efficiency.techniques.planner.passes import BLOCK, Pass
-from densing.efficiency.techniques.planner.tensor import TensorSchedule
+from densing.core import InputError
+from densing.efficiency.simulation import Module
+from densing.efficiency.techniques.planner import (
+    BLOCK,
+    BUCKET,
+    MODE,
+    NOTHING,
+    Event,
+    Pass,
+    Sliced,
+    TensorParallelRun,
+    TensorSchedule,
+    optional,
+    whole,
+)
 from densing.efficiency.techniques.protocol import Claim, Knob
-from densing.efficiency.simulation.workload.workload import Module
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation.cluster.cluster import Cluster
-    from densing.efficiency.simulation.workload.workload import Workload
+    from densing.efficiency.simulation import Cluster, Workload
 
 
 class Late:

@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from densing.core.errors import InputError
-from densing.core.records import Record
+from densing.core import InputError, Record
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation.cluster.cluster import Cluster
+    from densing.efficiency.simulation import Cluster
     from densing.efficiency.techniques.protocol import Plan
-    from densing.efficiency.timeline.overlap import Partition
-    from densing.efficiency.timeline.spans import Comm
-    from densing.efficiency.timeline.timeline import RankTimeline, Timeline
+    from densing.efficiency.timeline import Comm, Partition, RankTimeline, Timeline
 
 
 class Measured(Record, frozen=True):
-    """A step of the steady state; see :class:`densing.efficiency.techniques.compare.Row`, and besides:
+    """A step of the steady state; see :class:`densing.efficiency.techniques.comparison.Row`, and besides:
 
     Parameters
     ----------
@@ -43,7 +40,7 @@ class Measured(Record, frozen=True):
 
 def timeline_of(plan: Plan, cluster: Cluster) -> Timeline:
     """Simulate a plan with the contention of a cluster, and its ranks' speeds where every rank is simulated."""
-    from densing.efficiency.simulation.engine import simulate
+    from densing.efficiency.simulation import simulate
 
     speed = cluster.speed if plan.ranks == cluster.n else ()
     return simulate(plan.graph, plan.ranks, kappa=cluster.kappa, kappa_comm=cluster.kappa_comm, speed=speed).timeline
@@ -94,8 +91,7 @@ def _steady(rank: RankTimeline, plan: Plan) -> tuple[int, int]:
 
 
 def _partition(rank: RankTimeline, window: tuple[int, int]) -> Partition:
-    from densing.efficiency.timeline.overlap import partition
-    from densing.efficiency.timeline.windows import Window
+    from densing.efficiency.timeline import Window, partition
 
     return partition(Window("steps", *window, rank.work.within(*window)))
 
@@ -105,7 +101,7 @@ def _sent(rank: RankTimeline, window: tuple[int, int], cluster: Cluster) -> dict
 
     What is in the air at both ends of a period is counted once: where it ends.
     """
-    from densing.efficiency.timeline.spans import Kind
+    from densing.efficiency.timeline import Kind
 
     work = rank.work.of(Kind.COMM)
     inside = (work.end > window[0]) & (work.end <= window[1]) & (work.bytes > 0)
@@ -119,7 +115,7 @@ def _sent(rank: RankTimeline, window: tuple[int, int], cluster: Cluster) -> dict
 
 def _on_wire(comm: Comm, put_in: float) -> float:
     """Bytes each rank sends on average, of those it put in: only so are an all-reduce and its two halves alike."""
-    from densing.efficiency.simulation.cluster.costs import OPS, wire_bytes
+    from densing.efficiency.simulation import OPS, wire_bytes
 
     if comm.op not in OPS or comm.group_size < 1:
         return put_in
@@ -139,7 +135,7 @@ def link_name(comm: Comm, cluster: Cluster) -> str:
     >>> link_name(Comm("all_reduce", ranks=(0, 1)), cluster), link_name(Comm("all_reduce", ranks=(0, 2)), cluster)
     ('intra', 'inter')
     """
-    from densing.efficiency.simulation.cluster.costs import span_of
+    from densing.efficiency.simulation import span_of
 
     ranks = comm.ranks or tuple(rank for rank in (comm.src, comm.dst) if rank >= 0)
     return span_of(cluster, ranks) if ranks else "unknown"

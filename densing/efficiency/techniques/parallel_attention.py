@@ -6,14 +6,10 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from densing.efficiency.techniques.planner.base import Sliced, TensorParallelRun
-from densing.efficiency.techniques.planner.events import Event
-from densing.efficiency.techniques.planner.passes import Pass
-from densing.efficiency.techniques.planner.tensor import TensorSchedule
+from densing.efficiency.techniques.planner import Event, Pass, Sliced, TensorParallelRun, TensorSchedule
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation.cluster.cluster import Cluster
-    from densing.efficiency.simulation.workload.workload import Workload
+    from densing.efficiency.simulation import Cluster, Workload
 
 
 class SideBySide:

@@ -12,14 +12,12 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.timeline.spans import Kind
+from densing.efficiency.simulation import Graph
+from densing.efficiency.timeline import Kind
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation.cluster.cluster import Cluster, Link
-    from densing.efficiency.simulation.engine import Simulation
+    from densing.efficiency.simulation import Cluster, Link, Simulation, Workload
     from densing.efficiency.techniques.measure import Measured
-    from densing.efficiency.simulation.workload.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ class Physics:
 
     def simulate(self, graph: Graph) -> Simulation:
         """Run a graph whose contention is in its tasks' seconds."""
-        from densing.efficiency.simulation.engine import simulate
+        from densing.efficiency.simulation import simulate
 
         return simulate(self.graph(graph))
 

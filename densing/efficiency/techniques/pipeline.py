@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from densing.efficiency.techniques.planner.base import Planned
+from densing.efficiency.techniques.planner import Planned
 
 
 class Pipeline(Planned):

@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
-from densing.core.errors import InputError
+from densing.core import InputError
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation.cluster.cluster import Cluster
-    from densing.efficiency.simulation.tasks import Graph
+    from densing.efficiency.parallel import RunEnv, RunRecord
+    from densing.efficiency.simulation import Cluster, Graph, Workload
     from densing.efficiency.techniques.physics import Physics
-    from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord
-    from densing.efficiency.simulation.workload.workload import Workload
 
 Evidence = Literal["first-hand", "second-hand", "derived", "measured", "recalled"]
 Grade = Literal["predicted", "calibrated on other rows", "fitted", "algebraic", "counted", "own measurement"]
@@ -83,8 +81,8 @@ class Claim:
         Of the published figure.
     source : str
     check : callable
-        Gives our :class:`Answer` under the laws it is handed (:class:`densing.efficiency.techniques.physics.Physics`): all that it
-        simulates goes through them, calibrations included.
+        Gives our :class:`Answer` under the laws it is handed (:class:`densing.efficiency.techniques.physics.Physics`):
+        all that it simulates goes through them, calibrations included.
     tolerance : float, optional
         Relative; None where a direction is compared: then ``check`` returns the same words if it holds. Said before
         the answer is looked at.

@@ -9,8 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
-from densing.core.errors import UnavailableError, UnknownNameError
-from densing.core.notes import Note
+from densing.core import Note, UnavailableError, UnknownNameError
 from densing.efficiency.techniques.protocol import Technique
 
 GROUP = "densing.techniques"
@@ -32,7 +31,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "ladder": "ladder",
         "iso": "iso",
         "t3": "t3",
-        "taccl": "taccl",
+        "taccl": "taccl.technique",
     }
 )
 """Module below ``densing.efficiency.techniques`` of each name; imported when the technique is asked for."""

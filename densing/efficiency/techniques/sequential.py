@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from densing.efficiency.techniques.planner.base import Planned
-from densing.efficiency.techniques.planner.exchange import Buckets, ExchangeMaker
+from densing.efficiency.techniques.planner import Buckets, ExchangeMaker, Planned
 
 
 class Sequential(Planned):

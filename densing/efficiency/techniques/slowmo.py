@@ -6,14 +6,21 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from densing.efficiency.techniques.planner.base import parameters_of
-from densing.efficiency.techniques.planner.events import Event
-from densing.efficiency.techniques.planner.exchange import ExchangeMaker
-from densing.efficiency.techniques.planner.knobs import above_zero, number
-from densing.efficiency.techniques.planner.rounds import PIECE, STATE, TAU, Local, Rounds
-from densing.efficiency.techniques.planner.work import FULL_BYTES
+from densing.efficiency.simulation import Workload
+from densing.efficiency.techniques.planner import (
+    FULL_BYTES,
+    PIECE,
+    STATE,
+    TAU,
+    Event,
+    ExchangeMaker,
+    Local,
+    Rounds,
+    above_zero,
+    number,
+    parameters_of,
+)
 from densing.efficiency.techniques.protocol import Knob
-from densing.efficiency.simulation.workload.workload import Workload
 
 
 class Momentum(Rounds):

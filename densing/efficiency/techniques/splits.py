@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from densing.core.errors import InputError
+from densing.core import InputError
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation.cluster.cluster import Cluster
-    from densing.efficiency.simulation.workload.workload import Workload
+    from densing.efficiency.simulation import Cluster, Workload
 
 
 def split_over(
@@ -34,7 +33,7 @@ def split_over(
     InputError
         When the split needs more devices than there are, or cannot divide the model.
     """
-    from densing.efficiency.simulation.workload.modules import modules
+    from densing.efficiency.simulation import modules
 
     stages = pp or 1
     _check(tp=tp, dp=dp, pp=pp)
@@ -68,7 +67,7 @@ def _within(width: int, per_node: int) -> bool:
 
 
 def _divides(workload: Workload, width: int) -> bool:
-    from densing.efficiency.simulation.workload.modules import modules
+    from densing.efficiency.simulation import modules
 
     try:
         modules(replace(workload, split=replace(workload.split, dp=1, tp=width, pp=1)))

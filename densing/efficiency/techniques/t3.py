@@ -11,21 +11,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from densing.core.errors import InputError
-from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.techniques.planner.base import BUCKET, MODE, Sliced, TensorParallelRun
-from densing.efficiency.techniques.planner.events import Event
-from densing.efficiency.techniques.planner.knobs import flag, number, whole
-from densing.efficiency.techniques.planner.passes import BLOCK, Pass
-from densing.efficiency.techniques.planner.tensor import TensorSchedule
-from densing.efficiency.techniques.planner.work import tokens
+from densing.core import InputError
+from densing.efficiency.simulation import Graph, Module
+from densing.efficiency.techniques.planner import (
+    BLOCK,
+    BUCKET,
+    MODE,
+    Event,
+    Pass,
+    Sliced,
+    TensorParallelRun,
+    TensorSchedule,
+    flag,
+    number,
+    tokens,
+    whole,
+)
 from densing.efficiency.techniques.protocol import Claim, Knob
-from densing.efficiency.timeline.spans import Kind
-from densing.efficiency.simulation.workload.workload import Module
+from densing.efficiency.timeline import Kind
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation.cluster.cluster import Cluster
-    from densing.efficiency.simulation.workload.workload import Workload
+    from densing.efficiency.simulation import Cluster, Workload
 
 
 class Hardware(NamedTuple):

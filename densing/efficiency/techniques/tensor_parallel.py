@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from densing.efficiency.techniques.planner.base import Sliced, TensorParallelRun
+from densing.efficiency.techniques.planner import Sliced, TensorParallelRun
 
 
 class TensorParallel(TensorParallelRun, Sliced):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from densing.core.errors import InputError
-from densing.efficiency.parallel.distributed.rank import Part, run_rank
-from densing.efficiency.parallel.distributed.spec import RunSpec
+from densing.core import InputError
+from densing.efficiency.parallel import Part, RunSpec, run_rank
 
 PROBE = "probe"
 """Not a technique: measures the link and the processor, for ``densing calibrate``."""
@@ -24,7 +23,7 @@ def find(spec: RunSpec) -> Part:
         When it has a plan for the simulator only.
     """
     if spec.technique == PROBE:
-        from densing.efficiency.parallel.distributed import probe
+        from densing.efficiency.parallel import probe
 
         return probe.run
     from densing.efficiency.techniques.protocol import Runnable

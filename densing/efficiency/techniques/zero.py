@@ -7,14 +7,25 @@ from functools import partial
 from itertools import groupby, repeat
 from typing import Any, NamedTuple
 
-from densing.efficiency.techniques.planner.base import DataParallelRun, Replicated
-from densing.efficiency.techniques.planner.events import NOTHING, Event, join
-from densing.efficiency.techniques.planner.exchange import MEBIBYTE, STREAM, Buckets, Exchange, ExchangeMaker, cut
-from densing.efficiency.techniques.planner.knobs import above_zero, whole
-from densing.efficiency.techniques.planner.passes import Pass
-from densing.efficiency.techniques.planner.stage import Stage
+from densing.efficiency.simulation import Module
+from densing.efficiency.techniques.planner import (
+    MEBIBYTE,
+    NOTHING,
+    STREAM,
+    Buckets,
+    DataParallelRun,
+    Event,
+    Exchange,
+    ExchangeMaker,
+    Pass,
+    Replicated,
+    Stage,
+    above_zero,
+    cut,
+    join,
+    whole,
+)
 from densing.efficiency.techniques.protocol import Knob
-from densing.efficiency.simulation.workload.workload import Module
 
 BUCKET = Knob("bucket_mb", 25.0, "mebibytes of gradients that are sent together", above_zero)
 PAPER = "Rajbhandari et al., SC 2020, arXiv 1910.02054"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from densing.core.records import Record
+from densing.core import Record
 from densing.efficiency.timeline.spans import Comm
 
 MOST_BYTES = 1 << 44

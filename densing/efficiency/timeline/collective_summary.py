@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from densing.core.records import Record
+from densing.core import Record
 from densing.efficiency.timeline.collective_bytes import bandwidth
 from densing.efficiency.timeline.collective_table import OPS, Collectives, Group
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.efficiency.traces.classify import Classifier
+from densing.efficiency.timeline import Classifier
 from densing.efficiency.timeline.collective_bytes import comm_bytes
 from densing.efficiency.timeline.collective_table import COLUMNS, OPS, Collectives, Group
 from densing.efficiency.timeline.intervals import covered, distinct

@@ -1,7 +1,8 @@
 """The critical path of one rank: the chain of work and waits that made the window as long as it was.
 
-The path is walked back from the window's end along binding edges (:mod:`densing.efficiency.timeline.critical_graph`); its
-segments tile the window. Shortening what is not on it gains nothing; shortening what is on it gains at most that much.
+The path is walked back from the window's end along binding edges (:mod:`densing.efficiency.timeline.critical_graph`);
+its segments tile the window. Shortening what is not on it gains nothing; shortening what is on it gains at most that
+much.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.notes import Note
+from densing.core import Note
 from densing.efficiency.timeline.critical_graph import Graph, graph
 from densing.efficiency.timeline.critical_names import host_names
 from densing.efficiency.timeline.spans import Int, Kind, Spans

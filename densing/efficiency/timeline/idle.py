@@ -14,8 +14,8 @@ it is told by the span that ends it, *the next span*, and by the host call that 
 - ``before_first``, ``after_last``: the same at the window's start, if nothing ran before; no span follows at all.
 - ``unknown``: runs without a device, whose waits leave no event, unless they are marked (``densing::wait``).
 
-HolisticTraceAnalysis asks per stream instead (:mod:`densing.efficiency.timeline.idle_hta`): a stream may be idle while the
-device is busy on another, and its parts sum to no window.
+HolisticTraceAnalysis asks per stream instead (:mod:`densing.efficiency.timeline.idle_hta`): a stream may be idle while
+the device is busy on another, and its parts sum to no window.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ import numpy as np
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
-from densing.core.records import Record
-from densing.efficiency.timeline.patterns import any_case
+from densing.core import Record
 from densing.efficiency.timeline.intervals import Union, covered, distinct, intersect, length, outside, union
 from densing.efficiency.timeline.launches import SYNC_CALLS, LaunchStats, launch_of, launch_stats, named
 from densing.efficiency.timeline.meanwhile import Doing, doing, step_mark
 from densing.efficiency.timeline.overlap import Unions
+from densing.efficiency.timeline.patterns import any_case
 from densing.efficiency.timeline.spans import BUSY, Index, Int, Kind, Spans, blocks, used
 from densing.efficiency.timeline.timeline import RankTimeline
 from densing.efficiency.timeline.waits import MARK

@@ -1,10 +1,10 @@
-"""Idle time per stream as HolisticTraceAnalysis defines it, for comparison with :mod:`densing.efficiency.timeline.idle`."""
+"""Idle time per stream as HolisticTraceAnalysis defines it, for comparison with our own."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from densing.core.records import Record
+from densing.core import Record
 from densing.efficiency.timeline.launches import launch_of
 from densing.efficiency.timeline.spans import Spans, used
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.records import Record
+from densing.core import Record
 from densing.efficiency.timeline.patterns import Search, any_case
 from densing.efficiency.timeline.quantiles import quantile
 from densing.efficiency.timeline.spans import BUSY, Index, Int, Kind, Spans, blocks

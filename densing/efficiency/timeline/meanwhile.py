@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.records import Record
+from densing.core import Record
 from densing.efficiency.timeline.intervals import Union, covered, length
 from densing.efficiency.timeline.launches import named
 from densing.efficiency.timeline.nesting import innermost, unbroken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from densing.core.records import Record
+from densing.core import Record
 from densing.efficiency.timeline.spans import Kind, Spans, blocks
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from densing.core.records import Record
+from densing.core import Record
 from densing.efficiency.timeline.intervals import Union, intersect, length, subtract, union
 from densing.efficiency.timeline.spans import Kind, Spans
 from densing.efficiency.timeline.windows import Window

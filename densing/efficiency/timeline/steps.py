@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from densing.core.records import Record
+from densing.core import Record
 from densing.efficiency.timeline.intervals import covered, intersect
 from densing.efficiency.timeline.overlap import Partition, Unions, unions
 from densing.efficiency.timeline.quantiles import median as median_of
@@ -45,8 +45,8 @@ class StepPartition(Record, frozen=True):
 def step_partitions(rank: RankTimeline, window: Window, merged: Unions | None = None) -> tuple[StepPartition, ...]:
     """Split each step of a rank into compute, exposed communication, exposed copies and idle.
 
-    Each row equals :func:`densing.efficiency.timeline.overlap.partition` of the window's work cut to the step. Steps may overlap.
-    In window ``hta`` the last step has no row: only what was launched before it counts.
+    Each row equals :func:`densing.efficiency.timeline.overlap.partition` of the window's work cut to the step. Steps
+    may overlap. In window ``hta`` the last step has no row: only what was launched before it counts.
 
     Parameters
     ----------

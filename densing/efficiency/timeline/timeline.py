@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.notes import Note
+from densing.core import Note
 from densing.efficiency.timeline.spans import Kind, Spans
 
 if TYPE_CHECKING:

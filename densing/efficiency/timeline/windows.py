@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.efficiency.timeline.spans import Int, Kind, Spans
 from densing.efficiency.timeline.timeline import RankTimeline, Step
 

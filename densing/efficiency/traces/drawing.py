@@ -6,9 +6,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
-from densing.efficiency.timeline.timeline import RankTimeline
-from densing.efficiency.traces.trace_events import Axis, Row, Track, arguments_text, micros, plain, process, quote, track_events
+from densing.efficiency.timeline import Comm, Kind, Lane, RankTimeline, Spans
+from densing.efficiency.traces.trace_events import (
+    Axis,
+    Row,
+    Track,
+    arguments_text,
+    micros,
+    plain,
+    process,
+    quote,
+    track_events,
+)
 
 PIDS = 1_000_000
 """Numbers of processes set aside for each rank."""

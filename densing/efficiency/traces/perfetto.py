@@ -12,16 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from densing.core.atomic import replacing
-from densing.core.errors import InputError
-from densing.efficiency.timeline.critical import PATH_KINDS, CriticalPath
+from densing.core import InputError, replacing
+from densing.efficiency.timeline import PATH_KINDS, CriticalPath, RankTimeline, Unions, Window, clip, subtract
 from densing.efficiency.traces.drawing import draw_rank, first_moment
-from densing.efficiency.timeline.intervals import clip, subtract
-from densing.efficiency.timeline.overlap import Unions
-from densing.efficiency.timeline.timeline import RankTimeline
 from densing.efficiency.traces.trace_events import Axis, Row, Track, process, track_events
 from densing.efficiency.traces.trace_outline import CHUNK, NoOutline, Outline, outline
-from densing.efficiency.timeline.windows import Window
 
 if TYPE_CHECKING:
     from densing.efficiency.traces.readers import TraceFile
@@ -186,8 +181,7 @@ def _flush(stream: IO[bytes], batch: list[str], separate: bool) -> None:
 
 def _text(trace: TraceFile) -> Iterator[bytes]:
     """Yield the text of a trace in pieces."""
-    from densing.efficiency.traces.readers import Limits
-    from densing.efficiency.traces.readers.source import Source
+    from densing.efficiency.traces.readers import Limits, Source
 
     buffer = bytearray(CHUNK)
     with Source(trace.path, trace.member, trace.label, Limits()) as source, memoryview(buffer) as view:

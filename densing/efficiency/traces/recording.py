@@ -23,12 +23,10 @@ from types import TracebackType
 from typing import Any
 
 from densing import __version__
-from densing.core.errors import InputError, UnavailableError
-from densing.core.notes import Note, Severity
+from densing.core import InputError, Note, Severity, UnavailableError
+from densing.efficiency.timeline import RECORDER, waits_marked
 from densing.efficiency.traces.schedule import Schedule
-from densing.efficiency.timeline.timeline import RECORDER
 from densing.efficiency.traces.trace_files import Place, find_place, save, settled
-from densing.efficiency.timeline.waits import waits_marked
 
 
 def record(

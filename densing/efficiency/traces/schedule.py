@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from densing.core.errors import InputError
+from densing.core import InputError
 
 
 @dataclass(frozen=True)

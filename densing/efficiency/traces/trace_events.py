@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.errors import InputError
+from densing.core import InputError
 
 Int = NDArray[np.int64]
 

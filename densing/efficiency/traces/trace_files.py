@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import InputError
+from densing.core import InputError
 
 SUFFIX = ".pt.trace.json.gz"
 _OURS = re.compile(r"rank(\d+)\.pt\.trace\.json(\.gz)?$")

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
+from densing.core import SHOWN_PROBLEMS, TableError
 from densing.scores.catalog.store import Catalog
-from densing.core.errors import SHOWN_PROBLEMS, TableError
 
 # Sizes without embeddings are often rounded up in vendors' tables, totals rounded down.
 ROUNDING = 1.02

@@ -8,16 +8,13 @@ from typing import Any
 
 import pandas as pd
 
+from densing.core import DensingError, Note, TableError, UnknownNameError, read_cells, write_csv
 from densing.scores.catalog.agreement import measurements
 from densing.scores.catalog.extras import parts_of
 from densing.scores.catalog.load import load_catalog
-from densing.scores.catalog.merge import merge
+from densing.scores.catalog.merging import merge
 from densing.scores.catalog.schema import MODELS, SCORES
 from densing.scores.catalog.store import Catalog
-from densing.core.errors import DensingError, TableError, UnknownNameError
-from densing.core.files import write_csv
-from densing.core.notes import Note
-from densing.core.tables import read_cells
 
 FIRST_ROW = 2  # below the header
 # Two evaluators that differ by more than this about one model deserve a second look.

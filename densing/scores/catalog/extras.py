@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from densing.core import Column, InputError, Table, TableError, read_cells, validate
 from densing.scores.catalog.schema import BENCHMARKS, EVALUATORS, SCORES, SOURCES, models_table
 from densing.scores.catalog.store import FRAMES
-from densing.core.errors import InputError, TableError
-from densing.core.tables import Column, Table, read_cells, validate
 
 _SIZE_COLUMNS = ("params", "params_b", "params_total_b")
 _SIZES = Table(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from densing.core.tables import Column, Table, read_table
+from densing.core import Column, Table, read_table
 
 FILE = Path(__file__).parent / "data" / "groups.csv"
 GROUPS = Table(

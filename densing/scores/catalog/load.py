@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from densing.core import read_table
 from densing.scores.catalog.extras import read_extra
-from densing.scores.catalog.merge import merge
+from densing.scores.catalog.merging import merge
 from densing.scores.catalog.schema import BENCHMARKS, EVALUATORS, SCORES, SOURCES, models_table
 from densing.scores.catalog.store import Catalog
-from densing.core.tables import read_table
 
 DATA = Path(__file__).parent / "data"
 

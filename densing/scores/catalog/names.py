@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from densing.core.errors import InputError
-from densing.core.notes import Note
+from densing.core import InputError, Note
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,8 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core.errors import InputError
-from densing.core.tables import Column, Table, read_table
+from densing.core import Column, InputError, Table, read_table
 
 if TYPE_CHECKING:
     from densing.scores.catalog.store import Catalog

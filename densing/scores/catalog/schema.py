@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pandas as pd
 
+from densing.core import Column, Table
 from densing.scores.catalog.protocols import FORMS
-from densing.core.tables import Column, Table
 
 KINDS = ("base", "continued", "compressed", "instruct")
 ARCHITECTURES = ("dense", "moe")

@@ -8,10 +8,10 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from densing.core import InputError, UnknownNameError
 from densing.scores.catalog.agreement import DECIMALS, Disagreement, by_preference, fit_disagreement
 from densing.scores.catalog.flags import WRONG, has_flag
 from densing.scores.catalog.store import Catalog
-from densing.core.errors import InputError, UnknownNameError
 
 COLUMNS = ["model", "benchmark", "score", "score_se", "n_sources", "evaluator", "source", "flags"]
 Combine = Literal["evaluator", "mean"]

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
+from densing.core import InputError, UnknownNameError
 from densing.scores.catalog.schema import ARCHITECTURES, DERIVATIONS, DOMAINS, KINDS
 from densing.scores.catalog.store import Catalog
-from densing.core.errors import InputError, UnknownNameError
 
 Day: TypeAlias = "str | pd.Timestamp | None"
 HEADLINE = "headline"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core.notes import Note
+from densing.core import Note
 
 FRAMES = ("models", "scores", "benchmarks", "evaluators", "sources")
 

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from densing.core import InputError, Note
 from densing.scores.catalog import Catalog, Selection
 from densing.scores.density.invert import DEFAULT_GUARD, read_scores
 from densing.scores.density.result import DensityResult
 from densing.scores.density.scatter import MEASUREMENT_ONLY, WITH_SCATTER, Scatter, joint_scatter
 from densing.scores.density.targets import catalog_densities, joined_protocols
-from densing.core.errors import InputError
-from densing.core.notes import Note
 from densing.scores.references import Reference
 
 PER_BENCHMARK = "per-benchmark"

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from densing.core import InputError, Note
 from densing.scores.density.result import TABLE_COLUMNS, DensityResult
 from densing.scores.density.scatter import MEASUREMENT_ONLY, WITH_SCATTER, Scatter, model_scatter, normals
-from densing.core.errors import InputError
 from densing.scores.fit import GUARD
-from densing.core.notes import Note
 from densing.scores.references import Reference, family_names, get_family
 
 DENOMINATORS = ("total", "active", "non_embedding")
@@ -62,8 +61,8 @@ def estimate_density(
     DensityResult
         A row per model that has a size; status ``ok``, ``extrapolated``, ``below_floor`` or ``above_ceiling``.
         ``density_lo`` and ``density_hi`` hold the curve's error, the score's noise and the scatter of models around the
-        ruler (:mod:`densing.scores.density.scatter`); ``density_lo_measured`` and ``density_hi_measured`` the first two only.
-        ``interval`` says ``with scatter``, or ``measurement only`` where the ruler cannot tell its scatter.
+        ruler (:mod:`densing.scores.density.scatter`); ``density_lo_measured`` and ``density_hi_measured`` the first
+        two only. ``interval`` says ``with scatter``, or ``measurement only`` where the ruler cannot tell its scatter.
 
     Raises
     ------

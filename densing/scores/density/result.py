@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core.notes import Note
+from densing.core import Note
 from densing.scores.references import Reference
 
 

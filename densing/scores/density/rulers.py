@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from densing.core import DensingError, InputError, Note, UnknownNameError, once, worst
 from densing.scores.catalog import Catalog
 from densing.scores.density.result import DensityResult
 from densing.scores.density.targets import catalog_densities, table_densities
-from densing.core.errors import DensingError, InputError, UnknownNameError
-from densing.core.notes import Note, once, worst
 from densing.scores.references import family_names, get_family, load_reference
 
 COLUMNS = [

@@ -11,15 +11,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.scores.catalog.protocols import DIFFERS, Protocol, compare, explain, known_protocol, stated, verdict, worst
+from densing.core import InputError, Note, UnavailableError
+from densing.scores.catalog import DIFFERS, Protocol, compare, explain, known_protocol, stated, verdict, worst
 from densing.scores.density.invert import DEFAULT_GUARD, estimate_density
 from densing.scores.density.result import DensityResult
 from densing.scores.density.targets import protocol_notes
-from densing.core.errors import InputError, UnavailableError
-from densing.scores.laws.two_step import TwoStep
-from densing.core.notes import Note
-from densing.scores.references import Reference, available_benchmarks, ladder_reference, load_reference, loss_ruler
-from densing.scores.references.families import get_family
+from densing.scores.laws import TwoStep
+from densing.scores.references import (
+    Reference,
+    available_benchmarks,
+    get_family,
+    ladder_reference,
+    load_reference,
+    loss_ruler,
+)
 
 # What is read as loss (bits per byte of the gold answer) and as score; of several the one that the ruler was measured
 # with comes first, then in this order.
@@ -76,8 +81,8 @@ def run_densities(
     Parameters
     ----------
     measurements : pandas.DataFrame
-        ``model, task, benchmark, metric, value, stderr, n_items`` as :meth:`densing.scores.evals.store.RunStore.measurements`
-        gives them; ``n_shot, form, cot`` where known.
+        ``model, task, benchmark, metric, value, stderr, n_items`` as
+        :meth:`densing.scores.evals.store.RunStore.measurements` gives them; ``n_shot, form, cot`` where known.
     models : pandas.DataFrame
         ``model`` and the size columns ``params_total``, ``params_non_embedding``, as counts;
         :func:`densing.scores.catalog.names.with_sizes` fills them.

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from densing.core import named_stream
 from densing.scores.fit import get_loss
 from densing.scores.references import Reference
-from densing.core.seeds import named_stream
 
 Array = npt.NDArray[Any]
 WITH_SCATTER, MEASUREMENT_ONLY = "with scatter", "measurement only"

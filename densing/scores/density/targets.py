@@ -8,16 +8,29 @@ from typing import Any
 
 import pandas as pd
 
-from densing.scores.catalog import Catalog, Selection, load_catalog, strata
-from densing.scores.catalog.extras import read_extra
-from densing.scores.catalog.flags import OTHER_PROTOCOL, WRONG, has_flag
-from densing.scores.catalog.merge import merge
-from densing.scores.catalog.protocols import DIFFERS, SAME, UNKNOWN, explain, known_protocol, stated, verdict, worst
-from densing.scores.catalog.protocols import compare as compare_protocols
+from densing.core import InputError, Note
+from densing.scores.catalog import (
+    DIFFERS,
+    OTHER_PROTOCOL,
+    SAME,
+    UNKNOWN,
+    WRONG,
+    Catalog,
+    Selection,
+    explain,
+    has_flag,
+    known_protocol,
+    load_catalog,
+    merge,
+    read_extra,
+    stated,
+    strata,
+    verdict,
+    worst,
+)
+from densing.scores.catalog import compare as compare_protocols
 from densing.scores.density.invert import DEFAULT_GUARD, estimate_density
 from densing.scores.density.result import DensityResult
-from densing.core.errors import InputError
-from densing.core.notes import Note
 from densing.scores.references import Reference, target_scores
 
 USER = "user"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from densing.core import InputError
 from densing.scores.density.runs import RUN_GUARD, ruler_benchmarks
 from densing.scores.density.sequential import StoppingRule
-from densing.core.errors import InputError
 from densing.scores.references import ladder_reference, load_reference, loss_ruler
 
 
@@ -20,7 +20,7 @@ def rule_for(
     tokens: float | None = None,
     **options: Any,
 ) -> StoppingRule:
-    """Return the rule for a set of tasks: on the ruler that :func:`densing.scores.density.run_densities` reads them with.
+    """Return the rule for a set of tasks: on the ruler that :func:`run_densities` reads them with.
 
     Parameters
     ----------

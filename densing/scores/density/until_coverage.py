@@ -2,7 +2,8 @@
 
 Every world has the eight tasks of the suite ``olmo-ladder`` with their sizes, and a model whose mean loss (or score) on
 each task is what that task's ruler says at its effective size. Losses are lognormal; right answers follow a
-two-parameter logistic model with a guessing floor. ``python -m densing.scores.density.until_coverage`` prints the table.
+two-parameter logistic model with a guessing floor. ``python -m densing.scores.density.until_coverage`` prints the
+table.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core.errors import InputError
+from densing.core import InputError, Note, strip_secrets
 from densing.scores.evals.blocks import benchmark_of, evaluate_block, item_values, prepare, random_order
 from densing.scores.evals.evaluate import Work, evaluate_unit, task_metadata
 from densing.scores.evals.journal import Journal
@@ -25,11 +25,9 @@ from densing.scores.evals.plan import Plan, plain
 from densing.scores.evals.progress import OnProgress, Progress, UnitOutcome, ignore
 from densing.scores.evals.recorder import recorded
 from densing.scores.evals.runner import outcome_of
-from densing.scores.evals.safety import strip_secrets
 from densing.scores.evals.session import ModelWork, Session
 from densing.scores.evals.stopping import Look, MakeRule, Stopped
 from densing.scores.evals.unit import UnitKey
-from densing.core.notes import Note
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.scores.evals.identity import effective_shots
 from densing.scores.evals.plan import Settings
 

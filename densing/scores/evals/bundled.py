@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core.errors import UnavailableError
+from densing.core import UnavailableError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,7 +130,7 @@ def published_scores() -> pd.DataFrame:
     >>> float(scores.loc["hellaswag", "value"]), int(scores.loc["hellaswag", "shots"])
     (0.409, 0)
     """
-    from densing.core.tables import Column, Table, read_table
+    from densing.core import Column, Table, read_table
 
     table = Table(
         "published scores",

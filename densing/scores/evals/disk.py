@@ -13,9 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core.atomic import replacing, storage_errors
-from densing.core.errors import DensingError, InputError
-from densing.core.files import read_text
+from densing.core import DensingError, InputError, read_text, replacing, storage_errors
 
 if TYPE_CHECKING:
     from filelock import FileLock

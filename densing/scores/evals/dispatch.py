@@ -12,19 +12,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from densing.core import strip_secrets
 from densing.scores.evals.disk import write_json
 from densing.scores.evals.journal import answered
 from densing.scores.evals.models import default_device
 from densing.scores.evals.plan import ModelSpec
 from densing.scores.evals.progress import OnProgress, Progress, UnitOutcome
-from densing.scores.evals.safety import strip_secrets
 from densing.scores.evals.unit import canonical_json
 from densing.scores.evals.worker import SECRETS, outcome_file
 
 if TYPE_CHECKING:
+    from densing.jobs import Executor, Job, JobResult
     from densing.scores.evals.evaluate import Work
     from densing.scores.evals.runner import ModelWork, Session
-    from densing.jobs import Executor, Job, JobResult
 
 PLANS = "plans"
 POLL_SECONDS = 1.0

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import DensingError, InputError
+from densing.core import DensingError, InputError, strip_secrets
 from densing.scores.evals.disk import BusyError, utc_now
 from densing.scores.evals.folder import Unit
 from densing.scores.evals.identity import TaskIdentity
@@ -19,7 +19,6 @@ from densing.scores.evals.models import LoadedModel
 from densing.scores.evals.plan import ModelSpec, Plan, Settings, TaskSpec
 from densing.scores.evals.progress import UnitOutcome
 from densing.scores.evals.recorder import recorded
-from densing.scores.evals.safety import strip_secrets
 from densing.scores.evals.sources import TaskSource
 from densing.scores.evals.unit import UnitKey
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from densing.core import Note
 from densing.scores.evals.measurements import BENCHMARK_OF
-from densing.core.notes import Note
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,8 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from densing.core.atomic import move, replacing, storage_errors, sync_folder
-from densing.core.errors import ArtefactError, InputError
+from densing.core import ArtefactError, InputError, move, replacing, storage_errors, sync_folder
 from densing.scores.evals.disk import file_digest, locked, new_lock, read_json, write_json
 from densing.scores.evals.unit import UnitKey
 

@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from densing.scores.catalog.protocols import known_protocol
-from densing.core.errors import InputError
+from densing.core import InputError, Note, strip_secrets
+from densing.scores.catalog import known_protocol
 from densing.scores.evals.measurements import checked_rows, describe_metric, loss_rows
-from densing.core.notes import Note
-from densing.core.secrets import strip_secrets
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.scores.evals.disk import file_digest
 from densing.scores.evals.plan import Settings, plain
 from densing.scores.evals.unit import UnitKey

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.scores.evals.disk import read_json
 from densing.scores.evals.losses import Tokenizer, item_table
 from densing.scores.evals.samples import read_samples, task_and_stamp

@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import InputError
+from densing.core import InputError
 
 SCHEMA = "1"
 Answer = tuple[str, Any, int]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.scores.evals.samples import CHOICE, CLOZE, ROLLING, Sample, parse_sample
 from densing.scores.evals.variants import gold_variant, write_gold_variant, write_target_tasks
 

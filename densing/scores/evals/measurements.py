@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from densing.core.notes import Note
+from densing.core import Note
 
 if TYPE_CHECKING:
     import pandas as pd

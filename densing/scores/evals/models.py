@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import InputError, UnavailableError
+from densing.core import InputError, UnavailableError, read_text, strip_secrets
 from densing.scores.evals.plan import SEEDS, Loading, ModelSpec
-from densing.scores.evals.safety import strip_secrets
 from densing.scores.evals.weights import ModelIdentity
-from densing.core.files import read_text
 
 SLOW_ON_CPU = ("bfloat16", "float16")
 OWN_TYPES = {"hf-prefix": "densing.scores.evals.prefix"}

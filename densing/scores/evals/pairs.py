@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from densing.core.errors import InputError
+from densing.core import InputError
 
 
 def parse_pairs(texts: Iterable[str], option: str) -> dict[str, Any]:

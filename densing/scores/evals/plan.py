@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import InputError, UnknownNameError
+from densing.core import InputError, UnknownNameError
 
 # lm-eval's own: python, numpy, torch, few-shot sampling.
 SEEDS = (0, 1234, 1234, 1234)
@@ -179,7 +179,7 @@ class Plan:
         return dataclasses.replace(self.loading, **own)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain data that :func:`densing.scores.evals.planfile.plan_of` reads, without the code flags."""
+        """Return the plan as plain data that :func:`plan_of` reads, without the code flags."""
         models = [
             {"name": m.name, "model": m.type, "model_args": dict(m.args), **_about(m), **m.overrides}
             for m in self.models

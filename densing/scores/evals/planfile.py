@@ -22,10 +22,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import InputError
+from densing.core import InputError, read_text
 from densing.scores.evals.pairs import parse_pairs
-from densing.scores.evals.plan import LOADING_NAMES, SETTING_NAMES, Loading, ModelSpec, Plan, Settings, TaskSpec, known, seeds
-from densing.core.files import read_text
+from densing.scores.evals.plan import (
+    LOADING_NAMES,
+    SETTING_NAMES,
+    Loading,
+    ModelSpec,
+    Plan,
+    Settings,
+    TaskSpec,
+    known,
+    seeds,
+)
 
 MODEL_KEYS = ("name", "model", "model_args", "caveats", "tokens", *SETTING_NAMES, *LOADING_NAMES)
 TASK_KEYS = ("name", *SETTING_NAMES)

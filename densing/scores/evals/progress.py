@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from densing.core.notes import Note
+from densing.core import Note
 
 State = Literal["evaluated", "resumed", "skipped", "failed"]
 

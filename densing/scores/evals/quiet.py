@@ -13,8 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from densing.core.atomic import storage_errors
-from densing.scores.evals.safety import mask
+from densing.core import mask, storage_errors
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.scores.evals.journal import Answer, Journal
 
 KINDS = ("loglikelihood", "loglikelihood_rolling", "generate_until")

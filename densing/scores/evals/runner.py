@@ -10,13 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from densing.core import Note, strip_secrets
 from densing.scores.evals.evaluate import Work, evaluate_unit, failed, is_busy
 from densing.scores.evals.models import LoadedModel, load_model
 from densing.scores.evals.plan import Plan
 from densing.scores.evals.progress import OnProgress, Progress, RunSummary, UnitOutcome, ignore
-from densing.scores.evals.safety import strip_secrets
 from densing.scores.evals.session import ModelWork, Session
-from densing.core.notes import Note
 
 if TYPE_CHECKING:
     from densing.jobs import Executor

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from densing.core.errors import InputError
+from densing.core import LFS_POINTER, InputError, refuse_no_file
 from densing.scores.evals.disk import parse_json
-from densing.core.files import LFS_POINTER, refuse_no_file
 
 MAX_LINE = 32 * 1024 * 1024
 # What a row holds besides its metrics.

@@ -10,18 +10,17 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from densing.core.errors import UnavailableError
+from densing.core import Note, UnavailableError, secrets_of
 from densing.scores.evals.evaluate import Work, failed, task_metadata
 from densing.scores.evals.identity import TaskIdentity, identify_task, of_one_model, unit_key
 from densing.scores.evals.models import model_class, seed_all
 from densing.scores.evals.plan import Loading, ModelSpec, Plan, Settings, TaskSpec
 from densing.scores.evals.progress import UnitOutcome
 from densing.scores.evals.quiet import output_into, shared_work
-from densing.scores.evals.safety import check_model, check_tasks, guarded, secrets_of
+from densing.scores.evals.safety import check_model, check_tasks, guarded
 from densing.scores.evals.sources import TaskSource, include_paths
 from densing.scores.evals.store import RunStore
 from densing.scores.evals.weights import ModelIdentity, identify_model
-from densing.core.notes import Note
 
 LOG = "lm-eval.log"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import InputError, UnknownNameError
+from densing.core import InputError, UnknownNameError
 from densing.scores.evals.plan import Plan, TaskSpec
 
 # Any word of a task file might be a task's name; those behind `task:`, `group:` and `tag:` mostly are.

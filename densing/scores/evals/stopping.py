@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from densing.core import Note
 from densing.scores.evals.progress import UnitOutcome
-from densing.core.notes import Note
 
 
 class Look(Protocol):

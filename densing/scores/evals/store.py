@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core.errors import ArtefactError, InputError
+from densing.core import ArtefactError, InputError
 from densing.scores.evals.disk import BusyError, locked, new_lock, read_json, utc_now, write_json
 from densing.scores.evals.folder import SCHEMA, Status, Unit
 from densing.scores.evals.unit import UnitKey, canonical_json
@@ -117,7 +117,7 @@ class RunStore:
         return self._read().models
 
     def _read(self) -> Any:
-        from densing.scores.evals.readers.run import read_run
+        from densing.scores.evals.readers import read_run
 
         return read_run(self)
 

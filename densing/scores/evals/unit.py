@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from densing.core.errors import InputError
+from densing.core import InputError
 
 # Long enough to read, short enough that model, task and digest stay below the 255 bytes of a file name.
 NAME_LENGTH = 80

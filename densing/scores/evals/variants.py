@@ -14,11 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import InputError, TableError, UnavailableError
+from densing.core import InputError, TableError, UnavailableError, read_cells, read_text, write_text
 from densing.scores.evals.disk import parse_json
 from densing.scores.evals.unit import safe_name
-from densing.core.files import read_text, write_text
-from densing.core.tables import read_cells
 
 SUFFIX = "_gold_loss"
 # A metric that cannot overflow; the losses themselves come from the samples.

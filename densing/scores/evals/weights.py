@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import InputError
+from densing.core import InputError, strip_secrets
 from densing.scores.evals.disk import file_digest
 from densing.scores.evals.plan import ModelSpec, plain
-from densing.scores.evals.safety import strip_secrets
 
 # Arguments that say where and how fast, not what.
 PLACEMENT = frozenset({

@@ -1,4 +1,4 @@
-"""One model of a plan in its own process: ``python -m densing.scores.evals.worker RUN_FOLDER --plan FILE --model INDEX``.
+"""One model of a plan in a process: ``python -m densing.scores.evals.worker RUN_FOLDER --plan FILE --model INDEX``.
 
 It evaluates the units that have no result yet, writes what became of them beside the plan and ends; started again
 after a crash, it goes on where it was. Exit code 0: all done; 64: a unit failed and would fail again.
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from densing.core.errors import DensingError
+from densing.core import DensingError
 from densing.scores.evals.plan import Plan
 
 SECRETS = "DENSING_SECRET_MODEL_ARGS"

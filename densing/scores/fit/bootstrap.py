@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.errors import FitError, UnknownNameError
+from densing.core import FitError, UnknownNameError
 from densing.scores.fit.losses import Array
 
 SCHEMES = ("case", "cluster", "residual", "parametric")

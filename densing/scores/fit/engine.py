@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core.errors import InputError
+from densing.core import InputError, Note
 from densing.scores.fit.bootstrap import Resamples, check_scheme, perturb_responses, resample_cases
 from densing.scores.fit.lawfit import LawFit, hash_data
 from densing.scores.fit.losses import LITERATURE_DELTA, Array, Loss, get_loss
 from densing.scores.fit.refit import Fitter
 from densing.scores.fit.table import FitTable
-from densing.scores.laws import Law, get_law
-from densing.scores.laws.two_step import TwoStep
-from densing.core.notes import Note
+from densing.scores.laws import Law, TwoStep, get_law
 
 # Below this share of the largest singular value of the unit-length Jacobian a direction of theta is free.
 UNIDENTIFIED = 1e-9

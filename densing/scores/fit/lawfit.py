@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from densing.core import Note
 from densing.scores.fit.losses import Array
-from densing.scores.laws.base import OK, Inputs, Law
-from densing.core.notes import Note
+from densing.scores.laws import OK, Inputs, Law
 
 GUARD = 3.0
 """An inverted size is ``extrapolated`` outside [smallest fitted / 3, 3 * largest fitted]."""

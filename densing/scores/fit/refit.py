@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import fdtrc
 
-from densing.core.errors import FitError
+from densing.core import FitError
 from densing.scores.fit.losses import Array, Loss
 from densing.scores.fit.solve import TOLERANCE, Mask, Problem, Solution, minimise
 from densing.scores.fit.start import starts
 from densing.scores.fit.table import FitTable
-from densing.scores.laws.base import Law
+from densing.scores.laws import Law
 
 KEEP = 4
 BOOTSTRAP_TOLERANCE, ROUGH = 1e-11, 1e-9

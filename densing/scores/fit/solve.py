@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.scores.fit.losses import OUTLIER_CURVATURE, Array, Loss
-from densing.scores.laws.base import Law
+from densing.scores.laws import Law
 
 Mask = NDArray[np.bool_]
 CHUNK = 2**17  # numbers in one Jacobian block: keeps it in cache; 2**15 and 2**20 took twice as long

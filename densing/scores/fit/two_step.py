@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from densing.core.errors import FitError, InputError
+from densing.core import FitError, InputError
 from densing.scores.fit.engine import fit_law, resampling
 from densing.scores.fit.lawfit import LawFit, hash_data
 from densing.scores.fit.losses import Array
-from densing.scores.laws.two_step import TwoStep
+from densing.scores.laws import TwoStep
 
 
 def fit_two_step(

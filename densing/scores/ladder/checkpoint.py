@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from densing.core.errors import ArtefactError
+from densing.core import ArtefactError
 
 
 def save(state: dict[str, Any], path: Path) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import ArtefactError
-from densing.core.files import read_text, write_text
+from densing.core import ArtefactError, read_text, write_text
 from densing.scores.ladder.model import count_parameters
 from densing.scores.ladder.run import Run
 from densing.scores.ladder.schedule import Budget

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.scores.catalog.protocols import known_protocol
-from densing.core.errors import FitError, InputError
+from densing.core import FitError, InputError, Note
+from densing.scores.catalog import known_protocol
 from densing.scores.fit import LawFit, fit_law
-from densing.core.notes import Note
-from densing.scores.references import fit_ladder, ladder_data
 from densing.scores.ladder.questions import CHOICES, SETS
+from densing.scores.references import fit_ladder, ladder_data
 
 # Chinchilla, and the paper's eq. 2, which has no irreducible term.
 LOSS_LAWS = ("chinchilla", "densing-loss")

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from densing.scores.fit import LawFit
-from densing.scores.fit.lawfit import spread
+from densing.scores.fit import LawFit, spread
 
 Array = NDArray[np.float64]
 

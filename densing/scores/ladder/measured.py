@@ -7,10 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core.errors import InputError
-from densing.scores.references import LADDER
-from densing.core.tables import Column, Table, validate
+from densing.core import Column, InputError, Table, validate
 from densing.scores.ladder.questions import PREFIX
+from densing.scores.references import LADDER
 
 SOURCE = "densing-cpu"
 MEASURED = Table(
@@ -43,8 +42,8 @@ def measured_table(exports: Iterable[Mapping[str, Any]], measurements: pd.DataFr
     Returns
     -------
     pandas.DataFrame
-        Columns of :data:`MEASURED`: those of :data:`densing.scores.references.LADDER` and what tells targets apart. Targets
-        are held out.
+        Columns of :data:`MEASURED`: those of :data:`densing.scores.references.LADDER` and what tells targets apart.
+        Targets are held out.
 
     Raises
     ------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from densing.core.errors import InputError, UnknownNameError
+from densing.core import InputError, UnknownNameError
 from densing.scores.ladder.corpus import Corpus, Generated
 from densing.scores.ladder.presets import Preset, Shape
 from densing.scores.ladder.run import Run

@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from densing.core.errors import DensingError
+from densing.core import DensingError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

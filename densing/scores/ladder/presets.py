@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from densing.core.errors import UnknownNameError
+from densing.core import UnknownNameError
 
 
 @dataclass(frozen=True)

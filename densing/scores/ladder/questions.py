@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.files import write_text
+from densing.core import write_text
 from densing.scores.ladder import world as w
 
 CHOICES = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from densing.core.errors import DomainError
+from densing.core import DomainError
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from densing.core.errors import ArtefactError, InputError
-from densing.core.files import read_text, write_text
+from densing.core import ArtefactError, InputError, read_text, write_text
 from densing.scores.ladder.corpus import VALIDATION_TOKENS, Tokens
 from densing.scores.ladder.tokenizers import EOS, text_tokenizer
 

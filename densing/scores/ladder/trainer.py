@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from filelock import FileLock
 
-from densing.core.errors import DensingError
+from densing.core import DensingError
 from densing.scores.ladder import checkpoint
 from densing.scores.ladder.corpus import Order, Tokens, blocks
 from densing.scores.ladder.export import export

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.scores.ladder.pool import Tell, each
 from densing.scores.ladder.run import Run
 

@@ -22,7 +22,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.errors import UnknownNameError
+from densing.core import UnknownNameError
 
 Ids = NDArray[np.int64]
 ENTITIES, VALUES, NAME_PARTS = 8000, 16, 96

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core.errors import DomainError
+from densing.core import DomainError
 
 Array = NDArray[np.float64]
 Inputs = Mapping[str, ArrayLike]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from densing.core.errors import DomainError, InputError, UnknownNameError
+from densing.core import DomainError, InputError, UnknownNameError
 from densing.scores.laws.base import Law
 from densing.scores.laws.broken import Broken
 from densing.scores.laws.powers import Chinchilla, ChinchillaWithoutOffset, DensingLoss, Power, PowerOffset

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core.errors import DomainError
+from densing.core import DomainError
 from densing.scores.laws.base import Array, BaseLaw, Inputs, Parameter, column, entries, finite, statuses
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core.errors import DomainError
+from densing.core import DomainError
 from densing.scores.laws.base import ABOVE, BELOW, OK, Array, BaseLaw, Inputs
 from densing.scores.laws.broken import Broken
 from densing.scores.laws.powers import Chinchilla, ChinchillaWithoutOffset, DensingLoss, Power, PowerOffset

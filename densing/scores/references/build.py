@@ -7,18 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from densing.scores.catalog import Catalog, load_catalog
-from densing.scores.catalog.protocols import DIFFERS, Protocol, compare, evaluator_protocol, known_protocol
-from densing.core.errors import UnavailableError, UnknownNameError
+from densing.core import Note, UnavailableError, UnknownNameError, named_seed
+from densing.scores.catalog import DIFFERS, Catalog, Protocol, compare, evaluator_protocol, known_protocol, load_catalog
 from densing.scores.fit import LawFit, fit_law
 from densing.scores.laws import get_law
-from densing.core.notes import Note
 from densing.scores.references.families import Family, get_family, refuse_unpublished
 from densing.scores.references.ladder import Ladder, get_ladder, ladder_data, load_ladder
 from densing.scores.references.members import SKILLS, Members, group_members, ladder_members, ruler_members
 from densing.scores.references.ruler import Reference
 from densing.scores.references.two_step import fit_ladder
-from densing.core.seeds import named_seed
 
 DRAWS = 1000
 FEW_POINTS = 6

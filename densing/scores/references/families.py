@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from densing.core.errors import UnavailableError, UnknownNameError
+from densing.core import UnavailableError, UnknownNameError
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from densing.core.errors import UnknownNameError
+from densing.core import Column, Table, UnknownNameError, read_table
 from densing.scores.laws import D0_PAPER
-from densing.core.tables import Column, Table, read_table
 
 DATA = Path(__file__).parent / "data"
 LADDER = Table(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from densing.core import UnavailableError, UnknownNameError
 from densing.scores.catalog import Catalog, mean_table, score_table
-from densing.core.errors import UnavailableError, UnknownNameError
 from densing.scores.references.families import Family
 from densing.scores.references.ladder import Ladder
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from densing.scores.catalog.protocols import Protocol
-from densing.core.errors import InputError
+from densing.core import InputError, Note
+from densing.scores.catalog import Protocol
 from densing.scores.fit import LawFit
-from densing.core.notes import Note
 
 
 @dataclass(frozen=True)

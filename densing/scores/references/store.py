@@ -10,10 +10,8 @@ from pathlib import Path
 import pandas as pd
 
 import densing
-from densing.scores.catalog import Catalog, load_catalog
-from densing.scores.catalog.protocols import Protocol
-from densing.core.errors import ArtefactError, InputError, UnavailableError
-from densing.core.files import read_text, write_text
+from densing.core import ArtefactError, InputError, UnavailableError, read_text, write_text
+from densing.scores.catalog import Catalog, Protocol, load_catalog
 from densing.scores.fit import LawFit
 from densing.scores.laws import D0_PAPER
 from densing.scores.references.build import build_reference, buildable_benchmarks, from_fit
@@ -51,7 +49,8 @@ def load_reference(
     Parameters
     ----------
     name : str
-        A family of :func:`densing.scores.references.family_names`, or the path of a JSON fit written by ``densing fit --out``.
+        A family of :func:`densing.scores.references.family_names`, or the path of a JSON fit written by ``densing fit
+        --out``.
     benchmark : str
         Benchmark id, ``mean`` (one curve on the mean score) or a skill.
     tokens : float, optional

@@ -7,14 +7,12 @@ import dataclasses
 import numpy as np
 import pandas as pd
 
-from densing.scores.catalog.protocols import known_protocol
-from densing.core.errors import InputError
+from densing.core import Column, InputError, Table, named_seed, read_table
+from densing.scores.catalog import known_protocol
 from densing.scores.fit import LawFit, compose, fit_law
-from densing.scores.laws.two_step import TwoStep
+from densing.scores.laws import TwoStep
 from densing.scores.references.ladder import DATA, LadderData, ladder_data, load_ladder
 from densing.scores.references.ruler import Reference
-from densing.core.seeds import named_seed
-from densing.core.tables import Column, Table, read_table
 
 AUTHORS = Table(
     "olmo_ladder_authors",

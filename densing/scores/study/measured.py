@@ -6,10 +6,17 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from densing.core import Note
 from densing.scores.catalog import Catalog
-from densing.scores.density import DensityResult, RunDensities, catalog_densities, run_densities
-from densing.scores.density.runs import COMBINED, RUN_GUARD, read_on
-from densing.core.notes import Note
+from densing.scores.density import (
+    COMBINED,
+    RUN_GUARD,
+    DensityResult,
+    RunDensities,
+    catalog_densities,
+    read_on,
+    run_densities,
+)
 from densing.scores.references import load_reference
 
 RULER = "olmo-ladder"

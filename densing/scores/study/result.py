@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from densing.core import Note
 from densing.scores.density import DensityResult
-from densing.core.notes import Note
 from densing.scores.references import Reference
 from densing.scores.study.measured import Measured
 from densing.scores.trend import TrendResult
@@ -54,7 +54,7 @@ class Study:
         The long window's frontier, further ahead.
     past_forecast : mapping
         Where the headline's forecast can be scored or has passed: when it was ``made``, its ``end``, and its ``score``
-        (see :func:`densing.scores.trend.forecast.score_forecast`) or None; empty otherwise.
+        (see :func:`densing.scores.trend.forecasts.score_forecast`) or None; empty otherwise.
     questions : pandas.DataFrame
         When a score fits in a size, by the trend that reaches furthest: ``score, params, date, date_lo, date_hi,
         level, note``.

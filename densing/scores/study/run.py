@@ -10,20 +10,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from densing.core import DensingError, once
 from densing.scores.catalog import Catalog, Selection, load_catalog
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities, skill_densities
-from densing.core.errors import DensingError
-from densing.core.notes import once
 from densing.scores.references import Reference, available_benchmarks, load_reference
 from densing.scores.study.measured import Measured
-from densing.scores.study.multiverse import PAPER_WINDOW, Spec, multiverse, replication, window_name
+from densing.scores.study.multiverses import PAPER_WINDOW, Spec, multiverse, replication, window_name
 from densing.scores.study.provenance import provenance, versions
 from densing.scores.study.result import Study
 from densing.scores.study.split import chatgpt_split, unfit
-from densing.scores.trend import DAYS_PER_MONTH, TrendData, TrendResult, estimate_trend
-from densing.scores.trend.backtest import backtest
-from densing.scores.trend.corollaries import corollaries
-from densing.scores.trend.forecast import forecast, score_forecast, when
+from densing.scores.trend import (
+    DAYS_PER_MONTH,
+    TrendData,
+    TrendResult,
+    backtest,
+    corollaries,
+    estimate_trend,
+    forecast,
+    score_forecast,
+    when,
+)
 
 HEADLINE = Selection()
 # The headline's fan goes as far as it is back-tested; the long window's, which ends later, may go further.

@@ -6,15 +6,22 @@ from typing import Any
 
 import pandas as pd
 
+from densing.core import DensingError
 from densing.scores.catalog import Catalog, Selection
 from densing.scores.density import catalog_densities
-from densing.core.errors import DensingError
 from densing.scores.references import Reference, load_reference
-from densing.scores.trend import Slope, TrendData, doubling_months
-from densing.scores.trend.breakpoint import CHATGPT, PAPER, breakpoint_test
-from densing.scores.trend.envelope import envelope
-from densing.scores.trend.headline import fit_headline
-from densing.scores.trend.power import break_power, estimate_shocks
+from densing.scores.trend import (
+    CHATGPT,
+    PAPER,
+    Slope,
+    TrendData,
+    break_power,
+    breakpoint_test,
+    doubling_months,
+    envelope,
+    estimate_shocks,
+    fit_headline,
+)
 
 # Fig. 4 of arXiv 2412.04315v2 runs from GPT-3 (28 May 2020) to September 2024, on MMLU alone.
 WINDOW = ("2020-05-28", "2024-09-30")

@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from densing.core.errors import FitError
-from densing.core.files import write_csv
+from densing.core import FitError, write_csv
 from densing.scores.trend.data import TrendData
-from densing.scores.trend.envelope import envelope, running_max
+from densing.scores.trend.envelopes import envelope, running_max
 from densing.scores.trend.headline import fit_headline
 from densing.scores.trend.quantile import quantile_slope
 from densing.scores.trend.reason import ORGANISATIONS

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from densing.core.errors import InputError, TableError
-from densing.core.notes import Note
+from densing.core import InputError, Note, TableError
 
 Array = npt.NDArray[Any]
 EPOCH = pd.Timestamp("2023-02-24")

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from densing.scores.catalog.groups import family_groups
-from densing.core.errors import FitError
-from densing.core.notes import Note
+from densing.core import FitError, Note
+from densing.scores.catalog import family_groups
 from densing.scores.trend.breakpoint import CHATGPT, breakpoint_test
 from densing.scores.trend.data import Array, TrendData
 from densing.scores.trend.diagnostics import diagnose
-from densing.scores.trend.envelope import envelope, running_max
+from densing.scores.trend.envelopes import envelope, running_max
 from densing.scores.trend.headline import METHOD, Headline, fit_headline, tobit_lines
 from densing.scores.trend.nullsim import record_setter_bias
 from densing.scores.trend.permutation import BLOCKS, permutation_test

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from densing.core.errors import FitError
+from densing.core import FitError
 from densing.scores.trend.data import TrendData
 from densing.scores.trend.pivot import critical_value
 from densing.scores.trend.slopes import DAYS_PER_YEAR, Slope

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from densing.scores.trend.data import TrendData
-from densing.scores.trend.envelope import envelope_slopes
+from densing.scores.trend.envelopes import envelope_slopes
 from densing.scores.trend.slopes import DAYS_PER_YEAR, doubling_months
 from densing.scores.trend.tobit import fit_tobit
 

@@ -19,7 +19,7 @@ from scipy.special import log_ndtr, logsumexp
 
 from densing.scores.trend.breakpoint import PAPER, candidates, kinks, one_line, stated_design, wild_worlds
 from densing.scores.trend.data import EPOCH, TrendData
-from densing.scores.trend.envelope import envelope_slopes
+from densing.scores.trend.envelopes import envelope_slopes
 from densing.scores.trend.permutation import BLOCKS, block_shuffles
 from densing.scores.trend.slopes import DAYS_PER_MONTH, DAYS_PER_YEAR, doubling_months
 from densing.scores.trend.tobit import TobitFit, bound_curvature, fit_tobit, inverse_mills

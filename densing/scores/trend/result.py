@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from densing.core.notes import Note
+from densing.core import Note
 from densing.scores.trend import words
 from densing.scores.trend.data import EPOCH, TrendData
 from densing.scores.trend.headline import Headline

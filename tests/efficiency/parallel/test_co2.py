@@ -16,8 +16,8 @@ from densing.core.errors import DensingError
 
 torch = pytest.importorskip("torch")
 
-from densing.scores.ladder import CO2, LocalSGD, SlowMo  # noqa: E402
 from densing.efficiency.parallel.data_parallel.warmup import inverse_sqrt  # noqa: E402
+from densing.training import CO2, LocalSGD, SlowMo  # noqa: E402
 
 
 def co2_by_hand(
@@ -377,6 +377,6 @@ def test_the_learning_rate_warms_up_and_falls_as_the_inverse_root() -> None:
 
 @pytest.mark.slow
 def test_importing_training_stays_light() -> None:
-    code = "import sys, densing.scores.ladder; print('torch' in sys.modules, densing.training.CO2.__name__)"
+    code = "import sys, densing.training; print('torch' in sys.modules, densing.training.CO2.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "CO2"]

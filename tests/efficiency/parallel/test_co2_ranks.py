@@ -18,9 +18,8 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
     pytest.skip("this build of torch has no torch.distributed", allow_module_level=True)
 
+from densing.training import CO2, LocalSGD, SlowMo  # noqa: E402
 from tests.efficiency.parallel.test_co2 import Bowl, bowl, co2_by_hand, slope, steps_of  # noqa: E402
-
-from densing.scores.ladder import CO2, LocalSGD, SlowMo  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from densing.core.errors import DensingError
 torch = pytest.importorskip("torch")
 
 from densing.efficiency.parallel.data_parallel.groups import members  # noqa: E402
-from densing.efficiency.parallel.data_parallel.train import train  # noqa: E402
+from densing.efficiency.parallel.data_parallel.train import train_data_parallel  # noqa: E402
 from densing.efficiency.parallel.distributed import text  # noqa: E402
 from densing.efficiency.parallel.distributed.checkpoint import Checkpoints  # noqa: E402
 from densing.efficiency.parallel.distributed.clock import Clock  # noqa: E402
@@ -203,7 +203,7 @@ def test_a_wait_inside_a_wait_counts_once() -> None:
 def test_refused_methods_and_knobs(tmp_path: Path, method: str, knobs: dict[str, Any], says: str) -> None:
     shape = LmShape(layers=1, hidden=8, heads=1, ffn=8)
     with pytest.raises(DensingError, match=says):
-        train(environment(tmp_path, model=shape), method, **knobs)
+        train_data_parallel(environment(tmp_path, model=shape), method, **knobs)
 
 
 def test_groups_must_divide_the_ranks() -> None:

@@ -16,11 +16,11 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
     pytest.skip("this build of torch has no torch.distributed", allow_module_level=True)
 
-from densing.efficiency.traces.readers import read_timeline  # noqa: E402
 from densing.efficiency.parallel.data_parallel.ddp import DDP  # noqa: E402
 from densing.efficiency.parallel.data_parallel.sharded import Sharded  # noqa: E402
-from densing.efficiency.parallel.data_parallel.train import METHODS, train  # noqa: E402
+from densing.efficiency.parallel.data_parallel.train import METHODS, train_data_parallel  # noqa: E402
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
+from densing.efficiency.traces.readers import read_timeline  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -119,10 +119,12 @@ def runs(out: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for method in METHODS:
         traced = 2 if method in TRACED else 0
-        whole = train(environment(out / "whole", method, STEPS), method, **KNOBS[method])
+        whole = train_data_parallel(environment(out / "whole", method, STEPS), method, **KNOBS[method])
         # Step 11 is in the middle of a round of 4, with an average of CO2's under way.
-        train(environment(out / "broken", method, 12, every=11, traced=traced), method, **KNOBS[method])
-        broken = train(environment(out / "broken", method, STEPS, every=11, traced=traced), method, **KNOBS[method])
+        train_data_parallel(environment(out / "broken", method, 12, every=11, traced=traced), method, **KNOBS[method])
+        broken = train_data_parallel(
+            environment(out / "broken", method, STEPS, every=11, traced=traced), method, **KNOBS[method]
+        )
         found[method] = {"whole": told(whole), "broken": told(broken)}
     return found
 

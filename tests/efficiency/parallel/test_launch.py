@@ -39,7 +39,6 @@ REAL = "80mbit" if WHY_NOT is None else "none"
 @pytest.fixture(autouse=True)
 def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let ranks find the toy."""
-    
 
 
 def spec_of(place: Path, **changes: Any) -> RunSpec:

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
-from densing.efficiency.simulation.cluster.costs import collective_seconds
 from densing.core.errors import InputError, UnavailableError
 from densing.efficiency.parallel.distributed import emulated, namespaces
 from densing.efficiency.parallel.distributed.emulated import Carrier
 from densing.efficiency.parallel.distributed.rates import Rate, parse_rate
+from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
+from densing.efficiency.simulation.cluster.costs import collective_seconds
 
 WHY_NOT = namespaces.available()
 shaped = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.tensor_parallel_runs import CASES, SEED, SEQUENCE, SHAPE, batch
 
 from densing.efficiency.parallel.distributed.lm import build_lm
 from densing.efficiency.parallel.tensor_parallel.model import cross_entropy
 from densing.efficiency.parallel.tensor_parallel.shards import cut, join
+from tests.support import folders
+from tests.support.tensor_parallel_runs import CASES, SEED, SEQUENCE, SHAPE, batch
 
 pytestmark = pytest.mark.slow
 

@@ -14,10 +14,9 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
     pytest.skip("this build of torch has no torch.distributed", allow_module_level=True)
 
-from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
-
-from densing.scores.ladder import CO2, LocalSGD, SlowMo  # noqa: E402
 from densing.efficiency.parallel.data_parallel.groups import split_groups  # noqa: E402
+from densing.training import CO2, LocalSGD, SlowMo  # noqa: E402
+from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
 
 LR, TAU = 0.1, 3
 STEPS = {"even": (6, 6, 6), "within a round": (7, 8, 6), "rounds apart": (4, 11, 0), "one has none": (0, 3, 0)}

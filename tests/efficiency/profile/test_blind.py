@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.trace_make import HEADER, Event, event, good, kernel, read, write
 from typer.testing import CliRunner, Result
 
 from densing.cli import app
+from tests.support.trace_make import HEADER, Event, event, good, kernel, read, write
 
 DEVICES = {"deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-40GB"}]}
 GLOO = {"distributedInfo": {"backend": "gloo", "rank": 0, "world_size": 2}}

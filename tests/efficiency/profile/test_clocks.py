@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.collective_runs import DLRM, collected, dlrm_rank, rank_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from densing.efficiency.profile.clocks import Clocks, align_clocks
 from densing.efficiency.profile.matching import match_collectives
 from densing.efficiency.timeline.collectives import Collectives
 from densing.efficiency.timeline.spans import Comm
+from tests.support.collective_runs import DLRM, collected, dlrm_rank, rank_of
 
 TRANSFER = 20_000
 Tables = dict[int, Collectives]

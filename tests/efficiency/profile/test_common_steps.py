@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tests.support.collective_runs import collected, rank_of
 
 from densing.efficiency.profile.clocks import align_clocks
 from densing.efficiency.profile.matching import match_collectives
@@ -15,6 +14,7 @@ from densing.efficiency.profile.run import RunProfile, merge_run
 from densing.efficiency.profile.whatif_recorded import what_if
 from densing.efficiency.profile.whatif_segments import _usual_transfer
 from densing.efficiency.timeline.spans import Comm
+from tests.support.collective_runs import collected, rank_of
 
 
 def uneven(numbers: Sequence[Sequence[int]], slow: int = 0, skew: int = 0) -> RunProfile:

@@ -22,9 +22,9 @@ from scipy import stats
 from statsmodels.tsa.stattools import acf
 
 from densing.core.errors import InputError
-from densing.efficiency.profile.compare import MIN_STEPS, Comparison, RunSteps, compare, run_steps
+from densing.efficiency.profile.comparison import MIN_STEPS, Comparison, RunSteps, compare, run_steps
 from densing.efficiency.profile.resampling import compare_means, lag_one
-from densing.efficiency.profile.run_steps import METRICS
+from densing.efficiency.profile.steps_of_run import METRICS
 
 FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
 REPS = 4000 if FULL else 250

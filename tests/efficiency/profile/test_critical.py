@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import csv
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +16,7 @@ from densing.efficiency.timeline.critical import critical_path
 from densing.efficiency.timeline.spans import Kind, Lane, Spans
 from densing.efficiency.timeline.timeline import RankTimeline
 from densing.efficiency.timeline.windows import select
+from tests.support import folders
 
 SHARED = folders.SHARED
 

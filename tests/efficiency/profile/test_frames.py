@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tests.support.efficiency_runs import lonely, nothing, run
 
 TABLES = ("table", "step_table", "collective_table")

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.collective_runs import DLRM, collected, dlrm_rank, golden, rank_of, world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -19,6 +18,7 @@ from densing.efficiency.profile.clocks import align_clocks
 from densing.efficiency.profile.matching import Matched, match_collectives
 from densing.efficiency.timeline.collectives import OPS, Collectives
 from densing.efficiency.timeline.spans import Comm
+from tests.support.collective_runs import DLRM, collected, dlrm_rank, golden, rank_of, world
 
 needs_dlrm = pytest.mark.skipif(not DLRM.exists(), reason="the public traces are not here")
 REDUCE, GATHER = Comm("all_reduce", "0", group_size=2), Comm("all_gather", "0", group_size=2)

@@ -6,13 +6,13 @@ import itertools
 from pathlib import Path
 
 import pytest
-from tests.efficiency.profile.test_run import profiles
 
 from densing.efficiency.profile import run as run_module
 from densing.efficiency.profile import run_gather
 from densing.efficiency.profile.rank import RankProfile
 from densing.efficiency.profile.run import merge_run
 from densing.efficiency.profile.store import write_profile
+from tests.efficiency.profile.test_run import profiles
 
 
 def test_the_lowest_ranks_are_drawn_whichever_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:

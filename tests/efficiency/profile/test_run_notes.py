@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.efficiency.profile.test_run import profiles
 
 from densing.core.errors import InputError
 from densing.efficiency.profile.rank import RankProfile
@@ -13,6 +12,7 @@ from densing.efficiency.profile.run_notes import run_notes
 from densing.efficiency.profile.scaling import scaling_notes, scaling_of
 from densing.efficiency.profile.utilisation import parse_spec, run_utilisation
 from densing.report.efficiency import render
+from tests.efficiency.profile.test_run import profiles
 
 A100, H100 = "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import os
 import shutil
 import signal
@@ -17,10 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.trace_work import Toy, work
 
 from densing.core.errors import InputError
-from densing.jobs import get_executor
 from densing.efficiency.profile import jobs as jobs_module
 from densing.efficiency.profile import spread
 from densing.efficiency.profile.jobs import read_list, shares, write_list
@@ -28,6 +24,9 @@ from densing.efficiency.profile.spread import Progress, identity, profile_ranks,
 from densing.efficiency.profile.store import read_profiles, store_files
 from densing.efficiency.profile.workers import in_processes, processors
 from densing.efficiency.traces.readers import TraceFile
+from densing.jobs import get_executor
+from tests.support import folders
+from tests.support.trace_work import Toy, work
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.collective_runs import DLRM, collected, dlrm_rank, golden, rank_of
 from msgspec.structs import replace
 
 from densing.efficiency.profile.clocks import align_clocks
@@ -18,6 +17,7 @@ from densing.efficiency.profile.stragglers import Stragglers, find_stragglers
 from densing.efficiency.profile.whatif_recorded import RecordedWhatIf, what_if
 from densing.efficiency.timeline.collectives import Collectives
 from densing.efficiency.timeline.spans import Comm
+from tests.support.collective_runs import DLRM, collected, dlrm_rank, golden, rank_of
 
 
 def found_in(tables: dict[int, Collectives]) -> Stragglers:

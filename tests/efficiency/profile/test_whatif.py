@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.collective_runs import DLRM, SHARED, collected, dlrm_rank, rank_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from densing.efficiency.profile.whatif_recorded import RecordedWhatIf, what_if
 from densing.efficiency.profile.whatif_replay import prepare
 from densing.efficiency.profile.whatif_trace import OP_TYPES, OpTrace, arrange, read_ops
 from densing.efficiency.timeline.spans import Comm
+from tests.support.collective_runs import DLRM, SHARED, collected, dlrm_rank, rank_of
 
 JOBS = SHARED / "data" / "traces" / "straggler"
 # The published program computes in float32.

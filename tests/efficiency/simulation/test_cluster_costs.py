@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
-from densing.efficiency.simulation.cluster.costs import OPS, collective_seconds, levels_of, p2p_seconds, span_of, wire_bytes
 from densing.core.errors import InputError, UnknownNameError
+from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
+from densing.efficiency.simulation.cluster.costs import (
+    OPS,
+    collective_seconds,
+    levels_of,
+    p2p_seconds,
+    span_of,
+    wire_bytes,
+)
 
 COLLECTIVES = [op for op in OPS if op != "send_recv"]
 ALPHA, BETA = (st.just(0.0) | st.floats(1e-12, most) for most in (1e-3, 1e-7))

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from densing.core.errors import InputError, UnknownNameError
 from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Figure, Link
 from densing.efficiency.simulation.cluster.costs import collective_seconds
 from densing.efficiency.simulation.cluster.presets import cluster_names, load_cluster
 from densing.efficiency.simulation.cluster.reading import EVIDENCE, cluster_of, to_toml
-from densing.core.errors import InputError, UnknownNameError
 
 WANTED = {"a100x8-rdma", "a100x8-tcp", "h100x8-nvlink", "h100x8-nop2p", "rtx4090x4-pcie", "geo48", "a800x4-nvlink",
           "t3-sim", "cpu2"}  # fmt: skip
@@ -46,8 +46,8 @@ def test_every_preset_names_the_source_of_every_figure() -> None:
 
 
 def test_peaks_are_those_of_the_table_of_utilisation() -> None:
-    """densing/efficiency/timeline/mfu/peaks.csv: the other place where peaks are written."""
-    text = (files("densing.efficiency.timeline.mfu") / "peaks.csv").read_text(encoding="utf-8")
+    """densing/efficiency/timeline/utilisation/peaks.csv: the other place where peaks are written."""
+    text = (files("densing.efficiency.timeline.utilisation") / "peaks.csv").read_text(encoding="utf-8")
     peaks = {(row["device"], row["dtype"]): float(row["tflops"]) for row in csv.DictReader(text.splitlines())}
     for preset, device in (("a100x8-tcp", "A100"), ("h100x8-nvlink", "H100 SXM"), ("rtx4090x4-pcie", "RTX 4090"),
                            ("a800x4-nvlink", "A800")):  # fmt: skip

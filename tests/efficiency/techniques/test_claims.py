@@ -16,14 +16,22 @@ from hypothesis import strategies as st
 
 from densing.core.errors import InputError
 from densing.efficiency.simulation.tasks import Graph
+from densing.efficiency.simulation.workload.presets import load_workload
 from densing.efficiency.techniques.claims import NOT_AVAILABLE, co2, iso, ladder, t3, taccl
 from densing.efficiency.techniques.claims.calibrating import Published, constant_share
 from densing.efficiency.techniques.physics import MUTATIONS, PHYSICS, Physics
 from densing.efficiency.techniques.protocol import GRADES, Answer, Claim
 from densing.efficiency.techniques.registry import BUILT_IN
-from densing.efficiency.techniques.validate import Finding, counts_of, notices, relative_error, untested, validate, verdict
+from densing.efficiency.techniques.validation import (
+    Finding,
+    counts_of,
+    notices,
+    relative_error,
+    untested,
+    validate,
+    verdict,
+)
 from densing.efficiency.timeline.spans import Kind
-from densing.efficiency.simulation.workload.presets import load_workload
 
 ALL = {claim.id: claim for module in (co2, ladder, iso, t3, taccl) for claim in module.CLAIMS}
 QUICK = [
@@ -256,7 +264,7 @@ class Sham:
 
 
 def judged(monkeypatch: pytest.MonkeyPatch, claim: Claim, fast: bool = False) -> tuple[Finding, list[str]]:
-    monkeypatch.setattr("densing.efficiency.techniques.validate.get_technique", lambda _: Sham(claim))
+    monkeypatch.setattr("densing.efficiency.techniques.validation.get_technique", lambda _: Sham(claim))
     found = validate(["sham"], fast=fast)
     return found.findings[0], [note.code for note in found.notes]
 

@@ -10,21 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
-from densing.efficiency.simulation.cluster.presets import cluster_names, load_cluster
 from densing.core.errors import InputError, UnknownNameError
 from densing.efficiency.profile.api import profile_run
+from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
+from densing.efficiency.simulation.cluster.presets import cluster_names, load_cluster
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.techniques.compare import compare, timelines, title
+from densing.efficiency.simulation.workload.presets import load_workload, workload_names
+from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
+from densing.efficiency.techniques.comparison import compare, timelines, title
 from densing.efficiency.techniques.fitting import remedy
 from densing.efficiency.techniques.measure import measure, timeline_of
 from densing.efficiency.techniques.protocol import Plan
 from densing.efficiency.techniques.registry import get_technique, technique_names
 from densing.efficiency.techniques.splits import split_over
 from densing.efficiency.timeline.spans import Comm, Kind
-from densing.efficiency.simulation.workload.presets import load_workload, workload_names
-from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
 
 LINK = Link(1e-5, 1e-9)
 TOY = Cluster("toy", 8, 4, Device("toy", 1e12, 1e11, memory=1e9), intra=LINK.faster(10), inter=LINK, host=LINK)

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from densing.efficiency.parallel.data_parallel import BUCKETS_MB
 from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.cluster.costs import collective_seconds, wire_bytes
 from densing.efficiency.simulation.engine import simulate
+from densing.efficiency.simulation.workload.modules import modules
+from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
 from densing.efficiency.techniques.measure import Measured, measure
 from densing.efficiency.techniques.planner.rounds import STATE, Rounds
 from densing.efficiency.techniques.protocol import Plan
 from densing.efficiency.techniques.registry import get_technique
 from densing.efficiency.timeline.spans import Kind
-from densing.efficiency.parallel.data_parallel import BUCKETS_MB
-from densing.efficiency.simulation.workload.modules import modules
-from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
 
 TOY = Transformer("toy", layers=3, hidden=64, heads=8, kv_heads=8, head_dim=8, ffn=256, vocabulary=512)
 LIMIT = settings(max_examples=25, deadline=None)

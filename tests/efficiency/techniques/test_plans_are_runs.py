@@ -16,19 +16,18 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
     pytest.skip("this build of torch has no torch.distributed", allow_module_level=True)
 
-from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
-
-from densing.efficiency.simulation.cluster.costs import wire_bytes  # noqa: E402
-from densing.efficiency.simulation.cluster.presets import load_cluster  # noqa: E402
-from densing.efficiency.techniques.measure import measure  # noqa: E402
-from densing.efficiency.techniques.predict import TENSOR, workload_of_run  # noqa: E402
-from densing.efficiency.techniques.protocol import Runnable  # noqa: E402
-from densing.efficiency.techniques.registry import BUILT_IN, get_technique  # noqa: E402
 from densing.efficiency.parallel.data_parallel.train import DataParallel  # noqa: E402
 from densing.efficiency.parallel.distributed import comm  # noqa: E402
 from densing.efficiency.parallel.distributed.clock import Clock  # noqa: E402
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
 from densing.efficiency.parallel.tensor_parallel.train import TensorTrainee, scheduled  # noqa: E402
+from densing.efficiency.simulation.cluster.costs import wire_bytes  # noqa: E402
+from densing.efficiency.simulation.cluster.presets import load_cluster  # noqa: E402
+from densing.efficiency.techniques.measure import measure  # noqa: E402
+from densing.efficiency.techniques.prediction import TENSOR, workload_of_run  # noqa: E402
+from densing.efficiency.techniques.protocol import Runnable  # noqa: E402
+from densing.efficiency.techniques.registry import BUILT_IN, get_technique  # noqa: E402
+from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
 from densing.core.errors import InputError, UnknownNameError
+from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
+from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
 from densing.efficiency.techniques.planner.base import DataParallelRun, TensorParallelRun, _for_run
 from densing.efficiency.techniques.planner.collectives import CostModel, Use
 from densing.efficiency.techniques.planner.events import NOTHING, join
@@ -26,7 +27,6 @@ from densing.efficiency.techniques.planner.steps import plan_steps
 from densing.efficiency.techniques.planner.tensor import Blocking
 from densing.efficiency.techniques.registry import BUILT_IN, get_technique
 from densing.efficiency.timeline.spans import Kind
-from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
 
 TOY = Transformer("toy", layers=2, hidden=64, heads=8, kv_heads=8, head_dim=8, ffn=256, vocabulary=128)
 NAMES = [name for name in BUILT_IN if name != "taccl"]

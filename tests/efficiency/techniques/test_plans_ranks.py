@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.efficiency.techniques.test_plans import cluster, measured, plan, workload
 
+from densing.efficiency.simulation.workload.workload import Workload
 from densing.efficiency.techniques.measure import measure
 from densing.efficiency.timeline.spans import Kind
-from densing.efficiency.simulation.workload.workload import Workload
+from tests.efficiency.techniques.test_plans import cluster, measured, plan, workload
 
 EVERY = {
     "sequential": {"dp": 2, "tp": 2},

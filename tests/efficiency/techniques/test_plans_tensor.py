@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
+from densing.efficiency.simulation.workload.modules import modules
+from densing.efficiency.simulation.workload.workload import Module, Split, Transformer, Workload
 from densing.efficiency.techniques.iso import Halves, best_share
 from densing.efficiency.techniques.ladder import Late
 from densing.efficiency.techniques.measure import measure
@@ -22,8 +24,6 @@ from densing.efficiency.techniques.protocol import Plan
 from densing.efficiency.techniques.registry import get_technique
 from densing.efficiency.techniques.t3 import Hardware, product_share, sublayer
 from densing.efficiency.timeline.spans import Kind
-from densing.efficiency.simulation.workload.modules import modules
-from densing.efficiency.simulation.workload.workload import Module, Split, Transformer, Workload
 
 TOY = Transformer("toy", layers=4, hidden=64, heads=8, kv_heads=8, head_dim=8, ffn=256, vocabulary=128)
 SCHEDULES = ("tensor-parallel", "parallel-attention", "ladder", "iso", "t3")

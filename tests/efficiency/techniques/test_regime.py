@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from densing.cli.techniques_map import map_lines
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
 from densing.core.errors import InputError
-from densing.efficiency.techniques.compare import compare
-from densing.efficiency.techniques.regime import MARGIN, regime, verdict
+from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
+from densing.efficiency.techniques.comparison import compare
+from densing.efficiency.techniques.regimes import MARGIN, regime, verdict
 
 LINK = Link(0.0, 1e-9)
 TOY = Cluster("toy", 8, 4, Device("toy", 1e13, 1e12), intra=LINK.faster(100), inter=LINK, host=LINK)

@@ -55,7 +55,7 @@ class Other(Nap):
 def leave():
     raise SystemExit(9)
 """
-POINTS = """[densing.efficiency.techniques]
+POINTS = """[densing.techniques]
 nap = densing_naps:Nap
 hurt = densing_naps:Hurt
 ddp = densing_naps:Nap
@@ -80,7 +80,11 @@ def naps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cli(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ["PYTHONPATH"]]), "OPENBLAS_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(folder), os.environ["PYTHONPATH"]]),
+        "OPENBLAS_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-m", "densing", "techniques", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == code, done.stderr
@@ -110,13 +114,16 @@ def test_names_import_nothing_of_the_techniques() -> None:
         "print(json.dumps([m for m in sys.modules if m.startswith('densing.efficiency.techniques.')]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(json.loads(done.stdout)) <= {"densing.efficiency.techniques.protocol", "densing.efficiency.techniques.registry"}
+    assert set(json.loads(done.stdout)) <= {
+        "densing.efficiency.techniques.protocol",
+        "densing.efficiency.techniques.registry",
+    }
 
 
 def test_a_technique_of_another_package(naps: Path) -> None:
     assert "nap" in technique_names()
     assert get_technique("nap").summary.startswith("waits")
-    assert get_technique("ddp").__class__.__module__.startswith("densing.techniques")
+    assert get_technique("ddp").__class__.__module__.startswith("densing.efficiency.techniques")
 
 
 @pytest.mark.parametrize(

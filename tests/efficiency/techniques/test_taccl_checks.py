@@ -11,7 +11,7 @@ from densing.core.errors import ArtefactError, InputError, UnknownNameError
 from densing.efficiency.techniques.taccl.profiles import profile_topology
 from densing.efficiency.techniques.taccl.schedule import check, from_json, to_json
 from densing.efficiency.techniques.taccl.sketch import Sketch
-from densing.efficiency.techniques.taccl.synthesise import synthesise
+from densing.efficiency.techniques.taccl.synthesis import synthesise
 from densing.efficiency.techniques.taccl.topology import Channel, Topology, checked
 
 

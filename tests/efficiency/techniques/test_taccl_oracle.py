@@ -14,7 +14,7 @@ from densing.efficiency.techniques.taccl.demand import GATHERING, OPS, demand
 from densing.efficiency.techniques.taccl.greedy import greedy_routes, relaxed_time
 from densing.efficiency.techniques.taccl.schedule import check
 from densing.efficiency.techniques.taccl.sketch import Sketch
-from densing.efficiency.techniques.taccl.synthesise import compact, synthesise
+from densing.efficiency.techniques.taccl.synthesis import compact, synthesise
 from densing.efficiency.techniques.taccl.topology import Channel, Topology, checked
 
 # An oracle that shares nothing with the synthesiser: all schedules of tiny machines in unit time.

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from densing.core.errors import InputError
 from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.cluster.costs import collective_seconds
 from densing.efficiency.simulation.cluster.presets import load_cluster
-from densing.core.errors import InputError
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
+from densing.efficiency.simulation.workload.presets import load_workload
 from densing.efficiency.techniques.claims.taccl import CLAIMS
 from densing.efficiency.techniques.ddp import DDP
 from densing.efficiency.techniques.physics import PHYSICS
@@ -23,8 +24,7 @@ from densing.efficiency.techniques.taccl import TACCL
 from densing.efficiency.techniques.taccl.schedule import check
 from densing.efficiency.techniques.taccl.tasks import Synthesised, collective_schedule
 from densing.efficiency.techniques.taccl.topology import from_cluster
-from densing.efficiency.techniques.validate import verdict
-from densing.efficiency.simulation.workload.presets import load_workload
+from densing.efficiency.techniques.validation import verdict
 
 ALL_OPS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast")
 

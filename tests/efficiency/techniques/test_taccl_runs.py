@@ -13,10 +13,10 @@ import pytest
 from densing.core.errors import InputError
 from densing.efficiency.techniques.taccl.execute import program
 from densing.efficiency.techniques.taccl.profiles import profile_topology
-from densing.efficiency.techniques.taccl.run import synthesised_for
+from densing.efficiency.techniques.taccl.real import synthesised_for
 from densing.efficiency.techniques.taccl.schedule import Schedule, to_json
 from densing.efficiency.techniques.taccl.sketch import Sketch
-from densing.efficiency.techniques.taccl.synthesise import synthesise
+from densing.efficiency.techniques.taccl.synthesis import synthesise
 
 pytestmark = pytest.mark.slow
 

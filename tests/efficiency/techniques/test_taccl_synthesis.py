@@ -9,7 +9,7 @@ from densing.efficiency.techniques.taccl.profiles import PROFILES, profile_topol
 from densing.efficiency.techniques.taccl.routing import route
 from densing.efficiency.techniques.taccl.schedule import check, from_json, to_json
 from densing.efficiency.techniques.taccl.sketch import Sketch, logical, sketches
-from densing.efficiency.techniques.taccl.synthesise import synthesise
+from densing.efficiency.techniques.taccl.synthesis import synthesise
 from densing.efficiency.techniques.taccl.topology import ring_time
 
 
@@ -123,7 +123,7 @@ def test_policies_of_a_switch():
 
 def test_the_same_answer_again():
     topology, sketch = row(2, 2)
-    from densing.efficiency.techniques.taccl import synthesise as module
+    from densing.efficiency.techniques.taccl import synthesis as module
 
     first = synthesise(topology, "all_reduce", sketch).schedule
     module._cached.cache_clear()

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.collective_runs import DLRM, collected, dlrm_rank, golden, rank_of, world
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from densing.efficiency.traces.classify import Classifier
+from densing.efficiency.timeline.classify import Classifier
 from densing.efficiency.timeline.collective_bytes import bandwidth, bus_factor, comm_bytes, dtype_bytes
 from densing.efficiency.timeline.collective_summary import CollectiveSummary, summary
 from densing.efficiency.timeline.collectives import OPS, Collectives, Group, nth, op_of
 from densing.efficiency.timeline.spans import Comm, Kind, Spans
 from densing.efficiency.timeline.timeline import Origin, RankTimeline
+from tests.support.collective_runs import DLRM, collected, dlrm_rank, golden, rank_of, world
 
 ALL_REDUCE = Comm("all_reduce", "0", in_elems=10, dtype="float")
 needs_dlrm = pytest.mark.skipif(not DLRM.exists(), reason="the public traces are not here")

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from densing.efficiency.profile.rank import ProfileOptions, RankProfile, profile_timeline
 from densing.core.records import Record
+from densing.efficiency.profile.rank import ProfileOptions, RankProfile, profile_timeline
 from densing.efficiency.timeline import spans as spans_module
-from densing.efficiency.traces.classify import Classifier
-from densing.efficiency.timeline.patterns import any_case, is_plain, search_of
-from densing.efficiency.traces.classify.rules import rules
+from densing.efficiency.timeline.classify import Classifier
+from densing.efficiency.timeline.classify.rules import rules
 from densing.efficiency.timeline.intervals import distinct, outside, subtract, union
 from densing.efficiency.timeline.nesting import innermost, unbroken
+from densing.efficiency.timeline.patterns import any_case, is_plain, search_of
 from densing.efficiency.timeline.quantiles import median, quantile
 from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans, blocks, used
 from densing.efficiency.timeline.timeline import RankTimeline, Step
@@ -208,4 +208,5 @@ def test_a_single_trace_loads_nothing_heavy(tmp_path: Path) -> None:
     loaded = set(done.stderr.split())
     assert json.loads(done.stdout)["ranks"][0]["compute_ns"] == 100_000
     assert not loaded & {"numpy.ma", "zipfile", "pandas", "pyarrow", "rich", "torch", "scipy", "plotly",
-                         "densing.efficiency.profile.together", "densing.efficiency.profile.compare", "densing.efficiency.profile.spread"}  # fmt: skip
+                         "densing.efficiency.profile.together", "densing.efficiency.profile.comparison",
+                         "densing.efficiency.profile.spread"}  # fmt: skip

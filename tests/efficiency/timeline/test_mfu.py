@@ -7,7 +7,7 @@ import json
 import pytest
 
 from densing.core.errors import InputError, UnknownNameError
-from densing.efficiency.timeline.mfu import (
+from densing.efficiency.timeline.utilisation import (
     Utilisation,
     find_peak,
     given_peak,

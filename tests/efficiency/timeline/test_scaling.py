@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from densing.core.errors import InputError, UnknownNameError
-from densing.efficiency.timeline.scaling import Run, Scaling, scaling
+from densing.efficiency.timeline.scaling_efficiency import Run, Scaling, scaling
 
 SAME = "median step time, window steps"
 

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from densing.efficiency.timeline.nesting import innermost
 from densing.efficiency.timeline.overlap import partition
 from densing.efficiency.timeline.spans import Kind, Spans
-from densing.efficiency.timeline.steps import StepPartition, StepSpread, StepTimes, step_partitions, step_spread, step_times
+from densing.efficiency.timeline.steps import (
+    StepPartition,
+    StepSpread,
+    StepTimes,
+    step_partitions,
+    step_spread,
+    step_times,
+)
 from densing.efficiency.timeline.timeline import RankTimeline, Step
 from densing.efficiency.timeline.windows import Window, select
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from densing.efficiency.timeline.overlap import partition, unions
 from densing.efficiency.timeline.spans import Kind, Spans
 from densing.efficiency.timeline.timeline import RankTimeline, Step
-from densing.efficiency.timeline.transfers import LOADING, Transfers, direction, transfers
+from densing.efficiency.timeline.transfer_table import LOADING, Transfers, direction, transfers
 from densing.efficiency.timeline.windows import select
 
 NAMES = ["Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pinned -> Device)", "Memcpy DtoH (Device -> Pinned)", "dma"]

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.trace_make import LAYOUTS, event, read, write
-from tests.support.trace_oracle import ns
 
 from densing.efficiency.timeline.overlap import partition
-from densing.efficiency.timeline.picture import picture
+from densing.efficiency.timeline.pictures import picture
 from densing.efficiency.timeline.steps import step_partitions
 from densing.efficiency.timeline.windows import select
+from tests.support.trace_make import LAYOUTS, event, read, write
+from tests.support.trace_oracle import ns
 
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events")
 # Correlations of these are no launches; `mtia_ccp_events` is not among them.

@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.trace_make import LAYOUTS, event, good, kernel, text_of
 
 from densing.core.errors import DensingError, InputError
 from densing.efficiency.timeline.overlap import partition
-from densing.efficiency.traces.readers import Limits, TraceFile, read_rank
 from densing.efficiency.timeline.spans import Spans
 from densing.efficiency.timeline.timeline import RankTimeline
 from densing.efficiency.timeline.windows import select
+from densing.efficiency.traces.readers import Limits, TraceFile, read_rank
+from tests.support.trace_make import LAYOUTS, event, good, kernel, text_of
 
 FILES = int(os.environ.get("DENSING_FUZZ_FILES", "400"))
 MEMORY_MB = 600

@@ -6,8 +6,6 @@ those of "Trace Event Format" (Google, 2016) that viewers rely on.
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import gzip
 import json
 import sys
@@ -24,16 +22,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError
-from densing.efficiency.timeline import trace_outline
 from densing.efficiency.timeline.critical import critical_path
 from densing.efficiency.timeline.overlap import partition, unions
-from densing.efficiency.traces.perfetto import PID, RankTracks, overlays, write_overlay, write_timelines
-from densing.efficiency.traces.readers import TraceFile, read_rank
 from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
 from densing.efficiency.timeline.timeline import Origin, RankTimeline, Step
+from densing.efficiency.timeline.windows import select
+from densing.efficiency.traces import trace_outline
+from densing.efficiency.traces.perfetto import PID, RankTracks, overlays, write_overlay, write_timelines
+from densing.efficiency.traces.readers import TraceFile, read_rank
 from densing.efficiency.traces.trace_events import Track, micros
 from densing.efficiency.traces.trace_outline import NoOutline, outline
-from densing.efficiency.timeline.windows import select
+from tests.support import folders
 
 SHARED = folders.SHARED
 needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="shared traces are not here")

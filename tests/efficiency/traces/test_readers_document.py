@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.trace_make import good, kernel, parts, read, text_of, write
 
 from densing.core.errors import InputError
+from tests.support.trace_make import good, kernel, parts, read, text_of, write
 
 GOOD = (50.0, 40.0, 20.0, 20.0)
 

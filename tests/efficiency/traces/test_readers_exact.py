@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.support.trace_make import kernel, read, text_of, write
-from tests.support.trace_oracle import differences, ns
 
 from densing.efficiency.traces.readers.exact import LIMIT_NS, MISSING, NeedsText, from_numbers, from_text
 from densing.efficiency.traces.readers.rows import Columns
+from tests.support.trace_make import kernel, read, text_of, write
+from tests.support.trace_oracle import differences, ns
 
 UNIX = 1_682_725_898_236_567
 magnitudes = st.sampled_from([0, 1, 10**6, 2**42 - 5, 2**42, 2**42 + 10**9, 2**43 - 5, 2**43, UNIX])

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.trace_make import ALL_REDUCE, good, kernel, parts, read, text_of, write
 
 from densing.core.errors import InputError
 from densing.efficiency.traces.readers import Limits, TraceFile, check_ranks, find_traces, read_rank, read_timeline
+from tests.support.trace_make import ALL_REDUCE, good, kernel, parts, read, text_of, write
 
 GOOD = (50.0, 40.0, 20.0, 20.0)
 NO_RANK: dict[str, Any] = {"distributedInfo": None}

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import csv
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from tests.support.trace_oracle import DEVICE, differences, load
 
 from densing.efficiency.timeline.overlap import partition
-from densing.efficiency.traces.readers import TraceFile, read_rank, read_timeline
 from densing.efficiency.timeline.spans import Kind
 from densing.efficiency.timeline.timeline import RankTimeline
 from densing.efficiency.timeline.windows import Window, select
+from densing.efficiency.traces.readers import TraceFile, read_rank, read_timeline
+from tests.support import folders
+from tests.support.trace_oracle import DEVICE, differences, load
 
 SHARED = folders.SHARED / "data" / "traces"
 pytestmark = pytest.mark.skipif(not SHARED.exists(), reason="the shared traces are not here")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.trace_make import ALL_REDUCE, event, kernel, parts, read, write
 
 from densing.efficiency.timeline.spans import Comm, Kind
+from tests.support.trace_make import ALL_REDUCE, event, kernel, parts, read, write
 
 ARGS = {
     "Collective name": "allreduce",

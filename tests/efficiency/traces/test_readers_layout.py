@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.trace_make import ALL_REDUCE, LAYOUTS, event, good, kernel, parts, read, write
-from tests.support.trace_oracle import differences
 
-from densing.efficiency.traces.readers.categories import ROLES, Role
-from densing.efficiency.traces.readers.marks import Mark, merge_marks
 from densing.efficiency.timeline.spans import Kind, Lane
 from densing.efficiency.timeline.timeline import RankTimeline, Step
+from densing.efficiency.traces.readers.categories import ROLES, Role
+from densing.efficiency.traces.readers.marks import Mark, merge_marks
+from tests.support.trace_make import ALL_REDUCE, LAYOUTS, event, good, kernel, parts, read, write
+from tests.support.trace_oracle import differences
 
 GOOD = (50.0, 40.0, 20.0, 20.0)
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.trace_make import ALL_REDUCE, good, kernel, parts, read, text_of, write
 
 from densing.core.errors import InputError
 from densing.core.notes import Note, worst
+from densing.efficiency.timeline.timeline import RankTimeline
 from densing.efficiency.traces.readers import TraceFile, read_rank, read_timeline
 from densing.efficiency.traces.readers.salvage import Salvage
 from densing.efficiency.traces.readers.source import Limits
-from densing.efficiency.timeline.timeline import RankTimeline
+from tests.support import folders
+from tests.support.trace_make import ALL_REDUCE, good, kernel, parts, read, text_of, write
 
 SHARED = folders.SHARED / "data" / "traces" / "malformed"
 GOOD = (50.0, 40.0, 20.0, 20.0)

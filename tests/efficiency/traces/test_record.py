@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import gzip
 import itertools
 import json
@@ -20,11 +18,12 @@ from typing import Any
 import pytest
 
 from densing.core.errors import InputError
-from densing.efficiency.timeline import trace_files
 from densing.efficiency.timeline.overlap import partition
+from densing.efficiency.timeline.windows import select
+from densing.efficiency.traces import trace_files
 from densing.efficiency.traces.readers import read_timeline
 from densing.efficiency.traces.recording import Schedule, record
-from densing.efficiency.timeline.windows import select
+from tests.support import folders
 
 torch = pytest.importorskip("torch", reason="recording needs PyTorch")
 import torch.distributed as dist  # noqa: E402

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import csv
 from functools import cache
 from pathlib import Path
@@ -13,10 +11,11 @@ import pytest
 from densing.efficiency.timeline.critical import critical_path
 from densing.efficiency.timeline.idle import idle_causes
 from densing.efficiency.timeline.overlap import partition, unions
-from densing.efficiency.traces.readers import find_traces, read_rank
 from densing.efficiency.timeline.steps import step_partitions
-from densing.efficiency.timeline.transfers import transfers
+from densing.efficiency.timeline.transfer_table import transfers
 from densing.efficiency.timeline.windows import Window, select
+from densing.efficiency.traces.readers import find_traces, read_rank
+from tests.support import folders
 
 SHARED = folders.SHARED
 TRACES = SHARED / "data/traces"

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,6 +11,7 @@ from densing.scores.catalog.checks import check_benchmarks, check_models, check_
 from densing.scores.catalog.flags import FLAGS, OTHER_PROTOCOL, WRONG, has_flag
 from densing.scores.catalog.schema import KINDS
 from densing.scores.references import load_ladder
+from tests.support import folders
 
 SHARED = folders.SHARED / "data" / "catalog"
 

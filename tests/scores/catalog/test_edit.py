@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from densing.scores.catalog import add_model, add_score, load_catalog, validate_catalog
 from densing.core.errors import TableError, UnknownNameError
+from densing.scores.catalog import add_model, add_score, load_catalog, validate_catalog
 
 
 def test_models_and_scores_are_appended_and_load_again(tmp_path: Path) -> None:

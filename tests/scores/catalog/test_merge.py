@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from densing.scores.catalog import Catalog, load_catalog, score_table, select
 from densing.core.errors import DensingError, InputError, TableError
+from densing.scores.catalog import Catalog, load_catalog, score_table, select
 
 COMBINED = "model,params,released,benchmark,score\n"
 

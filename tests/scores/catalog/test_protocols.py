@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.support.eval_files import write_json
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cli.test_main import answer, densing
 
+from densing.core.errors import ArtefactError, InputError
 from densing.scores.catalog import load_catalog
 from densing.scores.catalog.protocols import (
     DIFFERS,
@@ -30,11 +29,13 @@ from densing.scores.catalog.protocols import (
     verdict,
 )
 from densing.scores.density import catalog_densities, combined_densities, run_densities, table_densities
-from densing.core.errors import ArtefactError, InputError
-from densing.scores.evals.readers import Measurements, read_results
+from densing.scores.evals import read_results
+from densing.scores.evals.measurements import Measurements
 from densing.scores.fit import fit_law
 from densing.scores.laws import get_law
 from densing.scores.references import available_benchmarks, family_names, load_reference, loss_ruler
+from tests.cli.test_main import answer, densing
+from tests.support.eval_files import write_json
 
 LETTERS = ["A", "B", "C", "D"]
 

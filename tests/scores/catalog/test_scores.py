@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from densing.core.errors import InputError, UnknownNameError
 from densing.scores.catalog import (
     Catalog,
     disagreement,
@@ -23,7 +24,6 @@ from densing.scores.catalog import (
 )
 from densing.scores.catalog.agreement import PRIOR_DOF, measurements
 from densing.scores.catalog.scores import COLUMNS, binomial_variance
-from densing.core.errors import InputError, UnknownNameError
 
 CATALOG = load_catalog()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from densing.scores.catalog import Selection, load_catalog, select, strata
 from densing.core.errors import InputError, UnknownNameError
+from densing.scores.catalog import Selection, load_catalog, select, strata
 
 CATALOG = load_catalog()
 

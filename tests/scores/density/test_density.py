@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from densing.scores.density import estimate_density
 from densing.core.errors import InputError
+from densing.scores.density import estimate_density
 from densing.scores.fit import fit_law
 from densing.scores.laws import get_law
 from densing.scores.references import Reference

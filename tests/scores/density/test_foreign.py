@@ -9,20 +9,20 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.support.eval_files import cell, results_of, samples_of, write_json, write_results
-from tests.cli.test_main import answer, densing
-from tests.scores.evals.test_foreign import lighteval_file
 
+from densing.cli.reading import parse_params
+from densing.core.errors import InputError
+from densing.core.files import read_text
+from densing.core.tables import read_cells
 from densing.scores.catalog import load_catalog
 from densing.scores.catalog.names import find_model, with_sizes
-from densing.cli.reading import parse_params
 from densing.scores.density import run_densities
-from densing.core.errors import InputError
 from densing.scores.evals.readers import read_results
 from densing.scores.evals.store import RunStore
 from densing.scores.evals.unit import UnitKey
-from densing.core.files import read_text
-from densing.core.tables import read_cells
+from tests.cli.test_main import answer, densing
+from tests.scores.evals.test_foreign import lighteval_file
+from tests.support.eval_files import cell, results_of, samples_of, write_json, write_results
 
 POINTER = (
     "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daa\nsize 12\n"

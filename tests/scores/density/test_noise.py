@@ -20,6 +20,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from densing.core.errors import InputError, UnknownNameError
+from densing.core.seeds import named_seed
 from densing.scores.catalog import load_catalog
 from densing.scores.density import (
     DensityResult,
@@ -31,11 +33,9 @@ from densing.scores.density import (
 )
 from densing.scores.density.combine import combine_results
 from densing.scores.density.scatter import joint_scatter
-from densing.core.errors import InputError, UnknownNameError
 from densing.scores.fit import fit_law
 from densing.scores.laws import get_law
 from densing.scores.references import Reference, build_reference, load_reference, loss_ruler
-from densing.core.seeds import named_seed
 from densing.scores.trend import TrendData
 
 SIZES = np.array([0.5e9, 1.8e9, 4e9, 7e9, 14e9, 32e9, 72e9, 110e9])

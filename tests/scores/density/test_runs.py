@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from tests.support.report_frames import measured_run
 
-from densing.scores.density import run_densities
 from densing.core.errors import InputError, UnknownNameError
+from densing.scores.density import run_densities
 from densing.scores.references import ladder_reference, load_reference, loss_ruler
+from tests.support.report_frames import measured_run
 
 SIZE, FACTOR = 4e8, 2.5
 

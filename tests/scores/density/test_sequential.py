@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, norm
 
+from densing.core.errors import InputError
 from densing.scores.density.sampling import NEVER, Drawn, alpha_spent, critical_value
 from densing.scores.density.sequential import POPULATION, SET, StoppingRule
 from densing.scores.density.until_coverage import SIZES, WORLDS, World, follow, simulate
-from densing.core.errors import InputError
 from densing.scores.fit import fit_law
 from densing.scores.references import Reference, load_reference, loss_ruler
 

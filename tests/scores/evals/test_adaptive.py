@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import math
 
-from tests.support import evals_toys as toys
 import numpy as np
 import pytest
-from tests.support.evals_rules import StopAt, stop_at
 
 from densing.core.errors import InputError
 from densing.scores.evals.blocks import item_values, random_order
 from densing.scores.evals.plan import Loading, ModelSpec, Plan, Settings, TaskSpec
 from densing.scores.evals.store import RunStore
+from tests.support import evals_toys as toys
+from tests.support.evals_rules import StopAt, stop_at
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed (pip install densing[eval])")
 pytest.importorskip("torch", reason="torch is not installed (pip install densing[eval])")
@@ -149,9 +149,8 @@ def test_the_rule_sees_the_loss_of_the_gold_answer(place, tmp_path):
 
 @pytest.mark.parametrize(("target", "reason"), [(0.08, "narrow"), (0.01, "unreachable")])
 def test_the_real_rule_stops_with_the_interval_it_promises(place, tmp_path, target, reason):
-    from tests.scores.density.test_sequential import power_ruler
-
     from densing.scores.density.sequential import POPULATION, SET, StoppingRule
+    from tests.scores.density.test_sequential import power_ruler
 
     covers = SET if reason == "narrow" else POPULATION
 

@@ -15,11 +15,10 @@ pytest.importorskip("lm_eval")
 pytest.importorskip("torch")
 pytest.importorskip("tenacity", reason="lm-eval's API models need its extra: pip install 'lm-eval[api]'")
 
-from tests.support.evals_toys import write_tasks, write_tokenizer
-
 from densing.scores.evals.plan import Loading, ModelSpec, Plan, Settings, TaskSpec
 from densing.scores.evals.runner import run_plan
 from densing.scores.evals.store import RunStore
+from tests.support.evals_toys import write_tasks, write_tokenizer
 
 KEY = "sk-abcdefghijklmnopqrstuvwx"
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.support.eval_files import cell, results_of, samples_of, write_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError, TableError
 from densing.scores.evals.measurements import COLUMNS
 from densing.scores.evals.readers import read_results
+from tests.support.eval_files import cell, results_of, samples_of, write_json
 
 
 def lighteval_file(folder: Path, **extra: Any) -> Path:

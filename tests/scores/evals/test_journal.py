@@ -111,11 +111,10 @@ class Toy:
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toy]:
     pytest.importorskip("lm_eval")
     pytest.importorskip("torch")
-    from tests.support.evals_toys import TASKS, write_model, write_tasks
-
     from densing.scores.evals.models import load_model
     from densing.scores.evals.plan import Loading, ModelSpec, Plan, TaskSpec
     from densing.scores.evals.session import Session
+    from tests.support.evals_toys import TASKS, write_model, write_tasks
 
     folder = tmp_path_factory.mktemp("toy")
     path = write_model(folder / "toy-llama", "llama")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import json
 import subprocess
 import sys
@@ -14,6 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+
+from tests.support import folders
 
 pytest.importorskip("lm_eval")
 pytest.importorskip("torch")

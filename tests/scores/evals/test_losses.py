@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from tests.support.eval_files import choice_sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.scores.evals.losses import continuation_tokens, item_table
 from densing.scores.evals.measurements import loss_rows
 from densing.scores.evals.samples import read_samples
+from tests.support import folders
+from tests.support.eval_files import choice_sample
 
 FIXTURES = folders.SHARED / "data" / "lm_eval_current_schema"
 TOY = FIXTURES / "run_toy" / "models__llama-0.1M"

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.eval_files import cell, choice_sample, results_of, samples_of, write_json, write_results
 
 from densing.core.errors import InputError
 from densing.scores.evals.measurements import COLUMNS, MODEL_COLUMNS
 from densing.scores.evals.readers import read_results
 from densing.scores.evals.store import RunStore
 from densing.scores.evals.unit import UnitKey
+from tests.support import folders
+from tests.support.eval_files import cell, choice_sample, results_of, samples_of, write_json, write_results
 
 SHARED = folders.SHARED / "data"
 CURRENT = SHARED / "lm_eval_current_schema"

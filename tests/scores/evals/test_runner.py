@@ -16,12 +16,11 @@ import pytest
 pytest.importorskip("lm_eval")
 pytest.importorskip("torch")
 
-from tests.support.evals_toys import TASKS, write_models, write_tasks
-
 from densing.core.errors import InputError, UnknownNameError
 from densing.scores.evals.plan import Loading, ModelSpec, Plan, Settings, TaskSpec, seeds
 from densing.scores.evals.runner import run_model, run_plan, survey_plan
 from densing.scores.evals.store import RunStore
+from tests.support.evals_toys import TASKS, write_models, write_tasks
 
 # lm-eval's command line, called twice in one process; its index of 14,000 files of its own is not read, since every
 # task asked for is in the folder given.
@@ -273,7 +272,9 @@ def test_a_model_of_nan_fails_with_its_item_named_and_leaves_no_score(place: Pat
 def test_a_model_that_is_not_there_is_said_before_any_task_is_looked_up(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("densing.scores.evals.sources.TaskSource._read", lambda *_, **__: pytest.fail("tasks were looked up"))
+    monkeypatch.setattr(
+        "densing.scores.evals.sources.TaskSource._read", lambda *_, **__: pytest.fail("tasks were looked up")
+    )
     expected = {
         str(place / "nowhere"): r"no such file or folder \(.* holds .*toy-llama",
         "a/b/c": "no such file or folder",
@@ -286,7 +287,9 @@ def test_a_model_that_is_not_there_is_said_before_any_task_is_looked_up(
 
 
 def test_an_unknown_task_is_refused_without_indexing_all_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("densing.scores.evals.sources.TaskSource._read", lambda *_, **__: pytest.fail("all tasks were read"))
+    monkeypatch.setattr(
+        "densing.scores.evals.sources.TaskSource._read", lambda *_, **__: pytest.fail("all tasks were read")
+    )
     with pytest.raises(UnknownNameError, match="did you mean 'arc_easy'"):
         run_plan(Plan((ModelSpec.of("dummy", {}),), (TaskSpec("arc_easi"),)), tmp_path / "run")
 
@@ -304,7 +307,9 @@ def test_a_task_name_that_is_no_file_name_is_refused(place: Path, tmp_path: Path
 def test_a_model_type_that_is_none_is_said_before_any_task_is_looked_up(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("densing.scores.evals.sources.TaskSource._read", lambda *_, **__: pytest.fail("tasks were looked up"))
+    monkeypatch.setattr(
+        "densing.scores.evals.sources.TaskSource._read", lambda *_, **__: pytest.fail("tasks were looked up")
+    )
     plan = Plan((ModelSpec.of(str(place / "toy-llama"), {}),), (TaskSpec("arc_easy"),))
     (unit,) = run_plan(plan, tmp_path / "run").units
     assert unit.state == "failed" and "--model hf --model_args pretrained=" in unit.error

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.support.evals_poison import GOOD, built_in, write
 
 from densing.core.errors import InputError
 from densing.scores.evals.safety import check_file, check_tasks
 from densing.scores.evals.safety.rules import Allowed, task_folders, trusted
 from densing.scores.evals.safety.tasks import RUN_MODEL_CODE_UNMARKED
 from densing.scores.evals.safety.yamls import MAX_FILE, entries
+from tests.support.evals_poison import GOOD, built_in, write
 
 pytest.importorskip("lm_eval", reason="needs the extra evals: pip install 'densing[evals]'")
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.evals_poison import GOOD, built_in, load, write
 
 from densing.core.errors import InputError
 from densing.scores.evals.safety import check_tasks, guarded, sandboxed_templates
 from densing.scores.evals.safety.yamls import entries
+from tests.support.evals_poison import GOOD, built_in, load, write
 
 pytest.importorskip("lm_eval", reason="needs the extra evals: pip install 'densing[evals]'")
 

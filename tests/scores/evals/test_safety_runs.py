@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.evals_poison import GOOD, write
 
 from densing.core.errors import InputError
+from tests.support.evals_poison import GOOD, write
 
 pytest.importorskip("lm_eval", reason="needs the extra evals: pip install 'densing[evals]'")
 
@@ -18,9 +18,8 @@ CONFIRM, TRUST = "--confirm_run_unsafe_code", "--trust_remote_code"
 @pytest.fixture
 def secret_plan(tmp_path: Path) -> Any:
     """A plan whose model gets credentials by three ways, one of them in an address."""
-    from tests.support.evals_toys import write_tasks
-
     from densing.scores.evals.plan import Loading, ModelSpec, Plan, TaskSpec
+    from tests.support.evals_toys import write_tasks
 
     args = {"token": "hf_aLovelySecret42", "api_key": "plainLookingWord", "base_url": "https://me:pwInTheUrl@host/v1"}
     place = write_tasks(tmp_path / "toys", 4)
@@ -36,8 +35,8 @@ def secret_plan(tmp_path: Path) -> Any:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["", "local"])
 def test_no_credential_is_in_the_run_folder(name: str, secret_plan: Any, tmp_path: Path, capfd: Any) -> None:
-    from densing.scores.evals.runner import run_plan
     from densing.jobs import get_executor
+    from densing.scores.evals.runner import run_plan
 
     executor = get_executor(name, retries=0) if name else None
     summary = run_plan(secret_plan, tmp_path / "store", executor=executor)

@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 import pytest
-from tests.support.eval_files import choice_sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from densing.core.errors import InputError
 from densing.scores.evals.losses import gold_index, item_table
 from densing.scores.evals.measurements import loss_rows
 from densing.scores.evals.samples import parse_sample, task_and_stamp
+from tests.support.eval_files import choice_sample
 
 
 def test_eleventh_request_comes_after_the_third() -> None:

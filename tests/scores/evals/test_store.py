@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.support.eval_files import finish, finish_many, key, samples_of, write_results
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from densing.core.errors import ArtefactError, InputError
 from densing.scores.evals.readers import read_run
 from densing.scores.evals.store import RunStore, Unit, merge
 from densing.scores.evals.unit import UnitKey, canonical_json, safe_name
+from tests.support.eval_files import finish, finish_many, key, samples_of, write_results
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False),

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.support.eval_files import finish, finish_many, key
 
-from densing import atomic
+from densing.core import atomic
 from densing.core.errors import InputError
 from densing.scores.evals import folder
 from densing.scores.evals.store import BusyError, RunStore, Unit
+from tests.support.eval_files import finish, finish_many, key
 
 pytestmark = pytest.mark.slow
 

@@ -6,12 +6,12 @@ import os
 
 import numpy as np
 import pytest
-from tests.support.law_cases import Case
 from scipy.stats import binomtest
 
 from densing.scores.fit import fit_law
 from densing.scores.fit.diagnostics import lack_of_fit
 from densing.scores.laws import get_law
+from tests.support.law_cases import Case
 
 FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
 SIMULATIONS = 2000 if FULL else 100

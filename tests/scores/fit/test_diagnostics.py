@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from tests.support.law_cases import LOSS_CASES, SCORE_CASES, TWO_STEP_CASES, Case
 from numpy.testing import assert_allclose
-from tests.scores.fit.test_golden import noisy, runs
 
 from densing.core.errors import FitError, InputError
 from densing.scores.fit import bounds_table, conditioning, fit_law, influence, rollout, sensitivity
 from densing.scores.laws import get_law
+from tests.scores.fit.test_golden import noisy, runs
+from tests.support.law_cases import LOSS_CASES, SCORE_CASES, TWO_STEP_CASES, Case
 
 CHINCHILLA = Case("chinchilla", (1.7, 400.0, 500.0, 0.34, 0.30))
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import csv
 import itertools
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.law_cases import CASES, LOSS_CASES, SCORE_CASES, TWO_STEP_CASES
 from scipy.optimize import least_squares, linprog
 
 from densing.scores.fit import fit_law
 from densing.scores.laws import get_law
+from tests.support import folders
+from tests.support.law_cases import CASES, LOSS_CASES, SCORE_CASES, TWO_STEP_CASES
 
 SHARED = folders.SHARED / "data"
 PARAMS = ("E", "A", "B", "alpha", "beta")

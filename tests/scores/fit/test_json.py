@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.law_cases import LOSS_CASES, SCORE_CASES, TWO_STEP_CASES
 from numpy.testing import assert_allclose, assert_array_equal
-from tests.scores.fit.test_golden import noisy
 
 import densing
 from densing.core.errors import ArtefactError, InputError
-from densing.scores.fit import LawFit, fit_law
 from densing.core.notes import Note
+from densing.scores.fit import LawFit, fit_law
+from tests.scores.fit.test_golden import noisy
+from tests.support.law_cases import LOSS_CASES, SCORE_CASES, TWO_STEP_CASES
 
 
 def small_fit(case=SCORE_CASES[3], **options):

@@ -6,18 +6,15 @@ measured by ``densing ladder eval``, as the ladder itself; none of them entered 
 
 from __future__ import annotations
 
-from tests.support import folders
-
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
-from densing.scores.references import ladder_data, load_reference, loss_ruler
 from densing.core.tables import read_table
 from densing.scores.ladder.known import check_targets
 from densing.scores.ladder.measured import MEASURED
 from densing.scores.ladder.world import get_recipe
+from densing.scores.references import ladder_data, load_reference, loss_ruler
+from tests.support import folders
 
 TARGETS = folders.DATA / "densing_cpu_targets.csv"
 

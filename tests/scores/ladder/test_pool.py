@@ -7,10 +7,10 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support import pool_work
 import pytest
 
 from densing.scores.ladder.pool import WorkerError, each
+from tests.support import pool_work
 
 
 @pytest.mark.parametrize("workers", [1, 2])

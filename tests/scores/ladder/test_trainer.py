@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import dataclasses
 import math
 import shutil
@@ -13,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.training_runs import micro_run
 
 from densing.core.errors import ArtefactError, InputError
+from tests.support import folders
+from tests.support.training_runs import micro_run
 
 torch = pytest.importorskip("torch", reason="needs the extra 'evals'")
 pytest.importorskip("transformers", reason="needs the extra 'evals'")

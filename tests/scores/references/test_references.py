@@ -5,8 +5,6 @@ Golden values of the OLMo ladder are the authors' printed actuals and prediction
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import json
 import math
 from pathlib import Path
@@ -14,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from densing.scores.catalog import load_catalog
 from densing.core.errors import ArtefactError, InputError, UnavailableError, UnknownNameError
+from densing.scores.catalog import load_catalog
 from densing.scores.fit import LawFit, fit_law
 from densing.scores.references import (
     available_benchmarks,
@@ -28,6 +26,7 @@ from densing.scores.references import (
     stale_fits,
 )
 from densing.scores.references.two_step import load_authors
+from tests.support import folders
 
 ONE_STEP = ("pythia", "qwen1.5", "qwen2.5", "llama")
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.support.report_frames import measured_run
 
-from densing.scores.catalog import load_catalog
 from densing.cli import measuring
 from densing.core.errors import UnavailableError
+from densing.scores.catalog import load_catalog
 from densing.scores.evals import bundled
 from densing.scores.study import place_measured
+from tests.support.report_frames import measured_run
 
 
 def test_a_missing_wheel_is_named_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

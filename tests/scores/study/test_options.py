@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from densing.core.errors import InputError
+from densing.report.headline import members
 from densing.scores.catalog import Catalog, load_catalog
 from densing.scores.density import catalog_densities, estimate_density, skill_densities
-from densing.core.errors import InputError
 from densing.scores.references import load_reference
-from densing.report.headline import members
 from densing.scores.study import PAPER_WINDOW, StudyOptions, multiverse
-from densing.scores.study.multiverse import Spec, window_name
+from densing.scores.study.multiverses import Spec, window_name
 from densing.scores.study.run import _long
 from densing.scores.study.split import chatgpt_split
 from densing.scores.trend import TrendData, estimate_trend
@@ -71,7 +71,7 @@ def test_windows_go_by_their_own_names(catalog: Catalog, name: str, since: str, 
 
 @pytest.fixture
 def no_usual_specs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sys.modules["densing.scores.study.multiverse"], "specs", lambda catalog: iter(()))
+    monkeypatch.setattr(sys.modules["densing.scores.study.multiverses"], "specs", lambda catalog: iter(()))
     return
 
 

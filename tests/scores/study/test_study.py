@@ -6,8 +6,6 @@ published scores: an independent estimate. They are compared where that file is 
 
 from __future__ import annotations
 
-from tests.support import folders
-
 import csv
 import math
 from pathlib import Path
@@ -15,14 +13,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from densing.report import build_replication
+from densing.report.headline import headline
 from densing.scores.catalog import Selection, load_catalog
 from densing.scores.density import catalog_densities
 from densing.scores.references import load_reference
-from densing.report import build_replication
-from densing.report.headline import headline
 from densing.scores.study import PAPER_MONTHS, Study, StudyOptions, run_study
 from densing.scores.trend import TrendData
-from densing.scores.trend.envelope import envelope
+from densing.scores.trend.envelopes import envelope
+from tests.support import folders
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from densing.core.errors import FitError
 from densing.scores.trend import TrendData, estimate_trend
 from densing.scores.trend.breakpoint import breakpoint_test
 from densing.scores.trend.diagnostics import diagnose
-from densing.scores.trend.envelope import envelope_slopes
+from densing.scores.trend.envelopes import envelope_slopes
 from densing.scores.trend.nullsim import record_setter_bias, simulate_envelope
 from densing.scores.trend.permutation import block_shuffles, permutation_test
 from densing.scores.trend.simulate import Scenario, simulate

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support import folders
-
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,11 +12,12 @@ from scipy import stats
 from scipy.optimize import least_squares
 
 from densing.scores.trend import TrendData, doubling_months, doubling_text, estimate_trend
-from densing.scores.trend.envelope import envelope, envelope_slopes, record_mask, running_max
+from densing.scores.trend.envelopes import envelope, envelope_slopes, record_mask, running_max
 from densing.scores.trend.headline import fit_headline
 from densing.scores.trend.quantile import quantile_lines, quantile_slope
 from densing.scores.trend.regressions import mixed, ols_crv3, theil_sen
 from densing.scores.trend.simulate import Scenario, simulate
+from tests.support import folders
 
 SHARED = folders.SHARED
 UNCENSORED = Scenario(n=40, families=9, ceilings=None)

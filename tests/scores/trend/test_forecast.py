@@ -13,9 +13,9 @@ import pytest
 
 from densing.core.errors import DomainError, FitError
 from densing.scores.trend import TrendData, estimate_trend
-from densing.scores.trend.backtest import backtest
-from densing.scores.trend.corollaries import corollaries, factor_per_year, parameter_halving, with_hardware
-from densing.scores.trend.forecast import date_for, forecast, score_forecast, when
+from densing.scores.trend.backtests import backtest
+from densing.scores.trend.corollary import corollaries, factor_per_year, parameter_halving, with_hardware
+from densing.scores.trend.forecasts import date_for, forecast, score_forecast, when
 from densing.scores.trend.simulate import Scenario, simulate
 
 TREND = estimate_trend(simulate(Scenario(n=60, families=20, law_sd=0.05, law_draws=120), 5), permutations=19, worlds=0)

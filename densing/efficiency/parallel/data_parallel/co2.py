@@ -19,11 +19,11 @@ from typing import Any, Literal, get_args
 import torch
 import torch.distributed as dist
 
-from densing.core.errors import UnknownNameError
+from densing.core import UnknownNameError
 from densing.efficiency.parallel.data_parallel.gap import Gap
 from densing.efficiency.parallel.data_parallel.link import Waiting
 from densing.efficiency.parallel.data_parallel.rounds import Rounds, number, whole
-from densing.efficiency.parallel.distributed.comm import Handle
+from densing.efficiency.parallel.distributed import Handle
 
 GapMode = Literal["aware", "constant"]
 GAP_NAMES = {"aware": "Gap-Aware form (paper's Eq. 3 not available)", "constant": "constant, as in the released code"}

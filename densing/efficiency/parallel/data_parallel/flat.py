@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from densing.core.errors import InputError
+from densing.core import InputError
 
 
 class Flat:

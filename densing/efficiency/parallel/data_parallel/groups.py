@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from densing.core.errors import InputError
+from densing.core import InputError
 
 
 def members(world_size: int, inner: int) -> tuple[list[list[int]], list[list[int]]]:

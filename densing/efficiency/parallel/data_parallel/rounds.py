@@ -11,10 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.efficiency.parallel.data_parallel.flat import Flat, floating_buffers
 from densing.efficiency.parallel.data_parallel.link import Link, Waiting
-from densing.efficiency.parallel.distributed.comm import Handle
+from densing.efficiency.parallel.distributed import Handle
 
 
 class Rounds(ABC):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.efficiency.parallel.data_parallel.flat import Flat
 from densing.efficiency.parallel.data_parallel.link import Link, Waiting
 from densing.efficiency.parallel.data_parallel.rounds import number

@@ -10,17 +10,14 @@ from typing import Any, Protocol
 import torch
 from torch.nn import functional
 
-from densing.core.errors import InputError, UnknownNameError
+from densing.core import InputError, UnknownNameError
 from densing.efficiency.parallel.data_parallel.co2 import CO2
 from densing.efficiency.parallel.data_parallel.ddp import DDP, fastest_bucket
 from densing.efficiency.parallel.data_parallel.local_sgd import LocalSGD
 from densing.efficiency.parallel.data_parallel.sharded import Sharded
 from densing.efficiency.parallel.data_parallel.slowmo import SlowMo
 from densing.efficiency.parallel.data_parallel.warmup import inverse_sqrt_factor
-from densing.efficiency.parallel.distributed.clock import Clock
-from densing.efficiency.parallel.distributed.lm import build_lm
-from densing.efficiency.parallel.distributed.loop import run
-from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord
+from densing.efficiency.parallel.distributed import Clock, RunEnv, RunRecord, build_lm, run
 
 WARMUP_STEPS = 20
 """Steps over which the learning rate rises to ``spec.lr``; afterwards it falls as the inverse square root."""
@@ -162,7 +159,7 @@ class DataParallel:
         return functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
 
 
-def train(env: RunEnv, method: str, **knobs: Any) -> RunRecord:
+def train_data_parallel(env: RunEnv, method: str, **knobs: Any) -> RunRecord:
     """Train the small language model on this rank with a data-parallel method.
 
     Parameters

@@ -1,7 +1,8 @@
 """torchrun, that ends with the process that started it.
 
 A signal for the death of the parent is forgotten when a process changes its credentials, as on entering a user
-namespace; so it is asked for here, after that, and by every rank for itself (:mod:`densing.efficiency.parallel.distributed.rank`).
+namespace; so it is asked for here, after that, and by every rank for itself
+(:mod:`densing.efficiency.parallel.distributed.rank`).
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from densing.core.atomic import replacing
-from densing.core.errors import ArtefactError, InputError
+from densing.core import ArtefactError, InputError, replacing
 from densing.efficiency.parallel.distributed import folder
 from densing.efficiency.parallel.distributed.spec import RunEnv, identity
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from densing.efficiency.timeline.waits import MARK
+from densing.efficiency.timeline import MARK
 
 
 class Clock:

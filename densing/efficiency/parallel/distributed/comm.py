@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.efficiency.parallel.distributed.emulated import Carrier, Ticket
 from densing.efficiency.parallel.distributed.rates import Rate
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import DensingError, InputError
+from densing.core import DensingError, InputError
 from densing.efficiency.parallel.distributed import folder
 from densing.efficiency.parallel.distributed.watch import Watch
 

@@ -1,11 +1,11 @@
 """A link that is only emulated: what an operation over it would have taken is slept away in a thread of its own.
 
 The real operation runs over whatever joins the ranks (the loopback interface, say). It is held to be done ``messages *
-latency + bytes / bandwidth`` (of a ring, :func:`densing.efficiency.simulation.cluster.costs.ring_terms`) after that. Like a wire the link
-carries the bytes of one operation after the other in each direction, but latency occupies it as little as a wire: two
-operations wait for answers at once, as many as gloo has threads for a group. Compute goes on meanwhile, as
-beside a real network, but takes no part of the processor's time that a real network stack would: a result from such a
-link is labelled.
+latency + bytes / bandwidth`` (of a ring, :func:`densing.efficiency.simulation.cluster.costs.ring_terms`) after that.
+Like a wire the link carries the bytes of one operation after the other in each direction, but latency occupies it as
+little as a wire: two operations wait for answers at once, as many as gloo has threads for a group. Compute goes on
+meanwhile, as beside a real network, but takes no part of the processor's time that a real network stack would: a
+result from such a link is labelled.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from densing.efficiency.simulation.cluster.costs import ring_terms
 from densing.efficiency.parallel.distributed.rates import Rate
+from densing.efficiency.simulation import ring_terms
 
 AT_ONCE = 2
 """Operations under way at once; ``threads`` of torch's gloo process group."""

@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from densing.core.atomic import replacing
-from densing.core.errors import ArtefactError
+from densing.core import ArtefactError, replacing
 
 SPEC, RUN = "spec.json", "run.json"
 # What ranks leave does not end in .json: below a run, a file of that kind with a rank in its name is a trace.

@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from densing.core.errors import ArtefactError
-from densing.core.records import Record
+from densing.core import ArtefactError, Record
 from densing.efficiency.parallel.distributed import folder
 from densing.efficiency.parallel.distributed.spec import LmShape, RunRecord, RunSpec
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from densing.core.errors import InputError, UnavailableError
+from densing.core import InputError, UnavailableError
 from densing.efficiency.parallel.distributed import folder, processes
 from densing.efficiency.parallel.distributed.agent import LAUNCHER
 from densing.efficiency.parallel.distributed.diagnosis import diagnose

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from densing.core.errors import InputError, UnknownNameError
+from densing.core import InputError, UnknownNameError
 from densing.efficiency.parallel.distributed.lm_modules import Attention, RMSNorm, SwiGLU
 from densing.efficiency.parallel.distributed.spec import LmShape
 

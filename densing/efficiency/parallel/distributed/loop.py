@@ -13,15 +13,14 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from densing.core.errors import InputError
-from densing.efficiency.traces.recording import record
-from densing.efficiency.traces.trace_files import SUFFIX
+from densing.core import InputError
 from densing.efficiency.parallel.distributed.checkpoint import Checkpoints
 from densing.efficiency.parallel.distributed.clock import Clock
 from densing.efficiency.parallel.distributed.folder import write_json
 from densing.efficiency.parallel.distributed.progress import tell
 from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord, RunSpec
 from densing.efficiency.parallel.distributed.text import Bytes, batches, digest, held_out_batches, load_bytes
+from densing.efficiency.traces import SUFFIX, record
 
 
 class Trainee(Protocol):

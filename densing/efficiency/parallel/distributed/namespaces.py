@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from types import TracebackType
 
-from densing.core.errors import InputError, UnavailableError
+from densing.core import InputError, UnavailableError
 from densing.efficiency.parallel.distributed import processes
 from densing.efficiency.parallel.distributed.rates import Rate, parse_rate
 

@@ -11,14 +11,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from densing.efficiency.simulation.cluster.calibrate import Computation, Observation
 from densing.efficiency.parallel.distributed import comm, folder
 from densing.efficiency.parallel.distributed.lm import Decoder, initialise
 from densing.efficiency.parallel.distributed.probe_modules import time_steps
 from densing.efficiency.parallel.distributed.probed import FILE, Probed, Timed, Whole
 from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord
 from densing.efficiency.parallel.distributed.workload import workload_of
-from densing.efficiency.simulation.workload.modules import modules
+from densing.efficiency.simulation import Computation, Observation, modules
 
 SIZES = (1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 MOST_S = 1.0

@@ -15,8 +15,7 @@ from densing.efficiency.parallel.distributed.lm import Decoder, initialise, subl
 from densing.efficiency.parallel.distributed.probed import Timed, Whole
 from densing.efficiency.parallel.distributed.spec import LmShape
 from densing.efficiency.parallel.distributed.workload import workload_of
-from densing.efficiency.simulation.workload.modules import modules
-from densing.efficiency.simulation.workload.workload import Workload
+from densing.efficiency.simulation import Workload, modules
 
 
 def time_steps(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from densing.efficiency.simulation.cluster.calibrate import Computation, Observation
-from densing.efficiency.simulation.cluster.cluster import Device
-from densing.core.records import Record
+from densing.core import Record
+from densing.efficiency.simulation import Computation, Device, Observation
 
 FILE = "probe.json"
 UPDATE_BYTES = 24

@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from densing.core.errors import DensingError
+from densing.core import DensingError
 from densing.efficiency.parallel.distributed import folder
 from densing.efficiency.parallel.distributed.agent import AGENT
 from densing.efficiency.parallel.distributed.processes import die_with_parent, orphaned, started_at

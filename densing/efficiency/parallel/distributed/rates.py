@@ -6,8 +6,7 @@ import math
 import re
 from typing import Literal
 
-from densing.core.errors import InputError
-from densing.core.records import Record
+from densing.core import InputError, Record
 
 Kind = Literal["none", "shaped", "emulated"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from densing.core.records import Record
+from densing.core import Record
 
 
 class LmShape(Record, frozen=True):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.errors import InputError
+from densing.core import InputError
 
 Bytes = NDArray[np.uint8]
 SUFFIXES = (".txt", ".md", ".text", ".rst")

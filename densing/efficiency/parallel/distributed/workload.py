@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from densing.efficiency.parallel.distributed.spec import LmShape
-from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
+from densing.efficiency.simulation import Split, Transformer, Workload
 
 
 def workload_of(

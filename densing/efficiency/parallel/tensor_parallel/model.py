@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from densing.efficiency.parallel.distributed.lm import Decoder, build_lm
-from densing.efficiency.parallel.distributed.spec import LmShape
+from densing.efficiency.parallel.distributed import Decoder, LmShape, build_lm
 from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
 from densing.efficiency.parallel.tensor_parallel.schedules import Schedule
 from densing.efficiency.parallel.tensor_parallel.shards import cut

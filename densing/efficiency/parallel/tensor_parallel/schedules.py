@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from densing.core.errors import InputError, UnknownNameError
-from densing.efficiency.parallel.distributed.lm import Block, Wiring, sublayers
-from densing.efficiency.parallel.distributed.lm_modules import Attention
+from densing.core import InputError, UnknownNameError
+from densing.efficiency.parallel.distributed import Attention, Block, Wiring, sublayers
 from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
 from densing.efficiency.parallel.tensor_parallel.tape import Call, Residual, Start, Tape, Whole, whole
 from densing.efficiency.parallel.tensor_parallel.tiles import tiled

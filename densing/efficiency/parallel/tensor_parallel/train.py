@@ -8,10 +8,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from densing.core.errors import InputError, UnknownNameError
-from densing.efficiency.parallel.distributed.clock import Clock
-from densing.efficiency.parallel.distributed.loop import run
-from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord
+from densing.core import InputError, UnknownNameError
+from densing.efficiency.parallel.distributed import Clock, RunEnv, RunRecord, run
 from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
 from densing.efficiency.parallel.tensor_parallel.model import build_part, cross_entropy, prefill_loss, train_loss
 from densing.efficiency.parallel.tensor_parallel.schedules import SCHEDULES, Schedule
@@ -25,7 +23,7 @@ KNOBS: Mapping[str, tuple[str, ...]] = {"ladder": ("ladder_layers",), "iso": ("s
 T3_STAND_IN = "tile-wise software decomposition, not T3"
 
 
-def train(env: RunEnv, schedule: str, *, mode: Mode = "train", **knobs: Any) -> RunRecord:
+def train_tensor_parallel(env: RunEnv, schedule: str, *, mode: Mode = "train", **knobs: Any) -> RunRecord:
     """Train the decoder of ``env.spec``, one part of it on this rank; all ranks are one tensor-parallel group.
 
     Parameters

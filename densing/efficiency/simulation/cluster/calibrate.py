@@ -1,9 +1,10 @@
 """Fit a link's latency and bandwidth, and contention, to measured communications and computations.
 
 A communication of V bytes over n ranks takes ``w = m alpha + v V beta`` alone (m, v by operation, see
-:mod:`densing.efficiency.simulation.cluster.costs`), and ``d = w / (1 - o k/(1 + k))`` where a share o of its duration d ran beside compute,
-with k ``kappa_comm``: beside compute it moves at 1/(1 + k) of its speed. A computation likewise, with ``kappa``.
-Residuals are relative (differences of logarithms), the loss is robust (soft L1): shared machines make outliers.
+:mod:`densing.efficiency.simulation.cluster.costs`), and ``d = w / (1 - o k/(1 + k))`` where a share o of its duration
+d ran beside compute, with k ``kappa_comm``: beside compute it moves at 1/(1 + k) of its speed. A computation likewise,
+with ``kappa``. Residuals are relative (differences of logarithms), the loss is robust (soft L1): shared machines make
+outliers.
 """
 
 from __future__ import annotations
@@ -14,11 +15,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
+from densing.core import InputError, Note, Record, UnknownNameError
 from densing.efficiency.simulation.cluster.costs import OPS, Terms, ring_terms, tree_terms
 from densing.efficiency.simulation.cluster.least_squares import Estimate, Floats, Residuals, fit, rms, stretch
-from densing.core.errors import InputError, UnknownNameError
-from densing.core.notes import Note
-from densing.core.records import Record
 
 LEAST_SPREAD = 0.1
 """Shares beside other work must differ by so much to tell contention."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from densing.core import InputError, UnknownNameError
 from densing.efficiency.simulation.cluster.calibrate import Calibration
 from densing.efficiency.simulation.cluster.cluster import Cluster, Figure, Link
 from densing.efficiency.simulation.cluster.least_squares import Estimate
-from densing.core.errors import InputError, UnknownNameError
 
 LEVELS = ("intra", "inter", "wide")
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 import msgspec
 from msgspec.structs import replace
 
-from densing.core.records import Record
+from densing.core import Record
 
 
 class Link(Record, frozen=True):

@@ -27,8 +27,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from densing.core import InputError, UnknownNameError
 from densing.efficiency.simulation.cluster.cluster import Cluster, Link
-from densing.core.errors import InputError, UnknownNameError
 
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
 ALGORITHMS = ("auto", "ring", "tree", "hierarchical")

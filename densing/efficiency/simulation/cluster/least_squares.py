@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.records import Record
+from densing.core import Record
 
 Floats: TypeAlias = NDArray[np.float64]
 Residuals: TypeAlias = Callable[[Floats], Floats]

@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from densing.core import InputError, UnknownNameError
 from densing.efficiency.simulation.cluster.cluster import Cluster
 from densing.efficiency.simulation.cluster.reading import checked, cluster_of, read_toml
-from densing.core.errors import InputError, UnknownNameError
 
 FILE = Path(__file__).with_name("presets.toml")
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from densing.core import InputError, UnknownNameError
 from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Figure, Link
-from densing.core.errors import InputError, UnknownNameError
 
 EVIDENCE = ("first-hand", "second-hand", "derived", "measured", "recalled")
 MOST_RANKS = 1_000_000
@@ -26,7 +26,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     InputError
         When it cannot be read or is no TOML.
     """
-    from densing.core.files import read_text
+    from densing.core import read_text
 
     try:
         return tomllib.loads(read_text(path, str(path)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.efficiency.simulation.workload.workload import Transformer
 
 _LLAMAS = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "olmo", "olmo2", "granite", "smollm3", "minicpm"}
@@ -37,7 +37,7 @@ def read_config(path: Path) -> Transformer:
     """
     import msgspec
 
-    from densing.core.files import read_text
+    from densing.core import read_text
 
     file = path / "config.json" if path.is_dir() else path
     try:

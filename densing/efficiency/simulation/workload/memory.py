@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.efficiency.simulation.workload.modules import stages
 from densing.efficiency.simulation.workload.workload import Module, Workload
 
@@ -53,8 +53,9 @@ def memory(
     Notes
     -----
     Source: Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3 (K = 12); Narayanan et al., PipeDream-2BW (1F1B);
-    Korthikanti et al., arXiv 2205.05198, table 2 (activations; the formulas are in :mod:`densing.efficiency.simulation.workload.modules`);
-    recalled. Held to 1,165 measured memories by ``benchmarks/memory_model.py``.
+    Korthikanti et al., arXiv 2205.05198, table 2 (activations; the formulas are in
+    :mod:`densing.efficiency.simulation.workload.modules`); recalled. Held to 1,165 measured memories by
+    ``benchmarks/memory_model.py``.
 
     Examples
     --------

@@ -2,8 +2,8 @@
 
 With T tokens, width h, and matrices of P parameters on this rank, a forward pass takes 2·T·P operations; attention
 takes 4·T·c·a more over a context of c tokens and heads of together a columns. A causal mask is not counted as a saving,
-as in the formulas of :mod:`densing.efficiency.timeline.mfu`. The backward pass takes twice the forward one. Linear attention takes
-4·T·a·d (heads of d columns): its context is a state of d rows per column.
+as in the formulas of :mod:`densing.efficiency.timeline.utilisation`. The backward pass takes twice the forward one.
+Linear attention takes 4·T·a·d (heads of d columns): its context is a state of d rows per column.
 
 Bytes moved are those of fused kernels: weights once, the input and output of each matrix product once, keys and values
 of the context once per step of decoding; scores are never written.
@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from densing.core.errors import InputError, UnknownNameError
+from densing.core import InputError, UnknownNameError
 from densing.efficiency.simulation.workload.workload import Module, Transformer, Workload
 
 MODES = ("train", "prefill", "decode")

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from densing.core.errors import InputError, UnknownNameError
+from densing.core import InputError, UnknownNameError
 from densing.efficiency.simulation.workload.hf_config import read_config
 from densing.efficiency.simulation.workload.modules import check
 from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload

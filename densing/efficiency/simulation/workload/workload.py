@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from densing.core.records import Record
+from densing.core import Record
 
 
 class Transformer(Record, frozen=True):

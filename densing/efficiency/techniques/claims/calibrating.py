@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from densing.efficiency.simulation.cluster.cluster import Cluster, Link
-from densing.core.errors import InputError
+from densing.core import InputError
+from densing.efficiency.simulation import Cluster, Link, Workload
 from densing.efficiency.techniques.physics import Physics
-from densing.efficiency.simulation.workload.workload import Workload
 
 FREE = Link(0.0, 0.0)
 """A link that costs nothing."""

@@ -11,14 +11,11 @@ from functools import cache, partial
 
 from msgspec.structs import replace
 
-from densing.efficiency.simulation.cluster.cluster import Cluster
-from densing.efficiency.simulation.cluster.presets import load_cluster
+from densing.efficiency.simulation import Cluster, Workload, load_cluster, load_workload
 from densing.efficiency.techniques.claims.calibrating import FREE, constant_share, device_taking, link_taking
 from densing.efficiency.techniques.measure import Measured
 from densing.efficiency.techniques.physics import PHYSICS, Physics
 from densing.efficiency.techniques.protocol import Answer, Claim, Evidence, Grade
-from densing.efficiency.simulation.workload.presets import load_workload
-from densing.efficiency.simulation.workload.workload import Workload
 
 ADAMW = {8: 18_444.0, 16: 3_488.0, 128: 22_810.0}
 """Words per second of AdamW by devices."""

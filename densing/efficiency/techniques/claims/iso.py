@@ -13,15 +13,19 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
-from densing.efficiency.simulation.cluster.costs import collective_seconds
-from densing.efficiency.simulation.cluster.presets import load_cluster
+from densing.efficiency.simulation import (
+    Cluster,
+    Device,
+    Link,
+    Workload,
+    collective_seconds,
+    load_cluster,
+    load_workload,
+)
 from densing.efficiency.techniques.claims.calibrating import FREE, Published, constant_share, device_taking, link_taking
 from densing.efficiency.techniques.claims.ladder import data_sheet, kappa_of, published, same_link
 from densing.efficiency.techniques.physics import PHYSICS, Physics
 from densing.efficiency.techniques.protocol import Answer, Claim, Evidence
-from densing.efficiency.simulation.workload.presets import load_workload
-from densing.efficiency.simulation.workload.workload import Workload
 
 ABSTRACT = "arXiv 2409.11155, abstract"
 DATA_SHEETS = "bandwidths and rates of data sheets (see the presets' sources), nothing fitted"

@@ -15,14 +15,19 @@ from functools import cache, partial
 import numpy as np
 from msgspec.structs import replace
 
-from densing.efficiency.simulation.cluster.cluster import Cluster, Link
-from densing.efficiency.simulation.cluster.presets import load_cluster
+from densing.efficiency.simulation import (
+    Cluster,
+    Link,
+    Split,
+    Transformer,
+    Workload,
+    load_cluster,
+    load_workload,
+    modules,
+)
 from densing.efficiency.techniques.claims.calibrating import FREE, Published, constant_share, device_taking, link_taking
 from densing.efficiency.techniques.physics import PHYSICS, Physics
 from densing.efficiency.techniques.protocol import Answer, Claim, Grade
-from densing.efficiency.simulation.workload.modules import modules
-from densing.efficiency.simulation.workload.presets import load_workload
-from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
 
 Row = tuple[str, int]
 """Link and batch."""

@@ -17,17 +17,21 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from densing.efficiency.simulation.cluster.cluster import Cluster
-from densing.efficiency.simulation.cluster.costs import collective_seconds
-from densing.efficiency.simulation.cluster.presets import load_cluster
-from densing.efficiency.simulation.tasks import Graph
+from densing.efficiency.simulation import (
+    Cluster,
+    Graph,
+    Split,
+    Transformer,
+    Workload,
+    collective_seconds,
+    load_cluster,
+    load_workload,
+)
 from densing.efficiency.techniques.claims.calibrating import Published, constant_share
 from densing.efficiency.techniques.physics import PHYSICS, Physics
 from densing.efficiency.techniques.protocol import Answer, Claim, Grade
 from densing.efficiency.techniques.t3 import Hardware, sublayer
-from densing.efficiency.timeline.spans import Kind
-from densing.efficiency.simulation.workload.presets import load_workload
-from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
+from densing.efficiency.timeline import Kind
 
 NOTE = "a reading note on arXiv 2401.16677"
 MODELS = ("mega-gpt2", "t-nlg")

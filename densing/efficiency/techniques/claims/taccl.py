@@ -13,9 +13,7 @@ from functools import cache
 
 from densing.efficiency.techniques.physics import Physics
 from densing.efficiency.techniques.protocol import Answer, Claim
-from densing.efficiency.techniques.taccl.contiguity import TOGETHER
-from densing.efficiency.techniques.taccl.sketch import Sketch
-from densing.efficiency.techniques.taccl.synthesise import Synthesis, synthesise
+from densing.efficiency.techniques.taccl import TOGETHER, Sketch, Synthesis, synthesise
 
 PILOT = "pilot with scipy's HiGHS; costs of the NDv2 profile in github.com/microsoft/taccl"
 PAPER = "arXiv 2111.04867, as summarised by others"
@@ -29,7 +27,7 @@ def all_gather(profile: str, nodes: int, per_node: int, sketch: str, together: i
 
     ``sk1``: one sender and one receiver per node. ``sk2``: every device may send, through one shared NIC.
     """
-    from densing.efficiency.techniques.taccl.profiles import profile_topology
+    from densing.efficiency.techniques.taccl import profile_topology
 
     n = nodes * per_node
     symmetry = ((per_node, n),) if nodes > 1 else ((1, n),)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.efficiency.techniques.planner.collectives import CostModel, Maker
 from densing.efficiency.techniques.planner.exchange import Buckets, Exchange, ExchangeMaker
 from densing.efficiency.techniques.planner.knobs import above_zero, choice, optional, settle
@@ -14,9 +14,8 @@ from densing.efficiency.techniques.planner.tensor import Blocking, TensorSchedul
 from densing.efficiency.techniques.protocol import Claim, Knob, Plan
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation.cluster.cluster import Cluster
-    from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord
-    from densing.efficiency.simulation.workload.workload import Workload
+    from densing.efficiency.parallel import RunEnv, RunRecord
+    from densing.efficiency.simulation import Cluster, Workload
 
 BUCKET = Knob(
     "bucket_mb", None, "mebibytes of gradients sent together; none: torch's 25, the first 1", optional(above_zero)
@@ -114,7 +113,7 @@ class Planned:
 
     def memory(self, workload: Workload, knobs: Mapping[str, Any]) -> dict[str, float]:
         """Return bytes per rank by purpose."""
-        from densing.efficiency.simulation.workload.memory import memory
+        from densing.efficiency.simulation import memory
 
         found = {purpose: float(count) for purpose, count in memory(workload, zero=self.zero).items()}
         extra = self.extra_bytes(workload, knobs)
@@ -151,9 +150,9 @@ class DataParallelRun:
 
     def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
         """Train ``env.spec.steps`` steps on this rank, and return its record."""
-        from densing.efficiency.parallel.data_parallel.train import train
+        from densing.efficiency.parallel import train_data_parallel
 
-        return train(env, self.name, **_for_run(self.name, self.knobs, self.plan_only, knobs))
+        return train_data_parallel(env, self.name, **_for_run(self.name, self.knobs, self.plan_only, knobs))
 
 
 class TensorParallelRun:
@@ -166,9 +165,9 @@ class TensorParallelRun:
 
     def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
         """Train ``env.spec.steps`` steps on this rank, and return its record."""
-        from densing.efficiency.parallel.tensor_parallel.train import train
+        from densing.efficiency.parallel import train_tensor_parallel
 
-        return train(env, self.name, **_for_run(self.name, self.knobs, self.plan_only, knobs))
+        return train_tensor_parallel(env, self.name, **_for_run(self.name, self.knobs, self.plan_only, knobs))
 
 
 def _for_run(
@@ -179,6 +178,6 @@ def _for_run(
 
 def parameters_of(workload: Workload) -> float:
     """Return the parameters of the rank that holds most."""
-    from densing.efficiency.simulation.workload.modules import stages
+    from densing.efficiency.simulation import stages
 
     return float(max(sum(module.parameters for module in stage) for stage in stages(workload)))

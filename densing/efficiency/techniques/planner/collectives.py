@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from densing.efficiency.simulation.cluster.cluster import Cluster
-from densing.efficiency.simulation.cluster.costs import collective_seconds, latency_seconds, span_of
-from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.timeline.spans import Comm, Kind
+from densing.efficiency.simulation import Cluster, Graph, collective_seconds, latency_seconds, span_of
+from densing.efficiency.timeline import Comm, Kind
 
 
 class Collectives(Protocol):

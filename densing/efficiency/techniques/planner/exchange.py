@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from math import inf
 
+from densing.efficiency.simulation import Module
 from densing.efficiency.techniques.planner.events import NOTHING, Event, join
 from densing.efficiency.techniques.planner.passes import Pass
 from densing.efficiency.techniques.planner.stage import Stage
 from densing.efficiency.techniques.planner.work import FULL_BYTES, copy_seconds, outer_seconds, update_seconds
-from densing.efficiency.simulation.workload.workload import Module
 
 MEBIBYTE = 1024.0**2
 FIRST_BUCKET, BUCKET = MEBIBYTE, 25 * MEBIBYTE

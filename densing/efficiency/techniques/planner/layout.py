@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from densing.efficiency.simulation.cluster.cluster import Cluster
-from densing.efficiency.simulation.cluster.costs import span_of
-from densing.core.errors import InputError
-from densing.efficiency.simulation.workload.workload import Split
+from densing.core import InputError
+from densing.efficiency.simulation import Cluster, Split, span_of
 
 SPANS = ("none", "intra", "inter", "wide")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from densing.efficiency.simulation.tasks import Graph, Task
-from densing.efficiency.timeline.spans import Kind
+from densing.efficiency.simulation import Graph, Task
+from densing.efficiency.timeline import Kind
 
 
 def merged(graph: Graph) -> Graph:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from densing.efficiency.simulation import Module
 from densing.efficiency.techniques.planner.events import NOTHING, Event, join
 from densing.efficiency.techniques.planner.stage import Stage
 from densing.efficiency.techniques.planner.work import WHOLE, Piece, module_seconds
-from densing.efficiency.simulation.workload.workload import Module
 
 if TYPE_CHECKING:
     from densing.efficiency.techniques.planner.exchange import Exchange

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from densing.efficiency.simulation.cluster.cluster import Cluster
-from densing.efficiency.simulation.cluster.costs import collective_seconds
-from densing.efficiency.simulation.tasks import Graph
+from densing.efficiency.simulation import Cluster, Graph, Module, Workload, collective_seconds
 from densing.efficiency.techniques.planner.collectives import Collectives, CostModel, Maker, Use
 from densing.efficiency.techniques.planner.events import NOTHING, Event
 from densing.efficiency.techniques.planner.layout import Layout
-from densing.efficiency.timeline.spans import Comm, Kind
-from densing.efficiency.simulation.workload.workload import Module, Workload
+from densing.efficiency.timeline import Comm, Kind
 
 
 class Program:

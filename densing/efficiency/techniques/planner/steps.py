@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from densing.efficiency.simulation.cluster.cluster import Cluster
+from densing.efficiency.simulation import Cluster, Module, Workload
 from densing.efficiency.techniques.planner.collectives import CostModel, Maker
 from densing.efficiency.techniques.planner.events import NOTHING, Event
 from densing.efficiency.techniques.planner.exchange import Exchange, ExchangeMaker
@@ -16,7 +16,6 @@ from densing.efficiency.techniques.planner.stage import Program, Stage
 from densing.efficiency.techniques.planner.tensor import TensorSchedule
 from densing.efficiency.techniques.planner.work import tokens
 from densing.efficiency.techniques.protocol import Plan
-from densing.efficiency.simulation.workload.workload import Module, Workload
 
 
 def plan_steps(
@@ -147,6 +146,6 @@ class _Builder:
 
 
 def _stages(workload: Workload) -> Sequence[Sequence[Module]]:
-    from densing.efficiency.simulation.workload.modules import stages
+    from densing.efficiency.simulation import stages
 
     return stages(workload)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from densing.efficiency.simulation.cluster.cluster import Device
-from densing.core.errors import InputError
-from densing.efficiency.simulation.workload.memory import adam_bytes
-from densing.efficiency.simulation.workload.workload import Module, Workload
+from densing.core import InputError
+from densing.efficiency.simulation import Device, Module, Workload, adam_bytes
 
 FULL_BYTES = 4
 """Of a parameter in full precision: master copy, momentum, variance, anchor."""

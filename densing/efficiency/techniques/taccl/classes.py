@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.efficiency.techniques.taccl.demand import Demand
 from densing.efficiency.techniques.taccl.topology import Topology
 

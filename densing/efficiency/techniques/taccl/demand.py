@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from densing.core.errors import UnknownNameError
-from densing.core.records import Record
+from densing.core import Record, UnknownNameError
 
 OPS = ("all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter", "send_recv")
 GATHERING = ("all_gather", "all_to_all", "broadcast", "send_recv")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from densing.core.errors import InputError
-from densing.core.records import Record
+from densing.core import InputError, Record
 from densing.efficiency.techniques.taccl.schedule import Schedule
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.efficiency.techniques.taccl.demand import Demand
 from densing.efficiency.techniques.taccl.topology import Channel, Topology, leaving
 

@@ -8,8 +8,7 @@ stay integers: only ratios between times mean something there.
 
 from __future__ import annotations
 
-from densing.core.errors import InputError, UnknownNameError
-from densing.core.records import Record
+from densing.core import InputError, Record, UnknownNameError
 from densing.efficiency.techniques.taccl.topology import Channel, Topology, checked
 
 

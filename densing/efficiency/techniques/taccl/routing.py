@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from densing.core.errors import InputError
-from densing.core.records import Record
+from densing.core import InputError, Record
 from densing.efficiency.techniques.taccl.classes import Classes
 from densing.efficiency.techniques.taccl.demand import Demand
 from densing.efficiency.techniques.taccl.greedy import Trees, greedy_routes, pruned, relaxed_time

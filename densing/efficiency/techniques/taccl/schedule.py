@@ -6,8 +6,7 @@ import math
 
 import msgspec
 
-from densing.core.errors import ArtefactError, InputError
-from densing.core.records import Record
+from densing.core import ArtefactError, InputError, Record
 from densing.efficiency.techniques.taccl.ordering import occupy
 from densing.efficiency.techniques.taccl.topology import Channel, Topology
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from densing.core.errors import InputError
-from densing.core.records import Record
+from densing.core import InputError, Record
 from densing.efficiency.techniques.taccl.topology import Channel, Topology, checked
 
 

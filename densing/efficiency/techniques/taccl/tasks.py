@@ -7,15 +7,14 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from densing.efficiency.simulation.cluster.cluster import Cluster
-from densing.core.errors import InputError
-from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.techniques.planner.collectives import CostModel, Use
+from densing.core import InputError
+from densing.efficiency.simulation import Cluster, Graph
+from densing.efficiency.techniques.planner import CostModel, Use
 from densing.efficiency.techniques.taccl.contiguity import TOGETHER
 from densing.efficiency.techniques.taccl.schedule import Schedule
-from densing.efficiency.techniques.taccl.synthesise import compact, synthesise
+from densing.efficiency.techniques.taccl.synthesis import compact, synthesise
 from densing.efficiency.techniques.taccl.topology import from_cluster
-from densing.efficiency.timeline.spans import Comm, Kind
+from densing.efficiency.timeline import Comm, Kind
 
 MOST_RANKS = 64
 """Of a group: beyond it neither the search nor its result would be worth waiting for."""
@@ -65,7 +64,7 @@ def collective_schedule(
 
 
 class Synthesised:
-    """Provider of collectives (:class:`densing.efficiency.techniques.planner.collectives.Collectives`) that synthesises them.
+    """Provider of collectives (:class:`~densing.efficiency.techniques.planner.Collectives`) that synthesises them.
 
     Where one rank stands for all of a group, the collective is one task that takes as long as the schedule. Where every
     rank is simulated, its messages are tasks of their two ranks, each pair on a stream of its own: late ranks then hold

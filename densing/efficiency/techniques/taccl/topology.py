@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from densing.core.errors import InputError
-from densing.core.records import Record
+from densing.core import InputError, Record
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation.cluster.cluster import Cluster, Link
+    from densing.efficiency.simulation import Cluster, Link
 
 
 class Channel(Record, frozen=True):

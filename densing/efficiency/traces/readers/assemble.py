@@ -9,13 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from densing.efficiency.timeline import Comm, Kind, Lane, Marks, Spans, Step
 from densing.efficiency.traces.readers.anything import Anything
 from densing.efficiency.traces.readers.categories import MTIA, Role
 from densing.efficiency.traces.readers.joins import Comms, complete, distinct
 from densing.efficiency.traces.readers.marks import Mark, merge_marks
 from densing.efficiency.traces.readers.rows import Columns, Rows
-from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
-from densing.efficiency.timeline.timeline import Marks, Step
 
 Column = NDArray[Any]
 
@@ -26,7 +25,7 @@ _NO_WORK = -1
 
 
 class Rules(Protocol):
-    """What a classifier answers (:class:`densing.efficiency.traces.classify.Classifier`)."""
+    """What a classifier answers (:class:`densing.efficiency.timeline.classify.Classifier`)."""
 
     def kind(self, category: str, name: str, collective: bool = False) -> Kind:
         """Return the kind of device work."""

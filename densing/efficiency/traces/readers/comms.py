@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from densing.efficiency.timeline import Comm
 from densing.efficiency.traces.readers.structs import CommArgs
-from densing.efficiency.timeline.spans import Comm
 
 _DIGITS = 9
 _MEMBERS = re.compile(rf"\[?\s*\d{{1,{_DIGITS}}}(\s*,\s*\d{{1,{_DIGITS}}})*\s*\]?")

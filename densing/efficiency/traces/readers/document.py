@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from densing.core.errors import InputError
-from densing.core.notes import Note, Severity
+from densing.core import InputError, Note, Severity
+from densing.efficiency.timeline import RECORDER
 from densing.efficiency.traces.readers.events import Events
 from densing.efficiency.traces.readers.feed import Feed, TooLong
 from densing.efficiency.traces.readers.text import scan_value, skip_space
-from densing.efficiency.timeline.timeline import RECORDER
 
 _OF_EVENTS = ("ph", "cat", "name", "ts", "pid", "tid")
 

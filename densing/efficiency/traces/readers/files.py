@@ -10,8 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import InputError
-from densing.core.notes import Note
+from densing.core import InputError, Note
 
 SUFFIXES = (".json", ".gz", ".zip")
 """How the names of traces in a folder end."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.efficiency.timeline.spans import Comm, Kind
+from densing.efficiency.timeline import Comm, Kind
 
 Table = Mapping[str, NDArray[Any]]
 # Ranges of communications nest two or three deep (coalesced calls).

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from densing.core.errors import InputError
-from densing.core.notes import Note
-from densing.efficiency.traces.classify import Classifier
+from densing.core import InputError, Note
+from densing.efficiency.timeline import NO_DEVICE_WORK, Classifier, RankTimeline
 from densing.efficiency.traces.readers.assemble import Assembly, Rules
 from densing.efficiency.traces.readers.categories import MEMCPY, MEMSET, Role, marks_device
 from densing.efficiency.traces.readers.document import Document
@@ -22,7 +21,6 @@ from densing.efficiency.traces.readers.rows import Rows
 from densing.efficiency.traces.readers.source import Limits, Source
 from densing.efficiency.traces.readers.structs import Decoders
 from densing.efficiency.traces.readers.troubles import Troubles
-from densing.efficiency.timeline.timeline import NO_DEVICE_WORK, RankTimeline
 
 _ISSUES_WORK = re.compile(r"(cu|hip|mu|ze|ur|cn|gcu|acl|mtia)\w*(Launch|Memcpy|Memset)")
 """Runtime calls that hand work to a device, by name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from densing.efficiency.timeline.timeline import Step
+from densing.efficiency.timeline import Step
 
 
 class Mark(NamedTuple):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from densing.core.notes import Note
+from densing.core import Note
+from densing.efficiency.timeline import RECORDER, Origin
 from densing.efficiency.traces.readers.comms import groups_of
 from densing.efficiency.traces.readers.files import TraceFile
-from densing.efficiency.timeline.timeline import RECORDER, Origin
 
 
 def rank_of(trace: TraceFile, header: Mapping[str, Any]) -> tuple[int, str, list[Note]]:

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core.errors import InputError
+from densing.core import InputError
+from densing.efficiency.timeline import Comm
 from densing.efficiency.traces.readers.categories import Role, canonical, role
 from densing.efficiency.traces.readers.comms import comm_of, comm_of_range
 from densing.efficiency.traces.readers.exact import LIMIT_NS, MISSING, from_numbers, from_text
 from densing.efficiency.traces.readers.structs import CATEGORY
 from densing.efficiency.traces.readers.troubles import Troubles
-from densing.efficiency.timeline.spans import Comm
 
 Int = NDArray[np.int64]
 Key = TypeVar("Key", bound=Hashable)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from densing.core.errors import InputError
-from densing.efficiency.traces.classify import Classifier
+from densing.core import InputError
+from densing.efficiency.timeline import Classifier, RankTimeline, Timeline
 from densing.efficiency.traces.readers.files import find_traces
 from densing.efficiency.traces.readers.kineto import Detail, read_rank
-from densing.efficiency.timeline.timeline import RankTimeline, Timeline
 
 
 def read_timeline(
@@ -56,7 +55,8 @@ def check_ranks(claims: Iterable[tuple[int, str]]) -> None:
     --------
     >>> check_ranks([(0, "a.json"), (0, "b.json")])
     Traceback (most recent call last):
-    densing.core.errors.InputError: a.json and b.json both claim rank 0; give one of them, or say which rank each is (ranks=)
+    densing.core.errors.InputError: a.json and b.json both claim rank 0; give one of them, or say which rank each is
+    (ranks=)
     """
     owners: dict[int, str] = {}
     for rank, source in claims:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.efficiency.traces.readers.inflate import MAGIC, Gunzip
 
 _BLOCK = 1 << 17

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from densing.core.notes import Note
+from densing.core import Note
 
 Place = tuple[int, int] | Callable[[], tuple[int, int]]
 

@@ -4,10 +4,6 @@ Accepted are a run folder of ours, lm-eval's results files (current and old sche
 stand beside them), a folder tree of them, lighteval's results and details, and OpenCompass's summary table.
 """
 
-from __future__ import annotations
+import lazy_loader as lazy
 
-from densing.scores.evals.measurements import Measurements
-from densing.scores.evals.readers.files import read_results
-from densing.scores.evals.readers.run import read_run
-
-__all__ = ["Measurements", "read_results", "read_run"]
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

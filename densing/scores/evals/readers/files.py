@@ -8,13 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import InputError
+from densing.core import InputError, Note, read_cells
 from densing.scores.evals.disk import read_json
 from densing.scores.evals.measurements import Measurements, join
 from densing.scores.evals.readers import lighteval, lm_eval, opencompass
 from densing.scores.evals.readers.run import is_run, read_run, runs_below
-from densing.core.notes import Note
-from densing.core.tables import read_cells
 
 MAX_FILES = 20_000
 EXPECTED = (

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core.errors import InputError
+from densing.core import InputError, Note
 from densing.scores.evals.harness import LETTER, check_results, is_number, mapping
 from densing.scores.evals.losses import item_table
 from densing.scores.evals.measurements import (
@@ -27,7 +27,6 @@ from densing.scores.evals.measurements import (
     measurement_frame,
     model_frame,
 )
-from densing.core.notes import Note
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core.errors import InputError
+from densing.core import InputError, Note
 from densing.scores.evals.harness import check_results, mapping, model_facts, model_name, result_rows
 from densing.scores.evals.items import items_of_files
 from densing.scores.evals.losses import item_table
 from densing.scores.evals.measurements import Measurements, measurement_frame, model_frame
 from densing.scores.evals.samples import task_and_stamp
-from densing.core.notes import Note
 
 if TYPE_CHECKING:
     import pandas as pd

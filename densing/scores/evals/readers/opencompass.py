@@ -10,10 +10,8 @@ import math
 import re
 from pathlib import Path
 
-from densing.core.errors import InputError, TableError
+from densing.core import InputError, Note, TableError, read_cells
 from densing.scores.evals.measurements import Measurements, describe_metric, measurement_frame, model_frame
-from densing.core.notes import Note
-from densing.core.tables import read_cells
 
 HEADER = ["dataset", "version", "metric", "mode"]
 # Averages over the datasets of a group.

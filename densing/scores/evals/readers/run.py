@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import InputError
+from densing.core import InputError, Note
 from densing.scores.evals.disk import read_json
 from densing.scores.evals.folder import Status, Unit
 from densing.scores.evals.harness import check_results, mapping, result_rows
 from densing.scores.evals.measurements import MODEL_COLUMNS, Measurements, join, measurement_frame, model_frame
 from densing.scores.evals.store import RunStore
 from densing.scores.evals.unit import UnitKey, canonical_json
-from densing.core.notes import Note
 
 
 def is_run(folder: Path) -> bool:

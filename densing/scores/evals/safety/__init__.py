@@ -1,18 +1,5 @@
 """Nothing that comes as data runs as code unless the user says so, and no credential is written down."""
 
-from densing.scores.evals.safety.guard import guarded, sandboxed_templates
-from densing.scores.evals.safety.models import check_model
-from densing.scores.evals.safety.tasks import check_file, check_tasks
-from densing.core.secrets import is_secret_name, mask, secrets_of, strip_secrets
+import lazy_loader as lazy
 
-__all__ = [
-    "check_file",
-    "check_model",
-    "check_tasks",
-    "guarded",
-    "is_secret_name",
-    "mask",
-    "sandboxed_templates",
-    "secrets_of",
-    "strip_secrets",
-]
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

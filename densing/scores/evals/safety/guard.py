@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.scores.evals.safety.rules import CONFIRM, TRUST, Allowed, refuse, trusted
 from densing.scores.evals.safety.tasks import check_file
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.scores.evals.safety.rules import TRUST, refuse, truthy
 
 MAX_CONFIG = 32 * 1024 * 1024

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from densing.core.errors import InputError
+from densing.core import InputError
 
 SHOWN = 120
 
@@ -48,7 +48,8 @@ def refuse(where: str, what: str, value: Any, reason: str, flag: str) -> NoRetur
     --------
     >>> refuse("a.yaml:3", "process_docs", "!function u.f", "runs Python code of u.py", CONFIRM)
     Traceback (most recent call last):
-    densing.core.errors.InputError: a.yaml:3: process_docs: '!function u.f' runs Python code of u.py; read it first, then
+    densing.core.errors.InputError: a.yaml:3: process_docs: '!function u.f' runs Python code of u.py; read it first,
+    then
     pass --confirm_run_unsafe_code to allow it
     """
     shown = repr(value)

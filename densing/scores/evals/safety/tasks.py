@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from densing.core.errors import InputError
+from densing.core import InputError
 from densing.scores.evals.safety.rules import CONFIRM, NEVER, TRUST, Allowed, refuse, trusted, truthy
 from densing.scores.evals.safety.yamls import FUNCTION, SUFFIXES, Entry, entries, regular_bytes
 

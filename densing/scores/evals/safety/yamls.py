@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import InputError
+from densing.core import InputError
 
 MAX_FILE = 4 * 1024 * 1024
 """lm-eval's largest task file is below 100 kB."""

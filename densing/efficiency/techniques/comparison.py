@@ -1,0 +1,358 @@
+"""Techniques side by side: the same workload on the same cluster, figures from the simulated timelines alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from densing.core import InputError, Note, Record, Severity, UnknownNameError
+from densing.efficiency.techniques.measure import Measured, measure, timeline_of
+from densing.efficiency.techniques.protocol import Technique
+from densing.efficiency.techniques.registry import BUILT_IN, get_technique
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from densing.efficiency.simulation import Cluster, Workload
+    from densing.efficiency.timeline import Timeline
+
+Settings = Mapping[str, Mapping[str, Any]]
+"""Knobs by technique."""
+
+FITS, DOES_NOT_FIT, DOES_NOT_APPLY = "simulated", "does not fit", "does not apply"
+RANKS = (FITS, DOES_NOT_FIT, DOES_NOT_APPLY)
+TIGHT = 0.8
+"""Of a device's memory: what is counted above this leaves little for what is not (buffers, fragments, the driver)."""
+
+
+class Row(Record, frozen=True):
+    """What one technique does to a step.
+
+    Parameters
+    ----------
+    technique : str
+    status : {"simulated", "does not fit", "does not apply"}
+        What does not fit in a device's memory is simulated too: what it would take if it did.
+    step_s : float, optional
+        Seconds per step, in the steady state; this and all below None where the technique does not apply.
+    exposed_comm_s : float, optional
+        Seconds per step in which a rank communicates and does not compute, mean of the ranks.
+    overlap_ratio : float, optional
+        Share of the communication that is hidden behind compute; None without communication.
+    bytes : float, optional
+        Put into communication per rank and step.
+    speedup : float, optional
+        Step of the baseline over this one's.
+    memory_bytes : float, optional
+        Per rank.
+    bytes_per_link : mapping of str to float
+        The bytes by the slowest link that the group of the communication spans: intra, inter, wide.
+    memory : mapping of str to float
+        Bytes per rank by purpose.
+    reason : str
+        Why the technique does not apply or does not fit, and what would make it fit.
+    room_bytes : float, optional
+        Memory of a device; None where the cluster does not say.
+    changes_loss : str, optional
+        How what is learned per step differs from plain synchronous training; empty where it does not, None where the
+        technique does not say.
+    """
+
+    technique: str
+    status: str
+    step_s: float | None = None
+    exposed_comm_s: float | None = None
+    overlap_ratio: float | None = None
+    bytes: float | None = None
+    speedup: float | None = None
+    memory_bytes: float | None = None
+    bytes_per_link: Mapping[str, float] = msgspec.field(default_factory=dict)
+    memory: Mapping[str, float] = msgspec.field(default_factory=dict)
+    reason: str = ""
+    room_bytes: float | None = None
+    changes_loss: str | None = None
+
+
+class Comparison(Record, frozen=True):
+    """Rows, the technique they are measured against, and remarks.
+
+    Rows are in the order asked for, but what does not fit in memory follows what does, and what does not apply is last.
+    """
+
+    rows: tuple[Row, ...]
+    baseline: str
+    notes: tuple[Note, ...] = ()
+
+    def table(self) -> pd.DataFrame:
+        """Return the rows as a table."""
+        return Record.frame(self.rows)
+
+    @property
+    def title(self) -> str:
+        """What the comparison comes to, in a line."""
+        return title([row.to_dict() for row in self.rows], self.baseline)
+
+
+def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
+    """Return what rows come to, in a line: the fastest of those that fit in memory.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        technique and speedup; optionally status and changes_loss.
+    baseline : str
+        The technique that speed-ups are relative to; when empty the row whose speed-up is exactly 1.
+
+    Examples
+    --------
+    >>> rows = [{"technique": "ddp", "speedup": 1.0}, {"technique": "co2", "speedup": 1.4, "changes_loss": "late"}]
+    >>> title(rows)
+    'co2 is 1.40× as fast as ddp per step, but changes what a step learns'
+    >>> title([{**row, "status": "does not fit"} for row in rows])
+    'None of 2 techniques fits in memory: ddp, co2'
+    """
+    misfits = [str(row["technique"]) for row in rows if row.get("status") == DOES_NOT_FIT]
+    fitting = [row for row in rows if row.get("status", FITS) == FITS]
+    if len(rows) == 1:
+        return f"One technique: {rows[0]['technique']}" + (", which does not fit in memory" if misfits else "")
+    if misfits and not fitting:
+        return f"None of {len(rows)} techniques fits in memory: {', '.join(misfits)}"
+    left_out = f"; {', '.join(misfits)} {'does' if len(misfits) == 1 else 'do'} not fit in memory" if misfits else ""
+    rated = [row for row in fitting if row.get("speedup") is not None and math.isfinite(row["speedup"])]
+    base = baseline or next((str(row["technique"]) for row in rows if row.get("speedup") == 1.0), "")
+    if not rated or not base:
+        return f"{len(rows)} techniques side by side{left_out}"
+    best = max(rated, key=lambda row: float(row["speedup"]))
+    if str(best["technique"]) == base or best["speedup"] <= 1:
+        if [str(row["technique"]) for row in fitting] == [base]:
+            return f"Only {base} fits in memory{left_out}"
+        none = "Nothing that fits" if misfits else f"None of {len(rows)} techniques"
+        return f"{none} is faster than {base}{', which does not fit' if base in misfits else left_out}"
+    than = f"{base}, which does not fit," if base in misfits else base
+    others = [name for name in misfits if name != base]
+    rest = f"; {', '.join(others)} {'does' if len(others) == 1 else 'do'} not fit in memory" if others else ""
+    learns = ", but changes what a step learns" if best.get("changes_loss") else ""
+    return f"{best['technique']} is {_factor(best['speedup'])} as fast as {than} per step{learns}{rest}"
+
+
+def in_memory(status: str, room_bytes: float | None) -> str:
+    """Return whether a row fits, as far as the memory of a device is known; a dash where it does not apply.
+
+    Examples
+    --------
+    >>> in_memory("simulated", 8e10), in_memory("simulated", None), in_memory("does not fit", 8e10)
+    ('fits', 'unknown', 'does not fit')
+    """
+    if status == FITS:
+        return "fits" if room_bytes else "unknown"
+    return status if status == DOES_NOT_FIT else "–"
+
+
+def _factor(speedup: float) -> str:
+    return f"{speedup:,.0f}×" if speedup >= 1000 else f"{speedup:#.3g}×"
+
+
+def compare(
+    workload: Workload,
+    cluster: Cluster,
+    techniques: Sequence[str],
+    *,
+    knobs: Settings | None = None,
+    baseline: str | None = None,
+    remedies: bool = True,
+) -> Comparison:
+    """Simulate techniques on one workload and one cluster.
+
+    Parameters
+    ----------
+    workload : Workload
+    cluster : Cluster
+    techniques : sequence of str
+        Names, as :func:`densing.efficiency.techniques.registry.technique_names` gives them.
+    knobs : mapping of str to mapping, optional
+        Settings that differ from the defaults: ``{"co2": {"tau": 48}}``.
+    baseline : str, optional
+        Whose step the speed-ups are relative to; the first technique when left out.
+    remedies : bool
+        Also try what would make a technique fit that does not fit in a device's memory.
+
+    Returns
+    -------
+    Comparison
+        A technique that cannot work on this workload, or does not fit in memory, has a row that says so, and there is a
+        note of each kind. That of memory is an error where the fastest of all rows does not fit.
+
+    Raises
+    ------
+    InputError
+        When a name or a knob is unknown, none or one is named twice.
+    """
+    named = _checked(techniques, knobs or {}, baseline)
+    reference = baseline or techniques[0]
+    found = {name: _try(get_technique(name), workload, cluster, (knobs or {}).get(name, {})) for name in named}
+    base = found[reference]
+    step = base.step_s if isinstance(base, Measured) else None
+    rows = [_row(name, found[name], step, cluster) for name in techniques]
+    if remedies:
+        rows = [_with_remedy(row, workload, cluster, (knobs or {}).get(row.technique, {})) for row in rows]
+    rows.sort(key=lambda row: RANKS.index(row.status))
+    notes = _notes(rows, workload, cluster) + _no_baseline(reference, base)
+    return Comparison(tuple(rows), reference, tuple(notes))
+
+
+def timelines(
+    workload: Workload, cluster: Cluster, found: Comparison, knobs: Settings | None = None
+) -> list[tuple[str, Timeline]]:
+    """Return the simulated timeline of each technique of a comparison that applies, to be drawn."""
+    named = [row.technique for row in found.rows if row.status != DOES_NOT_APPLY]
+    plans = {name: get_technique(name).plan(workload, cluster, **(knobs or {}).get(name, {})) for name in named}
+    return [(name, timeline_of(plan, cluster)) for name, plan in plans.items()]
+
+
+def _checked(techniques: Sequence[str], knobs: Settings, baseline: str | None) -> list[str]:
+    if not techniques:
+        raise InputError("no technique to compare; name some, as in ddp,co2,ladder")
+    twice = sorted({name for name in techniques if list(techniques).count(name) > 1})
+    if twice:
+        raise InputError(f"technique {twice[0]!r} is named twice; name it once")
+    named = list(dict.fromkeys([*techniques, *([baseline] if baseline else [])]))
+    for name in named:
+        get_technique(name)
+    for name, values in knobs.items():
+        if name not in named:
+            raise UnknownNameError("technique among those compared:", name, named)
+        for knob in values:
+            known = [each.name for each in get_technique(name).knobs]
+            if knob not in known:
+                raise UnknownNameError(f"knob of {name}:", knob, known)
+    return named
+
+
+def _try(technique: Technique, workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) -> Measured | InputError:
+    try:
+        return measure(technique.plan(workload, cluster, **knobs), cluster)
+    except InputError as error:
+        return error
+    except Exception as error:
+        if technique.name in BUILT_IN:
+            raise
+        # Code of another package: its row says so, the others stand.
+        return InputError(f"its plan broke ({type(error).__name__}: {error}); report it to whoever wrote it")
+
+
+def _row(name: str, found: Measured | InputError, base: float | None, cluster: Cluster) -> Row:
+    changes_loss = getattr(get_technique(name), "changes_loss", None)
+    room = cluster.device.memory or None
+    if isinstance(found, InputError):
+        return Row(name, DOES_NOT_APPLY, reason=str(found), room_bytes=room, changes_loss=changes_loss)
+    need = sum(found.memory.values()) if found.memory else None
+    misfit = bool(room and need and need > room)
+    return Row(
+        technique=name,
+        status=DOES_NOT_FIT if misfit else FITS,
+        step_s=found.step_s,
+        exposed_comm_s=found.exposed_comm_s,
+        overlap_ratio=found.overlap_ratio,
+        bytes=found.bytes,
+        speedup=base / found.step_s if base and found.step_s else None,
+        memory_bytes=need,
+        bytes_per_link=found.bytes_per_link,
+        memory=found.memory,
+        reason=f"needs {need / 1e9:,.1f} GB of {room / 1e9:,.0f} GB" if misfit and need and room else "",
+        room_bytes=room,
+        changes_loss=changes_loss,
+    )
+
+
+def _with_remedy(row: Row, workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) -> Row:
+    from densing.efficiency.techniques.fitting import remedy
+
+    if row.status != DOES_NOT_FIT:
+        return row
+    words = remedy(get_technique(row.technique), workload, cluster, knobs)
+    return replace(row, reason=f"{row.reason}; {words}") if words else row
+
+
+def _notes(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[Note]:
+    found = [_cannot(row) for row in rows if row.status == DOES_NOT_APPLY]
+    if any(row.status == FITS and row.room_bytes is None for row in rows):
+        message = f"{cluster.name} does not say how much memory a device has: whether these runs fit is unknown"
+        found.append(Note("memory-unknown", "warning", message, {"cluster": cluster.name}))
+    found += _too_large(rows, workload, cluster)
+    if workload.mode == "train" and (workload.recompute != "none" or not workload.fused_attention):
+        how = f"recompute {workload.recompute}" if workload.recompute != "none" else "attention that writes its scores"
+        more = ", up to one more forward pass" if workload.recompute == "full" else ""
+        message = f"{how} changes the memory only: what it adds to a step's time{more} is not in the times"
+        found.append(Note("times-without-recomputation", "info", message, {"recompute": workload.recompute}))
+    if workload.recompute == "selective" and workload.fused_attention:
+        message = "recompute selective: fused attention keeps no scores to be recomputed, so nothing changes"
+        found.append(Note("nothing-to-recompute", "info", message, {"recompute": workload.recompute}))
+    hiding = [row.technique for row in rows if row.overlap_ratio]
+    if hiding and not cluster.kappa and not cluster.kappa_comm:
+        message = (
+            f"{cluster.name} knows no contention (kappa 0): hiding costs nothing here, on devices it does "
+            f"({', '.join(hiding)}); `densing calibrate` measures it, `densing techniques validate` says what "
+            "published runs imply"
+        )
+        found.append(Note("no-contention", "info", message, {"techniques": hiding}))
+    applied = [row for row in rows if row.status != DOES_NOT_APPLY]
+    other = {row.technique: row.changes_loss for row in applied if row.changes_loss}
+    if other:
+        told = "; ".join(f"{name}: {words}" for name, words in other.items())
+        message = f"what is computed changes, so loss per step may; the simulator tells times only ({told})"
+        found.append(Note("other-training", "info", message, {"techniques": list(other)}))
+    silent = [row.technique for row in applied if row.changes_loss is None]
+    if silent:
+        message = f"{', '.join(silent)}: not said whether loss per step stays as it is; the simulator tells times only"
+        found.append(Note("loss-not-said", "info", message, {"techniques": silent}))
+    return found
+
+
+def _cannot(row: Row) -> Note:
+    own = row.reason.startswith(row.technique)
+    message = row.reason if own else f"{row.technique}: {row.reason}"
+    return Note("does-not-apply", "warning", message, {"technique": row.technique})
+
+
+def _too_large(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[Note]:
+    """One note on all that do not fit, one on all that barely do."""
+    where = f"batch {workload.batch}"
+    misfits = [row for row in rows if row.status == DOES_NOT_FIT]
+    room = f"{cluster.device.name} has {cluster.device.memory / 1e9:,.0f} GB"
+    found = []
+    if misfits:
+        simulated = [row for row in rows if row.step_s is not None]
+        fastest = min(simulated, key=lambda row: (row.step_s or 0.0, RANKS.index(row.status)))
+        needs = ", ".join(f"{row.technique} ({(row.memory_bytes or 0.0) / 1e9:,.1f} GB)" for row in misfits)
+        details = {
+            "techniques": [row.technique for row in misfits],
+            "batch": workload.batch,
+            "need_gb": [(row.memory_bytes or 0.0) / 1e9 for row in misfits],
+            "room_gb": cluster.device.memory / 1e9,
+        }
+        severity: Severity = "error" if fastest.status == DOES_NOT_FIT else "warning"
+        also = ", and the fastest is one of them" if severity == "error" and len(misfits) < len(simulated) else ""
+        found.append(Note("memory", severity, f"does not fit at {where}: {needs}; {room} per device{also}", details))
+    tight = [
+        row.technique
+        for row in rows
+        if row.status == FITS and (row.memory_bytes or 0.0) > TIGHT * (row.room_bytes or math.inf)
+    ]
+    if tight:
+        message = (
+            f"{', '.join(tight)}: tight at {where}: more than {TIGHT:.0%} of the memory, buffers, fragments and the "
+            f"driver's share not counted; {room}"
+        )
+        found.append(Note("memory-tight", "info", message, {"techniques": tight, "batch": workload.batch}))
+    return found
+
+
+def _no_baseline(name: str, base: Measured | InputError) -> list[Note]:
+    if isinstance(base, Measured):
+        return []
+    message = f"no speed-ups: the baseline {name} does not apply here ({base}); choose another baseline"
+    return [Note("no-baseline", "warning", message, {"baseline": name})]

@@ -1,0 +1,115 @@
+"""What a real run should take, before it is started: its plan, simulated on a calibrated cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from densing.core import InputError, Record
+from densing.efficiency.parallel import RunSpec
+from densing.efficiency.simulation import Cluster, collective_seconds, modules
+from densing.efficiency.techniques.measure import measure
+from densing.efficiency.techniques.planner import FULL_BYTES
+from densing.efficiency.techniques.registry import get_technique
+
+if TYPE_CHECKING:
+    from densing.efficiency.simulation import Workload
+
+TENSOR = frozenset({"tensor-parallel", "parallel-attention", "ladder", "iso", "t3"})
+"""Techniques whose ranks share every matrix; the others' ranks each hold the whole model."""
+ASYNCHRONOUS = frozenset({"co2"})
+
+
+class Prediction(Record, frozen=True):
+    """What a step should take.
+
+    Parameters
+    ----------
+    technique : str
+    step_s, exposed_s : float
+        Seconds per step, and of these the communication that nothing hides.
+    compute_s, comm_s : float
+        Seconds per step in which a rank computes, and in which it communicates, hidden or not.
+    tau_min : float or None
+        Least steps per round that hide the exchange, T_AR (1 + kappa_comm) / (T_c (1 + kappa)); None where a technique
+        does not communicate under whole rounds.
+    """
+
+    technique: str
+    step_s: float
+    exposed_s: float
+    compute_s: float
+    comm_s: float
+    tau_min: float | None = None
+
+
+def predict(spec: RunSpec, cluster: Cluster) -> Prediction:
+    """Predict a real run from its specification.
+
+    Parameters
+    ----------
+    spec : RunSpec
+    cluster : Cluster
+        Best from ``densing calibrate --link``, with the same model, batch and sequence: it knows the modules' times.
+
+    Raises
+    ------
+    InputError
+        When the cluster has fewer devices than the run has ranks, or the technique does not fit the run.
+    UnknownNameError
+        For an unknown technique.
+    """
+    if spec.nproc > cluster.n:
+        raise InputError(
+            f"the run has {spec.nproc} ranks and cluster {cluster.name} has {cluster.n} devices; "
+            f"calibrate with --nproc {spec.nproc}"
+        )
+    technique = get_technique(spec.technique)
+    workload = workload_of_run(spec)
+    known = {knob.name for knob in technique.knobs}
+    knobs = {key: value for key, value in spec.knobs.items() if key in known}
+    found = measure(technique.plan(workload, cluster, **knobs), cluster)
+    return Prediction(
+        spec.technique,
+        found.step_s,
+        found.exposed_comm_s,
+        found.compute_s,
+        found.comm_s,
+        _tau_min(workload, cluster) if spec.technique in ASYNCHRONOUS else None,
+    )
+
+
+def workload_of_run(spec: RunSpec) -> Workload:
+    """Return the workload of a real run: the small language model in float32.
+
+    Examples
+    --------
+    >>> workload_of_run(RunSpec("ladder", nproc=2)).split.tp, workload_of_run(RunSpec("ddp", nproc=2)).split.dp
+    (2, 2)
+    """
+    from densing.efficiency.parallel import workload_of
+
+    shared = spec.technique in TENSOR
+    return workload_of(
+        spec.model,
+        spec.batch,
+        spec.sequence,
+        dp=1 if shared else spec.nproc,
+        tp=spec.nproc if shared else 1,
+        mode=str(spec.knobs.get("mode", "train")),
+    )
+
+
+def _tau_min(workload: Workload, cluster: Cluster) -> float | None:
+    """Least steps per round that an all-reduce of all parameters stays hidden under."""
+    alone = measure(get_technique("sequential").plan(_single(workload), cluster.change(speed=())), cluster)
+    count = FULL_BYTES * sum(module.parameters for module in modules(workload))
+    if workload.split.dp < 2 or alone.compute_s <= 0:
+        return None
+    exchange = collective_seconds("all_reduce", count, cluster, range(workload.split.dp))
+    return exchange * (1 + cluster.kappa_comm) / (alone.compute_s * (1 + cluster.kappa))
+
+
+def _single(workload: Workload) -> Workload:
+    from msgspec.structs import replace
+
+    return replace(workload, split=replace(workload.split, dp=1))

@@ -1,0 +1,330 @@
+"""Published figures beside ours: every claim of every technique, checked, negative results included.
+
+Only a prediction can be reproduced. Whatever else agrees (a figure that went in, arithmetic, a count, our own earlier
+measurement, a row that parameters were fitted beside) agrees, and is counted by its own grade.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from densing.core import Note, Record
+from densing.efficiency.techniques.physics import MUTATIONS, PHYSICS
+from densing.efficiency.techniques.protocol import GRADES, Answer, Claim, Grade, Technique
+from densing.efficiency.techniques.registry import get_technique, techniques
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SIMULATED: tuple[Grade, ...] = ("predicted", "calibrated on other rows")
+"""Grades whose answers must come from the simulator: their checks run again under every mutation."""
+
+VERDICTS = ("reproduced", "not reproduced", "agrees", "differs", "not answerable", "not run")
+HELD, MISSED = ("reproduced", "agrees"), ("not reproduced", "differs")
+
+
+class Finding(Record, frozen=True):
+    """One published figure, and what became of it.
+
+    Parameters
+    ----------
+    technique, claim, what, setup : str
+        Who claims it, its id, and what it is about.
+    published : float or str
+        The figure, or a direction in words.
+    unit, evidence, source : str
+    ours : float, str or None
+        None where the simulator has no answer, or was not asked.
+    error : float, optional
+        ours / published - 1; None for directions.
+    tolerance : float, optional
+        Largest size of the error that still counts as reproduced.
+    grade : str
+        What agreement is worth, see :class:`densing.efficiency.techniques.protocol.Claim`; of a row without an answer,
+        what it would be worth.
+    verdict : {"reproduced", "not reproduced", "agrees", "differs", "not answerable", "not run"}
+        The first two of predictions, the next two of all other grades.
+    inputs : str
+        Which published figures went into ours.
+    note : str
+    null : float, str or None
+        What a model without a simulator says from the same inputs.
+    null_error : float, optional
+        null / published - 1.
+    null_model : str
+        What that model is.
+    mutations : mapping of str to float, str or None
+        Ours by the law that was broken; empty where the check was not run again.
+    turned_by : tuple of str
+        Mutations that the row notices: its verdict turns, or, where it has missed anyway, its answer moves by more than
+        the tolerance.
+    assumptions : mapping of str to float, str or None
+        Ours under other assumptions, one changed at a time.
+    decided_by : tuple of str
+        Those of them that turn the verdict.
+    """
+
+    technique: str
+    claim: str
+    what: str
+    setup: str
+    published: float | str
+    unit: str
+    evidence: str
+    source: str
+    ours: float | str | None
+    error: float | None
+    tolerance: float | None
+    grade: str
+    verdict: str
+    inputs: str
+    note: str
+    null: float | str | None = None
+    null_error: float | None = None
+    null_model: str = ""
+    mutations: Mapping[str, float | str | None] = msgspec.field(default_factory=dict)
+    turned_by: tuple[str, ...] = ()
+    assumptions: Mapping[str, float | str | None] = msgspec.field(default_factory=dict)
+    decided_by: tuple[str, ...] = ()
+
+
+class Validation(Record, frozen=True):
+    """Findings in the order of the techniques, and remarks on checks that broke."""
+
+    findings: tuple[Finding, ...]
+    notes: tuple[Note, ...] = ()
+
+    def table(self) -> pd.DataFrame:
+        """Return the findings as a table."""
+        return Record.frame(self.findings)
+
+
+def counts_of(rows: Sequence[Mapping[str, object]]) -> dict[str, Counter[str]]:
+    """Return how many rows of each grade have each verdict, grades and verdicts in their order.
+
+    Examples
+    --------
+    >>> counts_of([{"grade": "counted", "verdict": "agrees"}, {"grade": "predicted", "verdict": "reproduced"}])
+    {'predicted': Counter({'reproduced': 1}), 'counted': Counter({'agrees': 1})}
+    """
+    counts = {grade: Counter(str(row["verdict"]) for row in rows if row["grade"] == grade) for grade in GRADES}
+    return {grade: counts[grade] for grade in GRADES if counts[grade]}
+
+
+def untested(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the laws that no row which holds would miss: agreement says nothing about them.
+
+    Nothing where a calibrated row that holds was not tried (``--fast``): it might have missed them.
+
+    Examples
+    --------
+    >>> untested([{"verdict": "agrees", "mutations": {"a": 1.0, "b": 9.0}, "turned_by": ["b"]}])
+    ['a']
+    """
+    holding = [row for row in rows if row["verdict"] in HELD]
+    if any(row.get("grade") in SIMULATED and not row.get("mutations") for row in holding):
+        return []
+    broken = dict.fromkeys(key for row in rows for key in row.get("mutations") or ())
+    missed = {key for row in holding for key in row.get("turned_by") or ()}
+    return [key for key in broken if key not in missed]
+
+
+Progress = Callable[[str, int, int], None]
+
+
+def validate(names: Sequence[str] = (), *, fast: bool = False, progress: Progress | None = None) -> Validation:
+    """Check the claims of techniques.
+
+    What the simulator answers is asked again under every mutation of its laws and every other assumption that a claim
+    names. A claim graded ``predicted`` that notices no mutation is no prediction: it comes out as ``algebraic``.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Techniques; all when empty.
+    fast : bool
+        Leave out claims that take more than ten seconds, which are reported as not run, and run mutations and other
+        assumptions for predictions only.
+    progress : callable, optional
+        Called with the claim's id, the number of claims done and the number in all.
+
+    Returns
+    -------
+    Validation
+        A claim whose check breaks is "not answerable", and has a note of severity ``error``.
+
+    Raises
+    ------
+    densing.core.errors.UnknownNameError
+        When a name is not a technique's.
+    """
+    chosen, notes = (tuple(map(get_technique, dict.fromkeys(names))), ()) if names else techniques()
+    remarks = list(notes)
+    claims = {technique.name: claims_of(technique, remarks) for technique in chosen}
+    remarks += [_silent(name) for name in claims if names and not claims[name]]
+    asked = [(name, claim) for name, own in claims.items() for claim in own]
+    findings = []
+    for number, (name, claim) in enumerate(asked):
+        if progress is not None:
+            progress(claim.id, number, len(asked))
+        findings.append(_finding(name, claim, fast, remarks))
+    return Validation(tuple(findings), tuple(remarks))
+
+
+def _silent(name: str) -> Note:
+    message = f"{name}: no published figure is listed for it, so there is nothing to check"
+    return Note("no-claims", "info", message, {"technique": name})
+
+
+def claims_of(technique: Technique, remarks: list[Note]) -> tuple[Claim, ...]:
+    """Return the claims of a technique; none, and one more remark, where they break."""
+    try:
+        return tuple(technique.claims)
+    except Exception as error:
+        # May be code of another package: the other techniques' claims are still worth having.
+        remarks.append(_broken(f"the claims of {technique.name}", technique.name, error))
+        return ()
+
+
+def _broken(what: str, name: str, error: Exception) -> Note:
+    message = f"{what} broke ({type(error).__name__}: {error}); please report it to whoever wrote the technique"
+    return Note("broken-claim", "error", message, {"technique": name})
+
+
+def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Finding:
+    if fast and claim.slow:
+        return _found(name, claim, Answer(None, "slow: left out by --fast"), "not run")
+    try:
+        answer = claim.check(PHYSICS)
+    except Exception as error:
+        remarks.append(_broken(f"the check of {claim.id}", name, error))
+        return _found(name, claim, Answer(None, f"the check broke: {error}"), "not answerable")
+    word = verdict(claim, answer)
+    if word == "not answerable":
+        return _found(name, claim, answer, word)
+    null = _other(lambda: claim.null() if claim.null else Answer(None), f"the null model of {claim.id}", name, remarks)
+    mutated: dict[str, Answer] = {}
+    others: dict[str, Answer] = {}
+    if claim.grade == "predicted" or (claim.grade in SIMULATED and not fast):
+        mutated = {key: _mutated(claim, key) for key in MUTATIONS}
+        others = {
+            key: _other(check, f"the check of {claim.id} with {key}", name, remarks)
+            for key, check in claim.assumptions.items()
+        }
+    turned = tuple(key for key, other in mutated.items() if notices(claim, answer, other))
+    if claim.grade == "predicted" and not turned:
+        remarks.append(_insensitive(name, claim))
+        claim = replace(claim, grade="algebraic")
+        word = verdict(claim, answer)
+    return msgspec.structs.replace(
+        _found(name, claim, answer, word),
+        null=_plain(null.value),
+        null_error=relative_error(claim.published, null.value),
+        null_model=null.note,
+        mutations={key: _plain(other.value) for key, other in mutated.items()},
+        turned_by=turned,
+        assumptions={key: _plain(other.value) for key, other in others.items()},
+        decided_by=tuple(key for key, other in others.items() if verdict(claim, other) != word),
+    )
+
+
+def _mutated(claim: Claim, mutation: str) -> Answer:
+    """Ask again under broken laws; under these a calibration may have no solution, which is no fault of the check."""
+    try:
+        return claim.check(MUTATIONS[mutation])
+    except Exception as error:
+        return Answer(None, f"no answer under {mutation}: {error}")
+
+
+def _other(check: Callable[[], Answer], what: str, name: str, remarks: list[Note]) -> Answer:
+    try:
+        return check()
+    except Exception as error:
+        remarks.append(_broken(what, name, error))
+        return Answer(None)
+
+
+def notices(claim: Claim, ours: Answer, mutated: Answer) -> bool:
+    """Return whether a claim tells broken laws from the simulator's own.
+
+    Its verdict turns; or, where it has missed anyway, its answer moves by more than the published figure's tolerance.
+    No answer at all notices nothing: a check may fail for many reasons.
+    """
+    if verdict(claim, mutated) == "not answerable":
+        return False
+    if verdict(claim, mutated) != verdict(claim, ours):
+        return True
+    if verdict(claim, ours) in HELD:
+        return False
+    if isinstance(claim.published, str) or isinstance(ours.value, str) or isinstance(mutated.value, str):
+        return ours.value != mutated.value
+    moved = abs((mutated.value or 0.0) - (ours.value or 0.0))
+    return moved > (claim.tolerance or 0.0) * abs(claim.published)
+
+
+def _insensitive(name: str, claim: Claim) -> Note:
+    message = (
+        f"{claim.id} is graded predicted and comes out the same under {', '.join(MUTATIONS)}: it is counted as "
+        "algebraic; hand the check's physics on to what it simulates, or grade it by what it does"
+    )
+    return Note("insensitive-claim", "warning", message, {"technique": name, "claim": claim.id})
+
+
+def _found(name: str, claim: Claim, answer: Answer, word: str) -> Finding:
+    return Finding(
+        technique=name,
+        claim=claim.id,
+        what=claim.what,
+        setup=claim.setup,
+        published=claim.published,
+        unit=claim.unit,
+        evidence=claim.evidence,
+        source=claim.source,
+        ours=_plain(answer.value),
+        error=relative_error(claim.published, answer.value),
+        tolerance=claim.tolerance,
+        grade=claim.grade,
+        verdict=word,
+        inputs=claim.inputs,
+        note=answer.note,
+    )
+
+
+def _plain(value: float | str | None) -> float | str | None:
+    # numpy's numbers are floats, and JSON knows plain ones only.
+    return float(value) if isinstance(value, int | float) else value
+
+
+def relative_error(published: float | str, ours: float | str | None) -> float | None:
+    """Return ours / published - 1; None where either is no number, or nothing can be divided by.
+
+    Examples
+    --------
+    >>> relative_error(2.0, 2.5), relative_error("A > B", "A > B")
+    (0.25, None)
+    """
+    if isinstance(published, str) or isinstance(ours, str) or ours is None or published == 0:
+        return None
+    return float(ours / published - 1)
+
+
+def verdict(claim: Claim, answer: Answer) -> str:
+    """Return what an answer makes of a claim.
+
+    A figure holds within its tolerance, a direction when it comes out in the same words. A prediction that holds is
+    ``reproduced``, anything else that does only ``agrees``.
+    """
+    if answer.value is None or (isinstance(answer.value, float) and not math.isfinite(answer.value)):
+        return "not answerable"
+    if isinstance(claim.published, str) or isinstance(answer.value, str):
+        held = claim.published == answer.value
+    else:
+        held = abs(answer.value - claim.published) <= (claim.tolerance or 0.0) * abs(claim.published) + 1e-12
+    number = 0 if claim.grade == "predicted" else 1
+    return (HELD if held else MISSED)[number]

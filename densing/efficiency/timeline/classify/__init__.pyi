@@ -1,0 +1,2 @@
+from .classifier import Classifier as Classifier
+from .classifier import Match as Match

@@ -1,0 +1,14 @@
+from .formulas import Flops as Flops
+from .formulas import formula_inputs as formula_inputs
+from .formulas import megatron_flops as megatron_flops
+from .formulas import model_flops as model_flops
+from .formulas import mosaicml_flops as mosaicml_flops
+from .formulas import palm_flops as palm_flops
+from .peaks import Lookup as Lookup
+from .peaks import Peak as Peak
+from .peaks import find_peak as find_peak
+from .peaks import given_peak as given_peak
+from .peaks import known_peaks as known_peaks
+from .utilisation import Utilisation as Utilisation
+from .utilisation import hfu as hfu
+from .utilisation import mfu as mfu

@@ -1,0 +1,13 @@
+from .perfetto import RankTracks as RankTracks
+from .perfetto import overlays as overlays
+from .perfetto import write_overlay as write_overlay
+from .perfetto import write_timelines as write_timelines
+from .readers import find_traces as find_traces
+from .readers import read_timeline as read_timeline
+from .readers.files import SUFFIXES as SUFFIXES
+from .readers.files import TraceFile as TraceFile
+from .readers.kineto import Detail as Detail
+from .readers.kineto import read_rank as read_rank
+from .recording import record as record
+from .trace_events import Track as Track
+from .trace_files import SUFFIX as SUFFIX

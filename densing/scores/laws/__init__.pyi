@@ -1,0 +1,10 @@
+from .base import D0_PAPER as D0_PAPER
+from .base import OK as OK
+from .base import BaseLaw as BaseLaw
+from .base import Inputs as Inputs
+from .base import Law as Law
+from .base import Parameter as Parameter
+from .base import invert_one as invert_one
+from .registry import get_law as get_law
+from .registry import law_names as law_names
+from .two_step import TwoStep as TwoStep

@@ -1,0 +1,377 @@
+"""When: the frontier carried forward with its fan, and the date at which a score fits into a size.
+
+The frontier is the densest model measured so far, as in eq. 5 of arXiv 2412.04315; from the newest release on it is
+carried forward at the headline's pace. The fan is the spread over draws of that pace, of the densest model's score and
+of the reference law. That the densest of many owes part of its place to luck is not corrected; models beyond the ruler,
+which may be denser still, do not count (:func:`densing.scores.trend.estimate_trend` names them). A line through all
+models, lifted to its upper decile, was tried first: back-tests ran higher still (docs/adr/0003).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from densing.core import DomainError
+from densing.scores.fit import GUARD
+from densing.scores.trend.data import EPOCH, TrendData
+from densing.scores.trend.result import TrendResult
+from densing.scores.trend.slopes import DAYS_PER_MONTH
+
+Array = npt.NDArray[Any]
+FURTHEST = pd.Timestamp("2150-01-01")
+"""Later than this counts as never."""
+
+
+class FitLike(Protocol):
+    """The part of a law fit that a forecast needs."""
+
+    @property
+    def law(self) -> Any: ...
+    @property
+    def theta(self) -> Array: ...
+    @property
+    def draws(self) -> Array: ...
+    @property
+    def domain(self) -> Mapping[str, tuple[float, float]]: ...
+
+
+class ReferenceLike(Protocol):
+    """The part of a reference that a forecast needs."""
+
+    @property
+    def fit(self) -> FitLike: ...
+    @property
+    def given(self) -> Mapping[str, float]: ...
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """The date at which the frontier reaches a density.
+
+    Parameters
+    ----------
+    date, lo, hi : pandas.Timestamp
+        Best guess and interval; NaT where a date is never reached (``date``, ``hi``) or has no earliest end
+        (``lo``).
+    density, density_lo, density_hi : float
+        What is needed.
+    level : float
+    note : str
+        Caution in words; empty when there is none.
+    """
+
+    date: pd.Timestamp
+    lo: pd.Timestamp
+    hi: pd.Timestamp
+    density: float
+    density_lo: float
+    density_hi: float
+    level: float
+    note: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready data; a date never reached is None."""
+        days = {
+            name: None if pd.isna(stamp) else str(stamp.date())
+            for name, stamp in (("date", self.date), ("date_lo", self.lo), ("date_hi", self.hi))
+        }
+        needs = (self.density, self.density_lo, self.density_hi)
+        names = ("density", "density_lo", "density_hi")
+        finite = {name: value if np.isfinite(value) else None for name, value in zip(names, needs, strict=True)}
+        return {**days, **finite, "level": self.level, "note": self.note}
+
+
+def forecast(
+    trend: TrendResult, horizon_months: float = 24.0, *, step_months: float = 1.0, today: pd.Timestamp | None = None
+) -> pd.DataFrame:
+    """Carry the frontier forward.
+
+    rho(t) = rho_record exp(max(b, 0) (t - t_last)): a record cannot fall.
+
+    Parameters
+    ----------
+    trend : TrendResult
+    horizon_months : float
+        From the newest release on.
+    step_months : float
+    today : Timestamp, optional
+        Dates before it are left out: they are for :func:`score_forecast`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        date, mid, lo50, hi50, lo90, hi90: density of the frontier (not its logarithm).
+
+    Examples
+    --------
+    >>> from densing.scores.trend import estimate_trend
+    >>> from densing.scores.trend.simulate import Scenario, simulate
+    >>> fan = forecast(estimate_trend(simulate(Scenario(), 1), permutations=99), 12)
+    >>> len(fan), bool((fan["lo90"] <= fan["mid"]).all())
+    (13, True)
+    """
+    first = pd.Timestamp(trend.data.released.max()).normalize()
+    steps = np.arange(0.0, horizon_months + 1e-9, step_months)
+    dates = first + pd.to_timedelta(steps * DAYS_PER_MONTH, unit="D").round("D")
+    ahead = np.asarray((dates - first) / pd.Timedelta(days=1), dtype=float)
+    start = Frontier.of(trend)
+    mid = start.record + max(start.pace, 0.0) * ahead
+    drawn = start.records[:, None] + np.maximum(start.paces, 0.0)[:, None] * ahead
+    lo90, lo50, hi50, hi90 = np.exp(np.quantile(drawn, [0.05, 0.25, 0.75, 0.95], axis=0))
+    fan = pd.DataFrame({"date": dates, "mid": np.exp(mid), "lo50": lo50, "hi50": hi50, "lo90": lo90, "hi90": hi90})
+    return fan if today is None else fan[fan["date"] >= today].reset_index(drop=True)
+
+
+def score_forecast(trend: TrendResult, later: TrendData, horizon_months: float) -> dict[str, Any] | None:
+    """Set the forecast of a frontier beside what came.
+
+    Parameters
+    ----------
+    trend : TrendResult
+    later : TrendData
+        Models released after those of the trend, on the same ruler.
+    horizon_months : float
+
+    Returns
+    -------
+    dict or None
+        ``date`` (the last release within the horizon), ``mid, lo90, hi90`` (forecast for it), ``came`` (densest
+        measured by then, the record at the time included), ``model``, ``record`` (at the time); None without a later
+        model that was measured.
+
+    Examples
+    --------
+    >>> from densing.scores.trend import estimate_trend
+    >>> from densing.scores.trend.simulate import Scenario, simulate
+    >>> data = simulate(Scenario(), 1)
+    >>> trend = estimate_trend(data.window(until="2024-06-30"), permutations=19, worlds=0)
+    >>> score_forecast(trend, data.window(since="2024-07-01"), 6)["came"] > 0
+    True
+    """
+    last = pd.Timestamp(trend.data.released.max())
+    seen = later.take(later.observed).window(last + pd.Timedelta(days=1), last + _months(horizon_months))
+    if not len(seen):
+        return None
+    end = pd.Timestamp(seen.released.max())
+    ahead = (end - last) / pd.Timedelta(days=1)
+    start = Frontier.of(trend)
+    drawn = start.records + np.maximum(start.paces, 0.0) * ahead
+    lo90, hi90 = np.exp(np.quantile(drawn, [0.05, 0.95]))
+    best = int(seen.log_density.argmax())
+    beaten = seen.log_density[best] > start.record
+    densest = int(np.argmax(np.where(trend.data.observed, trend.data.log_density, -np.inf)))
+    return {
+        "date": end.normalize(),
+        "mid": float(np.exp(start.record + max(start.pace, 0.0) * ahead)),
+        "lo90": float(lo90),
+        "hi90": float(hi90),
+        "came": float(np.exp(max(seen.log_density[best], start.record))),
+        "model": str(seen.model[best] if beaten else trend.data.model[densest]),
+        "record": float(np.exp(start.record)),
+    }
+
+
+def _months(count: float) -> pd.Timedelta:
+    return pd.Timedelta(days=count * DAYS_PER_MONTH)
+
+
+def date_for(
+    trend: TrendResult,
+    density: float,
+    level: float = 0.9,
+    *,
+    later: TrendData | None = None,
+    today: pd.Timestamp | None = None,
+) -> Arrival:
+    """Say when the frontier reaches a density.
+
+    t = t_last + (ln rho - ln rho_record) / b, draw by draw; the date of the first model that has it where one does.
+
+    Parameters
+    ----------
+    trend : TrendResult
+    density : float
+        Above zero.
+    level : float
+    later, today
+        As for :func:`when`.
+
+    Raises
+    ------
+    DomainError
+        For a density of zero or below.
+    """
+    if not (np.isfinite(density) and density > 0):
+        raise DomainError(f"density {density:g}: give a finite number above zero")
+    need = np.full(len(trend.draws), np.log(density))
+    return _judged(_arrival(trend, float(np.log(density)), need, level, ""), trend, later, today)
+
+
+def when(
+    trend: TrendResult,
+    score: float,
+    params: float,
+    reference: ReferenceLike,
+    level: float = 0.9,
+    *,
+    later: TrendData | None = None,
+    today: pd.Timestamp | None = None,
+) -> Arrival:
+    """Say when a score fits into a number of parameters.
+
+    Needed density: rho = N_eff(score) / params; then as :func:`date_for`. Draws of the law are those behind
+    the same draws of the line, so its error is not counted twice.
+
+    Source: eq. 4 and 5 of Xiao et al., arXiv 2412.04315.
+
+    Parameters
+    ----------
+    trend : TrendResult
+    score : float
+        In [0, 1], on the benchmark of ``reference``.
+    params : float
+        A count.
+    reference : Reference
+        The one behind ``trend``.
+    level : float
+    later : TrendData, optional
+        Models released after those of the trend, on the same ruler: a date up to the newest of them is scored in
+        ``note``.
+    today : Timestamp, optional
+        A date before it that no data can score is not given.
+
+    Raises
+    ------
+    DomainError
+        For a score outside [0, 1] or a size of zero or below.
+    """
+    if not 0 <= score <= 1:
+        raise DomainError(f"score {score:g}: give a share in [0, 1]")
+    if not (params > 0 and np.isfinite(params)):
+        raise DomainError(f"params {params:g}: give a count above zero")
+    fit = reference.fit
+    effective, status = fit.law.invert(fit.theta, score, **reference.given)
+    rows = trend.fit.law_rows
+    if len(rows) == 0 or rows.max() >= len(fit.draws):
+        rows = np.arange(len(trend.draws)) % max(len(fit.draws), 1)
+    drawn = fit.law.invert(fit.draws[rows], score, **reference.given)[0] if len(fit.draws) else effective
+    with np.errstate(divide="ignore"):
+        middle = float(np.log(effective)) - np.log(params)
+        need = np.log(np.broadcast_to(drawn, trend.draws.shape)) - np.log(params)
+    note = _note(str(status), float(np.asarray(effective)), fit.domain)
+    return _judged(_arrival(trend, middle, need, level, note), trend, later, today)
+
+
+def _judged(arrival: Arrival, trend: TrendResult, later: TrendData | None, today: pd.Timestamp | None) -> Arrival:
+    """Score a date that lies within the data that came later; withhold one that has passed without any."""
+    last = pd.Timestamp(trend.data.released.max())
+    if pd.isna(arrival.date) or arrival.date <= last:
+        return arrival
+    known = last if later is None or not len(later) else max(last, pd.Timestamp(later.released.max()))
+    if arrival.date <= known and later is not None:
+        reached = later.take((later.censor >= 0) & (later.log_density >= np.log(arrival.density))).window(last)
+        found = f"forecast from models to {last.date()}; by {known.date()} no model had it"
+        if len(reached):
+            first = int(reached.days.argmin())
+            found = f"forecast from models to {last.date()}; {reached.model[first]} had it on {_day(reached, first)}"
+        return replace(arrival, note="; ".join(note for note in (arrival.note, found) if note))
+    if today is not None and arrival.date < today:
+        passed = f"the date forecast has passed, and the data, which end on {known.date()}, cannot score it"
+        return replace(
+            arrival, date=pd.NaT, lo=pd.NaT, hi=pd.NaT, note="; ".join(n for n in (arrival.note, passed) if n)
+        )
+    return arrival
+
+
+def _day(data: TrendData, row: int) -> str:
+    return str(pd.Timestamp(data.released[row]).date())
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Where the frontier stands at the newest release, and at what pace it is carried on.
+
+    Parameters
+    ----------
+    record : float
+        ln(density) of the densest observed model.
+    pace : float
+        Slope per day of the headline.
+    records, paces : array, shape (R,)
+        Draws of both, paired through the reference law.
+    """
+
+    record: float
+    pace: float
+    records: Array
+    paces: Array
+
+    @classmethod
+    def of(cls, trend: TrendResult) -> Frontier:
+        """Read the frontier off a trend."""
+        data = trend.data
+        densest = int(np.flatnonzero(data.observed)[np.argmax(data.log_density[data.observed])])
+        record, paces = float(data.log_density[densest]), trend.fit.lines[:, 1]
+        drawn = data.law_draws if data.draws is None else data.draws
+        if drawn is None:
+            return cls(record, float(trend.fit.line[1]), np.full(len(paces), record), paces)
+        rows = trend.fit.law_rows if len(trend.fit.law_rows) else np.arange(len(paces)) % len(drawn)
+        return cls(record, float(trend.fit.line[1]), drawn[rows, densest], paces)
+
+
+def _arrival(trend: TrendResult, middle: float, need: Array, level: float, note: str) -> Arrival:
+    start = Frontier.of(trend)
+    mid = _days(trend, np.array([middle]), np.array([start.record]), np.array([start.pace]))[0]
+    days = _days(trend, need, start.records, start.paces)
+    ends = [(1 - level) / 2, (1 + level) / 2]
+    lo, hi = np.quantile(days, ends, method="inverted_cdf")  # no arithmetic between infinite neighbours
+    need_lo, need_hi = np.exp(np.quantile(need, ends, method="inverted_cdf"))
+    date, earliest, latest = (_stamp(value) for value in (mid, lo, hi))
+    notes = [note] if note else []
+    if pd.isna(date):
+        notes.append("the frontier does not get there")
+    elif middle <= start.record:
+        notes.append("a model of that density exists")
+    if pd.isna(latest) and not pd.isna(date):
+        notes.append("no latest date: some of the likely trends never get there")
+    with np.errstate(over="ignore"):
+        density = float(np.exp(middle))
+    return Arrival(date, earliest, latest, density, float(need_lo), float(need_hi), level, "; ".join(notes))
+
+
+def _days(trend: TrendResult, need: Array, records: Array, paces: Array) -> Array:
+    """Days since 2023-02-24 at which the frontier has ``need``: a release seen, or the pace carried on."""
+    data = trend.data
+    order = np.argsort(data.days[data.observed], kind="stable")
+    days = data.days[data.observed][order]
+    best = np.maximum.accumulate(data.log_density[data.observed][order])
+    seen = days[np.minimum(np.searchsorted(best, need), len(days) - 1)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        later = float(data.days.max()) + (need - records) / np.where(paces > 0, paces, np.nan)
+    return np.where(need <= records, seen, np.where(paces > 0, later, np.inf))
+
+
+def _stamp(days: float) -> Any:
+    """Timestamp of a day count; NaT when it lies before 1970 or counts as never."""
+    furthest = (FURTHEST - EPOCH) / pd.Timedelta(days=1)
+    earliest = (pd.Timestamp("1970-01-01") - EPOCH) / pd.Timedelta(days=1)
+    if not earliest <= days <= furthest:
+        return pd.NaT
+    return (EPOCH + pd.Timedelta(days=round(days))).normalize()
+
+
+def _note(status: str, effective: float, domain: Mapping[str, tuple[float, float]]) -> str:
+    if status == "below_floor":
+        return "the score is at or below the ruler's floor: any size does"
+    if status == "above_ceiling":
+        return "the score is at or above the ruler's ceiling: no finite reference model reaches it"
+    low, high = domain.get("params", (0.0, np.inf))
+    if not low / GUARD <= effective <= GUARD * high:
+        return "the score lies beyond the ruler's sizes: extrapolated"
+    return ""

@@ -1,0 +1,260 @@
+"""How the house stands: figures of its structure, counted from the source; ``make house`` prints them.
+
+``python -m tests.support.house [FOLDER]`` counts one folder of the package (``scores/trend``) or all of it;
+``--list circles|bypasses|single|importers|homely`` says which, ``--walks`` follows a score, a trace event and a flag.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import tokenize
+from collections import Counter, defaultdict
+from functools import cached_property
+from pathlib import Path
+
+from tests.support.folders import ROOT
+
+PACKAGE = "densing"
+# Folders that hold rooms and are none themselves: what is in them is reached through the rooms' faces.
+WINGS = frozenset({PACKAGE, f"{PACKAGE}.scores", f"{PACKAGE}.efficiency"})
+# Words of speech where the field has a noun (options, result, request, rows, mask).
+HOMELY = frozenset(
+    """
+    asked told found wanted given said says tells kept left taken made shown seen held meant sent named whole
+    ours theirs what which where here there others whose place places trouble troubles anything something
+    nothing together needs gone lost why how news word words way ways rest far much many most least enough
+    alike alone apart beside heard felt drawn laid stood lies stands goes comes went came became turned
+    spoken written read_off hers his
+    """.split()  # noqa: SIM905 (a list of one word a line would hide the code)
+)
+
+
+class House:
+    """The package's modules, what they import and what they define."""
+
+    def __init__(self, root: Path = ROOT, under: str = "") -> None:
+        self.root, self.under = root, under.strip("/")
+        self.paths: dict[str, Path] = {}
+        self.packages: set[str] = set()
+        for path in sorted((root / PACKAGE).rglob("*.py")):
+            name = ".".join(path.relative_to(root).with_suffix("").parts)
+            if name.endswith(".__init__"):
+                name = name.removesuffix(".__init__")
+                self.packages.add(name)
+            self.paths[name] = path
+        self.trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in self.paths.items()}
+
+    @cached_property
+    def modules(self) -> dict[str, Path]:
+        """Those of the folder that is counted."""
+        folder = self.root / PACKAGE / self.under
+        return {
+            name: path
+            for name, path in self.paths.items()
+            if folder in path.parents or path == folder.with_suffix(".py")
+        }
+
+    @cached_property
+    def faces(self) -> dict[str, dict[str, str]]:
+        """Of each package, the module behind each name that its stub exports."""
+        faces: dict[str, dict[str, str]] = defaultdict(dict)
+        for package in self.packages:
+            stub = self.paths[package].with_suffix(".pyi")
+            if not stub.is_file():
+                continue
+            for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ImportFrom):
+                    for alias in node.names:
+                        module = ".".join(filter(None, [package, node.module]))
+                        full = f"{module}.{alias.name}"
+                        faces[package][alias.name] = full if full in self.paths else module
+        return faces
+
+    def home(self, module: str, name: str) -> str:
+        """Return the module in which a name imported from a module is defined, faces seen through."""
+        if f"{module}.{name}" in self.paths:
+            return f"{module}.{name}"
+        behind = self.faces.get(module, {}).get(name)
+        if behind is None or behind == module:
+            return module
+        return behind if behind.endswith(f".{name}") and behind in self.paths else self.home(behind, name)
+
+    @cached_property
+    def imports(self) -> dict[str, list[tuple[str, str, bool]]]:
+        """Per module ``(as written, home, only for types)`` of each name imported from the package."""
+        imports: dict[str, list[tuple[str, str, bool]]] = {}
+        for module, tree in self.trees.items():
+            typing = {
+                id(inner)
+                for node in ast.walk(tree)
+                if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+                for inner in ast.walk(node)
+            }
+            imports[module] = [
+                (self._written(node.module, alias.name), self.home(node.module, alias.name), id(node) in typing)
+                for node in ast.walk(tree)
+                if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE and node.module
+                for alias in node.names
+            ]  # fmt: skip
+        return imports
+
+    def _written(self, module: str, name: str) -> str:
+        """Return what an import reaches for: a module that a face exports belongs to the face."""
+        full = f"{module}.{name}"
+        return full if full in self.paths and name not in self.faces.get(module, {}) else module
+
+    def circles(self) -> list[list[str]]:
+        """Return the groups of files that import each other, in whatever way, types included."""
+        graph = {
+            m: {home for _, home, _ in found if home != m and home in self.paths} for m, found in self.imports.items()
+        }
+        index: dict[str, int] = {}
+        low: dict[str, int] = {}
+        stack: list[str] = []
+        groups: list[list[str]] = []
+
+        def visit(node: str) -> None:
+            index[node] = low[node] = len(index)
+            stack.append(node)
+            for target in graph[node]:
+                if target not in index:
+                    visit(target)
+                    low[node] = min(low[node], low[target])
+                elif target in stack:
+                    low[node] = min(low[node], index[target])
+            if low[node] == index[node]:
+                group = []
+                while not group or group[-1] != node:
+                    group.append(stack.pop())
+                if len(group) > 1:
+                    groups.append(sorted(group))
+
+        for node in graph:
+            if node not in index:
+                visit(node)
+        return [group for group in sorted(groups) if any(name in self.modules for name in group)]
+
+    def bypasses(self) -> list[str]:
+        """Return imports that reach into a folder past its face, from outside of it."""
+        bypasses = []
+        for module, found in self.imports.items():
+            if module not in self.modules:
+                continue
+            inside = f"{module}.__init__" if module in self.packages else module
+            for written, _, _ in found:
+                parts = written.split(".")
+                for count in range(1, len(parts)):
+                    folder = ".".join(parts[:count])
+                    if folder in self.packages and folder not in WINGS and not inside.startswith(f"{folder}."):
+                        bypasses.append(f"{module} -> {written}")
+                        break
+        return sorted(set(bypasses))
+
+    def importers(self) -> list[tuple[str, str]]:
+        """Return the modules with a single importer, which is in their own folder."""
+        users: dict[str, set[str]] = defaultdict(set)
+        for module, found in self.imports.items():
+            for _, home, _ in found:
+                users[home].add(module)
+        return [
+            (module, user)
+            for module in sorted(self.modules)
+            if module not in self.packages and len(users[module]) == 1
+            for user in users[module]
+            if user.rpartition(".")[0] == module.rpartition(".")[0] and not self._exported(module)
+        ]
+
+    def _exported(self, module: str) -> bool:
+        return any(module in names.values() for names in self.faces.values())
+
+    def private_functions(self) -> tuple[list[str], int]:
+        """Return the private functions and methods used once in their file, and how many private ones there are."""
+        single, count = [], 0
+        for module in self.modules:
+            tree = self.trees[module]
+            names = Counter(
+                node.id if isinstance(node, ast.Name) else node.attr
+                for node in ast.walk(tree)
+                if isinstance(node, (ast.Name, ast.Attribute))
+            )
+            for node in ast.walk(tree):
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and re.match(r"_[^_]", node.name):
+                    count += 1
+                    if names[node.name] == 1:
+                        single.append(
+                            f"{module}:{node.lineno} {node.name} ({(node.end_lineno or 0) - node.lineno + 1} lines)"
+                        )
+        return single, count
+
+    def assigned(self) -> Counter[str]:
+        """Return how often each name is assigned."""
+        names: Counter[str] = Counter()
+        for module in self.modules:
+            for node in ast.walk(self.trees[module]):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    names[node.id] += 1
+                elif isinstance(node, ast.arg):
+                    names[node.arg] += 1
+        return names
+
+    def lines(self) -> tuple[int, int]:
+        """Return lines, and lines that are comments only."""
+        total = comments = 0
+        for path in self.modules.values():
+            text = path.read_text(encoding="utf-8")
+            total += text.count("\n")
+            comments += sum(
+                token.type == tokenize.COMMENT and token.line.lstrip().startswith("#")
+                for token in tokenize.generate_tokens(io.StringIO(text).readline)
+            )
+        return total, comments
+
+    def figures(self) -> dict[str, str]:
+        """Return the table that issue and ADR speak of."""
+        total, comments = self.lines()
+        single, private = self.private_functions()
+        names = self.assigned()
+        homely = sum(count for name, count in names.items() if name in HOMELY)
+        return {
+            "lines": f"{total}",
+            "files": f"{len(self.modules)}",
+            "private functions used once": f"{len(single)} of {private} ({len(single) / max(private, 1):.0%})",
+            "the same per 1000 lines": f"{1000 * len(single) / max(total, 1):.1f}",
+            "comment lines per 1000": f"{1000 * comments / max(total, 1):.1f}",
+            "homely words among assigned names": f"{homely / max(names.total(), 1):.2%}",
+            "modules with one importer, in their folder": f"{len(self.importers())}",
+            "circles between files": f"{len(self.circles())}",
+            "imports past a face": f"{len(self.bypasses())}",
+        }
+
+
+def main() -> None:
+    """Print the figures, or what one of them counts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", default="")
+    parser.add_argument("--list", choices=("circles", "bypasses", "single", "importers", "homely"))
+    parser.add_argument("--root", type=Path, default=ROOT)
+    arguments = parser.parse_args()
+    house = House(arguments.root, arguments.folder)
+    rows: list[str]
+    match arguments.list:
+        case "circles":
+            rows = [" <-> ".join(group) for group in house.circles()]
+        case "bypasses":
+            rows = house.bypasses()
+        case "single":
+            rows = house.private_functions()[0]
+        case "importers":
+            rows = [f"{module} <- {user}" for module, user in house.importers()]
+        case "homely":
+            rows = [f"{count:5d} {name}" for name, count in house.assigned().most_common() if name in HOMELY]
+        case _:
+            rows = [f"{label:45s} {value}" for label, value in house.figures().items()]
+    print("\n".join(rows))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
