@@ -2,12 +2,12 @@ from .atomic import move as move
 from .atomic import replacing as replacing
 from .atomic import storage_errors as storage_errors
 from .atomic import sync_folder as sync_folder
-from .errors import SHOWN_PROBLEMS as SHOWN_PROBLEMS
 from .errors import ArtefactError as ArtefactError
 from .errors import DensingError as DensingError
 from .errors import DomainError as DomainError
 from .errors import FitError as FitError
 from .errors import InputError as InputError
+from .errors import SHOWN_PROBLEMS as SHOWN_PROBLEMS
 from .errors import TableError as TableError
 from .errors import UnavailableError as UnavailableError
 from .errors import UnknownNameError as UnknownNameError
@@ -23,6 +23,8 @@ from .notes import of_part as of_part
 from .notes import once as once
 from .notes import severest_first as severest_first
 from .notes import worst as worst
+from .readable import Card as Card
+from .readable import Readable as Readable
 from .records import Record as Record
 from .secrets import is_secret_name as is_secret_name
 from .secrets import mask as mask

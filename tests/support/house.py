@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import io
+import json
 import re
+import sys
+import tempfile
 import tokenize
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from types import FrameType
 
 from tests.support.folders import ROOT
 
@@ -231,13 +237,106 @@ class House:
         }
 
 
+SCORES = """model,family,released,params,benchmark,score
+a,fa,2023-03-01,7e9,mmlu,0.35
+b,fb,2023-06-01,7e9,mmlu,0.45
+c,fc,2023-09-01,7e9,mmlu,0.55
+d,fd,2024-01-01,7e9,mmlu,0.60
+e,fe,2024-04-01,7e9,mmlu,0.62
+f,ff,2024-07-01,7e9,mmlu,0.65
+"""
+KERNEL = {"ph": "X", "cat": "kernel", "pid": 0, "dur": 100.0}
+EVENTS = {
+    "schemaVersion": 1,
+    "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2},
+    "traceEvents": [
+        KERNEL | {"name": "gemm_kernel", "tid": 7, "ts": 10.0, "args": {"stream": 7, "device": 0}},
+        KERNEL | {"name": "ncclDevKernel_AllReduce", "tid": 20, "ts": 60.0, "args": {"stream": 20, "device": 0}},
+    ],
+}
+FLAG = "techniques compare --model llama-8b --cluster a100x8-tcp --nodes 2 --techniques ddp,co2 --json --set co2.tau=37"
+
+
+class Walk:
+    """Which files and functions of the package a call passes, and how often it goes from one file into another."""
+
+    def __init__(self, call: Callable[[], object], mark: Callable[[FrameType], bool] = lambda frame: True) -> None:
+        import densing
+
+        home = str(Path(densing.__file__).parent)
+        self.files: set[str] = set()
+        self.functions: set[tuple[str, str]] = set()
+        self.moves = 0
+
+        def trace(frame: FrameType, event: str, argument: object) -> None:
+            path, name = frame.f_code.co_filename, frame.f_code.co_qualname
+            # Loading a module is no step of the walk, nor is a comprehension a function.
+            if not path.startswith(home) or name.endswith(">") or not mark(frame):
+                return
+            self.files.add(path.removeprefix(home).lstrip("/"))
+            self.functions.add((path, name))
+            caller = frame.f_back
+            while caller is not None and not caller.f_code.co_filename.startswith(home):
+                caller = caller.f_back
+            self.moves += caller is not None and caller.f_code.co_filename != path
+
+        sys.settrace(trace)
+        try:
+            call()
+        finally:
+            sys.settrace(None)
+
+    def __str__(self) -> str:
+        return f"{len(self.files)} files, {len(self.functions)} functions, {self.moves} moves between files"
+
+
+def walks(folder: Path) -> dict[str, Walk]:
+    """Follow a score from CSV to doubling time, a trace event to exposed communication, and a flag to its technique."""
+    import densing
+    from densing.cli import main as densing_main
+
+    (folder / "scores.csv").write_text(SCORES, encoding="utf-8")
+    (folder / "trace.json").write_text(json.dumps(EVENTS), encoding="utf-8")
+    ruler = densing.load_reference("qwen1.5", "mmlu")
+
+    def score() -> None:
+        densities = densing.table_densities(folder / "scores.csv", ruler)
+        densing.estimate_trend(densing.TrendData.from_density(densities), seed=0, permutations=50, bootstrap=50)
+
+    def command(arguments: str) -> None:
+        before, sys.argv = sys.argv, ["densing", *arguments.split()]
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+                densing_main()
+        finally:
+            sys.argv = before
+
+    def carries(frame: FrameType) -> bool:
+        # As text, in a mapping by its name, or as a value: 37 is nothing else here.
+        return any("co2.tau=37" in str(value) or "'tau': 37" in str(value) or value == 37
+                   for value in frame.f_locals.values()
+                   if isinstance(value, (str, int, dict, list, tuple)))  # fmt: skip
+
+    return {
+        "a score, from CSV to doubling time": Walk(score),
+        "a trace event, to exposed_comm_ns": Walk(lambda: command(f"profile {folder / 'trace.json'} --json")),
+        "a flag, --set co2.tau=37": Walk(lambda: command(FLAG), carries),
+    }
+
+
 def main() -> None:
     """Print the figures, or what one of them counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", default="")
     parser.add_argument("--list", choices=("circles", "bypasses", "single", "importers", "homely"))
+    parser.add_argument("--walks", action="store_true")
     parser.add_argument("--root", type=Path, default=ROOT)
     arguments = parser.parse_args()
+    if arguments.walks:
+        with tempfile.TemporaryDirectory() as folder:
+            for label, walk in walks(Path(folder)).items():
+                print(f"{label:45s} {walk}", *sorted(walk.files), sep="\n  ")  # noqa: T201
+        return
     house = House(arguments.root, arguments.folder)
     rows: list[str]
     match arguments.list:

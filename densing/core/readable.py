@@ -1,0 +1,147 @@
+"""How a result shows itself: a few lines at a prompt, a table in a notebook, booktabs in a paper."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from densing.core.notes import Note, severest_first
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pandas.io.formats.style import Styler
+
+SHOWN_ROWS = 10
+"""Rows of a table that a prompt shows; a notebook shows three times as many."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What there is to say of a result before its figures are opened.
+
+    Parameters
+    ----------
+    title : str
+        What it is: ``Densities of 65 models on qwen1.5, mmlu``.
+    facts : mapping of str to str
+        A few labelled figures, the headline among them.
+    table : pandas.DataFrame, optional
+        The columns that people read, not all that there are.
+    notes : tuple of Note
+        What to keep in mind; the severest are shown first.
+    """
+
+    title: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+    table: pd.DataFrame | None = None
+    notes: tuple[Note, ...] = ()
+
+
+class Readable:
+    """A result that says what it is: subclasses give a :class:`Card`.
+
+    A frozen dataclass that derives from it is declared with ``repr=False``, or its own repr would print arrays.
+
+    Examples
+    --------
+    >>> class Sum(Readable):
+    ...     def card(self) -> Card:
+    ...         return Card("A sum", {"terms": "2", "value": "4"}, notes=(Note("rounded", "info", "to whole numbers"),))
+    >>> Sum()
+    A sum
+      terms  2
+      value  4
+      info: to whole numbers
+    """
+
+    def card(self) -> Card:
+        """Return what is shown of this result."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        card = self.card()
+        width = max(map(len, card.facts), default=0)
+        lines = [card.title, *(f"  {label:{width}}  {value}" for label, value in card.facts.items())]
+        if card.table is not None and len(card.table):
+            head = card.table.head(SHOWN_ROWS)
+            lines += ["", *_text(head).splitlines()]
+            if len(card.table) > len(head):
+                lines.append(f"... {len(card.table) - len(head)} more rows")
+        lines += [f"  {note.severity}: {note.message}" for note in severest_first(card.notes)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        card = self.card()
+        facts = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(label)}</th><td>{html.escape(value)}</td></tr>"
+            for label, value in card.facts.items()
+        )
+        parts = [f"<p><b>{html.escape(card.title)}</b></p>", f"<table>{facts}</table>" if facts else ""]
+        if card.table is not None and len(card.table):
+            head = card.table.head(3 * SHOWN_ROWS)
+            parts.append(_written(head).to_html(index=False, escape=True))
+            if len(card.table) > len(head):
+                parts.append(f"<p>... {len(card.table) - len(head)} more rows</p>")
+        parts += [f"<p>{html.escape(f'{note.severity}: {note.message}')}</p>" for note in severest_first(card.notes)]
+        return "\n".join(filter(None, parts))
+
+    def to_latex(self, caption: str | None = None, label: str | None = None) -> str:
+        """Return the table that is shown as LaTeX, with the rules of package booktabs.
+
+        Parameters
+        ----------
+        caption, label : str, optional
+            As in :meth:`pandas.DataFrame.to_latex`; the caption is the title by default.
+
+        Raises
+        ------
+        ValueError
+            When this result has no table.
+        """
+        card = self.card()
+        if card.table is None:
+            raise ValueError(f"{card.title}: there is no table to write")
+        table = _written(card.table)
+        table.columns = [_tex(str(column)) for column in table.columns]
+        table = table.map(lambda cell: _tex(str(cell)))
+        return str(table.to_latex(index=False, escape=False, caption=caption or _tex(card.title), label=label))
+
+    def style(self) -> Styler:
+        """Return the table that is shown as a pandas Styler: numbers written as in reports, no index.
+
+        Raises
+        ------
+        ValueError
+            When this result has no table.
+        """
+        card = self.card()
+        if card.table is None:
+            raise ValueError(f"{card.title}: there is no table to style")
+        return _written(card.table).style.hide(axis="index").format(escape="html").set_caption(html.escape(card.title))
+
+
+def _written(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of texts: three digits, dates as days, nothing where nothing is known."""
+    return table.apply(lambda column: column.map(_cell)).astype(object)
+
+
+def _text(table: pd.DataFrame) -> str:
+    return str(_written(table).to_string(index=False))
+
+
+def _cell(value: Any) -> str:
+    if value is None or value != value:
+        return ""
+    if hasattr(value, "date") and hasattr(value, "hour"):
+        return str(value.date())
+    if isinstance(value, float) or type(value).__name__.startswith("float"):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return str(value)
+
+
+def _tex(text: str) -> str:
+    escapes = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    escapes |= {char: f"\\{char}" for char in "&%$#_{}"} | {"≤": r"$\le$", "≥": r"$\ge$", "±": r"$\pm$", "×": r"$\times$"}
+    return "".join(escapes.get(char, char) for char in text)

@@ -1,0 +1,91 @@
+"""The house: no circles between files, no folder entered past its face, and faces that hold what they name."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.folders import ROOT, TESTS
+from tests.support.house import House, walks
+
+HOUSE = House()
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    assert HOUSE.circles() == []
+
+
+def test_folders_are_entered_by_their_faces() -> None:
+    assert HOUSE.bypasses() == []
+
+
+@pytest.mark.parametrize("package", sorted(HOUSE.faces))
+def test_a_face_holds_what_it_names(package: str) -> None:
+    face = importlib.import_module(package)
+    for name, module in HOUSE.faces[package].items():
+        # A module of that name would stand before the function as soon as somebody imports it.
+        shadow = f"{package}.{name}"
+        assert shadow not in HOUSE.paths or module == shadow, f"{shadow} is a module and a name of the face"
+        try:
+            assert getattr(face, name) is not None
+        except ModuleNotFoundError as error:
+            assert (error.name or "").split(".")[0] in {"torch", "lm_eval", "transformers"}
+
+
+def test_no_test_imports_another_test() -> None:
+    for path in TESTS.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+            assert ".test_" not in f".{module}", f"{path.relative_to(ROOT)} imports {module}"
+
+
+USER = """
+import densing
+
+ruler = densing.load_reference("qwen1.5", "mmlu")
+densities = densing.catalog_densities(densing.load_catalog(), ruler)
+trend = densing.estimate_trend(densing.TrendData.from_density(densities))
+print(trend.headline, densing.__version__)
+with densing.timeline.record("traces"):
+    pass
+{line}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "messages"),
+    [
+        ("", []),
+        ('densing.load_refrence("qwen1.5")', ['"load_refrence"']),
+        ("densing.catalog_densities(densing.load_catalog(), 7)", ["incompatible type"]),
+        ('densing.load_refrence("x")\ndensing.get_law(name=7)', ['"load_refrence"', "incompatible type"]),
+    ],
+)
+def test_a_users_editor_sees_the_types(tmp_path: Path, line: str, messages: list[str]) -> None:
+    mypy = pytest.importorskip("mypy.api")
+    script = tmp_path / "script.py"
+    script.write_text(USER.format(line=line), encoding="utf-8")
+    told, _, code = mypy.run([str(script), "--config-file=", f"--cache-dir={ROOT / '.mypy_cache' / 'user'}", "--follow-imports=silent",
+                              "--ignore-missing-imports"])  # fmt: skip
+    errors = [row for row in told.splitlines() if ": error:" in row]
+    assert len(errors) == len(messages), told
+    assert all(message in error for message, error in zip(messages, errors, strict=True)), told
+    assert (code == 0) == (not messages)
+
+
+@pytest.mark.slow
+def test_a_flag_a_score_and_an_event_walk_short_ways(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from tests.support.house import walks\n"
+        "print(*(len(walk.files) for walk in walks(Path(sys.argv[1])).values()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    score, event, flag = map(int, done.stdout.split())
+    assert (score, event, flag) <= (99, 99, 99)
