@@ -6,6 +6,7 @@ and one validator serve every CSV file, and their messages name file, row, colum
 
 from __future__ import annotations
 
+import csv
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -16,10 +17,11 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from densing.core.errors import TableError
-from densing.core.files import parse_csv, read_text
+from densing.core.errors import InputError, TableError
+from densing.core.files import read_text
 
 Kind = Literal["text", "number", "integer", "date", "flag"]
+MAX_FIELD = 32 * 1024
 _TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
 
 
@@ -132,6 +134,42 @@ def read_cells(source: Path | str | io.TextIOBase, where: str | None = None) -> 
     name = where or str(source)
     header, rows = parse_csv(read_text(source, name), name)
     return pd.DataFrame(list(rows.values()), index=list(rows), columns=header, dtype=object)
+
+
+def parse_csv(text: str, name: str) -> tuple[list[str], dict[int, list[str]]]:
+    """Split a CSV text into its header and its filled rows by row number in the file.
+
+    Raises
+    ------
+    InputError, TableError
+        When the text is no table; the message names the row and the remedy.
+    """
+    if "\x00" in text:
+        raise InputError(f"{name}: holds a NUL byte; it is not a CSV file")
+    limit = csv.field_size_limit(MAX_FIELD)
+    try:
+        lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error as error:
+        raise InputError(f"{name}: not readable as CSV ({error}); check quotes and length of cells") from error
+    finally:
+        csv.field_size_limit(limit)
+    filled = {n: line for n, line in enumerate(lines, start=1) if any(cell.strip() for cell in line)}
+    if not filled:
+        raise InputError(f"{name}: empty; a header row and at least one data row are needed")
+    header = [cell.strip() for cell in filled.pop(next(iter(filled)))]
+    repeated = {cell for cell in header if header.count(cell) > 1}
+    if repeated:
+        raise InputError(f"{name}: header repeats {', '.join(sorted(repeated))}; rename one of them")
+    if not filled:
+        raise InputError(f"{name}: has a header but no data row")
+    ragged = [
+        f"row {number}: {len(line)} cells where the header has {len(header)}; quote cells that hold commas"
+        for number, line in filled.items()
+        if len(line) != len(header)
+    ]
+    if ragged:
+        raise TableError(name, ragged)
+    return header, filled
 
 
 def validate(raw: pd.DataFrame, table: Table, where: str, first_row: int = 0) -> pd.DataFrame:
@@ -291,9 +329,3 @@ _WANTED: dict[str, str] = {
     "date": "a date like 2024-02-29",
     "flag": "true or false",
 }
-
-
-def describe(table: Table) -> pd.DataFrame:
-    """Return the declaration of a table as a table, for ``--help`` and the documentation."""
-    rows = [{"column": c.name, "kind": c.kind, "required": c.required, "meaning": c.meaning} for c in table.columns]
-    return pd.DataFrame(rows)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from densing.core.errors import DensingError, InputError, TableError
 from densing.core.files import write_csv, write_text
-from densing.core.tables import Column, Table, describe, read_table, validate
+from densing.core.tables import Column, Table, read_table, validate
 
 TOY = Table(
     "toy",
@@ -155,10 +155,6 @@ def test_writing_where_nothing_can_be_written_is_refused(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write"):
         write_text(tmp_path / "file" / "below.txt", "x")
-
-
-def test_describe_lists_every_column() -> None:
-    assert describe(TOY)["column"].tolist() == TOY.names
 
 
 @settings(deadline=None)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 import densing
-from densing.core import ArtefactError, InputError, Note
+from densing.core import Array, ArtefactError, InputError, Note
 from densing.scores.fit.bootstrap import SCHEMES
 from densing.scores.fit.lawfit import LawFit, hash_data
-from densing.scores.fit.losses import Array, loss_names
+from densing.scores.fit.losses import loss_names
 from densing.scores.laws import Law, get_law
 
 SCHEMA = "densing-lawfit"

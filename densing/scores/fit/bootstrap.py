@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core import FitError, UnknownNameError
-from densing.scores.fit.losses import Array
+from densing.core import Array, FitError, UnknownNameError
 
 SCHEMES = ("case", "cluster", "residual", "parametric")
 LEVERAGE_CAP = 0.99

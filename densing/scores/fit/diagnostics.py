@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from densing.core import FitError, InputError
+from densing.core import Array, FitError, InputError
 from densing.scores.fit.engine import fit_law
 from densing.scores.fit.lawfit import LawFit, spread
-from densing.scores.fit.losses import LITERATURE_DELTA, Array, get_loss
+from densing.scores.fit.losses import LITERATURE_DELTA, get_loss
 from densing.scores.fit.refit import Fitter
 from densing.scores.fit.table import FitTable
 from densing.scores.laws import Law, TwoStep, get_law

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core import InputError, Note
+from densing.core import Array, InputError, Note
 from densing.scores.fit.bootstrap import Resamples, check_scheme, perturb_responses, resample_cases
 from densing.scores.fit.lawfit import LawFit, hash_data
-from densing.scores.fit.losses import LITERATURE_DELTA, Array, Loss, get_loss
+from densing.scores.fit.losses import LITERATURE_DELTA, Loss, get_loss
 from densing.scores.fit.refit import Fitter
 from densing.scores.fit.table import FitTable
 from densing.scores.laws import Law, TwoStep, get_law

@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core import Note
-from densing.scores.fit.losses import Array
+from densing.core import Array, Note
 from densing.scores.laws import OK, Inputs, Law
 
 GUARD = 3.0

@@ -6,11 +6,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from densing.core import InputError, UnknownNameError
+from densing.core import Array, InputError, UnknownNameError
 
-Array = NDArray[np.float64]
 LITERATURE_DELTA = 1e-3
 OUTLIER_CURVATURE = 0.02
 

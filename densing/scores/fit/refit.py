@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import fdtrc
 
-from densing.core import FitError
-from densing.scores.fit.losses import Array, Loss
+from densing.core import Array, FitError
+from densing.scores.fit.losses import Loss
 from densing.scores.fit.solve import TOLERANCE, Mask, Problem, Solution, minimise
 from densing.scores.fit.start import starts
 from densing.scores.fit.table import FitTable

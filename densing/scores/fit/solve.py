@@ -14,7 +14,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.scores.fit.losses import OUTLIER_CURVATURE, Array, Loss
+from densing.core import Array
+from densing.scores.fit.losses import OUTLIER_CURVATURE, Loss
 from densing.scores.laws import Law
 
 Mask = NDArray[np.bool_]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from densing.scores.fit.losses import Array
+from densing.core import Array
 from densing.scores.fit.solve import Problem
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core import FitError, InputError
-from densing.scores.fit.losses import Array
+from densing.core import Array, FitError, InputError
 from densing.scores.laws import Law
 
 

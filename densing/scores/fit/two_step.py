@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 from densing.core import FitError, InputError
 from densing.scores.fit.engine import fit_law, resampling
 from densing.scores.fit.lawfit import LawFit, hash_data
-from densing.scores.fit.losses import Array
 from densing.scores.laws import TwoStep
 
 
@@ -103,7 +102,7 @@ def compose(
     if len(first.draws) != len(second.draws):
         raise FitError(f"two-step: {len(first.draws)} and {len(second.draws)} draws; fit both with one bootstrap=")
     _refuse_shared_noise(first, second)
-    y: Array = np.array(second.y if scores is None else scores, dtype=float)
+    y = np.array(second.y if scores is None else scores, dtype=float)
     if y.shape != first.y.shape:
         raise FitError(
             f"two-step: {y.size} scores for the {first.y.size} runs of the loss law; give scores=... for them"

@@ -14,9 +14,8 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core import DomainError
+from densing.core import Array, DomainError
 
-Array = NDArray[np.float64]
 Inputs = Mapping[str, ArrayLike]
 
 D0_PAPER = 1e12

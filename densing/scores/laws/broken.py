@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.scores.laws.base import Array, BaseLaw, Inputs, Parameter, column, entries, finite, statuses
+from densing.core import Array
+from densing.scores.laws.base import BaseLaw, Inputs, Parameter, column, entries, finite, statuses
 
 MAX_STEPS = 200
 

@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.scores.laws.base import Array, BaseLaw, Inputs, Parameter, column, entries, finite, statuses
+from densing.core import Array
+from densing.scores.laws.base import BaseLaw, Inputs, Parameter, column, entries, finite, statuses
 
 EXPONENTS = (1e-4, 10.0)
 _GRID = np.geomspace(0.03, 1.6, 12)

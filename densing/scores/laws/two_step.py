@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core import DomainError
-from densing.scores.laws.base import ABOVE, BELOW, OK, Array, BaseLaw, Inputs
+from densing.core import Array, DomainError
+from densing.scores.laws.base import ABOVE, BELOW, OK, BaseLaw, Inputs
 from densing.scores.laws.broken import Broken
 from densing.scores.laws.powers import Chinchilla, ChinchillaWithoutOffset, DensingLoss, Power, PowerOffset
 from densing.scores.laws.sigmoids import Sigmoid, SigmoidFixed
