@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.scores.laws import Law, get_law
+from tests.support import folders
 
 
 @dataclass(frozen=True)
@@ -58,3 +60,23 @@ TWO_STEP_CASES = [
     Case("two-step", (0.2, 90.0, 200.0, 0.3, 0.3, 0.6, -9.0, 0.7), {"loss": "chinchilla", "floor": 0.25}),
 ]
 CASES = LOSS_CASES + SCORE_CASES + TWO_STEP_CASES
+
+
+def noisy(case: Case, seed: int, noise: float) -> tuple[Law, dict[str, NDArray[np.float64]], NDArray[np.float64]]:
+    """A table of 60 rows that follows a case's law but for noise: log-normal on losses, normal on scores."""
+    law, x = case.law, case.table(60, seed)
+    rng = np.random.default_rng(seed + 100)
+    y = law.predict(case.theta, x)
+    if law.output == "loss":
+        return law, x, y * np.exp(noise * rng.standard_normal(60))
+    return law, x, np.clip(y + noise * rng.standard_normal(60), 0.0, 1.0)
+
+
+def open_lm_runs(corpus: str) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.float64]]:
+    """Inputs and losses of the published runs on a corpus (``c4``, ``redpajama``, ``refinedweb``)."""
+    lines = (folders.DATA / "open_lm_runs.csv").read_text(encoding="utf-8").splitlines()
+    rows = [
+        row for row in csv.DictReader(line for line in lines if not line.startswith("#")) if row["corpus"] == corpus
+    ]
+    columns = {name: np.array([float(row[name]) for row in rows]) for name in ("params", "tokens", "loss")}
+    return {"params": columns["params"], "tokens": columns["tokens"]}, columns["loss"]

@@ -9,13 +9,15 @@ gives intervals the width of Student's t.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core import Array, FitError, UnknownNameError
+from densing.core import Array, FitError
 
-SCHEMES = ("case", "cluster", "residual", "parametric")
+Scheme = Literal["case", "cluster", "residual", "parametric"]
+SCHEMES: tuple[str, ...] = get_args(Scheme)
 LEVERAGE_CAP = 0.99
 MAX_REDRAWS = 1000
 
@@ -27,12 +29,6 @@ class Resamples:
     target: Array
     weights: Array
     redrawn: int = 0
-
-
-def check_scheme(scheme: str) -> None:
-    """Raise UnknownNameError unless the scheme exists."""
-    if scheme not in SCHEMES:
-        raise UnknownNameError("bootstrap scheme", scheme, SCHEMES)
 
 
 def resample_cases(

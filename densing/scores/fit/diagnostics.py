@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 
 from densing.core import Array, FitError, InputError
 from densing.scores.fit.engine import fit_law
+from densing.scores.fit.fitter import Fitter
 from densing.scores.fit.lawfit import LawFit, spread
 from densing.scores.fit.losses import LITERATURE_DELTA, get_loss
-from densing.scores.fit.refit import Fitter
 from densing.scores.fit.table import FitTable
 from densing.scores.laws import Law, TwoStep, get_law
 
@@ -235,10 +235,10 @@ def rollout(
     if small.all():
         raise InputError(f"rollout: no run has {by} above {limit:g}; lower the cut-off")
     fit = fit_law(law, {name: values[small] for name, values in table.items()}, observed[small], **options)
-    held = {name: table[name][~small] for name in law.inputs}
-    predicted = fit.predict(held)
-    lo, hi = spread(_predictive(fit, held), level)
-    frame = pd.DataFrame({**held, "y": observed[~small], "predicted": predicted, "lo": lo, "hi": hi})
+    large = {name: table[name][~small] for name in law.inputs}
+    predicted = fit.predict(large)
+    lo, hi = spread(_predictive(fit, large), level)
+    frame = pd.DataFrame({**large, "y": observed[~small], "predicted": predicted, "lo": lo, "hi": hi})
     frame["miss"] = frame["predicted"] - frame["y"]
     frame["relative_miss"] = frame["miss"] / frame["y"]
     frame["inside"] = (frame["lo"] <= frame["y"]) & (frame["y"] <= frame["hi"])

@@ -1,4 +1,4 @@
-"""A batched Levenberg-Marquardt solver with bounds and case weights, for Huber and least squares.
+"""Start points by variable projection, and a batched Levenberg-Marquardt solver with bounds and case weights.
 
 One row of the batch is one problem: a start point, a bootstrap resample, a data set with one run left out.
 All rows advance together; rows that have converged drop out. The stopping rule compares the decrease that the
@@ -109,6 +109,58 @@ class Problem:
         return np.where(np.isfinite(value), value, np.inf), gradient, curvature
 
 
+def starts(problem: Problem, target: Array, weights: Array, keep: int) -> Array:
+    """Return the best grid points with their closed-form linear parameters.
+
+    Least squares weighted by 1/y^2 stands in for log residuals, so E, A and B of Chinchilla's law follow from
+    a 3 x 3 system for every (alpha, beta). Coefficients outside their bounds are clipped; the grid points are
+    ranked by the loss that will be minimised.
+
+    Parameters
+    ----------
+    problem : Problem
+        Law, scaled inputs, loss.
+    target : ndarray, shape (n,)
+        Observations in the residual's space.
+    weights : ndarray, shape (n,)
+        Case weights.
+    keep : int
+        How many points to return.
+
+    Returns
+    -------
+    ndarray, shape (keep, p)
+    """
+    law = problem.law
+    theta = law.grid(problem.x)
+    linear = np.flatnonzero([parameter.linear for parameter in law.space])
+    prediction, rows = law.linearise(theta, problem.x)
+    if linear.size:
+        basis = rows[:, linear, :]
+        log = problem.loss.space == "log"
+        y = np.exp(target) if log else target
+        low = np.array([law.space[i].low for i in linear])
+        high = np.array([law.space[i].high for i in linear])
+        best = _project(basis, y - prediction, weights / y**2 if log else weights)
+        theta[:, linear] = np.clip(best, low, high)
+        prediction = prediction + (theta[:, None, linear] @ basis)[:, 0, :]
+    with np.errstate(all="ignore"):
+        value = problem.loss.total(problem.loss.residual(prediction, target), weights)
+    order = np.argsort(np.where(np.isfinite(value), value, np.inf), kind="stable")
+    return theta[order[:keep]]
+
+
+def _project(basis: Array, y: Array, weights: Array) -> Array:
+    """Return the weighted least-squares coefficients (G, m) of ``basis (G, m, n)``."""
+    weighted = basis * weights
+    system = weighted @ np.swapaxes(basis, -1, -2)
+    diagonal = np.einsum("gii->gi", system)
+    diagonal *= 1.0 + 1e-12
+    diagonal += 1e-300
+    right = weighted @ np.broadcast_to(y, (len(basis), basis.shape[-1]))[..., None]
+    return np.asarray(np.linalg.solve(system, right)[..., 0], dtype=np.float64)
+
+
 def minimise(
     problem: Problem,
     target: Array,
@@ -172,9 +224,9 @@ def _descend(
         new = problem.quadratic(trial, target[alive], weights[alive])
         gain = value[alive] - new[0]
         better = gain > 0
-        taken = alive[better]
-        phi[taken] = trial[better]
-        value[taken], gradient[taken], curvature[taken] = (part[better] for part in new)
+        accepted = alive[better]
+        phi[accepted] = trial[better]
+        value[accepted], gradient[accepted], curvature[accepted] = (part[better] for part in new)
         # A step cut off by a bound may promise an increase: that is no convergence but a call for damping.
         small = (promised >= 0) & (promised <= tolerance * value[alive] + floor[alive])
         # On the curve to rounding there is nothing left to descend, however ill-determined the way there was.
@@ -222,8 +274,8 @@ def _flat(
 def _adapt(damping: Array, gain: Array, promised: Array) -> Array:
     """Return new dampings: smaller after a step that kept its promise, larger after one that did not."""
     with np.errstate(all="ignore"):
-        kept = np.where(gain > 0, gain / promised, -1.0)
-    factor = np.select([kept > 0.75, kept > 0.25, kept > 0], [0.1, 0.5, 2.0], 8.0)
+        ratio = np.where(gain > 0, gain / promised, -1.0)
+    factor = np.select([ratio > 0.75, ratio > 0.25, ratio > 0], [0.1, 0.5, 2.0], 8.0)
     return np.maximum(damping * factor, LAMBDA_MIN)
 
 

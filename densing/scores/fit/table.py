@@ -46,12 +46,12 @@ class FitTable:
             raise InputError(f"law {law.name} needs the input {missing[0]!r}; got: {', '.join(x) or 'none'}")
         observed = _floats(y, law.output)
         inputs = {name: _floats(x[name], name) for name in law.inputs}
-        given = None if weights is None else _floats(weights, "weights")
+        cases = None if weights is None else _floats(weights, "weights")
         labels = None if clusters is None else np.asarray(clusters).astype(str)
-        for name, values in [*inputs.items(), ("weights", given), ("clusters", labels)]:
+        for name, values in [*inputs.items(), ("weights", cases), ("clusters", labels)]:
             if values is not None and values.shape != observed.shape:
                 raise InputError(f"{name} has shape {values.shape}, {law.output} has {observed.shape}; make them equal")
-        for name, values in [*inputs.items(), ("weights", given)]:
+        for name, values in [*inputs.items(), ("weights", cases)]:
             if values is not None:
                 _refuse(values <= 0, values, name, "must be positive")
         if law.output == "score":
@@ -68,7 +68,7 @@ class FitTable:
                 f"law {law.name} has {len(law.parameters)} parameters and the table {len(observed)} points; "
                 "add points or take a law with fewer parameters"
             )
-        return cls(inputs, observed, given, labels)
+        return cls(inputs, observed, cases, labels)
 
     @property
     def cases(self) -> Array:
@@ -100,7 +100,7 @@ def _floats(values: ArrayLike, name: str) -> Array:
     return array
 
 
-def _refuse(bad: NDArray[np.bool_], values: Array, name: str, why: str) -> None:
+def _refuse(bad: NDArray[np.bool_], values: Array, name: str, problem: str) -> None:
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
-        raise InputError(f"row {row}, {name}: {values[row]:g} {why}")
+        raise InputError(f"row {row}, {name}: {values[row]:g} {problem}")

@@ -13,8 +13,7 @@ from numpy.testing import assert_allclose
 from densing.core.errors import FitError, InputError
 from densing.scores.fit import bounds_table, conditioning, fit_law, influence, rollout, sensitivity
 from densing.scores.laws import get_law
-from tests.scores.fit.test_golden import noisy, runs
-from tests.support.law_cases import LOSS_CASES, SCORE_CASES, TWO_STEP_CASES, Case
+from tests.support.law_cases import LOSS_CASES, SCORE_CASES, TWO_STEP_CASES, Case, noisy, open_lm_runs
 
 CHINCHILLA = Case("chinchilla", (1.7, 400.0, 500.0, 0.34, 0.30))
 
@@ -79,7 +78,7 @@ def test_distance_to_bounds_in_standard_errors():
 
 
 def test_rollout_reports_the_miss_of_the_large_runs():
-    x, y = runs("refinedweb")
+    x, y = open_lm_runs("refinedweb")
     table = rollout("chinchilla", x, y, cutoff=1.5e9, bootstrap=300)
     assert len(table) == int((x["params"] > 1.5e9).sum())
     small = x["params"] <= 1.5e9
@@ -130,7 +129,7 @@ def test_rollout_works_for_two_steps_and_refuses_what_it_cannot_split():
 
 
 def test_sensitivity_is_the_table_of_fits():
-    x, y = runs("c4")
+    x, y = open_lm_runs("c4")
     fit = fit_law("chinchilla", x, y, bootstrap=100)
     table = sensitivity(fit)
     assert table["loss"].tolist() == ["huber", "huber", "log", "raw", "lad"]

@@ -64,7 +64,7 @@ def test_inverse_undoes_prediction_over_the_domain(case):
 
 
 @each_law
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shift=st.lists(UNIT, min_size=10, max_size=10), place=UNIT)
 def test_inverse_undoes_prediction_for_random_parameters(case, shift, place):
     law = case.law
@@ -129,7 +129,7 @@ def test_options_rebuild_the_law(case):
 
 @each_law
 @given(factor=st.floats(1e-9, 1e9))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_change_of_units_leaves_the_curve_in_place(case, factor):
     law, x = case.law, case.table(10)
     factors = dict.fromkeys(law.log_inputs, factor)
