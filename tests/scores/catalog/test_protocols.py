@@ -384,7 +384,7 @@ def test_a_fit_from_before_protocols_were_stored_is_unknown(tmp_path: Path) -> N
 
 
 def test_a_law_fitted_in_python_may_carry_a_protocol() -> None:
-    from densing.scores.references.store import from_table_fit
+    from densing.scores.references.reference import from_table_fit
 
     x = {"params": np.geomspace(1e8, 1e11, 8)}
     y = 0.25 + 0.6 / (1 + np.exp(-0.8 * (np.log(x["params"]) - 22)))
