@@ -30,9 +30,8 @@ def list_models(
     Example: densing catalog list --family Qwen2.5
     """
     from densing.cli.output import emit_json, emit_table, save, show_notes
-    from densing.cli.selecting import selection_of
     from densing.core import UnknownNameError
-    from densing.scores.catalog import disagreement, load_catalog, series_list, strata
+    from densing.scores.catalog import disagreement, load_catalog, selection_of, series_list, strata
 
     merged = load_catalog(*(catalog or []))
     labels = strata(merged, selection_of(include))

@@ -22,8 +22,7 @@ from densing.scores.catalog import (
     score_table,
     series_list,
 )
-from densing.scores.catalog.agreement import PRIOR_DOF, measurements
-from densing.scores.catalog.scores import COLUMNS, binomial_variance
+from densing.scores.catalog.scores import COLUMNS, PRIOR_DOF, binomial_variance, measurements
 
 CATALOG = load_catalog()
 
