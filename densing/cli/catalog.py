@@ -74,12 +74,12 @@ def show_model(
     from densing.scores.catalog import load_catalog, strata
 
     merged = load_catalog(*(catalog or []))
-    found = merged.models[merged.models["model"] == model]
-    if found.empty:
+    row = merged.models[merged.models["model"] == model]
+    if row.empty:
         raise UnknownNameError("model", model, merged.models["model"])
     scores = merged.scores[merged.scores["model"] == model].sort_values(["benchmark", "evaluator"])
     labels = strata(merged).set_index("model").loc[model]
-    facts: dict[str, Any] = {**found.iloc[0].to_dict(), **labels.to_dict()}
+    facts: dict[str, Any] = {**row.iloc[0].to_dict(), **labels.to_dict()}
     if json:
         emit_json({"model": facts, "scores": scores})
         return

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.scores.laws import Law, get_law
+from densing.scores.laws import Law, get_law, law_names
+from densing.scores.laws.registry import law_class
 from tests.support import folders
 
 
@@ -39,16 +40,19 @@ class Case:
         return self.name + "".join(f",{key}={value}" for key, value in self.options.items())
 
 
-LOSS_CASES = [
-    Case("power", (12.0, 0.08)),
-    Case("power-offset", (1.6, 220.0, 0.29)),
-    Case("chinchilla", (1.7, 400.0, 500.0, 0.34, 0.30)),
-    Case("chinchilla-e0", (20.0, 30.0, 0.13, 0.14)),
-    Case("densing-loss", (6.0, 9.0, 0.16, 0.18)),
-    Case("broken", (1.5, 60.0, 0.16, 0.33, 1.5e9, 0.4)),
-]
+def _typical(output: str) -> list[Case]:
+    """Each registered law with its default options, but for those that need options of their own below."""
+    laws = {name: law_class(name) for name in law_names()}
+    return [
+        Case(name, law.typical)
+        for name, law in laws.items()
+        if law.output == output and name not in ("sigmoid-fixed", "logistic", "two-step")
+    ]
+
+
+LOSS_CASES = _typical("loss")
 SCORE_CASES = [
-    Case("sigmoid", (0.6, -9.0, 0.6, 0.25)),
+    *_typical("score"),
     Case("sigmoid-fixed", (-9.0, 0.6), {"floor": 0.25, "ceiling": 0.95}),
     Case("sigmoid-fixed", (0.5, -9.0, 0.6), {"floor": 0.25, "ceiling": None}),
     Case("logistic", (0.55, 0.9, 22.5), {"floor": 0.25}),
@@ -56,7 +60,7 @@ SCORE_CASES = [
     Case("logistic", (0.55, 0.9, 22.5, 0.25), {"floor": None}),
 ]
 TWO_STEP_CASES = [
-    Case("two-step", (8.0, 12.0, 0.13, 0.13, 0.6, -9.0, 0.9, 0.25)),
+    Case("two-step", law_class("two-step").typical),
     Case("two-step", (0.2, 90.0, 200.0, 0.3, 0.3, 0.6, -9.0, 0.7), {"loss": "chinchilla", "floor": 0.25}),
 ]
 CASES = LOSS_CASES + SCORE_CASES + TWO_STEP_CASES

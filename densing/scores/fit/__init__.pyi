@@ -1,4 +1,5 @@
 from .diagnostics import bounds_table as bounds_table
+from .diagnostics import checklist as checklist
 from .diagnostics import conditioning as conditioning
 from .diagnostics import influence as influence
 from .diagnostics import lack_of_fit as lack_of_fit
@@ -6,9 +7,11 @@ from .diagnostics import rollout as rollout
 from .diagnostics import sensitivity as sensitivity
 from .engine import compose as compose
 from .engine import fit_law as fit_law
+from .engine import fit_runs as fit_runs
 from .engine import fit_two_step as fit_two_step
 from .lawfit import GUARD as GUARD
 from .lawfit import LawFit as LawFit
 from .lawfit import spread as spread
 from .losses import get_loss as get_loss
 from .losses import loss_names as loss_names
+from .table import read_runs as read_runs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +17,9 @@ from densing.scores.fit.losses import LITERATURE_DELTA, get_loss
 from densing.scores.fit.solve import Mask
 from densing.scores.fit.table import FitTable
 from densing.scores.laws import Law, TwoStep, get_law
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Below this share of the largest singular value of the unit-length Jacobian a direction of theta is free.
 UNIDENTIFIED = 1e-9
@@ -150,6 +153,33 @@ def fit_law(
         meta=dict(meta or {}),
         notes=(*_point_notes(law, theta, hits, status, table), *shared, *_misfit(fitter, scaled, table), *notes),
     )
+
+
+def fit_runs(runs: pd.DataFrame, law: Law, *, cluster: str | None = None, **options: Any) -> LawFit:
+    """Fit a law to a table of runs.
+
+    Parameters
+    ----------
+    runs : pandas.DataFrame
+        Columns as :func:`densing.scores.fit.read_runs` gives them.
+    law : Law
+        The law.
+    cluster : str, optional
+        Column of the groups of rows.
+    **options
+        Further arguments of :func:`fit_law`.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> runs = pd.DataFrame({"params": [1e8, 1e9, 1e10, 1e11]}).assign(loss=lambda t: 10 * t["params"] ** -0.1)
+    >>> fit_runs(runs, get_law("power"), bootstrap=0).params.round(9).to_dict()
+    {'A': 10.0, 'alpha': 0.1}
+    """
+    names = [*law.inputs, *(["loss"] if isinstance(law, TwoStep) else [])]
+    x = {name: runs[name].to_numpy(dtype=float) for name in names}
+    groups = runs[cluster].to_numpy() if cluster else None
+    return fit_law(law, x, runs[law.output].to_numpy(dtype=float), clusters=groups, **options)
 
 
 def fit_two_step(

@@ -1,16 +1,31 @@
-"""The numbers of a fit, checked once."""
+"""Tables of runs: read from a file against a law, and the numbers of a fit, checked once."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core import Array, FitError, InputError
-from densing.scores.laws import Law
+from densing.core import Array, Column, FitError, InputError, Table, read_table
+from densing.scores.laws import Law, TwoStep
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COLUMNS = {
+    "params": Column("params", "number", "number of parameters, a count", required=True, low=1.0, high=1e15,
+                     remedy="params is a count: write 7e9 for 7 billion"),
+    "tokens": Column("tokens", "number", "training tokens, a count", required=True, low=1.0, high=1e18,
+                     remedy="tokens is a count: write 1e12 for one trillion"),
+    "loss": Column("loss", "number", "loss, nats per token or bits per byte", required=True, low=1e-9, high=1e3,
+                   remedy="a loss is positive; check the column"),
+    "score": Column("score", "number", "share of the full score, 0 to 1", required=True, low=0.0, high=1.0,
+                    remedy="write 0.45 for 45 %"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -104,3 +119,37 @@ def _refuse(bad: NDArray[np.bool_], values: Array, name: str, problem: str) -> N
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise InputError(f"row {row}, {name}: {values[row]:g} {problem}")
+
+
+def read_runs(path: Path | str, law: Law, cluster: str | None = None) -> pd.DataFrame:
+    """Read a table of runs with the columns that a law needs.
+
+    Parameters
+    ----------
+    path : path
+        A CSV file, one row per run.
+    law : Law
+        Its inputs and output are columns; ``two-step`` needs ``loss`` too. Sizes and tokens are counts.
+    cluster : str, optional
+        A further column, of groups of rows.
+
+    Raises
+    ------
+    InputError
+        When a column is missing or a cell out of range.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from densing.scores.laws import get_law
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "runs.csv"
+    ...     _ = path.write_text("params,loss,note\\n7e9,2.1,x\\n")
+    ...     read_runs(path, get_law("power"))[["params", "loss"]].to_numpy().tolist()
+    [[7000000000.0, 2.1]]
+    """
+    needed = [*law.inputs, *(["loss"] if isinstance(law, TwoStep) else []), law.output]
+    columns = [_COLUMNS[name] for name in dict.fromkeys(needed)]
+    if cluster:
+        columns.append(Column(cluster, "text", "group of the row", required=True))
+    return read_table(Path(path), Table(f"runs for law {law.name}", tuple(columns)))

@@ -29,6 +29,7 @@ class Broken(BaseLaw):
     """
 
     name = "broken"
+    typical = (1.5, 60.0, 0.16, 0.33, 1.5e9, 0.4)
     inputs = log_inputs = ("params",)
     output = "loss"
     equation = "L = a + b N^-s0 (1 + (N/d)^(1/f))^(-(s1 - s0) f)"
@@ -66,7 +67,7 @@ class Broken(BaseLaw):
         That function is monotone and either convex or concave, with slopes between -s0 and -s1, so Newton's
         method converges from every start. A loss at or below a is above_ceiling.
         """
-        self._given(given)
+        self._fixed(given)
         a, b, s0, s1, d, f = np.moveaxis(self._check(theta), -1, 0)
         rest = finite(self, y) - a
         with np.errstate(all="ignore"):

@@ -55,7 +55,7 @@ class PowerSum(BaseLaw):
         parts = np.moveaxis(self._check(theta), -1, 0)
         k, first = len(self.terms), int(self.constant is not None)
         remainder = finite(self, y) - (parts[0] if self.constant else 0.0)
-        for i, fixed in enumerate(self._given(given).values(), start=1):
+        for i, fixed in enumerate(self._fixed(given).values(), start=1):
             remainder = remainder - parts[first + i] * fixed ** -parts[first + k + i]
         with np.errstate(all="ignore"):
             log_n = (np.log(parts[first]) - np.log(np.maximum(remainder, 0.0))) / parts[first + k]
@@ -91,6 +91,7 @@ class Power(PowerSum):
     """
 
     name = "power"
+    typical = (12.0, 0.08)
     terms: ClassVar = {"params": ("A", "alpha")}
     equation = "L = A N^-alpha"
     source = "arXiv 2412.04315v2, discussion (unlimited data)"
@@ -108,6 +109,7 @@ class PowerOffset(PowerSum):
     """
 
     name = "power-offset"
+    typical = (1.6, 220.0, 0.29)
     constant = "E"
     terms: ClassVar = {"params": ("A", "alpha")}
     equation = "L = E + A N^-alpha"
@@ -129,6 +131,7 @@ class Chinchilla(PowerSum):
     """
 
     name = "chinchilla"
+    typical = (1.7, 400.0, 500.0, 0.34, 0.3)
     constant = "E"
     terms: ClassVar = {"params": ("A", "alpha"), "tokens": ("B", "beta")}
     equation = "L = E + A N^-alpha + B D^-beta"
@@ -147,6 +150,7 @@ class ChinchillaWithoutOffset(PowerSum):
     """
 
     name = "chinchilla-e0"
+    typical = (20.0, 30.0, 0.13, 0.14)
     terms: ClassVar = {"params": ("A", "alpha"), "tokens": ("B", "beta")}
     equation = "L = A N^-alpha + B D^-beta"
     source = "arXiv 2203.15556, section 3.3, with E = 0"
@@ -164,6 +168,7 @@ class DensingLoss(PowerSum):
     """
 
     name = "densing-loss"
+    typical = (6.0, 9.0, 0.16, 0.18)
     terms: ClassVar = {"params": ("a", "alpha"), "tokens": ("b", "beta")}
     equation = "L = a N^-alpha + b D^-beta"
     source = "arXiv 2412.04315, eq. 2"

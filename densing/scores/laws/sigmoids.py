@@ -104,6 +104,7 @@ class Sigmoid(ScoreCurve):
     """
 
     name = "sigmoid"
+    typical: ClassVar[tuple[float, ...]] = (0.6, -9.0, 0.6, 0.25)
     inputs = ("loss",)
     rate = Parameter("gamma", -1e4, -1e-3)
     centre = "l"
@@ -120,7 +121,7 @@ class Sigmoid(ScoreCurve):
 
     def invert(self, theta: ArrayLike, y: ArrayLike, **given: ArrayLike) -> tuple[Array, NDArray[np.str_]]:
         """Return L = l - ln(c / (S - d) - 1) / gamma; a score beyond that at L = 0 is above_ceiling."""
-        self._given(given)
+        self._fixed(given)
         t, below, above = self._solve(theta, y)
         above = above | (~below & ~(t > 0))
         return np.where(below, np.inf, np.where(above, 0.0, t)), statuses(below, above)
@@ -147,6 +148,7 @@ class SigmoidFixed(Sigmoid):
     """
 
     name = "sigmoid-fixed"
+    typical = (-9.0, 0.6)
     source = "arXiv 2412.04315, eq. 3, floor and ceiling given"
 
     def __init__(self, floor: float = 0.0, ceiling: float | None = 1.0) -> None:
@@ -174,6 +176,7 @@ class Logistic(ScoreCurve):
     """
 
     name = "logistic"
+    typical = (0.55, 0.9, 22.5)
     inputs = log_inputs = ("params",)
     rate = Parameter("g", 1e-3, 50.0)
     centre = "x0"
@@ -188,7 +191,7 @@ class Logistic(ScoreCurve):
 
     def invert(self, theta: ArrayLike, y: ArrayLike, **given: ArrayLike) -> tuple[Array, NDArray[np.str_]]:
         """Return N = exp(x0 - ln(c / (S - floor) - 1) / g) and its status."""
-        self._given(given)
+        self._fixed(given)
         t, below, above = self._solve(theta, y)
         with np.errstate(over="ignore"):
             size = np.where(below, 0.0, np.where(above, np.inf, np.exp(t)))
