@@ -71,7 +71,8 @@ def fit_law(
         What the bootstrap varies; use ``residual`` or ``parametric`` for families of a few models. By default
         ``cluster`` where clusters are given or rows share a size, else ``case``: runs of one size mostly share more
         than their size (one model read at several budgets, one recipe), and taken for independent they give
-        intervals that hold the truth 60 to 80 % of the time instead of 95 % (``tests/scores/fit/test_coverage.py``).
+        intervals that hold the truth 60 to 80 % of the time instead of 95 %
+        (``tests/scores/fit/test_bootstrap_coverage.py``).
     clusters : sequence, shape (n,), optional
         Group of each run, for ``cluster``; by default the sizes.
     seed : int

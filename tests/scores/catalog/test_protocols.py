@@ -34,7 +34,7 @@ from densing.scores.evals.measurements import Measurements
 from densing.scores.fit import fit_law
 from densing.scores.laws import get_law
 from densing.scores.references import available_benchmarks, family_names, load_reference, loss_ruler
-from tests.cli.test_main import answer, densing
+from tests.support.command import answer, densing
 from tests.support.eval_files import write_json
 
 LETTERS = ["A", "B", "C", "D"]
