@@ -119,6 +119,7 @@ def perturb_responses(
             f"{n} points and {p} parameters leave no residual to learn the noise from; add points, "
             "fix parameters through the law's options, or set bootstrap=0"
         )
+    # A weight of w stands for a variance of 1/w: times its root every residual has the same.
     root = np.sqrt(weights)
     residual = (target - fitted) * root
     if gaussian:
@@ -127,6 +128,7 @@ def perturb_responses(
         pool = residual / np.sqrt(1.0 - np.minimum(_leverage(rows * root), LEVERAGE_CAP))
         pool = pool - pool.mean()
         noise = pool[rng.integers(n, size=(draws, n))]
+    # The scale is as uncertain as its degrees of freedom say: intervals get the width of Student's t.
     noise *= np.sqrt(freedom / rng.chisquare(freedom, size=(draws, 1)))
     return Resamples(fitted + noise / root, weights)
 

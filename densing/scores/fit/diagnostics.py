@@ -163,6 +163,7 @@ def influence(fit: LawFit) -> pd.DataFrame:
     if n - 1 < p:
         raise FitError(f"influence: {n} runs less one cannot fix {p} parameters")
     fitter = _fitter(fit)
+    # Row i of the batch gives run i no weight: all n refits descend together.
     weights = _cases(fit) * (1.0 - np.eye(n))
     target = fitter.problem.loss.target(fit.y)
     theta, _ = fitter.refit(fitter.scaled(fit.theta), target, weights, n)

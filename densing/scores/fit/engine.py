@@ -406,6 +406,7 @@ def _bootstrap(
 def _identification(law: Law, rows: Array, at_bound: Mask) -> list[Note]:
     """Say when the data leave a direction of the parameters free."""
     free = rows[~at_bound]
+    # Rows of unit length: what is left of the singular values is collinearity, not units.
     size = np.linalg.norm(free, axis=1, keepdims=True)
     if not len(free):
         return []

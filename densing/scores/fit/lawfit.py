@@ -196,6 +196,7 @@ def spread(draws: Array, level: float) -> tuple[Array, Array]:
 
 def hash_data(x: Mapping[str, Array], y: Array, weights: Array | None, clusters: NDArray[Any] | None = None) -> str:
     """Return the sha256 of a table's numbers, written exactly, in the order of its rows."""
+    # Hexadecimal: the same double gives the same text, whatever printed it.
     content = {
         "x": {name: [float(v).hex() for v in x[name]] for name in sorted(x)},
         "y": [float(v).hex() for v in y],
@@ -341,6 +342,7 @@ def _inside(law: Law, theta: Array, path: str) -> Array:
     """Return parameters if they respect the law's bounds, to the rounding of the draws."""
     for i, parameter in enumerate(law.space):
         values = theta[..., i]
+        # Draws are stored with nine digits: one on its bound may lie a rounding beyond it.
         slack = 1e-8 * np.abs(values)
         if (values < parameter.low - slack).any() or (values > parameter.high + slack).any():
             raise ArtefactError(f"{path}: {parameter.name} outside [{parameter.low:g}, {parameter.high:g}]")

@@ -103,6 +103,7 @@ class Problem:
             gradient = (rows @ (weights * psi)[..., None])[..., 0]
             bend = weights
             if np.isfinite(delta):
+                # An outlier pulls with constant force and has no curvature; a share of one keeps the system regular.
                 size = np.abs(residual)
                 bend = weights * np.where(size <= delta, 1.0, OUTLIER_CURVATURE * delta / size)
             curvature = (rows * bend[..., None, :]) @ np.swapaxes(rows, -1, -2)
@@ -137,6 +138,7 @@ def starts(problem: Problem, target: Array, weights: Array, keep: int) -> Array:
     prediction, rows = law.linearise(theta, problem.x)
     if linear.size:
         basis = rows[:, linear, :]
+        # ln(prediction) - ln(y) is (prediction - y) / y to first order: weights of 1 / y^2 make it linear.
         log = problem.loss.space == "log"
         y = np.exp(target) if log else target
         low = np.array([law.space[i].low for i in linear])
@@ -154,6 +156,7 @@ def _project(basis: Array, y: Array, weights: Array) -> Array:
     """Return the weighted least-squares coefficients (G, m) of ``basis (G, m, n)``."""
     weighted = basis * weights
     system = weighted @ np.swapaxes(basis, -1, -2)
+    # Grid points at which two columns coincide stay solvable; the hair is far below a grid's resolution.
     diagonal = np.einsum("gii->gi", system)
     diagonal *= 1.0 + 1e-12
     diagonal += 1e-300
@@ -196,6 +199,7 @@ def minimise(
     phi, converged = problem.to_phi(start), np.zeros(rows, dtype=bool)
     phi = np.clip(phi, *problem.bounds)
     value = np.empty(rows)
+    # Rows are independent of each other; a block of them keeps its Jacobians in the cache.
     block = max(1, CHUNK // (size * start.shape[-1]))
     for first in range(0, rows, block):
         part = slice(first, first + block)
@@ -213,7 +217,9 @@ def _descend(
     value, gradient, curvature = problem.quadratic(phi, target, weights)
     damping = np.full(len(phi), LAMBDA_START)
     converged = np.zeros(len(phi), dtype=bool)
-    floor = _rounding(problem.loss, target, weights)
+    # What rounding alone leaves of the objective, per row; fits on the curve end there.
+    size = 1.0 if problem.loss.space == "log" else np.max(np.abs(target), axis=-1, initial=1e-300)
+    floor = np.sum(weights, axis=-1) * (4e-16 * size) ** 2
     alive = np.flatnonzero(np.isfinite(value))
     for _ in range(max_iter):
         if not alive.size:
@@ -236,7 +242,11 @@ def _descend(
         if stalled.any():
             stuck = alive[stalled]
             converged[stuck] |= _flat(problem, phi, gradient, curvature, value, stuck)
-        damping[alive] = _adapt(damping[alive], gain, promised)
+        # Less damping after a step that kept its promise, more after one that did not.
+        with np.errstate(all="ignore"):
+            ratio = np.where(gain > 0, gain / promised, -1.0)
+        factor = np.select([ratio > 0.75, ratio > 0.25, ratio > 0], [0.1, 0.5, 2.0], 8.0)
+        damping[alive] = np.maximum(damping[alive] * factor, LAMBDA_MIN)
         alive = alive[~(done | stalled)]
     if alive.size:
         # Steps have run out along a direction that the data hardly tell; what is left to gain decides, as for a stall.
@@ -247,7 +257,9 @@ def _descend(
 def _step(problem: Problem, phi: Array, gradient: Array, curvature: Array, damping: Array) -> Array:
     """Return the damped Gauss-Newton step, projected on the bounds."""
     low, high = problem.bounds
+    # A parameter on its bound that descent would push outwards stays: its row of the system becomes the identity.
     held = ((phi <= low) & (gradient > 0)) | ((phi >= high) & (gradient < 0))
+    # Marquardt's scaling: with a diagonal of ones one damping suits parameters of any unit.
     scale = np.sqrt(np.einsum("rii->ri", curvature))
     scale = np.maximum(scale, 1e-150 + 1e-12 * scale.max(axis=-1, keepdims=True))
     system = curvature / (scale[:, :, None] * scale[:, None, :])
@@ -269,17 +281,3 @@ def _flat(
     """Return whether an undamped step promises next to nothing, for rows where rounding stops progress."""
     step = _step(problem, phi[rows], gradient[rows], curvature[rows], np.full(len(rows), 1e-8))
     return -np.sum(step * gradient[rows], axis=-1) <= STALL_TOLERANCE * value[rows]
-
-
-def _adapt(damping: Array, gain: Array, promised: Array) -> Array:
-    """Return new dampings: smaller after a step that kept its promise, larger after one that did not."""
-    with np.errstate(all="ignore"):
-        ratio = np.where(gain > 0, gain / promised, -1.0)
-    factor = np.select([ratio > 0.75, ratio > 0.25, ratio > 0], [0.1, 0.5, 2.0], 8.0)
-    return np.maximum(damping * factor, LAMBDA_MIN)
-
-
-def _rounding(loss: Loss, target: Array, weights: Array) -> Array:
-    """Return the objective that rounding alone leaves behind, per row; fits on the curve end there."""
-    size = 1.0 if loss.space == "log" else np.max(np.abs(target), axis=-1, initial=1e-300)
-    return np.sum(weights, axis=-1) * (4e-16 * size) ** 2

@@ -137,6 +137,7 @@ class BaseLaw:
 
     def jacobian(self, theta: ArrayLike, x: Inputs) -> Array:
         """Return d predict / d theta, shape ``(..., n, p)``."""
+        # Laws keep parameters before runs, where each row is contiguous; statistics writes runs first.
         return np.moveaxis(self.linearise(theta, x)[1], -2, -1)
 
     def invert(self, theta: ArrayLike, y: ArrayLike, **given: ArrayLike) -> tuple[Array, NDArray[np.str_]]:

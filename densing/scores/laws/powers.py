@@ -44,6 +44,7 @@ class PowerSum(BaseLaw):
             rows[..., 0, :] = 1.0
             total = parts[0]
         for i, log_x in enumerate(logs):
+            # A coefficient's derivative is its power: computed once, in logarithms, straight into its row.
             power = np.exp(-parts[first + k + i] * log_x, out=rows[..., first + i, :])
             term = parts[first + i] * power
             np.multiply(term, -log_x, out=rows[..., first + k + i, :])
@@ -54,6 +55,7 @@ class PowerSum(BaseLaw):
         """Return N = ((y - E - rest) / A)^(-1/alpha), rest = B D^-beta; y <= E + rest is above_ceiling."""
         parts = np.moveaxis(self._check(theta), -1, 0)
         k, first = len(self.terms), int(self.constant is not None)
+        # What the constant and the inputs held fixed leave of y for the first term; at or below zero no size gives it.
         remainder = finite(self, y) - (parts[0] if self.constant else 0.0)
         for i, fixed in enumerate(self._fixed(given).values(), start=1):
             remainder = remainder - parts[first + i] * fixed ** -parts[first + k + i]

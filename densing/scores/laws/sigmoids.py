@@ -59,10 +59,10 @@ class ScoreCurve(BaseLaw):
 
     def _unpack(self, parts: Any) -> tuple[Any, Any, Any, Any]:
         """Return range, rate, centre and floor, taking fixed ones from the options."""
-        rest = list(parts)
-        span = rest.pop(0) if self.ceiling is None else self.ceiling - (self.floor or 0.0)
-        floor = rest.pop() if self.floor is None else self.floor
-        return span, rest[0], rest[1], floor
+        free = list(parts)
+        span = free.pop(0) if self.ceiling is None else self.ceiling - (self.floor or 0.0)
+        floor = free.pop() if self.floor is None else self.floor
+        return span, free[0], free[1], floor
 
     def linearise(self, theta: ArrayLike, x: Inputs) -> tuple[Array, Array]:
         """Return prediction and derivatives; inputs may carry the batch axes of ``theta``."""
@@ -70,6 +70,7 @@ class ScoreCurve(BaseLaw):
         span, rate, centre, floor = self._unpack(entries(values))
         offset = self._coordinate(x) - centre
         share = _sigma(rate * offset)
+        # d sigma(z) / dz = sigma (1 - sigma): what rate and centre act through.
         bend = span * share * (1.0 - share)
         rows = [share] if self.ceiling is None else []
         rows += [bend * offset, -bend * rate]
@@ -86,6 +87,7 @@ class ScoreCurve(BaseLaw):
         """Return t, and masks of scores at or below the floor and at or above the ceiling."""
         span, rate, centre, floor = self._unpack(np.moveaxis(self._check(theta), -1, 0))
         above_floor = finite(self, y) - floor
+        # The logit of the share; outside floor and ceiling it is NaN, and the masks say so.
         with np.errstate(all="ignore"):
             t = centre - np.log(span / above_floor - 1.0) / rate
         return t, np.asarray(above_floor <= 0), np.asarray((above_floor >= span) & (above_floor > 0))

@@ -74,6 +74,7 @@ class TwoStep(BaseLaw):
         first, second = self.split(theta)
         loss, loss_rows = self.loss_law.linearise(first, x)
         score, score_rows = self.score_law.linearise(second, {"loss": loss})
+        # dS/dtheta1 = dS/dL dL/dtheta1; the sigmoid's own parameters follow unchanged.
         slope = self.score_law.slope(second, {"loss": loss})
         return score, np.concatenate([slope[..., None, :] * loss_rows, score_rows], axis=-2)
 
@@ -81,6 +82,7 @@ class TwoStep(BaseLaw):
         """Return N of eq. 4: the score's loss, then the loss's size at the given tokens (1e12 by default)."""
         first, second = self.split(theta)
         loss, status = self.score_law.invert(second, y)
+        # A score that no loss gives has no loss to invert: any stands in, and its status decides.
         safe = np.where(status == OK, loss, 1.0)
         size, by_loss = self.loss_law.invert(first, safe, **given)
         status, by_loss = np.broadcast_arrays(status, by_loss)
