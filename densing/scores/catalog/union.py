@@ -58,7 +58,7 @@ def load_catalog(*extra: Path | str, replace: bool = False, embedded: bool = Tru
     Parameters
     ----------
     *extra : path
-        Folders or CSV files: models, scores, or both in one table (see :mod:`densing.scores.catalog.extras`). Rows
+        Folders or CSV files: models, scores, or both in one table (see :func:`densing.scores.catalog.read_extra`). Rows
         without an evaluator count as measured by ``user``; release dates count as sourced, by the user.
     replace : bool
         Let a user's row with another value replace ours; otherwise it is refused.

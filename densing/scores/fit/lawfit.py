@@ -277,7 +277,7 @@ def _dump(fit: LawFit) -> str:
         draws=[[float(f"{value:.{DRAW_DIGITS}g}") for value in row] for row in fit.draws],
     )
     try:
-        return json.dumps(asdict(document), allow_nan=False, ensure_ascii=False)
+        return json.dumps(vars(document), default=asdict, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError) as error:
         raise InputError(f"fit of law {law.name}: meta or options cannot be written as JSON ({error})") from error
 
