@@ -191,16 +191,16 @@ def validate(raw: pd.DataFrame, table: Table, where: str, first_row: int = 0) ->
     TableError
         With every problem found.
     """
-    found = ", ".join(map(str, raw.columns)) or "none"
+    header = ", ".join(map(str, raw.columns)) or "none"
     problems = [
-        f"column {column.name} is missing ({column.meaning}); found: {found}"
+        f"column {column.name} is missing ({column.meaning}); found: {header}"
         for column in table.columns
         if column.required and column.default is None and column.name not in raw.columns
     ]
     if problems:
         raise TableError(where, problems)
-    whole = pd.api.types.is_integer_dtype(raw.index.dtype)
-    numbers = [int(n) + first_row for n in (raw.index if whole else range(len(raw)))]
+    counted = raw.index if pd.api.types.is_integer_dtype(raw.index.dtype) else range(len(raw))
+    numbers = [int(number) + first_row for number in counted]
     typed: dict[str, pd.Series] = {}
     for column in table.columns:
         if column.name in raw.columns:
@@ -233,8 +233,8 @@ def _typed_column(cells: Sequence[Any], column: Column, numbers: Sequence[int], 
         try:
             value = convert(text)
         except ValueError:
-            wanted = "; ".join(filter(None, (_WANTED[column.kind], column.remedy)))
-            problems.append(f"row {number}, column {column.name}: {text[:60]!r} is not {wanted}")
+            expected = "; ".join(filter(None, (_EXPECTED[column.kind], column.remedy)))
+            problems.append(f"row {number}, column {column.name}: {text[:60]!r} is not {expected}")
             values.append(None)
             continue
         problem = _range_problem(value, text, column)
@@ -279,9 +279,9 @@ def _check_key(frame: pd.DataFrame, table: Table, where: str, numbers: Sequence[
         at = first.setdefault(identity, position)
         if at == position:
             continue
-        named = ", ".join(f"{name} {value}" for name, value in zip(table.key, identity, strict=True))
+        label = ", ".join(f"{name} {value}" for name, value in zip(table.key, identity, strict=True))
         differs = "the same row again" if content[at] == content[position] else "a second row with other values"
-        problems.append(f"row {numbers[position]}: {differs} for {named}, first in row {numbers[at]}; delete one")
+        problems.append(f"row {numbers[position]}: {differs} for {label}, first in row {numbers[at]}; delete one")
     raise TableError(where, problems)
 
 
@@ -322,7 +322,7 @@ _CONVERTERS: dict[str, Callable[[str], Any]] = {
     "flag": _to_flag,
 }
 _DTYPES = {"text": "object", "number": "float64", "integer": "float64", "date": "datetime64[ns]", "flag": "object"}
-_WANTED: dict[str, str] = {
+_EXPECTED: dict[str, str] = {
     "text": "text",
     "number": "a finite number",
     "integer": "a whole number",
