@@ -126,8 +126,8 @@ def _add(path: Path, name: str, allowed: list[str], extra: Sequence[Path | str],
     table = pd.DataFrame({c: [*cells.get(c, [""] * length), row.get(c, "")] for c in columns}, dtype=object)
     table.index = table.index + FIRST_ROW
     # The other tables of the folder; models first, because scores refer to them.
-    beside = [] if folder is None else [folder / "models.csv", folder / "scores.csv"]
-    catalog = load_catalog(*extra, *(other for other in beside if other != file and other.exists()))
+    siblings = [] if folder is None else [folder / "models.csv", folder / "scores.csv"]
+    catalog = load_catalog(*extra, *(other for other in siblings if other != file and other.exists()))
     merged = merge(catalog, parts_of(table, str(file)))
     write_csv(table, file)
     return list(merged.notes)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from densing.core import InputError, Note
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from densing.scores.catalog.catalog import Catalog
+from densing.scores.catalog.catalog import Catalog
+from densing.scores.catalog.union import load_catalog
 
 # Names on the hub (and in harnesses' tables) that spell a model of the catalog otherwise, normalised.
 _ALIASES = {
@@ -123,8 +121,6 @@ def with_sizes(
     InputError
         For a size of a model that was not measured.
     """
-    from densing.scores.catalog.union import load_catalog
-
     known = catalog if catalog is not None else load_catalog()
     measured = list(dict.fromkeys(models["model"].astype(str)))
     stated = {}
@@ -161,8 +157,6 @@ def with_sizes(
         if not any(stored.values()):
             notes.append(_unsized(name, sizes.index))
         rows.append({**row, **stored, "size_from": origin})
-    import pandas as pd
-
     table = pd.DataFrame(rows, columns=[*dict.fromkeys([*models.columns, *_SIZES, "size_from"])])
     return table.astype(dict.fromkeys(_SIZES, "float64")), list({note.message: note for note in notes}.values())
 

@@ -64,10 +64,10 @@ class Selection:
 
     def describe(self) -> str:
         """Return the selection as a phrase for titles and captions."""
-        words = [_listed(self.architectures, ARCHITECTURES), _listed(self.domains, DOMAINS)]
+        terms = [_listed(self.architectures, ARCHITECTURES), _listed(self.domains, DOMAINS)]
         if self.kinds == ("base",) and set(self.derivations) <= {"scratch", "distilled"}:
-            words.append("from-scratch")
-        phrase = ", ".join(word for word in words if word)
+            terms.append("from-scratch")
+        phrase = ", ".join(term for term in terms if term)
         phrase = f"{phrase} {_listed(self.kinds, KINDS)} models".replace("  ", " ").strip()
         phrase += " with a sourced release date" if self.verified_only else " with any release date"
         since, until = _day(self.since, "since"), _day(self.until, "until")

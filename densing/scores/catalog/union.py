@@ -295,8 +295,8 @@ def complete_models(part: Part, catalog: Catalog) -> Part:
 def _sources(cells: pd.Series, part: Part, catalog: Catalog) -> pd.Series:
     """Put the file's own id before every source that does not start with a known id."""
     mine, known = user_source(part.where), set(catalog.sources["id"])
-    named = [cell if isinstance(cell, str) else None for cell in cells]
-    full = [mine if cell is None else cell if source_id(cell) in known else f"{mine}#{cell}" for cell in named]
+    texts = [cell if isinstance(cell, str) else None for cell in cells]
+    full = [mine if cell is None else cell if source_id(cell) in known else f"{mine}#{cell}" for cell in texts]
     return pd.Series(full, index=cells.index, dtype=object)
 
 
