@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import densing
-from densing.scores.references.store import fits_folder
+from densing.scores.references.rulers import fits_folder
 
 
 def test_all_is_sorted_complete_and_importable() -> None:

@@ -30,9 +30,8 @@ def list_models(
     Example: densing catalog list --family Qwen2.5
     """
     from densing.cli.output import emit_json, emit_table, save, show_notes
-    from densing.cli.selecting import selection_of
     from densing.core import UnknownNameError
-    from densing.scores.catalog import disagreement, load_catalog, series_list, strata
+    from densing.scores.catalog import disagreement, load_catalog, selection_of, series_list, strata
 
     merged = load_catalog(*(catalog or []))
     labels = strata(merged, selection_of(include))
@@ -75,12 +74,12 @@ def show_model(
     from densing.scores.catalog import load_catalog, strata
 
     merged = load_catalog(*(catalog or []))
-    found = merged.models[merged.models["model"] == model]
-    if found.empty:
+    row = merged.models[merged.models["model"] == model]
+    if row.empty:
         raise UnknownNameError("model", model, merged.models["model"])
     scores = merged.scores[merged.scores["model"] == model].sort_values(["benchmark", "evaluator"])
     labels = strata(merged).set_index("model").loc[model]
-    facts: dict[str, Any] = {**found.iloc[0].to_dict(), **labels.to_dict()}
+    facts: dict[str, Any] = {**row.iloc[0].to_dict(), **labels.to_dict()}
     if json:
         emit_json({"model": facts, "scores": scores})
         return

@@ -125,8 +125,7 @@ def density(
     benchmark, denominator, guard = benchmark or "mean", denominator or "total", 3.0 if guard is None else guard
     from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
     from densing.cli.reading import read_densities
-    from densing.cli.selecting import selection_of
-    from densing.scores.catalog import load_catalog
+    from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.density import skill_results, skill_table, table_densities
     from densing.scores.references import load_reference
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from densing.cli import options as o
+from densing.scores.laws import law_names
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from densing.scores.laws import Law
 
 
 def fit(
@@ -17,9 +23,7 @@ def fit(
         str,
         typer.Option(
             "--law",
-            help="power, power-offset, chinchilla, chinchilla-e0, densing-loss, "
-            "sigmoid, "
-            "sigmoid-fixed, logistic, two-step or broken.",
+            help=f"{', '.join(law_names()[:-1])} or {law_names()[-1]}.",
         ),
     ] = "chinchilla",
     loss: Annotated[
@@ -68,29 +72,54 @@ def fit(
 
     Example: densing fit runs.csv --law chinchilla --loss huber --delta 1e-3 --bootstrap 1000 --json
     """
-    from densing.cli import fitting
     from densing.cli.output import emit_json, emit_table, finish, say, show_notes, visible
     from densing.core import write_text
     from densing.scores.catalog import parse_protocol
+    from densing.scores.fit import checklist, fit_runs, read_runs
+    from densing.scores.laws import get_law
 
-    stated = None if protocol is None else parse_protocol(protocol)
-    options = {"floor": floor, "ceiling": ceiling}
-    asked = {"loss": loss, "delta": delta, "bootstrap": bootstrap, "scheme": scheme, "seed": seed}
-    rows, chosen = fitting.read_rows(table, law, options, cluster)
-    result = fitting.fit_rows(rows, chosen, cluster, asked)
-    if stated is not None:
-        result = dataclasses.replace(result, meta={**result.meta, "protocol": stated.to_dict()})
-    extra: dict[str, Any] = fitting.explain(result) if explain else {}
+    parts = None if protocol is None else parse_protocol(protocol)
+    ends = {"floor": floor, "ceiling": ceiling}
+    chosen = get_law(law, **{name: value for name, value in ends.items() if value is not None})
+    options: dict[str, Any] = {"loss": loss, "delta": delta, "bootstrap": bootstrap, "scheme": scheme, "seed": seed}
+    runs = read_runs(table, chosen, cluster)
+    result = fit_runs(runs, chosen, cluster=cluster, **options)
+    if parts is not None:
+        result = dataclasses.replace(result, meta={**result.meta, "protocol": parts.to_dict()})
+    extra = checklist(result) if explain else {}
     if rollout is not None:
-        extra["rollout"] = fitting.rollout_table(rows, chosen, rollout, asked)
+        extra["rollout"] = _rollout(runs, chosen, rollout, options)
     if out is not None:
         write_text(out, result.to_json() + "\n")
         say(f"wrote {out}")
+    intervals = result.intervals(level)
     if json:
-        emit_json({**fitting.payload(result, level), **extra})
+        emit_json(
+            {
+                "law": result.law.name,
+                "equation": result.law.equation,
+                "source": result.law.source,
+                "n": len(result.y),
+                "params": result.params,
+                "objective": result.objective,
+                "intervals": {row.param: [row.lo, row.hi] for row in intervals.itertuples()},
+                "level": level,
+                "status": result.status,
+                "options": result.options,
+                "domain": result.domain,
+                "data_hash": result.data_hash,
+                "notes": list(result.notes),
+                **extra,
+            }
+        )
     else:
-        emit_table(result.intervals(level), f"{result.law.name}: {result.law.equation}; {100 * level:g} % intervals")
-        say(fitting.identity(result))
+        emit_table(intervals, f"{result.law.name}: {result.law.equation}; {100 * level:g} % intervals")
+        identity = result.options
+        turn = "" if identity.get("delta") is None else f" with delta {identity['delta']:g}"
+        say(
+            f"{len(result.y)} points, loss {identity['loss']}{turn}, objective {result.objective:.6g}, "
+            f"{result.status}; {len(result.draws)} {identity['scheme']} draws, seed {identity['seed']}"
+        )
         for title, value in extra.items():
             if hasattr(value, "columns"):
                 emit_table(value, title)
@@ -98,3 +127,21 @@ def fit(
                 typer.echo(visible(f"{title}: {value}"))
         show_notes(result.notes)
     finish(result.notes)
+
+
+def _rollout(runs: pd.DataFrame, law: Law, cutoff: float, options: dict[str, Any]) -> pd.DataFrame:
+    """Fit the small models, predict the large ones, and return the misses."""
+    from densing.core import InputError
+    from densing.scores.fit import rollout
+    from densing.scores.laws import TwoStep
+
+    if isinstance(law, TwoStep):
+        raise InputError("--rollout: fit the two steps one at a time (chinchilla, then sigmoid) to roll them out")
+    x = {name: runs[name].to_numpy(dtype=float) for name in law.inputs}
+    first = law.inputs[0]
+    if not x[first].min() < cutoff <= x[first].max():
+        raise InputError(
+            f"--rollout {cutoff:g}: must lie above the smallest {first} ({x[first].min():g}) and at most at the "
+            f"largest ({x[first].max():g})"
+        )
+    return rollout(law, x, runs[law.output].to_numpy(dtype=float), cutoff=cutoff, **options)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import typer
 
 from densing.cli.columns import middle_cut
 from densing.cli.table import emit_table, visible
-from densing.core import Note, doubts, severest_first, worst
+from densing.core import Note, doubts, plain, severest_first, worst
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +23,6 @@ __all__ = [
     "emit_plain",
     "emit_table",
     "finish",
-    "plain",
     "progress",
     "save",
     "say",
@@ -37,48 +35,6 @@ LONGEST_NOTE = 600
 LONGEST_LABEL = 60
 MOST_NOTES = 20
 """Notes that a command on many ranks puts on the screen; there may be one of every rank."""
-
-
-def plain(value: Any) -> Any:
-    """Turn results into JSON-ready data: timestamps to ISO dates, NaN and infinities to null.
-
-    Examples
-    --------
-    >>> plain({"hi": float("inf"), "n": 3})
-    {'hi': None, 'n': 3}
-    """
-    import numpy as np
-    import pandas as pd
-
-    if isinstance(value, pd.DataFrame):
-        return [plain(row) for row in value.to_dict("records")]
-    if isinstance(value, pd.Series):
-        return plain(value.to_dict())
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | np.ndarray):
-        return [plain(item) for item in value]
-    if isinstance(value, Note):
-        return plain(value.to_dict())
-    return _scalar(value)
-
-
-def _scalar(value: Any) -> Any:
-    import numpy as np
-    import pandas as pd
-
-    if value is None or value is pd.NaT or value is pd.NA:
-        return None
-    if isinstance(value, pd.Timestamp | np.datetime64):
-        return str(pd.Timestamp(value).date())
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, bool | int | float):
-        return value
-    # A lone surrogate is no text in UTF-8: it leaves as its escape.
-    return str(value).encode("utf-8", "backslashreplace").decode()
 
 
 def emit_json(payload: Any) -> None:

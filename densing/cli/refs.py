@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from densing.cli import options as o
+
+if TYPE_CHECKING:
+    from densing.scores.references import Reference
 
 app = typer.Typer(no_args_is_help=True, help="Reference families: the rulers that turn scores into parameters.")
 
@@ -56,11 +59,14 @@ def show_ref(
 
     Example: densing refs show olmo-ladder --benchmark hellaswag
     """
+    import pandas as pd
+
     from densing.cli.output import emit_json, emit_table, say, show_notes
-    from densing.scores.references import get_family, load_reference
+    from densing.scores.references import get_family, ladder_misses, load_reference
 
     ruler = load_reference(reference, benchmark)
-    misses = _misses(ruler)
+    # Only the OLMo ladder holds models out whose authors predicted them.
+    misses = ladder_misses(ruler.fit, ruler.benchmarks) if ruler.name == "olmo-ladder" else None
     extra = _diagnostics(ruler) if diagnostics else {}
     payload = {
         **ruler.describe(),
@@ -83,7 +89,8 @@ def show_ref(
     say(
         f"{ruler.fit.law.equation}\nmeasured by {ruler.evaluator or 'the family itself'}: {', '.join(ruler.benchmarks)}"
     )
-    emit_table(_protocols(ruler), "How the family was measured")
+    protocols = [{"benchmark": name, **ruler.protocol(name).to_dict()} for name in ruler.benchmarks]
+    emit_table(pd.DataFrame(protocols), "How the family was measured")
     emit_table(ruler.fit.intervals(), "Parameters, 95 % intervals")
     emit_table(ruler.points, "Points")
     if misses is not None:
@@ -120,21 +127,7 @@ def build(
         say(f"wrote {len(written)} fits below {out}")
 
 
-def _protocols(ruler: Any) -> Any:
-    import pandas as pd
-
-    return pd.DataFrame([{"benchmark": name, **ruler.protocol(name).to_dict()} for name in ruler.benchmarks])
-
-
-def _misses(ruler: Any) -> Any:
-    from densing.scores.references import ladder_misses
-
-    if ruler.name != "olmo-ladder":
-        return None
-    return ladder_misses(ruler.fit, ruler.benchmarks)
-
-
-def _diagnostics(ruler: Any) -> dict[str, Any]:
+def _diagnostics(ruler: Reference) -> dict[str, Any]:
     import pandas as pd
 
     from densing.core import DensingError

@@ -29,10 +29,9 @@ def report(
     Example: densing report --out docs/replication.md
     """
     from densing.cli.output import emit_json, finish, progress
-    from densing.cli.selecting import selection_of
     from densing.core import InputError
     from densing.report import build_replication, build_report
-    from densing.scores.catalog import load_catalog
+    from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.study import StudyOptions, run_study
 
     if out.suffix not in (".html", ".md"):

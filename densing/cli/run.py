@@ -41,10 +41,9 @@ def run(
     from densing.cli.measuring import FAST_ITEMS, ITEMS
     from densing.cli.measuring import measure as measure_model
     from densing.cli.output import emit_json, finish, progress, say, show_notes
-    from densing.cli.selecting import selection_of
     from densing.core import write_csv
     from densing.report import build_report
-    from densing.scores.catalog import load_catalog
+    from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.study import StudyOptions, run_study
 
     o.parse_window(since, until)

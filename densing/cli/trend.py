@@ -41,8 +41,7 @@ def trend(
     """
     from densing.cli.output import emit_json, finish, save, show_notes
     from densing.cli.reading import read_densities
-    from densing.cli.selecting import selection_of
-    from densing.scores.catalog import load_catalog
+    from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.trend import TrendData, estimate_trend
 
     o.parse_window(since, until)

@@ -1,4 +1,4 @@
-"""What every room uses: errors, notes, records, files, tables with declared columns, secrets, seeds."""
+"""What every room uses: errors, notes, records, arrays, files, tables with declared columns, secrets, seeds."""
 
 import lazy_loader as lazy
 

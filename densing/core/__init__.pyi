@@ -1,7 +1,4 @@
-from .atomic import move as move
-from .atomic import replacing as replacing
-from .atomic import storage_errors as storage_errors
-from .atomic import sync_folder as sync_folder
+from .arrays import Array as Array
 from .errors import ArtefactError as ArtefactError
 from .errors import DensingError as DensingError
 from .errors import DomainError as DomainError
@@ -12,8 +9,12 @@ from .errors import TableError as TableError
 from .errors import UnavailableError as UnavailableError
 from .errors import UnknownNameError as UnknownNameError
 from .files import LFS_POINTER as LFS_POINTER
+from .files import move as move
 from .files import read_text as read_text
 from .files import refuse_no_file as refuse_no_file
+from .files import replacing as replacing
+from .files import storage_errors as storage_errors
+from .files import sync_folder as sync_folder
 from .files import write_csv as write_csv
 from .files import write_text as write_text
 from .notes import Note as Note
@@ -26,6 +27,9 @@ from .notes import worst as worst
 from .readable import Card as Card
 from .readable import Readable as Readable
 from .records import Record as Record
+from .records import decode as decode
+from .records import plain as plain
+from .records import short as short
 from .secrets import is_secret_name as is_secret_name
 from .secrets import mask as mask
 from .secrets import secrets_of as secrets_of

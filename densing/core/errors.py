@@ -47,10 +47,10 @@ class TableError(InputError):
     def __init__(self, where: str, problems: Iterable[str]) -> None:
         self.where = where
         self.problems = tuple(problems)
-        shown = [f"{where}: {problem}" for problem in self.problems[:SHOWN_PROBLEMS]]
+        lines = [f"{where}: {problem}" for problem in self.problems[:SHOWN_PROBLEMS]]
         if len(self.problems) > SHOWN_PROBLEMS:
-            shown.append(f"{where}: ... and {len(self.problems) - SHOWN_PROBLEMS} more problems")
-        super().__init__("\n".join(shown))
+            lines.append(f"{where}: ... and {len(self.problems) - SHOWN_PROBLEMS} more problems")
+        super().__init__("\n".join(lines))
 
 
 SHOWN_PROBLEMS = 20
@@ -70,12 +70,12 @@ class UnknownNameError(InputError):
     unknown law 'chinchila'; did you mean 'chinchilla'? (known: chinchilla, power)
     """
 
-    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         choices = sorted(known)
         near = difflib.get_close_matches(name, choices, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ";"
         more = f", ... {len(choices)} in all" if len(choices) > SHOWN_NAMES else ""
-        super().__init__(f"unknown {what} {name!r}{hint} (known: {', '.join(choices[:SHOWN_NAMES])}{more})")
+        super().__init__(f"unknown {kind} {name!r}{hint} (known: {', '.join(choices[:SHOWN_NAMES])}{more})")
 
 
 class UnavailableError(DensingError):

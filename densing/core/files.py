@@ -1,46 +1,28 @@
-"""Files of the project: read whole and checked, written atomically."""
+"""Files of the project: read whole and checked; written whole or not at all, through a temporary neighbour.
+
+Loads the standard library only: a command that answers in a fraction of a second writes through it.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import os
 import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
+from densing.core.errors import InputError
 
-from densing.core.atomic import replacing
-from densing.core.errors import InputError, TableError
+if TYPE_CHECKING:
+    import pandas as pd
 
 MAX_BYTES = 64 * 1024 * 1024
-MAX_FIELD = 32 * 1024
 # Source: Git LFS specification, https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 LFS_POINTER = "version https://git-lfs.github.com/spec/"
-
-
-def write_csv(frame: pd.DataFrame, path: Path) -> None:
-    """Write a table as CSV, atomically: the file is whole or absent."""
-    text = frame.to_csv(index=False, date_format="%Y-%m-%d", lineterminator="\n")
-    if "\r" in text:
-        # The csv module leaves a lone carriage return unquoted, and readers take it for the end of a line.
-        text = frame.to_csv(index=False, date_format="%Y-%m-%d", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    write_text(path, text)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically (temporary file beside it, then rename).
-
-    Raises
-    ------
-    InputError
-        When the place cannot be written to, or the text holds bytes that were no text (from a command line).
-    """
-    try:
-        data = text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(f"{path}: {text[error.start]!r} cannot be written as UTF-8; retype the name") from error
-    with replacing(path) as temporary:
-        temporary.write_bytes(data)
 
 
 def read_text(source: Path | str | io.TextIOBase, name: str) -> str:
@@ -87,37 +69,91 @@ def refuse_no_file(path: Path, name: str) -> None:
         raise InputError(f"{name}: a {kind}, not a file; give a file")
 
 
-def parse_csv(text: str, name: str) -> tuple[list[str], dict[int, list[str]]]:
-    """Split a CSV text into its header and its filled rows by row number in the file.
+def write_csv(frame: pd.DataFrame, path: Path) -> None:
+    """Write a table as CSV, atomically: the file is whole or absent."""
+    text = frame.to_csv(index=False, date_format="%Y-%m-%d", lineterminator="\n")
+    if "\r" in text:
+        # The csv module leaves a lone carriage return unquoted, and readers take it for the end of a line.
+        text = frame.to_csv(index=False, date_format="%Y-%m-%d", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    write_text(path, text)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically (temporary file beside it, then rename).
 
     Raises
     ------
-    InputError, TableError
-        When the text is no table; the message names the row and the remedy.
+    InputError
+        When the place cannot be written to, or the text holds bytes that were no text (from a command line).
     """
-    if "\x00" in text:
-        raise InputError(f"{name}: holds a NUL byte; it is not a CSV file")
-    limit = csv.field_size_limit(MAX_FIELD)
     try:
-        lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-    except csv.Error as error:
-        raise InputError(f"{name}: not readable as CSV ({error}); check quotes and length of cells") from error
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"{path}: {text[error.start]!r} cannot be written as UTF-8; retype the name") from error
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary file to fill; it becomes ``path`` when the block ends well, and vanishes when it does not.
+
+    Raises
+    ------
+    InputError
+        When the place cannot be written to, or the disk is full.
+
+    Examples
+    --------
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with replacing(Path(folder) / "deep" / "x.txt") as temporary:
+    ...         _ = temporary.write_text("whole")
+    ...     [(file.name, file.read_text()) for file in (Path(folder) / "deep").iterdir()]
+    [('x.txt', 'whole')]
+    """
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        # Renaming over a device or a pipe would replace it by a file.
+        raise InputError(f"{path}: cannot write (is no regular file); choose another name")
+    temporary: Path | None = None
+    try:
+        with storage_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # The suffix stays: writers choose a format by it. The leading dot keeps readers of the folder away.
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:80]}.", suffix=path.suffix)
+            os.close(handle)
+            temporary = Path(name)
+            yield temporary
+            temporary.chmod(0o644)
+            move(temporary, path)
     finally:
-        csv.field_size_limit(limit)
-    filled = {n: line for n, line in enumerate(lines, start=1) if any(cell.strip() for cell in line)}
-    if not filled:
-        raise InputError(f"{name}: empty; a header row and at least one data row are needed")
-    header = [cell.strip() for cell in filled.pop(next(iter(filled)))]
-    repeated = {cell for cell in header if header.count(cell) > 1}
-    if repeated:
-        raise InputError(f"{name}: header repeats {', '.join(sorted(repeated))}; rename one of them")
-    if not filled:
-        raise InputError(f"{name}: has a header but no data row")
-    ragged = [
-        f"row {number}: {len(line)} cells where the header has {len(header)}; quote cells that hold commas"
-        for number, line in filled.items()
-        if len(line) != len(header)
-    ]
-    if ragged:
-        raise TableError(name, ragged)
-    return header, filled
+        # Nothing is left beside the file, after Ctrl-C neither; once renamed there is nothing to delete.
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename a file once its content is on the disk, and make the rename durable."""
+    with source.open("rb") as stream:
+        os.fsync(stream.fileno())
+    source.replace(target)
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder durable, where the system can."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the file system into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: cannot write ({error.strerror or error}); check space, rights and place") from error

@@ -80,10 +80,10 @@ def once(notes: Iterable[Note]) -> list[Note]:
     >>> [note.code for note in once([Note("a", "info", "x"), Note("b", "info", "x"), Note("a", "info", "x")])]
     ['a', 'b']
     """
-    found: dict[tuple[str, str], Note] = {}
+    unique: dict[tuple[str, str], Note] = {}
     for note in notes:
-        found.setdefault((note.code, note.message), note)
-    return list(found.values())
+        unique.setdefault((note.code, note.message), note)
+    return list(unique.values())
 
 
 def doubts(notes: Iterable[Note]) -> list[Note]:

@@ -79,17 +79,17 @@ def secrets_of(value: Any) -> tuple[str, ...]:
     >>> secrets_of({"args": {"token": "hf_abc", "tokenizer": "x"}})
     ('hf_abc',)
     """
-    found: list[str] = []
+    secrets: list[str] = []
     if isinstance(value, Mapping):
         for key, item in value.items():
             if is_secret_name(str(key)) and _hides(item):
-                found.extend(_leaves(item))
+                secrets.extend(_leaves(item))
             else:
-                found.extend(secrets_of(item))
+                secrets.extend(secrets_of(item))
     elif isinstance(value, (list, tuple, set, frozenset)):
         for item in value:
-            found.extend(secrets_of(item))
-    return tuple(dict.fromkeys(found))
+            secrets.extend(secrets_of(item))
+    return tuple(dict.fromkeys(secrets))
 
 
 def mask(text: str, secrets: tuple[str, ...]) -> str:
@@ -157,8 +157,8 @@ def _is_secret_variable(name: str) -> bool:
 
 
 def _environment() -> tuple[str, ...]:
-    found = {value for key, value in os.environ.items() if len(value) >= MIN_SECRET and _is_secret_variable(key)}
-    return tuple(sorted(found, key=len, reverse=True))
+    secrets = {value for key, value in os.environ.items() if len(value) >= MIN_SECRET and _is_secret_variable(key)}
+    return tuple(sorted(secrets, key=len, reverse=True))
 
 
 def _text(text: str, known: tuple[str, ...]) -> str:

@@ -6,6 +6,7 @@ and one validator serve every CSV file, and their messages name file, row, colum
 
 from __future__ import annotations
 
+import csv
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -16,10 +17,11 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from densing.core.errors import TableError
-from densing.core.files import parse_csv, read_text
+from densing.core.errors import InputError, TableError
+from densing.core.files import read_text
 
 Kind = Literal["text", "number", "integer", "date", "flag"]
+MAX_FIELD = 32 * 1024
 _TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
 
 
@@ -134,6 +136,42 @@ def read_cells(source: Path | str | io.TextIOBase, where: str | None = None) -> 
     return pd.DataFrame(list(rows.values()), index=list(rows), columns=header, dtype=object)
 
 
+def parse_csv(text: str, name: str) -> tuple[list[str], dict[int, list[str]]]:
+    """Split a CSV text into its header and its filled rows by row number in the file.
+
+    Raises
+    ------
+    InputError, TableError
+        When the text is no table; the message names the row and the remedy.
+    """
+    if "\x00" in text:
+        raise InputError(f"{name}: holds a NUL byte; it is not a CSV file")
+    limit = csv.field_size_limit(MAX_FIELD)
+    try:
+        lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error as error:
+        raise InputError(f"{name}: not readable as CSV ({error}); check quotes and length of cells") from error
+    finally:
+        csv.field_size_limit(limit)
+    filled = {n: line for n, line in enumerate(lines, start=1) if any(cell.strip() for cell in line)}
+    if not filled:
+        raise InputError(f"{name}: empty; a header row and at least one data row are needed")
+    header = [cell.strip() for cell in filled.pop(next(iter(filled)))]
+    repeated = {cell for cell in header if header.count(cell) > 1}
+    if repeated:
+        raise InputError(f"{name}: header repeats {', '.join(sorted(repeated))}; rename one of them")
+    if not filled:
+        raise InputError(f"{name}: has a header but no data row")
+    ragged = [
+        f"row {number}: {len(line)} cells where the header has {len(header)}; quote cells that hold commas"
+        for number, line in filled.items()
+        if len(line) != len(header)
+    ]
+    if ragged:
+        raise TableError(name, ragged)
+    return header, filled
+
+
 def validate(raw: pd.DataFrame, table: Table, where: str, first_row: int = 0) -> pd.DataFrame:
     """Check a table of raw cells and return it typed.
 
@@ -153,16 +191,16 @@ def validate(raw: pd.DataFrame, table: Table, where: str, first_row: int = 0) ->
     TableError
         With every problem found.
     """
-    found = ", ".join(map(str, raw.columns)) or "none"
+    header = ", ".join(map(str, raw.columns)) or "none"
     problems = [
-        f"column {column.name} is missing ({column.meaning}); found: {found}"
+        f"column {column.name} is missing ({column.meaning}); found: {header}"
         for column in table.columns
         if column.required and column.default is None and column.name not in raw.columns
     ]
     if problems:
         raise TableError(where, problems)
-    whole = pd.api.types.is_integer_dtype(raw.index.dtype)
-    numbers = [int(n) + first_row for n in (raw.index if whole else range(len(raw)))]
+    counted = raw.index if pd.api.types.is_integer_dtype(raw.index.dtype) else range(len(raw))
+    numbers = [int(number) + first_row for number in counted]
     typed: dict[str, pd.Series] = {}
     for column in table.columns:
         if column.name in raw.columns:
@@ -195,8 +233,8 @@ def _typed_column(cells: Sequence[Any], column: Column, numbers: Sequence[int], 
         try:
             value = convert(text)
         except ValueError:
-            wanted = "; ".join(filter(None, (_WANTED[column.kind], column.remedy)))
-            problems.append(f"row {number}, column {column.name}: {text[:60]!r} is not {wanted}")
+            expected = "; ".join(filter(None, (_EXPECTED[column.kind], column.remedy)))
+            problems.append(f"row {number}, column {column.name}: {text[:60]!r} is not {expected}")
             values.append(None)
             continue
         problem = _range_problem(value, text, column)
@@ -241,9 +279,9 @@ def _check_key(frame: pd.DataFrame, table: Table, where: str, numbers: Sequence[
         at = first.setdefault(identity, position)
         if at == position:
             continue
-        named = ", ".join(f"{name} {value}" for name, value in zip(table.key, identity, strict=True))
+        label = ", ".join(f"{name} {value}" for name, value in zip(table.key, identity, strict=True))
         differs = "the same row again" if content[at] == content[position] else "a second row with other values"
-        problems.append(f"row {numbers[position]}: {differs} for {named}, first in row {numbers[at]}; delete one")
+        problems.append(f"row {numbers[position]}: {differs} for {label}, first in row {numbers[at]}; delete one")
     raise TableError(where, problems)
 
 
@@ -284,16 +322,10 @@ _CONVERTERS: dict[str, Callable[[str], Any]] = {
     "flag": _to_flag,
 }
 _DTYPES = {"text": "object", "number": "float64", "integer": "float64", "date": "datetime64[ns]", "flag": "object"}
-_WANTED: dict[str, str] = {
+_EXPECTED: dict[str, str] = {
     "text": "text",
     "number": "a finite number",
     "integer": "a whole number",
     "date": "a date like 2024-02-29",
     "flag": "true or false",
 }
-
-
-def describe(table: Table) -> pd.DataFrame:
-    """Return the declaration of a table as a table, for ``--help`` and the documentation."""
-    rows = [{"column": c.name, "kind": c.kind, "required": c.required, "meaning": c.meaning} for c in table.columns]
-    return pd.DataFrame(rows)

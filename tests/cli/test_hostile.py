@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 
 from densing.cli import main
 from densing.cli.density import SHOWN
-from densing.cli.fitting import fit_rows, read_rows
 from densing.core.errors import DensingError
 from densing.core.files import write_csv
 from densing.core.tables import read_cells
 from densing.scores.density import table_densities
-from densing.scores.fit import LawFit, fit_law
+from densing.scores.fit import LawFit, fit_law, fit_runs, read_runs
 from densing.scores.laws import get_law
 from densing.scores.references import load_reference
 
@@ -254,9 +253,8 @@ def test_any_table_of_runs_is_read_or_refused(tmp_path: Path, law: str, rows: li
     path = tmp_path / "fuzz.csv"
     try:
         write_csv(pd.DataFrame(rows, columns=["params", "tokens", "loss", "score"]), path)
-        found, chosen = read_rows(path, law, {}, None)
-        asked: dict[str, Any] = {"loss": None, "delta": 1e-3, "bootstrap": 3, "scheme": "case", "seed": 0}
-        json.loads(fit_rows(found, chosen, None, asked).to_json())
+        options: dict[str, Any] = {"loss": None, "delta": 1e-3, "bootstrap": 3, "scheme": "case", "seed": 0}
+        json.loads(fit_runs(read_runs(path, get_law(law)), get_law(law), **options).to_json())
     except DensingError as error:
         assert str(error)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.scores.laws import Law, get_law
+from densing.scores.laws import Law, get_law, law_names
+from densing.scores.laws.registry import law_class
+from tests.support import folders
 
 
 @dataclass(frozen=True)
@@ -37,16 +40,19 @@ class Case:
         return self.name + "".join(f",{key}={value}" for key, value in self.options.items())
 
 
-LOSS_CASES = [
-    Case("power", (12.0, 0.08)),
-    Case("power-offset", (1.6, 220.0, 0.29)),
-    Case("chinchilla", (1.7, 400.0, 500.0, 0.34, 0.30)),
-    Case("chinchilla-e0", (20.0, 30.0, 0.13, 0.14)),
-    Case("densing-loss", (6.0, 9.0, 0.16, 0.18)),
-    Case("broken", (1.5, 60.0, 0.16, 0.33, 1.5e9, 0.4)),
-]
+def _typical(output: str) -> list[Case]:
+    """Each registered law with its default options, but for those that need options of their own below."""
+    laws = {name: law_class(name) for name in law_names()}
+    return [
+        Case(name, law.typical)
+        for name, law in laws.items()
+        if law.output == output and name not in ("sigmoid-fixed", "logistic", "two-step")
+    ]
+
+
+LOSS_CASES = _typical("loss")
 SCORE_CASES = [
-    Case("sigmoid", (0.6, -9.0, 0.6, 0.25)),
+    *_typical("score"),
     Case("sigmoid-fixed", (-9.0, 0.6), {"floor": 0.25, "ceiling": 0.95}),
     Case("sigmoid-fixed", (0.5, -9.0, 0.6), {"floor": 0.25, "ceiling": None}),
     Case("logistic", (0.55, 0.9, 22.5), {"floor": 0.25}),
@@ -54,7 +60,27 @@ SCORE_CASES = [
     Case("logistic", (0.55, 0.9, 22.5, 0.25), {"floor": None}),
 ]
 TWO_STEP_CASES = [
-    Case("two-step", (8.0, 12.0, 0.13, 0.13, 0.6, -9.0, 0.9, 0.25)),
+    Case("two-step", law_class("two-step").typical),
     Case("two-step", (0.2, 90.0, 200.0, 0.3, 0.3, 0.6, -9.0, 0.7), {"loss": "chinchilla", "floor": 0.25}),
 ]
 CASES = LOSS_CASES + SCORE_CASES + TWO_STEP_CASES
+
+
+def noisy(case: Case, seed: int, noise: float) -> tuple[Law, dict[str, NDArray[np.float64]], NDArray[np.float64]]:
+    """A table of 60 rows that follows a case's law but for noise: log-normal on losses, normal on scores."""
+    law, x = case.law, case.table(60, seed)
+    rng = np.random.default_rng(seed + 100)
+    y = law.predict(case.theta, x)
+    if law.output == "loss":
+        return law, x, y * np.exp(noise * rng.standard_normal(60))
+    return law, x, np.clip(y + noise * rng.standard_normal(60), 0.0, 1.0)
+
+
+def open_lm_runs(corpus: str) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.float64]]:
+    """Inputs and losses of the published runs on a corpus (``c4``, ``redpajama``, ``refinedweb``)."""
+    lines = (folders.DATA / "open_lm_runs.csv").read_text(encoding="utf-8").splitlines()
+    rows = [
+        row for row in csv.DictReader(line for line in lines if not line.startswith("#")) if row["corpus"] == corpus
+    ]
+    columns = {name: np.array([float(row[name]) for row in rows]) for name in ("params", "tokens", "loss")}
+    return {"params": columns["params"], "tokens": columns["tokens"]}, columns["loss"]

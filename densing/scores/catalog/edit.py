@@ -9,12 +9,11 @@ from typing import Any
 import pandas as pd
 
 from densing.core import DensingError, Note, TableError, UnknownNameError, read_cells, write_csv
-from densing.scores.catalog.agreement import measurements
+from densing.scores.catalog.catalog import Catalog
 from densing.scores.catalog.extras import parts_of
-from densing.scores.catalog.load import load_catalog
-from densing.scores.catalog.merging import merge
-from densing.scores.catalog.schema import MODELS, SCORES
-from densing.scores.catalog.store import Catalog
+from densing.scores.catalog.schema import MODELS, SCORES, cell_text
+from densing.scores.catalog.scores import measurements
+from densing.scores.catalog.union import load_catalog, merge
 
 FIRST_ROW = 2  # below the header
 # Two evaluators that differ by more than this about one model deserve a second look.
@@ -31,7 +30,7 @@ def add_model(path: Path | str, *, extra: Sequence[Path | str] = (), **fields: A
     extra : sequence of path
         Further tables that the new row may refer to.
     **fields
-        Columns of :data:`densing.scores.catalog.schema.MODELS`; also ``params`` (a count) or ``params_b`` for the
+        Columns of ``densing.scores.catalog.schema.MODELS``; also ``params`` (a count) or ``params_b`` for the
         size.
 
     Returns
@@ -67,7 +66,7 @@ def add_score(path: Path | str, *, extra: Sequence[Path | str] = (), **fields: A
     extra : sequence of path
         Further tables that the new row may refer to.
     **fields
-        Columns of :data:`densing.scores.catalog.schema.SCORES`.
+        Columns of ``densing.scores.catalog.schema.SCORES``.
 
     Returns
     -------
@@ -114,7 +113,7 @@ def validate_catalog(path: Path | str) -> list[Note]:
 def _add(path: Path, name: str, allowed: list[str], extra: Sequence[Path | str], fields: dict[str, Any]) -> list[Note]:
     folder = path if path.suffix.lower() != ".csv" else None
     file = path if folder is None else path / f"{name}.csv"
-    row = {column: _text(value) for column, value in fields.items() if value is not None}
+    row = {column: cell_text(value) for column, value in fields.items() if value is not None}
     cells: dict[str, list[Any]] = {}
     if file.exists():
         raw = read_cells(file)
@@ -126,34 +125,21 @@ def _add(path: Path, name: str, allowed: list[str], extra: Sequence[Path | str],
     columns = [*cells, *(column for column in row if column not in cells)]
     table = pd.DataFrame({c: [*cells.get(c, [""] * length), row.get(c, "")] for c in columns}, dtype=object)
     table.index = table.index + FIRST_ROW
-    catalog = load_catalog(*extra, *_beside(folder, file))
+    # The other tables of the folder; models first, because scores refer to them.
+    siblings = [] if folder is None else [folder / "models.csv", folder / "scores.csv"]
+    catalog = load_catalog(*extra, *(other for other in siblings if other != file and other.exists()))
     merged = merge(catalog, parts_of(table, str(file)))
     write_csv(table, file)
     return list(merged.notes)
-
-
-def _beside(folder: Path | None, file: Path) -> list[Path]:
-    if folder is None:
-        return []
-    # Models first: scores refer to them.
-    return [
-        folder / name for name in ("models.csv", "scores.csv") if folder / name != file and (folder / name).exists()
-    ]
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, pd.Timestamp):
-        return str(value.date())
-    return str(value)
 
 
 def _spread_notes(catalog: Catalog) -> list[Note]:
     mine = catalog.scores[catalog.scores["source"].str.startswith("user:")]
     notes = []
     for benchmark in sorted(mine["benchmark"].unique()):
-        others = measurements(catalog, benchmark)
+        measured = measurements(catalog, benchmark)
         for row in mine[mine["benchmark"] == benchmark].itertuples():
-            values = others[(others["model"] == row.model) & (others["evaluator"] != row.evaluator)]["score"]
+            values = measured[(measured["model"] == row.model) & (measured["evaluator"] != row.evaluator)]["score"]
             if len(values) and abs(row.score - values.median()) > WIDE_SPREAD:
                 message = (
                     f"{row.model} {benchmark}: {row.score:g} is more than {WIDE_SPREAD:g} from the median "

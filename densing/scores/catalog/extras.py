@@ -13,8 +13,8 @@ from pathlib import Path
 import pandas as pd
 
 from densing.core import Column, InputError, Table, TableError, read_cells, validate
-from densing.scores.catalog.schema import BENCHMARKS, EVALUATORS, SCORES, SOURCES, models_table
-from densing.scores.catalog.store import FRAMES
+from densing.scores.catalog.catalog import FRAMES
+from densing.scores.catalog.schema import BENCHMARKS, EVALUATORS, SCORES, SOURCES, cell_text, models_table
 
 _SIZE_COLUMNS = ("params", "params_b", "params_total_b")
 _SIZES = Table(
@@ -67,37 +67,29 @@ def read_extra(path: Path | str) -> dict[str, Part]:
         When nothing readable is there or a cell is wrong; the message names file, row, column, value and
         remedy.
     """
-    place = Path(path)
-    if not _is_folder(place):
-        return _read_file(place)
-    found = {name: place / f"{name}.csv" for name in FRAMES if (place / f"{name}.csv").is_file()}
-    if not found:
-        raise InputError(f"{place}: holds neither models.csv nor scores.csv; put {_FORMS} there")
-    parts: dict[str, Part] = {}
-    for name, file in found.items():
-        read = _read_file(file) if name in ("models", "scores") else _read_other(file, name)
-        clash = set(read) & set(parts)
-        if clash or (name == "models" and "scores" in read):
-            raise InputError(f"{file}: repeats what another file of the folder holds; keep models and scores apart")
-        parts |= read
-    return parts
-
-
-def _is_folder(place: Path) -> bool:
+    path = Path(path)
     try:
-        return place.is_dir()
+        is_folder = path.is_dir()
     except (OSError, ValueError):
-        return False
-
-
-def _read_other(file: Path, name: str) -> dict[str, Part]:
-    table = {"benchmarks": BENCHMARKS, "evaluators": EVALUATORS, "sources": SOURCES}[name]
-    raw = read_cells(file)
-    return {name: Part(str(file), _checked(raw, table, str(file)), tuple(map(str, raw.columns)))}
-
-
-def _read_file(file: Path) -> dict[str, Part]:
-    return parts_of(read_cells(file), str(file))
+        # Reading it says what is wrong with the name.
+        is_folder = False
+    if not is_folder:
+        return parts_of(read_cells(path), str(path))
+    files = {name: path / f"{name}.csv" for name in FRAMES if (path / f"{name}.csv").is_file()}
+    if not files:
+        raise InputError(f"{path}: holds neither models.csv nor scores.csv; put {_FORMS} there")
+    parts: dict[str, Part] = {}
+    for name, file in files.items():
+        raw = read_cells(file)
+        if name in ("models", "scores"):
+            of_file = parts_of(raw, str(file))
+        else:
+            table = {"benchmarks": BENCHMARKS, "evaluators": EVALUATORS, "sources": SOURCES}[name]
+            of_file = {name: Part(str(file), _checked(raw, table, str(file)), tuple(map(str, raw.columns)))}
+        if set(of_file) & set(parts) or (name == "models" and "scores" in of_file):
+            raise InputError(f"{file}: repeats what another file of the folder holds; keep models and scores apart")
+        parts |= of_file
+    return parts
 
 
 def parts_of(raw: pd.DataFrame, where: str) -> dict[str, Part]:
@@ -106,7 +98,7 @@ def parts_of(raw: pd.DataFrame, where: str) -> dict[str, Part]:
     Parameters
     ----------
     raw : pandas.DataFrame
-        Cells as text, indexed by row number (:func:`densing.core.tables.read_cells`).
+        Cells as text, indexed by row number (:func:`densing.core.read_cells`).
     where : str
         Name of the table in messages.
 
@@ -122,16 +114,12 @@ def parts_of(raw: pd.DataFrame, where: str) -> dict[str, Part]:
     columns = set(raw.columns)
     sized = bool(columns & set(_SIZE_COLUMNS))
     if "model" in columns and {"benchmark", "score"} <= columns:
-        scores = {"scores": _scores_part(raw, where)}
+        own = raw[[column for column in raw.columns if column in SCORES.names]]
+        scores = {"scores": Part(where, _checked(own, SCORES, where), tuple(map(str, own.columns)))}
         return {"models": _models_part(raw, where, repeated=True), **scores} if sized else scores
     if "model" in columns and (sized or "released" in columns):
         return {"models": _models_part(raw, where, repeated=False)}
     raise InputError(f"{where}: columns {', '.join(map(str, raw.columns))} fit no known form; give {_FORMS}")
-
-
-def _scores_part(raw: pd.DataFrame, where: str) -> Part:
-    own = raw[[column for column in raw.columns if column in SCORES.names]]
-    return Part(where, _checked(own, SCORES, where), tuple(map(str, own.columns)))
 
 
 def _models_part(raw: pd.DataFrame, where: str, repeated: bool) -> Part:
@@ -146,14 +134,14 @@ def _models_part(raw: pd.DataFrame, where: str, repeated: bool) -> Part:
 
 
 def _with_total(raw: pd.DataFrame, where: str) -> pd.DataFrame:
-    given = [column for column in _SIZE_COLUMNS if column in raw.columns]
-    if len(given) > 1:
-        raise TableError(where, [f"columns {' and '.join(given)} both give the size; keep one"])
-    if given in ([], ["params_total_b"]):
+    stated = [column for column in _SIZE_COLUMNS if column in raw.columns]
+    if len(stated) > 1:
+        raise TableError(where, [f"columns {' and '.join(stated)} both give the size; keep one"])
+    if stated in ([], ["params_total_b"]):
         return raw
-    sizes = validate(raw[given], _SIZES, where)[given[0]]
-    billions = sizes / 1e9 if given == ["params"] else sizes
-    return raw.drop(columns=given).assign(params_total_b=billions.to_numpy())
+    sizes = validate(raw[stated], _SIZES, where)[stated[0]]
+    billions = sizes / 1e9 if stated == ["params"] else sizes
+    return raw.drop(columns=stated).assign(params_total_b=billions.to_numpy())
 
 
 def _one_per_model(rows: pd.DataFrame, where: str) -> pd.DataFrame:
@@ -163,7 +151,7 @@ def _one_per_model(rows: pd.DataFrame, where: str) -> pd.DataFrame:
     for model, row in counts[(counts > 1).any(axis=1)].iterrows():
         for column in row.index[row > 1]:
             cells = rows.loc[rows["model"] == model, column].dropna().drop_duplicates()
-            values = " and ".join(f"{_shown(value)} (row {number})" for number, value in cells.items())
+            values = " and ".join(f"{cell_text(value)} (row {number})" for number, value in cells.items())
             problems.append(f"column {column}: model {model} has {values}; give one value per model")
     if problems:
         raise TableError(where, problems)
@@ -175,7 +163,3 @@ def _one_per_model(rows: pd.DataFrame, where: str) -> pd.DataFrame:
 
 def _checked(raw: pd.DataFrame, table: Table, where: str) -> pd.DataFrame:
     return validate(raw, table, where).set_axis(raw.index, axis=0)
-
-
-def _shown(value: object) -> str:
-    return str(value.date()) if isinstance(value, pd.Timestamp) else str(value)

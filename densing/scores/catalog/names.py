@@ -5,14 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from densing.core import InputError, Note
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from densing.scores.catalog.store import Catalog
+from densing.scores.catalog.catalog import Catalog
+from densing.scores.catalog.union import load_catalog
 
 # Names on the hub (and in harnesses' tables) that spell a model of the catalog otherwise, normalised.
 _ALIASES = {
@@ -123,18 +121,25 @@ def with_sizes(
     InputError
         For a size of a model that was not measured.
     """
-    from densing.scores.catalog.load import load_catalog
-
     known = catalog if catalog is not None else load_catalog()
-    given = _given(models, params or {})
+    measured = list(dict.fromkeys(models["model"].astype(str)))
+    stated = {}
+    for name, size in (params or {}).items():
+        matches = [name] if name in measured else [model for model in measured if model.rpartition("/")[2] == name]
+        if len(matches) != 1:
+            problem = f"{len(matches)} models of that name" if matches else "no such model"
+            raise InputError(
+                f"--params {name}={size:g}: {problem} in the results; they hold {', '.join(measured[:20])}"
+            )
+        stated[matches[0]] = float(size)
     sizes = known.models.set_index("model")
     rows, notes = [], []
     for row in models.to_dict("records"):
         name = str(row["model"])
         stored = {column: _count(row.get(column)) for column in _SIZES}
         origin = "results" if stored["params_total"] else ""
-        if name in given:
-            stored["params_total"], origin = given[name], "--params"
+        if name in stated:
+            stored["params_total"], origin = stated[name], "--params"
         match = find_model(known, name)
         if match is not None:
             listed = {column: _count(sizes.loc[match[0], f"{column}_b"], 1e9) for column in _SIZES}
@@ -152,22 +157,8 @@ def with_sizes(
         if not any(stored.values()):
             notes.append(_unsized(name, sizes.index))
         rows.append({**row, **stored, "size_from": origin})
-    import pandas as pd
-
     table = pd.DataFrame(rows, columns=[*dict.fromkeys([*models.columns, *_SIZES, "size_from"])])
     return table.astype(dict.fromkeys(_SIZES, "float64")), list({note.message: note for note in notes}.values())
-
-
-def _given(models: pd.DataFrame, params: Mapping[str, float]) -> dict[str, float]:
-    names = list(dict.fromkeys(models["model"].astype(str)))
-    found = {}
-    for name, size in params.items():
-        meant = [name] if name in names else [model for model in names if model.rpartition("/")[2] == name]
-        if len(meant) != 1:
-            which = f"{len(meant)} models of that name" if meant else "no such model"
-            raise InputError(f"--params {name}={size:g}: {which} in the results; they hold {', '.join(names[:20])}")
-        found[meant[0]] = float(size)
-    return found
 
 
 def _count(value: object, unit: float = 1.0) -> float | None:

@@ -18,27 +18,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core import Column, InputError, Table, read_table
+from densing.core import InputError, read_table
+from densing.scores.catalog.schema import FORMS, PROTOCOLS
 
 if TYPE_CHECKING:
-    from densing.scores.catalog.store import Catalog
+    from densing.scores.catalog.catalog import Catalog
 
-FORMS = ("cloze", "letters", "generate")
 SAME, UNKNOWN, DIFFERS = "same", "unknown", "differs"
-TABLE = Table(
-    "protocols",
-    (
-        Column("evaluator", "text", "an evaluator of the catalog, a ladder or a harness", required=True),
-        Column("benchmark", "text", "benchmark or task; * stands for anything", required=True),
-        Column("shots", "integer", "examples in the prompt, where no score states them", low=0, high=1000),
-        Column("form", "text", "cloze: text of an option; letters: its letter; generate", choices=FORMS),
-        Column("metric", "text", "what was counted, where no score states it"),
-        Column("normalisation", "text", "what the log-likelihood of an answer is divided by"),
-        Column("cot", "text", "whether reasoning comes before the answer", choices=("yes", "no")),
-        Column("source", "text", "document that says so", required=True),
-    ),
-    key=("evaluator", "benchmark"),
-)
 # Names of metrics: what is counted, by what the log-likelihood is divided, whether reasoning comes first.
 _METRICS: dict[str, tuple[str, str, str]] = {
     "acc": ("accuracy", "none", ""),
@@ -145,8 +131,8 @@ def stated(
     >>> stated("acc", form="generate").metric, stated("pass@1 (sanitized)").form
     ('exact match', 'generate')
     """
-    found = _QUALIFIED.match(metric.strip()) if metric else None
-    base, qualifier = (found["base"], found["qualifier"]) if found else (metric, None)
+    match = _QUALIFIED.match(metric.strip()) if metric else None
+    base, qualifier = (match["base"], match["qualifier"]) if match else (metric, None)
     counted, normalisation, reasoned = _METRICS.get(base, (base, "", ""))
     counted = f"{counted} ({qualifier})" if qualifier else counted
     number = None if shots is None or shots != shots else float(shots)
@@ -175,9 +161,9 @@ def parse_protocol(text: str) -> Protocol:
             parts["shots"] = float(parts["shots"])
         except ValueError:
             raise InputError(f"protocol: shots is {parts['shots']!r}; write a number from 0") from None
-    given = Protocol.from_dict(parts)
-    implied = stated(given.metric, shots=given.shots, form=given.form, cot=given.cot)
-    return _completed(replace(given, metric=implied.metric).over(implied))
+    protocol = Protocol.from_dict(parts)
+    implied = stated(protocol.metric, shots=protocol.shots, form=protocol.form, cot=protocol.cot)
+    return _completed(replace(protocol, metric=implied.metric).over(implied))
 
 
 def _completed(protocol: Protocol) -> Protocol:
@@ -216,15 +202,15 @@ def evaluator_protocol(catalog: Catalog, evaluator: str, benchmark: str) -> Prot
     'characters'
     """
     rows = catalog.scores
-    here = rows[rows["evaluator"].eq(evaluator) & rows["benchmark"].eq(benchmark)]
-    metrics, shots = here["metric"].dropna().unique(), here["shots"].unique()
+    scores = rows[rows["evaluator"].eq(evaluator) & rows["benchmark"].eq(benchmark)]
+    metrics, shots = scores["metric"].dropna().unique(), scores["shots"].unique()
     document = known_protocol(evaluator, benchmark)
     own = stated(
         str(metrics[0]) if len(metrics) == 1 else "",
         shots=float(shots[0]) if len(shots) == 1 else None,
         form=document.form,
         cot=document.cot,
-        source=document.source or (f"scores of {evaluator}" if len(here) else ""),
+        source=document.source or (f"scores of {evaluator}" if len(scores) else ""),
     )
     return _completed(own.over(document))
 
@@ -239,13 +225,13 @@ def compare(measured: Protocol, ruler: Protocol) -> dict[str, str]:
     """
     verdicts = {}
     for name in ("shots", "form", "metric", "normalisation", "cot"):
-        mine, theirs = getattr(measured, name), getattr(ruler, name)
-        if not (_known(mine) and _known(theirs)):
+        one, other = getattr(measured, name), getattr(ruler, name)
+        if not (_known(one) and _known(other)):
             verdicts[name] = UNKNOWN
         elif name == "metric":
-            verdicts[name] = _same_metric(mine, theirs)
+            verdicts[name] = _same_metric(one, other)
         else:
-            verdicts[name] = SAME if mine == theirs else DIFFERS
+            verdicts[name] = SAME if one == other else DIFFERS
     return verdicts
 
 
@@ -293,12 +279,12 @@ def worst(verdicts: Iterable[str]) -> str:
     return verdict(dict(enumerate(verdicts)))
 
 
-def _same_metric(mine: str, theirs: str) -> str:
-    if mine == theirs:
+def _same_metric(one: str, other: str) -> str:
+    if one == other:
         return SAME
     # "pass@1" may or may not be "pass@1 (sanitized)"; two qualifiers are two measurements.
-    unqualified = _base(mine) == mine or _base(theirs) == theirs
-    return UNKNOWN if _base(mine) == _base(theirs) and unqualified else DIFFERS
+    unqualified = _base(one) == one or _base(other) == other
+    return UNKNOWN if _base(one) == _base(other) and unqualified else DIFFERS
 
 
 def _base(metric: str) -> str:
@@ -317,7 +303,7 @@ def _known(value: object) -> bool:
 
 @cache
 def _table() -> tuple[tuple[str, str, Protocol], ...]:
-    rows = read_table(Path(__file__).parent / "data" / "protocols.csv", TABLE, "protocols.csv")
+    rows = read_table(Path(__file__).parent / "data" / "protocols.csv", PROTOCOLS, "protocols.csv")
     names = [field.name for field in fields(Protocol)]
     return tuple(
         (

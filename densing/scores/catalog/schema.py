@@ -1,4 +1,4 @@
-"""What the catalog's five tables hold: columns, units, ranges, vocabularies and keys.
+"""What the catalog's tables hold: columns, units, ranges, vocabularies, keys, and what the flags of a score mean.
 
 The same declarations check the embedded files and a user's own. A release date may not lie in the future, so
 the declaration of models is made at the moment of the check (:func:`models_table`).
@@ -11,8 +11,8 @@ from dataclasses import replace
 import pandas as pd
 
 from densing.core import Column, Table
-from densing.scores.catalog.protocols import FORMS
 
+FORMS = ("cloze", "letters", "generate")
 KINDS = ("base", "continued", "compressed", "instruct")
 ARCHITECTURES = ("dense", "moe")
 DOMAINS = ("general", "code", "math")
@@ -31,6 +31,33 @@ DERIVATIONS = (
 DATE_BASES = ("vendor", "paper", "tracker", "upload", "sibling", "unverified")
 SKILLS = ("knowledge", "reasoning", "mathematics", "code", "language", "other")
 ROLES = ("harness", "vendor", "collected", "user")
+
+# What the flags of a score mean for its use. A *wrong* value is left out unless asked for; a value of another
+# *protocol* is comparable only inside its own series and says nothing about disagreement; a *floor* value is a censored
+# observation, so it stays; remarks (implausible, quoted, rounded) inform a reader and change nothing. Values that
+# merely look implausible stay in on purpose: leaving out what is low for its size would push densities up.
+WRONG = frozenset(
+    {
+        "suspect_copy_of_bbh",
+        "suspect_harness_failure",
+        "erratic_harness",
+        "conflicting_duplicate",
+        "intermediate_checkpoint",
+    }
+)
+OTHER_PROTOCOL = frozenset({"multiple_choice_no_cot", "math500_subset", "unnormalised_acc", "english_only"})
+FLOOR = frozenset({"below_chance", "zero_score", "at_floor"})
+REMARKS = frozenset(
+    {
+        "outlier_vs_other_sources",
+        "below_smaller_sibling",
+        "upstream_wrong_version",
+        "vendor_value_not_remeasured",
+        "rounded_2dp",
+        "recovered_from_normalised",
+    }
+)
+FLAGS = WRONG | OTHER_PROTOCOL | FLOOR | REMARKS
 
 _BILLIONS = "billions: write 7 for 7e9 parameters"
 
@@ -173,6 +200,32 @@ SOURCES = Table(
     key=("id",),
 )
 
+PROTOCOLS = Table(
+    "protocols",
+    (
+        Column("evaluator", "text", "an evaluator of the catalog, a ladder or a harness", required=True),
+        Column("benchmark", "text", "benchmark or task; * stands for anything", required=True),
+        Column("shots", "integer", "examples in the prompt, where no score states them", low=0, high=1000),
+        Column("form", "text", "cloze: text of an option; letters: its letter; generate", choices=FORMS),
+        Column("metric", "text", "what was counted, where no score states it"),
+        Column("normalisation", "text", "what the log-likelihood of an answer is divided by"),
+        Column("cot", "text", "whether reasoning comes before the answer", choices=("yes", "no")),
+        Column("source", "text", "document that says so", required=True),
+    ),
+    key=("evaluator", "benchmark"),
+)
+
+GROUPS = Table(
+    "groups",
+    (
+        Column("group", "text", "name of the group, in the plural", required=True),
+        Column("family", "text", "a family of the catalog", required=True),
+        Column("reason", "text", "why its members differ from the rest", required=True),
+        Column("source", "text", "where that is said", required=True),
+    ),
+    key=("group", "family"),
+)
+
 
 def models_table(today: pd.Timestamp | None = None) -> Table:
     """Return the declaration of models whose release dates end today.
@@ -189,3 +242,33 @@ def models_table(today: pd.Timestamp | None = None) -> Table:
     """
     last = str((today if today is not None else pd.Timestamp.now()).date())
     return replace(MODELS, columns=tuple(replace(c, high=last) if c.name == "released" else c for c in MODELS.columns))
+
+
+def has_flag(flags: pd.Series, names: frozenset[str]) -> pd.Series:
+    """Return which rows carry at least one of the names flags.
+
+    Parameters
+    ----------
+    flags : pandas.Series
+        Flags separated by ``;``, None or empty for none.
+    names : frozenset of str
+        Flags to look for.
+
+    Examples
+    --------
+    >>> has_flag(pd.Series(["zero_score;erratic_harness", None, "zero_score"]), WRONG).tolist()
+    [True, False, False]
+    """
+    rows = [bool(names & set(cell.split(";"))) if isinstance(cell, str) else False for cell in flags]
+    return pd.Series(rows, index=flags.index, dtype=bool)
+
+
+def cell_text(cell: object) -> str:
+    """Return a cell as messages and files write it: a date without a time.
+
+    Examples
+    --------
+    >>> cell_text(pd.Timestamp("2024-02-29")), cell_text(7.2)
+    ('2024-02-29', '7.2')
+    """
+    return str(cell.date()) if isinstance(cell, pd.Timestamp) else str(cell)

@@ -1,20 +1,149 @@
-"""One score per model, with a standard error that knows the test's size and the evaluators' disagreement."""
+"""One score per model, with a standard error that knows the test's size and how much evaluators disagree.
+
+Evaluators disagree by what is left of their values once their general offsets are taken out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from densing.core import InputError, UnknownNameError
-from densing.scores.catalog.agreement import DECIMALS, Disagreement, by_preference, fit_disagreement
-from densing.scores.catalog.flags import WRONG, has_flag
-from densing.scores.catalog.store import Catalog
+from densing.scores.catalog.catalog import Catalog
+from densing.scores.catalog.schema import OTHER_PROTOCOL, WRONG, has_flag
 
 COLUMNS = ["model", "benchmark", "score", "score_se", "n_sources", "evaluator", "source", "flags"]
 Combine = Literal["evaluator", "mean"]
+# Tables print a tenth of a percentage point, so two values are told apart from the third decimal on.
+DECIMALS = 3
+# Weight of the pooled variance against a model's own, in degrees of freedom.
+PRIOR_DOF = 4.0
+_SPREAD_COLUMNS = ["model", "benchmark", "spread", "n_sources", "values"]
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Residual spread of one benchmark's measurements around model plus evaluator.
+
+    Parameters
+    ----------
+    benchmark : str
+        Benchmark id.
+    pooled_variance : float
+        Residual sum of squares over its degrees of freedom; 0 where nothing was measured twice.
+    dof : int
+        Degrees of freedom of the pooled variance; 0 means that it is unknown rather than small.
+    models : pandas.DataFrame
+        Indexed by model: ``n_sources`` distinct measurements and ``sum_squares`` of their residuals.
+    """
+
+    benchmark: str
+    pooled_variance: float
+    dof: int
+    models: pd.DataFrame
+
+    def variance(self, model: str) -> float:
+        """Return the variance of one measurement of this model, shrunk to the pooled one.
+
+        ``(d0 s0^2 + SS_m) / (d0 + k_m - 1)`` with ``d0 = 4``; the pooled ``s0^2`` where ``k_m < 2``. Source:
+        own choice; the form is that of moderated variances (Smyth 2004, doi:10.2202/1544-6115.1027).
+        """
+        if model not in self.models.index or self.dof == 0:
+            return self.pooled_variance
+        row = self.models.loc[model]
+        own = max(float(row["n_sources"]) - 1.0, 0.0)
+        return (PRIOR_DOF * self.pooled_variance + float(row["sum_squares"])) / (PRIOR_DOF + own)
+
+
+def measurements(catalog: Catalog, benchmark: str) -> pd.DataFrame:
+    """Return the distinct, usable measurements of a benchmark under its usual protocol.
+
+    Equal values (to 0.001) of one model are one measurement quoted by several tables; the evaluator with the
+    lowest ``preference`` keeps it. Wrong values and values of another protocol are left out.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns model, evaluator, score, sorted.
+    """
+    scores = catalog.scores[catalog.scores["benchmark"] == benchmark]
+    usable = scores[~has_flag(scores["flags"], WRONG | OTHER_PROTOCOL)]
+    return (
+        _distinct(by_preference(usable, catalog))[["model", "evaluator", "score"]]
+        .sort_values(["model", "evaluator"])
+        .reset_index(drop=True)
+    )
+
+
+def by_preference(scores: pd.DataFrame, catalog: Catalog) -> pd.DataFrame:
+    """Return scores ordered by model, then by the preference of their evaluators, then by its name."""
+    order = dict(zip(catalog.evaluators["id"], catalog.evaluators["preference"], strict=True))
+    ranks = scores["evaluator"].map(order).astype(float)
+    return scores.assign(_rank=ranks).sort_values(["model", "_rank", "evaluator"]).drop(columns="_rank")
+
+
+def fit_disagreement(catalog: Catalog, benchmark: str) -> Disagreement:
+    """Fit ``score = model + evaluator`` by least squares and pool the residuals.
+
+    The evaluator's offset is common to all models it measured, the reference family among them, and so
+    cancels in a comparison inside one series; what is left is the noise of a single measurement.
+
+    Source: own; an additive two-way layout with unequal numbers.
+
+    Examples
+    --------
+    >>> from densing.scores.catalog import load_catalog
+    >>> 0.005 < fit_disagreement(load_catalog(), "mmlu").pooled_variance ** 0.5 < 0.05
+    True
+    """
+    table = measurements(catalog, benchmark)
+    counts = table["model"].value_counts()
+    n_sources = pd.DataFrame({"n_sources": counts, "sum_squares": 0.0}).sort_index()
+    repeated = table[table["model"].map(counts) > 1]
+    if repeated.empty:
+        return Disagreement(benchmark, 0.0, 0, n_sources)
+    design = np.hstack([pd.get_dummies(repeated[name], dtype=float).to_numpy() for name in ("model", "evaluator")])
+    values = repeated["score"].to_numpy()
+    solution, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
+    squares = (values - design @ solution) ** 2
+    dof = len(values) - int(rank)
+    pooled = float(squares.sum() / dof) if dof > 0 else 0.0
+    # With as many offsets as measurements nothing is left over: unknown, not zero, hence dof 0.
+    n_sources["sum_squares"] = pd.Series(squares).groupby(repeated["model"].to_numpy()).sum()
+    return Disagreement(benchmark, pooled, max(dof, 0), n_sources.fillna({"sum_squares": 0.0}))
+
+
+def disagreement(catalog: Catalog) -> pd.DataFrame:
+    """Return every (model, benchmark) with several distinct measurements, widest spread first.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns model, benchmark, spread (largest minus smallest), n_sources, values (``0.395 (evaluator),
+        ...``).
+
+    Examples
+    --------
+    >>> from densing.scores.catalog import load_catalog
+    >>> disagreement(load_catalog()).loc[0, ["model", "benchmark"]].tolist()
+    ['Baichuan-2-13B', 'gsm8k']
+    """
+    rows = []
+    for benchmark in sorted(catalog.scores["benchmark"].unique()):
+        table = measurements(catalog, benchmark)
+        for model, group in table.groupby("model", sort=True):
+            if len(group) < 2:
+                continue
+            ordered = group.sort_values(["score", "evaluator"])
+            values = ", ".join(f"{r.score:.3f} ({r.evaluator})" for r in ordered.itertuples())
+            spread = float(ordered["score"].iloc[-1] - ordered["score"].iloc[0])
+            rows.append((model, benchmark, spread, len(group), values))
+    frame = pd.DataFrame(rows, columns=_SPREAD_COLUMNS)
+    return frame.sort_values(["spread", "model", "benchmark"], ascending=[False, True, True], ignore_index=True)
 
 
 def binomial_variance(score: np.ndarray, items: np.ndarray) -> np.ndarray:
@@ -50,7 +179,7 @@ def score_table(
     """Return one score per model on a benchmark, from values that may be compared with each other.
 
     ``score_se^2 = binomial variance + disagreement variance`` (:func:`binomial_variance`,
-    :func:`densing.scores.catalog.agreement.fit_disagreement`). All evaluators use the same items, so the
+    :func:`fit_disagreement`). All evaluators use the same items, so the
     disagreement does not contain the sampling of items and the two add.
 
     Parameters
@@ -65,7 +194,7 @@ def score_table(
     evaluator : str, optional
         Take this evaluator's values only.
     include_flagged : bool
-        Keep values that are very probably wrong (:data:`densing.scores.catalog.flags.WRONG`).
+        Keep values that are very probably wrong (:data:`densing.scores.catalog.WRONG`).
     combine : {"evaluator", "mean"}
         Where a series has several values of a model: that of the evaluator with the lowest ``preference``
         (own harnesses with many models first, then vendors, then collected papers), or the mean of the
@@ -93,14 +222,32 @@ def score_table(
     if not include_flagged:
         chosen = chosen[~has_flag(chosen["flags"], WRONG)]
     ranked = by_preference(chosen, catalog)
-    spread = fit_disagreement(catalog, benchmark)
-    first = ranked.drop_duplicates("model").reset_index(drop=True)
-    divisor = np.ones(len(first))
+    rows = ranked.drop_duplicates("model").reset_index(drop=True)
+    averaged = np.ones(len(rows))
     if combine == "mean":
-        first, divisor = _averaged(ranked, first)
+        groups = _distinct(ranked).groupby("model", sort=True)
+        averaged = groups.size().to_numpy(dtype=float)
+        rows = rows.assign(
+            score=groups["score"].mean().to_numpy(),
+            evaluator=groups["evaluator"].agg(_joined).to_numpy(),
+            source=groups["source"].agg(_joined).to_numpy(),
+            flags=groups["flags"]
+            .agg(lambda cells: _joined(flag for cell in cells if isinstance(cell, str) for flag in cell.split(";")))
+            .to_numpy(),
+        )
     elif combine != "evaluator":
         raise UnknownNameError("combine", combine, ["evaluator", "mean"])
-    return _with_errors(first, spread, _items(catalog, first, benchmark), divisor)
+    usual = float(catalog.benchmarks.set_index("id").loc[benchmark, "items"])
+    items = rows["items"].fillna(usual).to_numpy(dtype=float)
+    spread = fit_disagreement(catalog, benchmark)
+    noise = np.array([spread.variance(model) for model in rows["model"]], dtype=float)
+    measured = spread.models["n_sources"].reindex(rows["model"]).fillna(0).to_numpy()
+    return rows.assign(
+        score_se=np.sqrt(binomial_variance(rows["score"].to_numpy(dtype=float), items) + noise / averaged),
+        # A value of another protocol is no measurement of the usual one, but it is still one value.
+        n_sources=np.maximum(measured, averaged).astype(int),
+        flags=[flag if isinstance(flag, str) else "" for flag in rows["flags"]],
+    )[COLUMNS]
 
 
 def mean_table(
@@ -199,36 +346,9 @@ def _choose(catalog: Catalog, benchmark: str, series: str | None, evaluator: str
     return scores if evaluator is None else scores[scores["evaluator"] == evaluator]
 
 
-def _averaged(ranked: pd.DataFrame, first: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
-    """Return the mean of each model's distinct values and how many went into it."""
-    distinct = ranked[~ranked.assign(value=ranked["score"].round(DECIMALS)).duplicated(["model", "value"])]
-    groups = distinct.groupby("model", sort=True)
-    merged = first.assign(
-        score=groups["score"].mean().to_numpy(),
-        evaluator=groups["evaluator"].agg(_joined).to_numpy(),
-        source=groups["source"].agg(_joined).to_numpy(),
-        flags=groups["flags"]
-        .agg(lambda c: _joined(f for x in c if isinstance(x, str) for f in x.split(";")))
-        .to_numpy(),
-    )
-    return merged, groups.size().to_numpy(dtype=float)
-
-
-def _items(catalog: Catalog, rows: pd.DataFrame, benchmark: str) -> np.ndarray:
-    usual = float(catalog.benchmarks.set_index("id").loc[benchmark, "items"])
-    return rows["items"].fillna(usual).to_numpy(dtype=float)
-
-
-def _with_errors(rows: pd.DataFrame, spread: Disagreement, items: np.ndarray, divisor: np.ndarray) -> pd.DataFrame:
-    noise = np.array([spread.variance(model) for model in rows["model"]], dtype=float)
-    score = rows["score"].to_numpy(dtype=float)
-    counted = spread.models["n_sources"].reindex(rows["model"]).fillna(0).to_numpy()
-    return rows.assign(
-        score_se=np.sqrt(binomial_variance(score, items) + noise / divisor),
-        # A value of another protocol is no measurement of the usual one, but it is still one value.
-        n_sources=np.maximum(counted, divisor).astype(int),
-        flags=[flag if isinstance(flag, str) else "" for flag in rows["flags"]],
-    )[COLUMNS]
+def _distinct(ranked: pd.DataFrame) -> pd.DataFrame:
+    """Return the first of equal values (to 0.001) of each model: one measurement, quoted by several tables."""
+    return ranked[~ranked.assign(value=ranked["score"].round(DECIMALS)).duplicated(["model", "value"])]
 
 
 def _joined(cells: Iterable[object]) -> str:

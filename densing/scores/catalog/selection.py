@@ -9,11 +9,13 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from densing.core import InputError, UnknownNameError
+from densing.scores.catalog.catalog import Catalog
 from densing.scores.catalog.schema import ARCHITECTURES, DERIVATIONS, DOMAINS, KINDS
-from densing.scores.catalog.store import Catalog
 
 Day: TypeAlias = "str | pd.Timestamp | None"
 HEADLINE = "headline"
+WIDENINGS = ("continued", "compressed", "instruct", "moe", "domain", "unverified")
+"""What a selection may be widened by, beyond the headline."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +64,48 @@ class Selection:
 
     def describe(self) -> str:
         """Return the selection as a phrase for titles and captions."""
-        words = [_listed(self.architectures, ARCHITECTURES), _listed(self.domains, DOMAINS)]
+        terms = [_listed(self.architectures, ARCHITECTURES), _listed(self.domains, DOMAINS)]
         if self.kinds == ("base",) and set(self.derivations) <= {"scratch", "distilled"}:
-            words.append("from-scratch")
-        phrase = ", ".join(word for word in words if word)
+            terms.append("from-scratch")
+        phrase = ", ".join(term for term in terms if term)
         phrase = f"{phrase} {_listed(self.kinds, KINDS)} models".replace("  ", " ").strip()
         phrase += " with a sourced release date" if self.verified_only else " with any release date"
         since, until = _day(self.since, "since"), _day(self.until, "until")
         phrase += f" from {since.date()}" if since is not None else ""
         return phrase + (f" to {until.date()}" if until is not None else "")
+
+
+def selection_of(include: list[str] | None) -> Selection:
+    """Return the headline selection widened by the named kinds of models: what ``--include`` takes.
+
+    Raises
+    ------
+    UnknownNameError
+        For a name that is none of :data:`WIDENINGS`.
+
+    Examples
+    --------
+    >>> selection_of(["moe"]).architectures
+    ('dense', 'moe')
+    """
+    names = set(include or [])
+    for name in sorted(names):
+        if name not in WIDENINGS:
+            raise UnknownNameError("--include", name, WIDENINGS)
+    headline = Selection()
+    kinds = tuple(kind for kind in ("continued", "compressed", "instruct") if kind in names)
+    derivations = {
+        "continued": ("continued", "long_context", "upscaled", "upcycled"),
+        "compressed": ("pruned", "pruned+distilled", "quantised"),
+        "instruct": ("instruct_tuned",),
+    }
+    return Selection(
+        kinds=headline.kinds + kinds,
+        architectures=headline.architectures + (("moe",) if "moe" in names else ()),
+        domains=headline.domains + (("code", "math") if "domain" in names else ()),
+        derivations=headline.derivations + tuple(d for kind in kinds for d in derivations[kind]),
+        verified_only="unverified" not in names,
+    )
 
 
 def select(catalog: Catalog, selection: Selection | None = None) -> pd.DataFrame:
@@ -122,36 +157,34 @@ def strata(catalog: Catalog, selection: Selection | None = None) -> pd.DataFrame
     since, until = _day(selection.since, "since"), _day(selection.until, "until")
     rows = []
     for model in catalog.models.sort_values("model").to_dict("records"):
-        reasons = _reasons(model, selection) + _outside(model["released"], since, until)
+        reasons = _reasons(model, selection)
+        released = model["released"]
+        early = since is not None and released < since
+        late = until is not None and released > until
+        # A model without a date is outside for that reason alone: its comparisons are false.
+        if early or late:
+            reasons.append("outside the window")
         rows.append((model["model"], reasons[0] if reasons else HEADLINE, ";".join(reasons)))
     return pd.DataFrame(rows, columns=["model", "stratum", "reasons"])
 
 
 def _reasons(model: Mapping[Any, Any], selection: Selection) -> list[str]:
-    found = []
+    reasons = []
     if pd.isna(model["params_total_b"]):
-        found.append("no size")
+        reasons.append("no size")
     if pd.isna(model["released"]):
-        found.append("no date")
+        reasons.append("no date")
     if model["kind"] not in selection.kinds:
-        found.append(model["kind"])
+        reasons.append(model["kind"])
     elif isinstance(model["derivation"], str) and model["derivation"] not in selection.derivations:
-        found.append(model["derivation"])
+        reasons.append(model["derivation"])
     if model["architecture"] not in selection.architectures:
-        found.append(model["architecture"])
+        reasons.append(model["architecture"])
     if model["domain"] not in selection.domains:
-        found.append(model["domain"])
+        reasons.append(model["domain"])
     if selection.verified_only and model["released_basis"] == "unverified":
-        found.append("unverified date")
-    return found
-
-
-def _outside(released: pd.Timestamp, since: pd.Timestamp | None, until: pd.Timestamp | None) -> list[str]:
-    if pd.isna(released):
-        return []
-    early = since is not None and released < since
-    late = until is not None and released > until
-    return ["outside the window"] if early or late else []
+        reasons.append("unverified date")
+    return reasons
 
 
 def _day(day: Day, name: str) -> pd.Timestamp | None:

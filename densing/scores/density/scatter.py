@@ -11,17 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from densing.core import named_stream
+from densing.core import Array, named_stream
 from densing.scores.fit import get_loss
 from densing.scores.references import Reference
 
-Array = npt.NDArray[Any]
 WITH_SCATTER, MEASUREMENT_ONLY = "with scatter", "measurement only"
 
 

@@ -19,15 +19,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit, ndtri
 
+from densing.core import Array
 from densing.scores.density.runs import RUN_GUARD
 from densing.scores.density.sequential import POPULATION, SET, Decision, StoppingRule
 from densing.scores.references import Reference, ladder_reference, load_reference, loss_ruler
 
-Array = NDArray[np.float64]
 Items = dict[str, Array]
 
 SIZES = {

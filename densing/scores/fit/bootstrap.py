@@ -9,14 +9,15 @@ gives intervals the width of Student's t.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core import FitError, UnknownNameError
-from densing.scores.fit.losses import Array
+from densing.core import Array, FitError
 
-SCHEMES = ("case", "cluster", "residual", "parametric")
+Scheme = Literal["case", "cluster", "residual", "parametric"]
+SCHEMES: tuple[str, ...] = get_args(Scheme)
 LEVERAGE_CAP = 0.99
 MAX_REDRAWS = 1000
 
@@ -28,12 +29,6 @@ class Resamples:
     target: Array
     weights: Array
     redrawn: int = 0
-
-
-def check_scheme(scheme: str) -> None:
-    """Raise UnknownNameError unless the scheme exists."""
-    if scheme not in SCHEMES:
-        raise UnknownNameError("bootstrap scheme", scheme, SCHEMES)
 
 
 def resample_cases(
@@ -124,6 +119,7 @@ def perturb_responses(
             f"{n} points and {p} parameters leave no residual to learn the noise from; add points, "
             "fix parameters through the law's options, or set bootstrap=0"
         )
+    # A weight of w stands for a variance of 1/w: times its root every residual has the same.
     root = np.sqrt(weights)
     residual = (target - fitted) * root
     if gaussian:
@@ -132,6 +128,7 @@ def perturb_responses(
         pool = residual / np.sqrt(1.0 - np.minimum(_leverage(rows * root), LEVERAGE_CAP))
         pool = pool - pool.mean()
         noise = pool[rng.integers(n, size=(draws, n))]
+    # The scale is as uncertain as its degrees of freedom say: intervals get the width of Student's t.
     noise *= np.sqrt(freedom / rng.chisquare(freedom, size=(draws, 1)))
     return Resamples(fitted + noise / root, weights)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from densing.core import FitError, InputError
+from densing.core import Array, DensingError, FitError, InputError
 from densing.scores.fit.engine import fit_law
+from densing.scores.fit.fitter import Fitter
 from densing.scores.fit.lawfit import LawFit, spread
-from densing.scores.fit.losses import LITERATURE_DELTA, Array, get_loss
-from densing.scores.fit.refit import Fitter
+from densing.scores.fit.losses import LITERATURE_DELTA, get_loss
 from densing.scores.fit.table import FitTable
 from densing.scores.laws import Law, TwoStep, get_law
 
@@ -163,6 +163,7 @@ def influence(fit: LawFit) -> pd.DataFrame:
     if n - 1 < p:
         raise FitError(f"influence: {n} runs less one cannot fix {p} parameters")
     fitter = _fitter(fit)
+    # Row i of the batch gives run i no weight: all n refits descend together.
     weights = _cases(fit) * (1.0 - np.eye(n))
     target = fitter.problem.loss.target(fit.y)
     theta, _ = fitter.refit(fitter.scaled(fit.theta), target, weights, n)
@@ -235,10 +236,10 @@ def rollout(
     if small.all():
         raise InputError(f"rollout: no run has {by} above {limit:g}; lower the cut-off")
     fit = fit_law(law, {name: values[small] for name, values in table.items()}, observed[small], **options)
-    held = {name: table[name][~small] for name in law.inputs}
-    predicted = fit.predict(held)
-    lo, hi = spread(_predictive(fit, held), level)
-    frame = pd.DataFrame({**held, "y": observed[~small], "predicted": predicted, "lo": lo, "hi": hi})
+    large = {name: table[name][~small] for name in law.inputs}
+    predicted = fit.predict(large)
+    lo, hi = spread(_predictive(fit, large), level)
+    frame = pd.DataFrame({**large, "y": observed[~small], "predicted": predicted, "lo": lo, "hi": hi})
     frame["miss"] = frame["predicted"] - frame["y"]
     frame["relative_miss"] = frame["miss"] / frame["y"]
     frame["inside"] = (frame["lo"] <= frame["y"]) & (frame["y"] <= frame["hi"])
@@ -285,6 +286,44 @@ def sensitivity(fit: LawFit, losses: Sequence[tuple[str, float | None]] = LOSSES
         row = {"loss": name, "delta": delta, "status": other.status, "objective": other.objective}
         rows.append({**row, **other.params.to_dict(), "largest_shift_se": float(np.max(shift))})
     return pd.DataFrame(rows)
+
+
+def checklist(fit: LawFit) -> dict[str, Any]:
+    """Return the checklist of a scaling-law fit, filled in: what was fitted on what, how, and every diagnostic.
+
+    Returns
+    -------
+    dict
+        ``hypothesis``, ``fitted_range``, ``objective_and_optimiser``, and but for ``two-step`` the diagnostics of this
+        module by name; where the data do not allow one, why: the fit itself stands.
+
+    Examples
+    --------
+    >>> from densing.scores.fit import fit_law
+    >>> size = np.array([1e8, 1e9, 1e10, 1e11])
+    >>> checklist(fit_law("power", {"params": size}, 10 * size**-0.1, bootstrap=0))["hypothesis"]
+    'L = A N^-alpha'
+    """
+    items: dict[str, Any] = {
+        "hypothesis": fit.law.equation,
+        "fitted_range": dict(fit.domain),
+        "objective_and_optimiser": {"batched Levenberg-Marquardt, summed loss": dict(fit.options)},
+    }
+    if isinstance(fit.law, TwoStep):
+        return items
+    diagnostics: dict[str, Callable[[LawFit], Any]] = {
+        "condition_number": conditioning,
+        "lack_of_fit_p": lack_of_fit,
+        "distance_to_bounds": bounds_table,
+        "influence": influence,
+        "sensitivity_to_loss": sensitivity,
+    }
+    for name, diagnostic in diagnostics.items():
+        try:
+            items[name] = diagnostic(fit)
+        except DensingError as error:
+            items[name] = f"not available: {error}"
+    return items
 
 
 def _predictive(fit: LawFit, x: Mapping[str, Array]) -> Array:

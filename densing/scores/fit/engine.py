@@ -1,20 +1,25 @@
-"""Fit a law to a table: check, start, solve, bootstrap, and say what to be careful about."""
+"""Fit a law to a table, in one step or in two: check, start, solve, bootstrap, and say what to be careful about."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core import InputError, Note
-from densing.scores.fit.bootstrap import Resamples, check_scheme, perturb_responses, resample_cases
-from densing.scores.fit.lawfit import LawFit, hash_data
-from densing.scores.fit.losses import LITERATURE_DELTA, Array, Loss, get_loss
-from densing.scores.fit.refit import Fitter
+from densing.core import Array, FitError, InputError, Note, UnknownNameError
+from densing.scores.fit.bootstrap import SCHEMES, perturb_responses, resample_cases
+from densing.scores.fit.fitter import Fitter
+from densing.scores.fit.lawfit import STATUSES, LawFit, Status, hash_data
+from densing.scores.fit.losses import LITERATURE_DELTA, get_loss
+from densing.scores.fit.solve import Mask
 from densing.scores.fit.table import FitTable
 from densing.scores.laws import Law, TwoStep, get_law
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Below this share of the largest singular value of the unit-length Jacobian a direction of theta is free.
 UNIDENTIFIED = 1e-9
@@ -66,7 +71,8 @@ def fit_law(
         What the bootstrap varies; use ``residual`` or ``parametric`` for families of a few models. By default
         ``cluster`` where clusters are given or rows share a size, else ``case``: runs of one size mostly share more
         than their size (one model read at several budgets, one recipe), and taken for independent they give
-        intervals that hold the truth 60 to 80 % of the time instead of 95 % (``tests/test_fit_coverage.py``).
+        intervals that hold the truth 60 to 80 % of the time instead of 95 %
+        (``tests/scores/fit/test_bootstrap_coverage.py``).
     clusters : sequence, shape (n,), optional
         Group of each run, for ``cluster``; by default the sizes.
     seed : int
@@ -96,44 +102,221 @@ def fit_law(
     """
     law = get_law(law) if isinstance(law, str) else law
     if isinstance(law, TwoStep):
-        from densing.scores.fit.two_step import fit_two_step  # it fits its steps with this function
-
+        # Each step comes back here with a law of its own.
         return fit_two_step(
             law, x, y, weights=weights, loss=loss, delta=delta, bootstrap=bootstrap, scheme=scheme,
             clusters=clusters, seed=seed, meta=meta,
         )  # fmt: skip
     scheme, clusters, shared = resampling(x, scheme, clusters)
-    chosen = get_loss(loss or ("huber" if law.output == "loss" else "raw"), delta)
-    _check_options(scheme, bootstrap, clusters, seed)
-    table = FitTable.build(law, x, y, weights, clusters, positive=chosen.space == "log")
-    fitter = Fitter.build(law, table.x, chosen)
-    target, cases = chosen.target(table.y), table.cases
+    objective = get_loss(loss or ("huber" if law.output == "loss" else "raw"), delta)
+    if scheme not in SCHEMES:
+        raise UnknownNameError("bootstrap scheme", scheme, SCHEMES)
+    if not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise InputError(f"seed {seed!r} must be a whole number, 0 or more")
+    if not isinstance(bootstrap, (int, np.integer)) or bootstrap < 0:
+        raise InputError(f"bootstrap {bootstrap!r} must be a whole number of refits, 0 or more")
+    if scheme == "cluster" and clusters is None and bootstrap:
+        raise InputError("scheme 'cluster' needs clusters=... (--cluster COLUMN), or rows that share a size")
+    table = FitTable.build(law, x, y, weights, clusters, positive=objective.space == "log")
+    fitter = Fitter.build(law, table.x, objective)
+    target, cases = objective.target(table.y), table.cases
     # A trial step may overflow; the solver rejects what is not finite.
     with np.errstate(all="ignore"):
-        found = fitter.point(target, cases)
-        scaled = found.theta[0]
+        solution = fitter.point(target, cases)
+        scaled = solution.theta[0]
         rng = np.random.default_rng(seed)
         draws, notes = _bootstrap(fitter, scaled, table, rng, bootstrap, scheme)
-        notes += _identification(law, fitter.rows(scaled)[1], [bool(hit) for hit in found.at_bound[0]])
+        notes += _identification(law, fitter.rows(scaled)[1], solution.at_bound[0])
     theta = fitter.natural(scaled)
-    residuals = -chosen.residual(law.predict(theta, table.x), target)
-    hits = [name for name, hit in zip(law.parameters, found.at_bound[0], strict=True) if hit]
-    status = "max_iter" if not found.converged[0] else "bound_hit" if hits else "converged"
+    residuals = -objective.residual(law.predict(theta, table.x), target)
+    hits = [name for name, hit in zip(law.parameters, solution.at_bound[0], strict=True) if hit]
+    status: Status = "max_iter" if not solution.converged[0] else "bound_hit" if hits else "converged"
     return LawFit(
         law=law,
         theta=theta,
         draws=draws,
-        objective=float(chosen.total(residuals, cases)),
+        objective=float(objective.total(residuals, cases)),
         status=status,
         x=table.x,
         y=table.y,
         residuals=residuals,
         domain={name: (float(values.min()), float(values.max())) for name, values in table.x.items()},
-        options=_options(chosen, scheme, bootstrap, seed, table),
+        options={
+            "loss": objective.name,
+            "delta": objective.delta if np.isfinite(objective.delta) else None,
+            "scheme": scheme,
+            "n_bootstrap": int(bootstrap),
+            "seed": int(seed),
+            "weights": None if table.weights is None else [float(v) for v in table.weights],
+            "clusters": None if table.clusters is None else [str(v) for v in table.clusters],
+        },
         data_hash=hash_data(table.x, table.y, table.weights, table.clusters),
         meta=dict(meta or {}),
         notes=(*_point_notes(law, theta, hits, status, table), *shared, *_misfit(fitter, scaled, table), *notes),
     )
+
+
+def fit_runs(runs: pd.DataFrame, law: Law, *, cluster: str | None = None, **options: Any) -> LawFit:
+    """Fit a law to a table of runs.
+
+    Parameters
+    ----------
+    runs : pandas.DataFrame
+        Columns as :func:`densing.scores.fit.read_runs` gives them.
+    law : Law
+        The law.
+    cluster : str, optional
+        Column of the groups of rows.
+    **options
+        Further arguments of :func:`fit_law`.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> runs = pd.DataFrame({"params": [1e8, 1e9, 1e10, 1e11]}).assign(loss=lambda t: 10 * t["params"] ** -0.1)
+    >>> fit_runs(runs, get_law("power"), bootstrap=0).params.round(9).to_dict()
+    {'A': 10.0, 'alpha': 0.1}
+    """
+    names = [*law.inputs, *(["loss"] if isinstance(law, TwoStep) else [])]
+    x = {name: runs[name].to_numpy(dtype=float) for name in names}
+    groups = runs[cluster].to_numpy() if cluster else None
+    return fit_law(law, x, runs[law.output].to_numpy(dtype=float), clusters=groups, **options)
+
+
+def fit_two_step(
+    law: TwoStep,
+    x: Mapping[str, ArrayLike],
+    y: ArrayLike,
+    *,
+    seed: int = 0,
+    loss: str | None = None,
+    delta: float = 1e-3,
+    **options: Any,
+) -> LawFit:
+    """Fit size and tokens to loss, then loss to score, on the same runs.
+
+    Source: arXiv 2412.04315, eqs. 2 and 3.
+
+    Parameters
+    ----------
+    law : TwoStep
+        The law.
+    x : mapping of array_like, shape (n,)
+        Inputs of the loss law, and the observed ``loss``.
+    y : array_like, shape (n,)
+        Scores.
+    seed, loss, delta, **options
+        As for :func:`densing.scores.fit.fit_law`; ``loss`` and ``delta`` concern the first step, the second is least
+        squares on scores. Resampling of cases or clusters draws the same runs in both steps.
+
+    Returns
+    -------
+    LawFit
+
+    Raises
+    ------
+    InputError
+        When the observed losses are missing.
+    """
+    if "loss" not in x:
+        raise InputError(
+            "law two-step: the table needs loss beside params and tokens; scores alone do not fix both steps"
+        )
+    options["scheme"], options["clusters"], shared = resampling(x, options.get("scheme"), options.get("clusters"))
+    paired = options["scheme"] in ("case", "cluster")
+    inputs = {name: values for name, values in x.items() if name != "loss"}
+    first = fit_law(law.loss_law, inputs, x["loss"], loss=loss, delta=delta, seed=seed, **options)
+    second = fit_law(law.score_law, {"loss": x["loss"]}, y, seed=seed if paired else seed + 1, **options)
+    joined = compose(law, first, second)
+    return replace(joined, notes=(*shared, *joined.notes))
+
+
+def compose(
+    law: TwoStep,
+    first: LawFit,
+    second: LawFit,
+    *,
+    scores: ArrayLike | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> LawFit:
+    """Join a fitted loss law and a fitted sigmoid into one two-step fit.
+
+    Draw i of the result joins draw i of both. With resampled cases or clusters and one seed these are the
+    same runs, which carries their correlation; for steps fitted on different tables use different seeds.
+
+    Parameters
+    ----------
+    law : TwoStep
+        The law that both fits belong to.
+    first, second : LawFit
+        Fits of ``law.loss_law`` and ``law.score_law`` with the same number of draws.
+    scores : array_like, shape (n,), optional
+        Scores of the runs of the first fit; the second fit's by default.
+    meta : mapping, optional
+        Licence, family and the like; the first fit's by default.
+
+    Returns
+    -------
+    LawFit
+        Its residuals are observed minus predicted scores of the chain, its objective half their squares' sum.
+
+    Raises
+    ------
+    FitError
+        When the fits do not belong together.
+    """
+    if (first.law, second.law) != (law.loss_law, law.score_law):
+        raise FitError(f"two-step: got {first.law!r} and {second.law!r}, wanted {law.loss_law!r} and {law.score_law!r}")
+    if len(first.draws) != len(second.draws):
+        raise FitError(f"two-step: {len(first.draws)} and {len(second.draws)} draws; fit both with one bootstrap=")
+    if (
+        len(first.draws)
+        and {first.options["scheme"], second.options["scheme"]} & {"residual", "parametric"}
+        and first.options["seed"] == second.options["seed"]
+    ):
+        # Equal seeds pair resampled runs, rightly, but simulated noise wrongly.
+        raise FitError("two-step: both steps simulate noise with one seed; fit the second step with another seed")
+    y = np.array(second.y if scores is None else scores, dtype=float)
+    if y.shape != first.y.shape:
+        raise FitError(
+            f"two-step: {y.size} scores for the {first.y.size} runs of the loss law; give scores=... for them"
+        )
+    theta = np.concatenate([first.theta, second.theta])
+    residuals = y - law.predict(theta, first.x)
+    return LawFit(
+        law=law,
+        theta=theta,
+        draws=np.concatenate([first.draws, second.draws], axis=1),
+        objective=float(0.5 * residuals @ residuals),
+        status=max(first.status, second.status, key=STATUSES.index),
+        x=dict(first.x),
+        y=y,
+        residuals=residuals,
+        domain={**first.domain, "loss": second.domain["loss"]},
+        options={
+            **first.options,
+            "loss": "raw",
+            "delta": None,
+            "weights": None,
+            "clusters": None,
+            "steps": [_step(first), _step(second)],
+        },
+        data_hash=hash_data(first.x, y, None),
+        meta=dict(first.meta if meta is None else meta),
+        notes=(*first.notes, *second.notes),
+    )
+
+
+def _step(fit: LawFit) -> dict[str, Any]:
+    """Return what identifies one step inside the joined fit."""
+    return {
+        "law": fit.law.name,
+        "options": dict(fit.options),
+        "objective": fit.objective,
+        "status": fit.status,
+        "data_hash": fit.data_hash,
+        "loss_range": list(fit.domain.get("loss", (float(fit.y.min()), float(fit.y.max())))),
+    }
 
 
 def resampling(
@@ -152,18 +335,18 @@ def resampling(
     distinct = len(np.unique(sizes))
     if sizes.ndim != 1 or distinct == len(sizes):
         return scheme or "case", None, []
-    counted = {"rows": len(sizes), "sizes": distinct}
+    counts = {"rows": len(sizes), "sizes": distinct}
     if distinct < FEWEST_SIZES and scheme is None:
         text = (
             f"{len(sizes)} rows share {distinct} sizes, too few to resample by size: the intervals take the rows for "
             "independent and are too narrow where rows of one size have more in common; add sizes"
         )
-        return "case", None, [Note("rows-share-a-size", "warning", text, counted)]
+        return "case", None, [Note("rows-share-a-size", "warning", text, counts)]
     text = (
         f"{len(sizes)} rows share {distinct} sizes and are resampled by size (scheme 'cluster'); name another group "
         "with clusters, or scheme 'case' if rows of one size are independent"
     )
-    return "cluster", [f"{size:.17g}" for size in sizes], [Note("rows-share-a-size", "info", text, counted)]
+    return "cluster", [f"{size:.17g}" for size in sizes], [Note("rows-share-a-size", "info", text, counts)]
 
 
 def _misfit(fitter: Fitter, scaled: Array, table: FitTable) -> list[Note]:
@@ -181,45 +364,30 @@ def _misfit(fitter: Fitter, scaled: Array, table: FitTable) -> list[Note]:
     return [Note("lack-of-fit", "error" if p_value < MISFIT else "warning", text, {"p": p_value})]
 
 
-def _check_options(scheme: str, bootstrap: int, clusters: object, seed: int) -> None:
-    check_scheme(scheme)
-    if not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise InputError(f"seed {seed!r} must be a whole number, 0 or more")
-    if not isinstance(bootstrap, (int, np.integer)) or bootstrap < 0:
-        raise InputError(f"bootstrap {bootstrap!r} must be a whole number of refits, 0 or more")
-    if scheme == "cluster" and clusters is None and bootstrap:
-        raise InputError("scheme 'cluster' needs clusters=... (--cluster COLUMN), or rows that share a size")
-
-
-def _options(loss: Loss, scheme: str, bootstrap: int, seed: int, table: FitTable) -> dict[str, Any]:
-    return {
-        "loss": loss.name,
-        "delta": loss.delta if np.isfinite(loss.delta) else None,
-        "scheme": scheme,
-        "n_bootstrap": int(bootstrap),
-        "seed": int(seed),
-        "weights": None if table.weights is None else [float(v) for v in table.weights],
-        "clusters": None if table.clusters is None else [str(v) for v in table.clusters],
-    }
-
-
 def _bootstrap(
     fitter: Fitter, scaled: Array, table: FitTable, rng: np.random.Generator, draws: int, scheme: str
 ) -> tuple[Array, list[Note]]:
     """Return draws (R, p) in natural units and what there is to say about them."""
     if not draws:
         return np.empty((0, scaled.size)), []
-    resamples = _resample(fitter, scaled, table, rng, draws, scheme)
-    found, converged = fitter.refit(scaled, resamples.target, resamples.weights, draws)
+    target = fitter.problem.loss.target(table.y)
+    if scheme in ("case", "cluster"):
+        labels = table.labels if scheme == "cluster" else np.arange(len(target))
+        resamples = resample_cases(rng, target, table.cases, labels, table.points, draws, scaled.size)
+    else:
+        fitted, rows = fitter.rows(scaled)
+        gaussian = scheme == "parametric"
+        resamples = perturb_responses(rng, fitted, target, table.cases, rows, draws, gaussian=gaussian)
+    refits, converged = fitter.refit(scaled, resamples.target, resamples.weights, draws)
     notes = []
     if not converged.all():
-        lost = int((~converged).sum())
+        stopped = int((~converged).sum())
         notes.append(
             Note(
                 "bootstrap-not-converged",
-                "warning" if lost > 0.01 * draws else "info",
-                f"{lost} of {draws} bootstrap refits stopped before the tolerance; their last point is kept",
-                {"refits": draws, "not_converged": lost},
+                "warning" if stopped > 0.01 * draws else "info",
+                f"{stopped} of {draws} bootstrap refits stopped before the tolerance; their last point is kept",
+                {"refits": draws, "not_converged": stopped},
             )
         )
     if resamples.redrawn:
@@ -232,23 +400,13 @@ def _bootstrap(
                 {"redrawn": resamples.redrawn},
             )
         )
-    return fitter.natural(found), notes
+    return fitter.natural(refits), notes
 
 
-def _resample(
-    fitter: Fitter, scaled: Array, table: FitTable, rng: np.random.Generator, draws: int, scheme: str
-) -> Resamples:
-    target = fitter.problem.loss.target(table.y)
-    if scheme in ("case", "cluster"):
-        labels = table.labels if scheme == "cluster" else np.arange(len(target))
-        return resample_cases(rng, target, table.cases, labels, table.points, draws, scaled.size)
-    fitted, rows = fitter.rows(scaled)
-    return perturb_responses(rng, fitted, target, table.cases, rows, draws, gaussian=scheme == "parametric")
-
-
-def _identification(law: Law, rows: Array, at_bound: list[bool]) -> list[Note]:
+def _identification(law: Law, rows: Array, at_bound: Mask) -> list[Note]:
     """Say when the data leave a direction of the parameters free."""
-    free = rows[~np.array(at_bound)]
+    free = rows[~at_bound]
+    # Rows of unit length: what is left of the singular values is collinearity, not units.
     size = np.linalg.norm(free, axis=1, keepdims=True)
     if not len(free):
         return []
@@ -268,8 +426,8 @@ def _point_notes(law: Law, theta: Array, hits: list[str], status: str, table: Fi
         notes.append(Note("not-converged", "error", text))
     if hits:
         values = {name: float(theta[law.parameters.index(name)]) for name in hits}
-        shown = ", ".join(f"{name} = {value:g}" for name, value in values.items())
-        text = f"law {law.name}: {shown} lies on its bound; the data do not determine it"
+        listed = ", ".join(f"{name} = {value:g}" for name, value in values.items())
+        text = f"law {law.name}: {listed} lies on its bound; the data do not determine it"
         notes.append(Note("bound-hit", "warning", text, values))
     if len(table.y) == len(theta):
         text = f"{len(theta)} points for {len(theta)} parameters: the curve meets them and nothing checks it"

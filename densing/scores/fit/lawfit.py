@@ -1,4 +1,7 @@
-"""The result of a fit: parameters, their draws, and everything needed to read or repeat it."""
+"""The result of a fit: parameters, their draws, and everything needed to read or repeat it; and its JSON document.
+
+A stored fit is read with suspicion: whatever is damaged is an :class:`~densing.core.ArtefactError` that says where.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,30 @@ import hashlib
 import html
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal, get_args
 
+import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core import Note
-from densing.scores.fit.losses import Array
-from densing.scores.laws import OK, Inputs, Law
+import densing
+from densing.core import Array, ArtefactError, InputError, Note, decode, short
+from densing.scores.fit.bootstrap import Scheme
+from densing.scores.fit.losses import LossName
+from densing.scores.laws import OK, Inputs, Law, get_law
 
 GUARD = 3.0
 """An inverted size is ``extrapolated`` outside [smallest fitted / 3, 3 * largest fitted]."""
+
+Status = Literal["converged", "bound_hit", "max_iter"]
+STATUSES: tuple[str, ...] = get_args(Status)
+"""How a solver ends, best first."""
+
+SCHEMA = "densing-lawfit"
+VERSION = 1
+DRAW_DIGITS = 9
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +81,7 @@ class LawFit:
     theta: Array
     draws: Array
     objective: float
-    status: str
+    status: Status
     x: Mapping[str, Array]
     y: Array
     residuals: Array
@@ -153,9 +167,7 @@ class LawFit:
 
     def to_json(self) -> str:
         """Return the fit as one JSON document; :meth:`from_json` reads it back."""
-        from densing.scores.fit.artefact import dump  # the artefact needs this class
-
-        return dump(self)
+        return _dump(self)
 
     @classmethod
     def from_json(cls, text: str) -> LawFit:
@@ -166,9 +178,7 @@ class LawFit:
         ArtefactError
             When the document is damaged, of another schema version, or its data do not match their hash.
         """
-        from densing.scores.fit.artefact import load
-
-        return load(text)
+        return _load(text)
 
 
 def spread(draws: Array, level: float) -> tuple[Array, Array]:
@@ -186,6 +196,7 @@ def spread(draws: Array, level: float) -> tuple[Array, Array]:
 
 def hash_data(x: Mapping[str, Array], y: Array, weights: Array | None, clusters: NDArray[Any] | None = None) -> str:
     """Return the sha256 of a table's numbers, written exactly, in the order of its rows."""
+    # Hexadecimal: the same double gives the same text, whatever printed it.
     content = {
         "x": {name: [float(v).hex() for v in x[name]] for name in sorted(x)},
         "y": [float(v).hex() for v in y],
@@ -193,3 +204,146 @@ def hash_data(x: Mapping[str, Array], y: Array, weights: Array | None, clusters:
         "clusters": None if clusters is None else [str(v) for v in clusters],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class _StoredLaw:
+    name: str
+    options: dict[str, Any]
+    equation: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class _StoredOptions:
+    """Those of a fit's options that programs read."""
+
+    loss: LossName
+    scheme: Scheme
+    n_bootstrap: Annotated[int, msgspec.Meta(ge=0)]
+    seed: Annotated[int, msgspec.Meta(ge=0)]
+    delta: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    weights: list[float] | None = None
+    clusters: list[Any] | None = None
+
+
+@dataclass(frozen=True)
+class _StoredData:
+    x: dict[str, list[float]]
+    y: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Document:
+    """A fit as it is written, key by key in this order; ``options`` are read as :class:`_StoredOptions` too."""
+
+    schema: str
+    version: int
+    densing: str = ""
+    law: _StoredLaw
+    parameters: list[str]
+    theta: list[float]
+    objective: float
+    status: Status
+    options: dict[str, Any]
+    meta: dict[str, Any]
+    domain: dict[str, tuple[float, float]]
+    notes: list[Note]
+    data: _StoredData
+    residuals: list[float]
+    data_hash: str
+    draws: list[list[float]]
+
+
+def _dump(fit: LawFit) -> str:
+    """Return a fit as JSON; draws are rounded to 9 significant digits, everything else is exact."""
+    law = fit.law
+    document = _Document(
+        schema=SCHEMA,
+        version=VERSION,
+        densing=densing.__version__,
+        law=_StoredLaw(law.name, law.options, law.equation, law.source),
+        parameters=list(law.parameters),
+        theta=fit.theta.tolist(),
+        objective=fit.objective,
+        status=fit.status,
+        options=dict(fit.options),
+        meta=dict(fit.meta),
+        domain=dict(fit.domain),
+        notes=list(fit.notes),
+        data=_StoredData({name: values.tolist() for name, values in fit.x.items()}, fit.y.tolist()),
+        residuals=fit.residuals.tolist(),
+        data_hash=fit.data_hash,
+        draws=[[float(f"{value:.{DRAW_DIGITS}g}") for value in row] for row in fit.draws],
+    )
+    try:
+        return json.dumps(vars(document), default=asdict, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"fit of law {law.name}: meta or options cannot be written as JSON ({error})") from error
+
+
+def _load(text: str) -> LawFit:
+    """Return the fit of a document written by :func:`_dump`, or say the first thing that is wrong with it."""
+    try:
+        content = msgspec.json.decode(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ArtefactError(f"$: not JSON ({str(error)[:80]}); restore the file") from error
+    if not isinstance(content, dict):
+        raise ArtefactError(f"$: {short(content)} is not an object; this is not a stored fit")
+    if content.get("schema") != SCHEMA:
+        raise ArtefactError(f"$.schema: {short(content.get('schema'))} is not {SCHEMA!r}; this is not a stored fit")
+    if content.get("version") != VERSION:
+        raise ArtefactError(f"$.version: {short(content.get('version'))} is not {VERSION}; fit again or change densing")
+    document = decode(content, _Document)
+    try:
+        law = get_law(document.law.name, **document.law.options)
+    except InputError as error:
+        raise ArtefactError(f"$.law: {error}") from error
+    if document.parameters != list(law.parameters):
+        raise ArtefactError(f"$.parameters: {short(document.parameters)} is not {list(law.parameters)}")
+    if lacking := [name for name in law.inputs if name not in document.domain]:
+        raise ArtefactError(f"$.domain.{lacking[0]}: missing")
+    runs, size = len(document.data.y), len(law.parameters)
+    x = {name: _numbers(values, f"$.data.x.{name}", runs) for name, values in document.data.x.items()}
+    y = np.array(document.data.y, dtype=float)
+    draws = [_numbers(row, f"$.draws[{i}]", size) for i, row in enumerate(document.draws)]
+    options = decode(document.options, _StoredOptions, "$.options")
+    weights = None if options.weights is None else _numbers(options.weights, "$.options.weights", runs)
+    clusters = None if options.clusters is None else np.array([str(label) for label in options.clusters])
+    data_hash = hash_data(x, y, weights, clusters)
+    if data_hash != document.data_hash:
+        raise ArtefactError(
+            f"$.data_hash: {short(document.data_hash)} does not match the data ({data_hash}); fit again"
+        )
+    return LawFit(
+        law=law,
+        theta=_inside(law, _numbers(document.theta, "$.theta", size), "$.theta"),
+        draws=_inside(law, np.array(draws, dtype=float).reshape(-1, size), "$.draws"),
+        objective=document.objective,
+        status=document.status,
+        x=x,
+        y=y,
+        residuals=_numbers(document.residuals, "$.residuals", runs),
+        domain=document.domain,
+        options=document.options,
+        data_hash=data_hash,
+        meta=document.meta,
+        notes=tuple(document.notes),
+    )
+
+
+def _numbers(values: list[float], path: str, length: int) -> Array:
+    if len(values) != length:
+        raise ArtefactError(f"{path}: {len(values)} numbers where {length} belong")
+    return np.array(values, dtype=float)
+
+
+def _inside(law: Law, theta: Array, path: str) -> Array:
+    """Return parameters if they respect the law's bounds, to the rounding of the draws."""
+    for i, parameter in enumerate(law.space):
+        values = theta[..., i]
+        # Draws are stored with nine digits: one on its bound may lie a rounding beyond it.
+        slack = 1e-8 * np.abs(values)
+        if (values < parameter.low - slack).any() or (values > parameter.high + slack).any():
+            raise ArtefactError(f"{path}: {parameter.name} outside [{parameter.low:g}, {parameter.high:g}]")
+    return theta

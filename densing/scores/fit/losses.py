@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from densing.core import InputError, UnknownNameError
+from densing.core import Array, InputError, UnknownNameError
 
-Array = NDArray[np.float64]
 LITERATURE_DELTA = 1e-3
 OUTLIER_CURVATURE = 0.02
 
@@ -74,7 +73,8 @@ def huber(residual: Array, delta: float) -> Array:
     return psi * (residual - 0.5 * psi)
 
 
-_SPACES = {"huber": "log", "log": "log", "lad": "log", "raw": "raw", "huber-raw": "raw", "lad-raw": "raw"}
+LossName = Literal["huber", "log", "lad", "raw", "huber-raw", "lad-raw"]
+_SPACES: dict[str, str] = {name: "raw" if name.endswith("raw") else "log" for name in get_args(LossName)}
 
 
 def loss_names() -> list[str]:

@@ -1,4 +1,4 @@
-"""A batched Levenberg-Marquardt solver with bounds and case weights, for Huber and least squares.
+"""Start points by variable projection, and a batched Levenberg-Marquardt solver with bounds and case weights.
 
 One row of the batch is one problem: a start point, a bootstrap resample, a data set with one run left out.
 All rows advance together; rows that have converged drop out. The stopping rule compares the decrease that the
@@ -14,7 +14,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.scores.fit.losses import OUTLIER_CURVATURE, Array, Loss
+from densing.core import Array
+from densing.scores.fit.losses import OUTLIER_CURVATURE, Loss
 from densing.scores.laws import Law
 
 Mask = NDArray[np.bool_]
@@ -102,10 +103,65 @@ class Problem:
             gradient = (rows @ (weights * psi)[..., None])[..., 0]
             bend = weights
             if np.isfinite(delta):
+                # An outlier pulls with constant force and has no curvature; a share of one keeps the system regular.
                 size = np.abs(residual)
                 bend = weights * np.where(size <= delta, 1.0, OUTLIER_CURVATURE * delta / size)
             curvature = (rows * bend[..., None, :]) @ np.swapaxes(rows, -1, -2)
         return np.where(np.isfinite(value), value, np.inf), gradient, curvature
+
+
+def starts(problem: Problem, target: Array, weights: Array, keep: int) -> Array:
+    """Return the best grid points with their closed-form linear parameters.
+
+    Least squares weighted by 1/y^2 stands in for log residuals, so E, A and B of Chinchilla's law follow from
+    a 3 x 3 system for every (alpha, beta). Coefficients outside their bounds are clipped; the grid points are
+    ranked by the loss that will be minimised.
+
+    Parameters
+    ----------
+    problem : Problem
+        Law, scaled inputs, loss.
+    target : ndarray, shape (n,)
+        Observations in the residual's space.
+    weights : ndarray, shape (n,)
+        Case weights.
+    keep : int
+        How many points to return.
+
+    Returns
+    -------
+    ndarray, shape (keep, p)
+    """
+    law = problem.law
+    theta = law.grid(problem.x)
+    linear = np.flatnonzero([parameter.linear for parameter in law.space])
+    prediction, rows = law.linearise(theta, problem.x)
+    if linear.size:
+        basis = rows[:, linear, :]
+        # ln(prediction) - ln(y) is (prediction - y) / y to first order: weights of 1 / y^2 make it linear.
+        log = problem.loss.space == "log"
+        y = np.exp(target) if log else target
+        low = np.array([law.space[i].low for i in linear])
+        high = np.array([law.space[i].high for i in linear])
+        best = _project(basis, y - prediction, weights / y**2 if log else weights)
+        theta[:, linear] = np.clip(best, low, high)
+        prediction = prediction + (theta[:, None, linear] @ basis)[:, 0, :]
+    with np.errstate(all="ignore"):
+        value = problem.loss.total(problem.loss.residual(prediction, target), weights)
+    order = np.argsort(np.where(np.isfinite(value), value, np.inf), kind="stable")
+    return theta[order[:keep]]
+
+
+def _project(basis: Array, y: Array, weights: Array) -> Array:
+    """Return the weighted least-squares coefficients (G, m) of ``basis (G, m, n)``."""
+    weighted = basis * weights
+    system = weighted @ np.swapaxes(basis, -1, -2)
+    # Grid points at which two columns coincide stay solvable; the hair is far below a grid's resolution.
+    diagonal = np.einsum("gii->gi", system)
+    diagonal *= 1.0 + 1e-12
+    diagonal += 1e-300
+    right = weighted @ np.broadcast_to(y, (len(basis), basis.shape[-1]))[..., None]
+    return np.asarray(np.linalg.solve(system, right)[..., 0], dtype=np.float64)
 
 
 def minimise(
@@ -143,6 +199,7 @@ def minimise(
     phi, converged = problem.to_phi(start), np.zeros(rows, dtype=bool)
     phi = np.clip(phi, *problem.bounds)
     value = np.empty(rows)
+    # Rows are independent of each other; a block of them keeps its Jacobians in the cache.
     block = max(1, CHUNK // (size * start.shape[-1]))
     for first in range(0, rows, block):
         part = slice(first, first + block)
@@ -160,7 +217,9 @@ def _descend(
     value, gradient, curvature = problem.quadratic(phi, target, weights)
     damping = np.full(len(phi), LAMBDA_START)
     converged = np.zeros(len(phi), dtype=bool)
-    floor = _rounding(problem.loss, target, weights)
+    # What rounding alone leaves of the objective, per row; fits on the curve end there.
+    size = 1.0 if problem.loss.space == "log" else np.max(np.abs(target), axis=-1, initial=1e-300)
+    floor = np.sum(weights, axis=-1) * (4e-16 * size) ** 2
     alive = np.flatnonzero(np.isfinite(value))
     for _ in range(max_iter):
         if not alive.size:
@@ -171,9 +230,9 @@ def _descend(
         new = problem.quadratic(trial, target[alive], weights[alive])
         gain = value[alive] - new[0]
         better = gain > 0
-        taken = alive[better]
-        phi[taken] = trial[better]
-        value[taken], gradient[taken], curvature[taken] = (part[better] for part in new)
+        accepted = alive[better]
+        phi[accepted] = trial[better]
+        value[accepted], gradient[accepted], curvature[accepted] = (part[better] for part in new)
         # A step cut off by a bound may promise an increase: that is no convergence but a call for damping.
         small = (promised >= 0) & (promised <= tolerance * value[alive] + floor[alive])
         # On the curve to rounding there is nothing left to descend, however ill-determined the way there was.
@@ -183,7 +242,11 @@ def _descend(
         if stalled.any():
             stuck = alive[stalled]
             converged[stuck] |= _flat(problem, phi, gradient, curvature, value, stuck)
-        damping[alive] = _adapt(damping[alive], gain, promised)
+        # Less damping after a step that kept its promise, more after one that did not.
+        with np.errstate(all="ignore"):
+            ratio = np.where(gain > 0, gain / promised, -1.0)
+        factor = np.select([ratio > 0.75, ratio > 0.25, ratio > 0], [0.1, 0.5, 2.0], 8.0)
+        damping[alive] = np.maximum(damping[alive] * factor, LAMBDA_MIN)
         alive = alive[~(done | stalled)]
     if alive.size:
         # Steps have run out along a direction that the data hardly tell; what is left to gain decides, as for a stall.
@@ -194,7 +257,9 @@ def _descend(
 def _step(problem: Problem, phi: Array, gradient: Array, curvature: Array, damping: Array) -> Array:
     """Return the damped Gauss-Newton step, projected on the bounds."""
     low, high = problem.bounds
+    # A parameter on its bound that descent would push outwards stays: its row of the system becomes the identity.
     held = ((phi <= low) & (gradient > 0)) | ((phi >= high) & (gradient < 0))
+    # Marquardt's scaling: with a diagonal of ones one damping suits parameters of any unit.
     scale = np.sqrt(np.einsum("rii->ri", curvature))
     scale = np.maximum(scale, 1e-150 + 1e-12 * scale.max(axis=-1, keepdims=True))
     system = curvature / (scale[:, :, None] * scale[:, None, :])
@@ -216,17 +281,3 @@ def _flat(
     """Return whether an undamped step promises next to nothing, for rows where rounding stops progress."""
     step = _step(problem, phi[rows], gradient[rows], curvature[rows], np.full(len(rows), 1e-8))
     return -np.sum(step * gradient[rows], axis=-1) <= STALL_TOLERANCE * value[rows]
-
-
-def _adapt(damping: Array, gain: Array, promised: Array) -> Array:
-    """Return new dampings: smaller after a step that kept its promise, larger after one that did not."""
-    with np.errstate(all="ignore"):
-        kept = np.where(gain > 0, gain / promised, -1.0)
-    factor = np.select([kept > 0.75, kept > 0.25, kept > 0], [0.1, 0.5, 2.0], 8.0)
-    return np.maximum(damping * factor, LAMBDA_MIN)
-
-
-def _rounding(loss: Loss, target: Array, weights: Array) -> Array:
-    """Return the objective that rounding alone leaves behind, per row; fits on the curve end there."""
-    size = 1.0 if loss.space == "log" else np.max(np.abs(target), axis=-1, initial=1e-300)
-    return np.sum(weights, axis=-1) * (4e-16 * size) ** 2

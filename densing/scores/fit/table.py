@@ -1,17 +1,31 @@
-"""The numbers of a fit, checked once."""
+"""Tables of runs: read from a file against a law, and the numbers of a fit, checked once."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core import FitError, InputError
-from densing.scores.fit.losses import Array
-from densing.scores.laws import Law
+from densing.core import Array, Column, FitError, InputError, Table, read_table
+from densing.scores.laws import Law, TwoStep
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COLUMNS = {
+    "params": Column("params", "number", "number of parameters, a count", required=True, low=1.0, high=1e15,
+                     remedy="params is a count: write 7e9 for 7 billion"),
+    "tokens": Column("tokens", "number", "training tokens, a count", required=True, low=1.0, high=1e18,
+                     remedy="tokens is a count: write 1e12 for one trillion"),
+    "loss": Column("loss", "number", "loss, nats per token or bits per byte", required=True, low=1e-9, high=1e3,
+                   remedy="a loss is positive; check the column"),
+    "score": Column("score", "number", "share of the full score, 0 to 1", required=True, low=0.0, high=1.0,
+                    remedy="write 0.45 for 45 %"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,12 +61,12 @@ class FitTable:
             raise InputError(f"law {law.name} needs the input {missing[0]!r}; got: {', '.join(x) or 'none'}")
         observed = _floats(y, law.output)
         inputs = {name: _floats(x[name], name) for name in law.inputs}
-        given = None if weights is None else _floats(weights, "weights")
+        cases = None if weights is None else _floats(weights, "weights")
         labels = None if clusters is None else np.asarray(clusters).astype(str)
-        for name, values in [*inputs.items(), ("weights", given), ("clusters", labels)]:
+        for name, values in [*inputs.items(), ("weights", cases), ("clusters", labels)]:
             if values is not None and values.shape != observed.shape:
                 raise InputError(f"{name} has shape {values.shape}, {law.output} has {observed.shape}; make them equal")
-        for name, values in [*inputs.items(), ("weights", given)]:
+        for name, values in [*inputs.items(), ("weights", cases)]:
             if values is not None:
                 _refuse(values <= 0, values, name, "must be positive")
         if law.output == "score":
@@ -69,7 +83,7 @@ class FitTable:
                 f"law {law.name} has {len(law.parameters)} parameters and the table {len(observed)} points; "
                 "add points or take a law with fewer parameters"
             )
-        return cls(inputs, observed, given, labels)
+        return cls(inputs, observed, cases, labels)
 
     @property
     def cases(self) -> Array:
@@ -101,7 +115,41 @@ def _floats(values: ArrayLike, name: str) -> Array:
     return array
 
 
-def _refuse(bad: NDArray[np.bool_], values: Array, name: str, why: str) -> None:
+def _refuse(bad: NDArray[np.bool_], values: Array, name: str, problem: str) -> None:
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
-        raise InputError(f"row {row}, {name}: {values[row]:g} {why}")
+        raise InputError(f"row {row}, {name}: {values[row]:g} {problem}")
+
+
+def read_runs(path: Path | str, law: Law, cluster: str | None = None) -> pd.DataFrame:
+    """Read a table of runs with the columns that a law needs.
+
+    Parameters
+    ----------
+    path : path
+        A CSV file, one row per run.
+    law : Law
+        Its inputs and output are columns; ``two-step`` needs ``loss`` too. Sizes and tokens are counts.
+    cluster : str, optional
+        A further column, of groups of rows.
+
+    Raises
+    ------
+    InputError
+        When a column is missing or a cell out of range.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from densing.scores.laws import get_law
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "runs.csv"
+    ...     _ = path.write_text("params,loss,note\\n7e9,2.1,x\\n")
+    ...     read_runs(path, get_law("power"))[["params", "loss"]].to_numpy().tolist()
+    [[7000000000.0, 2.1]]
+    """
+    needed = [*law.inputs, *(["loss"] if isinstance(law, TwoStep) else []), law.output]
+    columns = [_COLUMNS[name] for name in dict.fromkeys(needed)]
+    if cluster:
+        columns.append(Column(cluster, "text", "group of the row", required=True))
+    return read_table(Path(path), Table(f"runs for law {law.name}", tuple(columns)))

@@ -6,12 +6,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from densing.core import Array
 from densing.scores.fit import LawFit, spread
-
-Array = NDArray[np.float64]
-
 
 FLOOR = "shuffled"
 

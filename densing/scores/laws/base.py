@@ -14,9 +14,8 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core import DomainError
+from densing.core import Array, DomainError
 
-Array = NDArray[np.float64]
 Inputs = Mapping[str, ArrayLike]
 
 D0_PAPER = 1e12
@@ -80,7 +79,7 @@ class Law(Protocol):
 
 
 class BaseLaw:
-    """Shared half of every law; a law adds ``space``, :meth:`linearise`, :meth:`invert` and :meth:`grid`."""
+    """Shared half of every law; a law adds space, typical, :meth:`linearise`, :meth:`invert` and :meth:`grid`."""
 
     name: str
     inputs: tuple[str, ...]
@@ -88,6 +87,8 @@ class BaseLaw:
     equation: str
     source: str
     space: tuple[Parameter, ...]
+    typical: ClassVar[tuple[float, ...]]
+    """Plausible parameters of the law with its default options; the property tests begin there."""
     log_inputs: tuple[str, ...] = ()
     defaults: ClassVar[Mapping[str, float]] = {"tokens": D0_PAPER}
 
@@ -136,6 +137,7 @@ class BaseLaw:
 
     def jacobian(self, theta: ArrayLike, x: Inputs) -> Array:
         """Return d predict / d theta, shape ``(..., n, p)``."""
+        # Laws keep parameters before runs, where each row is contiguous; statistics writes runs first.
         return np.moveaxis(self.linearise(theta, x)[1], -2, -1)
 
     def invert(self, theta: ArrayLike, y: ArrayLike, **given: ArrayLike) -> tuple[Array, NDArray[np.str_]]:
@@ -153,21 +155,21 @@ class BaseLaw:
     def _check(self, theta: ArrayLike) -> Array:
         values = np.asarray(theta, dtype=float)
         if values.ndim == 0 or values.shape[-1] != len(self.space):
-            wanted = f"{len(self.space)} parameters ({', '.join(self.parameters)})"
-            raise DomainError(f"law {self.name}: theta has shape {values.shape}; its last axis must hold {wanted}")
+            expected = f"{len(self.space)} parameters ({', '.join(self.parameters)})"
+            raise DomainError(f"law {self.name}: theta has shape {values.shape}; its last axis must hold {expected}")
         return values
 
-    def _given(self, given: Mapping[str, ArrayLike]) -> dict[str, Array]:
+    def _fixed(self, given: Mapping[str, ArrayLike]) -> dict[str, Array]:
         """Values of the inputs that are not inverted for, with their defaults."""
-        others = self.inputs[1:]
-        unknown = sorted(set(given) - set(others))
+        fixed = self.inputs[1:]
+        unknown = sorted(set(given) - set(fixed))
         if unknown:
-            held = ", ".join(others) or "none"
-            raise DomainError(f"law {self.name}: no input {unknown[0]!r} to hold fixed; it has: {held}")
-        missing = [name for name in others if name not in given and name not in self.defaults]
+            names = ", ".join(fixed) or "none"
+            raise DomainError(f"law {self.name}: no input {unknown[0]!r} to hold fixed; it has: {names}")
+        missing = [name for name in fixed if name not in given and name not in self.defaults]
         if missing:
             raise DomainError(f"law {self.name}: give {missing[0]}=... to invert it")
-        return {name: np.asarray(given.get(name, self.defaults.get(name)), dtype=float) for name in others}
+        return {name: np.asarray(given.get(name, self.defaults.get(name)), dtype=float) for name in fixed}
 
 
 def column(law: Law, x: Inputs, name: str) -> Array:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.scores.laws.base import Array, BaseLaw, Inputs, Parameter, column, entries, finite, statuses
+from densing.core import Array
+from densing.scores.laws.base import BaseLaw, Inputs, Parameter, column, entries, finite, statuses
 
 MAX_STEPS = 200
 
@@ -28,6 +29,7 @@ class Broken(BaseLaw):
     """
 
     name = "broken"
+    typical = (1.5, 60.0, 0.16, 0.33, 1.5e9, 0.4)
     inputs = log_inputs = ("params",)
     output = "loss"
     equation = "L = a + b N^-s0 (1 + (N/d)^(1/f))^(-(s1 - s0) f)"
@@ -45,6 +47,7 @@ class Broken(BaseLaw):
         """Return prediction and derivatives; see :meth:`BaseLaw.linearise`."""
         a, b, s0, s1, d, f = entries(self._check(theta))
         log_x = np.log(column(self, x, "params"))
+        # soft = ln(1 + (N/d)^(1/f)) bends from 0 to a line at the break, share is its slope; so, neither overflows.
         z = (log_x - np.log(d)) / f
         soft, share = np.logaddexp(0.0, z), np.exp(-np.logaddexp(0.0, -z))
         shape = np.exp(-s0 * log_x - (s1 - s0) * f * soft)
@@ -65,13 +68,13 @@ class Broken(BaseLaw):
         That function is monotone and either convex or concave, with slopes between -s0 and -s1, so Newton's
         method converges from every start. A loss at or below a is above_ceiling.
         """
-        self._given(given)
+        self._fixed(given)
         a, b, s0, s1, d, f = np.moveaxis(self._check(theta), -1, 0)
-        rest = finite(self, y) - a
+        above = finite(self, y) - a
         with np.errstate(all="ignore"):
-            goal = np.log(np.where(rest > 0, rest, np.nan)) - np.log(b)
+            goal = np.log(np.where(above > 0, above, np.nan)) - np.log(b)
             log_n = _newton(goal, s0, s1, np.log(d), f)
-            size = np.where(rest > 0, np.exp(log_n), np.inf)
+            size = np.where(above > 0, np.exp(log_n), np.inf)
         return size, statuses(size == 0, size == np.inf)
 
     def rescale(self, theta: ArrayLike, factors: Mapping[str, float]) -> Array:
@@ -92,6 +95,7 @@ class Broken(BaseLaw):
 
 
 def _newton(goal: Array, s0: Array, s1: Array, log_d: Array, f: Array) -> Array:
+    # From the break, where the slope lies between those of the two ends.
     u = np.broadcast_to(log_d, np.broadcast_shapes(np.shape(goal), np.shape(log_d))).astype(float)
     for _ in range(MAX_STEPS):
         z = (u - log_d) / f

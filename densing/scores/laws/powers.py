@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.scores.laws.base import Array, BaseLaw, Inputs, Parameter, column, entries, finite, statuses
+from densing.core import Array
+from densing.scores.laws.base import BaseLaw, Inputs, Parameter, column, entries, finite, statuses
 
 EXPONENTS = (1e-4, 10.0)
 _GRID = np.geomspace(0.03, 1.6, 12)
@@ -43,6 +44,7 @@ class PowerSum(BaseLaw):
             rows[..., 0, :] = 1.0
             total = parts[0]
         for i, log_x in enumerate(logs):
+            # A coefficient's derivative is its power: computed once, in logarithms, straight into its row.
             power = np.exp(-parts[first + k + i] * log_x, out=rows[..., first + i, :])
             term = parts[first + i] * power
             np.multiply(term, -log_x, out=rows[..., first + k + i, :])
@@ -53,8 +55,9 @@ class PowerSum(BaseLaw):
         """Return N = ((y - E - rest) / A)^(-1/alpha), rest = B D^-beta; y <= E + rest is above_ceiling."""
         parts = np.moveaxis(self._check(theta), -1, 0)
         k, first = len(self.terms), int(self.constant is not None)
+        # What the constant and the inputs held fixed leave of y for the first term; at or below zero no size gives it.
         remainder = finite(self, y) - (parts[0] if self.constant else 0.0)
-        for i, fixed in enumerate(self._given(given).values(), start=1):
+        for i, fixed in enumerate(self._fixed(given).values(), start=1):
             remainder = remainder - parts[first + i] * fixed ** -parts[first + k + i]
         with np.errstate(all="ignore"):
             log_n = (np.log(parts[first]) - np.log(np.maximum(remainder, 0.0))) / parts[first + k]
@@ -90,6 +93,7 @@ class Power(PowerSum):
     """
 
     name = "power"
+    typical = (12.0, 0.08)
     terms: ClassVar = {"params": ("A", "alpha")}
     equation = "L = A N^-alpha"
     source = "arXiv 2412.04315v2, discussion (unlimited data)"
@@ -107,6 +111,7 @@ class PowerOffset(PowerSum):
     """
 
     name = "power-offset"
+    typical = (1.6, 220.0, 0.29)
     constant = "E"
     terms: ClassVar = {"params": ("A", "alpha")}
     equation = "L = E + A N^-alpha"
@@ -128,6 +133,7 @@ class Chinchilla(PowerSum):
     """
 
     name = "chinchilla"
+    typical = (1.7, 400.0, 500.0, 0.34, 0.3)
     constant = "E"
     terms: ClassVar = {"params": ("A", "alpha"), "tokens": ("B", "beta")}
     equation = "L = E + A N^-alpha + B D^-beta"
@@ -146,6 +152,7 @@ class ChinchillaWithoutOffset(PowerSum):
     """
 
     name = "chinchilla-e0"
+    typical = (20.0, 30.0, 0.13, 0.14)
     terms: ClassVar = {"params": ("A", "alpha"), "tokens": ("B", "beta")}
     equation = "L = A N^-alpha + B D^-beta"
     source = "arXiv 2203.15556, section 3.3, with E = 0"
@@ -163,6 +170,7 @@ class DensingLoss(PowerSum):
     """
 
     name = "densing-loss"
+    typical = (6.0, 9.0, 0.16, 0.18)
     terms: ClassVar = {"params": ("a", "alpha"), "tokens": ("b", "beta")}
     equation = "L = a N^-alpha + b D^-beta"
     source = "arXiv 2412.04315, eq. 2"

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core import DomainError
-from densing.scores.laws.base import Array, BaseLaw, Inputs, Parameter, column, entries, finite, statuses
+from densing.core import Array, DomainError
+from densing.scores.laws.base import BaseLaw, Inputs, Parameter, column, entries, finite, statuses
 
 
 class ScoreCurve(BaseLaw):
@@ -59,10 +59,10 @@ class ScoreCurve(BaseLaw):
 
     def _unpack(self, parts: Any) -> tuple[Any, Any, Any, Any]:
         """Return range, rate, centre and floor, taking fixed ones from the options."""
-        rest = list(parts)
-        span = rest.pop(0) if self.ceiling is None else self.ceiling - (self.floor or 0.0)
-        floor = rest.pop() if self.floor is None else self.floor
-        return span, rest[0], rest[1], floor
+        free = list(parts)
+        span = free.pop(0) if self.ceiling is None else self.ceiling - (self.floor or 0.0)
+        floor = free.pop() if self.floor is None else self.floor
+        return span, free[0], free[1], floor
 
     def linearise(self, theta: ArrayLike, x: Inputs) -> tuple[Array, Array]:
         """Return prediction and derivatives; inputs may carry the batch axes of ``theta``."""
@@ -70,6 +70,7 @@ class ScoreCurve(BaseLaw):
         span, rate, centre, floor = self._unpack(entries(values))
         offset = self._coordinate(x) - centre
         share = _sigma(rate * offset)
+        # d sigma(z) / dz = sigma (1 - sigma): what rate and centre act through.
         bend = span * share * (1.0 - share)
         rows = [share] if self.ceiling is None else []
         rows += [bend * offset, -bend * rate]
@@ -86,6 +87,7 @@ class ScoreCurve(BaseLaw):
         """Return t, and masks of scores at or below the floor and at or above the ceiling."""
         span, rate, centre, floor = self._unpack(np.moveaxis(self._check(theta), -1, 0))
         above_floor = finite(self, y) - floor
+        # The logit of the share; outside floor and ceiling it is NaN, and the masks say so.
         with np.errstate(all="ignore"):
             t = centre - np.log(span / above_floor - 1.0) / rate
         return t, np.asarray(above_floor <= 0), np.asarray((above_floor >= span) & (above_floor > 0))
@@ -104,6 +106,7 @@ class Sigmoid(ScoreCurve):
     """
 
     name = "sigmoid"
+    typical: ClassVar[tuple[float, ...]] = (0.6, -9.0, 0.6, 0.25)
     inputs = ("loss",)
     rate = Parameter("gamma", -1e4, -1e-3)
     centre = "l"
@@ -120,7 +123,7 @@ class Sigmoid(ScoreCurve):
 
     def invert(self, theta: ArrayLike, y: ArrayLike, **given: ArrayLike) -> tuple[Array, NDArray[np.str_]]:
         """Return L = l - ln(c / (S - d) - 1) / gamma; a score beyond that at L = 0 is above_ceiling."""
-        self._given(given)
+        self._fixed(given)
         t, below, above = self._solve(theta, y)
         above = above | (~below & ~(t > 0))
         return np.where(below, np.inf, np.where(above, 0.0, t)), statuses(below, above)
@@ -147,6 +150,7 @@ class SigmoidFixed(Sigmoid):
     """
 
     name = "sigmoid-fixed"
+    typical = (-9.0, 0.6)
     source = "arXiv 2412.04315, eq. 3, floor and ceiling given"
 
     def __init__(self, floor: float = 0.0, ceiling: float | None = 1.0) -> None:
@@ -174,6 +178,7 @@ class Logistic(ScoreCurve):
     """
 
     name = "logistic"
+    typical = (0.55, 0.9, 22.5)
     inputs = log_inputs = ("params",)
     rate = Parameter("g", 1e-3, 50.0)
     centre = "x0"
@@ -188,7 +193,7 @@ class Logistic(ScoreCurve):
 
     def invert(self, theta: ArrayLike, y: ArrayLike, **given: ArrayLike) -> tuple[Array, NDArray[np.str_]]:
         """Return N = exp(x0 - ln(c / (S - floor) - 1) / g) and its status."""
-        self._given(given)
+        self._fixed(given)
         t, below, above = self._solve(theta, y)
         with np.errstate(over="ignore"):
             size = np.where(below, 0.0, np.where(above, np.inf, np.exp(t)))

@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from densing.core import DomainError
-from densing.scores.laws.base import ABOVE, BELOW, OK, Array, BaseLaw, Inputs
-from densing.scores.laws.broken import Broken
-from densing.scores.laws.powers import Chinchilla, ChinchillaWithoutOffset, DensingLoss, Power, PowerOffset
+from densing.core import Array, DomainError
+from densing.scores.laws.base import ABOVE, BELOW, OK, BaseLaw, Inputs
+from densing.scores.laws.registry import law_class, law_names
 from densing.scores.laws.sigmoids import Sigmoid, SigmoidFixed
-
-LOSS_LAWS = {law.name: law for law in (DensingLoss, Chinchilla, ChinchillaWithoutOffset, Power, PowerOffset, Broken)}
 
 
 class TwoStep(BaseLaw):
@@ -43,15 +40,18 @@ class TwoStep(BaseLaw):
     """
 
     name = "two-step"
+    typical = (8.0, 12.0, 0.13, 0.13, 0.6, -9.0, 0.9, 0.25)
     output = "score"
     source = "arXiv 2412.04315, eqs. 1-4"
 
     def __init__(self, loss: str = "densing-loss", floor: float | None = None, ceiling: float | None = None) -> None:
-        if loss not in LOSS_LAWS:
-            raise DomainError(f"law two-step: no loss law {loss!r}; choose one of {', '.join(LOSS_LAWS)}")
+        # Any law of the registry whose output is a loss: a new one needs no mention here.
+        loss_laws = {name: law for name in law_names() if (law := law_class(name)).output == "loss"}
+        if loss not in loss_laws:
+            raise DomainError(f"law two-step: no loss law {loss!r}; choose one of {', '.join(loss_laws)}")
         if floor is None and ceiling is not None:
             raise DomainError(f"law two-step: a fixed ceiling ({ceiling}) needs a fixed floor; give floor=...")
-        self.loss_law: BaseLaw = LOSS_LAWS[loss]()
+        self.loss_law: BaseLaw = loss_laws[loss]()
         self.score_law: Sigmoid = Sigmoid() if floor is None else SigmoidFixed(floor, ceiling)
         self._options = {"loss": loss, "floor": floor, "ceiling": ceiling}
         self.inputs, self.log_inputs = self.loss_law.inputs, self.loss_law.log_inputs
@@ -74,6 +74,7 @@ class TwoStep(BaseLaw):
         first, second = self.split(theta)
         loss, loss_rows = self.loss_law.linearise(first, x)
         score, score_rows = self.score_law.linearise(second, {"loss": loss})
+        # dS/dtheta1 = dS/dL dL/dtheta1; the sigmoid's own parameters follow unchanged.
         slope = self.score_law.slope(second, {"loss": loss})
         return score, np.concatenate([slope[..., None, :] * loss_rows, score_rows], axis=-2)
 
@@ -81,6 +82,7 @@ class TwoStep(BaseLaw):
         """Return N of eq. 4: the score's loss, then the loss's size at the given tokens (1e12 by default)."""
         first, second = self.split(theta)
         loss, status = self.score_law.invert(second, y)
+        # A score that no loss gives has no loss to invert: any stands in, and its status decides.
         safe = np.where(status == OK, loss, 1.0)
         size, by_loss = self.loss_law.invert(first, safe, **given)
         status, by_loss = np.broadcast_arrays(status, by_loss)

@@ -65,12 +65,20 @@ def ruler_members(catalog: Catalog, family: Family, benchmark: str) -> Members:
         evaluator, chosen = group_members(catalog, family, benchmark)
         return _collect(catalog, family, evaluator, chosen)
     known_benchmark(catalog, benchmark)
-    _refuse_no_scale(catalog, benchmark)
+    row = catalog.benchmarks.set_index("id").loc[benchmark]
+    if not bool(row["scale"]):
+        reason = row["notes"] if isinstance(row["notes"], str) else "its scores do not rise with capability"
+        raise UnavailableError(f"benchmark {benchmark!r} is not a capability scale for base models: {reason}")
     for evaluator in family.evaluators:
         if _count(catalog, family, evaluator, benchmark) >= MIN_POINTS:
             members = _collect(catalog, family, evaluator, (benchmark,))
-            _refuse_chance(family, benchmark, members)
-            return members
+            if _signal(members) > MIN_SIGNAL:
+                return members
+            best = members.points["score"].max()
+            raise UnavailableError(
+                f"reference {family.name!r} sits near chance on {benchmark} at every size (best {best:.3f}, chance "
+                f"{members.floor:.3f}), so the score says nothing about size; choose another benchmark or reference"
+            )
     raise UnavailableError(
         f"reference {family.name!r} has fewer than {MIN_POINTS} sizes with a usable {benchmark} score from one "
         f"evaluator; `densing refs show {family.name}` lists what it has"
@@ -117,8 +125,8 @@ def target_scores(catalog: Catalog, evaluator: str, benchmarks: tuple[str, ...])
     if len(benchmarks) > 1:
         return mean_table(catalog, benchmarks, evaluator)
     rows = catalog.scores
-    here = rows["evaluator"].eq(evaluator) & rows["benchmark"].eq(benchmarks[0])
-    series = rows.loc[here, "series"].dropna().unique()
+    used = rows["evaluator"].eq(evaluator) & rows["benchmark"].eq(benchmarks[0])
+    series = rows.loc[used, "series"].dropna().unique()
     if len(series) != 1:
         return score_table(catalog, benchmarks[0], evaluator=evaluator)
     return score_table(catalog, benchmarks[0], series=str(series[0]))
@@ -149,8 +157,8 @@ def known_benchmark(catalog: Catalog, benchmark: str) -> None:
 
 def _count(catalog: Catalog, family: Family, evaluator: str, benchmark: str) -> int:
     rows = catalog.scores
-    here = rows["evaluator"].eq(evaluator) & rows["benchmark"].eq(benchmark)
-    if not here.any():
+    used = rows["evaluator"].eq(evaluator) & rows["benchmark"].eq(benchmark)
+    if not used.any():
         return 0
     table = score_table(catalog, benchmark, evaluator=evaluator)
     return int(table["model"].isin(family.models).sum())
@@ -179,19 +187,3 @@ def _collect(catalog: Catalog, family: Family, evaluator: str, benchmarks: tuple
 
 def _signal(members: Members) -> float:
     return float(members.points["score"].max()) - members.floor
-
-
-def _refuse_chance(family: Family, benchmark: str, members: Members) -> None:
-    if _signal(members) <= MIN_SIGNAL:
-        best = members.points["score"].max()
-        raise UnavailableError(
-            f"reference {family.name!r} sits near chance on {benchmark} at every size (best {best:.3f}, chance "
-            f"{members.floor:.3f}), so the score says nothing about size; choose another benchmark or reference"
-        )
-
-
-def _refuse_no_scale(catalog: Catalog, benchmark: str) -> None:
-    row = catalog.benchmarks.set_index("id").loc[benchmark]
-    if not bool(row["scale"]):
-        why = row["notes"] if isinstance(row["notes"], str) else "its scores do not rise with capability"
-        raise UnavailableError(f"benchmark {benchmark!r} is not a capability scale for base models: {why}")

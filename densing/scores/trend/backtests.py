@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from densing.core import FitError
+from densing.core import Array, FitError
 from densing.scores.trend.data import EPOCH, TrendData
 from densing.scores.trend.headline import Headline, fit_headline
 from densing.scores.trend.slopes import DAYS_PER_MONTH, doubling_months
 
-Array = npt.NDArray[Any]
 MIN_TRAIN = 10
 
 

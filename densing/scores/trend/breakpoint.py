@@ -10,15 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy import stats
 
+from densing.core import Array
 from densing.scores.trend.data import EPOCH, TrendData
 from densing.scores.trend.slopes import DAYS_PER_YEAR
 from densing.scores.trend.tobit import TobitFit, fit_tobit
 
-Array = npt.NDArray[Any]
 CHATGPT = pd.Timestamp("2022-11-30")
 PAPER: dict[str, Any] = {
     "before": 0.0048,

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from densing.core import InputError, Note, TableError
+from densing.core import Array, InputError, Note, TableError
 
-Array = npt.NDArray[Any]
 EPOCH = pd.Timestamp("2023-02-24")
 """Day 0: the release of Llama-1, the origin of t in eq. 5 of arXiv 2412.04315."""
 

@@ -7,16 +7,13 @@ has rising records.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
+from densing.core import Array
 from densing.scores.trend.data import TrendData
 from densing.scores.trend.slopes import Slope, not_estimable
 
-Array = npt.NDArray[Any]
 ENVELOPE_LABEL = "record-setters OLS (Xiao et al. replication; biased fast)"
 RUNNING_LABEL = "running maximum at every release date, OLS (Xiao et al. replication, other reading)"
 MIN_RECORDS = 3

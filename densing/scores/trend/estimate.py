@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from densing.core import FitError, Note
+from densing.core import Array, FitError, Note
 from densing.scores.catalog import family_groups
 from densing.scores.trend.breakpoint import CHATGPT, breakpoint_test
-from densing.scores.trend.data import Array, TrendData
+from densing.scores.trend.data import TrendData
 from densing.scores.trend.diagnostics import diagnose
 from densing.scores.trend.envelopes import envelope, running_max
 from densing.scores.trend.headline import METHOD, Headline, fit_headline, tobit_lines

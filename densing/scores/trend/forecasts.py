@@ -14,16 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from densing.core import DomainError
+from densing.core import Array, DomainError
 from densing.scores.fit import GUARD
 from densing.scores.trend.data import EPOCH, TrendData
 from densing.scores.trend.result import TrendResult
 from densing.scores.trend.slopes import DAYS_PER_MONTH
 
-Array = npt.NDArray[Any]
 FURTHEST = pd.Timestamp("2150-01-01")
 """Later than this counts as never."""
 

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
-from densing.core import FitError
+from densing.core import Array, FitError
 from densing.scores.trend.data import TrendData
 from densing.scores.trend.pivot import critical_value
 from densing.scores.trend.slopes import DAYS_PER_YEAR, Slope
 from densing.scores.trend.tobit import bound_curvature, fit_tobit
 
-Array = npt.NDArray[Any]
 METHOD = "tobit-crv3"
 LABEL = "all models, Tobit for rows beyond the ruler, family jackknife (CRV3)"
 MIN_ROWS, MIN_FAMILIES = 3, 2

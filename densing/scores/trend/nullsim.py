@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from densing.core import Array
 from densing.scores.trend.data import TrendData
 from densing.scores.trend.envelopes import envelope_slopes
 from densing.scores.trend.slopes import doubling_months
-
-Array = npt.NDArray[Any]
 
 
 def simulate_envelope(

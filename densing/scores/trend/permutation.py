@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from densing.core import Array
 from densing.scores.trend.data import TrendData
 from densing.scores.trend.envelopes import envelope_slopes
 from densing.scores.trend.slopes import DAYS_PER_YEAR, doubling_months
 from densing.scores.trend.tobit import fit_tobit
 
-Array = npt.NDArray[Any]
 BLOCKS = "headline_family_blocks"
 """The test to read: the others break the ties within families or rest on record-setters."""
 

@@ -8,13 +8,11 @@ simulated.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
-Array = npt.NDArray[Any]
+from densing.core import Array
+
 WORKING_CORRELATION = 0.5
 """Correlation within a family assumed for the critical value (from 0 to 0.8 it moves by about 1-3 %)."""
 MIN_INFORMATION = 1e-6

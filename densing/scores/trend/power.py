@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy import optimize, stats
 from scipy.special import log_ndtr, logsumexp
 
+from densing.core import Array
 from densing.scores.trend.breakpoint import PAPER, candidates, kinks, one_line, stated_design, wild_worlds
 from densing.scores.trend.data import EPOCH, TrendData
 from densing.scores.trend.envelopes import envelope_slopes
@@ -24,7 +24,6 @@ from densing.scores.trend.permutation import BLOCKS, block_shuffles
 from densing.scores.trend.slopes import DAYS_PER_MONTH, DAYS_PER_YEAR, doubling_months
 from densing.scores.trend.tobit import TobitFit, bound_curvature, fit_tobit, inverse_mills
 
-Array = npt.NDArray[Any]
 SIGNIFICANT = 0.05
 SLOW_MONTHS = 12.0
 """A doubling time that a test of the trend should be able to see: growth of density by two in a year."""

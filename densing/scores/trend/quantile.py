@@ -7,15 +7,12 @@ matrix product. The same search gives Powell's censored version, whose loss is n
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from densing.core import Array
 from densing.scores.trend.data import TrendData
 from densing.scores.trend.slopes import Slope, not_estimable
 
-Array = npt.NDArray[Any]
 LABEL = "0.9 quantile regression (Powell, limits respected), pairs-cluster bootstrap"
 MIN_ROWS = 5
 MAX_CELLS = 20_000_000

@@ -9,16 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from densing.core import Note
+from densing.core import Array, Note
 from densing.scores.trend import words
 from densing.scores.trend.data import EPOCH, TrendData
 from densing.scores.trend.headline import Headline
 from densing.scores.trend.slopes import doubling_text
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from densing.core import Array
 from densing.scores.trend.data import EPOCH, TrendData
 from densing.scores.trend.slopes import DAYS_PER_MONTH
 
-Array = npt.NDArray[Any]
 LN2 = float(np.log(2))
 
 

@@ -22,8 +22,7 @@ from densing.scores.catalog import (
     score_table,
     series_list,
 )
-from densing.scores.catalog.agreement import PRIOR_DOF, measurements
-from densing.scores.catalog.scores import COLUMNS, binomial_variance
+from densing.scores.catalog.scores import COLUMNS, PRIOR_DOF, binomial_variance, measurements
 
 CATALOG = load_catalog()
 
@@ -200,7 +199,7 @@ def test_the_disagreement_table_repeats_known_cases() -> None:
     assert table.loc[("Yi-34B", "gsm8k"), "spread"] == pytest.approx(0.166, abs=5e-4)
 
 
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 @given(st.randoms(use_true_random=False))
 def test_the_order_of_rows_changes_nothing(random: object) -> None:
     seed = random.randrange(2**32)  # type: ignore[attr-defined]

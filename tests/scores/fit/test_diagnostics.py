@@ -11,10 +11,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from densing.core.errors import FitError, InputError
-from densing.scores.fit import bounds_table, conditioning, fit_law, influence, rollout, sensitivity
+from densing.scores.fit import bounds_table, checklist, conditioning, fit_law, influence, rollout, sensitivity
 from densing.scores.laws import get_law
-from tests.scores.fit.test_golden import noisy, runs
-from tests.support.law_cases import LOSS_CASES, SCORE_CASES, TWO_STEP_CASES, Case
+from tests.support.law_cases import LOSS_CASES, SCORE_CASES, TWO_STEP_CASES, Case, noisy, open_lm_runs
 
 CHINCHILLA = Case("chinchilla", (1.7, 400.0, 500.0, 0.34, 0.30))
 
@@ -79,7 +78,7 @@ def test_distance_to_bounds_in_standard_errors():
 
 
 def test_rollout_reports_the_miss_of_the_large_runs():
-    x, y = runs("refinedweb")
+    x, y = open_lm_runs("refinedweb")
     table = rollout("chinchilla", x, y, cutoff=1.5e9, bootstrap=300)
     assert len(table) == int((x["params"] > 1.5e9).sum())
     small = x["params"] <= 1.5e9
@@ -130,7 +129,7 @@ def test_rollout_works_for_two_steps_and_refuses_what_it_cannot_split():
 
 
 def test_sensitivity_is_the_table_of_fits():
-    x, y = runs("c4")
+    x, y = open_lm_runs("c4")
     fit = fit_law("chinchilla", x, y, bootstrap=100)
     table = sensitivity(fit)
     assert table["loss"].tolist() == ["huber", "huber", "log", "raw", "lad"]
@@ -176,3 +175,22 @@ def test_one_group_cannot_be_resampled():
     size = np.geomspace(1e8, 1e11, 8)
     with pytest.raises(FitError, match="one group cannot be resampled"):
         fit_law("power", {"params": size}, 10 * size**-0.1, scheme="cluster", clusters=["a"] * 8)
+
+
+def test_the_checklist_holds_every_diagnostic_or_why_the_data_do_not_allow_it():
+    size = np.array([1e8, 1e9])
+    items = checklist(fit_law("power", {"params": size}, 10 * size**-0.1, bootstrap=0))
+    assert items["fitted_range"] == {"params": (1e8, 1e9)}
+    assert items["condition_number"] == pytest.approx(1.0)
+    assert items["influence"] == "not available: influence: 2 runs less one cannot fix 2 parameters"
+    assert len(items["sensitivity_to_loss"]) == 5
+    law, x, y = noisy(SCORE_CASES[3], 3, 0.004)
+    assert items.keys() == checklist(fit_law(law, x, y, bootstrap=0)).keys()
+
+
+def test_the_checklist_of_two_steps_says_what_was_fitted():
+    case = TWO_STEP_CASES[0]
+    law, x = case.law, case.table(20, 5)
+    loss = law.loss_law.predict(law.split(case.theta)[0], x)
+    fit = fit_law(law, {**x, "loss": loss}, law.predict(case.theta, x), bootstrap=0)
+    assert list(checklist(fit)) == ["hypothesis", "fitted_range", "objective_and_optimiser"]

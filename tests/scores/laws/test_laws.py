@@ -33,6 +33,25 @@ def test_every_named_law_has_a_case():
     assert {case.name for case in CASES} == set(law_names())
 
 
+@pytest.mark.parametrize("name", law_names())
+def test_a_law_is_registered_under_its_own_name_and_knows_plausible_parameters(name):
+    law = get_law(name)
+    assert law.name == name
+    assert len(law.typical) == len(law.parameters)
+
+
+def test_names_of_laws_need_no_numpy():
+    code = "import sys; from densing.scores.laws import law_names; law_names(); print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_every_loss_law_may_be_the_first_step():
+    for case in CASES:
+        if case.law.output == "loss":
+            assert get_law("two-step", loss=case.name).loss_law == case.law
+
+
 @each_law
 def test_law_satisfies_the_protocol(case):
     law = case.law
@@ -64,7 +83,7 @@ def test_inverse_undoes_prediction_over_the_domain(case):
 
 
 @each_law
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shift=st.lists(UNIT, min_size=10, max_size=10), place=UNIT)
 def test_inverse_undoes_prediction_for_random_parameters(case, shift, place):
     law = case.law
@@ -129,7 +148,7 @@ def test_options_rebuild_the_law(case):
 
 @each_law
 @given(factor=st.floats(1e-9, 1e9))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_change_of_units_leaves_the_curve_in_place(case, factor):
     law, x = case.law, case.table(10)
     factors = dict.fromkeys(law.log_inputs, factor)

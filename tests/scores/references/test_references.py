@@ -25,7 +25,7 @@ from densing.scores.references import (
     load_reference,
     stale_fits,
 )
-from densing.scores.references.two_step import load_authors
+from densing.scores.references.ladder import load_authors
 from tests.support import folders
 
 ONE_STEP = ("pythia", "qwen1.5", "qwen2.5", "llama")

@@ -191,7 +191,7 @@ def test_groups_of_ones_own_can_be_left_out() -> None:
 
 def test_lists_of_declared_groups_hold_families_of_the_catalog() -> None:
     from densing.scores.catalog import load_catalog
-    from densing.scores.catalog.groups import read_groups
+    from densing.scores.catalog.catalog import read_groups
 
     table = read_groups()
     assert set(table["family"]) <= set(load_catalog().models["family"])

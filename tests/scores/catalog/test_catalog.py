@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 
 from densing.scores.catalog import Catalog, load_catalog, series_list
-from densing.scores.catalog.checks import check_benchmarks, check_models, check_scores, source_id
-from densing.scores.catalog.flags import FLAGS, OTHER_PROTOCOL, WRONG, has_flag
-from densing.scores.catalog.schema import KINDS
+from densing.scores.catalog.schema import FLAGS, KINDS, OTHER_PROTOCOL, WRONG, has_flag
+from densing.scores.catalog.union import check_benchmarks, check_models, check_scores, source_id
 from densing.scores.references import load_ladder
 from tests.support import folders
 

@@ -1,16 +1,20 @@
-"""The catalog as one frozen value, with a digest of what it holds."""
+"""The catalog as one frozen value with a digest of what it holds, and the groups of families beside it."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from densing.core import Note
+from densing.core import Note, read_table
+from densing.scores.catalog.schema import GROUPS
 
+DATA = Path(__file__).parent / "data"
 FRAMES = ("models", "scores", "benchmarks", "evaluators", "sources")
 
 
@@ -44,14 +48,14 @@ class Catalog:
     @cached_property
     def digest(self) -> str:
         """SHA-256 over the content of the five tables, whatever the order of their rows and columns."""
-        whole = hashlib.sha256()
+        digest = hashlib.sha256()
         for name in FRAMES:
             frame: pd.DataFrame = getattr(self, name)
             columns = sorted(map(str, frame.columns))
             cells = zip(*(map(_canonical, frame[column]) for column in columns), strict=True)
             lines = sorted("\x1f".join(row) for row in cells)
-            whole.update("\x1e".join([name, "\x1f".join(columns), *lines, ""]).encode())
-        return whole.hexdigest()
+            digest.update("\x1e".join([name, "\x1f".join(columns), *lines, ""]).encode())
+        return digest.hexdigest()
 
     def __repr__(self) -> str:
         """Return counts and the start of the digest."""
@@ -66,3 +70,21 @@ def _canonical(cell: Any) -> str:
     if isinstance(cell, bool):
         return str(cell)
     return repr(float(cell)) if isinstance(cell, int | float) else str(cell)
+
+
+@cache
+def family_groups() -> Mapping[str, tuple[str, ...]]:
+    """Return the families of every named group: they share a reason to differ, and trends are shown without them too.
+
+    Examples
+    --------
+    >>> family_groups()["research suites"]
+    ('Cerebras-GPT', 'Pythia')
+    """
+    table = read_groups()
+    return {str(name): tuple(rows["family"]) for name, rows in table.groupby("group")}
+
+
+def read_groups() -> pd.DataFrame:
+    """Return the table behind :func:`family_groups`: group, family, reason, source."""
+    return read_table(DATA / "groups.csv", GROUPS, "groups.csv")

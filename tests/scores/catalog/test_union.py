@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import DensingError, InputError, TableError
@@ -216,7 +216,6 @@ VALUES = "T Llama-3-8B mmlu 0.3 45 7e9 7 2024-05-01 2099-01-01 user obsscaling b
 CELLS = st.sampled_from(["", *VALUES.split()])
 
 
-@settings(deadline=None)
 @given(HEADERS, st.data())
 def test_any_table_gives_a_catalog_or_a_named_refusal(header: list[str], data: st.DataObject) -> None:
     row = st.lists(CELLS, min_size=len(header), max_size=len(header))
@@ -225,7 +224,6 @@ def test_any_table_gives_a_catalog_or_a_named_refusal(header: list[str], data: s
     check_any(stream.getvalue().encode())
 
 
-@settings(deadline=None)
 @given(st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda t: t.encode("utf-8", "ignore"))))
 def test_any_bytes_give_a_catalog_or_a_named_refusal(content: bytes) -> None:
     check_any(content)

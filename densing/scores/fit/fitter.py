@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import fdtrc
 
-from densing.core import FitError
-from densing.scores.fit.losses import Array, Loss
-from densing.scores.fit.solve import TOLERANCE, Mask, Problem, Solution, minimise
-from densing.scores.fit.start import starts
+from densing.core import Array, FitError
+from densing.scores.fit.losses import Loss
+from densing.scores.fit.solve import TOLERANCE, Mask, Problem, Solution, minimise, starts
 from densing.scores.fit.table import FitTable
 from densing.scores.laws import Law
 
@@ -90,11 +88,12 @@ class Fitter:
         p, n = len(rows), columns.shape[1]
         left, size, _ = np.linalg.svd(columns[1 : 1 + p].T, full_matrices=False)
         own = left[:, size > 1e-10 * size[0]]
-        rest, extra = ((part.T - own @ (own.T @ part.T)) for part in (columns[:1], columns[1 + p :]))
+        # What is left of residuals and polynomials once the law's own directions are taken out of them.
+        remainder, extra = ((part.T - own @ (own.T @ part.T)) for part in (columns[:1], columns[1 + p :]))
         left, size, _ = np.linalg.svd(extra, full_matrices=False)
         added = left[:, size > NEW_DIRECTION]
         freedom = n - own.shape[1] - added.shape[1]
-        explained, total = np.sum((added.T @ rest) ** 2), np.sum(rest**2)
+        explained, total = np.sum((added.T @ remainder) ** 2), np.sum(remainder**2)
         rounding = weights.sum() * (1e-13 * max(1.0, float(np.abs(table.y).max()))) ** 2
         if not added.shape[1] or freedom < 2 or total <= rounding:
             return float("nan")
@@ -109,15 +108,15 @@ class Fitter:
         """
         first = starts(self.problem, target, weights, KEEP)
         smooth = replace(self.problem, loss=replace(self.problem.loss, delta=np.inf))
-        found = minimise(smooth, target, weights, first, ROUGH if self.robust else TOLERANCE)
-        if not np.isfinite(found.objective).any():
+        optima = minimise(smooth, target, weights, first, ROUGH if self.robust else TOLERANCE)
+        if not np.isfinite(optima.objective).any():
             law = self.problem.law.name
             raise FitError(f"law {law}: no start point gives a finite loss; check the table's units")
         if self.robust:
-            begin = np.concatenate([_distinct(found), first[:1]])
-            found = self.descend(found.theta[np.argmin(found.objective)], target, weights, begin, TOLERANCE)
-        best = int(np.argmin(found.objective))
-        return Solution(*(part[best : best + 1] for part in vars(found).values()))
+            begin = np.concatenate([_distinct(optima), first[:1]])
+            optima = self.descend(optima.theta[np.argmin(optima.objective)], target, weights, begin, TOLERANCE)
+        best = int(np.argmin(optima.objective))
+        return Solution(*(part[best : best + 1] for part in vars(optima).values()))
 
     def descend(self, theta: Array, target: Array, weights: Array, start: Array, tolerance: float) -> Solution:
         """Return where each start ends, going through the stages that suit the residuals at ``theta (p,)``."""
@@ -148,44 +147,33 @@ class Fitter:
         A row that does not converge from there starts again from its own grid.
         """
         start = np.broadcast_to(theta, (rows, theta.size))
+        end = self.descend(theta, target, weights, start, BOOTSTRAP_TOLERANCE)
+        result, converged = end.theta.copy(), end.converged.copy()
+        astray = np.flatnonzero(~converged)
+        if not astray.size:
+            return result, converged
         problem = self.stages(theta, target[0] if target.ndim == 2 else target)[-1]
-        found = self.descend(theta, target, weights, start, BOOTSTRAP_TOLERANCE)
-        result, converged = found.theta.copy(), found.converged.copy()
-        lost = np.flatnonzero(~converged)
-        if lost.size:
-            self._again(problem, target, weights, lost, found.objective, result, converged)
-        return result, converged
-
-    @staticmethod
-    def _again(
-        problem: Problem,
-        target: Array,
-        weights: Array,
-        lost: NDArray[np.intp],
-        value: Array,
-        result: Array,
-        converged: Mask,
-    ) -> None:
-        """Solve lost rows from their own grids, and write what is better into ``result`` and ``converged``."""
-        shape = (len(value), target.shape[-1])
-        targets, cases = np.broadcast_to(target, shape)[lost], np.broadcast_to(weights, shape)[lost]
+        shape = (rows, target.shape[-1])
+        targets, cases = np.broadcast_to(target, shape)[astray], np.broadcast_to(weights, shape)[astray]
         begin = np.stack([starts(problem, t, w, KEEP) for t, w in zip(targets, cases, strict=True)])
         keep = begin.shape[1]
-        found = minimise(
+        again = minimise(
             problem,
             np.repeat(targets, keep, axis=0),
             np.repeat(cases, keep, axis=0),
             begin.reshape(-1, begin.shape[-1]),
         )
-        best = np.argmin(found.objective.reshape(-1, keep), axis=1) + keep * np.arange(len(lost))
-        better = found.objective[best] <= value[lost]
-        result[lost[better]], converged[lost[better]] = found.theta[best[better]], found.converged[best[better]]
+        # Each row had `keep` starts, one after the other: the best of them, where it beats the end of the first try.
+        best = np.argmin(again.objective.reshape(-1, keep), axis=1) + keep * np.arange(len(astray))
+        better = again.objective[best] <= end.objective[astray]
+        result[astray[better]], converged[astray[better]] = again.theta[best[better]], again.converged[best[better]]
+        return result, converged
 
 
-def _distinct(found: Solution) -> Array:
+def _distinct(optima: Solution) -> Array:
     """Return the end points with different objectives: several starts mostly end in one optimum."""
-    order = np.argsort(found.objective, kind="stable")
-    value = found.objective[order]
+    order = np.argsort(optima.objective, kind="stable")
+    value = optima.objective[order]
     fresh = np.ones(len(order), dtype=bool)
     fresh[1:] = ~(np.diff(value) <= 1e-9 * value[1:])
-    return found.theta[order[fresh & (np.isfinite(value) | (np.arange(len(order)) == 0))]]
+    return optima.theta[order[fresh & (np.isfinite(value) | (np.arange(len(order)) == 0))]]

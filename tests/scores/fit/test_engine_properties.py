@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import statsmodels.api as sm
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import least_squares
@@ -14,11 +14,10 @@ from densing.core.errors import FitError, InputError, UnknownNameError
 from densing.scores.fit import GUARD, LawFit, compose, fit_law, fit_two_step
 from densing.scores.fit.diagnostics import lack_of_fit
 from densing.scores.laws import get_law
-from tests.scores.fit.test_golden import noisy
-from tests.support.law_cases import LOSS_CASES, SCORE_CASES, TWO_STEP_CASES, Case
+from tests.support.law_cases import LOSS_CASES, SCORE_CASES, TWO_STEP_CASES, Case, noisy
 
 SMOOTH = [case for case in LOSS_CASES + SCORE_CASES if case.name != "broken"]
-few = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=8)
 CHINCHILLA = Case("chinchilla", (1.7, 400.0, 500.0, 0.34, 0.30))
 
 
