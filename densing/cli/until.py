@@ -87,7 +87,7 @@ def sentences(stopped: Sequence[Stopped], out: Path) -> Iterator[str]:
 
     Examples
     --------
-    >>> from densing.scores.evals.stopping import Stopped
+    >>> from densing.scores.evals.adaptive import Stopped
     >>> list(sentences([Stopped("tiny", (), None, 120, 4000, 0.0, float("nan"))], Path("results/a")))
     ['tiny: nothing to do, 120 of 4000 items are in results/a']
     """

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from densing.core import InputError, UnavailableError, read_text, strip_secrets
+from densing.scores.evals.identity import ModelIdentity
 from densing.scores.evals.plan import SEEDS, Loading, ModelSpec
-from densing.scores.evals.weights import ModelIdentity
 
 SLOW_ON_CPU = ("bfloat16", "float16")
 OWN_TYPES = {"hf-prefix": "densing.scores.evals.prefix"}

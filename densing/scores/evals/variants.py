@@ -16,7 +16,7 @@ from typing import Any
 
 from densing.core import InputError, TableError, UnavailableError, read_cells, read_text, write_text
 from densing.scores.evals.disk import parse_json
-from densing.scores.evals.unit import safe_name
+from densing.scores.evals.identity import safe_name
 
 SUFFIX = "_gold_loss"
 # A metric that cannot overflow; the losses themselves come from the samples.

@@ -13,9 +13,19 @@ from hypothesis import strategies as st
 from densing.cli.eval import asked_plan
 from densing.core import strip_secrets
 from densing.core.errors import InputError
-from densing.scores.evals.pairs import literal, parse_pairs
-from densing.scores.evals.plan import SEEDS, ModelSpec, Plan, Settings, TaskSpec, default_name, seeds
-from densing.scores.evals.planfile import plan_of, read_plan
+from densing.scores.evals.plan import (
+    SEEDS,
+    ModelSpec,
+    Plan,
+    Settings,
+    TaskSpec,
+    default_name,
+    literal,
+    parse_pairs,
+    plan_of,
+    read_plan,
+    seeds,
+)
 
 TOML = """
 tasks = ["piqa", { name = "hellaswag", num_fewshot = 10, limit = 50 }]

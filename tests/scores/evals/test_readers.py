@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from densing.core.errors import InputError
+from densing.scores.evals.identity import UnitKey
 from densing.scores.evals.measurements import COLUMNS, MODEL_COLUMNS
 from densing.scores.evals.readers import read_results
 from densing.scores.evals.store import RunStore
-from densing.scores.evals.unit import UnitKey
 from tests.support import folders
 from tests.support.eval_files import cell, choice_sample, results_of, samples_of, write_json, write_results
 

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import ArtefactError, InputError
-from densing.scores.evals.readers import read_run
-from densing.scores.evals.store import RunStore, Unit, merge
-from densing.scores.evals.unit import UnitKey, canonical_json, safe_name
+from densing.scores.evals.identity import UnitKey, canonical_json, safe_name
+from densing.scores.evals.store import RunStore, Unit, merge, read_run
 from tests.support.eval_files import finish, finish_many, key, samples_of, write_results
 
 JSON = st.recursive(

@@ -16,8 +16,8 @@ import pytest
 
 from densing.core import atomic
 from densing.core.errors import InputError
-from densing.scores.evals import folder
-from densing.scores.evals.store import BusyError, RunStore, Unit
+from densing.scores.evals.disk import BusyError
+from densing.scores.evals.store import RunStore, Unit
 from tests.support.eval_files import finish, finish_many, key
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ def _finish_until(store: str, step: int) -> None:
         original(*arguments)  # type: ignore[arg-type]
 
     original = atomic.move
-    atomic.move = folder.move = deadly
+    atomic.move = store.move = deadly
     finish(Path(store), key())
     os._exit(0)
 

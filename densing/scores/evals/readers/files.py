@@ -12,7 +12,7 @@ from densing.core import InputError, Note, read_cells
 from densing.scores.evals.disk import read_json
 from densing.scores.evals.measurements import Measurements, join
 from densing.scores.evals.readers import lighteval, lm_eval, opencompass
-from densing.scores.evals.readers.run import is_run, read_run, runs_below
+from densing.scores.evals.store import is_run, read_run, runs_below
 
 MAX_FILES = 20_000
 EXPECTED = (

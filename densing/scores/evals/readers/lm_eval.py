@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from densing.core import InputError, Note
 from densing.scores.evals.harness import check_results, mapping, model_facts, model_name, result_rows
-from densing.scores.evals.items import items_of_files
-from densing.scores.evals.losses import item_table
+from densing.scores.evals.losses import item_table, items_of_files
 from densing.scores.evals.measurements import Measurements, measurement_frame, model_frame
 from densing.scores.evals.samples import task_and_stamp
 
