@@ -16,6 +16,7 @@ import pytest
 
 from densing.core import atomic
 from densing.core.errors import InputError
+from densing.scores.evals import store
 from densing.scores.evals.disk import BusyError
 from densing.scores.evals.store import RunStore, Unit
 from tests.support.eval_files import finish, finish_many, key
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.slow
 SPAWN = multiprocessing.get_context("spawn")
 
 
-def _finish_until(store: str, step: int) -> None:
+def _finish_until(folder: str, step: int) -> None:
     """Die without clean-up at the given rename (child process)."""
     left = [step]
 
@@ -37,7 +38,7 @@ def _finish_until(store: str, step: int) -> None:
 
     original = atomic.move
     atomic.move = store.move = deadly
-    finish(Path(store), key())
+    finish(Path(folder), key())
     os._exit(0)
 
 

@@ -129,7 +129,12 @@ def _guard_data(stack: ExitStack, allowed: Allowed) -> None:
 
 def _guard_models(stack: ExitStack) -> None:
     """No code from model repositories, no pickles in full, whatever a task or a model type passes by itself."""
-    _variable(stack, "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")
+    before = os.environ.get("TORCH_FORCE_WEIGHTS_ONLY_LOAD")
+    if before is None:
+        stack.callback(os.environ.pop, "TORCH_FORCE_WEIGHTS_ONLY_LOAD", None)
+    else:
+        stack.callback(os.environ.__setitem__, "TORCH_FORCE_WEIGHTS_ONLY_LOAD", before)
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     try:
         from transformers import dynamic_module_utils
     except ImportError:
@@ -153,11 +158,3 @@ def substitute(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
     """Set an attribute, and set it back when the stack closes."""
     stack.callback(setattr, owner, name, getattr(owner, name))
     setattr(owner, name, value)
-
-
-def _variable(stack: ExitStack, name: str, value: str) -> None:
-    before = os.environ.get(name)
-    stack.callback(os.environ.pop, name, None) if before is None else stack.callback(
-        os.environ.__setitem__, name, before
-    )
-    os.environ[name] = value
