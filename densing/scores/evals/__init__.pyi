@@ -16,6 +16,7 @@ from .progress import RunSummary as RunSummary
 from .readers import read_results as read_results
 from .runner import run_plan as run_plan
 from .runner import survey_plan as survey_plan
+from .store import RunOverview as RunOverview
 from .store import RunStore as RunStore
 from .store import is_run as is_run
 from .store import merge as merge

@@ -107,7 +107,8 @@ class Recorder:
                 missing.append(index)
             repeats[key] += 1
         self._requests = dict(zip(keys, requests, strict=True))
-        self._sampled = kind == "generate_until" and any(_samples(request) for request in requests)
+        options = [request.args[1] for request in requests if len(request.args) > 1] if kind == "generate_until" else []
+        self._sampled = any(isinstance(option, dict) and option.get("do_sample") for option in options)
         if missing:
             state = self.journal.fact("random")
             if self._sampled and len(missing) < len(requests) and state is not None:
@@ -189,12 +190,6 @@ def _plain(answer: Any) -> Any:
     if isinstance(answer, tuple | list):
         return [_plain(part) for part in answer]
     return answer.item() if hasattr(answer, "item") else answer
-
-
-def _samples(request: Any) -> bool:
-    """Whether the answer to a request is drawn."""
-    options = request.args[1] if len(request.args) > 1 else {}
-    return bool(isinstance(options, dict) and options.get("do_sample"))
 
 
 def _random_state(lm: Any) -> str:

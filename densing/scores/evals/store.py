@@ -9,8 +9,10 @@ import hashlib
 import json
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -282,6 +284,34 @@ def content_digest(results: Path, samples: Sequence[Path]) -> str:
     return hashlib.sha256(json.dumps([values, lines], sort_keys=True).encode("ascii")).hexdigest()
 
 
+@dataclass(frozen=True)
+class RunOverview:
+    """What a run's folder holds.
+
+    Parameters
+    ----------
+    run : str
+        Its name.
+    models, tasks : list of str
+        Of the finished units, sorted.
+    done, partial, damaged : int
+        Number of units.
+    megabytes : float
+        Size of all files, in 10⁶ bytes.
+    date : str
+        Day of the first plan, ISO; empty without one, "damaged" when ``run.json`` is.
+    """
+
+    run: str
+    models: list[str]
+    tasks: list[str]
+    done: int
+    partial: int
+    damaged: int
+    megabytes: float
+    date: str
+
+
 class RunStore:
     """One run's folder. Opening it has no side effects, and it need not exist.
 
@@ -367,6 +397,27 @@ class RunStore:
             fresh = [dict(entry) for entry in entries if canonical_json(entry["plan"]) not in known]
             if fresh or not (self.folder / RUN).exists():
                 write_json(self.folder / RUN, {**data, "plans": [*data["plans"], *fresh]})
+
+    def overview(self, name: str = "") -> RunOverview:
+        """Return what the run holds, under a name or its folder's."""
+        states = self.all_units()
+        keys = [unit.key for unit, status in states if status == "done"]
+        sizes = [path.stat().st_size for path in self.folder.rglob("*") if path.is_file()]
+        try:
+            date = str(self.run.get("created", ""))[:10]
+        except ArtefactError:
+            date = "damaged"
+        counts = Counter(status for _, status in states)
+        return RunOverview(
+            run=name or self.folder.name,
+            models=sorted({key.label for key in keys if key}),
+            tasks=sorted({key.task_name for key in keys if key}),
+            done=counts["done"],
+            partial=counts["partial"],
+            damaged=counts["damaged"],
+            megabytes=round(sum(sizes) / 1e6, 3),
+            date=date,
+        )
 
     def measurements(self) -> pd.DataFrame:
         """Return the measurement table of all finished units (:data:`densing.scores.evals.measurements.COLUMNS`)."""

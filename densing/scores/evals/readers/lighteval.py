@@ -69,7 +69,11 @@ def read(content: Any, path: Path) -> Measurements:
             notes.append(Note("items-unreadable", "warning", str(error), {"file": str(path)}))
             table = None
         if samples:
-            about |= _form(samples)
+            # The documents tell letters from texts.
+            choices = [str(pair[1]) for row in samples for pair in row["arguments"] if len(row["arguments"]) > 1]
+            letters = all(LETTER.match(choice) for choice in choices)
+            form = {"form": "letters" if letters else "cloze", "cot": "no"} if choices else {"form": "generate"}
+            about |= form
         rows += _metric_rows(values, about, f"{path}: {key}")
         if table is not None and len(table):
             tables.append(table)
@@ -141,14 +145,6 @@ def _metric_rows(values: Mapping[str, Any], about: Mapping[str, Any], where: str
             "stderr": _real(values.get(f"{metric}_stderr")), "unit": unit, "definition": definition,
             "higher_is_better": better,
         }  # fmt: skip
-
-
-def _form(samples: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the form of the answers that were scored: the documents tell letters from texts."""
-    choices = [str(pair[1]) for row in samples for pair in row["arguments"] if len(row["arguments"]) > 1]
-    if not choices:
-        return {"form": "generate"}
-    return {"form": "letters" if all(LETTER.match(choice) for choice in choices) else "cloze", "cot": "no"}
 
 
 def _samples(path: Path, key: str) -> list[dict[str, Any]]:

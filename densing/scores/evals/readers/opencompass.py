@@ -79,10 +79,17 @@ def read(content: Any, path: Path) -> Measurements:
             if parts["done"] and int(parts["done"]) < int(parts["all"]):
                 message = f"{path}: {task} of {model} is a mean over {parts['done']} of {parts['all']} parts"
                 notes.append(Note("parts-missing", "warning", message, {"model": model, "task": task, "cell": text}))
-            about = {"model": model, "task": task, "metric": metric, "filter": str(line["mode"])}
-            facts = _facts(metric, str(line["version"]), str(line["mode"]))
-            value = value / 100 if percent else value
-            rows.append({**about, "value": value, **facts, "date": date, "file": str(path)})
+            mode, version = str(line["mode"]), str(line["version"])
+            _, definition, better = describe_metric(metric)
+            rows.append({
+                "model": model, "task": task, "metric": metric, "filter": mode,
+                "value": value / 100 if percent else value, "stderr": math.nan,
+                "benchmark": "", "form": "generate" if mode == "gen" else "", "cot": "", "n_items": math.nan,
+                "n_shot": math.nan, "limit": math.nan, "digest": "", "unit": "share" if percent else "",
+                "definition": definition, "higher_is_better": True if percent else better,
+                "task_version": "" if version == "-" else version, "task_hash": "", "harness": "opencompass",
+                "harness_version": "", "is_group": metric in GROUP_METRICS, "date": date, "file": str(path),
+            })  # fmt: skip
     if problems and not rows:
         raise TableError(str(path), problems)
     if not rows:
@@ -92,15 +99,3 @@ def read(content: Any, path: Path) -> Measurements:
     notes.append(Note("percent", "info", text, {"file": str(path)}))
     frame = model_frame({"model": name} for name in models)
     return Measurements(measurement_frame(rows), pd.DataFrame(), frame, tuple(notes))
-
-
-def _facts(metric: str, version: str, mode: str) -> dict[str, object]:
-    _, definition, better = describe_metric(metric)
-    share = bool(_PERCENT.match(metric))
-    return {
-        "benchmark": "", "form": "generate" if mode == "gen" else "", "cot": "", "stderr": math.nan,
-        "n_items": math.nan, "n_shot": math.nan, "limit": math.nan, "digest": "",
-        "unit": "share" if share else "", "definition": definition, "higher_is_better": True if share else better,
-        "task_version": "" if version == "-" else version, "task_hash": "", "harness": "opencompass",
-        "harness_version": "", "is_group": metric in GROUP_METRICS,
-    }  # fmt: skip
