@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.scores.evals.losses import continuation_tokens, item_table
@@ -138,7 +138,6 @@ def plain(docs: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-@settings(deadline=None)
 @given(documents(), st.booleans(), st.booleans())
 def test_losses_match_a_plain_implementation(docs: list[dict[str, Any]], strings: bool, shuffled: bool) -> None:
     rows = [
@@ -173,7 +172,6 @@ def test_delta_method_agrees_with_the_bootstrap() -> None:
 
 
 # The first example imports lm-eval.
-@settings(deadline=None)
 @given(st.text(max_size=8), TEXTS)
 def test_token_counts_match_lm_eval(context: str, continuation: str) -> None:
     lm_eval = pytest.importorskip("lm_eval.api.model")
