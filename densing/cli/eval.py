@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,15 +11,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from densing.cli import options as o
-from densing.cli import until as u
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from densing.scores.evals import Plan, Progress, RunSummary
+    from densing.scores.evals import Plan, Progress, RunSummary, Stopped
 
 SHOWN = ["model", "task", "metric", "value", "stderr", "n_items", "unit"]
 STATES = ("evaluated", "resumed", "skipped", "failed")
+
+UntilCi = Annotated[
+    float | None,
+    typer.Option(
+        "--until_ci",
+        "--until-ci",
+        help="Draw items at random, in a few planned looks, until ln density is known to ± this: 0.2 is about 20 %. "
+        "Where the full sets would not give that, the interval they do give is reported.",
+    ),
+]
+CiOf = Annotated[
+    str,
+    typer.Option("--ci_of", "--ci-of", help="--until_ci for all items there could be (population) or for these (set)."),
+]
+CiFrom = Annotated[str, typer.Option("--ci_from", "--ci-from", help="--until_ci by loss or by score.")]
 
 
 def _flag(*names: str, **options: Any) -> Any:
@@ -99,10 +112,10 @@ def eval_(
     executor_arg: Annotated[
         list[str] | None, _flag("--executor_arg", help="key=value for the executor; may be repeated.")
     ] = None,
-    until_ci: u.UntilCi = None,
+    until_ci: UntilCi = None,
     reference: o.Reference = "olmo-ladder",
-    ci_of: u.CiOf = "population",
-    ci_from: u.CiFrom = "loss",
+    ci_of: CiOf = "population",
+    ci_from: CiFrom = "loss",
     output_path: Annotated[str | None, _elsewhere("--output_path", "results go into a store: --out FOLDER")] = None,
     wandb_args: Annotated[
         str | None, _elsewhere("--wandb_args", "nothing is sent anywhere: --json, or `densing results show RUN --json`")
@@ -122,7 +135,7 @@ def eval_(
 
     Example: densing eval --model hf --model_args pretrained=models/a --tasks piqa,sciq --limit 200 --out results/mine
     """
-    given = {
+    options = {
         "num_fewshot": num_fewshot,
         "batch_size": batch_size,
         "max_batch_size": max_batch_size,
@@ -138,23 +151,41 @@ def eval_(
         "predict_only": predict_only or None,
         "metadata": metadata,
     }
-    code = {"trust_remote_code": trust_remote_code, "confirm_run_unsafe_code": confirm_run_unsafe_code}
-    asked = asked_plan(model, model_args, tasks, plan, given, code)
+    request = plan_of_flags(
+        model,
+        model_args,
+        tasks,
+        plan,
+        options,
+        trust_remote_code=trust_remote_code,
+        confirm_run_unsafe_code=confirm_run_unsafe_code,
+    )
     if dry_run:
-        _show_survey(asked, out, json)
-    elif until_ci is not None:
-        u.evaluate_until(asked, out, u.Asked(until_ci, reference, ci_of, ci_from), executor, json)
-    else:
-        _report(_evaluate(asked, out, executor, executor_arg, quiet=json), json)
+        _survey(request, out, json)
+        return
+    if until_ci is not None and executor is not None:
+        from densing.core import InputError
+
+        raise InputError("--until_ci decides as it goes, in this process; drop --executor")
+    try:
+        if until_ci is not None:
+            _evaluate_until(request, out, until_ci, reference, ci_of, ci_from, json)
+        else:
+            _evaluate(request, out, executor, executor_arg or [], json)
+    except KeyboardInterrupt:
+        from densing.cli.output import say
+
+        say(f"stopped; the same command goes on from {out}")
+        raise typer.Exit(130) from None
 
 
-def asked_plan(
+def plan_of_flags(
     model: list[str] | None,
     model_args: list[str] | None,
     tasks: list[str] | None,
     path: Path | None,
-    given: dict[str, Any],
-    code: dict[str, bool],
+    options: dict[str, Any],
+    **code: bool,
 ) -> Plan:
     """Return the plan that flags and file say together; flags win.
 
@@ -163,61 +194,84 @@ def asked_plan(
     InputError
         When a flag or the file is wrong.
     """
-    from densing.scores.evals import parse_pairs, plan_of, read_plan
+    from densing.core import InputError, read_text
+    from densing.scores.evals import parse_json, parse_pairs, plan_of, read_plan
 
     content = {} if path is None else read_plan(path)
-    if model or model_args:
-        content["models"] = _models(model or ["hf"], model_args or [])
+    types, arguments = model or ["hf"], model_args or []
+    if len(types) > 1 and len(types) != len(arguments):
+        raise InputError(
+            f"--model is given {len(types)} times and --model_args {len(arguments)} times; "
+            "give them in pairs, or write a --plan"
+        )
+    if len(types) > 1:
+        pairs = zip(types, arguments, strict=True)
+        content["models"] = [{"model": t, "model_args": parse_pairs([a], "--model_args")} for t, a in pairs]
+    elif model or model_args:
+        content["models"] = [{"model": types[0], "model_args": parse_pairs(arguments, "--model_args")}]
     if tasks:
         content["tasks"] = list(dict.fromkeys(name for text in tasks for name in text.replace(",", " ").split()))
-    for name, value in given.items():
+    for name, value in options.items():
         if value is None:
             continue
         if name in ("gen_kwargs", "metadata"):
             value = parse_pairs(value, f"--{name}")
-        content[name] = _samples(value) if name == "samples" else value
+        if name == "samples":
+            value = parse_json(value if value.lstrip().startswith("{") else read_text(Path(value), value), "--samples")
+        content[name] = value
     return plan_of(content, "command line" if path is None else str(path), **code)
 
 
-def _models(types: list[str], args: list[str]) -> list[dict[str, Any]]:
+def _evaluate(plan: Plan, out: Path, executor: str | None, arguments: list[str], json: bool) -> None:
+    from densing.cli.output import emit_json, emit_table, say, show_notes
     from densing.core import InputError
-    from densing.scores.evals import parse_pairs
-
-    if len(types) == 1:
-        return [{"model": types[0], "model_args": parse_pairs(args, "--model_args")}]
-    if len(types) != len(args):
-        raise InputError(
-            f"--model is given {len(types)} times and --model_args {len(args)} times; "
-            "give them in pairs, or write a --plan"
-        )
-    return [{"model": t, "model_args": parse_pairs([a], "--model_args")} for t, a in zip(types, args, strict=True)]
-
-
-def _samples(text: str) -> Any:
-    from densing.core import read_text
-    from densing.scores.evals import parse_json
-
-    return parse_json(text if text.lstrip().startswith("{") else read_text(Path(text), text), "--samples")
-
-
-def _evaluate(plan: Plan, out: Path, executor: str | None, arguments: list[str] | None, quiet: bool) -> RunSummary:
-    from densing.cli.output import say
-    from densing.core import InputError
-    from densing.scores.evals import parse_pairs, run_plan
+    from densing.jobs import get_executor
+    from densing.scores.evals import RunStore, parse_pairs, run_plan
 
     if arguments and executor is None:
         raise InputError("--executor_arg without --executor; name one, e.g. --executor local")
-    chosen = None
-    if executor is not None:
-        from densing.jobs import get_executor
+    place = None if executor is None else get_executor(executor, **parse_pairs(arguments, "--executor_arg"))
+    with bar(json) as progress:
+        summary = run_plan(plan, out, executor=place, progress=progress)
+    digests = {unit.digest for unit in summary.units if unit.state != "failed"}
+    measured = RunStore(summary.folder).measurements() if digests else None
+    table = None if measured is None else measured[measured["digest"].isin(digests)]
+    if json:
+        emit_json({**summary.to_dict(), "measurements": [] if table is None else table})
+    else:
+        if table is not None and len(table):
+            unfiltered = table["filter"].isin(["none", ""])
+            metrics = table["metric"].where(unfiltered, table["metric"] + " (" + table["filter"] + ")")
+            emit_table(table.assign(metric=metrics)[SHOWN], f"{summary.folder}")
+        show_notes(summary.notes)
+        say("\n".join(_sentences(summary)))
+    if summary.failed:
+        raise typer.Exit(1)
 
-        chosen = get_executor(executor, **parse_pairs(arguments or [], "--executor_arg"))
-    try:
-        with bar(quiet) as progress:
-            return run_plan(plan, out, executor=chosen, progress=progress)
-    except KeyboardInterrupt:
-        say(f"stopped; the same command goes on from {out}")
-        raise typer.Exit(130) from None
+
+def _evaluate_until(
+    plan: Plan, out: Path, half_width: float, reference: str, covers: str, quantity: str, json: bool
+) -> None:
+    """Evaluate until the interval of ln density is narrow enough, and say what that took."""
+    from densing.cli.output import emit_json, say, show_notes
+    from densing.core import InputError
+    from densing.scores.density import StoppingRule, rule_for
+    from densing.scores.evals import run_until
+
+    if quantity not in ("loss", "score"):
+        raise InputError(f"--ci_from {quantity}: choose loss or score")
+
+    def make(benchmarks: Any, sizes: Any) -> StoppingRule:
+        options: dict[str, Any] = {"target": half_width, "covers": covers}
+        return rule_for(reference, benchmarks, sizes, quantity=quantity, **options)
+
+    with bar(json) as progress:
+        stopped = run_until(plan, out, make, quantity=quantity, progress=progress)
+    if json:
+        emit_json({"run": str(out), "models": [one.to_dict() for one in stopped]})
+    else:
+        say("\n".join(sentences(stopped, out)))
+        show_notes(note for one in stopped for note in one.notes)
 
 
 @contextmanager
@@ -234,40 +288,14 @@ def describe(progress: Progress) -> str:
 
     Examples
     --------
-    >>> from densing.scores.evals.progress import Progress
+    >>> from densing.scores.evals import Progress
     >>> describe(Progress("tiny", "piqa", 10, 40, 1, 4))
     '1/4 tiny piqa'
     """
     from densing.cli.output import visible
 
-    doing = f"{progress.model} {progress.task or 'loading'}" if progress.model else ""
-    return visible(f"{progress.units_done}/{progress.units} {doing}".strip())
-
-
-def _report(summary: RunSummary, json: bool) -> None:
-    from densing.cli.output import emit_json, emit_table, say, show_notes
-    from densing.scores.evals import RunStore
-
-    digests = {unit.digest for unit in summary.units if unit.state != "failed"}
-    measured = RunStore(summary.folder).measurements() if digests else None
-    table = None if measured is None else measured[measured["digest"].isin(digests)]
-    if json:
-        rows = [] if table is None else table
-        emit_json({**summary.to_dict(), "measurements": rows})
-    else:
-        if table is not None and len(table):
-            emit_table(_ordered(table), f"{summary.folder}")
-        show_notes(summary.notes)
-        say("\n".join(_sentences(summary)))
-    if summary.failed:
-        raise typer.Exit(1)
-
-
-def _ordered(table: pd.DataFrame) -> pd.DataFrame:
-    shown = table.copy()
-    filtered = ~shown["filter"].isin(["none", ""])
-    shown.loc[filtered, "metric"] = shown["metric"] + " (" + shown["filter"] + ")"
-    return shown[SHOWN]
+    unit = f"{progress.model} {progress.task or 'loading'}" if progress.model else ""
+    return visible(f"{progress.units_done}/{progress.units} {unit}".strip())
 
 
 def _sentences(summary: RunSummary) -> Iterator[str]:
@@ -275,13 +303,35 @@ def _sentences(summary: RunSummary) -> Iterator[str]:
     if counts["skipped"] == len(summary.units):
         yield f"nothing to do: all {len(summary.units)} units are in {summary.folder}"
         return
-    said = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
-    yield f"{said}; {summary.requests} model requests in {summary.seconds:.1f} s; stored in {summary.folder}"
+    states = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    yield f"{states}; {summary.requests} model requests in {summary.seconds:.1f} s; stored in {summary.folder}"
     for unit in summary.failed:
         yield f"failed: {unit.model}, {unit.task}: {unit.error}"
 
 
-def _show_survey(plan: Plan, out: Path, json: bool) -> None:
+def sentences(stopped: Sequence[Stopped], out: Path) -> Iterator[str]:
+    """Yield what became of each model: the interval reached, the items, and the time they took of what all would have.
+
+    Examples
+    --------
+    >>> from densing.scores.evals import Stopped
+    >>> list(sentences([Stopped("tiny", (), None, 120, 4000, 0.0, float("nan"))], Path("results/a")))
+    ['tiny: nothing to do, 120 of 4000 items are in results/a']
+    """
+    for one in stopped:
+        if math.isnan(one.spared):
+            decision = "" if one.look is None else f": {one.look.message}"
+            yield f"{one.model}: nothing to do, {one.items} of {one.full} items are in {out}{decision}"
+            continue
+        assert one.look is not None
+        full = one.seconds + one.spared
+        yield (
+            f"{one.model}: {one.look.message}; {one.items / one.full:.0%} of {one.full} items, "
+            f"{one.seconds:.0f} s where all would take about {full:.0f} s; stored in {out}"
+        )
+
+
+def _survey(plan: Plan, out: Path, json: bool) -> None:
     import pandas as pd
 
     from densing.cli.output import emit_json, emit_table

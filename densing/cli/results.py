@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from densing.cli import options as o
-
-if TYPE_CHECKING:
-    from densing.scores.evals import RunStore
 
 app = typer.Typer(no_args_is_help=True, help="Runs of `densing eval`, and results of other harnesses.")
 COLUMNS = ["model", "task", "metric", "value", "stderr", "unit", "n_items", "n_shot", "filter", "benchmark", "file"]
@@ -41,6 +38,8 @@ def list_runs(
 
     Example: densing results list results
     """
+    import dataclasses
+
     import pandas as pd
 
     from densing.cli.output import emit_json, emit_table, say
@@ -49,38 +48,16 @@ def list_runs(
 
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; runs are written by densing eval --out {folder}/NAME")
-    places = [folder] if is_run(folder) else runs_below(folder)
-    rows = [_summary(RunStore(place), place.relative_to(folder).as_posix().strip(".")) for place in places]
+    runs = [folder] if is_run(folder) else runs_below(folder)
+    overviews = [RunStore(run).overview(run.relative_to(folder).as_posix().strip(".")) for run in runs]
+    rows = [dataclasses.asdict(overview) for overview in overviews]
     if json:
         emit_json(rows)
     elif rows:
-        shown = [{**row, "models": len(row["models"]), "tasks": len(row["tasks"])} for row in rows]
-        emit_table(pd.DataFrame(shown), f"{len(rows)} runs in {folder}")
+        counts = [{**row, "models": len(row["models"]), "tasks": len(row["tasks"])} for row in rows]
+        emit_table(pd.DataFrame(counts), f"{len(rows)} runs in {folder}")
     else:
         say(f"no runs in {folder}; densing eval --out {folder}/NAME makes one")
-
-
-def _summary(store: RunStore, name: str = "") -> dict[str, Any]:
-    states = store.all_units()
-    keys = [unit.key for unit, status in states if status == "done"]
-    files = [path for path in store.folder.rglob("*") if path.is_file()]
-    return {
-        "run": name or store.folder.name,
-        "models": sorted({key.label for key in keys if key}),
-        "tasks": sorted({key.task_name for key in keys if key}),
-        **{state: sum(status == state for _, status in states) for state in ("done", "partial", "damaged")},
-        "megabytes": round(sum(path.stat().st_size for path in files) / 1e6, 3),
-        "date": _date(store),
-    }
-
-
-def _date(store: RunStore) -> str:
-    from densing.core import ArtefactError
-
-    try:
-        return str(store.run.get("created", ""))[:10]
-    except ArtefactError:
-        return "damaged"
 
 
 @app.command("show")
@@ -97,16 +74,17 @@ def show(
     from densing.cli.output import emit_json, emit_table, finish, save, show_notes
     from densing.scores.evals import read_results
 
-    read = read_results(run)
-    table = read.items if items else read.measurements
-    save(table, {"rows": table, "models": read.models, "notes": read.notes}, out)
+    results = read_results(run)
+    table = results.items if items else results.measurements
+    payload = {"rows": table, "models": results.models, "notes": results.notes}
+    save(table, payload, out)
     if json:
-        emit_json({"rows": table, "models": read.models, "notes": read.notes})
+        emit_json(payload)
     else:
         columns = [name for name in (ITEM_COLUMNS if items else COLUMNS) if name in table.columns]
         emit_table(table[columns], f"{len(table)} {'documents' if items else 'measurements'} of {run}")
-        show_notes(read.notes, verbose=False)
-    finish(read.notes)
+        show_notes(results.notes, verbose=False)
+    finish(results.notes)
 
 
 @app.command("merge")
@@ -119,14 +97,16 @@ def merge_runs(
 
     Example: densing results merge results/a results/b --out results/both
     """
+    import dataclasses
+
     from densing.cli.output import emit_json, say
     from densing.scores.evals import RunStore, merge
 
-    summary = _summary(merge([RunStore(run) for run in runs], out))
+    overview = merge([RunStore(run) for run in runs], out).overview()
     if json:
-        emit_json(summary)
+        emit_json(dataclasses.asdict(overview))
     else:
-        say(f"{out}: {summary['done']} units of {len(summary['models'])} models")
+        say(f"{out}: {overview.done} units of {len(overview.models)} models")
 
 
 @app.command("export")
@@ -149,9 +129,9 @@ def export(
     if out.suffix != ".csv":
         raise typer.BadParameter(f"{out}: the name must end in .csv", param_hint="--out")
     o.parse_date(released, "--released")
-    read = read_results(run)
-    rows = to_catalog_rows(read.measurements, read.models, released or "")
-    notes = [*read.notes, *left_out(read.measurements, read.models, rows)]
+    results = read_results(run)
+    rows = to_catalog_rows(results.measurements, results.models, released or "")
+    notes = [*results.notes, *left_out(results.measurements, results.models, rows)]
     if rows.empty:
         reasons = "; ".join(note.message for note in notes) or "no accuracies"
         raise InputError(f"{run}: nothing of it fits the catalog ({reasons})")

@@ -19,9 +19,8 @@ pytest.importorskip("torch")
 from typer.testing import Result
 
 from densing.jobs import get_executor
-from densing.scores.evals.dispatch import seen
 from densing.scores.evals.plan import Loading, ModelSpec, Plan, TaskSpec
-from densing.scores.evals.runner import run_plan
+from densing.scores.evals.runner import progress_of, run_plan
 from densing.scores.evals.store import RunStore
 from tests.support.evals_toys import write_models, write_tasks
 
@@ -137,7 +136,7 @@ def test_workers_give_the_same_results(place: Path, tmp_path: Path) -> None:
         assert ours.read_bytes() == theirs.read_bytes()
     again = run_plan(plan, tmp_path / "away", executor=get_executor("local"))
     assert [unit.state for unit in again.units] == ["skipped"] * 4
-    assert seen([], 4).units_done == 4
+    assert progress_of([], 4).units_done == 4
 
 
 @pytest.mark.parametrize(

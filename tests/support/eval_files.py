@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from densing.scores.evals.identity import UnitKey
 from densing.scores.evals.measurements import Measurements
 from densing.scores.evals.store import RunStore, Unit
-from densing.scores.evals.unit import UnitKey
 
 STAMP = "2026-11-21T13-07-22.365437"
 

@@ -30,11 +30,10 @@ IMPORTS = (
     "transformers.models.auto.tokenization_auto",
     "datasets.packaged_modules.json.json",
     "pyarrow.parquet",
-    "densing.scores.evals.dispatch",
-    "densing.scores.evals.harness",
-    "densing.scores.evals.items",
-    "densing.scores.evals.planfile",
     "densing.scores.evals.runner",
+    "densing.scores.evals.harness",
+    "densing.scores.evals.losses",
+    "densing.scores.evals.plan",
     "densing.scores.evals.worker",
 )
 

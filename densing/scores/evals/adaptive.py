@@ -8,29 +8,126 @@ once more at the end, and the unit's journal has every answer already.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from densing.core import InputError, Note, strip_secrets
-from densing.scores.evals.blocks import benchmark_of, evaluate_block, item_values, prepare, random_order
 from densing.scores.evals.evaluate import Work, evaluate_unit, task_metadata
+from densing.scores.evals.identity import effective_shots
 from densing.scores.evals.journal import Journal
+from densing.scores.evals.losses import item_table
 from densing.scores.evals.models import LoadedModel, load_model, seed_all
-from densing.scores.evals.plan import Plan, plain
+from densing.scores.evals.plan import Plan, Settings, plain
 from densing.scores.evals.progress import OnProgress, Progress, UnitOutcome, ignore
 from densing.scores.evals.recorder import recorded
-from densing.scores.evals.runner import outcome_of
 from densing.scores.evals.session import ModelWork, Session
-from densing.scores.evals.stopping import Look, MakeRule, Stopped
-from densing.scores.evals.unit import UnitKey
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+# Per-document metrics that are read, the ladder's own first; a loss is derived from the samples where none is stored.
+METRICS = {"loss": ("metric_bits_per_byte",), "score": ("metric_accuracy", "metric_acc_norm", "metric_acc")}
+
+
+class Look(Protocol):
+    """What a rule answers; :class:`densing.scores.density.sequential.Decision` is one."""
+
+    @property
+    def stop(self) -> bool:
+        """Whether to stop."""
+
+    @property
+    def reason(self) -> str:
+        """Why."""
+
+    @property
+    def met(self) -> bool:
+        """Whether what was asked for was reached."""
+
+    @property
+    def items(self) -> int:
+        """Items that the decision rests on."""
+
+    @property
+    def needed(self) -> float:
+        """Items planned in all."""
+
+    @property
+    def ahead(self) -> Mapping[str, int]:
+        """Items of each task to have at the next look."""
+
+    @property
+    def message(self) -> str:
+        """The decision in words."""
+
+
+class Rule(Protocol):
+    """What decides; :class:`densing.scores.density.sequential.StoppingRule` is one."""
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Items in the full set of each task that it looks at."""
+
+    @property
+    def first(self) -> Mapping[str, int]:
+        """Items of each task at the first look."""
+
+    def update(self, losses_by_task: Mapping[str, Sequence[float]], earlier: Any = None) -> Look:
+        """Decide after everything drawn so far, given the decision of the look before."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the rule as plain data."""
+
+
+MakeRule = Callable[[Mapping[str, str], Mapping[str, int]], Rule]
+"""Benchmark id and size of each task, to the rule."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """How the adaptive evaluation of one model ended.
+
+    Parameters
+    ----------
+    model : str
+        Its name.
+    units : tuple of UnitOutcome
+        One per requested task.
+    look : Look, optional
+        The last decision; none where the store had the result and its items do not give it again.
+    items, full : int
+        Items evaluated, and in the full sets.
+    seconds, spared : float
+        Spent on the items, and what the others would have taken at the same pace (NaN where nothing was evaluated).
+    notes : tuple of Note
+        What to keep in mind: a target that was missed, items that another rule chose.
+    """
+
+    model: str
+    units: tuple[UnitOutcome, ...]
+    look: Look | None
+    items: int
+    full: int
+    seconds: float
+    spared: float
+    notes: tuple[Note, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        look = None if self.look is None else dataclasses.asdict(self.look)  # type: ignore[call-overload]
+        own = {name: getattr(self, name) for name in ("model", "items", "full", "seconds", "spared")}
+        notes = [note.to_dict() for note in self.notes]
+        return {**own, "units": [unit.to_dict() for unit in self.units], "decision": look, "notes": notes}
 
 
 def run_until(
@@ -97,19 +194,23 @@ class _Adaptive:
         if model.failures:
             raise InputError(f"{model.spec.name}, {model.failures[0].task}: {model.failures[0].error}")
         self.session, self.model, self.quantity = session, model, quantity
-        self.parts = [_Part(work, self._tasks(work)) for work in model.works]
+        self.parts = [_Part(work, self._load(work)) for work in model.works]
         tasks = {name: task for part in self.parts for name, task in part.tasks.items()}
         self.sizes = {name: len(task.eval_docs) for name, task in tasks.items()}
         self.order = {name: random_order(name, size, order_seed) for name, size in self.sizes.items()}
         self.rule = make_rule({name: benchmark_of(name, task) for name, task in tasks.items()}, self.sizes)
         until = {"quantity": quantity, "order_seed": order_seed, "rule": self.rule.describe()}
         for part in self.parts:
-            part.work = _renamed(part.work, until, session)
+            # The key names the rule and the order where others name the items.
+            settings = plain({**part.work.key.settings, "until": until})
+            key = dataclasses.replace(part.work.key, settings=settings)
+            part.work = dataclasses.replace(part.work, key=key, unit=session.store.unit(key))
             part.stored = part.work.unit.items() if part.work.unit.status == "done" else None
         self.values: dict[str, list[float]] = {}
         self.drawn = dict.fromkeys(self.sizes, 0)
 
     def run(self, progress: OnProgress) -> Stopped:
+        """Draw until the rule stops, or read from the store where it stopped before."""
         name, full = self.model.spec.name, sum(self.sizes.values())
         if all(part.stored is not None for part in self.parts):
             look = None
@@ -117,13 +218,13 @@ class _Adaptive:
             with suppress(KeyError):
                 look = self._draw(None, ignore)
             items = sum(part.stored["doc_id"].size for part in self.parts if part.stored is not None)
-            units = tuple(outcome_of(part.work) for part in self.parts)
+            units = tuple(part.work.outcome("skipped") for part in self.parts)
             return Stopped(name, units, look, items, full, 0.0, math.nan, self._notes(look))
         assert self.model.identity is not None
         loaded = load_model(self.model.spec, self.model.loading, self.model.identity)
-        with ExitStack() as held:
+        with ExitStack() as locks:
             for part in self.parts:
-                held.enter_context(part.work.unit.lock())
+                locks.enter_context(part.work.unit.lock())
             started = time.monotonic()
             look = self._draw(loaded, progress)
             seconds = time.monotonic() - started
@@ -152,7 +253,7 @@ class _Adaptive:
                 notes.append(Note("other-rule", "warning", message, {"unit": str(unit.folder)}))
         return tuple(notes)
 
-    def _tasks(self, work: Work) -> Mapping[str, Any]:
+    def _load(self, work: Work) -> Mapping[str, Any]:
         metadata = task_metadata(self.session.plan, self.model.spec)
         # Documents may be drawn; the same ones as for the unit's identity and for lm-eval.
         seed_all(work.settings.seed)
@@ -162,10 +263,11 @@ class _Adaptive:
         return dict(loaded["tasks"])
 
     def _draw(self, loaded: LoadedModel | None, progress: OnProgress) -> Look:
-        with ExitStack() as opened:
+        """Draw items look by look until the rule stops; those of stored units come from the store."""
+        with ExitStack() as journals:
             for part in self.parts:
                 if part.stored is None:
-                    part.journal = opened.enter_context(Journal(part.work.unit.journal_path, part.work.key.digest))
+                    part.journal = journals.enter_context(Journal(part.work.unit.journal_path, part.work.key.digest))
             look, counts = None, self._counts(self.rule.first)
             while look is None or not look.stop:
                 for part in self.parts:
@@ -177,10 +279,11 @@ class _Adaptive:
 
     def _counts(self, ahead: Mapping[str, int]) -> dict[str, int]:
         """Return items of every task; of those that the rule does not look at as many as of the others on average."""
-        usual = math.ceil(sum(ahead.values()) / len(ahead))
-        return {name: min(ahead.get(name, usual), size) for name, size in self.sizes.items()}
+        average = math.ceil(sum(ahead.values()) / len(ahead))
+        return {name: min(ahead.get(name, average), size) for name, size in self.sizes.items()}
 
     def _count(self, part: _Part, look: Look | None, progress: OnProgress) -> Callable[[int], object]:
+        """Return a listener that tells progress towards the items that the rule plans as of now."""
         full = sum(self.sizes.values())
         each = sum(part.work.identity.requests for part in self.parts) / full
         expected = each * (min(look.needed, full) if look else sum(self._counts(self.rule.first).values()))
@@ -226,8 +329,99 @@ class _Adaptive:
         return dataclasses.replace(outcome, state=state, requests=part.fresh + outcome.requests)
 
 
-def _renamed(work: Work, until: Mapping[str, Any], session: Session) -> Work:
-    """Name the rule and the order in a unit's key, where others name the items."""
-    settings = plain({**work.key.settings, "until": until})
-    key = UnitKey(work.key.model, work.key.task, settings, work.key.label)
-    return dataclasses.replace(work, key=key, unit=session.store.unit(key))
+def prepare(name: str, task: Any, settings: Settings) -> None:
+    """Set a task up as ``simple_evaluate`` does.
+
+    Raises
+    ------
+    InputError
+        When its examples depend on the documents before: then an item of a block is not that item of the full set.
+    """
+    shots = effective_shots(task, settings.num_fewshot)
+    sampler = str(getattr(getattr(task, "fewshot_cfg", None), "sampler", None) or "default")
+    if shots and sampler != "first_n":
+        raise InputError(
+            f"task {name} draws {shots} examples anew for every document, so that its items depend on their order; "
+            "evaluate it whole, or give it fixed examples (fewshot_config: sampler: first_n)"
+        )
+    task.set_config(key="num_fewshot", value=shots)
+    task.set_fewshot_seed(seed=settings.seed[3])
+    if settings.gen_kwargs and task.get_config("output_type") == "generate_until":
+        task.set_config(key="generation_kwargs", value=dict(settings.gen_kwargs), update=True)
+
+
+def evaluate_block(
+    lm: Any, tasks: Mapping[str, Any], ids: Mapping[str, list[int]], settings: Settings
+) -> dict[str, pd.DataFrame]:
+    """Return the item tables of some documents, through lm-eval's own evaluation."""
+    from lm_eval.evaluator import evaluate
+
+    results = evaluate(
+        lm=lm,
+        task_dict={"tasks": {name: tasks[name] for name in ids}, "groups": {}},
+        samples=dict(ids),
+        bootstrap_iters=0,
+        log_samples=True,
+        system_instruction=settings.system_instruction,
+        apply_chat_template=settings.apply_chat_template,
+        fewshot_as_multiturn=bool(settings.multiturn),
+        confirm_run_unsafe_code=True,  # the session has asked for consent
+    )
+    return {name: item_table(results["samples"][name], results["configs"][name], task=name) for name in ids}
+
+
+def item_values(table: pd.DataFrame, ids: Sequence[int], quantity: str) -> list[float]:
+    """Return what a rule sees of some documents.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        Items of one task (:func:`densing.scores.evals.losses.item_table`).
+    ids : sequence of int
+        Documents, in the order wanted.
+    quantity : {"loss", "score"}
+        Bits per byte of the gold answer, or 1 and 0.
+
+    Raises
+    ------
+    InputError
+        When a document has no such value.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> item_values(pd.DataFrame({"doc_id": [3, 5], "metric_acc": [1.0, 0.0]}), [5, 3], "score")
+    [0.0, 1.0]
+    """
+    metric = next((column for column in METRICS[quantity] if column in table.columns), None)
+    if metric is not None:
+        values = table[metric]
+    elif quantity == "loss":
+        values = table["nll"] / (table["n_bytes"] * math.log(2))
+    else:
+        raise InputError("the tasks store no accuracy per document; stop by loss, or evaluate everything")
+    chosen = values.astype(float).set_axis(table["doc_id"].astype(int)).loc[list(ids)]
+    if not np.isfinite(chosen).all():
+        unknown = int(chosen.index[~np.isfinite(chosen)][0])
+        raise InputError(
+            f"document {unknown}: no finite {quantity} of the gold answer; such a task cannot be stopped by it"
+        )
+    return [float(value) for value in chosen]
+
+
+def benchmark_of(name: str, task: Any) -> str:
+    """Return the benchmark that a task's metadata names, else the task's own name."""
+    metadata = task.get_config("metadata")
+    return str((metadata or {}).get("benchmark") or name)
+
+
+def random_order(name: str, size: int, seed: int) -> NDArray[np.int64]:
+    """Return the order in which a task's documents are drawn: its own stream, whatever other tasks there are.
+
+    Examples
+    --------
+    >>> sorted(random_order("piqa", 4, 0).tolist())
+    [0, 1, 2, 3]
+    """
+    stream = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+    return np.random.default_rng([seed, stream]).permutation(size)

@@ -105,16 +105,6 @@ def resolve(name: str) -> tuple[str, dict[str, Any]] | None:
     return "hf-prefix", {"pretrained": str(folder), "gguf_file": model.file, **model.model_args}
 
 
-def caveats(name: str) -> tuple[str, ...]:
-    """Return what a reader of a bundled model's numbers must know; nothing for other names."""
-    return MODELS[name].caveats if name in MODELS else ()
-
-
-def tokens(name: str) -> float | None:
-    """Return the number of tokens a bundled model was trained on; None for other names."""
-    return MODELS[name].tokens if name in MODELS else None
-
-
 def published_scores() -> pd.DataFrame:
     """Return the scores that the makers of bundled models published.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -17,8 +18,6 @@ from densing.core import DensingError, InputError, read_text, replacing, storage
 
 if TYPE_CHECKING:
     from filelock import FileLock
-
-CHUNK = 1 << 20
 
 
 class BusyError(DensingError):
@@ -46,7 +45,7 @@ def parse_json(text: str, name: str) -> Any:
     densing.core.errors.InputError: x.json: key 'a' stands twice in one object; keep one
     """
     try:
-        return json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, name))
+        return json.loads(text, object_pairs_hook=functools.partial(_object, name))
     except json.JSONDecodeError as error:
         end = "; the file ends too early" if error.pos >= len(text.rstrip()) else ""
         raise InputError(f"{name}: line {error.lineno}, column {error.colno}: not JSON ({error.msg}){end}") from error
@@ -55,13 +54,13 @@ def parse_json(text: str, name: str) -> Any:
         raise InputError(f"{name}: {reason}; it is no results file") from error
 
 
-def _once(pairs: list[tuple[str, Any]], name: str) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _object(name: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
         repeated = next(key for key in keys if keys.count(key) > 1)
         raise InputError(f"{name}: key {repeated[:60]!r} stands twice in one object; keep one")
-    return found
+    return content
 
 
 def read_json(path: Path) -> Any:
@@ -78,11 +77,8 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file's content."""
-    whole = hashlib.sha256()
     with path.open("rb") as stream:
-        while block := stream.read(CHUNK):
-            whole.update(block)
-    return whole.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def new_lock(path: Path) -> FileLock:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -12,15 +14,14 @@ from typing import Any
 
 from densing.core import DensingError, InputError, strip_secrets
 from densing.scores.evals.disk import BusyError, utc_now
-from densing.scores.evals.folder import Unit
-from densing.scores.evals.identity import TaskIdentity
+from densing.scores.evals.identity import TaskIdentity, UnitKey
 from densing.scores.evals.journal import Journal
 from densing.scores.evals.models import LoadedModel
 from densing.scores.evals.plan import ModelSpec, Plan, Settings, TaskSpec
-from densing.scores.evals.progress import UnitOutcome
+from densing.scores.evals.progress import State, UnitOutcome
 from densing.scores.evals.recorder import recorded
 from densing.scores.evals.sources import TaskSource
-from densing.scores.evals.unit import UnitKey
+from densing.scores.evals.store import Unit
 
 ERROR_LENGTH = 1000
 
@@ -34,6 +35,10 @@ class Work:
     settings: Settings
     key: UnitKey
     unit: Unit
+
+    def outcome(self, state: State, requests: int = 0, error: str = "") -> UnitOutcome:
+        """Return what became of this unit."""
+        return UnitOutcome(self.key.label, self.identity.name, self.key.digest, state, requests, error)
 
 
 def public_args(spec: ModelSpec) -> dict[str, Any]:
@@ -66,13 +71,22 @@ def evaluate_unit(
     on_count : callable
         Told how many requests have an answer.
     """
-    label, digest = work.key.label, work.key.digest
     with work.unit.lock():
         if work.unit.status == "done":
-            return UnitOutcome(label, work.identity.name, digest, "skipped")
-        with Journal(work.unit.journal_path, digest) as journal:
-            before = journal.count
-            caveats = _batch_caveats(journal, model)
+            return work.outcome("skipped")
+        with Journal(work.unit.journal_path, work.key.digest) as journal:
+            before, size = journal.count, model.loading.batch_size
+            caveats = list(model.facts["caveats"])
+            earlier = journal.fact("batch_size")
+            journal.add([], {"batch_size": size})
+            if before and earlier not in (None, size):
+                caveats.append(
+                    f"begun with batch_size {earlier}, resumed with {size}: equal to one run up to floating-point noise"
+                )
+            tokenizer: dict[str, Any] = {}
+            if model.facts["vocab"] and hasattr(model.lm, "tok_encode"):
+                tokenizer["tokenizer"] = functools.partial(model.lm.tok_encode, add_special_tokens=False)
+                tokenizer["tokenizer_name"] = str(model.spec.args.get("tokenizer") or model.spec.name)
             started, clock = utc_now(), time.monotonic()
             with work.unit.stage() as staged:
                 with recorded(model.lm, journal, on_count) as recorder:
@@ -87,20 +101,11 @@ def evaluate_unit(
                     "seconds": round(time.monotonic() - clock, 3),
                     "requests": recorder.fresh,
                     "counts": {"answered": journal.count, "taken_up": before, "documents": dict(work.identity.docs)},
-                    "caveats": [*model.facts["caveats"], *caveats],
+                    "caveats": caveats,
                 }
                 journal.close()
-                work.unit.finish(staged, facts, **_tokenizer(model))
-    return UnitOutcome(label, work.identity.name, digest, "resumed" if before else "evaluated", recorder.fresh)
-
-
-def _batch_caveats(journal: Journal, model: LoadedModel) -> list[str]:
-    size = model.loading.batch_size
-    earlier = journal.fact("batch_size")
-    journal.add([], {"batch_size": size})
-    if earlier in (None, size) or not journal.count:
-        return []
-    return [f"begun with batch_size {earlier}, resumed with {size}: equal to one run up to floating-point noise"]
+                work.unit.finish(staged, facts, **tokenizer)
+    return work.outcome("resumed" if before else "evaluated", recorder.fresh)
 
 
 def simple_evaluate(
@@ -167,37 +172,27 @@ def write_files(tracker: Any, results: dict[str, Any], samples: dict[str, Any], 
     for name in results["configs"]:
         tracker.save_results_samples(task_name=name, samples=samples[name])
     written = {path.name.rpartition("_")[0] for path in staged.rglob("*.json*")}
-    wanted = {"results", *(f"samples_{name}" for name in results["configs"])}
-    if missing := sorted(wanted - written):
+    expected = {"results", *(f"samples_{name}" for name in results["configs"])}
+    if missing := sorted(expected - written):
         raise InputError(f"{staged}: lm-eval did not write {missing[0]}; see lm-eval.log beside the units for why")
-
-
-def _tokenizer(model: LoadedModel) -> dict[str, Any]:
-    lm = model.lm
-    if not model.facts["vocab"] or not hasattr(lm, "tok_encode"):
-        return {}
-    name = str(model.spec.args.get("tokenizer") or model.spec.name)
-    return {"tokenizer": lambda text: lm.tok_encode(text, add_special_tokens=False), "tokenizer_name": name}
 
 
 def versions() -> dict[str, str]:
     """Return the versions a result depends on."""
     from densing import __version__
 
-    found = {"densing": __version__, "lm_eval": version("lm_eval"), "datasets": version("datasets")}
+    installed = {"densing": __version__, "lm_eval": version("lm_eval"), "datasets": version("datasets")}
     for name in ("torch", "transformers", "tokenizers", "vllm"):
-        try:
-            found[name] = version(name)
-        except ModuleNotFoundError:
-            continue
-    return found
+        with suppress(ModuleNotFoundError):
+            installed[name] = version(name)
+    return installed
 
 
 def failed(model: str, task: str, digest: str, error: BaseException) -> UnitOutcome:
     """Return the outcome of a unit that raised; the traceback goes to the log."""
     traceback.print_exception(error)
-    said = str(error).strip() or "no message"
-    text = said if isinstance(error, DensingError) else f"{type(error).__name__}: {said}"
+    message = str(error).strip() or "no message"
+    text = message if isinstance(error, DensingError) else f"{type(error).__name__}: {message}"
     if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
         text += "; lower --batch_size or take a smaller dtype"
     return UnitOutcome(model, task, digest, "failed", error=str(strip_secrets(text))[:ERROR_LENGTH])

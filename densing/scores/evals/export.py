@@ -69,47 +69,46 @@ def to_catalog_rows(measurements: pd.DataFrame, models: pd.DataFrame, released: 
         rank = (bool(row["is_group"]), -SCORES.index(row["metric"]), items)
         if identity not in best or rank > best[identity][0]:
             best[identity] = (rank, row)
-    lines = [_line(row, sizes.get(model), released) for (model, _), (_, row) in sorted(best.items())]
-    return pd.DataFrame([line for line in lines if line], columns=COLUMNS, dtype=object)
+    lines = [
+        {
+            "model": model,
+            "params": _digits(sizes[model]),
+            "released": released,
+            "benchmark": benchmark,
+            "score": row["value"],
+            "metric": row["metric"],
+            "shots": _digits(row["n_shot"]),
+            "form": row.get("form") or "",
+            "items": _digits(row["n_items"]),
+            "evaluator": "user",
+            "source": "",
+            "measured": row["date"],
+        }
+        for (model, benchmark), (_, row) in sorted(best.items())
+        if sizes.get(model) is not None and sizes[model] >= LEAST_PARAMS
+    ]
+    return pd.DataFrame(lines, columns=COLUMNS, dtype=object)
 
 
 def _usable(measurements: pd.DataFrame) -> pd.DataFrame:
+    """Return the shares of benchmarks that the catalog knows, with the benchmark in the column ``of``."""
     from densing.scores.catalog import load_catalog
 
     known = set(load_catalog().benchmarks["id"])
     tasks = measurements["task"].map(lambda task: BENCHMARK_OF.get(task, task))
-    named = measurements["benchmark"].where(measurements["benchmark"] != "", tasks)
-    table = measurements.assign(of=named)
+    benchmarks = measurements["benchmark"].where(measurements["benchmark"] != "", tasks)
+    table = measurements.assign(of=benchmarks)
     share = table["value"].between(0.0, 1.0)
     return table[table["metric"].isin(SCORES) & table["of"].isin(known) & share]
 
 
-def _line(row: dict[str, Any], size: float | None, released: str) -> dict[str, Any] | None:
-    if size is None or not size >= LEAST_PARAMS:
-        return None
-    return {
-        "model": row["model"],
-        "params": _whole(size),
-        "released": released,
-        "benchmark": row["of"],
-        "score": row["value"],
-        "metric": row["metric"],
-        "shots": _whole(row["n_shot"]),
-        "form": row.get("form") or "",
-        "items": _whole(row["n_items"]),
-        "evaluator": "user",
-        "source": "",
-        "measured": row["date"],
-    }
-
-
-def _whole(value: float) -> str:
+def _digits(value: float) -> str:
     return "" if math.isnan(value) else str(int(value))
 
 
 def left_out(measurements: pd.DataFrame, models: pd.DataFrame, rows: pd.DataFrame) -> list[Note]:
     """Return what of a run did not become a row of the catalog, and why."""
-    kept = set(zip(rows["model"], rows["benchmark"], strict=True))
+    exported = set(zip(rows["model"], rows["benchmark"], strict=True))
     sizes = models.groupby("model")["params_total"].max().to_dict()
     unsized = sorted({str(m) for m in measurements["model"] if not (sizes.get(m) or math.nan) >= LEAST_PARAMS})
     notes = [
@@ -125,11 +124,11 @@ def left_out(measurements: pd.DataFrame, models: pd.DataFrame, rows: pd.DataFram
     used = {
         task
         for model, task, of in zip(usable["model"], usable["task"], usable["of"], strict=True)
-        if (model, of) in kept
+        if (model, of) in exported
     }
     unknown = sorted(set(map(str, measurements["task"])) - used - set(map(str, usable["task"])))
     if unknown:
-        shown = ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
-        message = f"left out, as the catalog has no such benchmark or the task gives no share: {shown}"
+        names = ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
+        message = f"left out, as the catalog has no such benchmark or the task gives no share: {names}"
         notes.append(Note("no-benchmark", "info", message, {"tasks": unknown}))
     return notes

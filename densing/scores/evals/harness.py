@@ -39,7 +39,7 @@ def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def check_results(read: Any, where: str) -> Mapping[str, Any]:
+def check_results(content: Any, where: str) -> Mapping[str, Any]:
     """Return the content of an lm-eval results file, or say what it is instead.
 
     Raises
@@ -47,22 +47,22 @@ def check_results(read: Any, where: str) -> Mapping[str, Any]:
     InputError
         When a part that must be there is missing or of another type.
     """
-    if not isinstance(read, Mapping) or not isinstance(read.get("results"), Mapping):
+    if not isinstance(content, Mapping) or not isinstance(content.get("results"), Mapping):
         raise InputError(f"{where}: no object 'results'; expected a results file of lm-eval")
-    wrong = [str(task) for task, row in read["results"].items() if not isinstance(row, Mapping)]
+    wrong = [str(task) for task, row in content["results"].items() if not isinstance(row, Mapping)]
     if wrong:
         raise InputError(f"{where}: results of {wrong[0][:60]!r} are no object of metrics; the file is damaged")
-    return read
+    return content
 
 
 def result_rows(
-    read: Mapping[str, Any], items: pd.DataFrame, *, model: str, where: str, digest: str = ""
+    content: Mapping[str, Any], items: pd.DataFrame, *, model: str, where: str, digest: str = ""
 ) -> tuple[list[dict[str, Any]], list[Note]]:
     """Return the measurements of one results file: lm-eval's metrics, and the losses that its items give.
 
     Parameters
     ----------
-    read : mapping
+    content : mapping
         Content of the file (:func:`check_results`).
     items : pandas.DataFrame
         Item table of the same evaluation; may be empty.
@@ -78,39 +78,36 @@ def result_rows(
     InputError
         When a metric is no number.
     """
-    rows: list[dict[str, Any]] = []
-    notes: list[Note] = []
-    groups = mapping(read.get("groups"))
-    members = {group: _members(read, group, set()) for group in groups}
-    by_task = {str(task): part for task, part in items.groupby("task", sort=False)} if len(items) else {}
-    for task in dict.fromkeys([*read["results"], *groups]):
-        is_group = task in groups
-        about = _about(read, task, members.get(task, [task]), is_group) | {
-            "model": model, "task": task, "file": where, "digest": digest, "is_group": is_group,
-        }  # fmt: skip
-        values = mapping(groups[task]) if is_group else read["results"][task]
-        rows += _metric_rows(values, mapping(mapping(read.get("higher_is_better")).get(task)), about, where)
-        parts = [by_task[name] for name in members.get(task, [task]) if name in by_task]
-        if parts and len(parts) == len(members.get(task, [task])):
-            merged = _together(parts)
-            rows += loss_rows(merged, about)
-            notes += _item_notes(merged, model, task, where)
-    kept, doubts = checked_rows(rows)
-    return kept, [*notes, *doubts]
-
-
-def _together(parts: list[pd.DataFrame]) -> pd.DataFrame:
     import pandas as pd
 
-    return parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
+    rows: list[dict[str, Any]] = []
+    notes: list[Note] = []
+    groups = mapping(content.get("groups"))
+    members = {group: _members(content, group, set()) for group in groups}
+    by_task = {str(task): part for task, part in items.groupby("task", sort=False)} if len(items) else {}
+    for task in dict.fromkeys([*content["results"], *groups]):
+        is_group = task in groups
+        about = _about(content, task, members.get(task, [task]), is_group) | {
+            "model": model, "task": task, "file": where, "digest": digest, "is_group": is_group,
+        }  # fmt: skip
+        values = mapping(groups[task]) if is_group else content["results"][task]
+        rows += _metric_rows(values, mapping(mapping(content.get("higher_is_better")).get(task)), about, where)
+        parts = [by_task[name] for name in members.get(task, [task]) if name in by_task]
+        if parts and len(parts) == len(members.get(task, [task])):
+            merged = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
+            rows += loss_rows(merged, about)
+            notes += _item_notes(merged, model, task, where)
+    usable, doubts = checked_rows(rows)
+    return usable, [*notes, *doubts]
 
 
-def _members(read: Mapping[str, Any], group: str, seen: set[str]) -> list[str]:
-    below = mapping(read.get("group_subtasks")).get(group)
-    if not isinstance(below, list) or not below or group in seen:
+def _members(content: Mapping[str, Any], group: str, above: set[str]) -> list[str]:
+    """Return the tasks of a group, through the groups in it; ``above`` are those that were passed already."""
+    below = mapping(content.get("group_subtasks")).get(group)
+    if not isinstance(below, list) or not below or group in above:
         return [group]
-    found = (task for name in map(str, below) for task in _members(read, name, seen | {group}))
-    return list(dict.fromkeys(found))
+    tasks = (task for name in map(str, below) for task in _members(content, name, above | {group}))
+    return list(dict.fromkeys(tasks))
 
 
 def _metric_rows(
@@ -121,7 +118,7 @@ def _metric_rows(
         if metric.strip() in _LABELS or metric.endswith("_stderr") or isinstance(value, list | dict) or value is None:
             continue
         unit, definition, usual = describe_metric(metric)
-        place = f"{where}: {about['task']}, {key}"
+        cell = f"{where}: {about['task']}, {key}"
         stderr = values.get(f"{metric}_stderr,{filter_name}" if filter_name else f"{metric}_stderr")
         counts = mapping(values.get("sample_count")).get(key)
         direction = better.get(metric)
@@ -129,8 +126,8 @@ def _metric_rows(
             **about,
             "metric": metric,
             "filter": filter_name,
-            "value": _number(value, place),
-            "stderr": _number(stderr, place) if stderr is not None else math.nan,
+            "value": _number(value, cell),
+            "stderr": _number(stderr, cell) if stderr is not None else math.nan,
             "n_items": counts if is_number(counts) else about["n_items"],
             "unit": unit,
             "definition": definition,
@@ -138,84 +135,74 @@ def _metric_rows(
         }
 
 
-def _number(value: Any, place: str) -> float:
+def _number(value: Any, where: str) -> float:
     if value == "N/A":
         return math.nan
     if not is_number(value):
-        raise InputError(f"{place}: {str(value)[:60]!r} is no number; the file is damaged")
+        raise InputError(f"{where}: {str(value)[:60]!r} is no number; the file is damaged")
     return math.copysign(math.inf, value) if abs(value) > 1e300 else float(value)
 
 
-def _about(read: Mapping[str, Any], task: str, members: list[str], is_group: bool) -> dict[str, Any]:
-    config = mapping(mapping(read.get("configs")).get(task))
-    run = mapping(read.get("config"))
-    shots = {_shots(read, name) for name in members}
-    benchmark = mapping(config.get("metadata")).get("benchmark")
+def _about(content: Mapping[str, Any], task: str, members: list[str], is_group: bool) -> dict[str, Any]:
+    """Return what is the same in all rows of a task; of a group, what its members agree on."""
+    configs = mapping(content.get("configs"))
+    shots = {_shots(content, name) for name in members}
+    benchmark = mapping(mapping(configs.get(task)).get("metadata")).get("benchmark")
     if is_group and benchmark is None:
-        named = {
-            mapping(mapping(mapping(read.get("configs")).get(m)).get("metadata")).get("benchmark") for m in members
-        }
-        benchmark = named.pop() if len(named) == 1 else None
-    limit = run.get("limit")
-    version = mapping(read.get("versions")).get(task)
-    forms = {_form(read, name) for name in members}
+        benchmarks = {mapping(mapping(configs.get(name)).get("metadata")).get("benchmark") for name in members}
+        benchmark = benchmarks.pop() if len(benchmarks) == 1 else None
+    count = mapping(mapping(content.get("n-samples")).get(task)).get("effective")
+    if not is_number(count):
+        results = mapping(content["results"].get(task)) or mapping(mapping(content.get("groups")).get(task))
+        count = results.get("sample_len")
+    limit = mapping(content.get("config")).get("limit")
+    version = mapping(content.get("versions")).get(task)
+    epoch = content.get("date")
+    date = datetime.fromtimestamp(float(epoch), UTC).date() if is_number(epoch) and 0 < epoch < 1e11 else ""
+    forms = {_form(content, name) for name in members}
     form, cot = forms.pop() if len(forms) == 1 else ("", "")
     return {
         "benchmark": "" if benchmark is None else str(benchmark),
-        "n_items": _count(read, task),
+        "n_items": float(count) if is_number(count) else math.nan,
         "n_shot": shots.pop() if len(shots) == 1 else math.nan,
         "form": form,
         "cot": cot,
         "limit": float(limit) if is_number(limit) else math.nan,
         "task_version": "" if version is None else str(version),
-        "task_hash": str(mapping(read.get("task_hashes")).get(task) or ""),
+        "task_hash": str(mapping(content.get("task_hashes")).get(task) or ""),
         "harness": "lm-eval",
-        "harness_version": str(read.get("lm_eval_version") or ""),
-        "date": _date(read.get("date")),
+        "harness_version": str(content.get("lm_eval_version") or ""),
+        "date": str(date),
     }
 
 
-def _shots(read: Mapping[str, Any], task: str) -> float:
-    found = mapping(read.get("n-shot")).get(task, mapping(read.get("config")).get("num_fewshot"))
-    written = mapping(mapping(mapping(read.get("configs")).get(task)).get("metadata")).get("num_fewshot")
-    if found == 0 and is_number(written):
+def _shots(content: Mapping[str, Any], task: str) -> float:
+    shots = mapping(content.get("n-shot")).get(task, mapping(content.get("config")).get("num_fewshot"))
+    in_documents = mapping(mapping(mapping(content.get("configs")).get(task)).get("metadata")).get("num_fewshot")
+    if shots == 0 and is_number(in_documents):
         # Examples that stand in the documents themselves: the task says how many, lm-eval adds none.
-        found = written
-    return float(found) if is_number(found) else math.nan
+        shots = in_documents
+    return float(shots) if is_number(shots) else math.nan
 
 
-def _form(read: Mapping[str, Any], task: str) -> tuple[str, str]:
+def _form(content: Mapping[str, Any], task: str) -> tuple[str, str]:
     """Return the form of a task's answers and whether reasoning comes first; empty where nothing says so.
 
     The configuration that was run decides; where it names a field of the documents, or there is none (old schema), what
     is known of the harness's own task of that name.
     """
-    document = known_protocol("lm-eval" if "configs" in read else "lm-eval-0.3", task)
-    config = mapping(mapping(read.get("configs")).get(task))
+    protocol = known_protocol("lm-eval" if "configs" in content else "lm-eval-0.3", task)
+    config = mapping(mapping(content.get("configs")).get(task))
     kind, choices = config.get("output_type"), config.get("doc_to_choice")
     if kind == "generate_until":
-        return "generate", document.cot
+        return "generate", protocol.cot
     if kind == "loglikelihood":
         return "cloze", "no"
     if isinstance(choices, list) and choices:
         return ("letters" if all(LETTER.match(str(choice)) for choice in choices) else "cloze"), "no"
     if isinstance(choices, str) and choices.replace(" ", "") == "{{choices.label}}":
         return "letters", "no"
-    return document.form, document.cot
-
-
-def _count(read: Mapping[str, Any], task: str) -> float:
-    found = mapping(mapping(read.get("n-samples")).get(task)).get("effective")
-    if not is_number(found):
-        rows = mapping(read["results"].get(task)) or mapping(mapping(read.get("groups")).get(task))
-        found = rows.get("sample_len")
-    return float(found) if is_number(found) else math.nan
-
-
-def _date(epoch: Any) -> str:
-    if is_number(epoch) and 0 < epoch < 1e11:
-        return str(datetime.fromtimestamp(float(epoch), UTC).date())
-    return ""
+    return protocol.form, protocol.cot
 
 
 def _item_notes(items: pd.DataFrame, model: str, task: str, where: str) -> Iterator[Note]:
@@ -223,16 +210,16 @@ def _item_notes(items: pd.DataFrame, model: str, task: str, where: str) -> Itera
     unknown = int((choices & (items["gold"] < 0)).sum())
     broken = int((~np.isfinite(items["nll"].to_numpy(dtype=float)) & (items["gold"] >= 0).to_numpy()).sum())
     if unknown:
-        lost = f"{unknown} of {len(items)} documents of {task} do not say which choice is right"
-        found = {"model": model, "task": task, "documents": unknown}
-        yield Note("gold-unknown", "warning", f"{where}: {lost}; their loss is left out", found)
+        problem = f"{unknown} of {len(items)} documents of {task} do not say which choice is right"
+        about = {"model": model, "task": task, "documents": unknown}
+        yield Note("gold-unknown", "warning", f"{where}: {problem}; their loss is left out", about)
     if broken:
-        lost = f"{broken} of {len(items)} losses of {task} are not finite and left out"
-        found = {"model": model, "task": task, "documents": broken}
-        yield Note("loss-not-finite", "error", f"{where}: {lost}; evaluate in float32", found)
+        problem = f"{broken} of {len(items)} losses of {task} are not finite and left out"
+        about = {"model": model, "task": task, "documents": broken}
+        yield Note("loss-not-finite", "error", f"{where}: {problem}; evaluate in float32", about)
 
 
-def model_name(read: Mapping[str, Any], fallback: str) -> str:
+def model_name(content: Mapping[str, Any], fallback: str) -> str:
     """Return the model's name: as lm-eval tracked it, else from its arguments; with the revision when not main.
 
     Examples
@@ -240,12 +227,13 @@ def model_name(read: Mapping[str, Any], fallback: str) -> str:
     >>> model_name({"config": {"model": "hf-causal", "model_args": "pretrained=a/b,revision=step3"}}, "file")
     'a/b@step3'
     """
-    config = mapping(read.get("config"))
+    config = mapping(content.get("config"))
     args = model_args(config.get("model_args"))
-    named = [args.get(key) for key in _NAMES]
-    # Without arguments lm-eval was handed a model in memory: it invents a name, and config.model is the true one.
-    given = [read.get("model_name"), config.get("model")] if args else [config.get("model"), read.get("model_name")]
-    name = next((str(value) for value in (*named, *given) if value), fallback)
+    names = [content.get("model_name"), config.get("model")]
+    if not args:
+        # lm-eval was handed a model in memory: it invents a name, and config.model is the true one.
+        names.reverse()
+    name = next((str(value) for value in (*(args.get(key) for key in _NAMES), *names) if value), fallback)
     revision = args.get("revision")
     return f"{name}@{revision}" if revision not in (None, "", "main") else name
 
@@ -258,9 +246,9 @@ def model_args(value: Any) -> dict[str, Any]:
     return {key.strip(): text.strip() for key, _, text in pairs}
 
 
-def model_facts(read: Mapping[str, Any], name: str) -> dict[str, Any]:
+def model_facts(content: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return what a results file says of its model."""
-    config = mapping(read.get("config"))
+    config = mapping(content.get("config"))
     args = strip_secrets(model_args(config.get("model_args")))
     size = config.get("model_num_parameters")
     return {

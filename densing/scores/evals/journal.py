@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,9 @@ class Journal:
         try:
             self._connection = self._open(owner)
         except (sqlite3.DatabaseError, ValueError):
-            self._discard()
+            self.restarted = True
+            for suffix in ("", "-wal", "-shm"):
+                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
             try:
                 self._connection = self._open(owner)
             except sqlite3.Error as error:
@@ -70,7 +72,12 @@ class Journal:
                 "CREATE TABLE IF NOT EXISTS answers "
                 "(id INTEGER PRIMARY KEY, key TEXT NOT NULL, value TEXT NOT NULL, requests INTEGER NOT NULL)"
             )
-            self._check(connection, owner)
+            with _transaction(connection):
+                for name, value in (("schema", SCHEMA), ("owner", owner)):
+                    connection.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
+            facts = dict(connection.execute("SELECT name, value FROM facts"))
+            if (facts["schema"], facts["owner"]) != (SCHEMA, owner):
+                raise ValueError("a journal of another unit or version")
             self._answers: dict[str, list[Any]] = {}
             self.count = 0
             for key, value, requests in connection.execute("SELECT key, value, requests FROM answers ORDER BY id"):
@@ -80,20 +87,6 @@ class Journal:
             connection.close()
             raise
         return connection
-
-    @staticmethod
-    def _check(connection: sqlite3.Connection, owner: str) -> None:
-        with _transaction(connection):
-            for name, value in (("schema", SCHEMA), ("owner", owner)):
-                connection.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
-        found = dict(connection.execute("SELECT name, value FROM facts"))
-        if (found["schema"], found["owner"]) != (SCHEMA, owner):
-            raise ValueError("a journal of another unit or version")
-
-    def _discard(self) -> None:
-        self.restarted = True
-        for suffix in ("", "-wal", "-shm"):
-            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
 
     def answers(self, key: str) -> list[Any]:
         """Return the answers stored under a key, oldest first."""
@@ -128,15 +121,16 @@ class Journal:
         self.close()
 
 
-class _transaction:
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection = connection
-
-    def __enter__(self) -> None:
-        self.connection.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: object, *rest: object) -> None:
-        self.connection.execute("COMMIT" if kind is None else "ROLLBACK")
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Do everything inside, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
 
 
 def answered(path: Path) -> int:
@@ -146,6 +140,6 @@ def answered(path: Path) -> int:
     """
     if not path.is_file():
         return 0
-    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as look:
-        return int(look.execute("SELECT COALESCE(SUM(requests), 0) FROM answers").fetchone()[0])
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as journal:
+        return int(journal.execute("SELECT COALESCE(SUM(requests), 0) FROM answers").fetchone()[0])
     return 0

@@ -11,26 +11,17 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from densing.core import InputError
-from densing.scores.evals.samples import CHOICE, CLOZE, ROLLING, Sample, parse_sample
-from densing.scores.evals.variants import gold_variant, write_gold_variant, write_target_tasks
+from densing.scores.evals.disk import read_json
+from densing.scores.evals.samples import CHOICE, CLOZE, ROLLING, Sample, parse_sample, read_samples, task_and_stamp
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = [
-    "Tokenizer",
-    "continuation_tokens",
-    "gold_index",
-    "gold_variant",
-    "item_table",
-    "write_gold_variant",
-    "write_target_tasks",
-]
 
 # Text to token ids, without special tokens.
 Tokenizer = Callable[[str], Sequence[int]]
@@ -100,9 +91,9 @@ def item_table(
         if sample.doc_id not in rows:
             rows[sample.doc_id] = base | _item(sample, setup, tokenizer)
         scalars.setdefault(sample.doc_id, {})[sample.filter] = sample.metrics
-    several = len({name for found in scalars.values() for name in found}) > 1
-    for number, found in scalars.items():
-        for filter_name, values in found.items():
+    several = len({name for filters in scalars.values() for name in filters}) > 1
+    for number, filters in scalars.items():
+        for filter_name, values in filters.items():
             suffix = f",{filter_name}" if several else ""
             rows[number] |= {f"metric_{metric}{suffix}": value for metric, value in values.items()}
     metrics = sorted({column for row in rows.values() for column in row} - set(COLUMNS))
@@ -111,8 +102,57 @@ def item_table(
     return frame.astype(kinds).sort_values("doc_id", kind="stable", ignore_index=True)
 
 
+def items_of_files(
+    results: Path | Mapping[str, Any],
+    samples: Sequence[Path],
+    *,
+    model: str,
+    tokenizer: Tokenizer | None = None,
+    tokenizer_name: str = "",
+) -> tuple[pd.DataFrame | None, list[str]]:
+    """Return the items of several samples files, and a sentence for each file that has none.
+
+    Parameters
+    ----------
+    results : path or mapping
+        The results file they belong to (or its content): it holds the tasks' configurations.
+    samples : sequence of path
+        ``samples_<task>_<time>.jsonl`` files.
+    model : str
+        Name filled into the column ``model``.
+    tokenizer, tokenizer_name
+        As in :func:`densing.scores.evals.losses.item_table`.
+    """
+    import pandas as pd
+
+    content = read_json(results) if isinstance(results, Path) else results
+    content = content if isinstance(content, Mapping) else {}
+    tables, problems = [], []
+    for path in samples:
+        stamped = task_and_stamp(path.name)
+        task = stamped[0] if stamped else path.stem
+        configs = content.get("configs")
+        config = configs.get(task) if isinstance(configs, Mapping) else None
+        config = dict(config) if isinstance(config, Mapping) else {}
+        if content.get("chat_template") and not config.get("gen_prefix"):
+            # With a chat template lm-eval leaves the delimiter out.
+            config["target_delimiter"] = ""
+        try:
+            table = item_table(
+                read_samples(path), config, tokenizer, model=model, task=task, tokenizer_name=tokenizer_name
+            )
+        except InputError as error:
+            problems.append(f"no items from {path.name}: {error}")
+            continue
+        tables.append(table)
+    filled = [table for table in tables if len(table)]
+    return (pd.concat(filled, ignore_index=True) if filled else None), problems
+
+
 def _item(sample: Sample, config: Mapping[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
-    kind = _kind(sample, config)
+    # The form of the requests leaves open only whether one answer is a choice of one: the configuration knows.
+    kind, configured = sample.output_type, str(config.get("output_type"))
+    kind = configured if {configured, kind} <= {CHOICE, CLOZE} else kind
     row: dict[str, Any] = {
         "doc_id": sample.doc_id, "doc_hash": sample.doc_hash, "output_type": kind, "gold": -1, "n_choices": 0,
         "correct": math.nan, "correct_norm": math.nan, "nll": math.nan, "n_chars": math.nan, "n_bytes": math.nan,
@@ -132,12 +172,6 @@ def _item(sample: Sample, config: Mapping[str, Any], tokenizer: Tokenizer | None
     return row | {"gold": gold} | _scores(sample, gold, config) | _lengths(*pairs[gold], tokenizer)
 
 
-def _kind(sample: Sample, config: Mapping[str, Any]) -> str:
-    """Return the output type; the form of the requests leaves open only whether one answer is a choice of one."""
-    told, seen = str(config.get("output_type")), sample.output_type
-    return told if {told, seen} <= {CHOICE, CLOZE} else seen
-
-
 def choice_requests(sample: Sample) -> tuple[tuple[str, str], ...]:
     """Return the requests that stand for choices: ``acc_mutual_info`` adds the same again without context."""
     half, odd = divmod(len(sample.requests), 2)
@@ -152,6 +186,7 @@ def choice_requests(sample: Sample) -> tuple[tuple[str, str], ...]:
 
 
 def _scores(sample: Sample, gold: int, config: Mapping[str, Any]) -> dict[str, float]:
+    """Return what the log-likelihoods say of the gold answer; what cannot be told is left out."""
     pairs = choice_requests(sample)
     logs = np.array([response[0] for response in sample.responses[: len(pairs)]], dtype=float)
     nll = -logs[gold]
@@ -184,8 +219,8 @@ def _correct_norm(
         # The choices are in the contexts, and lm-eval would divide by lengths that the requests do not show.
         return math.nan
     verdicts = set()
-    for before in (" ", "") if delimiter is None else (str(delimiter),):
-        extra = len(before) if all(text.startswith(before) for text in continuations) else 0
+    for prefix in (" ", "") if delimiter is None else (str(delimiter),):
+        extra = len(prefix) if all(text.startswith(prefix) for text in continuations) else 0
         lengths = np.array([len(text) - extra for text in continuations], dtype=float)
         verdicts.add(float(np.argmax(logs / lengths) == gold) if (lengths > 0).all() else math.nan)
     # Where the delimiter is not known and matters, lm-eval's own verdict stands, if it was stored.
@@ -234,7 +269,13 @@ def gold_index(sample: Sample, config: Mapping[str, Any] | None = None) -> int:
     if len(pairs) == 1:
         return 0
     if len({cont for _, cont in pairs}) == 1:
-        return _index_in_document(sample, len(pairs))
+        for field, first in _INDEX_FIELDS:
+            value = str(sample.doc.get(field, "")).strip()
+            if value.isdecimal() and len(value) < 9:
+                return _checked(int(value) - first, len(pairs), sample)
+        raise InputError(
+            f"document {sample.doc_id}: choices differ in their contexts, and no answer, label or gold says which"
+        )
     target = sample.target
     if isinstance(target, numbers.Integral):
         return _checked(int(target), len(pairs), sample)
@@ -264,16 +305,6 @@ def _settled(sample: Sample, by_text: int, by_index: int, config: Mapping[str, A
     best = int(np.argmax([response[0] for response in sample.responses[:n]]))
     fitting = [index for index in (by_text, by_index) if accuracy == float(best == index)]
     return fitting[0] if fitting else by_text
-
-
-def _index_in_document(sample: Sample, n: int) -> int:
-    for field, first in _INDEX_FIELDS:
-        value = str(sample.doc.get(field, "")).strip()
-        if value.isdecimal() and len(value) < 9:
-            return _checked(int(value) - first, n, sample)
-    raise InputError(
-        f"document {sample.doc_id}: choices differ in their contexts, and no answer, label or gold says which"
-    )
 
 
 def _checked(index: int, n: int, sample: Sample) -> int:

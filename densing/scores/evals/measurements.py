@@ -119,34 +119,34 @@ def checked_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
     >>> checked_rows([{**row, "unit": "share"}])[1][0].message
     'r.json: toy, acc is 5.7, no share between 0 and 1; left out'
     """
-    kept, notes = [], []
+    usable, notes = [], []
     for row in rows:
         value, stderr = float(row["value"]), float(row["stderr"])
-        place = f"{row['file']}: {row['task']}, {row['metric']}"
-        named = {name: row[name] for name in ("model", "task", "metric")}
+        cell = f"{row['file']}: {row['task']}, {row['metric']}"
+        about = {name: row[name] for name in ("model", "task", "metric")}
         if math.isinf(value):
-            notes.append(Note("value-infinite", "warning", f"{place} is {value}, no finite number; left out", named))
+            notes.append(Note("value-infinite", "warning", f"{cell} is {value}, no finite number; left out", about))
             continue
         if math.isnan(value):
-            notes.append(Note("value-missing", "warning", f"{place} is not a number", named))
+            notes.append(Note("value-missing", "warning", f"{cell} is not a number", about))
         elif row["unit"] == "share" and not 0.0 <= value <= 1.0:
-            message = f"{place} is {value:g}, no share between 0 and 1; left out"
-            notes.append(Note("share-outside", "error", message, {**named, "value": value}))
+            message = f"{cell} is {value:g}, no share between 0 and 1; left out"
+            notes.append(Note("share-outside", "error", message, {**about, "value": value}))
             continue
         if math.isinf(stderr) or stderr < 0:
-            message = f"{place}: {stderr:g} is no standard error; left out"
-            notes.append(Note("stderr-left-out", "warning", message, named))
+            message = f"{cell}: {stderr:g} is no standard error; left out"
+            notes.append(Note("stderr-left-out", "warning", message, about))
             stderr = math.nan
-        kept.append({**row, "value": value, "stderr": stderr})
-    return kept, notes
+        usable.append({**row, "value": value, "stderr": stderr})
+    return usable, notes
 
 
 def measurement_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Return rows as a measurement table with every column typed."""
     import pandas as pd
 
-    named = [{**row, "benchmark": row.get("benchmark") or BENCHMARK_OF.get(row["task"], "")} for row in rows]
-    frame = pd.DataFrame(named, columns=COLUMNS)
+    cells = [{**row, "benchmark": row.get("benchmark") or BENCHMARK_OF.get(row["task"], "")} for row in rows]
+    frame = pd.DataFrame(cells, columns=COLUMNS)
     kinds = {c: "float64" if c in _NUMBERS else "bool" if c == "is_group" else "object" for c in COLUMNS}
     return frame.astype(kinds)
 
@@ -186,31 +186,28 @@ def loss_rows(items: pd.DataFrame, about: Mapping[str, Any]) -> list[dict[str, A
     >>> {row["metric"]: row["value"] for row in loss_rows(items, {})}["gold_nats_per_token"]
     1.5
     """
-    kept = items[np.isfinite(items["nll"].to_numpy(dtype=float))]
-    if kept.empty:
+    finite = items[np.isfinite(items["nll"].to_numpy(dtype=float))]
+    if finite.empty:
         return []
-    nll = kept["nll"].to_numpy(dtype=float)
+    nll = finite["nll"].to_numpy(dtype=float)
     rows = [_row("gold_nats", _mean(nll), about)]
-    chars, octets = kept["n_chars"].to_numpy(dtype=float), kept["n_bytes"].to_numpy(dtype=float)
+    chars, octets = finite["n_chars"].to_numpy(dtype=float), finite["n_bytes"].to_numpy(dtype=float)
     if (octets > 0).all():
         rows += [
             _row("gold_nats_per_char", _mean(nll / chars), about),
             _row("gold_bits_per_byte", _mean(nll / octets / math.log(2)), about),
             _row("gold_bits_per_byte_pooled", _ratio(nll / math.log(2), octets), about),
         ]
-    tokens = kept["n_tokens"].to_numpy(dtype=float)
+    tokens = finite["n_tokens"].to_numpy(dtype=float)
     if (tokens > 0).all():
         row = _row("gold_nats_per_token", _ratio(nll, tokens), about)
-        rows.append({**row, "definition": f"{row['definition']}{_tokenizers(kept)}"})
-    p_gold = kept["p_gold"].to_numpy(dtype=float)
+        tokenizers = dict.fromkeys(str(name) for name in finite.get("tokenizer", ()) if name)
+        suffix = f" of {', '.join(tokenizers)}" if tokenizers else ""
+        rows.append({**row, "definition": f"{row['definition']}{suffix}"})
+    p_gold = finite["p_gold"].to_numpy(dtype=float)
     if np.isfinite(p_gold).all():
         rows.append(_row("p_gold", _mean(p_gold), about))
     return rows
-
-
-def _tokenizers(items: pd.DataFrame) -> str:
-    names = [str(name) for name in items.get("tokenizer", ()) if name]
-    return f" of {', '.join(dict.fromkeys(names))}" if names else ""
 
 
 def _row(metric: str, estimate: tuple[float, float, int], about: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,16 +220,18 @@ def _row(metric: str, estimate: tuple[float, float, int], about: Mapping[str, An
 
 
 def _mean(values: np.ndarray) -> tuple[float, float, int]:
+    """Return the mean, its standard error and the number of values."""
     n = len(values)
     stderr = float(values.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
     return float(values.mean()), stderr, n
 
 
-def _ratio(above: np.ndarray, below: np.ndarray) -> tuple[float, float, int]:
-    n = len(above)
-    ratio = float(above.sum() / below.sum())
-    residual = above - ratio * below
-    stderr = math.sqrt(float((residual**2).sum()) / (n - 1) / n) / float(below.mean()) if n > 1 else math.nan
+def _ratio(y: np.ndarray, x: np.ndarray) -> tuple[float, float, int]:
+    """Return the ratio of sums, its standard error by the delta method and the number of values."""
+    n = len(y)
+    ratio = float(y.sum() / x.sum())
+    residual = y - ratio * x
+    stderr = math.sqrt(float((residual**2).sum()) / (n - 1) / n) / float(x.mean()) if n > 1 else math.nan
     return ratio, stderr, n
 
 

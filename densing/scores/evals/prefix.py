@@ -45,10 +45,10 @@ TRIAL_LENGTH = 24
 
 @dataclass(frozen=True)
 class Document:
-    """All requests with one context: its paragraphs, the rest, and the answers with their places."""
+    """All requests with one context: its paragraphs, its end, and the answers with the numbers of their requests."""
 
     paragraphs: tuple[Tokens, ...]
-    rest: Tokens
+    end: Tokens
     answers: tuple[tuple[int, Tokens], ...]
 
 
@@ -90,11 +90,12 @@ class Tree:
 
     def attention(self) -> np.ndarray:
         """Return which node sees which: itself and its ancestors, shape (nodes, nodes)."""
-        seen = np.eye(len(self.tokens), dtype=bool)
+        mask = np.eye(len(self.tokens), dtype=bool)
         for node, parent in enumerate(self.parents):
             if parent >= 0:
-                seen[node] |= seen[parent]
-        return seen
+                # The parent stands before: its row is complete.
+                mask[node] |= mask[parent]
+        return mask
 
 
 class PromptCache:
@@ -165,89 +166,87 @@ class PrefixHFLM(HFLM):  # type: ignore[misc]
         # Windows of a long text (no request string) share nothing.
         if self.prefix_fallback or any(text is None for text, _, _ in requests):
             return super()._loglikelihood_tokens(requests, disable_tqdm, override_bs)
-        documents, leftover = self._documents(requests)
-        found: dict[int, Answer] = {}
+        documents, long = self._documents(requests)
+        answers: dict[int, Answer] = {}
         with tqdm(total=len(requests), disable=disable_tqdm or self.rank != 0, desc="Running requests (shared)") as bar:
-            for place, answer in self._score(documents):
-                found[place] = answer
-                self.cache_hook.add_partial("loglikelihood", requests[place][0], answer)
+            for index, answer in self._score(documents):
+                answers[index] = answer
+                self.cache_hook.add_partial("loglikelihood", requests[index][0], answer)
                 bar.update()
-        if leftover:
-            rest = [requests[place] for place in leftover]
-            found.update(zip(leftover, super()._loglikelihood_tokens(rest, disable_tqdm, override_bs), strict=True))
-        return [found[place] for place in range(len(requests))]
+        if long:
+            own = super()._loglikelihood_tokens([requests[index] for index in long], disable_tqdm, override_bs)
+            answers.update(zip(long, own, strict=True))
+        return [answers[index] for index in range(len(requests))]
 
     def _documents(self, requests: list[Request]) -> tuple[list[Document], list[int]]:
-        """Group requests by context; return documents sorted by text, and the places of those that are too long."""
+        """Group requests by context; return documents sorted by text, and the numbers of requests too long for one."""
         by_context: dict[Tokens, list[tuple[int, Tokens]]] = {}
-        for place, (_, prompt, answer) in enumerate(requests):
-            by_context.setdefault(tuple(prompt), []).append((place, tuple(answer)))
+        for index, (_, prompt, answer) in enumerate(requests):
+            by_context.setdefault(tuple(prompt), []).append((index, tuple(answer)))
         documents: list[Document] = []
-        leftover: list[int] = []
+        long: list[int] = []
         for context, answers in by_context.items():
             if len(context) + max(len(answer) for _, answer in answers) - 1 > self.max_length:
-                leftover += [place for place, _ in answers]
+                long += [index for index, _ in answers]
             else:
-                *paragraphs, rest = self._split(context)
-                documents.append(Document(tuple(paragraphs), rest, tuple(answers)))
-        return sorted(documents, key=lambda document: (document.paragraphs, document.rest)), sorted(leftover)
+                *paragraphs, end = self._split(context)
+                documents.append(Document(tuple(paragraphs), end, tuple(answers)))
+        return sorted(documents, key=lambda document: (document.paragraphs, document.end)), sorted(long)
 
     def _split(self, context: Tokens) -> list[Tokens]:
         """Cut a context behind blank lines: always behind the last, and so that no piece is needlessly short."""
         cuts, tail = [0], ""
-        for place, token in enumerate(context):
-            piece = self._piece(token)
+        for position, token in enumerate(context):
+            if token not in self._pieces:
+                self._pieces[token] = self.tokenizer.decode([token])
+            piece = self._pieces[token]
             if tail == "\n\n" and not piece.startswith("\n"):
                 if len(cuts) > 1 and cuts[-1] - cuts[-2] < SHORT_PIECE:
                     cuts.pop()
-                cuts.append(place)
+                cuts.append(position)
             tail = (tail + piece)[-2:]
         return [context[start:end] for start, end in zip(cuts, [*cuts[1:], len(context)], strict=True)]
 
-    def _piece(self, token: int) -> str:
-        if token not in self._pieces:
-            self._pieces[token] = self.tokenizer.decode([token])
-        return self._pieces[token]
-
     def _score(self, documents: list[Document]) -> Iterator[tuple[int, Answer]]:
         cache = PromptCache()
+        size = self.batch_size
+        size = int(size) if str(size).isdigit() else AUTO_BATCH.get(self.device.type, AUTO_BATCH_GPU)
         for paragraphs, same in groupby(documents, key=lambda document: document.paragraphs):
             for paragraph in cache.keep(paragraphs):
                 self._run(Tree.grow([paragraph]), cache, [len(paragraph) - 1])
                 cache.add(paragraph)
-            while pack := list(islice(same, self._documents_per_pass())):
+            while pack := list(islice(same, size)):
                 yield from self._answers(pack, cache)
-
-    def _documents_per_pass(self) -> int:
-        size = self.batch_size
-        return int(size) if str(size).isdigit() else AUTO_BATCH.get(self.device.type, AUTO_BATCH_GPU)
 
     def _answers(self, documents: list[Document], cache: PromptCache) -> Iterator[tuple[int, Answer]]:
         """Run documents behind the same paragraphs in one pass."""
         # Sorted: not even the order in which answers are asked may move a bit.
-        wanted = sorted((each.rest, answer, place) for each in documents for place, answer in each.answers)
-        tree = Tree.grow(rest + answer[:-1] for rest, answer, _ in wanted)
-        ends = [path[len(rest) - 1 :] for path, (rest, _, _) in zip(tree.paths, wanted, strict=True)]
-        needed = sorted({node for end in ends for node in end})
+        branches = sorted((each.end, answer, index) for each in documents for index, answer in each.answers)
+        # The last token of an answer predicts nothing that is asked for.
+        tree = Tree.grow(end + answer[:-1] for end, answer, _ in branches)
+        # From the last token of the question on, each node predicts the next token of its answer.
+        predictors = [path[len(end) - 1 :] for path, (end, _, _) in zip(tree.paths, branches, strict=True)]
+        needed = sorted({node for nodes in predictors for node in nodes})
         logits = self._run(tree, cache, needed)
         cache.crop(len(tree.tokens))
         chances = torch.nn.functional.log_softmax(logits[0], dim=-1, dtype=self.softmax_dtype)
         best = chances.argmax(dim=-1)
         row = {node: number for number, node in enumerate(needed)}
-        for (_, answer, place), end in zip(wanted, ends, strict=True):
-            rows = torch.tensor([row[node] for node in end], device=chances.device)
+        for (_, answer, index), nodes in zip(branches, predictors, strict=True):
+            rows = torch.tensor([row[node] for node in nodes], device=chances.device)
             target = torch.tensor(answer, device=chances.device)
-            yield place, (float(chances[rows, target].sum()), bool((best[rows] == target).all()))
+            yield index, (float(chances[rows, target].sum()), bool((best[rows] == target).all()))
 
     def _run(self, tree: Tree, cache: PromptCache, needed: list[int]) -> torch.Tensor:
         """Run the nodes behind the cached paragraphs; return the logits of those needed, (1, needed, vocabulary)."""
         past = cache.length
-        seen = np.concatenate([np.ones((len(tree.tokens), past), dtype=bool), own := tree.attention()], axis=1)
+        # Every node sees all of the cache, itself and its ancestors; its position is the number of those less one.
+        visible = np.concatenate([np.ones((len(tree.tokens), past), dtype=bool), own := tree.attention()], axis=1)
         dtype = self.mixed_precision_dtype or self.model.dtype
-        hidden = torch.zeros(seen.shape, dtype=dtype).masked_fill_(torch.from_numpy(~seen), torch.finfo(dtype).min)
+        mask = torch.zeros(visible.shape, dtype=dtype).masked_fill_(torch.from_numpy(~visible), torch.finfo(dtype).min)
         return self._model_call(
             torch.tensor([tree.tokens], device=self.device),
-            attention_mask=hidden[None, None].to(self.device),
+            attention_mask=mask[None, None].to(self.device),
             position_ids=torch.from_numpy(past - 1 + own.sum(axis=1))[None].to(self.device),
             past_key_values=cache.states,
             logits_to_keep=torch.tensor(needed, device=self.device),
@@ -281,18 +280,19 @@ class PrefixHFLM(HFLM):  # type: ignore[misc]
     def _trial(self) -> str:
         """Return why a short tree does not give what ``hf`` gives; else nothing."""
         size = int(self.model.config.get_text_config().vocab_size)
-        word = [(7919 * (number + 1)) % size for number in range(TRIAL_LENGTH)]
-        context, other = word[:12], [*word[:4], *word[12:18]]
-        answers = [word[18:21], [word[18], *word[21:23]], word[22:], [word[23]]]  # branches at both ends
-        requests: list[Request] = [(None, text, answer) for text in (context, other) for answer in answers]
+        # Tokens that lie apart in the vocabulary, by a prime.
+        ids = [(7919 * (number + 1)) % size for number in range(TRIAL_LENGTH)]
+        contexts = ids[:12], [*ids[:4], *ids[12:18]]
+        answers = [ids[18:21], [ids[18], *ids[21:23]], ids[22:], [ids[23]]]  # branches at both ends
+        requests: list[Request] = [(None, context, answer) for context in contexts for answer in answers]
         documents = [
-            Document((tuple(word[:4]),), tuple(text[4:]), tuple((first + n, tuple(a)) for n, a in enumerate(answers)))
-            for first, text in ((0, context), (len(answers), other))
+            Document((tuple(ids[:4]),), tuple(context[4:]), tuple((first + n, tuple(a)) for n, a in enumerate(answers)))
+            for first, context in zip((0, len(answers)), contexts, strict=True)
         ]
         tolerance = TRIAL_TOLERANCE.get(self.model.dtype, TRIAL_TOLERANCE_HALF)
         with suppress(Exception):  # whatever a foreign model raises, hf can run it
-            found = dict(self._score(documents))
+            shared = dict(self._score(documents))
             expected = super()._loglikelihood_tokens(requests, disable_tqdm=True)
-            gap = max(abs(found[place][0] - value) for place, (value, _) in enumerate(expected))
+            gap = max(abs(shared[index][0] - value) for index, (value, _) in enumerate(expected))
             return "" if gap <= tolerance else f"a shared prompt changes its answers by {gap:.2g} nats"
         return "it cannot continue from a cache with a mask of ours"

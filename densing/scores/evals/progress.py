@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -67,11 +67,6 @@ class UnitOutcome:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; ``error`` only when there is one."""
         return {name: value for name, value in asdict(self).items() if name != "error" or value}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> UnitOutcome:
-        """Rebuild an outcome written by :meth:`to_dict`."""
-        return cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})
 
 
 @dataclass(frozen=True)

@@ -70,9 +70,9 @@ class Recorder:
         if math.isfinite(value):
             return
         request = self._requests.get(key)
-        where = "an item" if request is None else f"task {request.task_name}, document {request.doc_id}"
+        item = "an item" if request is None else f"task {request.task_name}, document {request.doc_id}"
         raise InputError(
-            f"{where}: the model's log-likelihood is {value}, no finite number; nothing of this unit is stored. "
+            f"{item}: the model's log-likelihood is {value}, no finite number; nothing of this unit is stored. "
             "Evaluate in float32, and check the weights for NaN"
         )
 
@@ -94,39 +94,38 @@ class Recorder:
         """Answer requests from the journal, and by the model where that has none."""
         by_window = kind == "loglikelihood_rolling" and hasattr(self.lm, "_loglikelihood_tokens")
         self._windows = Counter() if by_window else None
-        found: list[Any] = [None] * len(requests)
-        asked: Counter[str] = Counter()
+        answers: list[Any] = [None] * len(requests)
+        repeats: Counter[str] = Counter()
         missing = []
         keys = [request_key(kind, request.args) for request in requests]
-        for place, key in enumerate(keys):
+        for index, key in enumerate(keys):
             stored = self.journal.answers(key)
-            if asked[key] < len(stored):
-                found[place] = _restored(kind, stored[asked[key]])
+            if repeats[key] < len(stored):
+                answer = stored[repeats[key]]
+                answers[index] = tuple(answer) if kind == "loglikelihood" and isinstance(answer, list) else answer
             else:
-                missing.append(place)
-            asked[key] += 1
+                missing.append(index)
+            repeats[key] += 1
         self._requests = dict(zip(keys, requests, strict=True))
-        self._sampled = kind == "generate_until" and any(_samples(request) for request in requests)
+        options = [request.args[1] for request in requests if len(request.args) > 1] if kind == "generate_until" else []
+        self._sampled = any(isinstance(option, dict) and option.get("do_sample") for option in options)
         if missing:
-            if self._sampled and len(missing) < len(requests):
-                _restore_random_state(self.lm, self.journal.fact("random"))
-            answers = self._ask(functools.partial(own, **kwargs), [(keys[place], requests[place]) for place in missing])
-            for place, answer in zip(missing, answers, strict=True):
-                found[place] = answer
-                self._refuse_not_finite(kind, keys[place], answer)
+            state = self.journal.fact("random")
+            if self._sampled and len(missing) < len(requests) and state is not None:
+                _restore_random_state(self.lm, state)
+            self._reported.clear()
+            fresh = list(own([requests[index] for index in missing], **kwargs))
+            for index, answer in zip(missing, fresh, strict=True):
+                answers[index] = answer
+                if self._reported[keys[index]]:
+                    self._reported[keys[index]] -= 1
+                elif self._windows is None:
+                    # A model that reports nothing on the way.
+                    self._batch.append((keys[index], _plain(answer), 1))
+            self.flush()
+            for index in missing:
+                self._refuse_not_finite(kind, keys[index], answers[index])
         self._sampled, self._windows, self._requests = False, None, {}
-        return found
-
-    def _ask(self, own: Callable[..., Any], asked: Sequence[tuple[str, Any]]) -> list[Any]:
-        self._reported.clear()
-        answers = list(own([request for _, request in asked]))
-        for (key, _), answer in zip(asked, answers, strict=True):
-            if self._reported[key]:
-                self._reported[key] -= 1
-            elif self._windows is None:
-                # A model that reports nothing on the way.
-                self._batch.append((key, _plain(answer), 1))
-        self.flush()
         return answers
 
     def tokens(self, own: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
@@ -193,17 +192,8 @@ def _plain(answer: Any) -> Any:
     return answer.item() if hasattr(answer, "item") else answer
 
 
-def _restored(kind: str, stored: Any) -> Any:
-    return tuple(stored) if kind == "loglikelihood" and isinstance(stored, list) else stored
-
-
-def _samples(request: Any) -> bool:
-    options = request.args[1] if len(request.args) > 1 else {}
-    return bool(isinstance(options, dict) and options.get("do_sample"))
-
-
 def _random_state(lm: Any) -> str:
-    # Sampled text goes on where the generator stood after the last whole batch.
+    """Return where torch's generators stand: drawn text goes on from there after the last whole batch."""
     import torch
 
     states = [torch.get_rng_state()]
@@ -212,9 +202,7 @@ def _random_state(lm: Any) -> str:
     return json.dumps([base64.b64encode(state.numpy().tobytes()).decode("ascii") for state in states])
 
 
-def _restore_random_state(lm: Any, stored: str | None) -> None:
-    if stored is None:
-        return
+def _restore_random_state(lm: Any, stored: str) -> None:
     import torch
 
     states = [torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8) for text in json.loads(stored)]

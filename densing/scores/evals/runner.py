@@ -1,26 +1,43 @@
-"""A plan from beginning to end: what is there already, what is to do, each model loaded once, each unit stored."""
+"""A plan from beginning to end: what is there already, what is to do, here or by one worker per model."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import gc
+import hashlib
+import json
+import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from densing.core import Note, strip_secrets
+from densing.scores.evals.disk import write_json
 from densing.scores.evals.evaluate import Work, evaluate_unit, failed, is_busy
-from densing.scores.evals.models import LoadedModel, load_model
-from densing.scores.evals.plan import Plan
+from densing.scores.evals.identity import canonical_json
+from densing.scores.evals.journal import answered
+from densing.scores.evals.models import LoadedModel, default_device, load_model
+from densing.scores.evals.plan import CODE_FLAGS, ModelSpec, Plan
 from densing.scores.evals.progress import OnProgress, Progress, RunSummary, UnitOutcome, ignore
 from densing.scores.evals.session import ModelWork, Session
 
 if TYPE_CHECKING:
-    from densing.jobs import Executor
+    from densing.jobs import Executor, Job, JobResult
 
-__all__ = ["ModelWork", "Session", "outcome_of", "run_model", "run_plan", "survey_plan"]
+WORKER = "densing.scores.evals.worker"
+SECRETS = "DENSING_SECRET_MODEL_ARGS"
+"""Environment variable with the credentials among a model's arguments, as JSON; a plan file never holds them."""
+PLANS = "plans"
+POLL_SECONDS = 1.0
+# Python, torch and lm-eval without a model.
+BASE_GB = 1.0
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class _Meter:
@@ -78,13 +95,20 @@ def run_plan(
         surveyed = [session.survey(index) for index in range(len(plan.models))]
         session.store.record_plan(strip_secrets(plan.to_dict()))
         if executor is not None:
-            from densing.scores.evals.dispatch import run_elsewhere
-
             outcomes = run_elsewhere(session, surveyed, executor, progress)
         else:
             meter = _Meter(surveyed, progress)
             outcomes = [outcome for model in surveyed for outcome in _run(session, model, meter)]
-    return RunSummary(Path(folder), tuple(outcomes), time.monotonic() - started, (*_notes(surveyed), *session.notes))
+    notes = []
+    for model in surveyed:
+        if model.identity is not None and not model.identity.pinned:
+            name, revision = model.spec.name, model.identity.key["revision"]
+            message = (
+                f"model {name}: its commit could not be found out, so {revision!r} stands in the key; "
+                "pass revision=<commit> so that a change is noticed"
+            )
+            notes.append(Note("moving-revision", "warning", message, {"model": name, "revision": revision}))
+    return RunSummary(Path(folder), tuple(outcomes), time.monotonic() - started, (*notes, *session.notes))
 
 
 def survey_plan(plan: Plan, folder: Path) -> list[dict[str, Any]]:
@@ -104,8 +128,8 @@ def survey_plan(plan: Plan, folder: Path) -> list[dict[str, Any]]:
         for model in surveyed
         for work in model.works
     ]  # fmt: skip
-    lost = [{"state": "failed", **unit.to_dict()} for model in surveyed for unit in model.failures]
-    return [*units, *lost]
+    failures = [{"state": "failed", **unit.to_dict()} for model in surveyed for unit in model.failures]
+    return [*units, *failures]
 
 
 def run_model(
@@ -134,23 +158,28 @@ def run_model(
 
 def _run(session: Session, model: ModelWork, meter: _Meter) -> list[UnitOutcome]:
     pending = model.pending()
-    waiting = {work.key.digest for work in pending}
-    found = {work.key.digest: outcome_of(work) for work in model.works if work.key.digest not in waiting}
+    outcomes = {work.key.digest: work.outcome("skipped") for work in model.works}
     if pending:
         meter.show(model.spec.name)
         try:
             assert model.identity is not None
             loaded = load_model(model.spec, model.loading, model.identity, session.plan.settings.seed)
         except Exception as error:
-            found |= {w.key.digest: failed(w.key.label, w.identity.name, w.key.digest, error) for w in pending}
+            outcomes |= {w.key.digest: failed(w.key.label, w.identity.name, w.key.digest, error) for w in pending}
         else:
             session.notes += [
                 Note("model-caveat", "warning", f"model {model.spec.name}: {caveat}") for caveat in loaded.warnings
             ]
-            found |= {o.digest: o for o in _evaluate(session, loaded, pending, meter)}
+            outcomes |= {o.digest: o for o in _evaluate(session, loaded, pending, meter)}
+            # The next model needs the memory.
             del loaded
-            _free()
-    return [*(found[work.key.digest] for work in model.works), *model.failures]
+            gc.collect()
+            with suppress(ImportError):
+                import torch
+
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
+    return [*(outcomes[work.key.digest] for work in model.works), *model.failures]
 
 
 def _evaluate(session: Session, model: LoadedModel, pending: Sequence[Work], meter: _Meter) -> Iterator[UnitOutcome]:
@@ -169,29 +198,138 @@ def _evaluate(session: Session, model: LoadedModel, pending: Sequence[Work], met
         meter.finish(work)
 
 
-def outcome_of(work: Work) -> UnitOutcome:
-    """Return the outcome of a unit whose result is in the store already."""
-    return UnitOutcome(work.key.label, work.identity.name, work.key.digest, "skipped")
+def run_elsewhere(
+    session: Session, surveyed: Sequence[ModelWork], executor: Executor, progress: OnProgress
+) -> list[UnitOutcome]:
+    """Start a worker for every model that has something to do, and return what became of every unit."""
+    indices = [index for index, model in enumerate(surveyed) if model.pending()]
+    plan = write_plan(session) if indices else Path()
+    for index in indices:
+        outcome_file(plan, index).unlink(missing_ok=True)
+    jobs = [job_of(session, surveyed[index], index, plan) for index in indices]
+    with watched(surveyed, progress):
+        results = dict(zip(indices, executor.run(jobs), strict=True)) if jobs else {}
+    outcomes: list[UnitOutcome] = []
+    for index, model in enumerate(surveyed):
+        outcomes += _outcomes(model, plan, index, results.get(index))
+    return outcomes
 
 
-def _free() -> None:
-    gc.collect()
+def write_plan(session: Session) -> Path:
+    """Write the plan, without credentials, where workers read it."""
+    content = strip_secrets(session.plan.to_dict())
+    name = hashlib.sha256(canonical_json(content).encode("ascii")).hexdigest()[:8]
+    path = session.store.folder.absolute() / PLANS / f"{name}.json"
+    write_json(path, content)
+    return path
+
+
+def outcome_file(plan: Path, index: int) -> Path:
+    """Return where a worker says what became of its units."""
+    return plan.with_name(f"{plan.stem}-{index}.outcome.json")
+
+
+def job_of(session: Session, model: ModelWork, index: int, plan: Path) -> Job:
+    """Return the job that evaluates one model of the plan."""
+    from densing.jobs import Job
+
+    argv = [sys.executable, "-m", WORKER, str(session.store.folder.absolute())]
+    argv += ["--plan", str(plan), "--model", str(index)]
+    argv += [f"--{flag}" for flag in CODE_FLAGS if getattr(session.plan, flag)]
+    device = model.loading.device or default_device()
+    if device.startswith("cuda"):
+        # An executor shows a job its own GPU only, which is the first one there.
+        argv += ["--device", "cuda:0"]
+    public = strip_secrets(dict(model.spec.args))
+    secret = {name: value for name, value in model.spec.args.items() if public[name] != value}
+    return Job(
+        tuple(argv),
+        model.spec.name,
+        memory_gb=memory_gb(model.spec),
+        devices=0 if device.startswith("cpu") else 1,
+        workdir=Path.cwd(),
+        logs=session.store.folder.absolute() / "logs",
+        env={SECRETS: json.dumps(secret)} if secret else {},
+    )
+
+
+def memory_gb(spec: ModelSpec) -> float | None:
+    """Return an estimate of a worker's memory from the size of local weights, or None."""
+    folder = Path(str(spec.args.get("pretrained", ""))).expanduser()
+    if not spec.args.get("pretrained") or not folder.is_dir():
+        return None
+    if gguf := spec.args.get("gguf_file"):
+        # About four bits per weight in the file, 32 once loaded.
+        return BASE_GB + 8 * (folder / str(gguf)).stat().st_size / 1e9
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    config: dict[str, Any] = {}
+    with suppress(OSError, ValueError):
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    stored = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    loaded = str(spec.args.get("dtype", "auto"))
+    growth = BYTES.get(loaded if loaded != "auto" else stored, 4) / BYTES.get(stored, 4)
+    return BASE_GB + 1.2 * growth * size / 1e9
+
+
+@contextmanager
+def watched(surveyed: Sequence[ModelWork], progress: OnProgress) -> Iterator[None]:
+    """Tell progress from the store while workers write to it."""
+    pending = [work for model in surveyed for work in model.pending()]
+    units = sum(len(model.works) + len(model.failures) for model in surveyed)
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(POLL_SECONDS):
+            progress(progress_of(pending, units))
+
+    thread = threading.Thread(target=watch, name="densing-progress", daemon=True)
+    thread.start()
     try:
-        import torch
-    except ImportError:
-        return
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        progress(progress_of(pending, units))
 
 
-def _notes(surveyed: Sequence[ModelWork]) -> Iterator[Note]:
-    for model in surveyed:
-        if model.identity is not None and not model.identity.pinned:
-            revision: Any = model.identity.key["revision"]
-            yield Note(
-                "moving-revision",
-                "warning",
-                f"model {model.spec.name}: its commit could not be found out, so {revision!r} stands in the key; "
-                "pass revision=<commit> so that a change is noticed",
-                {"model": model.spec.name, "revision": revision},
-            )
+def progress_of(pending: Sequence[Work], units: int) -> Progress:
+    """Return how far the units are, by their folders."""
+    done = [work for work in pending if work.unit.done]
+    finished = {work.key.digest for work in done}
+    open_ = [(work, answered(work.unit.journal_path)) for work in pending if work.key.digest not in finished]
+    count = sum(work.identity.requests for work in done) + sum(min(n, w.identity.requests) for w, n in open_)
+    running = max(open_, key=lambda pair: pair[1], default=None)
+    label, task = (running[0].key.label, running[0].identity.name) if running and running[1] else ("", "")
+    total = sum(work.identity.requests for work in pending)
+    return Progress(label, task, float(count), float(total), units - len(open_), units)
+
+
+class _Report(msgspec.Struct):
+    """What of a worker's outcome file (:meth:`RunSummary.to_dict`) is read."""
+
+    units: list[UnitOutcome]
+
+
+def _outcomes(model: ModelWork, plan: Path, index: int, result: JobResult | None) -> Iterator[UnitOutcome]:
+    """Yield what became of a model's units: as its worker says, else as the store shows."""
+    reported: dict[str, UnitOutcome] = {}
+    reason = "no worker was started"
+    if result is not None:
+        with suppress(OSError, msgspec.DecodeError):
+            units = msgspec.json.decode(outcome_file(plan, index).read_bytes(), type=_Report).units
+            reported = {unit.digest: unit for unit in units}
+        reason = result.reason or f"worker ended with code {result.returncode}"
+        if result.lines:
+            reason += f"; last lines: {' | '.join(result.lines[-3:])}"
+    for work in model.works:
+        outcome = reported.get(work.key.digest)
+        if outcome is not None:
+            # What a worker that was started again finds done, it did before.
+            again = result is not None and result.attempts > 1 and outcome.state == "skipped"
+            yield dataclasses.replace(outcome, state="evaluated") if again else outcome
+        elif work.unit.done:
+            # A worker that did its work and died before it could say so.
+            yield work.outcome("skipped" if result is None else "evaluated")
+        else:
+            yield work.outcome("failed", error=reason)
+    yield from model.failures

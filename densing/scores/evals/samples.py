@@ -122,8 +122,8 @@ def task_and_stamp(name: str) -> tuple[str, str] | None:
     >>> task_and_stamp("samples_x.jsonl") is None
     True
     """
-    found = _STAMP.match(name)
-    return None if found is None else (found["task"], found["stamp"])
+    parts = _STAMP.match(name)
+    return None if parts is None else (parts["task"], parts["stamp"])
 
 
 def parse_sample(row: Mapping[str, Any], where: str = "sample") -> Sample:
@@ -145,11 +145,16 @@ def parse_sample(row: Mapping[str, Any], where: str = "sample") -> Sample:
     number = row.get("doc_id")
     if not isinstance(number, numbers.Integral):
         raise InputError(f"{where}: doc_id is {str(number)[:40]!r}, expected a whole number")
-    place = f"{where}: document {number}"
-    requests = _requests(row.get("arguments"), place)
+    where = f"{where}: document {number}"
+    requests = _requests(row.get("arguments"), where)
     resps = row.get("resps")
     if not isinstance(resps, Sequence) or isinstance(resps, str) or len(resps) < len(requests):
-        raise InputError(f"{place}: resps do not answer the {len(requests)} requests")
+        raise InputError(f"{where}: resps do not answer the {len(requests)} requests")
+    names = row.get("metrics")
+    if not isinstance(names, Sequence) or isinstance(names, str):
+        names = [name for name in row if name not in FIXED]
+    metrics = {str(name): row.get(str(name)) for name in names}
+    scalar = (int, float, np.number, np.bool_)
     doc = row.get("doc")
     return Sample(
         doc_id=int(number),
@@ -158,55 +163,53 @@ def parse_sample(row: Mapping[str, Any], where: str = "sample") -> Sample:
         target=row.get("target"),
         filter=str(row.get("filter") or "none"),
         requests=requests,
-        responses=tuple(_response(resp, request, place) for resp, request in zip(resps, requests, strict=False)),
-        metrics=_metrics(row),
+        responses=tuple(_response(resp, request, where) for resp, request in zip(resps, requests, strict=False)),
+        metrics={n: float(v) for n, v in metrics.items() if isinstance(v, scalar) and math.isfinite(v)},
     )
 
 
-def _requests(arguments: Any, place: str) -> tuple[tuple[Any, ...], ...]:
+def _requests(arguments: Any, where: str) -> tuple[tuple[Any, ...], ...]:
+    """Return the requests of a document: context and continuation, or context and options, or one text."""
     if isinstance(arguments, Mapping):
-        # gen_args_10 comes after gen_args_2.
-        pairs = [[group[name] for name in _ordered(group, place)] for group in _values(arguments, place)]
+        groups = [arguments[name] for name in _ordered(arguments, where)]
+        if not all(isinstance(group, Mapping) for group in groups):
+            raise InputError(f"{where}: arguments hold something else than objects")
+        pairs = [[group[name] for name in _ordered(group, where)] for group in groups]
     elif isinstance(arguments, Sequence) and not isinstance(arguments, str):
         pairs = [list(pair) for pair in arguments if isinstance(pair, Sequence) and not isinstance(pair, str)]
     else:
         pairs = []
     if not pairs or any(not pair or not isinstance(pair[0], str) for pair in pairs):
-        raise InputError(f"{place}: arguments are not requests as lm-eval writes them (gen_args_0: arg_0, arg_1)")
+        raise InputError(f"{where}: arguments are not requests as lm-eval writes them (gen_args_0: arg_0, arg_1)")
     kinds = {tuple(str if isinstance(part, str) else isinstance(part, Mapping) for part in pair[:2]) for pair in pairs}
     if len(kinds) > 1 or False in next(iter(kinds)):
-        raise InputError(f"{place}: arguments mix requests of several kinds")
+        raise InputError(f"{where}: arguments mix requests of several kinds")
     return tuple(tuple(pair[:2]) for pair in pairs)
 
 
-def _values(arguments: Mapping[str, Any], place: str) -> list[Mapping[str, Any]]:
-    groups = [arguments[name] for name in _ordered(arguments, place)]
-    if not all(isinstance(group, Mapping) for group in groups):
-        raise InputError(f"{place}: arguments hold something else than objects")
-    return groups
-
-
-def _ordered(names: Mapping[str, Any], place: str) -> list[str]:
+def _ordered(names: Mapping[str, Any], where: str) -> list[str]:
+    """Return names by the number they end in: ``gen_args_10`` comes after ``gen_args_2``."""
     ends = {name: name.rpartition("_")[2] for name in names}
     if not all(end.isdecimal() and len(end) < 9 for end in ends.values()):
         raise InputError(
-            f"{place}: arguments named {', '.join(list(ends)[:3])}, expected gen_args_0, ... and arg_0, ..."
+            f"{where}: arguments named {', '.join(list(ends)[:3])}, expected gen_args_0, ... and arg_0, ..."
         )
     return sorted(names, key=lambda name: int(ends[name]))
 
 
-def _response(resp: Any, request: tuple[Any, ...], place: str) -> Any:
+def _response(resp: Any, request: tuple[Any, ...], where: str) -> Any:
+    """Return the first answer to a request: a log-likelihood, with whether it is greedy, or a text."""
     first = resp[0] if isinstance(resp, Sequence) and not isinstance(resp, str) and len(resp) else resp
     if len(request) == 1:
-        return to_number(first, place)
+        return to_number(first, where)
     if isinstance(request[1], Mapping):
         return first
     if not isinstance(first, Sequence) or isinstance(first, str) or not len(first):
-        raise InputError(f"{place}: resps hold {str(first)[:40]!r}, expected a log-likelihood and whether it is greedy")
-    return to_number(first[0], place), len(first) > 1 and str(first[1]) in ("True", "1", "true")
+        raise InputError(f"{where}: resps hold {str(first)[:40]!r}, expected a log-likelihood and whether it is greedy")
+    return to_number(first[0], where), len(first) > 1 and str(first[1]) in ("True", "1", "true")
 
 
-def to_number(value: Any, place: str) -> float:
+def to_number(value: Any, where: str) -> float:
     """Return a log-likelihood, number or text, as a float; NaN and infinities pass.
 
     Raises
@@ -219,13 +222,4 @@ def to_number(value: Any, place: str) -> float:
             raise ValueError
         return float(value)
     except ValueError:
-        raise InputError(f"{place}: log-likelihood {str(value)[:40]!r} is no number") from None
-
-
-def _metrics(row: Mapping[str, Any]) -> dict[str, float]:
-    names = row.get("metrics")
-    if not isinstance(names, Sequence) or isinstance(names, str):
-        names = [name for name in row if name not in FIXED]
-    found = {str(name): row.get(str(name)) for name in names}
-    scalar = (int, float, np.number, np.bool_)
-    return {name: float(value) for name, value in found.items() if isinstance(value, scalar) and math.isfinite(value)}
+        raise InputError(f"{where}: log-likelihood {str(value)[:40]!r} is no number") from None

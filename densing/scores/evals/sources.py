@@ -15,7 +15,8 @@ from densing.scores.evals.plan import Plan, TaskSpec
 # Any word of a task file might be a task's name; those behind `task:`, `group:` and `tag:` mostly are.
 WORD = re.compile(rb"[^\s\"'\[\]{},#]+")
 NAMED = re.compile(rb"^(?:task|group|tag):[ \t]*([^\s#\[]+)", re.M)
-SUITE_PREFIXES = {"olmo_ladder": "olmo-ladder"}
+# Suites that the package brings, by the beginning of their tasks' names.
+SUITES = {"olmo_ladder": "olmo-ladder"}
 
 
 @dataclass
@@ -29,7 +30,7 @@ class TaskSource:
     """
 
     paths: Sequence[str]
-    _manager: Any = None
+    _index: Any = None
     _complete: bool = False
 
     @classmethod
@@ -41,21 +42,19 @@ class TaskSource:
         """Return lm-eval's task manager over this index, with one model's metadata."""
         from lm_eval.tasks._factory import TaskFactory
 
-        made = copy.copy(self._index())
-        made.metadata = dict(metadata)
-        made._factory = TaskFactory(meta=dict(metadata))
-        return made
+        manager = copy.copy(self.index())
+        manager.metadata = dict(metadata)
+        manager._factory = TaskFactory(meta=dict(metadata))
+        return manager
 
-    def _index(self) -> Any:
-        if self._manager is None:
-            self._read(complete=not self.paths)
-        return self._manager
+    def index(self, *, complete: bool = False) -> Any:
+        """Return the index: of the folders alone, as long as no name needs lm-eval's own tasks (``complete``)."""
+        if self._index is None or (complete and not self._complete):
+            from lm_eval.tasks import TaskManager
 
-    def _read(self, *, complete: bool) -> None:
-        from lm_eval.tasks import TaskManager
-
-        self._manager = TaskManager(include_path=list(self.paths), include_defaults=complete)
-        self._complete = complete
+            self._complete = complete or not self.paths
+            self._index = TaskManager(include_path=list(self.paths), include_defaults=self._complete)
+        return self._index
 
     def expand(self, requested: Sequence[TaskSpec]) -> list[TaskSpec]:
         """Return the tasks and groups that were asked for: patterns and tags become their members, YAML files stay.
@@ -70,42 +69,39 @@ class TaskSource:
         names = [spec.name for spec in requested if not is_file(spec.name)]
         if not self._complete:
             self._refuse_unknown(names)
-        if names and not self._complete and not all(self._resolves_here(name) for name in names):
-            self._read(complete=True)
-        found: dict[str, TaskSpec] = {}
+        # A name of the user's folder hides lm-eval's own of that name, but a pattern may match more among those.
+        if names and not self._complete and not all(name in self.index().all_tasks for name in names):
+            self.index(complete=True)
+        specs: dict[str, TaskSpec] = {}
         for spec in requested:
             for name in self._members(spec.name):
-                found.setdefault(name, TaskSpec(name, spec.overrides))
-        return list(found.values())
+                specs.setdefault(name, TaskSpec(name, spec.overrides))
+        return list(specs.values())
 
     def _refuse_unknown(self, names: Sequence[str]) -> None:
         """Refuse a name that stands in no task file: reading them as text takes a moment, indexing them a minute."""
         import lm_eval.tasks
 
         folders = [*self.paths, str(Path(lm_eval.tasks.__file__).parent)]
-        wanted = {name for name in names if WORD.fullmatch(name.encode()) and not set(name) & set("*?")}
-        if not wanted:
+        unseen = {name for name in names if WORD.fullmatch(name.encode()) and not set(name) & set("*?")}
+        if not unseen:
             return
         known: set[str] = set()
         for folder in folders:
             for file in Path(folder).rglob("*.y*ml"):
                 text = file.read_bytes()
-                wanted.difference_update(word.decode(errors="replace") for word in WORD.findall(text))
-                if not wanted:
+                unseen.difference_update(word.decode(errors="replace") for word in WORD.findall(text))
+                if not unseen:
                     return
                 known.update(name.decode(errors="replace").strip("\"'") for name in NAMED.findall(text))
-        raise UnknownNameError("task", min(wanted), known)
-
-    def _resolves_here(self, name: str) -> bool:
-        # A name of the user's folder hides lm-eval's own of that name, but a pattern may match more among those.
-        return name in self._index().all_tasks
+        raise UnknownNameError("task", min(unseen), known)
 
     def _members(self, name: str) -> list[str]:
         if is_file(name):
             if not Path(name).is_file():
                 raise InputError(f"--tasks {name}: no such file; name a task, a group or an existing YAML file")
             return [str(Path(name).absolute())]
-        index = self._index()
+        index = self.index()
         if name in index.all_tags:
             return sorted(index.task_index[name].tags) or [name]
         if name in index.all_tasks:
@@ -129,7 +125,7 @@ class TaskSource:
             # A group of the user's may list tasks of lm-eval's own.
             if self._complete:
                 raise
-        self._read(complete=True)
+        self.index(complete=True)
         return self.manager(metadata).load([self.spec(name)])
 
     def spec(self, name: str) -> Any:
@@ -157,9 +153,27 @@ def include_paths(plan: Plan) -> list[str]:
     for path in plan.include_path:
         if not Path(path).is_dir():
             raise InputError(f"--include_path {path}: no such folder; name one that holds task YAML files")
-    suites = {suite for task in plan.tasks for prefix, suite in SUITE_PREFIXES.items() if task.name.startswith(prefix)}
-    if not suites:
-        return list(plan.include_path)
-    from densing.scores.evals.tasks import suite_folder
-
+    suites = {suite for task in plan.tasks for prefix, suite in SUITES.items() if task.name.startswith(prefix)}
     return [*plan.include_path, *(str(suite_folder(suite)) for suite in sorted(suites))]
+
+
+def suite_folder(name: str) -> Path:
+    """Return the folder of a suite's task files, to hand to lm-eval as ``include_path``.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such suite.
+
+    Examples
+    --------
+    >>> suite_folder("olmo-ladder").name
+    'olmo-ladder'
+    >>> suite_folder("olmo-lader")
+    Traceback (most recent call last):
+        ...
+    densing.core.errors.UnknownNameError: unknown suite 'olmo-lader'; did you mean 'olmo-ladder'? (known: olmo-ladder)
+    """
+    if name not in SUITES.values():
+        raise UnknownNameError("suite", name, SUITES.values())
+    return Path(__file__).parent / "tasks" / name

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from densing.core import InputError, TableError, UnavailableError, read_cells, read_text, write_text
 from densing.scores.evals.disk import parse_json
-from densing.scores.evals.unit import safe_name
+from densing.scores.evals.identity import safe_name
 
 SUFFIX = "_gold_loss"
 # A metric that cannot overflow; the losses themselves come from the samples.
@@ -68,23 +68,20 @@ def gold_variant(task_config: Mapping[str, Any], target_field: str | None = None
     template = target if "{{" in target or "{%" in target else f"{{{{{target}}}}}"
     fewshot = dict(task_config.get("fewshot_config") or {})
     fewshot.setdefault("doc_to_target", original)
-    shown = {key: value for key, value in fewshot.items() if not isinstance(value, FunctionTag)}
+    prefix = task_config.get("gen_prefix")
+    if isinstance(prefix, str) and prefix:
+        delimiter = "" if prefix[-1].isspace() else " "
+    else:
+        delimiter = str(task_config.get("target_delimiter", " "))
     return {
         "task": f"{name}{SUFFIX}",
         "output_type": "loglikelihood",
-        "doc_to_target": _delimiter(task_config) + template,
-        "fewshot_config": shown,
+        "doc_to_target": delimiter + template,
+        "fewshot_config": {key: value for key, value in fewshot.items() if not isinstance(value, FunctionTag)},
         "metric_list": _METRICS,
         **_DROPPED,
         "metadata": {**dict(task_config.get("metadata") or {}), "variant_of": name},
     }
-
-
-def _delimiter(config: Mapping[str, Any]) -> str:
-    prefix = config.get("gen_prefix")
-    if isinstance(prefix, str) and prefix:
-        return "" if prefix[-1].isspace() else " "
-    return str(config.get("target_delimiter", " "))
 
 
 def read_task_file(path: Path, depth: int = 0) -> dict[str, Any]:
@@ -109,16 +106,16 @@ def read_task_file(path: Path, depth: int = 0) -> dict[str, Any]:
     if depth > _MAX_INCLUDES:
         raise InputError(f"{path}: includes go {depth} deep, probably in a circle")
     try:
-        found = yaml.load(read_text(path, str(path)), Loader=Loader)
+        config = yaml.load(read_text(path, str(path)), Loader=Loader)
     except (yaml.YAMLError, RecursionError) as error:
         raise InputError(f"{path}: not readable as YAML ({str(error).splitlines()[0]})") from error
-    if not isinstance(found, dict):
-        raise InputError(f"{path}: {type(found).__name__} where a task's settings were expected")
-    included = found.pop("include", [])
+    if not isinstance(config, dict):
+        raise InputError(f"{path}: {type(config).__name__} where a task's settings were expected")
+    included = config.pop("include", [])
     merged: dict[str, Any] = {}
     for name in included if isinstance(included, list) else [included]:
         merged |= read_task_file(path.parent / str(name), depth + 1)
-    return merged | found
+    return merged | config
 
 
 def write_gold_variant(task_yaml: Path, folder: Path, target_field: str | None = None) -> Path:
@@ -180,47 +177,54 @@ def write_target_tasks(source: Path, folder: Path, name: str, delimiter: str = "
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}", name):
         raise InputError(f"task name {name[:80]!r}: use up to 80 letters, digits, _ and -")
     source, folder = Path(source), Path(folder)
-    rows = _checked_rows(source)
+    rows = _read_targets(source)
     benchmarks = list(dict.fromkeys(row["benchmark"] for row in rows))
     names = {b: name if len(benchmarks) == 1 else f"{name}_{safe_name(b)}" for b in benchmarks}
     if len(set(names.values())) < len(benchmarks):
         raise InputError(f"{source}: benchmarks {', '.join(benchmarks)[:200]} differ in signs only; rename one")
     for benchmark, task in names.items():
-        own = [_joined(row, delimiter) for row in rows if row["benchmark"] == benchmark]
+        lines = []
+        for row in rows:
+            if row["benchmark"] == benchmark:
+                prompt, target = row["prompt"], row["target"]
+                joint = delimiter if prompt and not prompt[-1].isspace() and not target[0].isspace() else ""
+                document = {"id": row["id"], "prompt": prompt, "target": joint + target}
+                lines.append(json.dumps(document, ensure_ascii=False) + "\n")
         data = folder / f"{task}.jsonl"
-        write_text(data, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in own))
-        _write_yaml(folder / f"{task}.yaml", _target_task(task, benchmark, data))
+        write_text(data, "".join(lines))
+        config = {
+            "task": task,
+            "dataset_path": "json",
+            "dataset_kwargs": {"data_files": {"test": str(data.resolve())}},
+            "test_split": "test",
+            "output_type": "loglikelihood",
+            # Names of fields, not templates: the text of a target is never taken for a template.
+            "doc_to_text": "prompt",
+            "doc_to_target": "target",
+            "target_delimiter": "",
+            "num_fewshot": 0,
+            "metric_list": _METRICS,
+            "metadata": {"version": 1.0, "benchmark": benchmark},
+        }
+        _write_yaml(folder / f"{task}.yaml", config)
     if len(names) > 1:
         _write_yaml(folder / f"{name}.yaml", {"group": name, "task": list(names.values())})
     return list(names.values())
 
 
-def _target_task(task: str, benchmark: str, data: Path) -> dict[str, Any]:
-    return {
-        "task": task,
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(data.resolve())}},
-        "test_split": "test",
-        "output_type": "loglikelihood",
-        # Names of fields, not templates: the text of a target is never taken for a template.
-        "doc_to_text": "prompt",
-        "doc_to_target": "target",
-        "target_delimiter": "",
-        "num_fewshot": 0,
-        "metric_list": _METRICS,
-        "metadata": {"version": 1.0, "benchmark": benchmark},
-    }
-
-
-def _joined(row: Mapping[str, str], delimiter: str) -> dict[str, str]:
-    prompt, target = row["prompt"], row["target"]
-    open_join = prompt and not prompt[-1].isspace() and not target[0].isspace()
-    return {"id": row["id"], "prompt": prompt, "target": (delimiter if open_join else "") + target}
-
-
-def _checked_rows(source: Path) -> list[dict[str, str]]:
-    rows, problems, seen = [], [], set()
-    for number, raw in _raw_rows(source):
+def _read_targets(source: Path) -> list[dict[str, str]]:
+    """Return the rows of a table of targets, every wrong one refused at once."""
+    entries: Iterable[tuple[int, Mapping[str, Any]]]
+    if source.suffix in (".jsonl", ".ndjson"):
+        # Lines end at line feeds alone: texts may hold other separators.
+        lines = enumerate(read_text(source, str(source)).split("\n"), start=1)
+        parsed = ((n, parse_json(line, f"{source}, line {n}")) for n, line in lines if line.strip())
+        entries = ((n, row if isinstance(row, Mapping) else {}) for n, row in parsed)
+    else:
+        cells = read_cells(source)
+        entries = zip(map(int, cells.index), cells.to_dict("records"), strict=True)
+    rows, problems, ids = [], [], set()
+    for number, raw in entries:
         missing = [column for column in ("id", "prompt", "target") if not isinstance(raw.get(column), str | int)]
         row = {column: str(raw.get(column, "")) for column in ("id", "prompt", "target")}
         row["benchmark"] = str(raw.get("benchmark") or "").strip()
@@ -228,28 +232,15 @@ def _checked_rows(source: Path) -> list[dict[str, str]]:
             problems.append(f"row {number}: {', '.join(missing)} missing or no text")
         elif not row["target"].strip():
             problems.append(f"row {number}, column target: empty; there is nothing to measure")
-        elif row["id"] in seen:
+        elif row["id"] in ids:
             problems.append(f"row {number}, column id: {row['id'][:60]!r} stands twice")
-        seen.add(row["id"])
+        ids.add(row["id"])
         rows.append(row)
     if problems:
         raise TableError(str(source), problems)
     if not rows:
         raise InputError(f"{source}: no rows; each needs id, prompt and target")
     return rows
-
-
-def _raw_rows(source: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    if source.suffix not in (".jsonl", ".ndjson"):
-        cells = read_cells(source)
-        yield from zip((int(n) for n in cells.index), cells.to_dict("records"), strict=True)
-        return
-    # Lines end at line feeds alone: texts may hold other separators.
-    lines: Iterable[str] = read_text(source, str(source)).split("\n")
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            row = parse_json(line, f"{source}, line {number}")
-            yield number, row if isinstance(row, Mapping) else {}
 
 
 def _write_yaml(path: Path, content: Mapping[str, Any]) -> None:

@@ -15,60 +15,42 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from densing.core import DensingError
-from densing.scores.evals.plan import Plan
-
-SECRETS = "DENSING_SECRET_MODEL_ARGS"
-"""Environment variable with the credentials among a model's arguments, as JSON; a plan file never holds them."""
+from densing.scores.evals.plan import CODE_FLAGS, Plan, plan_of, read_plan
+from densing.scores.evals.runner import SECRETS, WORKER, outcome_file, run_model
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one model of a plan and return the exit code."""
-    parser = argparse.ArgumentParser(prog="densing.scores.evals.worker", description=__doc__)
+    from densing.jobs import NO_RETRY
+
+    parser = argparse.ArgumentParser(prog=WORKER, description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--plan", type=Path, required=True)
     parser.add_argument("--model", type=int, required=True)
     parser.add_argument("--device")
-    for flag in ("--trust_remote_code", "--confirm_run_unsafe_code"):
-        parser.add_argument(flag, action="store_true")
-    asked = parser.parse_args(argv)
+    for flag in CODE_FLAGS:
+        parser.add_argument(f"--{flag}", action="store_true")
+    options = parser.parse_args(argv)
     try:
-        return _run(asked)
+        flags = {name: getattr(options, name) for name in CODE_FLAGS}
+        plan = with_secrets(plan_of(read_plan(options.plan), str(options.plan), **flags), options.model)
+        summary = run_model(plan, options.model, options.folder, device=options.device)
     except DensingError as error:
         sys.stderr.write(f"error: {error}\n")
-        return _no_retry()
-
-
-def _run(asked: argparse.Namespace) -> int:
-    from densing.scores.evals.planfile import plan_of, read_plan
-    from densing.scores.evals.runner import run_model
-
-    flags = {name: getattr(asked, name) for name in ("trust_remote_code", "confirm_run_unsafe_code")}
-    plan = with_secrets(plan_of(read_plan(asked.plan), str(asked.plan), **flags), asked.model)
-    summary = run_model(plan, asked.model, asked.folder, device=asked.device)
-    outcome_file(asked.plan, asked.model).write_text(json.dumps(summary.to_dict()), encoding="utf-8")
+        return NO_RETRY
+    outcome_file(options.plan, options.model).write_text(json.dumps(summary.to_dict()), encoding="utf-8")
     for unit in summary.failed:
         sys.stderr.write(f"error: {unit.model}, {unit.task}: {unit.error}\n")
-    return _no_retry() if summary.failed else 0
-
-
-def _no_retry() -> int:
-    from densing.jobs import NO_RETRY
-
-    return NO_RETRY
-
-
-def outcome_file(plan: Path, index: int) -> Path:
-    """Return where a worker says what became of its units."""
-    return plan.with_name(f"{plan.stem}-{index}.outcome.json")
+    return NO_RETRY if summary.failed else 0
 
 
 def with_secrets(plan: Plan, index: int) -> Plan:
     """Return the plan with the credentials that the environment holds for one model."""
-    given = os.environ.get(SECRETS)
-    if not given:
+    secrets = os.environ.get(SECRETS)
+    if not secrets:
         return plan
     models = list(plan.models)
-    models[index] = dataclasses.replace(models[index], args={**models[index].args, **json.loads(given)})
+    models[index] = dataclasses.replace(models[index], args={**models[index].args, **json.loads(secrets)})
     return dataclasses.replace(plan, models=tuple(models))
 
 

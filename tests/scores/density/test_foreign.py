@@ -17,9 +17,9 @@ from densing.core.tables import read_cells
 from densing.scores.catalog import load_catalog
 from densing.scores.catalog.names import find_model, with_sizes
 from densing.scores.density import run_densities
+from densing.scores.evals.identity import UnitKey
 from densing.scores.evals.readers import read_results
 from densing.scores.evals.store import RunStore
-from densing.scores.evals.unit import UnitKey
 from tests.cli.test_main import answer, densing
 from tests.scores.evals.test_foreign import lighteval_file
 from tests.support.eval_files import cell, results_of, samples_of, write_json, write_results

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from densing.core.errors import InputError
-from densing.scores.evals.blocks import item_values, random_order
+from densing.scores.evals.adaptive import item_values, random_order
 from densing.scores.evals.plan import Loading, ModelSpec, Plan, Settings, TaskSpec
 from densing.scores.evals.store import RunStore
 from tests.support import evals_toys as toys

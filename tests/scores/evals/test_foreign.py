@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError, TableError
@@ -173,7 +173,6 @@ PARTS = ["results", "groups", "group_subtasks", "configs", "versions", "n-shot",
          "samples", "higher_is_better", "task_hashes", "lm_eval_version", "model_name", "config_general"]  # fmt: skip
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(PARTS), JSON))
 def test_any_content_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, change: dict[str, Any]) -> None:
     path = tmp_path_factory.getbasetemp() / "any.json"

@@ -22,7 +22,7 @@ ANSWER = st.one_of(st.text(), st.lists(st.one_of(st.floats(), st.booleans()), ma
 
 
 @given(batches=st.lists(st.lists(st.tuples(st.text(max_size=4), ANSWER, st.integers(1, 9)), max_size=4), max_size=5))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_answers_come_back_to_the_bit(batches: list[list[tuple[str, Any, int]]], tmp_path_factory: Any) -> None:
     path = tmp_path_factory.mktemp("journal") / "journal.sqlite"
     with Journal(path, "unit") as journal:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.scores.evals.losses import continuation_tokens, item_table
@@ -18,9 +18,8 @@ from densing.scores.evals.samples import read_samples
 from tests.support import folders
 from tests.support.eval_files import choice_sample
 
-FIXTURES = folders.SHARED / "data" / "lm_eval_current_schema"
+FIXTURES = folders.DATA / "lm_eval"
 TOY = FIXTURES / "run_toy" / "models__llama-0.1M"
-needs_fixtures = pytest.mark.skipif(not TOY.is_dir(), reason="lm-eval's fixtures are not beside the checkout")
 
 
 def values(items: pd.DataFrame) -> dict[str, float]:
@@ -38,7 +37,6 @@ def toy(task: str) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]
     return rows, results["results"][task], results["configs"][task]
 
 
-@needs_fixtures
 def test_losses_of_toy_mc_are_those_that_toy_mc_loss_measured() -> None:
     # toy_mc_loss computes the gold loss inside lm-eval (process_results); toy_mc only stores log-likelihoods.
     rows, _, config = toy("toy_mc")
@@ -55,7 +53,6 @@ def test_losses_of_toy_mc_are_those_that_toy_mc_loss_measured() -> None:
     np.testing.assert_allclose(items["p_gold"], items["metric_correct_prob"], rtol=1e-6)
 
 
-@needs_fixtures
 @pytest.mark.parametrize("task", ["toy_mc", "toy_mc_csv", "toy_mc_loss", "toy_ll", "toy_gen", "toy_ppl", "toy_wg"])
 def test_file_and_memory_agree(task: str) -> None:
     rows, _, config = toy(task)
@@ -68,7 +65,6 @@ def test_file_and_memory_agree(task: str) -> None:
                 assert own[ours].tolist() == own[theirs].tolist()
 
 
-@needs_fixtures
 def test_rolling_and_cloze() -> None:
     rows, measured, config = toy("toy_ppl")
     assert values(item_table(rows, config))["gold_bits_per_byte_pooled"] == pytest.approx(
@@ -80,13 +76,12 @@ def test_rolling_and_cloze() -> None:
     assert item_table(rows, config)["margin"].isna().all()
 
 
-@needs_fixtures
 @pytest.mark.parametrize(
     ("task", "bits"),
     [("arc_easy", 1.175), ("hellaswag", 1.014), ("piqa", 1.117), ("sciq", 1.037), ("winogrande", 1.240)],
 )
 def test_bits_per_byte_of_smollm2(task: str, bits: float) -> None:
-    # Expected values: README of the fixtures, from SmolLM2-135M on the first 40 documents.
+    # Expected values: tests/data/README.md, from SmolLM2-135M on the first 40 documents.
     stored = json.loads((FIXTURES / "real_smollm2" / "per_doc_numbers.json").read_text())
     docs = stored.get(f"{task}_local") or stored[task]
     rows = [choice_sample(i, *_numbers(doc)) for i, doc in enumerate(docs)]
@@ -143,7 +138,6 @@ def plain(docs: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-@settings(deadline=None)
 @given(documents(), st.booleans(), st.booleans())
 def test_losses_match_a_plain_implementation(docs: list[dict[str, Any]], strings: bool, shuffled: bool) -> None:
     rows = [
@@ -178,7 +172,6 @@ def test_delta_method_agrees_with_the_bootstrap() -> None:
 
 
 # The first example imports lm-eval.
-@settings(deadline=None)
 @given(st.text(max_size=8), TEXTS)
 def test_token_counts_match_lm_eval(context: str, continuation: str) -> None:
     lm_eval = pytest.importorskip("lm_eval.api.model")

@@ -10,12 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from densing.cli.eval import asked_plan
+from densing.cli.eval import plan_of_flags
 from densing.core import strip_secrets
 from densing.core.errors import InputError
-from densing.scores.evals.pairs import literal, parse_pairs
-from densing.scores.evals.plan import SEEDS, ModelSpec, Plan, Settings, TaskSpec, default_name, seeds
-from densing.scores.evals.planfile import plan_of, read_plan
+from densing.scores.evals.plan import (
+    SEEDS,
+    ModelSpec,
+    Plan,
+    Settings,
+    TaskSpec,
+    default_name,
+    literal,
+    parse_pairs,
+    plan_of,
+    read_plan,
+    seeds,
+)
 
 TOML = """
 tasks = ["piqa", { name = "hellaswag", num_fewshot = 10, limit = 50 }]
@@ -109,7 +119,7 @@ def test_errors_name_file_and_key(tmp_path: Path, text: str, message: str) -> No
 
 def flags(**given: Any) -> Plan:
     parts = {name: given.pop(name, None) for name in ("model", "model_args", "tasks", "path")}
-    return asked_plan(parts["model"], parts["model_args"], parts["tasks"], parts["path"], given, {})
+    return plan_of_flags(parts["model"], parts["model_args"], parts["tasks"], parts["path"], given)
 
 
 def test_flags_alone() -> None:

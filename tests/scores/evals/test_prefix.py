@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("lm_eval", reason="needs the extra evals")
@@ -99,7 +99,7 @@ REQUESTS = st.lists(st.tuples(st.one_of(TEXT, st.just(""), TEXT.map(PROMPT.__add
 
 
 @pytest.mark.parametrize("kind", ["Llama", "GPTNeoX"])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(requests=REQUESTS)
 def test_answers_are_those_of_hf(
     kind: str, requests: list[tuple[str, str]], pairs_of_models: dict[str, tuple[Any, Any]]

@@ -10,18 +10,15 @@ from typing import Any
 import pytest
 
 from densing.core.errors import InputError
+from densing.scores.evals.identity import UnitKey
 from densing.scores.evals.measurements import COLUMNS, MODEL_COLUMNS
 from densing.scores.evals.readers import read_results
 from densing.scores.evals.store import RunStore
-from densing.scores.evals.unit import UnitKey
 from tests.support import folders
 from tests.support.eval_files import cell, choice_sample, results_of, samples_of, write_json, write_results
 
-SHARED = folders.SHARED / "data"
-CURRENT = SHARED / "lm_eval_current_schema"
-OLD = SHARED / "reference_families" / "lm_eval_old_schema"
-needs_current = pytest.mark.skipif(not CURRENT.is_dir(), reason="lm-eval's fixtures are not beside the checkout")
-needs_old = pytest.mark.skipif(not OLD.is_dir(), reason="the old fixtures are not beside the checkout")
+CURRENT = folders.DATA / "lm_eval"
+OLD = CURRENT / "old_schema"
 
 
 # ---- lm-eval, current schema ---------------------------------------------------------------------------------
@@ -47,7 +44,6 @@ def test_current_schema(tmp_path: Path) -> None:
     assert read.notes == ()
 
 
-@needs_current
 def test_fixture_of_the_current_schema() -> None:
     path = next((CURRENT / "run_toy" / "models__llama-0.1M").glob("results_*.json"))
     read = read_results(path)
@@ -73,7 +69,6 @@ def test_fixture_of_the_current_schema() -> None:
     assert len(read.items) == 35
 
 
-@needs_current
 def test_api_result_with_a_ready_model() -> None:
     read = read_results(CURRENT / "real_smollm2" / "simple_evaluate_without_samples.json")
     assert cell(read, "piqa_local", "acc") == 0.725
@@ -162,7 +157,6 @@ def test_samples_of_another_time_are_not_taken(tmp_path: Path) -> None:
 # ---- lm-eval, old schema -------------------------------------------------------------------------------------
 
 
-@needs_old
 def test_old_schema() -> None:
     path = OLD / "6.9b-deduped-5shot_step143000.json"
     read = read_results(path)
@@ -175,7 +169,6 @@ def test_old_schema() -> None:
     assert len(read.measurements) == sum(not key.endswith("_stderr") for row in stored.values() for key in row)
 
 
-@needs_old
 def test_tree_of_old_files() -> None:
     read = read_results(OLD)
     assert len(read.models) == len(list(OLD.glob("*.json")))

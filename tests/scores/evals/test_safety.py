@@ -10,8 +10,7 @@ import pytest
 from densing.core.errors import InputError
 from densing.scores.evals.safety import check_file, check_tasks
 from densing.scores.evals.safety.rules import Allowed, task_folders, trusted
-from densing.scores.evals.safety.tasks import RUN_MODEL_CODE_UNMARKED
-from densing.scores.evals.safety.yamls import MAX_FILE, entries
+from densing.scores.evals.safety.tasks import MAX_FILE, RUN_MODEL_CODE_UNMARKED, entries
 from tests.support.evals_poison import GOOD, built_in, write
 
 pytest.importorskip("lm_eval", reason="needs the extra evals: pip install 'densing[evals]'")

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError
@@ -125,7 +125,6 @@ ANYTHING = st.recursive(
 FIELDS = st.sampled_from(["doc_id", "arguments", "resps", "target", "metrics", "filter", "doc"])
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(FIELDS, ANYTHING), st.none() | st.sampled_from(["multiple_choice", "loglikelihood_rolling", "x"])
 )

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import ArtefactError, InputError
-from densing.scores.evals.readers import read_run
-from densing.scores.evals.store import RunStore, Unit, merge
-from densing.scores.evals.unit import UnitKey, canonical_json, safe_name
+from densing.scores.evals.identity import UnitKey, canonical_json, safe_name
+from densing.scores.evals.store import RunStore, Unit, merge, read_run
 from tests.support.eval_files import finish, finish_many, key, samples_of, write_results
 
 JSON = st.recursive(
@@ -102,6 +101,26 @@ def test_opening_has_no_side_effects(tmp_path: Path) -> None:
     assert store.measurements().empty
     assert store.unit(key()).status == "absent"
     assert not (tmp_path / "none").exists()
+
+
+def test_an_overview_counts_units_and_bytes(tmp_path: Path) -> None:
+    run = tmp_path / "a"
+    finish(run, key("t1"))
+    finish(run, key("t2", "models/other"))
+    broken = finish(run, key("t3"))
+    broken.results_path.write_text("{}")
+    store = RunStore(run)
+    (begun := store.unit(key("t4"))).folder.mkdir()
+    begun.journal_path.write_bytes(b"journal")
+    overview = store.overview()
+    assert (overview.run, overview.done, overview.partial, overview.damaged) == ("a", 2, 1, 1)
+    assert (overview.models, overview.tasks) == (["models/other", "models/tiny"], ["t1", "t2"])
+    total = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
+    assert overview.megabytes == round(total / 1e6, 3) and overview.date == ""
+    store.record_plan({"models": []})
+    assert store.overview("b/a").run == "b/a" and len(store.overview().date) == 10
+    (run / "run.json").write_text("{")
+    assert store.overview().date == "damaged"
 
 
 def test_partial_is_not_done(tmp_path: Path) -> None:

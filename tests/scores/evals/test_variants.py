@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from densing.core.errors import InputError, TableError
-from densing.scores.evals.losses import item_table, write_gold_variant, write_target_tasks
-from densing.scores.evals.variants import gold_variant, read_task_file
+from densing.scores.evals.losses import item_table
+from densing.scores.evals.variants import gold_variant, read_task_file, write_gold_variant, write_target_tasks
 
 
 def test_gold_variant_keeps_the_prompt() -> None:

@@ -1,2 +1,1 @@
 from .files import read_results as read_results
-from .run import read_run as read_run

@@ -6,14 +6,27 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from densing.core import InputError, Note, read_cells
 from densing.scores.evals.disk import read_json
 from densing.scores.evals.measurements import Measurements, join
 from densing.scores.evals.readers import lighteval, lm_eval, opencompass
-from densing.scores.evals.readers.run import is_run, read_run, runs_below
+from densing.scores.evals.store import is_run, read_run, runs_below
 
+
+class Reader(Protocol):
+    """One form of results: a module with these two functions."""
+
+    def accepts(self, content: Any) -> bool:
+        """Whether a file's content, of JSON or the cells of a CSV file, is of this form."""
+
+    def read(self, content: Any, path: Path) -> Measurements:
+        """Return what the content measures."""
+
+
+# The first that accepts a file reads it.
+READERS: tuple[Reader, ...] = (lighteval, lm_eval, opencompass)
 MAX_FILES = 20_000
 EXPECTED = (
     "expected lm-eval (an object 'results' with 'configs', or with 'versions' and 'config'), lighteval "
@@ -39,18 +52,18 @@ def read_results(path: Path | str) -> Measurements:
     InputError
         When nothing readable is there; the message says what was found and what was expected.
     """
-    place = Path(path)
+    path = Path(path)
     try:
-        exists, folder = place.exists(), place.is_dir()
+        exists, folder = path.exists(), path.is_dir()
     except (OSError, ValueError):
         exists = folder = False
     if not exists:
         raise InputError(
-            f"{place}: no such file or folder; give results of densing eval, lm-eval, lighteval or OpenCompass"
+            f"{path}: no such file or folder; give results of densing eval, lm-eval, lighteval or OpenCompass"
         )
     if not folder:
-        return _read_file(place)
-    return read_run(place) if is_run(place) else _read_tree(place)
+        return _read_file(path)
+    return read_run(path) if is_run(path) else _read_tree(path)
 
 
 class _OtherFileError(InputError):
@@ -58,119 +71,93 @@ class _OtherFileError(InputError):
 
 
 def _read_file(path: Path) -> Measurements:
-    read = _read_content(path)
-    if read.measurements.empty:
-        first = next((f"; {note.message}" for note in read.notes), "")
-        raise InputError(f"{path}: holds no measurement{first}")
-    return read
-
-
-def _read_content(path: Path) -> Measurements:
-    if path.suffix == ".csv":
-        cells = read_cells(path)
-        if not set(opencompass.HEADER) & set(map(str, cells.columns)):
-            found, header = ", ".join(map(str, cells.columns))[:200], ", ".join(opencompass.HEADER)
-            raise _OtherFileError(f"{path}: columns {found}; an OpenCompass summary has {header} and one per model")
-        return opencompass.read(path)
     if path.suffix == ".jsonl":
         raise InputError(
             f"{path}: samples alone do not say which metrics were asked for; give the results_*.json beside it"
         )
-    read = read_json(path)
-    reader = _reader(read)
+    content = read_cells(path) if path.suffix == ".csv" else read_json(path)
+    reader = next((reader for reader in READERS if reader.accepts(content)), None)
+    if reader is None and path.suffix == ".csv":
+        columns, header = ", ".join(map(str, content.columns))[:200], ", ".join(opencompass.HEADER)
+        raise _OtherFileError(f"{path}: columns {columns}; an OpenCompass summary has {header} and one per model")
+    if reader is None and isinstance(content, Mapping):
+        keys = ", ".join(str(key)[:40] for key in list(content)[:8]) or "nothing"
+        raise _OtherFileError(f"{path}: an object with {keys}; {EXPECTED}")
     if reader is None:
-        raise _OtherFileError(f"{path}: {_found(read)}; {EXPECTED}")
-    return reader(read, path)
-
-
-def _reader(read: Any) -> Any:
-    if not isinstance(read, Mapping):
-        return None
-    if "config_general" in read:
-        return lighteval.read
-    if "results" in read and ("configs" in read or "config" in read or "versions" in read):
-        return lm_eval.read
-    return None
-
-
-def _found(read: Any) -> str:
-    if not isinstance(read, Mapping):
-        return f"holds a {type(read).__name__}"
-    keys = ", ".join(str(key)[:40] for key in list(read)[:8]) or "nothing"
-    return f"an object with {keys}"
+        raise _OtherFileError(f"{path}: holds a {type(content).__name__}; {EXPECTED}")
+    results = reader.read(content, path)
+    if results.measurements.empty:
+        first = next((f"; {note.message}" for note in results.notes), "")
+        raise InputError(f"{path}: holds no measurement{first}")
+    return results
 
 
 def _read_tree(folder: Path) -> Measurements:
     runs = runs_below(folder)
+    paths = [
+        path
+        for path in sorted([*folder.rglob("*.json"), *folder.rglob("*.csv")])
+        if not path.is_dir() and path.name not in _OURS and not any(run in path.parents for run in runs)
+    ]
+    if len(paths) > MAX_FILES:
+        raise InputError(f"{folder}: more than {MAX_FILES} files; give a folder of results only")
     parts = [read_run(run) for run in runs]
     notes: list[Note] = []
     other: list[str] = []
     loose: list[tuple[Measurements, str]] = []
-    for path in _candidates(folder, runs):
+    for path in paths:
         try:
-            loose.append((_read_file(path), _stamp(path)))
+            results = _read_file(path)
         except _OtherFileError:
             other.append(str(path.relative_to(folder)))
         except InputError as error:
             notes.append(Note("file-unreadable", "warning", str(error), {"file": str(path)}))
+        else:
+            stamp = _STAMP.search(path.name)
+            loose.append((results, re.sub(r"\D", "", stamp[0]).ljust(20, "0") if stamp else ""))
     if not loose and not parts:
-        raise InputError(f"{folder}: no results found ({_looked_at(folder, other, notes)}); {EXPECTED}")
+        raise InputError(f"{folder}: no results found ({_contents(folder, other, notes)}); {EXPECTED}")
     if other:
-        named = ", ".join(other[:5]) + (", ..." if len(other) > 5 else "")
-        message = f"{folder}: {len(other)} files hold no results of an evaluation: {named}"
+        names = ", ".join(other[:5]) + (", ..." if len(other) > 5 else "")
+        message = f"{folder}: {len(other)} files hold no results of an evaluation: {names}"
         notes.append(Note("no-results", "info", message, {"files": other}))
-    kept, dropped = _newest(loose)
-    return join([*parts, *kept], [*notes, *dropped])
+    newest, doubles = _newest(loose)
+    return join([*parts, *newest], [*notes, *doubles])
 
 
-def _looked_at(folder: Path, other: list[str], notes: list[Note]) -> str:
+def _contents(folder: Path, other: list[str], notes: list[Note]) -> str:
     """Say what stands in a folder without results."""
-    said = [f"looked at {', '.join(other[:5])}"] if other else []
-    said += [note.message for note in notes[:3]]
-    if said:
-        return "; ".join(said)
+    reasons = [f"looked at {', '.join(other[:5])}"] if other else []
+    reasons += [note.message for note in notes[:3]]
+    if reasons:
+        return "; ".join(reasons)
     kinds = Counter(path.suffix or path.name for path in folder.rglob("*") if not path.is_dir())
-    named = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(5)) or "nothing"
+    counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(5)) or "nothing"
     samples = "; samples alone do not say which metrics were asked for" if ".jsonl" in kinds else ""
-    return f"no .json or .csv file there, but {named}{samples}"
+    return f"no .json or .csv file there, but {counts}{samples}"
 
 
-def _candidates(folder: Path, runs: list[Path]) -> list[Path]:
-    found = []
-    for path in sorted([*folder.rglob("*.json"), *folder.rglob("*.csv")]):
-        inside = any(run in path.parents for run in runs)
-        if not path.is_dir() and path.name not in _OURS and not inside:
-            found.append(path)
-    if len(found) > MAX_FILES:
-        raise InputError(f"{folder}: more than {MAX_FILES} files; give a folder of results only")
-    return found
-
-
-def _stamp(path: Path) -> str:
-    found = _STAMP.search(path.name)
-    return re.sub(r"\D", "", found[0]).ljust(20, "0") if found else ""
-
-
-def _newest(parts: list[tuple[Measurements, str]]) -> tuple[list[Measurements], Iterator[Note]]:
-    """Keep one file per model, task and number of shots."""
+def _newest(parts: list[tuple[Measurements, str]]) -> tuple[list[Measurements], list[Note]]:
+    """Keep one file per model, task and number of shots, of readings with the digits of their time."""
     best: dict[tuple[Any, ...], tuple[tuple[float, str, str], int]] = {}
     for index, (part, stamp) in enumerate(parts):
         for identity, rank in _ranked(part, stamp):
             if identity not in best or rank > best[identity][0]:
                 best[identity] = (rank, index)
-    kept, notes = [], []
+    newest, notes = [], []
     for index, (part, stamp) in enumerate(parts):
-        lost = {identity for identity, _ in _ranked(part, stamp) if best[identity][1] != index}
-        kept.append(_without(part, lost))
-        for model, task, shots in sorted(lost, key=str):
+        dropped = {identity for identity, _ in _ranked(part, stamp) if best[identity][1] != index}
+        newest.append(_without(part, dropped))
+        for model, task, shots in sorted(dropped, key=str):
             winner = parts[best[model, task, shots][1]][0].measurements["file"].iloc[0]
             loser = part.measurements["file"].iloc[0]
             message = f"{model}, {task} was measured twice: {winner} counts, {loser} does not"
             notes.append(Note("measured-twice", "info", message, {"kept": winner, "dropped": loser}))
-    return kept, iter(notes)
+    return newest, notes
 
 
 def _ranked(part: Measurements, stamp: str) -> Iterator[tuple[tuple[Any, ...], tuple[float, str, str]]]:
+    """Yield each model, task and number of shots of a file, and what ranks it: documents, then time, then name."""
     own = part.measurements.fillna({"n_shot": -1.0, "n_items": 0.0})
     for (model, task, shots), rows in own.groupby(["model", "task", "n_shot"], sort=False):
         # A later try on a few documents does not replace a full run.
@@ -178,14 +165,14 @@ def _ranked(part: Measurements, stamp: str) -> Iterator[tuple[tuple[Any, ...], t
         yield (model, task, shots), (unlimited + float(rows["n_items"].max()), stamp, str(rows["file"].iloc[0]))
 
 
-def _without(part: Measurements, lost: set[tuple[Any, ...]]) -> Measurements:
-    if not lost:
+def _without(part: Measurements, dropped: set[tuple[Any, ...]]) -> Measurements:
+    if not dropped:
         return part
     table = part.measurements
     shots = table["n_shot"].fillna(-1.0)
-    keep = [key not in lost for key in zip(table["model"], table["task"], shots, strict=True)]
-    gone = {(model, task) for model, task, _ in lost}
+    keep = [key not in dropped for key in zip(table["model"], table["task"], shots, strict=True)]
+    pairs = {(model, task) for model, task, _ in dropped}
     items = part.items
     if len(items):
-        items = items[[pair not in gone for pair in zip(items["model"], items["task"], strict=True)]]
+        items = items[[pair not in pairs for pair in zip(items["model"], items["task"], strict=True)]]
     return Measurements(table[keep], items, part.models, part.notes)

@@ -35,6 +35,11 @@ _TIME = re.compile(r"(\d{4}-\d{2}-\d{2})T\d{2}-\d{2}-\d{2}(?:\.\d+)?")
 _MAX_DETAILS = 2 * 1024**3
 
 
+def accepts(content: Any) -> bool:
+    """Whether this is an object with lighteval's configuration."""
+    return isinstance(content, Mapping) and "config_general" in content
+
+
 def read(content: Any, path: Path) -> Measurements:
     """Return the measurements of one results file, with the items of its details when they stand beside it.
 
@@ -43,6 +48,8 @@ def read(content: Any, path: Path) -> Measurements:
     InputError
         When a part is missing or of another type.
     """
+    import pandas as pd
+
     results = check_results(content, str(path))
     general = mapping(results["config_general"])
     name = str(general.get("model_name") or mapping(general.get("model_config")).get("model_name") or path.parent.name)
@@ -62,26 +69,28 @@ def read(content: Any, path: Path) -> Measurements:
             notes.append(Note("items-unreadable", "warning", str(error), {"file": str(path)}))
             table = None
         if samples:
-            about |= _form(samples)
+            # The documents tell letters from texts.
+            choices = [str(pair[1]) for row in samples for pair in row["arguments"] if len(row["arguments"]) > 1]
+            letters = all(LETTER.match(choice) for choice in choices)
+            form = {"form": "letters" if letters else "cloze", "cot": "no"} if choices else {"form": "generate"}
+            about |= form
         rows += _metric_rows(values, about, f"{path}: {key}")
         if table is not None and len(table):
             tables.append(table)
             rows += loss_rows(table, about)
-        elif table is not None and not about["is_group"] and (missing := _missing_details(path, str(key))):
-            notes.append(Note("items-missing", "warning", missing, {"file": str(path)}))
+        elif table is not None and not about["is_group"] and (folder := _details_folder(path)) is not None:
+            stamp = _TIME.search(path.name)
+            time = stamp[0] if stamp else "the time that the name of the results file lacks"
+            message = f"{path}: {key} has no details_{key}_{time}.parquet below {folder}; its documents are not read"
+            notes.append(Note("items-missing", "warning", message, {"file": str(path)}))
     rows, doubts = checked_rows(rows)
     notes += doubts
+    items = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
     facts = {
         "model": name, "type": "lighteval", "args": "{}", "revision": general.get("model_sha"),
         "dtype": general.get("model_dtype"),
     }  # fmt: skip
-    return Measurements(measurement_frame(rows), _together(tables), model_frame([facts]), tuple(notes))
-
-
-def _together(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+    return Measurements(measurement_frame(rows), items, model_frame([facts]), tuple(notes))
 
 
 def split_task(key: str) -> tuple[str, float]:
@@ -124,26 +133,18 @@ def _real(value: Any) -> float:
     return float(value) if is_number(value) and value >= 0 else math.nan
 
 
-def _metric_rows(values: Mapping[str, Any], about: Mapping[str, Any], place: str) -> Iterator[dict[str, Any]]:
+def _metric_rows(values: Mapping[str, Any], about: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
     for metric, value in values.items():
         if metric.endswith("_stderr"):
             continue
         if not is_number(value):
-            raise InputError(f"{place}: {metric} is {str(value)[:40]!r}, expected a number; the file is damaged")
+            raise InputError(f"{where}: {metric} is {str(value)[:40]!r}, expected a number; the file is damaged")
         unit, definition, better = describe_metric(metric)
         yield {
             **about, "metric": metric, "filter": "", "value": float(value),
             "stderr": _real(values.get(f"{metric}_stderr")), "unit": unit, "definition": definition,
             "higher_is_better": better,
         }  # fmt: skip
-
-
-def _form(samples: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the form of the answers that were scored: the documents tell letters from texts."""
-    choices = [str(pair[1]) for row in samples for pair in row["arguments"] if len(row["arguments"]) > 1]
-    if not choices:
-        return {"form": "generate"}
-    return {"form": "letters" if all(LETTER.match(choice) for choice in choices) else "cloze", "cot": "no"}
 
 
 def _samples(path: Path, key: str) -> list[dict[str, Any]]:
@@ -162,8 +163,8 @@ def _samples(path: Path, key: str) -> list[dict[str, Any]]:
         raise InputError(f"{details}: not readable as Parquet ({str(error).splitlines()[0]})") from error
     frame.columns = [str(column).strip("_") for column in frame.columns]
     if not {"doc", "model_response", "metric"} <= set(frame.columns):
-        found = ", ".join(frame.columns)[:200]
-        raise InputError(f"{details}: columns {found}; expected doc, model_response, metric")
+        columns = ", ".join(frame.columns)[:200]
+        raise InputError(f"{details}: columns {columns}; expected doc, model_response, metric")
     return [
         _sample(number, *map(_object, cells))
         for number, cells in enumerate(zip(frame["doc"], frame["model_response"], frame["metric"], strict=True))
@@ -172,7 +173,8 @@ def _samples(path: Path, key: str) -> list[dict[str, Any]]:
 
 def _details_folder(path: Path) -> Path | None:
     """Return the folder of details beside ``results/``, or the nearest above where the tree was moved."""
-    return next((place / "details" for place in list(path.parents)[:6] if (place / "details").is_dir()), None)
+    folders = (parent / "details" for parent in list(path.parents)[:6])
+    return next((folder for folder in folders if folder.is_dir()), None)
 
 
 def _details_file(path: Path, key: str) -> Path | None:
@@ -181,18 +183,9 @@ def _details_file(path: Path, key: str) -> Path | None:
         return None
     # details/MODEL/TIME/FILE, whatever levels (a date, an organisation) lie between.
     name = f"details_{key}_{stamp[0]}.parquet"
-    found = sorted(place for place in folder.rglob("*.parquet") if place.name == name)
-    of_model = [place for place in found if path.parent.name in place.parts]
-    return next(iter(of_model or found), None)
-
-
-def _missing_details(path: Path, key: str) -> str:
-    folder = _details_folder(path)
-    if folder is None:
-        return ""
-    stamp = _TIME.search(path.name)
-    time = stamp[0] if stamp else "the time that the name of the results file lacks"
-    return f"{path}: {key} has no details_{key}_{time}.parquet below {folder}; its documents are not read"
+    files = sorted(file for file in folder.rglob("*.parquet") if file.name == name)
+    of_model = [file for file in files if path.parent.name in file.parts]
+    return next(iter(of_model or files), None)
 
 
 def _object(cell: Any) -> Mapping[str, Any]:

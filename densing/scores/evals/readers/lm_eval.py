@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from densing.core import InputError, Note
 from densing.scores.evals.harness import check_results, mapping, model_facts, model_name, result_rows
-from densing.scores.evals.items import items_of_files
-from densing.scores.evals.losses import item_table
+from densing.scores.evals.losses import item_table, items_of_files
 from densing.scores.evals.measurements import Measurements, measurement_frame, model_frame
 from densing.scores.evals.samples import task_and_stamp
 
@@ -18,6 +17,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _TIME = re.compile(r"_(\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}(?:\.\d+)?)$")
+
+
+def accepts(content: Any) -> bool:
+    """Whether this is an object with lm-eval's results, of the current schema or the old one."""
+    return (
+        isinstance(content, Mapping)
+        and "results" in content
+        and not {"configs", "config", "versions"}.isdisjoint(content)
+    )
 
 
 def read(content: Any, path: Path) -> Measurements:
@@ -37,43 +45,43 @@ def read(content: Any, path: Path) -> Measurements:
     """
     results = check_results(content, str(path))
     name = model_name(results, path.stem)
-    items, troubles = _items(results, path, name)
-    rows, notes = result_rows(results, items, model=name, where=str(path))
     stamp = _TIME.search(path.stem)
-    if stamp:
-        rows = [row | {"date": row["date"] or stamp[1][:10]} for row in rows]
-    trouble = [Note("items-unreadable", "warning", text, {"file": str(path)}) for text in troubles]
-    return Measurements(measurement_frame(rows), items, model_frame([model_facts(results, name)]), (*notes, *trouble))
-
-
-def _items(results: Mapping[str, Any], path: Path, name: str) -> tuple[pd.DataFrame, list[str]]:
-    import pandas as pd
-
     inline = results.get("samples")
     if isinstance(inline, Mapping):
-        return _inline_items(results, inline, name)
-    stamp = _TIME.search(path.stem)
+        items, problems = _inline_items(results, inline, name)
+    else:
+        items, problems = _items(results, path, stamp[1] if stamp else "", name)
+    rows, notes = result_rows(results, items, model=name, where=str(path))
+    if stamp:
+        rows = [row | {"date": row["date"] or stamp[1][:10]} for row in rows]
+    notes += [Note("items-unreadable", "warning", text, {"file": str(path)}) for text in problems]
+    return Measurements(measurement_frame(rows), items, model_frame([model_facts(results, name)]), tuple(notes))
+
+
+def _items(results: Mapping[str, Any], path: Path, stamp: str, name: str) -> tuple[pd.DataFrame, list[str]]:
+    """Return the items of the samples files that have the results' time, and a sentence for what cannot be read."""
+    import pandas as pd
+
     # Beside the results, or one level further down or up (a folder per date).
     folder, pattern = path.parent, "samples_*.jsonl"
     near = (folder.glob(pattern), folder.glob(f"*/{pattern}"), folder.parent.glob(pattern))
     own: list[Path] = []
-    for place in near if stamp else ():
-        found = sorted(place)
-        own = own or [file for file in found if (named := task_and_stamp(file.name)) and named[1] == stamp[1]]  # type: ignore[index]
+    for files in near if stamp else ():
+        own = own or [file for file in sorted(files) if (task_and_stamp(file.name) or ("", ""))[1] == stamp]
     if not own and (other := sorted(folder.glob(pattern))):
-        when = f"its own time, {stamp[1]}" if stamp else "a time in its name (results_2026-11-21T13-07-22.json)"
+        when = f"its own time, {stamp}" if stamp else "a time in its name (results_2026-11-21T13-07-22.json)"
         return pd.DataFrame(), [
             f"{path}: {len(other)} samples files beside it ({other[0].name}) are not read, as the results file pairs "
             f"with samples by {when}; rename it to have the losses of the right answers"
         ]
-    table, troubles = items_of_files(results, own, model=name)
-    return pd.DataFrame() if table is None else table, troubles
+    table, problems = items_of_files(results, own, model=name)
+    return pd.DataFrame() if table is None else table, problems
 
 
 def _inline_items(results: Mapping[str, Any], samples: Mapping[str, Any], name: str) -> tuple[pd.DataFrame, list[str]]:
     import pandas as pd
 
-    tables, troubles = [], []
+    tables, problems = [], []
     for task, rows in samples.items():
         config = mapping(mapping(results.get("configs")).get(task))
         try:
@@ -81,6 +89,6 @@ def _inline_items(results: Mapping[str, Any], samples: Mapping[str, Any], name: 
                 raise InputError(f"samples of {str(task)[:60]!r} are no list of objects")
             tables.append(item_table(rows, config, model=name, task=str(task)))
         except InputError as error:
-            troubles.append(f"no items: {error}")
+            problems.append(f"no items: {error}")
     filled = [table for table in tables if len(table)]
-    return (pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()), troubles
+    return (pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()), problems

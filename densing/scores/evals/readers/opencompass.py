@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
+from typing import Any
 
-from densing.core import InputError, Note, TableError, read_cells
+from densing.core import InputError, Note, TableError
 from densing.scores.evals.measurements import Measurements, describe_metric, measurement_frame, model_frame
 
 HEADER = ["dataset", "version", "metric", "mode"]
@@ -22,7 +23,12 @@ _SCORE = re.compile(r"^(?P<value>[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(?:\s*\((?P
 _TIME = re.compile(r"(\d{4})(\d{2})(\d{2})_\d{6}")
 
 
-def read(path: Path) -> Measurements:
+def accepts(content: Any) -> bool:
+    """Whether this is a table with at least one of the columns of a summary."""
+    return not set(HEADER).isdisjoint(map(str, getattr(content, "columns", ())))
+
+
+def read(content: Any, path: Path) -> Measurements:
     """Return the measurements of a summary table.
 
     Columns between those of the header, and columns behind it without any score, are named in a note and left out. A
@@ -35,11 +41,13 @@ def read(path: Path) -> Measurements:
     TableError
         When no cell is a score, with every cell that is not one.
     """
-    cells = read_cells(path)
+    import pandas as pd
+
+    cells: pd.DataFrame = content
     names = list(map(str, cells.columns))
     if not set(HEADER) <= set(names) or names[-1] in HEADER:
-        found = ", ".join(names)[:200]
-        raise InputError(f"{path}: columns {found}; an OpenCompass summary has {', '.join(HEADER)} and one per model")
+        columns = ", ".join(names)[:200]
+        raise InputError(f"{path}: columns {columns}; an OpenCompass summary has {', '.join(HEADER)} and one per model")
     last = max(names.index(name) for name in HEADER)
     behind = names[last + 1 :]
     models = [name for name in behind if any(_SCORE.match(str(text).strip()) for text in cells[name])] or behind
@@ -61,18 +69,27 @@ def read(path: Path) -> Measurements:
                 message = f"{path}: {task} of {model}, {metric}, is not a number"
                 notes.append(Note("value-missing", "warning", message, {"model": model, "task": task}))
                 continue
-            value = _score(text, metric)
-            if math.isnan(value):
+            parts, percent = _SCORE.match(text), bool(_PERCENT.match(metric))
+            value = float(parts["value"]) if parts else math.nan
+            if parts is None or not (0 <= value <= 100 if percent else math.isfinite(value)):
                 problems.append(
                     f"row {number}, column {model}: {text[:40]!r} is no score of {metric}; shares are 0 to 100"
                 )
                 continue
-            if (parts := _SCORE.match(text)) and parts["done"] and int(parts["done"]) < int(parts["all"]):
+            if parts["done"] and int(parts["done"]) < int(parts["all"]):
                 message = f"{path}: {task} of {model} is a mean over {parts['done']} of {parts['all']} parts"
                 notes.append(Note("parts-missing", "warning", message, {"model": model, "task": task, "cell": text}))
-            about = {"model": model, "task": task, "metric": metric, "filter": str(line["mode"])}
-            facts = _facts(metric, str(line["version"]), str(line["mode"]))
-            rows.append({**about, "value": value, **facts, "date": date, "file": str(path)})
+            mode, version = str(line["mode"]), str(line["version"])
+            _, definition, better = describe_metric(metric)
+            rows.append({
+                "model": model, "task": task, "metric": metric, "filter": mode,
+                "value": value / 100 if percent else value, "stderr": math.nan,
+                "benchmark": "", "form": "generate" if mode == "gen" else "", "cot": "", "n_items": math.nan,
+                "n_shot": math.nan, "limit": math.nan, "digest": "", "unit": "share" if percent else "",
+                "definition": definition, "higher_is_better": True if percent else better,
+                "task_version": "" if version == "-" else version, "task_hash": "", "harness": "opencompass",
+                "harness_version": "", "is_group": metric in GROUP_METRICS, "date": date, "file": str(path),
+            })  # fmt: skip
     if problems and not rows:
         raise TableError(str(path), problems)
     if not rows:
@@ -81,32 +98,4 @@ def read(path: Path) -> Measurements:
     text = f"{path}: shares are given in percent and were divided by 100"
     notes.append(Note("percent", "info", text, {"file": str(path)}))
     frame = model_frame({"model": name} for name in models)
-    return Measurements(measurement_frame(rows), _no_items(), frame, tuple(notes))
-
-
-def _facts(metric: str, version: str, mode: str) -> dict[str, object]:
-    _, definition, better = describe_metric(metric)
-    share = bool(_PERCENT.match(metric))
-    return {
-        "benchmark": "", "form": "generate" if mode == "gen" else "", "cot": "", "stderr": math.nan,
-        "n_items": math.nan, "n_shot": math.nan, "limit": math.nan, "digest": "",
-        "unit": "share" if share else "", "definition": definition, "higher_is_better": True if share else better,
-        "task_version": "" if version == "-" else version, "task_hash": "", "harness": "opencompass",
-        "harness_version": "", "is_group": metric in GROUP_METRICS,
-    }  # fmt: skip
-
-
-def _score(text: str, metric: str) -> float:
-    found = _SCORE.match(text)
-    if found is None:
-        return math.nan
-    value = float(found["value"])
-    if not _PERCENT.match(metric):
-        return value if math.isfinite(value) else math.nan
-    return value / 100 if 0 <= value <= 100 else math.nan
-
-
-def _no_items():  # type: ignore[no-untyped-def]
-    import pandas as pd
-
-    return pd.DataFrame()
+    return Measurements(measurement_frame(rows), pd.DataFrame(), frame, tuple(notes))

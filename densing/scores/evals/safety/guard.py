@@ -43,7 +43,7 @@ def sandboxed_templates() -> Iterator[None]:
     )
     sandbox.filters.update(utils.env.filters)
     with ExitStack() as stack:
-        _replace(stack, utils, "env", sandbox)
+        substitute(stack, utils, "env", sandbox)
         try:
             yield
         except SecurityError as error:
@@ -90,8 +90,8 @@ def _guard_tasks(stack: ExitStack, allowed: Allowed) -> None:
 
     original = _factory.load_yaml
     importer = _yaml_loader._import_func_in_yml
-    _replace(stack, _factory, "load_yaml", functools.wraps(original)(load_yaml))
-    _replace(stack, _yaml_loader, "_import_func_in_yml", functools.wraps(importer)(import_function))
+    substitute(stack, _factory, "load_yaml", functools.wraps(original)(load_yaml))
+    substitute(stack, _yaml_loader, "_import_func_in_yml", functools.wraps(importer)(import_function))
 
 
 def _guard_metrics(stack: ExitStack) -> None:
@@ -106,8 +106,8 @@ def _guard_metrics(stack: ExitStack) -> None:
         return original(name, hf_evaluate_metric)
 
     original = registry.get_metric
-    _replace(stack, registry, "get_metric", get_metric)
-    _replace(stack, task, "get_metric", get_metric)
+    substitute(stack, registry, "get_metric", get_metric)
+    substitute(stack, task, "get_metric", get_metric)
     sys.meta_path.insert(0, finder := _NoDownloadedCode())
     stack.callback(sys.meta_path.remove, finder)
 
@@ -118,18 +118,23 @@ def _guard_data(stack: ExitStack, allowed: Allowed) -> None:
     import pandas as pd
 
     if hasattr(datasets.config, "HF_DATASETS_TRUST_REMOTE_CODE"):
-        _replace(stack, datasets.config, "HF_DATASETS_TRUST_REMOTE_CODE", allowed.trust_remote_code)
+        substitute(stack, datasets.config, "HF_DATASETS_TRUST_REMOTE_CODE", allowed.trust_remote_code)
 
     def read_pickle(source: Any, *args: Any, **kwargs: Any) -> NoReturn:
         refuse("a data set", "file", str(source), "is a pickle, and reading it runs what it holds", TRUST)
 
     if not allowed.trust_remote_code:
-        _replace(stack, pd, "read_pickle", read_pickle)
+        substitute(stack, pd, "read_pickle", read_pickle)
 
 
 def _guard_models(stack: ExitStack) -> None:
     """No code from model repositories, no pickles in full, whatever a task or a model type passes by itself."""
-    _variable(stack, "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")
+    before = os.environ.get("TORCH_FORCE_WEIGHTS_ONLY_LOAD")
+    if before is None:
+        stack.callback(os.environ.pop, "TORCH_FORCE_WEIGHTS_ONLY_LOAD", None)
+    else:
+        stack.callback(os.environ.__setitem__, "TORCH_FORCE_WEIGHTS_ONLY_LOAD", before)
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     try:
         from transformers import dynamic_module_utils
     except ImportError:
@@ -138,7 +143,7 @@ def _guard_models(stack: ExitStack) -> None:
     def get_class_in_module(class_name: str, module_path: Any, *args: Any, **kwargs: Any) -> NoReturn:
         refuse(str(module_path), "class", class_name, "is Python code that comes with the model", TRUST)
 
-    _replace(stack, dynamic_module_utils, "get_class_in_module", get_class_in_module)
+    substitute(stack, dynamic_module_utils, "get_class_in_module", get_class_in_module)
 
 
 class _NoDownloadedCode:
@@ -149,14 +154,7 @@ class _NoDownloadedCode:
             refuse("a metric or data set", "script", name, "is Python code from outside", TRUST)
 
 
-def _replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
+def substitute(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
+    """Set an attribute, and set it back when the stack closes."""
     stack.callback(setattr, owner, name, getattr(owner, name))
     setattr(owner, name, value)
-
-
-def _variable(stack: ExitStack, name: str, value: str) -> None:
-    before = os.environ.get(name)
-    stack.callback(os.environ.pop, name, None) if before is None else stack.callback(
-        os.environ.__setitem__, name, before
-    )
-    os.environ[name] = value

@@ -14,6 +14,8 @@ from densing.scores.evals.safety.rules import TRUST, refuse, truthy
 MAX_CONFIG = 32 * 1024 * 1024
 MAX_FOLDERS = 8
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".nemo", ".joblib")
+# What Trainer leaves beside the weights (training_args.bin, optimizer.pt).
+NEVER_READ = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")
 LOADS_PICKLES = ("nemo_lm", "megatron_lm")
 TRUSTS_BY_DEFAULT = ("sglang",)
 IMPORTS_PYTHON = (
@@ -62,25 +64,24 @@ def check_model(
     >>> check_model("hf", {"pretrained": "gpt2", "dtype": "float32"})
     {'pretrained': 'gpt2', 'dtype': 'float32'}
     """
-    given = _parsed(model_args) if isinstance(model_args, str) else dict(model_args or {})
-    asked = given.pop("trust_remote_code", None)
+    if isinstance(model_args, str):
+        from lm_eval.utils import simple_parse_args_string
+
+        args: dict[str, Any] = simple_parse_args_string(model_args)
+    else:
+        args = dict(model_args or {})
+    consent = args.pop("trust_remote_code", None)
     if trust_remote_code:
-        return {**given, "trust_remote_code": True}
-    if truthy(asked):
-        refuse("--model_args", "trust_remote_code", asked, "runs Python code that comes with the model", TRUST)
+        return {**args, "trust_remote_code": True}
+    if truthy(consent):
+        refuse("--model_args", "trust_remote_code", consent, "runs Python code that comes with the model", TRUST)
     if model_type in LOADS_PICKLES:
         refuse("--model", "model type", model_type, "reads its weights from pickles, which run what they hold", TRUST)
-    for key, value in given.items():
+    for key, value in args.items():
         _check_argument(key, value)
-    for folder in _folders(given):
-        _check_folder(folder, given)
-    return {**given, "trust_remote_code": False} if model_type in TRUSTS_BY_DEFAULT else given
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    from lm_eval.utils import simple_parse_args_string
-
-    return simple_parse_args_string(text)
+    for folder in _folders(args):
+        _check_folder(folder, args)
+    return {**args, "trust_remote_code": False} if model_type in TRUSTS_BY_DEFAULT else args
 
 
 def _check_argument(key: str, value: Any) -> None:
@@ -107,61 +108,51 @@ def _check_kernel(where: str, key: str, value: Any) -> None:
             refuse(where, key, name, "downloads a kernel and runs it", TRUST)
 
 
-def _folders(given: Mapping[str, Any]) -> list[Path]:
+def _folders(args: Mapping[str, Any]) -> list[Path]:
     """List the local folders among the arguments, and those that their adapters build on."""
-    texts = [value for value in given.values() if isinstance(value, (str, Path))]
+    texts = [value for value in args.values() if isinstance(value, (str, Path))]
     queue = [Path(text).expanduser() for text in texts if Path(text).expanduser().is_dir()]
-    found: list[Path] = []
-    while queue and len(found) < MAX_FOLDERS:
+    folders: list[Path] = []
+    while queue and len(folders) < MAX_FOLDERS:
         folder = queue.pop(0)
-        if folder in found:
+        if folder in folders:
             continue
-        found.append(folder)
-        if given.get("subfolder"):
-            queue += [place for place in [folder / str(given["subfolder"])] if place.is_dir()]
+        folders.append(folder)
+        if args.get("subfolder") and (folder / str(args["subfolder"])).is_dir():
+            queue.append(folder / str(args["subfolder"]))
         base = _config(folder / "adapter_config.json").get("base_model_name_or_path")
         if isinstance(base, str) and Path(base).is_dir():
             queue.append(Path(base))
-    return found
+    return folders
 
 
-def _check_folder(folder: Path, given: Mapping[str, Any]) -> None:
+def _check_folder(folder: Path, args: Mapping[str, Any]) -> None:
+    """Refuse a model folder whose configuration names code, or whose weights exist as pickles only."""
     for file in sorted(folder.glob("*.json")):
         if file.name in _TEXT_ONLY or file.name.endswith(".index.json"):
             continue
         for key, value in _keys(_config(file)):
             if key == "auto_map" and value:
-                reason = "names Python code that comes with the model"
-                refuse(
-                    str(file),
-                    key,
-                    value,
-                    f"{reason} (transformers may know the model without it: delete the key)",
-                    TRUST,
-                )
+                hint = "(transformers may know the model without it: delete the key)"
+                refuse(str(file), key, value, f"names Python code that comes with the model {hint}", TRUST)
             if key == "transformers_weights" and not str(value).endswith(".safetensors"):
                 refuse(str(file), key, value, "names weights that are no safetensors file", TRUST)
             if key in ("custom_generate", "custom_pipelines") and value:
                 refuse(str(file), key, value, "names Python code that comes with the model", TRUST)
             _check_kernel(str(file), key, value)
-    _check_weights(folder, given)
-
-
-def _check_weights(folder: Path, given: Mapping[str, Any]) -> None:
-    """Refuse a folder whose weights exist as pickles only; a GGUF file among the arguments is loaded instead."""
-    pickles = [file for file in sorted(folder.iterdir()) if file.suffix.lower() in PICKLES and _is_weights(file)]
-    if not pickles or given.get("gguf_file"):
+    pickles = [
+        file.name
+        for file in sorted(folder.iterdir())
+        if file.suffix.lower() in PICKLES and not file.name.startswith(NEVER_READ)
+    ]
+    # A GGUF file among the arguments is loaded instead.
+    if not pickles or args.get("gguf_file"):
         return
-    variant = f".{given['variant']}" if given.get("variant") else ""
+    variant = f".{args['variant']}" if args.get("variant") else ""
     safe = (f"model{variant}.safetensors", f"model.safetensors.index{variant}.json", "adapter_model.safetensors")
     if not any((folder / name).is_file() for name in safe):
         reason = "is a pickle, and reading it runs what it holds (save the model as safetensors)"
-        refuse(str(folder), "weights", pickles[0].name, reason, TRUST)
-
-
-def _is_weights(file: Path) -> bool:
-    """What Trainer leaves beside the weights (``training_args.bin``, ``optimizer.pt``) is never read."""
-    return not file.name.startswith(("training_args", "optimizer", "scheduler", "rng_state", "scaler"))
+        refuse(str(folder), "weights", pickles[0], reason, TRUST)
 
 
 def _config(file: Path) -> dict[str, Any]:
@@ -178,6 +169,7 @@ def _config(file: Path) -> dict[str, Any]:
 
 
 def _keys(data: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the keys and values of all objects in a document."""
     stack = [data]
     while stack:
         current = stack.pop()

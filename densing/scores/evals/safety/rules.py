@@ -41,7 +41,7 @@ CONFIRM = "--confirm_run_unsafe_code"
 NEVER = ""
 
 
-def refuse(where: str, what: str, value: Any, reason: str, flag: str) -> NoReturn:
+def refuse(where: str, key: str, value: Any, reason: str, flag: str) -> NoReturn:
     """Raise the error for something that would run: place, key, value, reason and the flag that allows it.
 
     Examples
@@ -52,10 +52,10 @@ def refuse(where: str, what: str, value: Any, reason: str, flag: str) -> NoRetur
     then
     pass --confirm_run_unsafe_code to allow it
     """
-    shown = repr(value)
-    shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + "...'"
+    text = repr(value)
+    text = text if len(text) <= SHOWN else text[:SHOWN] + "...'"
     remedy = f"read it first, then pass {flag} to allow it" if flag else "no flag allows it"
-    raise InputError(f"{where}: {what}: {shown} {reason}; {remedy}")
+    raise InputError(f"{where}: {key}: {text} {reason}; {remedy}")
 
 
 def truthy(value: Any) -> bool:
@@ -84,5 +84,4 @@ def task_folders() -> tuple[Path, ...]:
 
 def trusted(path: Path) -> bool:
     """Whether a task file lies, after following links, in one of :func:`task_folders`."""
-    place = path.resolve()
-    return any(place.is_relative_to(folder) for folder in task_folders())
+    return any(path.resolve().is_relative_to(folder) for folder in task_folders())

@@ -1,4 +1,4 @@
-"""Task suites that the package brings: folders of lm-eval task files, found by name."""
+"""Task suites that the package brings: a folder of lm-eval task files each, and the functions that they name."""
 
 import lazy_loader as lazy
 

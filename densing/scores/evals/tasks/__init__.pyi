@@ -1,3 +1,4 @@
-from .suites import SUITES as SUITES
-from .suites import suite_folder as suite_folder
-from .suites import suite_tasks as suite_tasks
+from .ladder import load_mmlu as load_mmlu
+from .ladder import load_ready as load_ready
+from .ladder import score as score
+from .ladder import score_plain as score_plain
