@@ -29,8 +29,6 @@ from densing.plots.efficiency_timeline import arrange, plot_timeline
 from tests.support import efficiency_runs as runs
 from tests.support import folders
 
-SHARED = folders.SHARED
-
 
 @pytest.fixture(scope="module")
 def run() -> RunProfile:
@@ -243,12 +241,11 @@ def test_lists_of_ranks() -> None:
     assert volume(-1) == "–" and volume(999) == "999 B"
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="needs the shared traces")
 def test_waits_of_the_golden_run() -> None:
     """Golden README: waited for are rank 7 in collectives 0–4, 5 in 5 and 6, 4 in 7; rank 1 waits 11.1 ms, 7 1.5."""
     from densing.efficiency.traces.readers import find_traces
 
-    traces = find_traces([SHARED / "data" / "traces" / "param_dlrm_8rank"])
+    traces = find_traces([folders.TRACES / "param_dlrm_8rank"])
     run = merge_run([profile_trace(trace, ProfileOptions()) for trace in traces])
     assert run.together is not None
     found = caused(run.together.stragglers)

@@ -19,13 +19,12 @@ from densing.efficiency.timeline.windows import WindowName, select
 from tests.support import folders
 
 SHARED = folders.SHARED
-DLRM = SHARED / "data" / "traces" / "param_dlrm_8rank"
-GOLDEN = SHARED / "data" / "traces" / "golden"
+DLRM = folders.TRACES / "param_dlrm_8rank"
 
 
 def golden(name: str) -> list[dict[str, str]]:
     """Return the rows of a golden table."""
-    return list(csv.DictReader((GOLDEN / name).read_text(encoding="utf-8").splitlines()))
+    return list(csv.DictReader((folders.TRACES / "golden" / name).read_text(encoding="utf-8").splitlines()))
 
 
 def rank_of(

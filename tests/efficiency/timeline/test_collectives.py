@@ -20,10 +20,8 @@ from densing.efficiency.timeline.timeline import Origin, RankTimeline
 from tests.support.collective_runs import DLRM, collected, dlrm_rank, golden, rank_of, world
 
 ALL_REDUCE = Comm("all_reduce", "0", in_elems=10, dtype="float")
-needs_dlrm = pytest.mark.skipif(not DLRM.exists(), reason="the public traces are not here")
 
 
-@needs_dlrm
 def test_golden_collectives_of_eight_ranks() -> None:
     reference = golden("dlrm_collectives.csv")
     windows = {

@@ -34,8 +34,6 @@ from densing.efficiency.traces.trace_events import Track, micros
 from densing.efficiency.traces.trace_outline import NoOutline, outline
 from tests.support import folders
 
-SHARED = folders.SHARED
-needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="shared traces are not here")
 BASE = 1_790_857_026_000_000_000
 HOSTILE = '"</script><img src=x onerror=alert(1)>\\\n\x00\x1b[2J é 漢 \udcff'
 
@@ -393,13 +391,17 @@ def test_the_critical_path_is_a_row(tmp_path: Path) -> None:
     ]
 
 
-@needs_shared
 @pytest.mark.parametrize(
-    "name",
-    ["hta_trace_filter/sampled_rank-0.json.gz", "tracelens_mi300_resnet/*.gz", "gloo/ddp_rank0.pt.trace.json.gz"],
+    "source",
+    [
+        folders.TRACES / "hta_trace_filter" / "sampled_rank-0.json.gz",
+        folders.TRACES / "gloo" / "ddp_rank0.pt.trace.json.gz",
+        *folders.RECORDED.glob("hta_trace_filter/sampled_rank-0.json.gz"),
+        *folders.RECORDED.glob("tracelens_mi300_resnet/*.gz"),
+    ],
+    ids=lambda source: "/".join(source.parts[-4:-1]),
 )
-def test_real_traces_are_kept(tmp_path: Path, name: str) -> None:
-    [source] = sorted((SHARED / "data" / "traces").glob(name))
+def test_real_traces_are_kept(tmp_path: Path, source: Path) -> None:
     rank = read(source)
     tracks = rows_of(rank)
     assert write_overlay(source, tmp_path / "out.json", tracks, rank)

@@ -16,17 +16,24 @@ from densing.efficiency.traces.readers import TraceFile, read_rank, read_timelin
 from tests.support import folders
 from tests.support.trace_oracle import DEVICE, differences, load
 
-SHARED = folders.SHARED / "data" / "traces"
-pytestmark = pytest.mark.skipif(not SHARED.exists(), reason="the shared traces are not here")
-
 WINDOWS = {"all": "all", "launched_before_last_step": "hta", "clipped_to_steps": "steps"}
 SETS = ("hta_nccl_data", "hta_trace_filter", "tracelens_mi300_resnet", "param_dlrm_8rank")
-FILES = [path for folder in SETS for path in sorted((SHARED / folder).glob("*.json.gz"))]
+WHOLE = [path for folder in SETS for path in sorted((folders.RECORDED / folder).glob("*.json.gz"))]
+SMALL = [path for folder in SETS for path in sorted((folders.TRACES / folder).glob("*.json.gz"))]
+GLOO = sorted(
+    {path.name: path for root in (folders.RECORDED, folders.TRACES) for path in (root / "gloo").glob("*.gz")}.values()
+)
+whole_sets = pytest.mark.skipif(not WHOLE, reason="the whole public sets are not here")
+
+
+def label(path: Path) -> str:
+    """A file's name, and whether it is a public one made small."""
+    return f"{path.name[:24]}{'-small' if path in SMALL else ''}"
 
 
 def table(name: str) -> list[dict[str, str]]:
     """Rows of a golden table."""
-    with (SHARED / name).open(newline="") as stream:
+    with (folders.TRACES / name).open(newline="") as stream:
         return list(csv.DictReader(stream))
 
 
@@ -57,7 +64,7 @@ def measured(rank: RankTimeline, window: Window) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name[:24])
+@pytest.mark.parametrize("path", SMALL + WHOLE, ids=label)
 def test_exact_reference_to_the_nanosecond(path: Path) -> None:
     expected = [row for row in table("golden/exact_reference.csv") if row["file"] == path.name.removesuffix(".gz")]
     assert expected
@@ -68,15 +75,15 @@ def test_exact_reference_to_the_nanosecond(path: Path) -> None:
         assert {key: str(value) for key, value in found.items()} == {key: row[key] for key in found}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name[:24])
+@pytest.mark.parametrize("path", SMALL + WHOLE, ids=label)
 def test_every_span_as_the_second_reader_has_it(path: Path) -> None:
     assert differences(path, timeline(path)) == []
 
 
-@pytest.mark.parametrize("name", ["sampled_2rank", "nccl_data", "dlrm_kineto"])
+@pytest.mark.parametrize("name", ["sampled_2rank", pytest.param("nccl_data", marks=whole_sets), "dlrm_kineto"])
 def test_hta_unrounded_in_its_own_window(name: str) -> None:
-    files = {row["set"]: row["file"] for row in table("golden/exact_reference.csv")}
-    path = next(path for path in FILES if path.name == files[name] + ".gz")
+    files = {row["file"] + ".gz" for row in table("golden/exact_reference.csv") if row["set"] == name}
+    path = next(path for path in WHOLE + SMALL if path.name in files)
     row = next(
         row
         for row in table("golden/hta_reference.csv")
@@ -94,7 +101,7 @@ def test_hta_unrounded_in_its_own_window(name: str) -> None:
         assert abs(value - 1000 * float(row[column])) < 1, (key, column)
 
 
-@pytest.mark.parametrize("path", sorted((SHARED / "gloo").glob("*.json.gz")), ids=lambda path: path.name[:16])
+@pytest.mark.parametrize("path", GLOO, ids=lambda path: path.name[:16])
 def test_gloo_overlap_to_the_nanosecond(path: Path) -> None:
     row = next(row for row in table("gloo/gloo_overlap.csv") if row["file"] == path.name)
     rank = read_rank(TraceFile(path))
@@ -116,7 +123,7 @@ def test_gloo_overlap_to_the_nanosecond(path: Path) -> None:
 
 
 def test_collectives_of_eight_ranks_from_the_ranges_around_their_launches() -> None:
-    run = read_timeline(SHARED / "param_dlrm_8rank")
+    run = read_timeline(folders.TRACES / "param_dlrm_8rank")
     assert [rank.rank for rank in run.ranks] == list(range(8))
     expected = table("golden/dlrm_collectives.csv")
     for rank in run.ranks:
@@ -128,31 +135,35 @@ def test_collectives_of_eight_ranks_from_the_ranges_around_their_launches() -> N
         assert (comm.end - comm.start).tolist() == [int(row["dur_ns"]) for row in rows]
 
 
+@whole_sets
 def test_arguments_of_collectives_where_kernels_carry_them() -> None:
     """traces.md, 4: on mi300 12 of 17 communications carry arguments, 5 were launched before recording began."""
-    comm = timeline(FILES[[path.parent.name for path in FILES].index("tracelens_mi300_resnet")]).work.of(Kind.COMM)
+    comm = timeline(WHOLE[[path.parent.name for path in WHOLE].index("tracelens_mi300_resnet")]).work.of(Kind.COMM)
     told = [comm.comms[c] for c in comm.comm.tolist()]
     assert len(told) == 17
     assert sum(one.group_size == 8 and one.op in ("all_reduce", "broadcast") for one in told) == 12
     assert sum(one.group_size == -1 and one.op == "" for one in told) == 5
 
 
+@whole_sets
 def test_header_of_a_modern_trace() -> None:
-    origin = timeline(FILES[0]).origin
+    origin = timeline(WHOLE[0]).origin
     assert (origin.world_size, origin.backend, origin.rank_from) == (2, "nccl", "distributedInfo")
     assert origin.groups == {"0": (0, 1)}
     assert len(origin.devices) == 8 and set(origin.devices) == {"NVIDIA A100-PG509-200"}
 
 
 def test_lanes_name_device_and_stream() -> None:
-    events, _ = load(FILES[0])
+    path = (WHOLE + SMALL)[0]
+    events, _ = load(path)
     expected = {(f"GPU {e['pid']}", str(e["args"]["stream"])) for e in events if e.get("cat") in DEVICE}
-    work = timeline(FILES[0]).work
+    work = timeline(path).work
     assert {(work.lanes[i].process, work.lanes[i].thread) for i in set(work.lane.tolist())} == expected
 
 
+@whole_sets
 def test_operators_on_demand() -> None:
-    path = FILES[0]
+    path = WHOLE[0]
     device, host = timeline(path), timeline(path, "host")
     assert len(device.host.of(Kind.OP)) == 0 and device.detail == "device"
     assert len(host.host.of(Kind.OP)) == 14346 and host.detail == "host"  # cpu_op events of the file

@@ -17,7 +17,7 @@ from densing.efficiency.traces.readers.source import Limits
 from tests.support import folders
 from tests.support.trace_make import ALL_REDUCE, good, kernel, parts, read, text_of, write
 
-SHARED = folders.SHARED / "data" / "traces" / "malformed"
+SAMPLES = folders.TRACES / "malformed"
 GOOD = (50.0, 40.0, 20.0, 20.0)
 LOST = (0.0, 40.0, 0.0, 40.0)
 
@@ -45,10 +45,9 @@ def trouble(timeline: RankTimeline) -> list[Note]:
     return [note for note in timeline.notes if note.severity != "info"]
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared samples are not here")
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_samples_as_expected_md_says(name: str) -> None:
-    (path,) = sorted((SHARED / name).iterdir())
+    (path,) = sorted((SAMPLES / name).iterdir())
     result, skipped, repaired, word = EXPECTED[name]
     for chunk in (64, 1 << 20):
         timeline = read(path, chunk=chunk)
@@ -58,19 +57,18 @@ def test_samples_as_expected_md_says(name: str) -> None:
         assert worst(trouble(timeline)) == ("error" if skipped else "warning" if repaired else None)
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared samples are not here")
 def test_samples_of_several_files() -> None:
-    run = read_timeline(SHARED / "two_min")
+    run = read_timeline(SAMPLES / "two_min")
     assert [(rank.rank, parts(rank), rank.origin.rank_from) for rank in run.ranks] == [
         (0, GOOD, "distributedInfo"),
         (1, GOOD, "distributedInfo"),
     ]
     with pytest.raises(InputError, match=r"rank0\.json and .*rank1\.json both claim rank 0"):
-        read_timeline(SHARED / "dup_rank")
-    mapped = read_timeline(SHARED / "dup_rank", ranks={"rank1.json": 1})
+        read_timeline(SAMPLES / "dup_rank")
+    mapped = read_timeline(SAMPLES / "dup_rank", ranks={"rank1.json": 1})
     assert [parts(rank)[0] for rank in mapped.ranks] == [50.0, 20.0]
     with pytest.raises(InputError, match="no events"):
-        read_timeline(SHARED / "empty_events")
+        read_timeline(SAMPLES / "empty_events")
 
 
 def gemm(**changes: Any) -> list[dict[str, Any]]:
