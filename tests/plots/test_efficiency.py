@@ -243,7 +243,7 @@ def test_lists_of_ranks() -> None:
 
 def test_waits_of_the_golden_run() -> None:
     """Golden README: waited for are rank 7 in collectives 0–4, 5 in 5 and 6, 4 in 7; rank 1 waits 11.1 ms, 7 1.5."""
-    from densing.efficiency.traces.readers import find_traces
+    from densing.efficiency.traces.run import find_traces
 
     traces = find_traces([folders.TRACES / "param_dlrm_8rank"])
     run = merge_run([profile_trace(trace, ProfileOptions()) for trace in traces])

@@ -312,7 +312,7 @@ def test_changes_in_words() -> None:
 def test_real_runs_give_a_sound_page(files: str) -> None:
     from densing.efficiency.profile.rank import ProfileOptions, profile_trace
     from densing.efficiency.profile.run import merge_run
-    from densing.efficiency.traces.readers import find_traces
+    from densing.efficiency.traces.run import find_traces
 
     found = sorted(folders.RECORDED.glob(files)) or sorted(folders.TRACES.glob(files))
     if not found:

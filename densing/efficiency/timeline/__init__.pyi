@@ -16,6 +16,7 @@ from .idle import IdleCauses as IdleCauses
 from .idle import idle_causes as idle_causes
 from .intervals import clip as clip
 from .intervals import covered as covered
+from .intervals import distinct as distinct
 from .intervals import subtract as subtract
 from .intervals import union as union
 from .names import NameTotal as NameTotal
@@ -48,6 +49,7 @@ from .steps import occurrences as occurrences
 from .steps import step_partitions as step_partitions
 from .steps import step_spread as step_spread
 from .steps import step_times as step_times
+from .timeline import MARK as MARK
 from .timeline import NO_DEVICE_WORK as NO_DEVICE_WORK
 from .timeline import RECORDER as RECORDER
 from .timeline import Marks as Marks
@@ -69,8 +71,6 @@ from .utilisation.peaks import given_peak as given_peak
 from .utilisation.utilisation import Utilisation as Utilisation
 from .utilisation.utilisation import hfu as hfu
 from .utilisation.utilisation import mfu as mfu
-from .waits import MARK as MARK
-from .waits import waits_marked as waits_marked
 from .windows import WINDOWS as WINDOWS
 from .windows import Window as Window
 from .windows import WindowName as WindowName

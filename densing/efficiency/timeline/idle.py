@@ -35,8 +35,7 @@ from densing.efficiency.timeline.meanwhile import Doing, doing, step_mark
 from densing.efficiency.timeline.overlap import Unions
 from densing.efficiency.timeline.patterns import any_case
 from densing.efficiency.timeline.spans import BUSY, Index, Int, Kind, Spans, blocks, used
-from densing.efficiency.timeline.timeline import RankTimeline
-from densing.efficiency.timeline.waits import MARK
+from densing.efficiency.timeline.timeline import MARK, RankTimeline
 from densing.efficiency.timeline.windows import Window
 
 CAUSES = (

@@ -24,7 +24,8 @@ from densing.efficiency.timeline.overlap import partition
 from densing.efficiency.timeline.spans import Spans
 from densing.efficiency.timeline.timeline import RankTimeline
 from densing.efficiency.timeline.windows import select
-from densing.efficiency.traces.readers import Limits, TraceFile, read_rank
+from densing.efficiency.traces.formats import read_rank
+from densing.efficiency.traces.source import Limits, TraceFile
 from tests.support.trace_make import LAYOUTS, event, good, kernel, text_of
 
 FILES = int(os.environ.get("DENSING_FUZZ_FILES", "400"))

@@ -27,11 +27,12 @@ from densing.efficiency.timeline.overlap import partition, unions
 from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
 from densing.efficiency.timeline.timeline import Origin, RankTimeline, Step
 from densing.efficiency.timeline.windows import select
-from densing.efficiency.traces import trace_outline
+from densing.efficiency.traces import outline as outline_module
+from densing.efficiency.traces.chrome import Track, micros
+from densing.efficiency.traces.formats import read_rank
+from densing.efficiency.traces.outline import NoOutline, outline
 from densing.efficiency.traces.perfetto import PID, RankTracks, overlays, write_overlay, write_timelines
-from densing.efficiency.traces.readers import TraceFile, read_rank
-from densing.efficiency.traces.trace_events import Track, micros
-from densing.efficiency.traces.trace_outline import NoOutline, outline
+from densing.efficiency.traces.source import TraceFile
 from tests.support import folders
 
 BASE = 1_790_857_026_000_000_000
@@ -320,7 +321,7 @@ def test_what_has_no_outline(text: str) -> None:
 
 
 def test_a_header_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_outline, "HEADER_BYTES", 1 << 20)
+    monkeypatch.setattr(outline_module, "HEADER_BYTES", 1 << 20)
 
     def endless(first: bytes) -> Iterator[bytes]:
         yield first
@@ -348,7 +349,7 @@ def peak():  # not ru_maxrss: a process inherits that of the one that started it
 from densing.efficiency.traces.perfetto import write_overlay
 from densing.efficiency.timeline.spans import Spans
 from densing.efficiency.timeline.timeline import RankTimeline
-import densing.efficiency.traces.readers
+import densing.efficiency.traces.run
 rank = RankTimeline(0, Spans.empty(), Spans.empty())
 before = peak()
 assert write_overlay(Path(sys.argv[1]), sys.argv[2], (), rank)

@@ -12,7 +12,9 @@ from densing.efficiency.timeline.overlap import partition
 from densing.efficiency.timeline.spans import Kind
 from densing.efficiency.timeline.timeline import RankTimeline
 from densing.efficiency.timeline.windows import Window, select
-from densing.efficiency.traces.readers import TraceFile, read_rank, read_timeline
+from densing.efficiency.traces.formats import read_rank
+from densing.efficiency.traces.run import read_timeline
+from densing.efficiency.traces.source import TraceFile
 from tests.support import folders
 from tests.support.trace_oracle import DEVICE, differences, load
 

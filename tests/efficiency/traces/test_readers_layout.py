@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from densing.efficiency.timeline.spans import Kind, Lane
 from densing.efficiency.timeline.timeline import RankTimeline, Step
-from densing.efficiency.traces.readers.categories import ROLES, Role
-from densing.efficiency.traces.readers.marks import Mark, merge_marks
+from densing.efficiency.traces.kineto.assembly import Mark, merge_marks
+from densing.efficiency.traces.kineto.events import ROLES, Role
 from tests.support.trace_make import ALL_REDUCE, LAYOUTS, event, good, kernel, parts, read, write
 from tests.support.trace_oracle import differences
 

@@ -20,9 +20,9 @@ import pytest
 from densing.core.errors import InputError
 from densing.efficiency.timeline.overlap import partition
 from densing.efficiency.timeline.windows import select
-from densing.efficiency.traces import trace_files
-from densing.efficiency.traces.readers import read_timeline
+from densing.efficiency.traces import destination
 from densing.efficiency.traces.recording import Schedule, record
+from densing.efficiency.traces.run import read_timeline
 from tests.support import folders
 
 torch = pytest.importorskip("torch", reason="recording needs PyTorch")
@@ -214,7 +214,7 @@ def test_a_full_disk_does_not_end_the_training(tmp_path: Path, monkeypatch: pyte
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(trace_files, "_compress", full)
+    monkeypatch.setattr(destination, "_compress", full)
     with pytest.warns(RuntimeWarning, match="trace of this rank is lost.*No space left"):
         step = loop(tmp_path, 7)
     assert [(note.code, note.severity) for note in step.notes] == [("trace-not-written", "error")]
@@ -268,10 +268,10 @@ def test_two_processes_that_claim_one_rank_lose_nothing(tmp_path: Path) -> None:
     one.start()
     for _ in range(5):
         one()
-    two._place = trace_files.find_place(tmp_path / "elsewhere", None)
-    place = trace_files.Place(tmp_path, 0, -1, "default")
-    second = trace_files.save(place, 0, lambda path: Path(path).write_text("{}"))
-    third = trace_files.save(place, 0, lambda path: Path(path).write_text("[]"))
+    two._destination = destination.find_destination(tmp_path / "elsewhere", None)
+    target = destination.Destination(tmp_path, 0, -1, "default")
+    second = destination.save(target, 0, lambda path: Path(path).write_text("{}"))
+    third = destination.save(target, 0, lambda path: Path(path).write_text("[]"))
     assert [file.name for file in (second, third)] == [f"rank00000.again{n}.pt.trace.json.gz" for n in (1, 2)]
     assert gzip.decompress(third.read_bytes()) == b"[]" and steps_of(one.files[0]) == [2, 3, 4]
 
@@ -281,8 +281,8 @@ def test_without_hard_links_nothing_is_overwritten_either(tmp_path: Path, monkey
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    place = trace_files.Place(tmp_path, 7, 8, "default")
-    files = [trace_files.save(place, 0, lambda path: Path(path).write_text("{}")) for _ in range(2)]
+    target = destination.Destination(tmp_path, 7, 8, "default")
+    files = [destination.save(target, 0, lambda path: Path(path).write_text("{}")) for _ in range(2)]
     assert names(tmp_path) == sorted(file.name for file in files) and len(set(files)) == 2
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from densing.core.errors import InputError
-from densing.efficiency.traces.readers import read_timeline
 from densing.efficiency.traces.recording import Recorder, record
+from densing.efficiency.traces.run import read_timeline
 
 torch = pytest.importorskip("torch", reason="recording needs PyTorch")
 import torch.distributed as dist  # noqa: E402

@@ -14,7 +14,8 @@ from densing.efficiency.timeline.overlap import partition, unions
 from densing.efficiency.timeline.steps import step_partitions
 from densing.efficiency.timeline.transfer_table import transfers
 from densing.efficiency.timeline.windows import Window, select
-from densing.efficiency.traces.readers import find_traces, read_rank
+from densing.efficiency.traces.formats import read_rank
+from densing.efficiency.traces.run import find_traces
 from tests.support import folders
 
 FILES = [

@@ -21,7 +21,7 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Place:
+class Destination:
     """Where this process's traces go.
 
     Parameters
@@ -47,7 +47,7 @@ class Place:
 
         Examples
         --------
-        >>> Place(Path("traces"), 3, 8, "default").file(0).as_posix()
+        >>> Destination(Path("traces"), 3, 8, "default").file(0).as_posix()
         'traces/rank00003.pt.trace.json.gz'
         """
         folder = self.folder / f"cycle{cycle:05d}" if self.numbered else self.folder
@@ -61,7 +61,7 @@ class Place:
         return json.dumps({"backend": "", "rank": self.rank, **world})
 
 
-def find_place(out: Path, rank: int | None, *, numbered: bool = False) -> Place:
+def find_destination(out: Path, rank: int | None, *, numbered: bool = False) -> Destination:
     """Find out which rank this is and where its traces go.
 
     Raises
@@ -71,43 +71,56 @@ def find_place(out: Path, rank: int | None, *, numbered: bool = False) -> Place:
     """
     if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int)):
         raise InputError(f"record(rank={rank!r}): a whole number from 0 up is needed")
-    found, world, source = _identity()
+    known_rank, world, source = _identity()
     if rank is not None:
-        if rank < 0 or (source == "torch.distributed" and rank != found):
-            known = f"; torch.distributed says {found}" if source == "torch.distributed" else ""
+        if rank < 0 or (source == "torch.distributed" and rank != known_rank):
+            known = f"; torch.distributed says {known_rank}" if source == "torch.distributed" else ""
             raise InputError(f"record(rank={rank}): no rank of this run{known}; leave the option out")
         if source != "torch.distributed":
-            found, source = rank, "option"
-    restart = _whole(os.environ.get("TORCHELASTIC_RESTART_COUNT", "")) or 0
+            known_rank, source = rank, "option"
+    restart = _count(os.environ.get("TORCHELASTIC_RESTART_COUNT", "")) or 0
     folder = out / f"restart{restart}" if restart else out
-    place = Place(folder, found, world, source, numbered)
-    _check_fresh(place)
-    _check_writable(folder)
-    return place
+    destination = Destination(folder, known_rank, world, source, numbered)
+    # A folder where this rank, or a rank that this run does not have, has left traces is refused.
+    for file in sorted([*folder.glob("rank*.json*"), *folder.glob("cycle*/rank*.json*")]):
+        match = _OURS.match(file.name)
+        if match and (int(match[1]) == known_rank or int(match[1]) >= world > 0):
+            raise InputError(f"{file}: a trace of an earlier run; choose another folder, or move that one away")
+    # One that takes no files is refused now, not after the training has run.
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"{folder}: traces cannot be written there ({reason}); choose another folder") from error
+    return destination
 
 
-def settled(place: Place) -> Place:
-    """Return a place with the rank that ``torch.distributed`` tells by now; the place itself if it tells nothing new.
+def settled(destination: Destination) -> Destination:
+    """Return a destination with the rank that ``torch.distributed`` tells by now; itself if it tells nothing new.
 
     Examples
     --------
-    >>> place = Place(Path("traces"), 3, 8, "environment")
-    >>> settled(place) is place
+    >>> destination = Destination(Path("traces"), 3, 8, "environment")
+    >>> settled(destination) is destination
     True
     """
-    if place.source == "torch.distributed":
-        return place
+    if destination.source == "torch.distributed":
+        return destination
     rank, world, source = _identity()
-    return replace(place, rank=rank, world_size=world, source=source) if source == "torch.distributed" else place
+    if source != "torch.distributed":
+        return destination
+    return replace(destination, rank=rank, world_size=world, source=source)
 
 
-def save(place: Place, cycle: int, export: Callable[[str], Any]) -> Path:
+def save(destination: Destination, cycle: int, export: Callable[[str], Any]) -> Path:
     """Let ``export`` write a trace, compress it and put it in place, whole or not at all.
 
     Returns
     -------
     Path
-        ``place.file(cycle)``; with ``.again1`` in its name where another process has written as the same rank, so
+        ``destination.file(cycle)``; with ``.again1`` in its name where another process has written as the same rank, so
         that neither trace is lost.
 
     Raises
@@ -115,7 +128,7 @@ def save(place: Place, cycle: int, export: Callable[[str], Any]) -> Path:
     OSError
         When the disk is full or the folder is gone.
     """
-    target = place.file(cycle)
+    target = destination.file(cycle)
     target.parent.mkdir(parents=True, exist_ok=True)
     # A dot in front: who looks for traces while one is written finds whole ones only.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".recording-") as folder:
@@ -123,13 +136,13 @@ def save(place: Place, cycle: int, export: Callable[[str], Any]) -> Path:
         export(str(plain))
         _compress(plain, packed)
         number = 0
-        while not _taken(packed, target):
+        while not _claimed(packed, target):
             number += 1
-            target = target.with_name(f"rank{place.rank:05d}.again{number}{SUFFIX}")
+            target = target.with_name(f"rank{destination.rank:05d}.again{number}{SUFFIX}")
     return target
 
 
-def _taken(source: Path, target: Path) -> bool:
+def _claimed(source: Path, target: Path) -> bool:
     """Give a file its name unless another has it."""
     try:
         os.link(source, target)
@@ -156,28 +169,6 @@ def _compress(source: Path, target: Path) -> None:
         os.fsync(packed.fileno())
 
 
-def _check_fresh(place: Place) -> None:
-    """Refuse a folder where this rank, or a rank that this run does not have, has left traces."""
-    for file in sorted([*place.folder.glob("rank*.json*"), *place.folder.glob("cycle*/rank*.json*")]):
-        found = _OURS.match(file.name)
-        if found is None:
-            continue
-        rank = int(found[1])
-        if rank == place.rank or rank >= place.world_size > 0:
-            raise InputError(f"{file}: a trace of an earlier run; choose another folder, or move that one away")
-
-
-def _check_writable(folder: Path) -> None:
-    """Refuse a folder that takes no files now, not after the training has run."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        why = error.strerror or error
-        raise InputError(f"{folder}: traces cannot be written there ({why}); choose another folder") from error
-
-
 def _identity() -> tuple[int, int, str]:
     try:
         import torch.distributed as dist
@@ -185,11 +176,11 @@ def _identity() -> tuple[int, int, str]:
         dist = None
     if dist is not None and dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size(), "torch.distributed"
-    rank, world = (_whole(os.environ.get(name, "")) for name in ("RANK", "WORLD_SIZE"))
+    rank, world = (_count(os.environ.get(name, "")) for name in ("RANK", "WORLD_SIZE"))
     if rank is not None:
         return rank, world or -1, "environment"
     return 0, -1, "default"
 
 
-def _whole(text: str) -> int | None:
+def _count(text: str) -> int | None:
     return int(text) if re.fullmatch(r"\d{1,9}", text) else None

@@ -171,8 +171,8 @@ class _Reader:
         depth, inside = 1, 0
         while True:
             # An escape whose second half is in the next piece waits for it.
-            held = 1 if self._text.endswith(b"\\") and _ends_in_escape(self._text) else 0
-            piece = self._text[: len(self._text) - held]
+            backslashes = len(self._text) - len(self._text.rstrip(b"\\"))
+            piece = self._text[: len(self._text) - backslashes % 2]
             levels, quotes = _levels(piece, depth, inside)
             if levels.size and levels.min() <= 0:
                 self._close(depth, inside)
@@ -206,8 +206,3 @@ def _levels(piece: bytes, depth: int, inside: int) -> tuple[NDArray[np.int64], i
     quote = marks == _QUOTE
     outside = (np.cumsum(quote) + inside) % 2 == 0
     return depth + np.cumsum(_STEP[marks] * outside, dtype=np.int64), int(quote.sum())
-
-
-def _ends_in_escape(text: bytes) -> bool:
-    """Return whether the backslash at the end begins an escape."""
-    return (len(text) - len(text.rstrip(b"\\"))) % 2 == 1

@@ -1,112 +1,22 @@
-"""Which files are the traces of a run, and what their names say."""
+"""The traces of a run: which files they are, and all of them read to its timeline."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from densing.core import InputError, Note
+from densing.efficiency.timeline import Classifier, Timeline
+from densing.efficiency.traces.formats import FORMATS, read_rank
+from densing.efficiency.traces.source import HEAD_BYTES, ZIP, Detail, TraceFile
 
-SUFFIXES = (".json", ".gz", ".zip")
+SUFFIXES = (*(suffix for kind in FORMATS for suffix in kind.SUFFIXES), ".gz", ".zip")
 """How the names of traces in a folder end."""
-_RANK = re.compile(r"(?i)([a-z]*)([-_.]?)(rank)[-_=. ]?(0*\d{1,6})(?!\d)")
-_WORKER = re.compile(r"(?i)(?<![a-z])(?:worker|trainer)[-_=. ]?(0*\d{1,6})(?!\d)")
-_WHOLE = {"global", "world"}
-# Ranks within a machine or within one dimension of the layout: several traces of a run share them.
-_PARTIAL = {"local", "node", "group", "tp", "pp", "dp", "cp", "ep", "sp", "mp", "tensor", "pipeline"}
-_SNIFFED = 1 << 16
 # Every rank that is read opens its archive anew.
 _MAX_MEMBERS = 4096
-ZIP = b"PK\x03\x04"
-
-
-@dataclass(frozen=True)
-class TraceFile:
-    """One trace: a file, or a member of a zip archive.
-
-    Parameters
-    ----------
-    path : Path
-    member : str, optional
-        Name within the archive.
-    rank : int, optional
-        The rank the user says it is; what the file says is then ignored.
-    packed : int, optional
-        Bytes that the member takes in its archive, where that is known.
-
-    Examples
-    --------
-    >>> TraceFile(Path("run.zip"), "rank3.json").label
-    'run.zip:rank3.json'
-    """
-
-    path: Path
-    member: str | None = None
-    rank: int | None = None
-    packed: int | None = field(default=None, compare=False)
-
-    @property
-    def label(self) -> str:
-        """The file as messages name it."""
-        return f"{self.path}:{self.member}" if self.member else str(self.path)
-
-    @property
-    def file_name(self) -> str:
-        """The name without folders, of the member where there is one."""
-        return Path(self.member).name if self.member else self.path.name
-
-    @cached_property
-    def size(self) -> int:
-        """Bytes on disk, 0 if it is not there; of a member, its share of the archive."""
-        if self.packed is not None:
-            return self.packed
-        try:
-            if self.member is None:
-                return self.path.stat().st_size
-            return next((trace.size for trace in _members(self.path, []) if trace.member == self.member), 0)
-        except (OSError, InputError):
-            return 0
-
-    def rank_in_name(self) -> int | None:
-        """Return the rank that the file's name, else its folder's name, tells.
-
-        The surest word decides: ``global_rank`` before ``rank`` before ``worker`` and ``trainer``. A rank that is only
-        one within a machine or a dimension of the layout (``local_rank``, ``tp_rank``, ...) is not taken.
-
-        Examples
-        --------
-        >>> TraceFile(Path("logs/worker12_step_4.json")).rank_in_name()
-        12
-        >>> TraceFile(Path("local_rank1_global_rank9.json")).rank_in_name()
-        9
-        >>> TraceFile(Path("rank_3/trace.json")).rank_in_name(), TraceFile(Path("trace.json")).rank_in_name()
-        (3, None)
-        """
-        folder = Path(self.member).parent if self.member else self.path.parent
-        for part in (self.file_name, folder.name):
-            rank = _rank_in(part)
-            if rank is not None:
-                return rank
-        return None
-
-
-def _rank_in(name: str) -> int | None:
-    plain: list[int] = []
-    for match in _RANK.finditer(name):
-        word, joint, rank, number = match.groups()
-        if word.lower() in _WHOLE:
-            return int(number)
-        # "frank3" tells no rank, "hostRank3" does.
-        apart = not word or joint or (rank[0] == "R" and word[-1].islower())
-        if apart and word.lower() not in _PARTIAL:
-            plain.append(int(number))
-    worker = None if plain else _WORKER.search(name)
-    return int(worker.group(1)) if worker else next(iter(plain), None)
 
 
 class Traces(list[TraceFile]):
@@ -141,7 +51,9 @@ def find_traces(paths: Sequence[Path | str], ranks: Mapping[str, int] | None = N
     for path in map(Path, paths):
         traces = _in_path(path, others)
         if any(trace.path.parent == path for trace in traces):
-            below += _below(path)
+            # What the names tell to be traces in subfolders; none is opened.
+            files = sorted(file for ending in (".json", ".json.gz") for file in path.glob(f"*/*{ending}"))
+            below += [file for file in files if _is_named(TraceFile(file))]
         found.extend(traces)
     if not found:
         where = ", ".join(map(str, paths)) or "no path"
@@ -179,12 +91,6 @@ def _in_path(path: Path, others: list[Path]) -> list[TraceFile]:
     return members
 
 
-def _below(folder: Path) -> list[Path]:
-    """Return what the names tell to be traces in subfolders; none is opened."""
-    files = sorted(file for ending in (".json", ".json.gz") for file in folder.glob(f"*/*{ending}"))
-    return [file for file in files if _is_named(TraceFile(file))]
-
-
 def _in_folder(folder: Path, others: list[Path]) -> list[TraceFile]:
     traces: list[TraceFile] = []
     try:
@@ -201,11 +107,11 @@ def _traces_of(path: Path, others: list[Path]) -> list[TraceFile]:
     trace = TraceFile(path)
     # A link that leads nowhere is a rank that is missing; a pipe or a device would keep a reader waiting.
     if trace.file_name.endswith(SUFFIXES) and (path.is_file() or not path.exists()):
-        told = _is_named(trace)
-        head = _head(path, len(ZIP) if told else _SNIFFED)
+        is_named = _is_named(trace)
+        head = _head(path, len(ZIP) if is_named else HEAD_BYTES)
         if head is not None and head.startswith(ZIP):
             return _members(path, others)
-        if told or head is None or _begins_like_one(head):
+        if is_named or head is None or _is_recognised(head):
             return [trace]
     others.append(path)
     return []
@@ -219,8 +125,8 @@ def _is_named(trace: TraceFile) -> bool:
     )
 
 
-def _begins_like_one(head: bytes) -> bool:
-    return head.startswith(ZIP) or any(word in head for word in (b'"traceEvents"', b'"ph"', b'"deviceProperties"'))
+def _is_recognised(head: bytes) -> bool:
+    return head.startswith(ZIP) or any(kind.recognise(head) for kind in FORMATS)
 
 
 def _head(path: Path, count: int) -> bytes | None:
@@ -263,29 +169,77 @@ def _is_member(trace: TraceFile, archive: Any) -> bool:
         return True
     try:
         with archive.open(name) as stream:
-            return _begins_like_one(stream.read(_SNIFFED))
+            return _is_recognised(stream.read(HEAD_BYTES))
     except Exception:  # an encrypted, damaged or strangely packed member: reading it tells which
         return True
 
 
-def _with_ranks(found: Traces, ranks: Mapping[str, int]) -> Traces:
+def _with_ranks(traces: Traces, ranks: Mapping[str, int]) -> Traces:
+    """Set the ranks that the user gives by label, member or name."""
     used: set[str] = set()
-    for i, trace in enumerate(found):
-        for key in _keys(trace):
-            if key in ranks:
-                used.add(key)
-                found[i] = replace(trace, rank=ranks[key])
-                break
+    for i, trace in enumerate(traces):
+        members = (trace.member, trace.file_name) if trace.member else (trace.file_name,)
+        key = next((key for key in (trace.label, *members) if key in ranks), None)
+        if key is not None:
+            used.add(key)
+            traces[i] = replace(trace, rank=ranks[key])
     unknown = [key for key in ranks if key not in used]
     if unknown:
-        raise InputError(f"no trace is named {unknown[0]!r}, for which a rank is given; known: {found[0].label}, ...")
-    return found
+        raise InputError(f"no trace is named {unknown[0]!r}, for which a rank is given; known: {traces[0].label}, ...")
+    return traces
 
 
-def _keys(trace: TraceFile) -> Iterator[str]:
-    yield trace.label
-    if trace.member:
-        yield trace.member
-        yield Path(trace.member).name
-    else:
-        yield trace.path.name
+def read_timeline(
+    paths: Path | str | Sequence[Path | str],
+    *,
+    comm_patterns: Sequence[str] = (),
+    detail: Detail = "auto",
+    ranks: Mapping[str, int] | None = None,
+) -> Timeline:
+    """Read the traces of a run: files, folders, zip archives.
+
+    Parameters
+    ----------
+    paths : path or sequence of path
+    comm_patterns : sequence of str
+        Regular expressions of names that are communication too.
+    detail : {"auto", "device", "host"}
+        As in :func:`read_rank`.
+    ranks : mapping of str to int, optional
+        Rank by file, where the traces do not tell it or tell it wrongly.
+
+    Returns
+    -------
+    Timeline
+        One timeline per rank, by rank.
+
+    Raises
+    ------
+    InputError
+        When nothing is found, a file is unreadable, or two files claim one rank.
+    """
+    classifier = Classifier(tuple(comm_patterns))
+    traces = find_traces([paths] if isinstance(paths, Path | str) else list(paths), ranks)
+    timelines = [read_rank(trace, classifier=classifier, detail=detail) for trace in traces]
+    check_ranks((timeline.rank, timeline.origin.source) for timeline in timelines)
+    return Timeline(tuple(sorted(timelines, key=lambda timeline: timeline.rank)))
+
+
+def check_ranks(claims: Iterable[tuple[int, str]]) -> None:
+    """Refuse two files that claim one rank.
+
+    Examples
+    --------
+    >>> check_ranks([(0, "a.json"), (0, "b.json")])
+    Traceback (most recent call last):
+    densing.core.errors.InputError: a.json and b.json both claim rank 0; give one of them, or say which rank each is
+    (ranks=)
+    """
+    owners: dict[int, str] = {}
+    for rank, source in claims:
+        if rank in owners:
+            raise InputError(
+                f"{owners[rank]} and {source} both claim rank {rank}; "
+                f"give one of them, or say which rank each is (ranks=)"
+            )
+        owners[rank] = source

@@ -11,14 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import InputError
-from densing.efficiency.timeline import Comm
-from densing.efficiency.traces.readers.categories import Role, canonical, role
-from densing.efficiency.traces.readers.comms import comm_of, comm_of_range
-from densing.efficiency.traces.readers.exact import LIMIT_NS, MISSING, from_numbers, from_text
-from densing.efficiency.traces.readers.structs import CATEGORY
-from densing.efficiency.traces.readers.troubles import Troubles
+from densing.efficiency.timeline import Comm, Int
+from densing.efficiency.traces.kineto.communications import comm_of, comm_of_range
+from densing.efficiency.traces.kineto.events import CATEGORY, Role, canonical, role
+from densing.efficiency.traces.kineto.microseconds import LIMIT_NS, MISSING, from_numbers, from_text
+from densing.efficiency.traces.kineto.salvage import Damage
 
-Int = NDArray[np.int64]
 Key = TypeVar("Key", bound=Hashable)
 LaneKey = tuple[int | str, int | str, int | str | None, int | str | None, bool]
 """pid, tid, device, stream, and whether it is a device's."""
@@ -90,7 +88,7 @@ class Columns:
     _BLOCK = 1 << 14
 
     def __init__(self) -> None:
-        self._held: dict[str, NDArray[Any]] = {}
+        self._packed_columns: dict[str, NDArray[Any]] = {}
         self._fresh: dict[str, list[NDArray[Any]]] = defaultdict(list)
         self._packed = self._rows = 0
 
@@ -105,24 +103,20 @@ class Columns:
     def _pack(self) -> None:
         for key, parts in self._fresh.items():
             part = np.concatenate(parts)
-            column = self._room(self._held.pop(key, np.empty(0, np.int8)), part)
+            column = self._packed_columns.pop(key, np.empty(0, np.int8))
+            column = column.astype(np.promote_types(column.dtype, _narrowest(part)), copy=False)
+            if len(column) < self._rows:
+                # Enlarged in place the column never exists twice, as it would if parts were joined at the end.
+                column.resize(self._rows + (self._rows >> 3), refcheck=False)
             column[self._packed : self._rows] = part
-            self._held[key] = column
+            self._packed_columns[key] = column
         self._fresh.clear()
         self._packed = self._rows
-
-    def _room(self, column: NDArray[Any], part: NDArray[Any]) -> NDArray[Any]:
-        """Return the column with room for a part, wider if its values ask for it."""
-        column = column.astype(np.promote_types(column.dtype, _narrowest(part)), copy=False)
-        if len(column) < self._rows:
-            # Enlarged in place the column never exists twice, as it would if parts were joined at the end.
-            column.resize(self._rows + (self._rows >> 3), refcheck=False)
-        return column
 
     def take(self, key: str) -> NDArray[Any]:
         """Return a column and forget it; its type is as narrow as its values allow."""
         self._pack()
-        return self._held.pop(key, np.empty(0, np.int64))[: self._rows]
+        return self._packed_columns.pop(key, np.empty(0, np.int64))[: self._rows]
 
 
 def _narrowest(column: NDArray[Any]) -> type:
@@ -144,12 +138,12 @@ class Rows:
 
     Parameters
     ----------
-    troubles : Troubles
+    damage : Damage
         Where damaged times are reported.
     text : bool
         Whether the events' times are text.
     limit : int
-        How many may be kept (see :class:`~densing.efficiency.traces.readers.source.Limits`).
+        How many may be kept (see :class:`densing.efficiency.traces.Limits`).
 
     Attributes
     ----------
@@ -157,8 +151,8 @@ class Rows:
         The latest start so far, in ns.
     """
 
-    def __init__(self, troubles: Troubles, text: bool, limit: int) -> None:
-        self.troubles, self.text, self._limit = troubles, text, limit
+    def __init__(self, damage: Damage, text: bool, limit: int) -> None:
+        self.damage, self.text, self._limit = damage, text, limit
         self.names = Names()
         self.lanes: Numbers[LaneKey] = Numbers()
         self._device_lanes, self._host_lanes = Lanes(self.lanes, True), Lanes(self.lanes, False)
@@ -168,7 +162,7 @@ class Rows:
         self.announced: dict[int, Comm] = {}
         self.unknown: dict[str, list[Any]] = {}
         self.latest = 0
-        self._kept = 0
+        self._spans = 0
 
     def add(self, events: Sequence[Any], locate: Locate, text: bool | None = None) -> list[Any]:
         """Take typed events of wanted categories; return those that were left out because of their times."""
@@ -178,17 +172,20 @@ class Rows:
         lost: list[Any] = []
         for kind, group in groups.items():
             category = CATEGORY[kind]
-            what = role(category)
-            if what is Role.UNKNOWN:
-                group = self._on_device(category, group)
-            kept, start, duration = self._times(group, locate, self.text if text is None else text)
-            if len(kept) < len(group):
-                ids = {id(event) for event in kept}
+            category_role = role(category)
+            if category_role is Role.UNKNOWN:
+                # All are counted; those that name a stream or device are listed as unknown work.
+                counted = self.unknown.setdefault(category, [0, group[0].name])
+                counted[0] += len(group)
+                group = [event for event in group if event.args.stream is not None or event.args.device is not None]
+            timed, start, duration = self._times(group, locate, self.text if text is None else text)
+            if len(timed) < len(group):
+                ids = {id(event) for event in timed}
                 lost += [event for event in group if id(event) not in ids]
-            if kept:
-                add = self._add_host if what in _HOST else self._add_device
-                add(category, what, kept, start, duration)
-                self.keep(len(kept))
+            if timed:
+                add = self._add_host if category_role in _HOST else self._add_device
+                add(category, category_role, timed, start, duration)
+                self.keep(len(timed))
         return lost
 
     def keep(self, count: int) -> None:
@@ -199,19 +196,13 @@ class Rows:
         InputError
             When it is more than the limit.
         """
-        self._kept += count
-        apart = len(self.names) + self.names.characters // 256 + len(self.lanes) + len(self.comms)
-        if self._kept + apart + len(self.announced) > self._limit:
+        self._spans += count
+        different = len(self.names) + self.names.characters // 256 + len(self.lanes) + len(self.comms)
+        if self._spans + different + len(self.announced) > self._limit:
             raise InputError(
-                f"{self.troubles.source}: holds more than {self._limit} spans and names, and memory for them is "
+                f"{self.damage.source}: holds more than {self._limit} spans and names, and memory for them is "
                 "limited; record fewer steps, split it, or raise Limits(spans=...)"
             )
-
-    def _on_device(self, category: str, events: list[Any]) -> list[Any]:
-        """Count events of an unknown category; those that name a stream or device are listed as unknown work."""
-        found = self.unknown.setdefault(category, [0, events[0].name])
-        found[0] += len(events)
-        return [event for event in events if event.args.stream is not None or event.args.device is not None]
 
     def _times(self, events: list[Any], locate: Locate, text: bool) -> tuple[list[Any], Int, Int]:
         if text:
@@ -220,46 +211,50 @@ class Rows:
             start = from_numbers([event.ts for event in events])
             duration = from_numbers([event.dur for event in events])
         self.latest = max(self.latest, int(start.max(initial=0)))
-        if _all_good(start, duration):
+        # That no time is missing, negative or beyond what int64 holds is told by the extremes alone.
+        if not len(start) or (
+            duration.min() >= 0 and start.min() > _MISSING_NS and int(start.max()) + int(duration.max()) < LIMIT_NS
+        ):
             return events, start, duration
         good = (duration >= 0) & (start > -LIMIT_NS) & (start != _MISSING_NS)
         good &= (duration < LIMIT_NS) & (start < LIMIT_NS - np.minimum(duration, LIMIT_NS))
         for i in np.flatnonzero(~good):
             reason = _fault(int(start[i]), int(duration[i]))
-            self.troubles.skip(reason, partial(locate, events[i]), events[i].name)
+            self.damage.skip(reason, partial(locate, events[i]), events[i].name)
         return [event for event, ok in zip(events, good, strict=True) if ok], start[good], duration[good]
 
     def _text_times(self, events: list[Any], locate: Locate) -> tuple[list[Any], Int, Int]:
-        kept, times = [], []
+        timed, times = [], []
         for event in events:
             start, duration = bytes(event.ts), bytes(event.dur)
             try:
                 times.append((_text_ns("time", start), _text_ns("duration", duration)))
             except ValueError as error:
-                self.troubles.skip(str(error), partial(locate, event), event.name)
+                self.damage.skip(str(error), partial(locate, event), event.name)
                 continue
-            kept.append(event)
+            timed.append(event)
             if b'"' in start or b'"' in duration:
-                self.troubles.repair("time written as text", partial(locate, event), event.name)
+                self.damage.repair("time written as text", partial(locate, event), event.name)
         table = np.array(times, np.int64).reshape(-1, 2)
-        return kept, table[:, 0], table[:, 1]
+        return timed, table[:, 0], table[:, 1]
 
-    def _add_device(self, category: str, what: Role, events: list[Any], start: Int, duration: Int) -> None:
+    def _add_device(self, category: str, category_role: Role, events: list[Any], start: Int, duration: Int) -> None:
         args = [event.args for event in events]
         comm = np.full(len(events), -1, np.int32)
-        kind = np.full(len(events), 2 * self.categories[(canonical(category), what)], np.int16)
+        # The lowest bit says whether arguments describe a collective.
+        code = np.full(len(events), 2 * self.categories[(canonical(category), category_role)], np.int16)
         for i, a in enumerate(args):
             # A group alone is worth keeping, but only the name of a collective makes a communication of a kernel.
             if a.collective or a.group_size >= 0 or a.group != "":
                 comm[i] = self.comms[comm_of(a)]
-                kind[i] += bool(a.collective)
+                code[i] += bool(a.collective)
         lanes = self._device_lanes
         self.device.add(
             len(events),
             start=start,
             duration=duration,
             name=self._named(events),
-            what=kind,
+            category=code,
             lane=np.fromiter([lanes[e.pid, e.tid, e.args.device, e.args.stream] for e in events], np.int32),
             bytes=integers([a.bytes for a in args]),
             correlation=integers([a.correlation for a in args]),
@@ -270,30 +265,31 @@ class Rows:
     def _named(self, events: list[Any]) -> NDArray[np.int32]:
         return np.fromiter([self.names[event.name] for event in events], np.int32)
 
-    def _add_host(self, category: str, what: Role, events: list[Any], start: Int, duration: Int) -> None:
-        number, lanes = self.categories[(category, what)], self._host_lanes
-        columns: dict[str, NDArray[Any]] = {
-            "start": start,
-            "duration": duration,
-            "name": self._named(events),
-            "lane": np.fromiter([lanes[event.pid, event.tid] for event in events], np.int32),
-            "what": np.full(len(events), number, np.int16),
-        }
-        columns["correlation"], columns["external"], columns["comm"] = self._links(what, events)
-        self.host.add(len(events), **columns)
-
-    def _links(self, what: Role, events: list[Any]) -> tuple[Int, Int, NDArray[np.int32]]:
-        none = np.full(len(events), -1, np.int64)
-        comm = np.full(len(events), -1, np.int32)
-        if what is Role.LAUNCH:
-            return integers([e.args.correlation for e in events]), integers([e.args.external for e in events]), comm
-        if what is Role.RANGE:
-            told = [comm_of_range(e.name, e.args.dims, e.args.types) for e in events]
-            comm[:] = [-1 if c is None else self.comms[c] for c in told]
-            return none, none, comm
-        for event in events:
-            self.announce(event)
-        return none, integers([e.args.external for e in events]), comm
+    def _add_host(self, category: str, category_role: Role, events: list[Any], start: Int, duration: Int) -> None:
+        lanes, count = self._host_lanes, len(events)
+        correlation = external = np.full(count, -1, np.int64)
+        comm = np.full(count, -1, np.int32)
+        if category_role is Role.LAUNCH:
+            correlation = integers([event.args.correlation for event in events])
+            external = integers([event.args.external for event in events])
+        elif category_role is Role.RANGE:
+            comms = [comm_of_range(event.name, event.args.dims, event.args.types) for event in events]
+            comm[:] = [-1 if c is None else self.comms[c] for c in comms]
+        else:
+            for event in events:
+                self.announce(event)
+            external = integers([event.args.external for event in events])
+        self.host.add(
+            count,
+            start=start,
+            duration=duration,
+            name=self._named(events),
+            lane=np.fromiter([lanes[event.pid, event.tid] for event in events], np.int32),
+            category=np.full(count, self.categories[(category, category_role)], np.int16),
+            correlation=correlation,
+            external=external,
+            comm=comm,
+        )
 
     def announce(self, event: Any) -> None:
         """Remember what an operator says of a communication."""
@@ -304,21 +300,14 @@ class Rows:
 _HOST = (Role.LAUNCH, Role.RANGE, Role.OP)
 
 
-def _all_good(start: Int, duration: Int) -> bool:
-    """Whether no time is missing, negative or beyond what int64 holds, told by the extremes alone."""
-    if not len(start) or duration.min() < 0 or start.min() <= _MISSING_NS:
-        return False
-    return int(start.max()) + int(duration.max()) < LIMIT_NS
-
-
-def _text_ns(what: str, text: bytes) -> int:
+def _text_ns(field: str, text: bytes) -> int:
     text = text.strip(b'"')
     if text in (b"", b"null"):
         return _MISSING_NS
     try:
         return from_text(text)
     except ValueError as error:
-        raise ValueError(f"{what} is {error}") from error
+        raise ValueError(f"{field} is {error}") from error
 
 
 def _fault(start: int, duration: int) -> str:

@@ -11,7 +11,7 @@ from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation, localcontext
 import numpy as np
 from numpy.typing import NDArray
 
-Int = NDArray[np.int64]
+from densing.efficiency.timeline import Int
 
 MISSING = -(2**40)
 """Stands for a time that an event does not give; nobody measures -12.7 days to the microsecond."""
@@ -123,10 +123,6 @@ def from_text(text: bytes | str | int | Decimal) -> int:
         raise ValueError("not a number") from error
     if not number.is_finite():
         raise ValueError("not a number" if number.is_nan() else "not finite")
-    return _rounded(number)
-
-
-def _rounded(number: Decimal) -> int:
     if number.adjusted() >= 17:
         return LIMIT_NS if number > 0 else -LIMIT_NS
     if number.adjusted() < -30:
