@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from densing.efficiency.profile.rank import ProfileOptions, profile_trace
 from densing.efficiency.profile.run import RunProfile, merge_run
 from densing.efficiency.timeline.overlap import Partition
-from densing.efficiency.timeline.pictures import Picture
-from densing.efficiency.timeline.steps import StepPartition
+from densing.efficiency.timeline.steps import Picture, StepPartition
 from densing.plots import style
 from densing.plots.efficiency import parts_of, plot_idle, plot_partition, plot_path, plot_rank_strip
 from densing.plots.efficiency_bars import BARS, COLUMNS, Bar

@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from densing.efficiency.timeline.classify import Classifier
+from densing.efficiency.timeline.classifier import Classifier
 from densing.efficiency.timeline.collectives import Collectives, collectives_of
 from densing.efficiency.timeline.overlap import unions
 from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans

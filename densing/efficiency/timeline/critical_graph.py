@@ -24,13 +24,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.efficiency.timeline.intervals import distinct
+from densing.efficiency.timeline.arrays import Index, Int, blocks, distinct, median, used
 from densing.efficiency.timeline.launches import SYNC_CALLS, launch_of, named, uncut
-from densing.efficiency.timeline.meanwhile import step_mark
-from densing.efficiency.timeline.nesting import innermost
+from densing.efficiency.timeline.nesting import innermost, step_mark
 from densing.efficiency.timeline.patterns import any_case
-from densing.efficiency.timeline.quantiles import median
-from densing.efficiency.timeline.spans import BUSY, Index, Int, Kind, Spans, blocks, used
+from densing.efficiency.timeline.spans import BUSY, Kind, Spans
 from densing.efficiency.timeline.timeline import RankTimeline
 from densing.efficiency.timeline.windows import Window
 

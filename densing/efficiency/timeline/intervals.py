@@ -6,11 +6,9 @@ A set is a pair ``(starts, ends)`` of int64 arrays; a *union* is sorted and its 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from densing.efficiency.timeline.spans import blocks
+from densing.efficiency.timeline.arrays import Int, blocks
 
-Int = NDArray[np.int64]
 Union = tuple[Int, Int]
 
 
@@ -34,19 +32,6 @@ def union(starts: Int, ends: Int) -> Union:
     first = np.concatenate(([True], starts[1:] > reach[:-1]))
     last = np.concatenate((first[1:], [True]))
     return starts[first], reach[last]
-
-
-def distinct(moments: Int) -> Int:
-    """Return moments in order, each once.
-
-    Examples
-    --------
-    >>> distinct(np.array([7, 3, 7]))
-    array([3, 7])
-    """
-    # np.unique without an index loads numpy's masked arrays, which takes as long as to read a small trace.
-    ordered = np.sort(moments)
-    return ordered[np.concatenate((ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]))]
 
 
 def length(merged: Union) -> int:

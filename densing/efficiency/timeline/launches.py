@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import Record
+from densing.efficiency.timeline.arrays import Index, Int, blocks, quantile
 from densing.efficiency.timeline.patterns import Search, any_case
-from densing.efficiency.timeline.quantiles import quantile
-from densing.efficiency.timeline.spans import BUSY, Index, Int, Kind, Spans, blocks
+from densing.efficiency.timeline.spans import BUSY, Kind, Spans
 from densing.efficiency.timeline.timeline import RankTimeline
 from densing.efficiency.timeline.windows import Window
 

@@ -1,4 +1,4 @@
-"""Which of several nested spans is running: the innermost one at each moment.
+"""What a host thread was doing: which of several nested spans runs at each moment, and time by name.
 
 Host rows nest: an annotation holds operators, operators hold runtime calls. Time is told once if each moment belongs to
 the span that began last among those running.
@@ -7,14 +7,17 @@ the span that began last among those running.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.efficiency.timeline.intervals import distinct
-from densing.efficiency.timeline.spans import Int, Spans, blocks
+from densing.core import Record
+from densing.efficiency.timeline.arrays import Int, blocks, distinct
+from densing.efficiency.timeline.intervals import Union, covered, length
+from densing.efficiency.timeline.launches import named
+from densing.efficiency.timeline.spans import Kind, Spans
 
 
 class Segments(NamedTuple):
@@ -132,3 +135,66 @@ def _painted(start: Int, end: Int) -> Segments:
 def _kept(start: Int, end: Int, running: NDArray[np.int64]) -> Segments:
     kept = (end > start) & (running >= 0)
     return Segments(start[kept], end[kept], running[kept])
+
+
+SHOWN = 10
+
+
+class Doing(Record, frozen=True):
+    """Time by name.
+
+    Attributes
+    ----------
+    level : {"range", "call"}
+        Annotations and operators (innermost first, step marks left out), or runtime calls.
+    name : str
+        Empty for time in which nothing of that level ran.
+    ns : int
+    """
+
+    level: str
+    name: str
+    ns: int
+
+
+def step_mark(name: str) -> bool:
+    """Return whether a name marks a step."""
+    return name.startswith("ProfilerStep")
+
+
+def doing(host: Spans, held: Iterable[tuple[int, Union]]) -> tuple[Doing, ...]:
+    """Return the names that fill most of some stretches of time: ten ranges and ten runtime calls.
+
+    Parameters
+    ----------
+    host : Spans
+    held : iterable of (lane, union)
+        Which stretches to look at, on which thread.
+
+    Examples
+    --------
+    >>> host = Spans.build([{"start": 0, "end": 80, "kind": Kind.ANNOTATION, "name": "load"},
+    ...                     {"start": 20, "end": 30, "kind": Kind.LAUNCH, "name": "cudaMalloc"}])
+    >>> doing(host, [(0, (np.array([10]), np.array([100])))])
+    (Doing(level='range', name='load', ns=70), Doing(level='range', name='', ns=20),
+     Doing(level='call', name='', ns=80), Doing(level='call', name='cudaMalloc', ns=10))
+    """
+    held = list(held)
+    ranges = np.isin(host.kind, (int(Kind.ANNOTATION), int(Kind.OP))) & ~named(host, step_mark)
+    return (*_totals("range", host, ranges, held), *_totals("call", host, host.kind == Kind.LAUNCH, held))
+
+
+def _totals(level: str, host: Spans, rows: NDArray[np.bool_], held: list[tuple[int, Union]]) -> list[Doing]:
+    sums = np.zeros(len(host.names), np.int64)
+    nothing = 0
+    for lane, stretches in held:
+        nothing += length(stretches)
+        for own in unbroken(host, rows & (host.lane == lane)):
+            found = innermost(host.start[own], host.end[own])
+            inside = covered(stretches, found.start, found.end)
+            np.add.at(sums, host.name[own[found.which]], inside)
+            nothing -= int(inside.sum())
+    table = [(int(sums[at]), host.names[at]) for at in np.flatnonzero(sums).tolist()]
+    if nothing:
+        table.append((nothing, ""))
+    return [Doing(level, name, ns) for ns, name in sorted(table, key=lambda row: (-row[0], row[1]))[:SHOWN]]

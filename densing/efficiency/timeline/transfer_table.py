@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import Record
+from densing.efficiency.timeline.arrays import used
 from densing.efficiency.timeline.collective_bytes import MOST_BYTES
 from densing.efficiency.timeline.intervals import Union, covered, intersect, length, subtract, union
 from densing.efficiency.timeline.launches import named, uncut
 from densing.efficiency.timeline.overlap import Unions
 from densing.efficiency.timeline.patterns import any_case
-from densing.efficiency.timeline.spans import Kind, Spans, used
+from densing.efficiency.timeline.spans import Kind, Spans
 from densing.efficiency.timeline.timeline import RankTimeline, Step
 from densing.efficiency.timeline.windows import Window, counted_steps
 

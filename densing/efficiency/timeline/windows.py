@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 
 from densing.core import InputError
-from densing.efficiency.timeline.spans import Int, Kind, Spans
+from densing.efficiency.timeline.arrays import Int
+from densing.efficiency.timeline.spans import Kind, Spans
 from densing.efficiency.timeline.timeline import RankTimeline, Step
 
 WindowName = Literal["steps", "all", "hta"]

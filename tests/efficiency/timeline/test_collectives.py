@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from densing.efficiency.timeline.classify import Classifier
+from densing.efficiency.timeline.classifier import Classifier
 from densing.efficiency.timeline.collective_bytes import bandwidth, bus_factor, comm_bytes, dtype_bytes
-from densing.efficiency.timeline.collective_summary import CollectiveSummary, summary
-from densing.efficiency.timeline.collectives import OPS, Collectives, Group, nth, op_of
+from densing.efficiency.timeline.collectives import OPS, Collectives, CollectiveSummary, Group, nth, op_of, summary
 from densing.efficiency.timeline.spans import Comm, Kind, Spans
 from densing.efficiency.timeline.timeline import Origin, RankTimeline
 from tests.support.collective_runs import DLRM, collected, dlrm_rank, golden, rank_of, world

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from densing.efficiency.timeline.idle import CAUSES, IdleCauses, idle_causes
-from densing.efficiency.timeline.idle_hta import stream_idle
+from densing.efficiency.timeline.idle import CAUSES, IdleCauses, idle_causes, stream_idle
 from densing.efficiency.timeline.launches import LaunchStats, launch_of, launch_stats
-from densing.efficiency.timeline.meanwhile import doing
+from densing.efficiency.timeline.nesting import doing
 from densing.efficiency.timeline.overlap import partition, unions
 from densing.efficiency.timeline.spans import Kind, Lane, Spans
 from densing.efficiency.timeline.timeline import RankTimeline, Step

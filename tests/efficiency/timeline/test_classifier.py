@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError
-from densing.efficiency.timeline.classify import Classifier, Match
-from densing.efficiency.timeline.classify import rules as module
-from densing.efficiency.timeline.classify.rules import rules
+from densing.efficiency.timeline import classifier as module
+from densing.efficiency.timeline.classifier import Classifier, Match, rules
 from densing.efficiency.timeline.spans import Kind
 
 CLASSIFY = Classifier()

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from densing.core import InputError, Note, UnknownNameError
@@ -148,7 +148,7 @@ def _ambiguous(name: str, dtype: str, rows: list[Peak]) -> Lookup:
 
 @cache
 def _table() -> tuple[_Row, ...]:
-    text = resources.files("densing.efficiency.timeline.utilisation").joinpath("peaks.csv").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("peaks.csv").read_text(encoding="utf-8")
     return tuple(_row(cells) for cells in csv.DictReader(text.splitlines()))
 
 
