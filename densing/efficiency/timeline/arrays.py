@@ -38,8 +38,8 @@ def used(codes: NDArray[Any]) -> list[int]:
     >>> used(np.array([4, 0, 4]))
     [0, 4]
     """
-    found: list[int] = np.flatnonzero(np.bincount(codes)).tolist()
-    return found
+    codes_used: list[int] = np.flatnonzero(np.bincount(codes)).tolist()
+    return codes_used
 
 
 def distinct(moments: Int) -> Int:
@@ -75,10 +75,10 @@ def quantile(values: NDArray[Any], share: float) -> float:
     >>> quantile(np.array([7, 1, 4, 2]), 0.5)
     3.0
     """
-    place = share * (len(values) - 1)
-    low = int(place)
+    position = share * (len(values) - 1)
+    low = int(position)
     high = min(low + 1, len(values) - 1)
     ordered = np.partition(values, (low, high))
-    first, last, part = ordered[low].item(), ordered[high].item(), place - low
+    first, last, part = ordered[low].item(), ordered[high].item(), position - low
     # As numpy rounds: from the nearer neighbour.
     return float(first + (last - first) * part if part < 0.5 else last - (last - first) * (1 - part))

@@ -163,20 +163,20 @@ def collectives_of(rank: RankTimeline, window: Window, merged: Unions) -> Collec
     inside = window.work.of(Kind.COMM)
     whole = uncut(rank, window).of(Kind.COMM)
     launched = _launches(rank.host, whole)
-    said = _said(rank, whole)
+    records = _records(rank, whole)
     length = inside.end - inside.start
     hidden = covered(merged.compute, inside.start, inside.end)
-    fresh = _fresh(inside, said.columns["group"], said.columns["op"])
+    fresh = _fresh(inside, records.columns["group"], records.columns["op"])
     when = np.where(launched < 0, whole.start, launched)
     step = _steps(rank, when)
     lanes, lane = _used(whole.lanes, whole.lane)
     names, name = _used(whole.names, whole.name)
     columns = {
-        **said.columns,
+        **records.columns,
         "name": name,
         "lane": lane,
         "step": step,
-        "order": nth(when, said.columns["group"], said.columns["op"], step),
+        "order": nth(when, records.columns["group"], records.columns["op"], step),
         "start_ns": whole.start,
         "end_ns": whole.end,
         "inside_ns": length,
@@ -188,7 +188,7 @@ def collectives_of(rank: RankTimeline, window: Window, merged: Unions) -> Collec
     texts = tuple(" ".join(part for part in (lane.process, lane.thread) if part) for lane in lanes)
     columns = {key: np.asarray(column, np.int64) for key, column in columns.items()}
     return Collectives(
-        rank.rank, window.name, window.start, window.end, said.groups, tuple(names), texts, said.dtypes, **columns
+        rank.rank, window.name, window.start, window.end, records.groups, tuple(names), texts, records.dtypes, **columns
     )
 
 
@@ -210,9 +210,9 @@ def _fresh(comm: Spans, group: Int, op: Int) -> Int:
 def _launches(host: Spans, comm: Spans) -> Int:
     """Start of the host call that launched each span; -1 where the trace has none."""
     call = launch_of(comm, host)
-    found = np.full(len(comm), -1, np.int64)
-    found[call >= 0] = host.start[call[call >= 0]]
-    return found
+    start = np.full(len(comm), -1, np.int64)
+    start[call >= 0] = host.start[call[call >= 0]]
+    return start
 
 
 def _steps(rank: RankTimeline, when: Int) -> Int:
@@ -243,18 +243,18 @@ def nth(when: Int, *keys: Int) -> Int:
     return result
 
 
-class _Said(NamedTuple):
+class _Records(NamedTuple):
     columns: dict[str, Any]
     groups: tuple[Group, ...]
     dtypes: tuple[str, ...]
 
 
-def _said(rank: RankTimeline, comm: Spans) -> _Said:
-    """What the trace says of each communication, told once per different record."""
+def _records(rank: RankTimeline, comm: Spans) -> _Records:
+    """What the trace says of each communication, looked up once per different record."""
     classifier, streams = Classifier(), dict[str, str]()
     groups = _Groups()
     dtypes: dict[str, int] = {}
-    rows = {key: np.empty(len(comm), np.int64) for key in _TOLD}
+    columns = {key: np.empty(len(comm), np.int64) for key in _RECORDED}
     known: dict[tuple[int, int, int, int], tuple[int, ...]] = {}
     quads = zip(comm.comm.tolist(), comm.name.tolist(), comm.lane.tolist(), comm.bytes.tolist(), strict=True)
     for at, key in enumerate(quads):
@@ -263,15 +263,15 @@ def _said(rank: RankTimeline, comm: Spans) -> _Said:
             record = comm.comms[index] if index >= 0 else Comm()
             op = op_of(record, comm.names[name], classifier)
             group = _group(rank, record, streams, comm.lanes[lane].thread)
-            told = (groups.number(group), dtypes.setdefault(record.dtype, len(dtypes)))
-            known[key] = (OPS.index(op), *told, record.seq, record.in_elems, record.out_elems,
+            numbers = (groups.number(group), dtypes.setdefault(record.dtype, len(dtypes)))
+            known[key] = (OPS.index(op), *numbers, record.seq, record.in_elems, record.out_elems,
                           comm_bytes(op, record, recorded), *_peers(rank.rank, op, record, group))  # fmt: skip
-        for column, value in zip(rows.values(), known[key], strict=True):
+        for column, value in zip(columns.values(), known[key], strict=True):
             column[at] = value
-    return _Said(rows, groups.all(), tuple(dtypes))
+    return _Records(columns, groups.all(), tuple(dtypes))
 
 
-_TOLD = ("op", "group", "dtype", "seq", "in_elems", "out_elems", "bytes", "src", "dst")
+_RECORDED = ("op", "group", "dtype", "seq", "in_elems", "out_elems", "bytes", "src", "dst")
 
 
 class _Groups:

@@ -40,17 +40,17 @@ def unbroken(host: Spans, rows: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]
     >>> [part.tolist() for part in unbroken(host, np.array([True, False, True]))]
     [[0], [2]]
     """
-    held = np.empty(0, np.int64)
+    pending = np.empty(0, np.int64)
     for block in blocks(len(rows)):
-        at = np.concatenate((held, np.flatnonzero(rows[block]) + block.start))
+        at = np.concatenate((pending, np.flatnonzero(rows[block]) + block.start))
         reach = np.maximum.accumulate(host.end[at])
         cuts = np.flatnonzero(host.start[at[1:]] >= reach[:-1])
         cut = int(cuts[-1]) + 1 if len(cuts) else 0
         if cut:
             yield at[:cut]
-        held = at[cut:]
-    if len(held):
-        yield held
+        pending = at[cut:]
+    if len(pending):
+        yield pending
 
 
 def innermost(start: Int, end: Int) -> Segments:
@@ -81,8 +81,8 @@ def innermost(start: Int, end: Int) -> Segments:
     if np.all(start[1:] >= end[:-1]):
         return Segments(start, end, order)
     parent = _parents(start, end)
-    found = _painted(start, end) if parent is None else _unrolled(start, end, parent)
-    return Segments(found.start, found.end, order[found.which])
+    segments = _painted(start, end) if parent is None else _unrolled(start, end, parent)
+    return Segments(segments.start, segments.end, order[segments.which])
 
 
 def _parents(start: Int, end: Int) -> Int | None:
@@ -114,27 +114,29 @@ def _unrolled(start: Int, end: Int, parent: Int) -> Segments:
     moments, running = moments[order], running[order]
     if len(moments) == 0:
         return Segments(moments, moments, running)
-    return _kept(moments[:-1], moments[1:], running[:-1])
+    return _filled(moments[:-1], moments[1:], running[:-1])
 
 
 def _painted(start: Int, end: Int) -> Segments:
     """Segments of spans that cross: one pass over all boundaries with a heap of what is running."""
     moments = distinct(np.concatenate((start, end)))
     opens = np.searchsorted(start, moments, side="right").tolist()
-    ends, running, seen, heap = end.tolist(), [], 0, list[int]()
+    ends, running, pushed, heap = end.tolist(), [], 0, list[int]()
     for moment, opened in zip(moments.tolist(), opens, strict=True):
-        for index in range(seen, opened):
+        for index in range(pushed, opened):
+            # The span that began last is on top; those that have ended below it go when they come up.
             heapq.heappush(heap, -index)
-        seen = opened
+        pushed = opened
         while heap and ends[-heap[0]] <= moment:
             heapq.heappop(heap)
         running.append(-heap[0] if heap else -1)
-    return _kept(moments[:-1], moments[1:], np.array(running[:-1], np.int64))
+    return _filled(moments[:-1], moments[1:], np.array(running[:-1], np.int64))
 
 
-def _kept(start: Int, end: Int, running: NDArray[np.int64]) -> Segments:
-    kept = (end > start) & (running >= 0)
-    return Segments(start[kept], end[kept], running[kept])
+def _filled(start: Int, end: Int, running: NDArray[np.int64]) -> Segments:
+    """Leave out what has no length, and time in which nothing runs."""
+    filled = (end > start) & (running >= 0)
+    return Segments(start[filled], end[filled], running[filled])
 
 
 SHOWN = 10
@@ -162,13 +164,13 @@ def step_mark(name: str) -> bool:
     return name.startswith("ProfilerStep")
 
 
-def doing(host: Spans, held: Iterable[tuple[int, Union]]) -> tuple[Doing, ...]:
+def doing(host: Spans, stretches: Iterable[tuple[int, Union]]) -> tuple[Doing, ...]:
     """Return the names that fill most of some stretches of time: ten ranges and ten runtime calls.
 
     Parameters
     ----------
     host : Spans
-    held : iterable of (lane, union)
+    stretches : iterable of (lane, union)
         Which stretches to look at, on which thread.
 
     Examples
@@ -179,22 +181,22 @@ def doing(host: Spans, held: Iterable[tuple[int, Union]]) -> tuple[Doing, ...]:
     (Doing(level='range', name='load', ns=70), Doing(level='range', name='', ns=20),
      Doing(level='call', name='', ns=80), Doing(level='call', name='cudaMalloc', ns=10))
     """
-    held = list(held)
+    by_lane = list(stretches)
     ranges = np.isin(host.kind, (int(Kind.ANNOTATION), int(Kind.OP))) & ~named(host, step_mark)
-    return (*_totals("range", host, ranges, held), *_totals("call", host, host.kind == Kind.LAUNCH, held))
+    return (*_totals("range", host, ranges, by_lane), *_totals("call", host, host.kind == Kind.LAUNCH, by_lane))
 
 
-def _totals(level: str, host: Spans, rows: NDArray[np.bool_], held: list[tuple[int, Union]]) -> list[Doing]:
+def _totals(level: str, host: Spans, rows: NDArray[np.bool_], by_lane: list[tuple[int, Union]]) -> list[Doing]:
     sums = np.zeros(len(host.names), np.int64)
-    nothing = 0
-    for lane, stretches in held:
-        nothing += length(stretches)
+    unnamed = 0
+    for lane, stretches in by_lane:
+        unnamed += length(stretches)
         for own in unbroken(host, rows & (host.lane == lane)):
-            found = innermost(host.start[own], host.end[own])
-            inside = covered(stretches, found.start, found.end)
-            np.add.at(sums, host.name[own[found.which]], inside)
-            nothing -= int(inside.sum())
+            segments = innermost(host.start[own], host.end[own])
+            inside = covered(stretches, segments.start, segments.end)
+            np.add.at(sums, host.name[own[segments.which]], inside)
+            unnamed -= int(inside.sum())
     table = [(int(sums[at]), host.names[at]) for at in np.flatnonzero(sums).tolist()]
-    if nothing:
-        table.append((nothing, ""))
+    if unnamed:
+        table.append((unnamed, ""))
     return [Doing(level, name, ns) for ns, name in sorted(table, key=lambda row: (-row[0], row[1]))[:SHOWN]]

@@ -183,8 +183,8 @@ class Spans(msgspec.Struct, frozen=True, eq=False):
         Neighbours are not copied: a mask that selects a single run gives views.
         """
         rows = _run(index) if isinstance(index, np.ndarray) and index.dtype == np.bool_ else index
-        chosen: dict[str, Any] = {key: _rows(getattr(self, key), rows) for key in _DTYPES}
-        return replace(self, **chosen)
+        columns: dict[str, Any] = {key: _rows(getattr(self, key), rows) for key in _DTYPES}
+        return replace(self, **columns)
 
     def of(self, *kinds: Kind) -> Spans:
         """Select the spans of some kinds."""
