@@ -189,7 +189,7 @@ class Source:
         return f"{self.label}: {reason}"
 
     def readinto(self, target: memoryview) -> int:
-        """Fill a buffer as far as the file goes; 0 at its end.
+        """Fill some of a buffer, as much as is at hand, and return how much; 0 at the file's end.
 
         Raises
         ------

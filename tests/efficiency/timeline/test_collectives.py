@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -62,7 +62,6 @@ spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20)), max_size=6).
 
 
 @given(spans, spans, st.sampled_from(["steps", "all"]))
-@settings(deadline=None)
 def test_every_nanosecond_counted_by_hand(comms: list[Any], compute: list[Any], name: Any) -> None:
     rank = rank_of(0, [(*span, ALL_REDUCE) for span in comms], compute, [(3, 10, 20), (4, 20, 30)])
     found = collected(rank, name)

@@ -242,7 +242,7 @@ def test_ranks_stand_side_by_side_on_one_clock(tmp_path: Path) -> None:
     assert {e["args"]["Collective name"] for e in events if "Collective name" in e.get("args", {})} == {"all_reduce"}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_what_is_written_reads_back_to_the_nanosecond(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
     zero = data.draw(st.sampled_from([0, BASE, 10**15]))
@@ -268,7 +268,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     before=st.dictionaries(st.text('tb"\\[{,:', max_size=5), JSON, max_size=3),
     events=st.lists(JSON, max_size=4),

@@ -85,7 +85,7 @@ def test_more_decimals_than_three_are_noticed() -> None:
     assert from_numbers([MISSING, 3]).tolist() == [MISSING * 1000, 3000]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(decimals(digits=3), decimals(digits=3)), min_size=1, max_size=30),
     st.sampled_from([256, 1 << 20]),
@@ -101,7 +101,7 @@ def test_times_of_a_file_are_exact_whatever_their_magnitude(times: list[tuple[st
         assert differences(path, timeline) == []
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(decimals(digits=6), min_size=1, max_size=20))
 def test_decimals_beyond_the_nanosecond_round_half_to_even(times: list[str]) -> None:
     """The text of the first events is looked at for such times, so float64 does not hide them."""

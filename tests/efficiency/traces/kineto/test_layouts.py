@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.efficiency.timeline.spans import Kind, Lane
@@ -69,7 +69,7 @@ def facts(timeline: RankTimeline) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(events(), st.sampled_from(LAYOUTS), st.sampled_from([48, 200, 999, 1 << 20]))
 def test_layout_and_chunk_do_not_matter(made: list[dict[str, Any]], layout: str, chunk: int) -> None:
     with TemporaryDirectory() as folder:
@@ -78,7 +78,7 @@ def test_layout_and_chunk_do_not_matter(made: list[dict[str, Any]], layout: str,
         assert facts(read(write(path, made, layout), chunk=chunk)) == expected
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(events(), st.sampled_from(LAYOUTS))
 def test_every_layout_against_the_second_reader(made: list[dict[str, Any]], layout: str) -> None:
     """The second reader knows only Kineto's own names of launches; others are left to the table's test."""

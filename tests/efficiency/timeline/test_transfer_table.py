@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.efficiency.timeline.overlap import partition, unions
@@ -72,7 +72,6 @@ def moments(starts, ends, window):
     return {t for s, e in pairs for t in range(max(s, window.start), min(e, window.end))}
 
 
-@settings(deadline=None)
 @given(ranks())
 def test_every_figure_counted_again_moment_by_moment(rank):
     window = select(rank)
