@@ -25,7 +25,7 @@ FILES = (
     "scores/references/test_references",
     "scores/density/test_density",
     "scores/evals/test_readers",
-    "efficiency/traces/test_readers_golden",
+    "efficiency/traces/kineto/test_reader",
     "efficiency/timeline/test_overlap",
     "scores/trend/test_estimators",
     "report/test_report",

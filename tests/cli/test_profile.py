@@ -15,8 +15,8 @@ import pytest
 
 from tests.support import folders
 
-SHARED = folders.SHARED / "data" / "traces"
-recorded = pytest.mark.skipif(not SHARED.exists(), reason="the recorded traces are not in this checkout")
+# Whole public sets where they are; those that travel with the tests elsewhere.
+RECORDED = folders.RECORDED if folders.RECORDED.exists() else folders.TRACES
 KEYS = ("window_ns", "span_ns", "compute_ns", "comm_ns", "memcpy_ns", "overlap_ns", "exposed_comm_ns",
         "exposed_memcpy_ns", "idle_ns")  # fmt: skip
 
@@ -309,15 +309,14 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert "<script>alert(1)" not in page.read_text()
 
 
-@recorded
 def test_all_golden_partitions_through_the_command() -> None:
     windows = {"all": "all", "launched_before_last_step": "hta", "clipped_to_steps": "steps"}
     names = {"window_ns": "window_ns", "span_ns": "span_ns", "compute_ns": "compute_ns", "comm_ns": "comm_ns",
              "memcpy_ns": "memory_ns", "overlap_ns": "overlap_ns", "exposed_comm_ns": "exposed_comm_ns",
              "exposed_memcpy_ns": "exposed_mem_ns", "idle_ns": "idle_in_window_ns"}  # fmt: skip
-    files = {path.name.removesuffix(".gz"): path for path in SHARED.rglob("*.gz")}
-    rows = list(csv.DictReader((SHARED / "golden" / "exact_reference.csv").read_text().splitlines()))
-    chosen = [row for row in rows if row["set"] != "dlrm_kineto" or row["rank"] in "07"]
+    files = {path.name.removesuffix(".gz"): path for path in RECORDED.rglob("*.gz")}
+    rows = list(csv.DictReader((folders.TRACES / "golden" / "exact_reference.csv").read_text().splitlines()))
+    chosen = [row for row in rows if row["file"] in files and (row["set"] != "dlrm_kineto" or row["rank"] in "07")]
     for row in chosen:
         [rank] = profile(files[row["file"]], "--window", windows[row["window"]])["ranks"]
         assert {ours: rank[ours] for ours in names} == {ours: int(row[theirs]) for ours, theirs in names.items()}
@@ -344,11 +343,10 @@ MALFORMED = {
 }
 
 
-@recorded
 @pytest.mark.parametrize("name", sorted(MALFORMED))
 def test_a_damaged_file_gives_what_can_be_had(name: str) -> None:
     code, numbers, skipped, repaired = MALFORMED[name]
-    found = profile(SHARED / "malformed" / name, code=code)
+    found = profile(folders.TRACES / "malformed" / name, code=code)
     assert (found["skipped_events"], found["repaired_events"]) == (skipped, repaired)
     for rank in found["ranks"]:
         assert tuple(rank[key] for key in ("compute_ns", "comm_ns", "overlap_ns", "exposed_comm_ns")) == numbers
@@ -358,8 +356,7 @@ def test_a_damaged_file_gives_what_can_be_had(name: str) -> None:
         assert found["ranks"][0]["overlap_pct"] is None
 
 
-@recorded
 @pytest.mark.parametrize("name", ["empty_events", "dup_rank"])
 def test_a_file_without_an_answer_is_an_error_of_one_line(name: str) -> None:
-    message = densing("profile", SHARED / "malformed" / name, code=1).stderr.strip()
+    message = densing("profile", folders.TRACES / "malformed" / name, code=1).stderr.strip()
     assert len(message.splitlines()) == 1 and "rank0.json" in message

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from densing.efficiency.profile.rank import ProfileOptions, profile_trace
 from densing.efficiency.profile.run import RunProfile, merge_run
 from densing.efficiency.timeline.overlap import Partition
-from densing.efficiency.timeline.pictures import Picture
-from densing.efficiency.timeline.steps import StepPartition
+from densing.efficiency.timeline.steps import Picture, StepPartition
 from densing.plots import style
 from densing.plots.efficiency import parts_of, plot_idle, plot_partition, plot_path, plot_rank_strip
 from densing.plots.efficiency_bars import BARS, COLUMNS, Bar
@@ -28,8 +27,6 @@ from densing.plots.efficiency_text import duration, percent, ranks_of, volume
 from densing.plots.efficiency_timeline import arrange, plot_timeline
 from tests.support import efficiency_runs as runs
 from tests.support import folders
-
-SHARED = folders.SHARED
 
 
 @pytest.fixture(scope="module")
@@ -243,12 +240,11 @@ def test_lists_of_ranks() -> None:
     assert volume(-1) == "–" and volume(999) == "999 B"
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="needs the shared traces")
 def test_waits_of_the_golden_run() -> None:
     """Golden README: waited for are rank 7 in collectives 0–4, 5 in 5 and 6, 4 in 7; rank 1 waits 11.1 ms, 7 1.5."""
-    from densing.efficiency.traces.readers import find_traces
+    from densing.efficiency.traces.run import find_traces
 
-    traces = find_traces([SHARED / "data" / "traces" / "param_dlrm_8rank"])
+    traces = find_traces([folders.TRACES / "param_dlrm_8rank"])
     run = merge_run([profile_trace(trace, ProfileOptions()) for trace in traces])
     assert run.together is not None
     found = caused(run.together.stragglers)

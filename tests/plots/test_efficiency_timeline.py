@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from densing.efficiency.timeline.pictures import Box, Picture
+from densing.efficiency.timeline.steps import Box, Picture
 from densing.plots.efficiency_timeline import MOST_BOXES, Shown, arrange, joined, same_step
 
 

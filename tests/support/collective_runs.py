@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from densing.efficiency.timeline.classify import Classifier
+from densing.efficiency.timeline.classifier import Classifier
 from densing.efficiency.timeline.collectives import Collectives, collectives_of
 from densing.efficiency.timeline.overlap import unions
 from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
@@ -19,13 +19,12 @@ from densing.efficiency.timeline.windows import WindowName, select
 from tests.support import folders
 
 SHARED = folders.SHARED
-DLRM = SHARED / "data" / "traces" / "param_dlrm_8rank"
-GOLDEN = SHARED / "data" / "traces" / "golden"
+DLRM = folders.TRACES / "param_dlrm_8rank"
 
 
 def golden(name: str) -> list[dict[str, str]]:
     """Return the rows of a golden table."""
-    return list(csv.DictReader((GOLDEN / name).read_text(encoding="utf-8").splitlines()))
+    return list(csv.DictReader((folders.TRACES / "golden" / name).read_text(encoding="utf-8").splitlines()))
 
 
 def rank_of(

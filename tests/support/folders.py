@@ -10,3 +10,6 @@ SUPPORT = TESTS / "support"
 DATA = TESTS / "data"
 # Not part of the project: real traces, catalogs and oracles; tests that read them skip where they are not.
 SHARED = ROOT.parent / "shared"
+# Traces that travel with the tests (public ones made small), and the whole public sets.
+TRACES = DATA / "traces"
+RECORDED = SHARED / "data" / "traces"

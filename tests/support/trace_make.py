@@ -12,7 +12,8 @@ from typing import Any
 from densing.efficiency.timeline.overlap import Partition, partition
 from densing.efficiency.timeline.timeline import RankTimeline
 from densing.efficiency.timeline.windows import select
-from densing.efficiency.traces.readers import Limits, TraceFile, read_rank
+from densing.efficiency.traces.formats import read_rank
+from densing.efficiency.traces.source import Limits, TraceFile
 
 Event = dict[str, Any]
 

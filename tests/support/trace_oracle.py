@@ -1,6 +1,6 @@
 """A second reader of traces, by other means: the standard library's parser, exact decimals, one loop per fact.
 
-It knows nothing of chunks, structs or damage; where it and :mod:`densing.efficiency.traces.readers` differ, one is
+It knows nothing of chunks, structs or damage; where it and :mod:`densing.efficiency.traces.kineto` differ, one is
 wrong.
 """
 

@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import Note
+from densing.efficiency.timeline.arrays import Int, distinct, used
 from densing.efficiency.timeline.critical_graph import Graph, graph
-from densing.efficiency.timeline.critical_names import host_names
-from densing.efficiency.timeline.spans import Int, Kind, Spans
+from densing.efficiency.timeline.launches import named
+from densing.efficiency.timeline.nesting import Segments, innermost, step_mark
+from densing.efficiency.timeline.spans import Kind, Spans
 from densing.efficiency.timeline.timeline import RankTimeline
 from densing.efficiency.timeline.windows import Window
 
@@ -77,20 +79,20 @@ class CriticalPath(msgspec.Struct, frozen=True, eq=False):
     @property
     def coverage(self) -> float | None:
         """Share of the path that records explain, 1 − idle/path; None for an empty window."""
-        whole = sum(self.totals.values())
-        return 1 - self.totals["idle"] / whole if whole else None
+        total = sum(self.totals.values())
+        return 1 - self.totals["idle"] / total if total else None
 
     def to_dict(self, segments: int = KEPT_SEGMENTS) -> dict[str, Any]:
         """Return plain data with the longest segments; totals stay those of the whole path."""
-        long = np.argsort(self.start - self.end, kind="stable")[:segments]
-        kept = np.sort(long)
-        lost = int((self.end - self.start).sum() - (self.end - self.start)[kept].sum())
+        longest = np.argsort(self.start - self.end, kind="stable")[:segments]
+        listed = np.sort(longest)
+        unlisted_ns = int((self.end - self.start).sum() - (self.end - self.start)[listed].sum())
         columns = {
-            "start_ns": self.start[kept].tolist(),
-            "end_ns": self.end[kept].tolist(),
-            "kind": [PATH_KINDS[code] for code in self.kind[kept]],
-            "lane": [self.lanes[code] for code in self.lane[kept]],
-            "name": [self.names[code] for code in self.name[kept]],
+            "start_ns": self.start[listed].tolist(),
+            "end_ns": self.end[listed].tolist(),
+            "kind": [PATH_KINDS[code] for code in self.kind[listed]],
+            "lane": [self.lanes[code] for code in self.lane[listed]],
+            "name": [self.names[code] for code in self.name[listed]],
         }
         return {
             "totals": dict(self.totals),
@@ -99,8 +101,8 @@ class CriticalPath(msgspec.Struct, frozen=True, eq=False):
             "top": [list(row) for row in self.top],
             "notes": [note.to_dict() for note in self.notes],
             "segments": columns,
-            "left_out": self.left_out + len(self.start) - len(kept),
-            "left_out_ns": self.left_out_ns + lost,
+            "left_out": self.left_out + len(self.start) - len(listed),
+            "left_out_ns": self.left_out_ns + unlisted_ns,
         }
 
     @classmethod
@@ -235,30 +237,82 @@ def _walk(edges: Graph, host: Spans, start: int, end: int) -> NDArray[np.int64]:
     kinds = _KIND_TABLE[edges.nodes.kind].data
     # Lanes and names of the host stand after those of the device; the last name is empty.
     lane0, name0 = len(edges.nodes.lanes), len(edges.nodes.names)
-    nothing, hosted = name0 + len(host.names), edges.calls > 0
+    unnamed, has_calls = name0 + len(host.names), edges.calls > 0
     call, thread = len(host), edges.main + lane0
     node = int(np.argmax(edges.nodes.end)) if len(edges.nodes) else -1
-    if node >= 0 and nodes.end[node] < end and hosted:
+    if node >= 0 and nodes.end[node] < end and has_calls:
         node = -1
     while tape.at > start:
         if node >= 0:
             # A pause between the end of this node and what waited for it belongs to no record.
-            tape.back_to(nodes.end[node], IDLE, nodes.lane[node], nothing)
+            tape.back_to(nodes.end[node], IDLE, nodes.lane[node], unnamed)
             tape.back_to(nodes.start[node], kinds[node], nodes.lane[node], nodes.name[node])
             call = launched[node]
             if call < 0 and before[node] < 0:
-                tape.back_to(start, IDLE, nodes.lane[node], nothing)
+                tape.back_to(start, IDLE, nodes.lane[node], unnamed)
             if call >= 0:
                 thread = calls.lane[call] + lane0
                 tape.back_to(calls.start[call], LAUNCH, thread, nodes.name[node])
             node = before[node]
         elif wake[call] >= 0:
             woken = wake[call]
-            tape.back_to(calls.end[woken], HOST, thread, nothing)
+            tape.back_to(calls.end[woken], HOST, thread, unnamed)
             call, node = woken, reached[woken]
             thread = calls.lane[call] + lane0
             tape.back_to(nodes.end[node], HOST, thread, calls.name[call] + name0)
         else:
             # Nothing held this thread before: its own program, as far back as the window goes.
-            tape.back_to(start, HOST if hosted else IDLE, thread, nothing)
+            tape.back_to(start, HOST if has_calls else IDLE, thread, unnamed)
     return tape.table()
+
+
+Table = NDArray[np.int64]
+
+
+def host_names(
+    table: Table, names: tuple[str, ...], host: Spans, kind: int, first_lane: int
+) -> tuple[Table, tuple[str, ...]]:
+    """Cut unnamed host segments where ranges begin and end, and name the pieces.
+
+    Parameters
+    ----------
+    table : int64 (n, 5)
+        Start, end, kind, lane, name of disjoint segments in order of time.
+    names : tuple of str
+        The last one is empty: the name of segments to be named.
+    host : Spans
+    kind : int
+        Which kind is the host's.
+    first_lane : int
+        Number of the host's first lane.
+
+    Returns
+    -------
+    table, names
+        The same time in at least as many segments; the host's names stand after the others.
+    """
+    ranges = host.take(np.isin(host.kind, (int(Kind.ANNOTATION), int(Kind.OP))) & ~named(host, step_mark))
+    plain = len(names) - 1
+    open_rows = (table[:, 2] == kind) & (table[:, 4] == plain)
+    pieces = [table[~open_rows]]
+    for lane in used(table[open_rows, 3]):
+        own = ranges.take(ranges.lane == lane - first_lane)
+        ran = innermost(own.start, own.end)
+        pieces.append(_cut(table[open_rows & (table[:, 3] == lane)], ran, own.name, plain))
+    merged = np.concatenate(pieces)
+    return merged[np.argsort(merged[:, 0], kind="stable")], (*names, *host.names)
+
+
+def _cut(rows: Table, ran: Segments, name: NDArray[np.int32], plain: int) -> Table:
+    """Split rows of one lane at the boundaries of the ranges."""
+    moments = distinct(np.concatenate((rows[:, 0], rows[:, 1], ran.start, ran.end)))
+    left, right = moments[:-1], moments[1:]
+    row = np.searchsorted(rows[:, 0], left, side="right") - 1
+    inside = (row >= 0) & (left < rows[row, 1])
+    left, right, row = left[inside], right[inside], row[inside]
+    piece_name = np.full(len(left), plain, np.int64)
+    if len(ran.start):
+        at = np.searchsorted(ran.start, left, side="right") - 1
+        covered = (at >= 0) & (left < ran.end[at])
+        piece_name[covered] = plain + 1 + name[ran.which[at[covered]]]
+    return np.column_stack((left, right, rows[row, 2], rows[row, 3], piece_name))

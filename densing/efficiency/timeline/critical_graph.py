@@ -24,13 +24,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.efficiency.timeline.intervals import distinct
+from densing.efficiency.timeline.arrays import Index, Int, blocks, distinct, median, used
 from densing.efficiency.timeline.launches import SYNC_CALLS, launch_of, named, uncut
-from densing.efficiency.timeline.meanwhile import step_mark
-from densing.efficiency.timeline.nesting import innermost
+from densing.efficiency.timeline.nesting import innermost, step_mark
 from densing.efficiency.timeline.patterns import any_case
-from densing.efficiency.timeline.quantiles import median
-from densing.efficiency.timeline.spans import BUSY, Index, Int, Kind, Spans, blocks, used
+from densing.efficiency.timeline.spans import BUSY, Kind, Spans
 from densing.efficiency.timeline.timeline import RankTimeline
 from densing.efficiency.timeline.windows import Window
 
@@ -95,16 +93,16 @@ def _nodes(rank: RankTimeline, window: Window) -> Spans:
 
 def _flat(work: Spans) -> Spans:
     """Nested operators of a processor, as the innermost one at each moment."""
-    starts, ends, which = [], [], []
+    starts, ends, rows = [], [], []
     for lane in used(work.lane):
         at = np.flatnonzero(work.lane == lane)
-        found = innermost(work.start[at], work.end[at])
-        starts.append(found.start)
-        ends.append(found.end)
-        which.append(at[found.which])
+        segments = innermost(work.start[at], work.end[at])
+        starts.append(segments.start)
+        ends.append(segments.end)
+        rows.append(at[segments.which])
     if not starts:
         return work
-    index = np.concatenate(which)
+    index = np.concatenate(rows)
     columns = {key: getattr(work, key)[index] for key in ("kind", "name", "lane", "bytes", "correlation", "comm")}
     times = {"start": np.concatenate(starts), "end": np.concatenate(ends)}
     return Spans.columns({**columns, **times}, work.names, work.lanes, work.comms)
@@ -130,21 +128,21 @@ def last_ended(ends: Int, moments: Int) -> Int:
         return np.full(len(moments), -1, np.int64)
     order = np.argsort(ends, kind="stable")
     ordered = ends[order]
-    found = np.empty(len(moments), np.int64)
+    last = np.empty(len(moments), np.int64)
     for part in blocks(len(moments)):
         at = np.searchsorted(ordered, moments[part], side="right") - 1
-        found[part] = np.where(at >= 0, order[np.maximum(at, 0)], -1)
-    return found
+        last[part] = np.where(at >= 0, order[np.maximum(at, 0)], -1)
+    return last
 
 
 def _neighbours(nodes: Spans) -> Index:
     """The node that ended last before each node on the same lane."""
-    found = np.full(len(nodes), -1, np.int32)
+    before = np.full(len(nodes), -1, np.int32)
     for lane in used(nodes.lane):
         at = np.flatnonzero(nodes.lane == lane)
         near = last_ended(nodes.end[at], nodes.start[at])
-        found[at] = np.where(near >= 0, at[near], -1)
-    return found
+        before[at] = np.where(near >= 0, at[near], -1)
+    return before
 
 
 def _times(column: Int, index: Index) -> Int:
@@ -206,39 +204,40 @@ def _usual(nodes: Spans, host: Spans, launch: Index, lane: Index) -> tuple[int, 
         quickest = min(quickest, int(delays.min(initial=quickest)))
         in_time = (called <= before) & (lane[part] >= 0)
         pauses.append((start - before)[in_time])
-    found = np.concatenate(pauses)
-    pause = USUAL_PAUSES * int(median(found)) if len(found) else 0
+    in_line = np.concatenate(pauses)
+    pause = USUAL_PAUSES * int(median(in_line)) if len(in_line) else 0
     return quickest if np.any(launch >= 0) else 0, pause
 
 
 def _reached(nodes: Spans, host: Spans, launch: Index, syncs: Int, records: Spans) -> Index:
     """The node that each synchronisation call waited for."""
-    found = np.full(len(host) + 1, -1, np.int32)
-    found[syncs] = last_ended(nodes.end, host.end[syncs])
-    _narrow(found, nodes, host, syncs, records)
+    reached = np.full(len(host) + 1, -1, np.int32)
+    reached[syncs] = last_ended(nodes.end, host.end[syncs])
+    _narrow(reached, nodes, host, syncs, records)
     copies = np.flatnonzero((launch >= 0) & (nodes.kind == Kind.MEMCPY))
     blocking = copies[nodes.end[copies] <= host.end[launch[copies]]]
-    found[launch[blocking]] = blocking
-    some = np.flatnonzero(found >= 0)
-    found[some[nodes.end[found[some]] <= host.start[some]]] = -1
-    return found
+    reached[launch[blocking]] = blocking
+    # A call that began when its node had ended already did not wait for it.
+    calls = np.flatnonzero(reached >= 0)
+    reached[calls[nodes.end[reached[calls]] <= host.start[calls]]] = -1
+    return reached
 
 
-def _narrow(found: Index, nodes: Spans, calls: Spans, syncs: Int, records: Spans) -> None:
+def _narrow(reached: Index, nodes: Spans, calls: Spans, syncs: Int, records: Spans) -> None:
     """Where the trace records which stream a call waited for, look on that stream only."""
     if len(records) == 0:
         return
-    wanted = calls.correlation[syncs]
+    correlation = calls.correlation[syncs]
     order = np.argsort(records.correlation, kind="stable")
-    at = np.minimum(np.searchsorted(records.correlation[order], wanted), len(order) - 1)
-    match = (wanted >= 0) & (records.correlation[order][at] == wanted)
+    at = np.minimum(np.searchsorted(records.correlation[order], correlation), len(order) - 1)
+    match = (correlation >= 0) & (records.correlation[order][at] == correlation)
     lane = np.where(match, records.lane[order[at]], -1)
     for each in np.unique(lane[match]).tolist():
         on = np.flatnonzero(nodes.lane == each)
         if len(on):
             chosen = syncs[lane == each]
             near = last_ended(nodes.end[on], calls.end[chosen])
-            found[chosen] = np.where(near >= 0, on[near], -1)
+            reached[chosen] = np.where(near >= 0, on[near], -1)
 
 
 def _woken(host: Spans, called: NDArray[np.bool_], reached: Index, end: int, main: int) -> Index:

@@ -14,7 +14,7 @@ it is told by the span that ends it, *the next span*, and by the host call that 
 - ``before_first``, ``after_last``: the same at the window's start, if nothing ran before; no span follows at all.
 - ``unknown``: runs without a device, whose waits leave no event, unless they are marked (``densing::wait``).
 
-HolisticTraceAnalysis asks per stream instead (:mod:`densing.efficiency.timeline.idle_hta`): a stream may be idle while
+HolisticTraceAnalysis asks per stream instead (:func:`stream_idle`): a stream may be idle while
 the device is busy on another, and its parts sum to no window.
 """
 
@@ -29,14 +29,14 @@ from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from densing.core import Record
-from densing.efficiency.timeline.intervals import Union, covered, distinct, intersect, length, outside, union
+from densing.efficiency.timeline.arrays import Index, Int, blocks, distinct, used
+from densing.efficiency.timeline.intervals import Union, covered, intersect, length, outside, union
 from densing.efficiency.timeline.launches import SYNC_CALLS, LaunchStats, launch_of, launch_stats, named
-from densing.efficiency.timeline.meanwhile import Doing, doing, step_mark
+from densing.efficiency.timeline.nesting import Doing, doing, step_mark
 from densing.efficiency.timeline.overlap import Unions
 from densing.efficiency.timeline.patterns import any_case
-from densing.efficiency.timeline.spans import BUSY, Index, Int, Kind, Spans, blocks, used
-from densing.efficiency.timeline.timeline import RankTimeline
-from densing.efficiency.timeline.waits import MARK
+from densing.efficiency.timeline.spans import BUSY, Kind, Spans
+from densing.efficiency.timeline.timeline import MARK, RankTimeline
 from densing.efficiency.timeline.windows import Window
 
 CAUSES = (
@@ -134,10 +134,10 @@ def idle_causes(rank: RankTimeline, window: Window, merged: Unions) -> IdleCause
     start, end = outside(merged.busy, window.start, window.end)
     if rank.on_host:
         return _on_host(rank, window, (start, end))
-    causes, longest, held = _caused(rank, window, start, end)
+    causes, longest, host_parts = _caused(rank, window, start, end)
     idle = length((start, end))
     assert sum(causes.values()) == idle, "causes that do not sum to the idle time"
-    return IdleCauses(idle, causes, len(start), longest, doing(rank.host, held), launch_stats(rank, window))
+    return IdleCauses(idle, causes, len(start), longest, doing(rank.host, host_parts), launch_stats(rank, window))
 
 
 def _caused(
@@ -151,8 +151,9 @@ def _caused(
     for part in blocks(len(start)):
         for cause, ns in _attributed(window, gaps.rows(part), pool).items():
             causes[cause] += int(ns.sum())
-    held = [(lane, union(start[chosen], gaps.ready[chosen])) for lane, chosen in _by_lane(gaps.launch, rank.host)]
-    return causes, _longest(window, gaps, pool), held
+    by_lane = _by_lane(gaps.launch, rank.host)
+    host_parts = [(lane, union(start[chosen], gaps.ready[chosen])) for lane, chosen in by_lane]
+    return causes, _longest(window, gaps, pool), host_parts
 
 
 def _gaps(start: Int, end: Int, pool: Spans, host: Spans) -> _Gaps:
@@ -185,34 +186,34 @@ def _launched_first(pool: Spans, host: Spans, launch: Index) -> Index:
 
 def _attributed(window: Window, gaps: _Gaps, pool: Spans) -> dict[str, Int]:
     """Nanoseconds of each gap by cause."""
-    whole, host_part = gaps.end - gaps.start, gaps.ready - gaps.start
+    duration, host_part = gaps.end - gaps.start, gaps.ready - gaps.start
     known = gaps.launch >= 0
     behind = known & (host_part == 0) & _after_comm(gaps, pool)
     first = ~known & (gaps.next >= 0) & (gaps.start == window.start)
     last = (gaps.next < 0) & (len(pool) > 0)
-    rest = np.where(known, whole - host_part, 0)
+    after_launch = np.where(known, duration - host_part, 0)
     return {
         "host_bound": np.where(known, host_part - gaps.waiting, 0),
-        "communication": gaps.waiting + np.where(behind, rest, 0),
-        "kernel_wait": np.where(behind, 0, rest),
-        "no_launch_record": np.where(~known & ~first & (gaps.next >= 0), whole, 0),
-        "before_first": np.where(first, whole, 0),
-        "after_last": np.where(last, whole, 0),
-        "unknown": np.where((gaps.next < 0) & ~last, whole, 0),
+        "communication": gaps.waiting + np.where(behind, after_launch, 0),
+        "kernel_wait": np.where(behind, 0, after_launch),
+        "no_launch_record": np.where(~known & ~first & (gaps.next >= 0), duration, 0),
+        "before_first": np.where(first, duration, 0),
+        "after_last": np.where(last, duration, 0),
+        "unknown": np.where((gaps.next < 0) & ~last, duration, 0),
     }
 
 
 def _comm_before(start: Int, pool: Spans) -> Index:
     """The stream of a communication that ended when each gap began; -1 if none did."""
-    found = np.full(len(start), -1, np.int32)
+    lane = np.full(len(start), -1, np.int32)
     rows = np.flatnonzero(pool.kind == Kind.COMM)
     if len(rows):
         rows = rows[np.argsort(pool.end[rows], kind="stable")]
         ends = pool.end[rows]
         at = np.minimum(np.searchsorted(ends, start), len(ends) - 1)
         hit = ends[at] == start
-        found[hit] = pool.lane[rows[at[hit]]]
-    return found
+        lane[hit] = pool.lane[rows[at[hit]]]
+    return lane
 
 
 def _after_comm(gaps: _Gaps, pool: Spans) -> NDArray[np.bool_]:
@@ -225,7 +226,7 @@ def _after_comm(gaps: _Gaps, pool: Spans) -> NDArray[np.bool_]:
 
 def _waiting(host: Spans, start: Int, ready: Int, launched: Index, ended: NDArray[np.bool_]) -> Int:
     """How much of the host's part of each gap its launching thread waits for communication."""
-    found = np.zeros(len(start), np.int64)
+    waiting = np.zeros(len(start), np.int64)
     ranges = host.take(named(host, COMM_RANGES) & np.isin(host.kind, (int(Kind.ANNOTATION), int(Kind.OP))))
     syncs = host.take(named(host, SYNC_CALLS) & (host.kind == Kind.LAUNCH))
     for lane, chosen in _by_lane(launched, host):
@@ -233,10 +234,10 @@ def _waiting(host: Spans, start: Int, ready: Int, launched: Index, ended: NDArra
         begin = start[chosen & ended]
         at = np.searchsorted(own.start, begin) - 1
         until = np.where(at >= 0, own.end[at], begin) if len(own) else begin
-        mine = ranges.take(ranges.lane == lane)
-        held = union(np.concatenate((mine.start, begin)), np.concatenate((mine.end, np.maximum(until, begin))))
-        found[chosen] = covered(held, start[chosen], ready[chosen])
-    return found
+        inside = ranges.take(ranges.lane == lane)
+        waits = union(np.concatenate((inside.start, begin)), np.concatenate((inside.end, np.maximum(until, begin))))
+        waiting[chosen] = covered(waits, start[chosen], ready[chosen])
+    return waiting
 
 
 def _by_lane(launched: Index, host: Spans) -> list[tuple[int, NDArray[np.bool_]]]:
@@ -278,5 +279,46 @@ def _on_host(rank: RankTimeline, window: Window, idle: Union) -> IdleCauses:
         for start, end, wait in zip(*(column[order].tolist() for column in (*idle, share)), strict=True)
     )
     marks = rank.host.take(named(rank.host, step_mark))
-    held = [(lane, idle) for lane in used(marks.lane)]
-    return IdleCauses(total, causes, len(idle[0]), longest, doing(rank.host, held), launch_stats(rank, window))
+    by_lane = [(lane, idle) for lane in used(marks.lane)]
+    return IdleCauses(total, causes, len(idle[0]), longest, doing(rank.host, by_lane), launch_stats(rank, window))
+
+
+CONSECUTIVE_NS = 30_000
+
+
+class StreamIdle(Record, frozen=True):
+    """Idle time of one stream, ns: launched too late, short pause after an early launch, anything else."""
+
+    stream: str
+    host_wait_ns: int
+    kernel_wait_ns: int
+    other_ns: int
+
+
+def stream_idle(work: Spans, host: Spans) -> tuple[StreamIdle, ...]:
+    """Split each stream's pauses between consecutive spans.
+
+    The pause g = start_i − end_{i−1} > 0 is ``host_wait`` if span i was launched after end_{i−1}; else ``kernel_wait``
+    if g < 30 µs; else ``other``. Source: HolisticTraceAnalysis, ``get_idle_time_breakdown`` (its document gives the
+    threshold in ns; its code applies µs). Here an unknown launch makes a pause ``kernel_wait`` or ``other``.
+
+    Examples
+    --------
+    >>> from densing.efficiency.timeline.spans import Kind
+    >>> work = Spans.build([{"start": 0, "end": 5, "kind": Kind.COMPUTE, "name": "a"},
+    ...                     {"start": 9, "end": 12, "kind": Kind.COMPUTE, "name": "b"}])
+    >>> stream_idle(work, Spans.empty())
+    (StreamIdle(stream='', host_wait_ns=0, kernel_wait_ns=4, other_ns=0),)
+    """
+    launch = launch_of(work, host)
+    rows = []
+    for lane in used(work.lane):
+        at = np.flatnonzero(work.lane == lane)
+        pause = work.start[at][1:] - work.end[at][:-1]
+        call = launch[at][1:]
+        late = (call >= 0) & (host.start[call] > work.end[at][:-1]) if len(host) else np.zeros(len(call), bool)
+        idle = pause > 0
+        short = idle & ~late & (pause < CONSECUTIVE_NS)
+        sums = [int(pause[mask].sum()) for mask in (idle & late, short, idle & ~late & ~short)]
+        rows.append(StreamIdle(work.lanes[lane].thread, *sums))
+    return tuple(rows)

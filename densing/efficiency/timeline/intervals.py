@@ -6,11 +6,9 @@ A set is a pair ``(starts, ends)`` of int64 arrays; a *union* is sorted and its 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from densing.efficiency.timeline.spans import blocks
+from densing.efficiency.timeline.arrays import Int, blocks
 
-Int = NDArray[np.int64]
 Union = tuple[Int, Int]
 
 
@@ -36,19 +34,6 @@ def union(starts: Int, ends: Int) -> Union:
     return starts[first], reach[last]
 
 
-def distinct(moments: Int) -> Int:
-    """Return moments in order, each once.
-
-    Examples
-    --------
-    >>> distinct(np.array([7, 3, 7]))
-    array([3, 7])
-    """
-    # np.unique without an index loads numpy's masked arrays, which takes as long as to read a small trace.
-    ordered = np.sort(moments)
-    return ordered[np.concatenate((ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]))]
-
-
 def length(merged: Union) -> int:
     """Return the total length of a union in nanoseconds."""
     return int((merged[1] - merged[0]).sum())
@@ -64,19 +49,20 @@ def intersect(a: Union, b: Union) -> Union:
     """
     if len(a[0]) == 0 or len(b[0]) == 0:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    parts = [_shared((a[0][part], a[1][part]), b) for part in blocks(len(a[0]))]
+    parts = [_intersect((a[0][part], a[1][part]), b) for part in blocks(len(a[0]))]
     return (
         parts[0] if len(parts) == 1 else (np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
     )
 
 
-def _shared(a: Union, b: Union) -> Union:
+def _intersect(a: Union, b: Union) -> Union:
+    # Intervals of b that end after one of a begins, up to those that begin before it ends: a run per interval of a.
     first = np.searchsorted(b[1], a[0], side="right")
     stop = np.searchsorted(b[0], a[1], side="left")
     count = np.maximum(stop - first, 0)
-    which = np.repeat(np.arange(len(count)), count)
-    other = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
-    return np.maximum(a[0][which], b[0][other]), np.minimum(a[1][which], b[1][other])
+    own = np.repeat(np.arange(len(count)), count)
+    other = np.arange(len(own)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
+    return np.maximum(a[0][own], b[0][other]), np.minimum(a[1][own], b[1][other])
 
 
 def subtract(a: Union, b: Union) -> Union:
@@ -102,8 +88,8 @@ def outside(merged: Union, start: int, end: int) -> Union:
     """
     starts = np.concatenate((np.array([start], np.int64), merged[1]))
     ends = np.concatenate((merged[0], np.array([end], np.int64)))
-    kept = ends > starts
-    return (starts, ends) if kept.all() else (starts[kept], ends[kept])
+    filled = ends > starts
+    return (starts, ends) if filled.all() else (starts[filled], ends[filled])
 
 
 def clip(merged: Union, start: int, end: int) -> Union:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import Record
+from densing.efficiency.timeline.arrays import Index, Int, blocks, quantile
 from densing.efficiency.timeline.patterns import Search, any_case
-from densing.efficiency.timeline.quantiles import quantile
-from densing.efficiency.timeline.spans import BUSY, Index, Int, Kind, Spans, blocks
+from densing.efficiency.timeline.spans import BUSY, Kind, Spans
 from densing.efficiency.timeline.timeline import RankTimeline
 from densing.efficiency.timeline.windows import Window
 
@@ -70,25 +68,26 @@ def _by_search(work: Spans, keys: Int, rows: Index) -> Index:
     if np.any(keys[1:] <= keys[:-1]):
         keys, first = np.unique(keys, return_index=True)
         rows = rows[first]
-    found = np.empty(len(work), np.int32)
+    launch = np.empty(len(work), np.int32)
     for part in blocks(len(work)):
-        wanted = work.correlation[part]
-        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        found[part] = np.where(keys[at] == wanted, rows[at], -1)
-    return found
+        own = work.correlation[part]
+        at = np.minimum(np.searchsorted(keys, own), len(keys) - 1)
+        launch[part] = np.where(keys[at] == own, rows[at], -1)
+    return launch
 
 
 def _by_table(work: Spans, correlation: Int, calls: NDArray[np.bool_], low: int, width: int) -> Index:
     table = np.full(width + 1, -1, np.int32)
+    # Backwards, so that of several calls with one correlation the first is written last.
     for part in blocks(len(calls), last_first=True):
         rows = (np.flatnonzero(calls[part]) + part.start)[::-1]
         table[correlation[rows] - low] = rows
-    found = np.empty(len(work), np.int32)
+    launch = np.empty(len(work), np.int32)
     for part in blocks(len(work)):
         own = work.correlation[part]
-        wanted = own - low
-        found[part] = table[np.where((own >= 0) & (wanted >= 0) & (wanted < width), wanted, width)]
-    return found
+        index = own - low
+        launch[part] = table[np.where((own >= 0) & (index >= 0) & (index < width), index, width)]
+    return launch
 
 
 class LaunchStats(Record, frozen=True):
@@ -135,10 +134,14 @@ def launch_stats(rank: RankTimeline, window: Window) -> LaunchStats:
     good = start >= begin
     begin, start = begin[good], start[good]
     mean, deepest = _queue(begin, start, window)
+    delays = start - begin
     return LaunchStats(
         spans=len(work),
         unlinked=int(np.sum(launch < 0)),
-        **_delays(start - begin),
+        delay_p50_ns=round(quantile(delays, 0.5)) if len(delays) else None,
+        delay_p95_ns=round(quantile(delays, 0.95)) if len(delays) else None,
+        delay_max_ns=int(delays.max()) if len(delays) else None,
+        long_delays=int(np.sum(delays > LONG_DELAY_NS)),
         slow_calls=slow,
         short_kernels=short,
         negative_delays=int(np.sum(~good)),
@@ -157,17 +160,6 @@ def _first_of(launch: Index) -> tuple[Index, Index]:
     calls = launch[rows]
     fresh = np.concatenate((calls[:1] >= 0, calls[1:] != calls[:-1]))
     return calls[fresh], rows[fresh]
-
-
-def _delays(delays: Int) -> dict[str, Any]:
-    if len(delays) == 0:
-        return {}
-    return {
-        "delay_p50_ns": round(quantile(delays, 0.5)),
-        "delay_p95_ns": round(quantile(delays, 0.95)),
-        "delay_max_ns": int(delays.max()),
-        "long_delays": int(np.sum(delays > LONG_DELAY_NS)),
-    }
 
 
 def _queue(begin: Int, start: Int, window: Window) -> tuple[float | None, int | None]:

@@ -1,4 +1,4 @@
-"""Which of several nested spans is running: the innermost one at each moment.
+"""What a host thread was doing: which of several nested spans runs at each moment, and time by name.
 
 Host rows nest: an annotation holds operators, operators hold runtime calls. Time is told once if each moment belongs to
 the span that began last among those running.
@@ -7,14 +7,17 @@ the span that began last among those running.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.efficiency.timeline.intervals import distinct
-from densing.efficiency.timeline.spans import Int, Spans, blocks
+from densing.core import Record
+from densing.efficiency.timeline.arrays import Int, blocks, distinct
+from densing.efficiency.timeline.intervals import Union, covered, length
+from densing.efficiency.timeline.launches import named
+from densing.efficiency.timeline.spans import Kind, Spans
 
 
 class Segments(NamedTuple):
@@ -37,17 +40,17 @@ def unbroken(host: Spans, rows: NDArray[np.bool_]) -> Iterator[NDArray[np.int64]
     >>> [part.tolist() for part in unbroken(host, np.array([True, False, True]))]
     [[0], [2]]
     """
-    held = np.empty(0, np.int64)
+    pending = np.empty(0, np.int64)
     for block in blocks(len(rows)):
-        at = np.concatenate((held, np.flatnonzero(rows[block]) + block.start))
+        at = np.concatenate((pending, np.flatnonzero(rows[block]) + block.start))
         reach = np.maximum.accumulate(host.end[at])
         cuts = np.flatnonzero(host.start[at[1:]] >= reach[:-1])
         cut = int(cuts[-1]) + 1 if len(cuts) else 0
         if cut:
             yield at[:cut]
-        held = at[cut:]
-    if len(held):
-        yield held
+        pending = at[cut:]
+    if len(pending):
+        yield pending
 
 
 def innermost(start: Int, end: Int) -> Segments:
@@ -78,8 +81,8 @@ def innermost(start: Int, end: Int) -> Segments:
     if np.all(start[1:] >= end[:-1]):
         return Segments(start, end, order)
     parent = _parents(start, end)
-    found = _painted(start, end) if parent is None else _unrolled(start, end, parent)
-    return Segments(found.start, found.end, order[found.which])
+    segments = _painted(start, end) if parent is None else _unrolled(start, end, parent)
+    return Segments(segments.start, segments.end, order[segments.which])
 
 
 def _parents(start: Int, end: Int) -> Int | None:
@@ -111,24 +114,89 @@ def _unrolled(start: Int, end: Int, parent: Int) -> Segments:
     moments, running = moments[order], running[order]
     if len(moments) == 0:
         return Segments(moments, moments, running)
-    return _kept(moments[:-1], moments[1:], running[:-1])
+    return _filled(moments[:-1], moments[1:], running[:-1])
 
 
 def _painted(start: Int, end: Int) -> Segments:
     """Segments of spans that cross: one pass over all boundaries with a heap of what is running."""
     moments = distinct(np.concatenate((start, end)))
     opens = np.searchsorted(start, moments, side="right").tolist()
-    ends, running, seen, heap = end.tolist(), [], 0, list[int]()
+    ends, running, pushed, heap = end.tolist(), [], 0, list[int]()
     for moment, opened in zip(moments.tolist(), opens, strict=True):
-        for index in range(seen, opened):
+        for index in range(pushed, opened):
+            # The span that began last is on top; those that have ended below it go when they come up.
             heapq.heappush(heap, -index)
-        seen = opened
+        pushed = opened
         while heap and ends[-heap[0]] <= moment:
             heapq.heappop(heap)
         running.append(-heap[0] if heap else -1)
-    return _kept(moments[:-1], moments[1:], np.array(running[:-1], np.int64))
+    return _filled(moments[:-1], moments[1:], np.array(running[:-1], np.int64))
 
 
-def _kept(start: Int, end: Int, running: NDArray[np.int64]) -> Segments:
-    kept = (end > start) & (running >= 0)
-    return Segments(start[kept], end[kept], running[kept])
+def _filled(start: Int, end: Int, running: NDArray[np.int64]) -> Segments:
+    """Leave out what has no length, and time in which nothing runs."""
+    filled = (end > start) & (running >= 0)
+    return Segments(start[filled], end[filled], running[filled])
+
+
+SHOWN = 10
+
+
+class Doing(Record, frozen=True):
+    """Time by name.
+
+    Attributes
+    ----------
+    level : {"range", "call"}
+        Annotations and operators (innermost first, step marks left out), or runtime calls.
+    name : str
+        Empty for time in which nothing of that level ran.
+    ns : int
+    """
+
+    level: str
+    name: str
+    ns: int
+
+
+def step_mark(name: str) -> bool:
+    """Return whether a name marks a step."""
+    return name.startswith("ProfilerStep")
+
+
+def doing(host: Spans, stretches: Iterable[tuple[int, Union]]) -> tuple[Doing, ...]:
+    """Return the names that fill most of some stretches of time: ten ranges and ten runtime calls.
+
+    Parameters
+    ----------
+    host : Spans
+    stretches : iterable of (lane, union)
+        Which stretches to look at, on which thread.
+
+    Examples
+    --------
+    >>> host = Spans.build([{"start": 0, "end": 80, "kind": Kind.ANNOTATION, "name": "load"},
+    ...                     {"start": 20, "end": 30, "kind": Kind.LAUNCH, "name": "cudaMalloc"}])
+    >>> doing(host, [(0, (np.array([10]), np.array([100])))])
+    (Doing(level='range', name='load', ns=70), Doing(level='range', name='', ns=20),
+     Doing(level='call', name='', ns=80), Doing(level='call', name='cudaMalloc', ns=10))
+    """
+    by_lane = list(stretches)
+    ranges = np.isin(host.kind, (int(Kind.ANNOTATION), int(Kind.OP))) & ~named(host, step_mark)
+    return (*_totals("range", host, ranges, by_lane), *_totals("call", host, host.kind == Kind.LAUNCH, by_lane))
+
+
+def _totals(level: str, host: Spans, rows: NDArray[np.bool_], by_lane: list[tuple[int, Union]]) -> list[Doing]:
+    sums = np.zeros(len(host.names), np.int64)
+    unnamed = 0
+    for lane, stretches in by_lane:
+        unnamed += length(stretches)
+        for own in unbroken(host, rows & (host.lane == lane)):
+            segments = innermost(host.start[own], host.end[own])
+            inside = covered(stretches, segments.start, segments.end)
+            np.add.at(sums, host.name[own[segments.which]], inside)
+            unnamed -= int(inside.sum())
+    table = [(int(sums[at]), host.names[at]) for at in np.flatnonzero(sums).tolist()]
+    if unnamed:
+        table.append((unnamed, ""))
+    return [Doing(level, name, ns) for ns, name in sorted(table, key=lambda row: (-row[0], row[1]))[:SHOWN]]

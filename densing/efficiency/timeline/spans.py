@@ -5,7 +5,7 @@ Times are integer nanoseconds, intervals are half-open ``[start, end)``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -14,8 +14,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-Int = NDArray[np.int64]
-Index = NDArray[np.int32]
+from densing.core import Record
+from densing.efficiency.timeline.arrays import Int, blocks
 
 
 class Kind(IntEnum):
@@ -85,34 +85,6 @@ class Comm(NamedTuple):
     seq: int = -1
     src: int = -1
     dst: int = -1
-
-
-def used(codes: NDArray[Any]) -> list[int]:
-    """Return which of the codes 0, 1, 2, ... occur, in order.
-
-    Examples
-    --------
-    >>> used(np.array([4, 0, 4]))
-    [0, 4]
-    """
-    found: list[int] = np.flatnonzero(np.bincount(codes)).tolist()
-    return found
-
-
-BLOCK = 1 << 15
-
-
-def blocks(count: int, last_first: bool = False) -> Iterator[slice]:
-    """Yield slices that cut a long table into parts: what is computed of a part at a time takes no memory to speak of.
-
-    Examples
-    --------
-    >>> list(blocks(40_000))
-    [slice(0, 32768, None), slice(32768, 40000, None)]
-    """
-    starts = range(0, count, BLOCK)
-    for start in reversed(starts) if last_first else starts:
-        yield slice(start, min(start + BLOCK, count))
 
 
 _DTYPES: dict[str, Any] = {"start": np.int64, "end": np.int64, "kind": np.int8, "name": np.int32, "lane": np.int32,
@@ -211,8 +183,8 @@ class Spans(msgspec.Struct, frozen=True, eq=False):
         Neighbours are not copied: a mask that selects a single run gives views.
         """
         rows = _run(index) if isinstance(index, np.ndarray) and index.dtype == np.bool_ else index
-        chosen: dict[str, Any] = {key: _rows(getattr(self, key), rows) for key in _DTYPES}
-        return replace(self, **chosen)
+        columns: dict[str, Any] = {key: _rows(getattr(self, key), rows) for key in _DTYPES}
+        return replace(self, **columns)
 
     def of(self, *kinds: Kind) -> Spans:
         """Select the spans of some kinds."""
@@ -245,3 +217,38 @@ def _rows(column: NDArray[Any], rows: NDArray[Any] | slice) -> NDArray[Any]:
     if column.strides != (0,) or isinstance(rows, slice):
         return column[rows]
     return np.broadcast_to(column[:1], int(rows.sum()) if rows.dtype == np.bool_ else len(rows))
+
+
+class NameTotal(Record, frozen=True):
+    """All spans of one name: how many, and the sum of their durations (not of their union), nanoseconds."""
+
+    name: str
+    kind: str
+    count: int
+    total_ns: int
+
+
+def totals(work: Spans) -> list[NameTotal]:
+    """Return one row per name and kind, the longest first.
+
+    Examples
+    --------
+    >>> work = Spans.build([{"start": 0, "end": 5, "kind": Kind.COMPUTE, "name": "gemm"},
+    ...                     {"start": 7, "end": 9, "kind": Kind.COMPUTE, "name": "gemm"}])
+    >>> totals(work)
+    [NameTotal(name='gemm', kind='compute', count=2, total_ns=7)]
+    """
+    if not len(work):
+        return []
+    counts = np.zeros(len(work.names) * len(Kind), np.int64)
+    sums = np.zeros(len(counts), np.int64)
+    for part in blocks(len(work)):
+        key = work.name[part].astype(np.int64) * len(Kind) + work.kind[part]
+        counts += np.bincount(key, minlength=len(counts))
+        np.add.at(sums, key, work.end[part] - work.start[part])
+    keys = np.flatnonzero(counts)
+    rows = [
+        NameTotal(work.names[k // len(Kind)], Kind(k % len(Kind)).name.lower(), int(count), int(total))
+        for k, count, total in zip(keys.tolist(), counts[keys], sums[keys], strict=True)
+    ]
+    return sorted(rows, key=lambda row: (-row.total_ns, row.name))

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 RECORDER = "densing_recorder"
 """Key of a trace's header that :func:`densing.timeline.record` writes: its version."""
 
+MARK = "densing::wait"
+"""Name of the annotation that :func:`densing.timeline.record` puts around a wait which leaves no event of its own."""
+
 NO_DEVICE_WORK = "no-device-work"
 """Code of the note on a trace of a device that holds none of its kernels."""
 

@@ -6,15 +6,15 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from densing.core import Record
+from densing.efficiency.timeline.arrays import used
 from densing.efficiency.timeline.collective_bytes import MOST_BYTES
 from densing.efficiency.timeline.intervals import Union, covered, intersect, length, subtract, union
 from densing.efficiency.timeline.launches import named, uncut
 from densing.efficiency.timeline.overlap import Unions
 from densing.efficiency.timeline.patterns import any_case
-from densing.efficiency.timeline.spans import Kind, Spans, used
+from densing.efficiency.timeline.spans import Kind, Spans
 from densing.efficiency.timeline.timeline import RankTimeline, Step
 from densing.efficiency.timeline.windows import Window, counted_steps
 
@@ -28,16 +28,16 @@ _WORDS = {"host": ("host",), "device": ("device", "array")}
 
 def _forms(source: str, target: str) -> tuple[frozenset[str], tuple[str, ...]]:
     """Words that stand alone (``htod``), and texts within longer words (``host_to_device``)."""
-    alone = frozenset(a + to + b for a in _LETTERS[source] for to in ("to", "2") for b in _LETTERS[target])
+    single = frozenset(a + to + b for a in _LETTERS[source] for to in ("to", "2") for b in _LETTERS[target])
     within = product(_WORDS[source], ("_", ""), ("to", "2"), ("_", ""), _WORDS[target])
-    return alone, tuple(map("".join, within))
+    return single, tuple(map("".join, within))
 
 
 _FORMS = {f"{source}_to_{target}": _forms(source, target) for source, target in
           (("host", "device"), ("device", "host"), ("device", "device"), ("host", "host"))}  # fmt: skip
 _PEER = any_case("ptop|peer")
 LOADING = any_case(r"^enumerate\(dataloader\)|dataloader\w*iter\.__next__|^dataloader(\b|_)")
-_PAGEABLE, _TOLD = any_case("pageable"), any_case("pageable|pinned")
+_PAGEABLE, _MEMORY = any_case("pageable"), any_case("pageable|pinned")
 
 
 class Copies(Record, frozen=True):
@@ -125,9 +125,9 @@ def direction(name: str) -> str:
     if _PEER(text):
         return "peer"
     words = set("".join(letter if letter.isalnum() or letter == "_" else " " for letter in text).split())
-    for found, (alone, within) in _FORMS.items():
-        if not words.isdisjoint(alone) or any(form in text for form in within):
-            return found
+    for code, (single, within) in _FORMS.items():
+        if not words.isdisjoint(single) or any(form in text for form in within):
+            return code
     return "unknown"
 
 
@@ -155,18 +155,13 @@ def transfers(rank: RankTimeline, window: Window, merged: Unions) -> Transfers:
     ('host_to_device', 10, 10, 12.0, 1)
     """
     work = uncut(rank, window).of(Kind.MEMCPY, Kind.MEMSET)
-    code = _directions(work)
-    rows = [_copies(work.take(code == at), at, window, merged) for at in used(code)]
-    return Transfers(tuple(rows), _loading(rank, window, merged))
-
-
-def _directions(work: Spans) -> NDArray[np.int64]:
-    """Direction of each copy, as a position in :data:`DIRECTIONS`."""
+    # Direction of each copy, as a position in DIRECTIONS; each name is looked at once.
     by_name = np.zeros(len(work.names), np.int64)
     for at in used(work.name):
         by_name[at] = DIRECTIONS.index(direction(work.names[at]))
-    found = by_name[work.name]
-    return np.where(work.kind == Kind.MEMSET, DIRECTIONS.index("fill"), found)
+    code = np.where(work.kind == Kind.MEMSET, DIRECTIONS.index("fill"), by_name[work.name])
+    rows = [_copies(work.take(code == at), at, window, merged) for at in used(code)]
+    return Transfers(tuple(rows), _loading(rank, window, merged))
 
 
 def _copies(work: Spans, code: int, window: Window, merged: Unions) -> Copies:
@@ -175,8 +170,7 @@ def _copies(work: Spans, code: int, window: Window, merged: Unions) -> Copies:
     exposed = length(subtract(subtract(inside, merged.compute), merged.comm))
     sized = (work.bytes >= 0) & (work.bytes <= MOST_BYTES)
     moved, time = int(work.bytes[sized].sum()), int((work.end - work.start)[sized].sum())
-    told = named(work, _TOLD)
-    pageable = int(named(work, _PAGEABLE).sum()) if told.any() else None
+    pageable = int(named(work, _PAGEABLE).sum()) if named(work, _MEMORY).any() else None
     rate = moved / time if time else None
     return Copies(
         DIRECTIONS[code], len(work), int(np.sum(~sized)), moved, length(inside), hidden, exposed, rate, pageable

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from densing.core import InputError
-from densing.efficiency.timeline.spans import Int, Kind, Spans
+from densing.efficiency.timeline.spans import Kind, Spans
 from densing.efficiency.timeline.timeline import RankTimeline, Step
 
 WindowName = Literal["steps", "all", "hta"]
@@ -91,10 +91,7 @@ def _launched_before_last_step(rank: RankTimeline) -> Spans:
     cut = _cut(rank)
     if cut is None:
         return rank.work
-    early = np.concatenate([_begun(spans, cut) for spans in (rank.host, rank.self_launched)])
-    return rank.work.take(np.isin(rank.work.correlation, early))
-
-
-def _begun(spans: Spans, cut: int) -> Int:
-    """Correlations of the spans that begin before a moment."""
-    return spans.correlation[(spans.start < cut) & (spans.correlation >= 0)]
+    early = [
+        spans.correlation[(spans.start < cut) & (spans.correlation >= 0)] for spans in (rank.host, rank.self_launched)
+    ]
+    return rank.work.take(np.isin(rank.work.correlation, np.concatenate(early)))

@@ -1,4 +1,8 @@
-"""A trace file becomes spans: formats, classification, recording, Perfetto."""
+"""A trace file becomes spans: formats, recording, Perfetto.
+
+``run`` finds the traces of a run, ``formats`` knows who reads which, ``source`` inflates; a format is a folder of its
+own (``kineto``). The way back: ``recording`` makes traces, ``perfetto`` writes them with rows laid over them.
+"""
 
 import lazy_loader as lazy
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
+
+import numpy as np
 
 from densing.core import InputError, replacing
 from densing.efficiency.timeline import PATH_KINDS, CriticalPath, RankTimeline, Unions, Window, clip, subtract
-from densing.efficiency.traces.drawing import draw_rank, first_moment
-from densing.efficiency.traces.trace_events import Axis, Row, Track, process, track_events
-from densing.efficiency.traces.trace_outline import CHUNK, NoOutline, Outline, outline
-
-if TYPE_CHECKING:
-    from densing.efficiency.traces.readers import TraceFile
+from densing.efficiency.traces.chrome import Axis, Row, Track, draw_rank, first_moment, process, track_events
+from densing.efficiency.traces.outline import CHUNK, NoOutline, Outline, outline
+from densing.efficiency.traces.source import Limits, Source, TraceFile
 
 PID = 1_999_000_000
 """Process of the rows: no system gives such a number to a process, and Kineto to no device."""
@@ -50,20 +50,16 @@ def overlays(window: Window, merged: Unions, path: CriticalPath | None = None) -
     >>> [(track.name, track.start.tolist(), track.end.tolist()) for track in overlays(window, unions(work))]
     [('exposed communication', [60], [80]), ('idle', [0, 80, 95], [10, 90, 100])]
     """
-    import numpy as np
-
     whole = (np.array([window.start], np.int64), np.array([window.end], np.int64))
     exposed = clip(subtract(merged.comm, merged.compute), window.start, window.end)
     idle = subtract(whole, merged.busy) if window.end > window.start else (whole[0][:0], whole[1][:0])
     tracks = (Track("exposed communication", *exposed), Track("idle", *idle))
-    return tracks if path is None else (*tracks, _path_track(path))
-
-
-def _path_track(path: CriticalPath) -> Track:
+    if path is None:
+        return tracks
     names = ("", *path.names)
     pairs = zip(path.kind.tolist(), path.name.tolist(), strict=True)
     labels = [f"{PATH_KINDS[kind]} {names[name + 1]}".rstrip() for kind, name in pairs]
-    return Track("critical path", path.start, path.end, labels)
+    return (*tracks, Track("critical path", path.start, path.end, labels))
 
 
 def write_overlay(source: TraceFile | Path, out: str | Path, tracks: Sequence[Track], rank: RankTimeline) -> bool:
@@ -89,8 +85,6 @@ def write_overlay(source: TraceFile | Path, out: str | Path, tracks: Sequence[Tr
     InputError
         When the source cannot be read, ``out`` is the source, or cannot be written.
     """
-    from densing.efficiency.traces.readers import TraceFile
-
     trace = TraceFile(source) if isinstance(source, Path) else source
     target = Path(out)
     if target.resolve() == trace.path.resolve():
@@ -98,12 +92,12 @@ def write_overlay(source: TraceFile | Path, out: str | Path, tracks: Sequence[Tr
     try:
         if rank.skipped or rank.repaired:
             raise NoOutline("the reader had to repair it")
-        found = outline(_text(trace))
+        original = outline(_text(trace))
     except NoOutline:
         write_timelines([RankTracks(rank, tracks)], target)
         return False
     with _writing(target) as stream:
-        _merge(stream, _text(trace), found, tracks)
+        _merge(stream, _text(trace), original, tracks)
     return True
 
 
@@ -128,27 +122,22 @@ def write_timelines(ranks: Iterable[RankTracks], out: str | Path) -> int:
     with _writing(Path(out)) as stream:
         head = f'{{"schemaVersion":1,"displayTimeUnit":"ms","baseTimeNanoseconds":{base},"traceEvents":[\n'
         stream.write(head.encode("ascii"))
-        for count, item in enumerate(_chain(first, source), start=1):
+        for count, item in enumerate(chain([first], source), start=1):
             events = draw_rank(item.rank, item.tracks, Axis(base, item.shift_ns), count - 1)
             _write_events(stream, events, separate=count > 1)
         stream.write(b"\n]}\n")
     return count
 
 
-def _chain(first: RankTracks, rest: Iterator[RankTracks]) -> Iterator[RankTracks]:
-    yield first
-    yield from rest
-
-
-def _merge(stream: IO[bytes], text: Iterator[bytes], found: Outline, tracks: Sequence[Track]) -> None:
+def _merge(stream: IO[bytes], text: Iterator[bytes], original: Outline, tracks: Sequence[Track]) -> None:
     """Copy a text and put events where its own begin."""
-    left = found.first
+    left = original.first
     for piece in text:
         stream.write(piece[:left])
         if left <= len(piece):
-            _write_events(stream, _rows(tracks, Axis(found.base_ns)), separate=False)
+            _write_events(stream, _rows(tracks, Axis(original.base_ns)), separate=False)
             if tracks:
-                stream.write(b"\n" if found.empty else b",")
+                stream.write(b"\n" if original.empty else b",")
             stream.write(piece[left:])
             break
         left -= len(piece)
@@ -181,8 +170,6 @@ def _flush(stream: IO[bytes], batch: list[str], separate: bool) -> None:
 
 def _text(trace: TraceFile) -> Iterator[bytes]:
     """Yield the text of a trace in pieces."""
-    from densing.efficiency.traces.readers import Limits, Source
-
     buffer = bytearray(CHUNK)
     with Source(trace.path, trace.member, trace.label, Limits()) as source, memoryview(buffer) as view:
         while count := source.readinto(view):
@@ -198,14 +185,13 @@ def _writing(path: Path) -> Iterator[IO[bytes]]:
             with temporary.open("wb") as plain:
                 yield plain
             return
-        with _packer(temporary) as packed:
+        with _packer().open(temporary, "wb", compresslevel=1) as packed:
             yield packed
 
 
-def _packer(path: Path) -> Any:
+def _packer() -> Any:
     try:
         from isal import igzip
-
-        return igzip.open(path, "wb", compresslevel=1)
     except ImportError:
-        return gzip.open(path, "wb", compresslevel=1)
+        return gzip
+    return igzip

@@ -16,17 +16,54 @@ import json
 import time
 import warnings
 import weakref
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from densing import __version__
 from densing.core import InputError, Note, Severity, UnavailableError
-from densing.efficiency.timeline import RECORDER, waits_marked
-from densing.efficiency.traces.schedule import Schedule
-from densing.efficiency.traces.trace_files import Place, find_place, save, settled
+from densing.efficiency.timeline import MARK, RECORDER
+from densing.efficiency.traces.destination import Destination, find_destination, save, settled
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which steps are recorded: ``wait`` left alone, ``warmup`` traced and thrown away, ``active`` kept; repeated.
+
+    Raises
+    ------
+    InputError
+        When a number makes no sense.
+
+    Examples
+    --------
+    >>> Schedule(wait=1, warmup=1, active=3).needed
+    5
+    >>> Schedule(active=0)
+    Traceback (most recent call last):
+        ...
+    densing.core.errors.InputError: record(active=0): a whole number from 1 up is needed
+    """
+
+    wait: int = 1
+    warmup: int = 1
+    active: int = 3
+    repeat: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name, least in (("wait", 0), ("warmup", 0), ("active", 1), ("repeat", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise InputError(f"record({name}={value!r}): a whole number from {least} up is needed")
+
+    @property
+    def needed(self) -> int:
+        """Calls of ``step()`` until the first trace is written."""
+        return self.wait + self.warmup + self.active
 
 
 def record(
@@ -111,7 +148,7 @@ class Recorder:
         self.files: tuple[Path, ...] = ()
         self.notes: tuple[Note, ...] = ()
         self._options, self._rank = options, rank
-        self._place: Place | None = None
+        self._destination: Destination | None = None
         self._profiler: Any = None
         self._stack = ExitStack()
         self._calls = self._cycles = 0
@@ -136,8 +173,12 @@ class Recorder:
             raise InputError(
                 f"record({str(self.out)!r}): this process is being recorded into {str(other.out)!r}; end that first"
             )
-        torch = _torch()
-        self._place = find_place(self.out, self._rank, numbered=self.schedule.repeat != 1)
+        try:
+            import torch
+            import torch.profiler
+        except ImportError as error:
+            raise UnavailableError("recording needs PyTorch; pip install torch") from error
+        self._destination = find_destination(self.out, self._rank, numbered=self.schedule.repeat != 1)
         profiler = torch.profiler.profile(
             schedule=torch.profiler.schedule(
                 wait=self.schedule.wait,
@@ -149,7 +190,7 @@ class Recorder:
             **self._options,
             **_sync_events(torch),
         )
-        if (known := self._place.to_metadata()) is not None:
+        if (known := self._destination.to_metadata()) is not None:
             profiler.preset_metadata_json("distributedInfo", known)
         profiler.preset_metadata_json(RECORDER, json.dumps(__version__))
         self._stack.enter_context(waits_marked())
@@ -187,18 +228,18 @@ class Recorder:
         before = self._cycles
         self._close()
         if self._cycles > before:
-            text = (
+            message = (
                 f"{self.out}: the loop ended before {self.schedule.active} steps were recorded; the last ProfilerStep "
                 "of this trace is no whole step"
             )
-            self._remark("recording-cut", "warning", text, quiet=failed)
+            self._remark("recording-cut", "warning", message, quiet=failed)
         elif not self._cycles:
-            text = (
+            message = (
                 f"{self.out}: no trace, the loop called step() {self._calls} time(s) and the first trace needs "
                 f"{self.schedule.needed} (wait {self.schedule.wait} + warmup {self.schedule.warmup} + active "
                 f"{self.schedule.active}); choose smaller numbers"
             )
-            self._remark("nothing-recorded", "warning", text, quiet=failed)
+            self._remark("nothing-recorded", "warning", message, quiet=failed)
 
     def _step(self) -> None:
         self._settle()
@@ -212,10 +253,10 @@ class Recorder:
 
     def _settle(self) -> None:
         """Take the rank of ``torch.distributed`` where it was initialised after the recording began."""
-        assert self._place is not None
-        place = settled(self._place)
-        if place is not self._place:
-            self._place = place
+        assert self._destination is not None
+        destination = settled(self._destination)
+        if destination is not self._destination:
+            self._destination = destination
             # From here on torch writes this itself, with the process groups.
             self._profiler.preset_metadata.pop("distributedInfo", None)
             self._stack.enter_context(waits_marked())
@@ -229,40 +270,23 @@ class Recorder:
 
     def _write(self, profiler: Any) -> None:
         """Write one cycle; a full disk must not end a training run."""
-        assert self._place is not None
+        assert self._destination is not None
         began = time.perf_counter()
         try:
-            file = save(self._place, self._cycles, profiler.export_chrome_trace)
+            file = save(self._destination, self._cycles, profiler.export_chrome_trace)
         except (InputError, OSError, RuntimeError) as error:
             self._remark("trace-not-written", "error", f"{self.out}: trace of this rank is lost: {error}")
         else:
             self.files += (file,)
-            self.notes += (_written(file, time.perf_counter() - began),)
+            seconds, size = time.perf_counter() - began, file.stat().st_size
+            message = f"{file}: {size / 1e6:.1f} MB in {seconds:.1f} s, during which the training stood still"
+            self.notes += (Note("trace-written", "info", message, {"bytes": size, "seconds": seconds}),)
         self._cycles += 1
 
     def _remark(self, code: str, severity: Severity, message: str, *, quiet: bool = False) -> None:
         self.notes += (Note(code, severity, message),)
         if not quiet:
             warnings.warn(message, RuntimeWarning, stacklevel=3)
-
-
-def _written(file: Path, seconds: float) -> Note:
-    size = file.stat().st_size
-    return Note(
-        "trace-written",
-        "info",
-        f"{file}: {size / 1e6:.1f} MB in {seconds:.1f} s, during which the training stood still",
-        {"bytes": size, "seconds": seconds},
-    )
-
-
-def _torch() -> Any:
-    try:
-        import torch
-        import torch.profiler
-    except ImportError as error:
-        raise UnavailableError("recording needs PyTorch; pip install torch") from error
-    return torch
 
 
 def _sync_events(torch: Any) -> dict[str, Any]:
@@ -275,3 +299,42 @@ def _sync_events(torch: Any) -> dict[str, Any]:
     except TypeError:
         # A build of torch without this option records the rest.
         return {}
+
+
+@contextmanager
+def waits_marked() -> Iterator[None]:
+    """Put an annotation around every ``work.wait()`` called from Python while a profiler records.
+
+    Only where ``torch.distributed`` runs over gloo: other back-ends' waits do not hold the processor. Waits inside
+    C++ (DistributedDataParallel's) stay unmarked. A blocking call, ``all_reduce(x)``, waits from Python too.
+    """
+    work = _gloo_work()
+    if work is None:
+        yield
+        return
+    import torch
+
+    original = work.wait
+
+    def wait(self: Any, *arguments: Any, **options: Any) -> Any:
+        if not torch.autograd._profiler_enabled():
+            return original(self, *arguments, **options)
+        with torch.profiler.record_function(MARK):
+            return original(self, *arguments, **options)
+
+    work.wait = wait
+    try:
+        yield
+    finally:
+        work.wait = original
+
+
+def _gloo_work() -> Any | None:
+    """Return the class of pending collectives if gloo carries them."""
+    try:
+        import torch.distributed as dist
+    except ImportError:
+        return None
+    if not dist.is_available() or not dist.is_initialized() or "gloo" not in str(dist.get_backend()):
+        return None
+    return getattr(dist, "Work", None)

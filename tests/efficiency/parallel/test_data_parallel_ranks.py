@@ -20,7 +20,7 @@ from densing.efficiency.parallel.data_parallel.ddp import DDP  # noqa: E402
 from densing.efficiency.parallel.data_parallel.sharded import Sharded  # noqa: E402
 from densing.efficiency.parallel.data_parallel.train import METHODS, train_data_parallel  # noqa: E402
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
-from densing.efficiency.traces.readers import read_timeline  # noqa: E402
+from densing.efficiency.traces.run import read_timeline  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -121,7 +121,6 @@ def test_one_rank_has_one_clock() -> None:
     assert align_clocks(match_collectives(run([0]))).verdict == "one rank"
 
 
-@pytest.mark.skipif(not DLRM.exists(), reason="the public traces are not here")
 def test_ranks_of_one_host_agree() -> None:
     """README of the golden traces: the eight ranks end each collective within 7 µs of each other."""
     tables = [collected(dlrm_rank(path)) for path in sorted(Path(DLRM).glob("*.json.gz"))]

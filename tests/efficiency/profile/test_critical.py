@@ -6,7 +6,6 @@ import csv
 import json
 
 import numpy as np
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +16,6 @@ from densing.efficiency.timeline.spans import Kind, Lane, Spans
 from densing.efficiency.timeline.timeline import RankTimeline
 from densing.efficiency.timeline.windows import select
 from tests.support import folders
-
-SHARED = folders.SHARED
 
 
 def compute(rank, start, end):
@@ -173,10 +170,9 @@ def test_own_time_is_split_by_the_ranks_own_path():
     assert blocking(path, np.array([10, 12, 34, 0]), np.array([30, 20, 50, 10])).tolist() == [True, True, False, False]
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the recorded traces are not part of the project")
 def test_eight_recorded_ranks_turn_where_the_reference_says():
     """golden/README.md: all wait for rank 7 in collectives 0 to 4, for 5 in 5 and 6, for 4 in 7."""
-    with (SHARED / "data/traces/golden/dlrm_collectives.csv").open() as stream:
+    with (folders.TRACES / "golden/dlrm_collectives.csv").open() as stream:
         table = [{key: int(row[key]) for key in ("index", "rank", "start_ns", "dur_ns", "transfer_ns")}
                  for row in csv.DictReader(stream)]  # fmt: skip
     begin = min(row["start_ns"] for row in table)

@@ -20,7 +20,6 @@ from densing.efficiency.timeline.collectives import OPS, Collectives
 from densing.efficiency.timeline.spans import Comm
 from tests.support.collective_runs import DLRM, collected, dlrm_rank, golden, rank_of, world
 
-needs_dlrm = pytest.mark.skipif(not DLRM.exists(), reason="the public traces are not here")
 REDUCE, GATHER = Comm("all_reduce", "0", group_size=2), Comm("all_gather", "0", group_size=2)
 
 
@@ -41,7 +40,6 @@ def dlrm() -> Matched:
     return match_collectives({found.rank: found for found in tables})
 
 
-@needs_dlrm
 def test_golden_waits(dlrm: Matched) -> None:
     clocks = align_clocks(dlrm)
     arrivals = arrivals_of(dlrm, clocks)

@@ -23,7 +23,7 @@ from densing.efficiency.profile.jobs import read_list, shares, write_list
 from densing.efficiency.profile.spread import Progress, identity, profile_ranks, result_file
 from densing.efficiency.profile.store import read_profiles, store_files
 from densing.efficiency.profile.workers import in_processes, processors
-from densing.efficiency.traces.readers import TraceFile
+from densing.efficiency.traces.source import TraceFile
 from densing.jobs import get_executor
 from tests.support import folders
 from tests.support.trace_work import Toy, work

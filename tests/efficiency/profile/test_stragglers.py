@@ -40,7 +40,6 @@ def run(lateness: Any, transfer: int = 50_000, op: str = "all_reduce") -> dict[i
     return tables
 
 
-@pytest.mark.skipif(not DLRM.exists(), reason="the public traces are not here")
 def test_golden_stragglers() -> None:
     """README of the golden traces: rank 7 in 0–4, 5 in 5 and 6, 4 in 7; waits of 1.5 ms on rank 7, 11.1 on rank 1."""
     tables = [collected(dlrm_rank(path)) for path in sorted(DLRM.glob("*.json.gz"))]

@@ -46,8 +46,8 @@ def test_every_preset_names_the_source_of_every_figure() -> None:
 
 
 def test_peaks_are_those_of_the_table_of_utilisation() -> None:
-    """densing/efficiency/timeline/utilisation/peaks.csv: the other place where peaks are written."""
-    text = (files("densing.efficiency.timeline.utilisation") / "peaks.csv").read_text(encoding="utf-8")
+    """densing/efficiency/timeline/peaks.csv: the other place where peaks are written."""
+    text = (files("densing.efficiency.timeline") / "peaks.csv").read_text(encoding="utf-8")
     peaks = {(row["device"], row["dtype"]): float(row["tflops"]) for row in csv.DictReader(text.splitlines())}
     for preset, device in (("a100x8-tcp", "A100"), ("h100x8-nvlink", "H100 SXM"), ("rtx4090x4-pcie", "RTX 4090"),
                            ("a800x4-nvlink", "A800")):  # fmt: skip

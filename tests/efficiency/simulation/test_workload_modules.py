@@ -14,7 +14,7 @@ from densing.efficiency.simulation.workload.memory import memory
 from densing.efficiency.simulation.workload.modules import modules, parameter_count, stages, step_flops
 from densing.efficiency.simulation.workload.presets import load_workload, workload_names
 from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
-from densing.efficiency.timeline.utilisation.formulas import megatron_flops, mosaicml_flops, palm_flops
+from densing.efficiency.timeline.utilisation import megatron_flops, mosaicml_flops, palm_flops
 
 PUBLISHED = {
     "llama3-70b": 70.6e9,  # model card of Meta-Llama-3-70B

@@ -7,23 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from densing.efficiency.timeline.classify import Classifier
+from densing.efficiency.timeline.classifier import Classifier
 from densing.efficiency.timeline.collective_bytes import bandwidth, bus_factor, comm_bytes, dtype_bytes
-from densing.efficiency.timeline.collective_summary import CollectiveSummary, summary
-from densing.efficiency.timeline.collectives import OPS, Collectives, Group, nth, op_of
+from densing.efficiency.timeline.collectives import OPS, Collectives, CollectiveSummary, Group, nth, op_of, summary
 from densing.efficiency.timeline.spans import Comm, Kind, Spans
 from densing.efficiency.timeline.timeline import Origin, RankTimeline
 from tests.support.collective_runs import DLRM, collected, dlrm_rank, golden, rank_of, world
 
 ALL_REDUCE = Comm("all_reduce", "0", in_elems=10, dtype="float")
-needs_dlrm = pytest.mark.skipif(not DLRM.exists(), reason="the public traces are not here")
 
 
-@needs_dlrm
 def test_golden_collectives_of_eight_ranks() -> None:
     reference = golden("dlrm_collectives.csv")
     windows = {
@@ -65,7 +62,6 @@ spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20)), max_size=6).
 
 
 @given(spans, spans, st.sampled_from(["steps", "all"]))
-@settings(deadline=None)
 def test_every_nanosecond_counted_by_hand(comms: list[Any], compute: list[Any], name: Any) -> None:
     rank = rank_of(0, [(*span, ALL_REDUCE) for span in comms], compute, [(3, 10, 20), (4, 20, 30)])
     found = collected(rank, name)

@@ -124,7 +124,7 @@ def told(path, names=True):
     return found
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(machines())
 def test_the_path_is_the_longest_path_of_the_explicit_graph(machine):
     last = max(machine.work, key=lambda row: row["end"])
@@ -264,7 +264,6 @@ def anything(draw):
     return RankTimeline(0, Spans.build(work), Spans.build(host), steps=steps, on_host=draw(st.booleans()))
 
 
-@settings(deadline=None)
 @given(anything())
 def test_any_trace_gives_a_path_that_tiles_its_window(rank):
     for name in ("steps", "all", "hta") if rank.steps else ("all", "hta"):

@@ -7,13 +7,12 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from densing.efficiency.timeline.idle import CAUSES, IdleCauses, idle_causes
-from densing.efficiency.timeline.idle_hta import stream_idle
+from densing.efficiency.timeline.idle import CAUSES, IdleCauses, idle_causes, stream_idle
 from densing.efficiency.timeline.launches import LaunchStats, launch_of, launch_stats
-from densing.efficiency.timeline.meanwhile import doing
+from densing.efficiency.timeline.nesting import doing
 from densing.efficiency.timeline.overlap import partition, unions
 from densing.efficiency.timeline.spans import Kind, Lane, Spans
 from densing.efficiency.timeline.timeline import RankTimeline, Step
@@ -96,7 +95,6 @@ def cause_of(t, begin, end, pool, host, window):
     return "kernel_wait"
 
 
-@settings(deadline=None)
 @given(ranks())
 def test_every_idle_nanosecond_has_the_cause_that_the_words_give_it(rank):
     for name in ("all", "steps") if rank.steps else ("all",):

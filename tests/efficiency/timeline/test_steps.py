@@ -6,7 +6,7 @@ import json
 import statistics
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.efficiency.timeline.nesting import innermost
@@ -38,7 +38,6 @@ def steps(draw):
     return tuple(Step(n, s, s + d) for n, (s, d) in enumerate(sorted(rows)))
 
 
-@settings(deadline=None)
 @given(spans(), steps(), st.sampled_from(["steps", "all", "hta"]))
 def test_each_step_is_the_partition_of_that_step(work, marks, name):
     rank = RankTimeline(0, work, Spans.empty(), steps=marks)
@@ -72,7 +71,6 @@ def test_the_window_of_hta_has_no_row_for_the_step_it_leaves_out():
     assert rows((Step(4, 0, 100), Step(4, 100, 200))) == [(4, 40), (4, 40)], "one number is one step: nothing is cut"
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=30))
 def test_step_times_agree_with_the_standard_library(times):
     got, median = step_times(times), statistics.median(times)
@@ -102,7 +100,6 @@ def test_spread_between_ranks_by_hand():
     assert StepSpread.from_dict(json.loads(json.dumps(rows[0].to_dict()))) == rows[0]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 25), st.integers(0, 15)), max_size=9))
 def test_innermost_is_the_last_begun_at_every_moment(rows):
     start = np.array([s for s, _ in rows], np.int64)

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from densing.efficiency.timeline.overlap import partition
-from densing.efficiency.timeline.pictures import picture
-from densing.efficiency.timeline.steps import step_partitions
+from densing.efficiency.timeline.steps import picture, step_partitions
 from densing.efficiency.timeline.windows import select
 from tests.support.trace_make import LAYOUTS, event, read, write
 from tests.support.trace_oracle import ns

@@ -27,15 +27,14 @@ from densing.efficiency.timeline.overlap import partition, unions
 from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
 from densing.efficiency.timeline.timeline import Origin, RankTimeline, Step
 from densing.efficiency.timeline.windows import select
-from densing.efficiency.traces import trace_outline
+from densing.efficiency.traces import outline as outline_module
+from densing.efficiency.traces.chrome import Track, micros
+from densing.efficiency.traces.formats import read_rank
+from densing.efficiency.traces.outline import NoOutline, outline
 from densing.efficiency.traces.perfetto import PID, RankTracks, overlays, write_overlay, write_timelines
-from densing.efficiency.traces.readers import TraceFile, read_rank
-from densing.efficiency.traces.trace_events import Track, micros
-from densing.efficiency.traces.trace_outline import NoOutline, outline
+from densing.efficiency.traces.source import TraceFile
 from tests.support import folders
 
-SHARED = folders.SHARED
-needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="shared traces are not here")
 BASE = 1_790_857_026_000_000_000
 HOSTILE = '"</script><img src=x onerror=alert(1)>\\\n\x00\x1b[2J é 漢 \udcff'
 
@@ -243,7 +242,7 @@ def test_ranks_stand_side_by_side_on_one_clock(tmp_path: Path) -> None:
     assert {e["args"]["Collective name"] for e in events if "Collective name" in e.get("args", {})} == {"all_reduce"}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_what_is_written_reads_back_to_the_nanosecond(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
     zero = data.draw(st.sampled_from([0, BASE, 10**15]))
@@ -269,7 +268,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     before=st.dictionaries(st.text('tb"\\[{,:', max_size=5), JSON, max_size=3),
     events=st.lists(JSON, max_size=4),
@@ -322,7 +321,7 @@ def test_what_has_no_outline(text: str) -> None:
 
 
 def test_a_header_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_outline, "HEADER_BYTES", 1 << 20)
+    monkeypatch.setattr(outline_module, "HEADER_BYTES", 1 << 20)
 
     def endless(first: bytes) -> Iterator[bytes]:
         yield first
@@ -350,7 +349,7 @@ def peak():  # not ru_maxrss: a process inherits that of the one that started it
 from densing.efficiency.traces.perfetto import write_overlay
 from densing.efficiency.timeline.spans import Spans
 from densing.efficiency.timeline.timeline import RankTimeline
-import densing.efficiency.traces.readers
+import densing.efficiency.traces.run
 rank = RankTimeline(0, Spans.empty(), Spans.empty())
 before = peak()
 assert write_overlay(Path(sys.argv[1]), sys.argv[2], (), rank)
@@ -393,13 +392,17 @@ def test_the_critical_path_is_a_row(tmp_path: Path) -> None:
     ]
 
 
-@needs_shared
 @pytest.mark.parametrize(
-    "name",
-    ["hta_trace_filter/sampled_rank-0.json.gz", "tracelens_mi300_resnet/*.gz", "gloo/ddp_rank0.pt.trace.json.gz"],
+    "source",
+    [
+        folders.TRACES / "hta_trace_filter" / "sampled_rank-0.json.gz",
+        folders.TRACES / "gloo" / "ddp_rank0.pt.trace.json.gz",
+        *folders.RECORDED.glob("hta_trace_filter/sampled_rank-0.json.gz"),
+        *folders.RECORDED.glob("tracelens_mi300_resnet/*.gz"),
+    ],
+    ids=lambda source: "/".join(source.parts[-4:-1]),
 )
-def test_real_traces_are_kept(tmp_path: Path, name: str) -> None:
-    [source] = sorted((SHARED / "data" / "traces").glob(name))
+def test_real_traces_are_kept(tmp_path: Path, source: Path) -> None:
     rank = read(source)
     tracks = rows_of(rank)
     assert write_overlay(source, tmp_path / "out.json", tracks, rank)

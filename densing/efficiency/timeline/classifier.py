@@ -1,0 +1,330 @@
+"""What a span is: by its category first, then by its name, then by its arguments.
+
+The rules are data, in one table (``rules.csv``), each with where it is known from; users add theirs.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from densing.core import InputError, Record
+from densing.efficiency.timeline.patterns import Search, is_plain, search_of
+from densing.efficiency.timeline.spans import Kind
+
+KERNEL_DEFAULT = "kernel-default"
+COLLECTIVE_WORD = "collective-word"
+CATEGORY_UNKNOWN = "category-unknown"
+COLLECTIVE_ARGUMENTS = "collective-arguments"
+# What tells a computing kernel from another stands early in its name; template arguments may run to a megabyte.
+_HEAD = 4096
+_OPERATORS = frozenset({"cpu_op", "operator"})
+_RANGES = frozenset({"user_annotation"})
+Where = Literal["category", "kernel", "host", "op"]
+
+
+class Rule(Record, frozen=True):
+    """One row of ``rules.csv``.
+
+    Parameters
+    ----------
+    rule : str
+        Short name.
+    applies_to : {"category", "kernel", "host", "op"}
+        What the pattern is searched in: the event's category; the name of a device span; the name of a host event of
+        a run without device; the name of a communication or copy, for its operation.
+    pattern : str
+        Regular expression over lower-case text.
+    kind : Kind or None
+        None where another rule decides.
+    op : str
+        Operation, where the rule fixes it.
+    source : str
+        Library or file the name comes from.
+    """
+
+    rule: str
+    applies_to: Where
+    pattern: str
+    kind: Kind | None
+    op: str
+    source: str
+
+    def search(self, text: str) -> bool:
+        """Return whether the pattern occurs in lower-case text."""
+        return bool(search_of(self.pattern)(text))
+
+
+@cache
+def rules(applies_to: Where) -> tuple[Rule, ...]:
+    """Return the rules of one scope in the order in which they are tried.
+
+    Examples
+    --------
+    >>> rules("kernel")[0].rule, rules("kernel")[0].kind.name
+    ('nccl', 'COMM')
+    """
+    return tuple(rule for rule in _table() if rule.applies_to == applies_to)
+
+
+@cache
+def searches(applies_to: Where, kind: Kind) -> tuple[Search, ...]:
+    """Return the searches of the rules of one kind: one for all plain texts, one for each regular expression."""
+    patterns = [rule.pattern for rule in rules(applies_to) if rule.kind == kind]
+    plain = [pattern for pattern in patterns if is_plain(pattern)]
+    joined = (search_of("|".join(plain)),) if plain else ()
+    return (*joined, *(search_of(pattern) for pattern in patterns if not is_plain(pattern)))
+
+
+@cache
+def _table() -> tuple[Rule, ...]:
+    text = Path(__file__).with_name("rules.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(io.StringIO(text))
+    return tuple(Rule(**{**row, "kind": Kind[row["kind"]] if row["kind"] else None}) for row in rows)  # type: ignore[arg-type]
+
+
+class Match(Record, frozen=True):
+    """Which rule decided, and what.
+
+    Attributes
+    ----------
+    kind : Kind
+    rule : str
+        Name of the rule; ``kernel-default`` where no rule knows the name, ``collective-word`` where none does but it
+        speaks of a collective (both count as compute and are listed).
+    op : str
+        Operation of a communication or a peer copy; empty if unknown.
+    pattern : str
+        Pattern that matched.
+    source : str
+        Where the rule is known from.
+    """
+
+    kind: Kind
+    rule: str
+    op: str = ""
+    pattern: str = ""
+    source: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether a rule knows what the name stands for; False for the defaults."""
+        return self.rule not in (KERNEL_DEFAULT, COLLECTIVE_WORD, CATEGORY_UNKNOWN)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data; the kind by its lower-case name."""
+        kind = self.kind.name.lower()
+        return {"kind": kind, "rule": self.rule, "op": self.op, "pattern": self.pattern, "source": self.source}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Match:
+        """Rebuild a match written by :meth:`to_dict`."""
+        return cls(**{**data, "kind": Kind[data["kind"].upper()]})
+
+
+class Classifier:
+    """Decides what spans are, by the table ``rules.csv`` and the user's own patterns.
+
+    Order: the user's patterns; the category; communication by name; collective arguments; copies and fills by name;
+    compute by name; else compute, as ``kernel-default``. A kernel that no communication rule knows, but whose name
+    speaks of a collective (``collective-word``), is compute that is listed with those. A category no rule knows is
+    UNKNOWN.
+
+    Parameters
+    ----------
+    extra_comm : sequence of str
+        Regular expressions, any case, searched in the first 4096 characters of names (template arguments may run to a
+        megabyte); what they match is communication.
+
+    Raises
+    ------
+    InputError
+        For a pattern that is no regular expression, or matches every name.
+
+    Notes
+    -----
+    Source: the classes by which the reference numbers of this project were made (categories as in kineto's
+    ``output_json.cpp``), plus communication libraries named in ``rules.csv``, row by row.
+
+    Examples
+    --------
+    >>> classify = Classifier()
+    >>> classify.kind("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL").name
+    'COMM'
+    >>> classify.op("ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+    'all_reduce'
+    >>> classify.explain("frobnicate").rule, classify.explain("frobnicate").kind.name
+    ('kernel-default', 'COMPUTE')
+    """
+
+    def __init__(self, extra_comm: Sequence[str] = ()) -> None:
+        self.extra_comm = tuple(extra_comm)
+        self._extra = tuple(_user_pattern(text) for text in self.extra_comm)
+
+    def kind(self, category: str, name: str, collective: bool = False) -> Kind:
+        """Return what a device span is; ``collective`` says that its arguments describe a collective.
+
+        Examples
+        --------
+        >>> Classifier().kind("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)").name
+        'MEMCPY'
+        """
+        if self._users(name):
+            return Kind.COMM
+        group = _category(category)
+        if group is None:
+            return Kind.UNKNOWN
+        return group.kind if group.kind is not None else _kernel_kind(name.lower(), collective)
+
+    def knows(self, name: str) -> bool:
+        """Return whether a rule knows the name of a kernel: :attr:`Match.known` of :meth:`match`, but quicker.
+
+        Examples
+        --------
+        >>> Classifier().knows("ampere_sgemm_128x64_tn"), Classifier().knows("frobnicate")
+        (True, False)
+        """
+        text = name.lower()
+        if _kernel_kind(text, collective=False) != Kind.COMPUTE or self._users(name):
+            return True
+        if not _matches("kernel", Kind.COMPUTE, text[:_HEAD]):
+            return False
+        return not _speaks_of_a_collective(text[:_HEAD]) or self.match("kernel", name).known
+
+    def op(self, name: str) -> str:
+        """Return the operation a communication's name tells: ``all_reduce``, ``send_recv``, ...; empty if it does not.
+
+        Peer copies of the copy engine give ``p2p_copy``.
+
+        Examples
+        --------
+        >>> Classifier().op("nccl:_reduce_scatter_base"), Classifier().op("ncclDevKernel_Generic(4096ul)")
+        ('reduce_scatter', '')
+        """
+        text = name[:_HEAD].lower()
+        fixed = (rule.op for rule in rules("kernel") if rule.op and rule.search(text))
+        told = (rule.op for rule in rules("op") if rule.search(text))
+        return next(fixed, "") or next(told, "")
+
+    def host_kind(self, category: str, name: str, on_comm_thread: bool) -> Kind | None:
+        """Return what a host event is in a run without device; None if it is no work.
+
+        Communication: ranges ``gloo:*`` (and those of other processor back-ends). Compute: operators on threads
+        other than the back-end's. Call: operators ``c10d::*`` there; nothing counts as compute meanwhile.
+
+        Examples
+        --------
+        >>> classify = Classifier()
+        >>> classify.host_kind("user_annotation", "gloo:all_reduce", True).name
+        'COMM'
+        >>> classify.host_kind("cpu_op", "aten::copy_", on_comm_thread=True) is None
+        True
+        """
+        category, text = category.lower(), name.lower()
+        if category not in _OPERATORS | _RANGES:
+            return None
+        if self._users(name) or _matches("host", Kind.COMM, text):
+            return Kind.COMM
+        if category in _RANGES or on_comm_thread:
+            return None
+        return Kind.CALL if _matches("host", Kind.CALL, text) else Kind.COMPUTE
+
+    def match(self, category: str, name: str, collective: bool = False) -> Match:
+        """Return the rule that decides, with its source; slower than :meth:`kind`, and agrees with it."""
+        user = self._users(name)
+        if user:
+            number = 1 + self.extra_comm.index(user)
+            return Match(Kind.COMM, f"user-{number}", self.op(name), user, "--comm-pattern")
+        group = _category(category)
+        if group is None:
+            return Match(Kind.UNKNOWN, CATEGORY_UNKNOWN)
+        found = group if group.kind is not None else _kernel_rule(name.lower(), collective)
+        kind = found.kind if found.kind is not None else Kind.UNKNOWN
+        return Match(kind, found.rule, self._op_of(found, name), found.pattern, found.source)
+
+    def explain(self, name: str, category: str | None = None, collective: bool = False) -> Match:
+        """Return which rule decides on a name, as :meth:`match` does.
+
+        Without a category the name may be a kernel's or a host event's: where neither the user's patterns nor the
+        kernel rules call it communication, a host rule that matches answers, else the kernel rules.
+
+        Examples
+        --------
+        >>> Classifier().explain("gloo:all_reduce").rule, Classifier().explain("gloo:all_reduce", "kernel").rule
+        ('host-communication', 'collective-word')
+        """
+        found = self.match("kernel" if category is None else category, name, collective)
+        if category is not None or found.kind == Kind.COMM:
+            return found
+        text = name.lower()
+        return next((self._host_match(rule, name) for rule in rules("host") if rule.search(text)), found)
+
+    def _host_match(self, rule: Rule, name: str) -> Match:
+        kind = rule.kind if rule.kind is not None else Kind.UNKNOWN
+        return Match(kind, rule.rule, self._op_of(rule, name), rule.pattern, rule.source)
+
+    def _users(self, name: str) -> str:
+        head = name[:_HEAD]
+        return next((pattern.pattern for pattern in self._extra if pattern.search(head)), "")
+
+    def _op_of(self, rule: Rule, name: str) -> str:
+        return self.op(name) if rule.kind in (Kind.COMM, Kind.MEMCPY) else ""
+
+
+def _user_pattern(text: str) -> re.Pattern[str]:
+    try:
+        pattern = re.compile(text, re.IGNORECASE)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InputError(f"--comm-pattern {text!r}: no regular expression ({error}); correct or quote it") from error
+    if pattern.search(""):
+        raise InputError(f"--comm-pattern {text!r}: matches every name; give a part of the name")
+    return pattern
+
+
+def _category(category: str) -> Rule | None:
+    text = category.lower()
+    return next((rule for rule in rules("category") if rule.search(text)), None)
+
+
+def _matches(applies_to: Where, kind: Kind, text: str) -> bool:
+    return any(search(text) for search in searches(applies_to, kind))
+
+
+def _kernel_kind(text: str, collective: bool) -> Kind:
+    if collective or _matches("kernel", Kind.COMM, text):
+        return Kind.COMM
+    if _matches("kernel", Kind.MEMSET, text):
+        return Kind.MEMSET
+    return Kind.MEMCPY if _matches("kernel", Kind.MEMCPY, text) else Kind.COMPUTE
+
+
+def _speaks_of_a_collective(text: str) -> bool:
+    return any(rule.search(text) for rule in rules("kernel") if rule.rule == COLLECTIVE_WORD)
+
+
+_BY_ARGUMENTS = Rule(COLLECTIVE_ARGUMENTS, "kernel", "", Kind.COMM, "", "arguments of the event: Collective name")
+_BY_DEFAULT = Rule(KERNEL_DEFAULT, "kernel", "", Kind.COMPUTE, "", "no rule knows the name; counted as compute")
+
+
+def _kernel_rule(text: str, collective: bool) -> Rule:
+    for rule in _in_order(collective):
+        if (
+            rule is _BY_ARGUMENTS
+            or rule is _BY_DEFAULT
+            or rule.search(text[:_HEAD] if rule.kind == Kind.COMPUTE else text)
+        ):
+            return rule
+    raise AssertionError("the default ends the list")
+
+
+def _in_order(collective: bool) -> Iterator[Rule]:
+    yield from (rule for rule in rules("kernel") if rule.kind == Kind.COMM)
+    if collective:
+        yield _BY_ARGUMENTS
+    yield from (rule for rule in rules("kernel") if rule.kind != Kind.COMM)
+    yield _BY_DEFAULT

@@ -1,2 +1,0 @@
-from .classifier import Classifier as Classifier
-from .classifier import Match as Match

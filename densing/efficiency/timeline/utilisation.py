@@ -1,0 +1,348 @@
+"""Floating-point operations of one training step of a transformer, by the formulas that people quote.
+
+*Model* FLOPs are what the mathematics needs, forward and backward; *hardware* FLOPs add what is computed again to save
+memory. Formulas differ in what they count, so a result always carries the name of its formula and its inputs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from densing.core import InputError, UnknownNameError
+from densing.efficiency.timeline.peaks import Peak
+
+RECOMPUTE = ("none", "selective", "full")
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Floating-point operations per unit of work.
+
+    Attributes
+    ----------
+    formula : str
+        ``palm``, ``megatron`` or ``mosaicml``.
+    equation, source : str
+    unit : {"token", "iteration"}
+        What one unit of work is.
+    inputs : mapping
+        As given.
+    model : float
+        Model FLOPs per unit.
+    hardware : float or None
+        With recomputation; None where the formula does not define it.
+    """
+
+    formula: str
+    equation: str
+    source: str
+    unit: str
+    inputs: Mapping[str, float | str | bool]
+    model: float
+    hardware: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {**{key: getattr(self, key) for key in self.__dataclass_fields__}, "inputs": dict(self.inputs)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Flops:
+        """Rebuild what :meth:`to_dict` wrote."""
+        return cls(**data)
+
+
+def palm_flops(
+    parameters: float,
+    layers: float,
+    heads: float,
+    head_dim: float,
+    sequence: float,
+    attention: bool = True,
+    recompute: str = "none",
+) -> Flops:
+    """FLOPs per token: 6N + 12·L·H·Q·T (the second term is attention's).
+
+    Parameters
+    ----------
+    parameters : float
+        N. PaLM counts all; torchtitan leaves the embedding out unless it is tied. State which.
+    layers, heads, head_dim, sequence : float
+        L, H, Q (per head), T (tokens).
+    attention : bool
+        False leaves the second term out.
+    recompute : {"none", "full"}
+        ``full`` recomputes one forward pass: hardware = 4/3 of the model's FLOPs.
+
+    Notes
+    -----
+    Source: Chowdhery et al., PaLM, arXiv 2204.02311, appendix B.
+
+    Examples
+    --------
+    >>> palm_flops(1e9, 10, 8, 64, 1024).model
+    6062914560.0
+    """
+    inputs = _checked(parameters=parameters, layers=layers, heads=heads, head_dim=head_dim, sequence=sequence)
+    _recomputation("palm", recompute, ("none", "full"))
+    model = 6.0 * parameters + (12.0 * layers * heads * head_dim * sequence if attention else 0.0)
+    return Flops(
+        "palm",
+        "6N + 12·L·H·Q·T" if attention else "6N",
+        "PaLM, arXiv 2204.02311, appendix B",
+        "token",
+        {**inputs, "attention": attention, "recompute": recompute},
+        model,
+        model * (4 / 3 if recompute == "full" else 1),
+    )
+
+
+def megatron_flops(
+    batch: float, sequence: float, layers: float, hidden: float, vocabulary: float, recompute: str = "none"
+) -> Flops:
+    """FLOPs per iteration: 72·B·L·s·h²·(1 + s/6h + V/12hL).
+
+    Parameters
+    ----------
+    batch, sequence, layers, hidden, vocabulary : float
+        B (sequences per iteration, all ranks), s, L, h, V.
+    recompute : {"none", "selective", "full"}
+        Hardware FLOPs: selective 72·B·L·s·h²·(1 + s/3h + V/12hL); full 96·B·L·s·h²·(1 + s/6h + V/16hL).
+
+    Notes
+    -----
+    Source: Korthikanti et al., arXiv 2205.05198 (model, selective) and Narayanan et al., SC'21 (full); recalled.
+
+    Examples
+    --------
+    >>> round(megatron_flops(4, 2048, 48, 6144, 51200).model / 1e15, 4)
+    1.1436
+    """
+    inputs = _checked(batch=batch, sequence=sequence, layers=layers, hidden=hidden, vocabulary=vocabulary)
+    _recomputation("megatron", recompute, RECOMPUTE)
+    unit = batch * layers * sequence * hidden**2
+    long, head = sequence / hidden, vocabulary / (hidden * layers)
+    model = 72 * unit * (1 + long / 6 + head / 12)
+    hardware = {
+        "none": model,
+        "selective": 72 * unit * (1 + long / 3 + head / 12),
+        "full": 96 * unit * (1 + long / 6 + head / 16),
+    }[recompute]
+    return Flops(
+        "megatron",
+        "72·B·L·s·h²·(1 + s/6h + V/12hL)",
+        "Korthikanti et al., arXiv 2205.05198; Narayanan et al., SC'21 (recalled)",
+        "iteration",
+        {**inputs, "recompute": recompute},
+        model,
+        hardware,
+    )
+
+
+def mosaicml_flops(
+    parameters: float,
+    layers: float,
+    hidden: float,
+    sequence: float,
+    recompute: str = "none",
+    flash: bool = False,
+) -> Flops:
+    """FLOPs per token: 3·(2N + 4·L·h·T).
+
+    Parameters
+    ----------
+    parameters, layers, hidden, sequence : float
+        N, L, h, T.
+    recompute : {"none", "full"}
+        ``full``: hardware FLOPs count the forward pass twice, 4·(2N + 4·L·h·T).
+    flash : bool
+        With ``full``: attention that recomputes its own forward pass counts it three times (5 in place of 4).
+
+    Notes
+    -----
+    Source: llm-foundry, scripts/train/benchmarking/README.md, sections MFU and HFU.
+
+    Examples
+    --------
+    >>> flops = mosaicml_flops(1e9, 10, 512, 1024, recompute="full")
+    >>> round(flops.hardware / flops.model, 4)
+    1.3333
+    """
+    inputs = _checked(parameters=parameters, layers=layers, hidden=hidden, sequence=sequence)
+    _recomputation("mosaicml", recompute, ("none", "full"))
+    dense, attention = 2.0 * parameters, 4.0 * layers * hidden * sequence
+    passes = (3, 3) if recompute == "none" else (4, 5 if flash else 4)
+    return Flops(
+        "mosaicml",
+        "3·(2N + 4·L·h·T)",
+        "llm-foundry, scripts/train/benchmarking/README.md",
+        "token",
+        {**inputs, "recompute": recompute, "flash": flash},
+        3 * (dense + attention),
+        passes[0] * dense + passes[1] * attention,
+    )
+
+
+FORMULAS: dict[str, Callable[..., Flops]] = {
+    "palm": palm_flops,
+    "megatron": megatron_flops,
+    "mosaicml": mosaicml_flops,
+}
+
+
+def model_flops(formula: str, **inputs: Any) -> Flops:
+    """Count FLOPs by a formula's name.
+
+    Raises
+    ------
+    UnknownNameError
+        For a formula that is not known.
+    InputError
+        For inputs that are missing, superfluous, not positive, or a recomputation the formula does not define.
+
+    Examples
+    --------
+    >>> model_flops("palm", parameters=1e9, layers=10, heads=8, head_dim=64, sequence=1024).unit
+    'token'
+    """
+    wanted = formula_inputs(formula)
+    missing = [name for name, needed in wanted.items() if needed and name not in inputs]
+    unknown = [name for name in inputs if name not in wanted]
+    if missing or unknown:
+        wrong = f"{', '.join(unknown)} unknown" if unknown else f"{', '.join(missing)} missing"
+        raise InputError(f"formula {formula}: {wrong}; it takes {', '.join(wanted)}")
+    return FORMULAS[formula](**inputs)
+
+
+def formula_inputs(formula: str) -> dict[str, bool]:
+    """Return the inputs of a formula in order, and whether each must be given.
+
+    Raises
+    ------
+    UnknownNameError
+        For a formula that is not known.
+
+    Examples
+    --------
+    >>> formula_inputs("mosaicml")["hidden"], formula_inputs("mosaicml")["flash"]
+    (True, False)
+    """
+    if formula not in FORMULAS:
+        raise UnknownNameError("FLOPs formula", formula, FORMULAS)
+    parameters = inspect.signature(FORMULAS[formula]).parameters.values()
+    return {one.name: one.default is inspect.Parameter.empty for one in parameters}
+
+
+def _checked(**inputs: float) -> dict[str, float]:
+    for name, value in inputs.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+            raise InputError(f"{name}: {value!r} is not a positive number; give the model's own figure")
+    return {name: float(value) for name, value in inputs.items()}
+
+
+def _recomputation(formula: str, recompute: str, known: tuple[str, ...]) -> None:
+    if recompute in known:
+        return
+    if recompute in RECOMPUTE:
+        raise InputError(
+            f"recompute={recompute}: formula {formula} counts only {' and '.join(known)}; "
+            "formula=megatron counts selective too"
+        )
+    raise UnknownNameError("recomputation", str(recompute), known)
+
+
+@dataclass(frozen=True)
+class Utilisation:
+    """A utilisation with all that it was computed from.
+
+    Attributes
+    ----------
+    kind : {"mfu", "hfu"}
+    percent : float
+    flops : Flops
+    rate : float
+        Units of work (tokens or iterations) per second, all devices together.
+    devices : int
+    peak : Peak
+    """
+
+    kind: str
+    percent: float
+    flops: Flops
+    rate: float
+    devices: int
+    peak: Peak
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        row = {key: getattr(self, key) for key in ("kind", "percent", "rate", "devices")}
+        return {**row, "flops": self.flops.to_dict(), "peak": self.peak.to_dict()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Utilisation:
+        """Rebuild what :meth:`to_dict` wrote."""
+        parts = {"flops": Flops.from_dict(data["flops"]), "peak": Peak.from_dict(data["peak"])}
+        return cls(**{**data, **parts})
+
+
+def mfu(flops: Flops, *, rate: float, devices: int, peak: Peak) -> Utilisation:
+    """Model FLOPs utilisation in percent: 100·F·rate ÷ (devices·peak).
+
+    Parameters
+    ----------
+    flops : Flops
+        Per unit of work; its model FLOPs count.
+    rate : float
+        Units of work per second: tokens per second, or 1 ÷ seconds per iteration, as ``flops.unit`` says.
+    devices : int
+    peak : Peak
+        Of one device, FLOP/s.
+
+    Raises
+    ------
+    InputError
+        For a result above 100 %, which no device reaches: an input is wrong.
+
+    Notes
+    -----
+    Source: Chowdhery et al., PaLM, arXiv 2204.02311, appendix B.
+
+    Examples
+    --------
+    >>> from densing.efficiency.timeline.peaks import given_peak
+    >>> flops = palm_flops(540.35e9, 118, 48, 256, 2048)
+    >>> round(mfu(flops, rate=238_300, devices=6144, peak=given_peak(275)).percent, 2)
+    46.23
+    """
+    return _utilisation("mfu", flops, flops.model, rate, devices, peak)
+
+
+def hfu(flops: Flops, *, rate: float, devices: int, peak: Peak) -> Utilisation:
+    """Hardware FLOPs utilisation in percent: as :func:`mfu`, recomputation counted.
+
+    Raises
+    ------
+    InputError
+        Above 100 %, or where the formula defines no hardware FLOPs.
+    """
+    if flops.hardware is None:
+        raise InputError(f"formula {flops.formula} defines no hardware FLOPs; ask for mfu")
+    return _utilisation("hfu", flops, flops.hardware, rate, devices, peak)
+
+
+def _utilisation(kind: str, flops: Flops, count: float, rate: float, devices: int, peak: Peak) -> Utilisation:
+    if not math.isfinite(rate) or rate <= 0:
+        raise InputError(f"{flops.unit}s per second: {rate!r} is not a positive number; check the step time")
+    if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
+        raise InputError(f"devices: {devices!r} is not a whole number above 0")
+    percent = 100 * count * rate / (devices * peak.flops)
+    if not percent <= 100:
+        raise InputError(
+            f"{kind.upper()} {percent:.4g} % is above 100 %, which no device reaches: formula {flops.formula}, "
+            f"{rate:.6g} {flops.unit}s/s on {devices} devices of {peak.flops / 1e12:g} TFLOP/s "
+            f"({peak.device}, {peak.dtype}); check the batch, the data type and the peak"
+        )
+    return Utilisation(kind, percent, flops, float(rate), devices, peak)

@@ -1,0 +1,3 @@
+from .reader import read_rank as read_rank
+from .text import SUFFIXES as SUFFIXES
+from .text import recognise as recognise

@@ -1,0 +1,379 @@
+"""The events of a trace: which category is what, and typed structs that let the parser skip what is not wanted.
+
+Sources of the categories: libkineto ``ActivityType`` names (output of 2020 to 2026), torch's ``kineto_shim`` (which of
+them are the processor's), Intel's PTI plug-in (``collective_comm`` is the host's side of a collective, prefixed
+``xccl:``) and Habana's (``hpu_op`` is the host's). The first exporter of 2020 wrote some of them capitalised.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, Literal, Union
+
+import msgspec
+
+from densing.efficiency.traces.kineto.microseconds import MISSING
+from densing.efficiency.traces.kineto.text import NoNumber, clean
+
+
+class Role(IntEnum):
+    """What a reader does with an event: device work, device waits, host calls, ranges, operators, frames, nothing."""
+
+    DEVICE = 0
+    SYNC = 1
+    LAUNCH = 2
+    RANGE = 3
+    OP = 4
+    SKIP = 5
+    UNKNOWN = 6
+
+
+KERNEL, MEMCPY, MEMSET, MTIA, SYNC = "kernel", "gpu_memcpy", "gpu_memset", "mtia_ccp_events", "cuda_sync"
+
+ROLES: dict[str, Role] = {
+    KERNEL: Role.DEVICE,
+    MEMCPY: Role.DEVICE,
+    MEMSET: Role.DEVICE,
+    MTIA: Role.DEVICE,
+    "Kernel": Role.DEVICE,
+    "Memcpy": Role.DEVICE,
+    "Memset": Role.DEVICE,
+    SYNC: Role.SYNC,
+    "xpu_sync": Role.SYNC,
+    "cuda_runtime": Role.LAUNCH,
+    "cuda_driver": Role.LAUNCH,
+    "xpu_runtime": Role.LAUNCH,
+    "xpu_driver": Role.LAUNCH,
+    "mtia_runtime": Role.LAUNCH,
+    "glow_runtime": Role.LAUNCH,
+    "privateuse1_runtime": Role.LAUNCH,
+    "privateuse1_driver": Role.LAUNCH,
+    "hpu_op": Role.LAUNCH,
+    "runtime": Role.LAUNCH,
+    "driver": Role.LAUNCH,
+    "Runtime": Role.LAUNCH,
+    "Driver": Role.LAUNCH,
+    "user_annotation": Role.RANGE,
+    "collective_comm": Role.RANGE,
+    "cpu_op": Role.OP,
+    "Operator": Role.OP,
+    "gpu_user_annotation": Role.SKIP,
+    "external_correlation": Role.SKIP,
+    "cpu_instant_event": Role.SKIP,
+    "python_function": Role.SKIP,
+    "overhead": Role.SKIP,
+    "mtia_insight": Role.SKIP,
+    # Whole workloads, around the events of mtia_ccp_events that do them.
+    "mtia_workloadd": Role.SKIP,
+    # Our own overlay tracks, written back by `densing profile --perfetto`.
+    "densing": Role.SKIP,
+    "mtia_counters": Role.SKIP,
+    "cuda_event": Role.SKIP,
+    "cuda_profiler_range": Role.SKIP,
+    "xpu_scope_profiler": Role.SKIP,
+    "hardware_counters": Role.SKIP,
+    "gpu_pm_counter": Role.SKIP,
+    "Trace": Role.SKIP,
+    "ac2g": Role.SKIP,
+    "fwdbwd": Role.SKIP,
+    "async_cpu_to_gpu": Role.SKIP,
+    "async_gpu": Role.SKIP,
+    "forward_backward": Role.SKIP,
+}
+
+# What is left out of a device's side: it shows that there was a device, and tells nothing of its work.
+_OF_DEVICE = {
+    "gpu_user_annotation",
+    "cuda_event",
+    "cuda_profiler_range",
+    "xpu_scope_profiler",
+    "gpu_pm_counter",
+    "mtia_insight",
+    "mtia_workloadd",
+    "mtia_counters",
+    "async_cpu_to_gpu",
+    "async_gpu",
+}
+
+_ALIASES = {"Kernel": KERNEL, "Memcpy": MEMCPY, "Memset": MEMSET, "xpu_sync": SYNC}
+
+# Other makers' plug-ins keep Kineto's pattern under their own prefix (mlu_memcpy, gcu_runtime, supa_sync, ...).
+_PATTERNS: tuple[tuple[re.Pattern[str], Role, str], ...] = (
+    (re.compile(r"(?i).+_memcpy"), Role.DEVICE, MEMCPY),
+    (re.compile(r"(?i).+_memset"), Role.DEVICE, MEMSET),
+    (re.compile(r"(?i).+_sync"), Role.SYNC, SYNC),
+    (re.compile(r"(?i).+_(runtime|driver)"), Role.LAUNCH, ""),
+    (re.compile(r"(?i).+_(user_annotation|profiler_range|counters?|overhead)"), Role.SKIP, ""),
+)
+
+# The exporter of autograd's first profiler wrote no category; its processes carry these names.
+_PROCESSES = {"CUDA functions": KERNEL, "CPU functions": "cpu_op"}
+
+
+@lru_cache(maxsize=1024)
+def role(category: str) -> Role:
+    """Return what to do with the events of a category.
+
+    Examples
+    --------
+    >>> role("kernel").name, role("mlu_memcpy").name, role("Runtime").name, role("brand_new").name
+    ('DEVICE', 'DEVICE', 'LAUNCH', 'UNKNOWN')
+    """
+    if category in ROLES:
+        return ROLES[category]
+    return next((role for pattern, role, _ in _PATTERNS if pattern.fullmatch(category)), Role.UNKNOWN)
+
+
+def marks_device(category: str) -> bool:
+    """Return whether events of a category, left out themselves, show that the run used a device.
+
+    Examples
+    --------
+    >>> marks_device("cuda_profiler_range"), marks_device("gcu_profiler_range"), marks_device("fwdbwd")
+    (True, True, False)
+    """
+    return category in _OF_DEVICE or (category not in ROLES and role(category) is Role.SKIP)
+
+
+@lru_cache(maxsize=1024)
+def canonical(category: str) -> str:
+    """Return Kineto's present name of a device category, the category itself where it has no other.
+
+    Examples
+    --------
+    >>> canonical("Memcpy"), canonical("mlu_memset"), canonical("kernel")
+    ('gpu_memcpy', 'gpu_memset', 'kernel')
+    """
+    if category in ROLES:
+        return _ALIASES.get(category, category)
+    return next((name for pattern, _, name in _PATTERNS if name and pattern.fullmatch(category)), category)
+
+
+def category_of(process: int | str) -> str:
+    """Return the category of an event that has none, from its process; empty if that does not tell.
+
+    Examples
+    --------
+    >>> category_of("CUDA functions"), category_of(7)
+    ('kernel', '')
+    """
+    return _PROCESSES.get(process, "") if isinstance(process, str) else ""
+
+
+Id = int | str
+Number = int | float
+_Complete = Literal["X"]
+
+
+class CommArgs(msgspec.Struct, gc=False):
+    """What a collective says of itself, as PyTorch names it."""
+
+    collective: str = msgspec.field(default="", name="Collective name")
+    in_elems: int = msgspec.field(default=-1, name="In msg nelems")
+    out_elems: int = msgspec.field(default=-1, name="Out msg nelems")
+    group_size: int = msgspec.field(default=-1, name="Group size")
+    dtype: str = ""
+    group: Id = msgspec.field(default="", name="Process Group Name")
+    group_name: str = msgspec.field(default="", name="Process Group Description")
+    ranks: str | list[int] = msgspec.field(default="", name="Process Group Ranks")
+    seq: int = msgspec.field(default=-1, name="Seq")
+    src: int = msgspec.field(default=-1, name="Src Rank")
+    dst: int = msgspec.field(default=-1, name="Dst Rank")
+
+
+class DeviceArgs(CommArgs, gc=False):
+    """Arguments of device work."""
+
+    stream: Id | None = None
+    device: Id | None = None
+    correlation: int = -1
+    bytes: int = -1
+    external: int = msgspec.field(default=-1, name="External id")
+
+
+class LaunchArgs(msgspec.Struct, gc=False):
+    """Arguments of a runtime call."""
+
+    correlation: int = -1
+    external: int = msgspec.field(default=-1, name="External id")
+
+
+class RangeArgs(msgspec.Struct, gc=False):
+    """Arguments of a named range."""
+
+    dims: Any = msgspec.field(default=None, name="Input Dims")
+    types: Any = msgspec.field(default=None, name="Input type")
+
+
+class OpArgs(CommArgs, gc=False):
+    """Arguments of an operator; those of a communication's operator tell what is communicated."""
+
+    external: int = msgspec.field(default=-1, name="External id")
+
+
+ARGS: dict[Role, type[msgspec.Struct]] = {
+    Role.DEVICE: DeviceArgs,
+    Role.SYNC: DeviceArgs,
+    Role.UNKNOWN: DeviceArgs,
+    Role.LAUNCH: LaunchArgs,
+    Role.RANGE: RangeArgs,
+    Role.OP: OpArgs,
+}
+
+_NO_TIME = msgspec.Raw(b"")
+
+
+class AnyEvent(msgspec.Struct, gc=False):
+    """An event of any kind, times as text; for those without category and for whatever fits no typed struct."""
+
+    ph: str = "X"
+    cat: str = ""
+    name: str = ""
+    ts: msgspec.Raw = _NO_TIME
+    dur: msgspec.Raw = _NO_TIME
+    pid: Id = 0
+    tid: Id = 0
+    args: dict[str, Any] | None = None
+
+
+ANY_EVENTS = msgspec.json.Decoder(list[AnyEvent])
+
+
+class Decoders:
+    """The typed decoder of a file's events, which learns the categories it meets.
+
+    Parameters
+    ----------
+    operators : bool
+        Whether operators are wanted.
+    text : bool
+        Whether times are read as text (exact beyond float64).
+
+    Attributes
+    ----------
+    learned : tuple of str
+        Categories met in this file that no table names.
+
+    Examples
+    --------
+    >>> rows = Decoders(operators=False, text=False).decode(b'[{"cat":"kernel","name":"gemm","ts":1.5,"dur":2}]')
+    >>> rows[0].name, rows[0].ts, CATEGORY[type(rows[0])]
+    ('gemm', 1.5, 'kernel')
+    """
+
+    MAX_LEARNED = 64
+
+    def __init__(self, operators: bool, text: bool) -> None:
+        self.operators, self.text = operators, text
+        self.learned: tuple[str, ...] = ()
+        self.decode = _decoder(operators, text, ()).decode
+
+    def learn(self, categories: Iterable[str]) -> None:
+        """Know more categories from here on."""
+        new = [c for c in categories if c not in ROLES and c not in self.learned]
+        if new and len(self.learned) + len(new) <= self.MAX_LEARNED:
+            self.learned = (*self.learned, *sorted(new))
+            self.decode = _decoder(self.operators, self.text, self.learned).decode
+
+
+CATEGORY: dict[type, str] = {}
+"""Category of each typed struct that is wanted; structs of skipped categories are not in it."""
+
+
+def tag_of(kind: type[msgspec.Struct]) -> str:
+    """Return the category that a typed struct is of, one that is left out too."""
+    return str(kind.__struct_config__.tag)
+
+
+@lru_cache(maxsize=64)
+def _decoder(operators: bool, text: bool, learned: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
+    kinds = tuple(struct_of(category, operators, text) for category in (*ROLES, *learned))
+    return msgspec.json.Decoder(list[Union[kinds]])  # type: ignore[valid-type]  # noqa: UP007
+
+
+@lru_cache(maxsize=512)
+def struct_of(category: str, operators: bool, text: bool) -> type[msgspec.Struct]:
+    """Return the struct of a category's events; one without fields for a category that is left out."""
+    category_role = role(category)
+    name = f"E{len(CATEGORY)}"
+    if category_role is Role.SKIP or (category_role is Role.OP and not operators):
+        return msgspec.defstruct(name, [], tag_field="cat", tag=category, gc=False)
+    time: Any = (msgspec.Raw, _NO_TIME) if text else (Number, MISSING)
+    args = ARGS[category_role]
+    fields: list[Any] = [
+        ("name", str, ""),
+        ("ts", *time),
+        ("dur", *time),
+        ("pid", Id, 0),
+        ("tid", Id, 0),
+        ("args", args, msgspec.field(default_factory=args)),
+        ("ph", _Complete, "X"),
+    ]
+    struct = msgspec.defstruct(name, fields, tag_field="cat", tag=category, gc=False)
+    CATEGORY[struct] = category
+    return struct
+
+
+def typed(event: AnyEvent, category: str) -> Any:
+    """Return an event of any kind as the struct of a category; arguments of an impossible type are left out."""
+    kind, arguments = ARGS[role(category)], event.args or {}
+    try:
+        args = msgspec.convert(arguments, kind, strict=False)
+    except msgspec.ValidationError:
+        args = msgspec.convert({k: v for k, v in arguments.items() if _fits(k, v, kind)}, kind, strict=False)
+    struct = struct_of(category, operators=True, text=True)
+    return struct(name=event.name, ts=event.ts, dur=event.dur, pid=event.pid, tid=event.tid, args=args)
+
+
+def _fits(key: str, value: Any, kind: type[msgspec.Struct]) -> bool:
+    try:
+        msgspec.convert({key: value}, kind, strict=False)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def from_value(value: dict[str, Any]) -> AnyEvent:
+    """Make an event of a leniently parsed object; fields of impossible type count as absent.
+
+    Examples
+    --------
+    >>> event = from_value({"ph": "X", "name": 7, "ts": Decimal("1.5"), "cat": "kernel"})
+    >>> event.name, bytes(event.ts)
+    ('7', b'1.5')
+    """
+    args = value.get("args")
+    return AnyEvent(
+        ph=_string(value.get("ph", "X")),
+        cat=_string(value.get("cat", "")),
+        name=_string(value.get("name", "")),
+        ts=_time(value.get("ts")),
+        dur=_time(value.get("dur")),
+        pid=pid if type(pid := value.get("pid", 0)) is int else _string(pid),
+        tid=tid if type(tid := value.get("tid", 0)) is int else _string(tid),
+        args={clean(k): _plain(v) for k, v in args.items()} if isinstance(args, dict) else None,
+    )
+
+
+def _string(value: Any) -> str:
+    return clean(value if isinstance(value, str) else str(_plain(value)))
+
+
+def _time(value: Any) -> msgspec.Raw:
+    if isinstance(value, str):
+        return msgspec.Raw(b'"' + clean(value).encode() + b'"')
+    if isinstance(value, NoNumber):
+        return msgspec.Raw(value.text.encode())
+    return msgspec.Raw(b"" if value is None else str(value).encode("utf-8", "replace"))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, NoNumber):
+        return None
+    if isinstance(value, Decimal):
+        return float(value) if abs(value.adjusted()) < 300 else None
+    return clean(value) if isinstance(value, str) else value

@@ -1,0 +1,245 @@
+"""The traces of a run: which files they are, and all of them read to its timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from densing.core import InputError, Note
+from densing.efficiency.timeline import Classifier, Timeline
+from densing.efficiency.traces.formats import FORMATS, read_rank
+from densing.efficiency.traces.source import HEAD_BYTES, ZIP, Detail, TraceFile
+
+SUFFIXES = (*(suffix for kind in FORMATS for suffix in kind.SUFFIXES), ".gz", ".zip")
+"""How the names of traces in a folder end."""
+# Every rank that is read opens its archive anew.
+_MAX_MEMBERS = 4096
+
+
+class Traces(list[TraceFile]):
+    """Traces found, with notes on what was passed over."""
+
+    notes: tuple[Note, ...] = ()
+
+
+def find_traces(paths: Sequence[Path | str], ranks: Mapping[str, int] | None = None) -> Traces:
+    """List the traces that some paths name.
+
+    A file is taken as it is; of a folder, the traces in it (``.json``, ``.gz``, ``.zip``), or if it has none, those
+    of its subfolders; of a zip archive, its members.
+
+    Parameters
+    ----------
+    paths : sequence of path
+    ranks : mapping of str to int, optional
+        Rank of a file by its path, name or label.
+
+    Returns
+    -------
+    Traces
+        In order of the paths, by name within a folder; ``.notes`` tells which files and subfolders were passed over.
+
+    Raises
+    ------
+    InputError
+        When there is nothing, or ``ranks`` names a file that is not among them.
+    """
+    found, others, below = Traces(), list[Path](), list[Path]()
+    for path in map(Path, paths):
+        traces = _in_path(path, others)
+        if any(trace.path.parent == path for trace in traces):
+            # What the names tell to be traces in subfolders; none is opened.
+            files = sorted(file for ending in (".json", ".json.gz") for file in path.glob(f"*/*{ending}"))
+            below += [file for file in files if _is_named(TraceFile(file))]
+        found.extend(traces)
+    if not found:
+        where = ", ".join(map(str, paths)) or "no path"
+        raise InputError(f"{where}: no trace there; files *.json, *.json.gz or *.zip of torch.profiler are expected")
+    if others:
+        shown = ", ".join(path.name for path in others[:5]) + (", ..." if len(others) > 5 else "")
+        message = f"{len(others)} files are no traces and were passed over: {shown}"
+        found.notes = (Note("files-ignored", "info", message, {"files": [str(path) for path in others[:100]]}),)
+    below = [path for path in below if path not in {trace.path for trace in found}]
+    if below:
+        message = (
+            f"{below[0]}: a trace in a subfolder of a folder that has traces itself was passed over"
+            f"{f', and {len(below) - 1} more' if len(below) > 1 else ''}; name the subfolder too if it is of the run"
+        )
+        found.notes += (Note("folders-ignored", "warning", message, {"files": [str(path) for path in below[:100]]}),)
+    return _with_ranks(found, ranks or {})
+
+
+def _in_path(path: Path, others: list[Path]) -> list[TraceFile]:
+    if path.is_dir():
+        traces = _in_folder(path, others)
+        if not traces:
+            folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
+            traces = [trace for folder in folders for trace in _in_folder(folder, others)]
+        return traces
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder; check the path")
+    if not path.is_file():
+        raise InputError(f"{path}: is no regular file; write the trace to a file first")
+    if _head(path, len(ZIP)) != ZIP:
+        return [TraceFile(path)]
+    members = _members(path, others)
+    if not members:
+        raise InputError(f"{path}: holds no .json or .json.gz that is a trace; pack the traces themselves")
+    return members
+
+
+def _in_folder(folder: Path, others: list[Path]) -> list[TraceFile]:
+    traces: list[TraceFile] = []
+    try:
+        entries = sorted(entry for entry in folder.iterdir() if not entry.is_dir())
+    except OSError as error:
+        raise InputError(f"{folder}: cannot read ({error.strerror}); check the path") from error
+    for entry in entries:
+        traces += _traces_of(entry, others)
+    return traces
+
+
+def _traces_of(path: Path, others: list[Path]) -> list[TraceFile]:
+    """Return the traces in a file of a folder, which is opened at most once to see what it is."""
+    trace = TraceFile(path)
+    # A link that leads nowhere is a rank that is missing; a pipe or a device would keep a reader waiting.
+    if trace.file_name.endswith(SUFFIXES) and (path.is_file() or not path.exists()):
+        is_named = _is_named(trace)
+        head = _head(path, len(ZIP) if is_named else HEAD_BYTES)
+        if head is not None and head.startswith(ZIP):
+            return _members(path, others)
+        if is_named or head is None or _is_recognised(head):
+            return [trace]
+    others.append(path)
+    return []
+
+
+def _is_named(trace: TraceFile) -> bool:
+    """Whether a name alone tells a trace: what is damaged must not vanish from a run."""
+    name = trace.file_name
+    return not name.endswith(".tar.gz") and (
+        "trace" in name or not name.endswith(".json") or trace.rank_in_name() is not None
+    )
+
+
+def _is_recognised(head: bytes) -> bool:
+    return head.startswith(ZIP) or any(kind.recognise(head) for kind in FORMATS)
+
+
+def _head(path: Path, count: int) -> bytes | None:
+    """Return the first bytes of a file, None where it cannot be read."""
+    try:
+        with path.open("rb", buffering=0) as stream:
+            return stream.read(count)
+    except OSError:
+        return None
+
+
+def _members(path: Path, others: list[Path]) -> list[TraceFile]:
+    """Return the traces in an archive, by name."""
+    import zipfile
+
+    chosen = []
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for info in sorted(archive.infolist(), key=lambda info: info.filename):
+                trace = TraceFile(path, info.filename, packed=info.compress_size)
+                if _is_member(trace, archive):
+                    chosen.append(trace)
+                elif not info.is_dir():
+                    others.append(Path(trace.label))
+    except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
+        raise InputError(f"{path}: no readable zip archive ({error}); pack it again") from error
+    twice = next((trace.member for trace, after in pairwise(chosen) if trace == after), None)
+    if twice:
+        raise InputError(f"{path}: holds {twice} more than once, of which only one could be read; pack it again")
+    if len(chosen) > _MAX_MEMBERS:
+        raise InputError(f"{path}: holds {len(chosen)} traces, more than {_MAX_MEMBERS}; unpack it and give the folder")
+    return chosen
+
+
+def _is_member(trace: TraceFile, archive: Any) -> bool:
+    name = trace.member or ""
+    if not name.endswith((".json", ".gz")) or name.startswith("__MACOSX/"):
+        return False
+    if _is_named(trace):
+        return True
+    try:
+        with archive.open(name) as stream:
+            return _is_recognised(stream.read(HEAD_BYTES))
+    except Exception:  # an encrypted, damaged or strangely packed member: reading it tells which
+        return True
+
+
+def _with_ranks(traces: Traces, ranks: Mapping[str, int]) -> Traces:
+    """Set the ranks that the user gives by label, member or name."""
+    used: set[str] = set()
+    for i, trace in enumerate(traces):
+        members = (trace.member, trace.file_name) if trace.member else (trace.file_name,)
+        key = next((key for key in (trace.label, *members) if key in ranks), None)
+        if key is not None:
+            used.add(key)
+            traces[i] = replace(trace, rank=ranks[key])
+    unknown = [key for key in ranks if key not in used]
+    if unknown:
+        raise InputError(f"no trace is named {unknown[0]!r}, for which a rank is given; known: {traces[0].label}, ...")
+    return traces
+
+
+def read_timeline(
+    paths: Path | str | Sequence[Path | str],
+    *,
+    comm_patterns: Sequence[str] = (),
+    detail: Detail = "auto",
+    ranks: Mapping[str, int] | None = None,
+) -> Timeline:
+    """Read the traces of a run: files, folders, zip archives.
+
+    Parameters
+    ----------
+    paths : path or sequence of path
+    comm_patterns : sequence of str
+        Regular expressions of names that are communication too.
+    detail : {"auto", "device", "host"}
+        As in :func:`read_rank`.
+    ranks : mapping of str to int, optional
+        Rank by file, where the traces do not tell it or tell it wrongly.
+
+    Returns
+    -------
+    Timeline
+        One timeline per rank, by rank.
+
+    Raises
+    ------
+    InputError
+        When nothing is found, a file is unreadable, or two files claim one rank.
+    """
+    classifier = Classifier(tuple(comm_patterns))
+    traces = find_traces([paths] if isinstance(paths, Path | str) else list(paths), ranks)
+    timelines = [read_rank(trace, classifier=classifier, detail=detail) for trace in traces]
+    check_ranks((timeline.rank, timeline.origin.source) for timeline in timelines)
+    return Timeline(tuple(sorted(timelines, key=lambda timeline: timeline.rank)))
+
+
+def check_ranks(claims: Iterable[tuple[int, str]]) -> None:
+    """Refuse two files that claim one rank.
+
+    Examples
+    --------
+    >>> check_ranks([(0, "a.json"), (0, "b.json")])
+    Traceback (most recent call last):
+    densing.core.errors.InputError: a.json and b.json both claim rank 0; give one of them, or say which rank each is
+    (ranks=)
+    """
+    owners: dict[int, str] = {}
+    for rank, source in claims:
+        if rank in owners:
+            raise InputError(
+                f"{owners[rank]} and {source} both claim rank {rank}; "
+                f"give one of them, or say which rank each is (ranks=)"
+            )
+        owners[rank] = source
