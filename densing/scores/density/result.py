@@ -63,6 +63,11 @@ class DensityResult:
             log_limits=self.log_limits[rows],
         )
 
+    @property
+    def headline(self) -> DensityResult:
+        """The models that the selection puts in the headline; ``stratum`` says why the others are not."""
+        return self.subset(self.table["stratum"].eq("headline").to_numpy(dtype=bool))
+
     def _repr_html_(self) -> str:
         shown = [
             "model",

@@ -9,13 +9,12 @@ move together.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import erfcx, log_ndtr
 
-Array = npt.NDArray[Any]
+from densing.scores.trend.data import Array
+
 _LOG_ROOT_TAU = 0.5 * np.log(2 * np.pi)
 _MAX_ITER, _MAX_HALVINGS = 60, 30
 _PERFECT = 1e-8  # residual deviation, relative to the values, at which a fit is perfect and its likelihood unbounded

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from densing.scores.trend.data import EPOCH, TrendData
-from densing.scores.trend.slopes import DAYS_PER_MONTH
+from densing.scores.trend.data import DAYS_PER_MONTH, EPOCH, Array, TrendData
 
-Array = npt.NDArray[Any]
 LN2 = float(np.log(2))
 
 
