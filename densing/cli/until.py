@@ -41,7 +41,7 @@ class Asked:
     reference : str
         Family whose ruler reads the items.
     covers : {"population", "set"}
-        What the interval is for, see :class:`densing.scores.density.sequential.StoppingRule`.
+        What the interval is for, see :class:`densing.scores.density.StoppingRule`.
     quantity : {"loss", "score"}
         What is read.
     """

@@ -90,7 +90,7 @@ def test_headline_line_is_drawn_as_density_not_its_logarithm(study: Any) -> None
 
 def test_models_outside_the_window_are_marked(study: Any) -> None:
     keep = study.density.table["released"] < pd.Timestamp("2024-01-01")
-    trend = fixture.FakeTrend(study.density.table[keep], study.trend.estimates, {}, 0.006)
+    trend = fixture.FakeTrend(study.density.table[keep], study.trend.estimates, Checks(), 0.006)
     outside = named(plots.plot_density(study.density, trend), "outside the window")
     assert min(pd.to_datetime(outside.x)) >= pd.Timestamp("2024-01-01")
 

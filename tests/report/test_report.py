@@ -171,7 +171,7 @@ def test_unbounded_headline_does_not_claim_growth(study: Any) -> None:
         f"Capability density may have doubled every 3.5 months {window} (95 % interval: at least"
     )
     assert "cannot be excluded that density stands still" in words.lead
-    flat = fixture.FakeTrend(study.density.table, rows.assign(doubling_months=np.inf), {}, 0.0)
+    flat = fixture.FakeTrend(study.density.table, rows.assign(doubling_months=np.inf), Checks(), 0.0)
     flat_title = f"Models released {window} show no growth of capability density"
     assert headline(altered(study, trend=flat)).title == flat_title
 

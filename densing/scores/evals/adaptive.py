@@ -52,7 +52,7 @@ def run_until(
     folder : path
         The store. A killed call goes on where it stopped.
     make_rule : callable
-        Makes the rule from the tasks' benchmarks and sizes, e.g. :func:`densing.scores.density.until.rule_for`.
+        Makes the rule from the tasks' benchmarks and sizes, e.g. :func:`densing.scores.density.rule_for`.
     quantity : {"loss", "score"}
         What of each item the rule sees: bits per byte of the gold answer, or right and wrong.
     order_seed : int

@@ -12,7 +12,7 @@ from densing.scores.evals.progress import UnitOutcome
 
 
 class Look(Protocol):
-    """What a rule answers; :class:`densing.scores.density.sequential.Decision` is one."""
+    """What a rule answers; :class:`densing.scores.density.stopping.Decision` is one."""
 
     @property
     def stop(self) -> bool:
@@ -44,7 +44,7 @@ class Look(Protocol):
 
 
 class Rule(Protocol):
-    """What decides; :class:`densing.scores.density.sequential.StoppingRule` is one."""
+    """What decides; :class:`densing.scores.density.StoppingRule` is one."""
 
     @property
     def sizes(self) -> Mapping[str, int]:

@@ -2,7 +2,7 @@
 
 Every world has the eight tasks of the suite ``olmo-ladder`` with their sizes, and a model whose mean loss (or score) on
 each task is what that task's ruler says at its effective size. Losses are lognormal; right answers follow a
-two-parameter logistic model with a guessing floor. ``python -m densing.scores.density.until_coverage`` prints the
+two-parameter logistic model with a guessing floor. ``python -m densing.scores.density.stopping_coverage`` prints the
 table.
 """
 
@@ -24,7 +24,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, ndtri
 
 from densing.scores.density.runs import RUN_GUARD
-from densing.scores.density.sequential import POPULATION, SET, Decision, StoppingRule
+from densing.scores.density.stopping import POPULATION, SET, Decision, StoppingRule
 from densing.scores.references import Reference, ladder_reference, load_reference, loss_ruler
 
 Array = NDArray[np.float64]
