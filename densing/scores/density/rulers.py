@@ -126,10 +126,10 @@ def compare_rulers(
     Examples
     --------
     >>> import densing
-    >>> found = densing.compare_rulers(densing.load_catalog(), ["qwen1.5", "llama"], "mmlu")
-    >>> found.wide("density").columns.tolist()
+    >>> comparison = densing.compare_rulers(densing.load_catalog(), ["qwen1.5", "llama"], "mmlu")
+    >>> comparison.wide("density").columns.tolist()
     ['qwen1.5', 'llama']
-    >>> bool(found.correlation["spearman"].item() > 0.9)
+    >>> bool(comparison.correlation["spearman"].item() > 0.9)
     True
     """
     usual = [name for name in family_names() if get_family(name).kind != "described"]
@@ -173,16 +173,17 @@ def compare_rulers(
 
 def _agreement(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, Any]:
     """Return how far two rulers agree on the models that have a value on both."""
-    left, right = (part[part["bound"].eq("")].set_index("model") for part in (first, second))
-    common = left.index.intersection(right.index)
-    left, right = left.loc[common], right.loc[common]
-    disjoint = (left["density_hi"] < right["density_lo"]) | (right["density_hi"] < left["density_lo"])
+    # A bound has no place in a ranking, and a ratio with one says nothing.
+    one, two = (part[part["bound"].eq("")].set_index("model") for part in (first, second))
+    common = one.index.intersection(two.index)
+    one, two = one.loc[common], two.loc[common]
+    disjoint = (one["density_hi"] < two["density_lo"]) | (two["density_hi"] < one["density_lo"])
     ranked = len(common) >= MIN_COMMON
     return {
         "first": first["reference"].iloc[0],
         "second": second["reference"].iloc[0],
         "models": len(common),
-        "spearman": left["density"].corr(right["density"], method="spearman") if ranked else np.nan,
-        "median_ratio": float((left["density"] / right["density"]).median()) if len(common) else np.nan,
+        "spearman": one["density"].corr(two["density"], method="spearman") if ranked else np.nan,
+        "median_ratio": float((one["density"] / two["density"]).median()) if len(common) else np.nan,
         "disjoint": int(disjoint.sum()),
     }

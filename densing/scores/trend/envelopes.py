@@ -35,6 +35,7 @@ def record_mask(days: Array, values: Array) -> Array:
     [True, False, True, False]
     """
     days, values = np.broadcast_arrays(days, values)
+    # By date, the best of a date first: a row sets a record when it beats all that stand before it.
     order = np.lexsort((-values, days), axis=-1)
     ordered = np.take_along_axis(values, order, axis=-1)
     before = np.maximum.accumulate(ordered, axis=-1)[..., :-1]
@@ -68,6 +69,7 @@ def envelope_slopes(days: Array, values: Array) -> tuple[Array, Array, Array]:
     keep = record_mask(days, values)
     count = keep.sum(axis=-1)
     safe = np.maximum(count, 1)[:, None]
+    # Least squares by sums over the records alone, so that every series of the batch may have its own number of them.
     t = np.where(keep, days - (days * keep).sum(axis=-1, keepdims=True) / safe, 0.0)
     y = np.where(keep, values - (values * keep).sum(axis=-1, keepdims=True) / safe, 0.0)
     tt, ty, yy = (t * t).sum(axis=-1), (t * y).sum(axis=-1), (y * y).sum(axis=-1)

@@ -276,6 +276,7 @@ def when(
         raise DomainError(f"score {score:g}: give a share in [0, 1]")
     if not (params > 0 and np.isfinite(params)):
         raise DomainError(f"params {params:g}: give a count above zero")
+    # Each draw of the line was made under one draw of the law: the size needed is read under the same one.
     fit = reference.fit
     effective, status = fit.law.invert(fit.theta, score, **reference.given)
     rows = trend.fit.law_rows
@@ -372,6 +373,7 @@ def _arrival(trend: TrendResult, middle: float, need: Array, level: float, note:
 def _days(trend: TrendResult, need: Array, records: Array, paces: Array) -> Array:
     """Days since 2023-02-24 at which the frontier has ``need``: a release seen, or the pace carried on."""
     data = trend.data
+    # What the record had by then is a release; what it lacks lies ahead, at the pace of each draw.
     order = np.argsort(data.days[data.observed], kind="stable")
     days = data.days[data.observed][order]
     best = np.maximum.accumulate(data.log_density[data.observed][order])
@@ -468,6 +470,7 @@ def backtest(
     rows = data.ordered()
     last = float(rows.days.max()) if len(rows) else 0.0
     hold, step = holdout_months * DAYS_PER_MONTH, step_months * DAYS_PER_MONTH
+    # The first cut is where ten models are known, and every later one a step on.
     dates = np.sort(rows.days[rows.observed])
     cuts, inside, errors = [], [], []
     cut = dates[MIN_TRAIN - 1] if len(dates) > MIN_TRAIN else last

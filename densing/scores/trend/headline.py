@@ -200,6 +200,7 @@ def _refits(data: TrendData, values: Array | None, centre: float) -> tuple[Array
     """Lines under at most 200 evenly spaced draws, and which draws they are."""
     if values is None or len(values) < 2:
         return np.zeros((0, 2)), np.zeros(0, dtype=int)
+    # Two hundred refits tell a covariance; evenly spaced, so that the same ones are taken whatever else is asked.
     picks = np.unique(np.linspace(0, len(values) - 1, min(MAX_DRAWS, len(values))).astype(int))
     lines, _ = tobit_lines(data, centre, values=values[picks])
     finite = np.all(np.isfinite(lines), axis=1)
@@ -288,6 +289,7 @@ def critical_value(
     >>> round(critical_value(days, np.repeat(np.arange(20), 2), np.ones(40)), 1)
     2.2
     """
+    # Only how far each cluster moves the slope matters, so errors are drawn once and mapped linearly.
     influence, own = _influences(days, codes, information)
     rng = np.random.default_rng(seed)
     groups = int(codes.max()) + 1

@@ -91,6 +91,7 @@ def simulate(scenario: Scenario, seed: int | np.random.Generator = 0) -> TrendDa
     family = np.sort(
         np.concatenate([np.arange(scenario.families), rng.choice(scenario.families, scenario.n - scenario.families)])
     )
+    # The cube root crowds dates towards the end, as releases did.
     start = rng.random(scenario.families) ** (1 / 3 if scenario.accelerating else 1)
     lab = None
     if scenario.labs is not None:

@@ -225,6 +225,7 @@ def block_shuffles(days: Array, codes: Array, count: int, rng: np.random.Generat
     >>> block_shuffles(days, codes, 20, np.random.default_rng(0)).max(axis=0).tolist()
     [9.0, 11.0, 10.0]
     """
+    # A family keeps the spacing of its models: its mean date moves to another family's, and they with it.
     anchors = np.bincount(codes, weights=days) / np.bincount(codes)
     order = np.arange(len(anchors))
     orders = np.vstack([order, rng.permuted(np.tile(order, (count, 1)), axis=1)])
@@ -350,6 +351,7 @@ def wild_worlds(
         edge = residual[beyond] / sigma[beyond]
         tail = stats.norm.sf(side * edge) * rng.random(len(edge))
         residual[beyond] = side * sigma[beyond] * stats.norm.isf(np.clip(tail, 1e-300, 1.0))
+    # One sign for a whole family: what its models share is kept, which way it went is not.
     signs = rng.choice([-1.0, 1.0], size=(len(y), int(codes.max()) + 1))[:, codes]
     low, high = data.limits[:, 0], data.limits[:, 1]
     worlds = mean + signs * residual
@@ -375,6 +377,7 @@ def candidates(years: Array) -> Array:
     dates = np.unique(years)
     low, high = np.quantile(years, [TRIM, 1 - TRIM])
     inner = dates[(dates > max(low, dates[1])) & (dates < min(high, dates[-2]))]
+    # A line needs two dates on each side of its kink, and near the ends a few models decide.
     picks = np.unique(np.linspace(0, len(inner) - 1, min(MAX_CANDIDATES, len(inner))).astype(int))
     return np.asarray(inner[picks])
 
@@ -454,8 +457,8 @@ def estimate_shocks(data: TrendData, cluster: str = "family") -> Shocks | None:
     Examples
     --------
     >>> from densing.scores.trend.scenarios import Scenario, simulate
-    >>> found = estimate_shocks(simulate(Scenario(n=400, families=100, family_sd=0.6, residual_sd=0.3), 1))
-    >>> abs(found.family_sd - 0.6) < 0.1, abs(found.model_sd - 0.3) < 0.03
+    >>> shocks = estimate_shocks(simulate(Scenario(n=400, families=100, family_sd=0.6, residual_sd=0.3), 1))
+    >>> abs(shocks.family_sd - 0.6) < 0.1, abs(shocks.model_sd - 0.3) < 0.03
     (True, True)
     """
     years = (data.days - data.days.mean()) / DAYS_PER_YEAR
@@ -464,6 +467,7 @@ def estimate_shocks(data: TrendData, cluster: str = "family") -> Shocks | None:
     if not (line.converged[0] and np.isfinite(scale) and scale > 1e-6):
         return None
     codes = data.clusters(cluster)
+    # Given u the rows of a family are independent: log-likelihoods add up over its members, at every point of the grid.
     members = (codes == np.arange(codes.max() + 1)[:, None]).astype(float)
     weights = stats.norm.logpdf(_GRID) + np.log(_GRID[1] - _GRID[0])
     y, censor = data.log_density[:, None], data.censor[:, None]
@@ -474,6 +478,7 @@ def estimate_shocks(data: TrendData, cluster: str = "family") -> Shocks | None:
         terms = np.where(censor == 0, stats.norm.logpdf(z) - np.log(model_sd), log_ndtr(-censor * z))
         return -float(logsumexp(members @ terms + weights, axis=1).sum())
 
+    # From half of the line's variance for each; neither may vanish, nor run away where families have one model each.
     start = np.array([*line.beta[0], *np.log([scale / 2**0.5] * 2)])
     bounds = [(None, None), (None, None), *[tuple(np.log([0.02 * scale, 3 * scale]))] * 2]
     best = optimize.minimize(loss, start, method="L-BFGS-B", bounds=bounds).x
@@ -510,6 +515,7 @@ def one_step_slopes(y: Array, censor: Array, dates: Array) -> Array:
     dates : array, shape (P, n)
         Around zero.
     """
+    # The line without a slope does not know the dates, so it is fitted once per world for all its shuffles.
     flat = fit_tobit(np.ones((y.shape[1], 1)), y, censor)
     score, weight = _scores(flat, np.ones((y.shape[1], 1)), y, censor)
     spread = weight @ (dates**2).T - (weight @ dates.T) ** 2 / weight.sum(axis=1, keepdims=True)
@@ -541,6 +547,7 @@ def score_statistics(y: Array, censor: Array, fit: TobitFit, line: Array, design
         cross = np.einsum("wn,ni,nj->wij", weight, line, added)
         curvature = np.einsum("wn,ni,nj->wij", weight, added, added)
         curvature -= np.swapaxes(cross, 1, 2) @ np.linalg.solve(own, cross)
+        # The line's own score is zero at its fit, so that only the added columns pull.
         force = (score @ added)[:, :, None]
         statistics.append((np.swapaxes(force, 1, 2) @ np.linalg.pinv(curvature, hermitian=True) @ force)[:, 0, 0])
     return np.asarray(np.where(fit.converged, np.max(statistics, axis=0), np.nan))
@@ -676,6 +683,7 @@ def _breaks(
     data: TrendData, designs: list[Array], y: Array, censor: Array, codes: Array, rng: np.random.Generator
 ) -> float:
     """Share of worlds whose score statistic is among the largest 5 % of their own bootstrap."""
+    # Each world is tested as the data are: its own line, and its own bootstrap around that.
     null = one_line(data)
     fit = fit_tobit(null, y, censor)
     columns = [score_statistics(y, censor, fit, null, designs)]

@@ -177,6 +177,22 @@ def test_leave_one_family_out_holds_every_family_and_its_range() -> None:
     assert min(months) < trend.headline["doubling_months"] < max(months)
 
 
+def test_what_was_not_tested_is_not_in_the_document_and_what_was_is() -> None:
+    """The keys that programs read: absent where a test could not run or its power was not simulated, null elsewhere."""
+    plain, rated = (
+        estimate_trend(TREND, permutations=19, worlds=worlds, bootstrap=30).to_dict()["checks"] for worlds in (0, 5)
+    )
+    assert list(plain["breakpoint"]["stated"]) == ["date", "n_before", "n_after", "p", "reason"]
+    tested = ["date", "p", "reason", "candidates", "slope_before", "slope_after", "statistic"]
+    assert list(plain["breakpoint"]["searched"]) == tested
+    assert list(rated["breakpoint"]["searched"]) == [*tested, "size", "power"]
+    assert list(plain["permutation"]["headline"])[-1] == "null_slopes"
+    assert list(rated["permutation"]["headline"])[-2:] == ["size", "power"]
+    assert plain["organisations"] is None and plain["simulation"] is None
+    few = estimate_trend(TREND, permutations=19, worlds=0, bootstrap=30, groups={"all": TREND.family}).to_dict()
+    assert list(few["checks"]["without_groups"][0]) == ["group", "families", "n", "reason"]
+
+
 def test_everything_is_valid_json_and_reads_as_text() -> None:
     trend = estimate_trend(TREND, permutations=19, worlds=0, bootstrap=30)
     document = json.loads(json.dumps(trend.to_dict(), allow_nan=False))
