@@ -10,7 +10,6 @@ from .checks import plain as plain
 from .corollary import corollaries as corollaries
 from .coverage import held_truth as held_truth
 from .data import DAYS_PER_MONTH as DAYS_PER_MONTH
-from .data import EPOCH as EPOCH
 from .data import Slope as Slope
 from .data import TrendData as TrendData
 from .envelopes import EnvelopeOfHeadline as EnvelopeOfHeadline
@@ -36,7 +35,6 @@ from .significance import BLOCKS as BLOCKS
 from .significance import CHATGPT as CHATGPT
 from .significance import PAPER as PAPER
 from .significance import BreakTests as BreakTests
-from .significance import Effect as Effect
 from .significance import PaperRates as PaperRates
 from .significance import PermutationTests as PermutationTests
 from .significance import SearchedBreak as SearchedBreak
