@@ -35,7 +35,7 @@ coverage-table: $(STAMP)  ## measure every estimator in every simulated world; t
 	$(BIN)/python -m densing.scores.trend.coverage
 
 until-table: $(STAMP)  ## coverage and items of --until-ci on simulated models (docs/adr/0008-stopping.md)
-	$(BIN)/python -m densing.scores.density.until_coverage --runs 300
+	$(BIN)/python -m densing.scores.density.stopping_coverage --runs 300
 
 bench: $(STAMP)  ## fits beside other packages; evaluation beside lm-eval's command line
 	$(BIN)/python -m pip install --quiet -e ".[bench]"

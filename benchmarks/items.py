@@ -49,7 +49,7 @@ def fit_ruler(run: Path) -> Any:
 
 def bench_adaptive(ruler: Any, target: Path, tasks: Path, folder: Path) -> dict[str, Any]:
     """Return items needed per width asked for, and the seconds of one real adaptive run."""
-    from densing.scores.density.sequential import SET, StoppingRule
+    from densing.scores.density.stopping import SET, StoppingRule
     from densing.scores.evals.adaptive import run_until
     from densing.scores.evals.runner import run_plan
     from densing.scores.evals.store import RunStore
@@ -77,7 +77,7 @@ def bench_adaptive(ruler: Any, target: Path, tasks: Path, folder: Path) -> dict[
 
 def replay(rule: Any, losses: dict[str, np.ndarray]) -> dict[str, Any]:
     """Draw the items in random orders until the rule stops; return the median number and the error it leaves."""
-    from densing.scores.density.until_coverage import follow
+    from densing.scores.density.stopping_coverage import follow
 
     fit = rule.reference.fit
     truth = math.log(float(fit.law.invert(fit.theta, np.mean([v.mean() for v in losses.values()]))[0]))

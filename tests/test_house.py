@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.folders import ROOT, TESTS
-from tests.support.house import House, walks
+from tests.support.house import House
 
 HOUSE = House()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -112,147 +113,148 @@ def density(
     The column `protocol` says whether a score was measured as the ruler was (shots, form of the answer, metric,
     normalisation, chain of thought): same, unknown, or differs, which is an error note and exit code 3.
     """
-    asked: dict[str, Any]
+    options: dict[str, Any] = {"denominator": denominator, "level": level, "seed": seed, "tokens": tokens}
     if results:
         if scores is not None or catalog or skills or rulers is not None:
             raise typer.BadParameter("--results stands alone", param_hint="--results")
-        asked = {"benchmark": benchmark, "tokens": tokens, "denominator": denominator}
-        asked |= {} if guard is None else {"guard": guard}
-        _of_runs((results, params or []), reference, {**asked, "level": level, "seed": seed}, out, json)
+        if guard is not None:
+            options["guard"] = guard
+        _of_runs(results, params or [], reference, {**options, "benchmark": benchmark}, out, json)
         return
     if params:
         raise typer.BadParameter("sizes of --results only; tables of scores state theirs", param_hint="--params")
-    benchmark, denominator, guard = benchmark or "mean", denominator or "total", 3.0 if guard is None else guard
     from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
-    from densing.cli.reading import read_densities
+    from densing.cli.reading import curve_name, read_densities
     from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.density import skill_results, skill_table, table_densities
     from densing.scores.references import load_reference
 
+    benchmark, guard = benchmark or "mean", 3.0 if guard is None else guard
+    options |= {"denominator": denominator or "total", "guard": guard}
     if scores is not None and (catalog or skills):
         raise typer.BadParameter("--scores stands alone; use --catalog to add models to ours", param_hint="--scores")
     if skills and reference.endswith(".json"):
         raise typer.BadParameter(
             "a fit of your own is one benchmark, not a skill; use --benchmark", param_hint="--skills"
         )
-    chosen = selection_of(include)
+    selection = selection_of(include)
     if rulers is not None:
         if skills or pool or combine != "mean-score":
             raise typer.BadParameter("--rulers goes with neither --skills, --pool nor --combine", param_hint="--rulers")
-        asked = {"denominator": denominator, "guard": guard, "level": level, "seed": seed, "tokens": tokens}
-        asked |= (
-            {"models": scores}
-            if scores is not None
-            else {"models": load_catalog(*(catalog or [])), "selection": chosen}
-        )
-        _on_rulers(rulers, benchmark, asked, out, json)
+        if scores is None:
+            options |= {"models": load_catalog(*(catalog or [])), "selection": selection}
+        else:
+            options["models"] = scores
+        _on_rulers(rulers, benchmark, options, out, json)
         return
+    notes: Iterable[Note]
     if skills:
-        of_skills = skill_results(
-            load_catalog(*(catalog or [])), reference, selection=chosen, denominator=denominator, guard=guard, seed=seed
-        )
-        table = skill_table(of_skills)
-        notes: tuple[Note, ...] = tuple(once(note for result in of_skills.values() for note in result.notes))
+        # The curves of skills are read at the ruler's own tokens, and their intervals have the usual level.
+        shared = {name: options[name] for name in ("denominator", "guard", "seed")}
+        by_skill = skill_results(load_catalog(*(catalog or [])), reference, selection=selection, **shared)
+        table = skill_table(by_skill)
+        notes = tuple(once(note for result in by_skill.values() for note in result.notes))
+        columns, title = list(table.columns), "per skill"
     else:
         merged = load_catalog(*(catalog or []))
-        asked = {"denominator": denominator, "guard": guard, "level": level, "seed": seed}
         if scores is not None:
-            result = table_densities(scores, load_reference(reference, benchmark, tokens=tokens), **asked)
+            ruler = load_reference(reference, benchmark, tokens=options.pop("tokens"))
+            result = table_densities(scores, ruler, **options)
         else:
-            asked |= {"combine": combine, "tokens": tokens, "pool": pool, "selection": chosen}
-            _, result = read_densities(merged, (reference, benchmark), **asked)
+            _, result = read_densities(
+                merged, (reference, benchmark), combine=combine, pool=pool, selection=selection, **options
+            )
         table, notes = result.table, result.notes
+        columns, title = [column for column in SHOWN if column in table], curve_name(benchmark, combine)
     save(table, table, out)
     show_notes(notes)
     if json:
         emit_json(table)
     else:
-        shown = [column for column in SHOWN if column in table.columns] if not skills else list(table.columns)
-        how = ", per benchmark" if combine == "per-benchmark" else ""
-        title = f"Density against {reference}, {'per skill' if skills else f'{benchmark}{how}'}"
-        emit_table(_limited(table)[shown], title, table["bound"])
+        emit_table(_limited(table)[columns], f"Density against {reference}, {title}", table["bound"])
         say(HOW_TO_READ.format(reference=reference))
     finish(notes)
 
 
-def _on_rulers(rulers: str, benchmark: str, asked: dict[str, Any], out: Path | None, json: bool) -> None:
+def _on_rulers(rulers: str, benchmark: str, options: dict[str, Any], out: Path | None, json: bool) -> None:
     from densing.cli.output import emit_json, emit_table, finish, save, show_notes
+    from densing.cli.table import sign
     from densing.scores.density import compare_rulers
 
     names = None if rulers == "all" else [name for name in rulers.split(",") if name]
     if names == []:
         raise typer.BadParameter("names no reference; write `all` or names with commas", param_hint="--rulers")
-    found = compare_rulers(references=names, benchmark=benchmark, **asked)
-    order = found.wide().index
-    rows = {str(model): group for model, group in found.table.groupby("model")}
-    about = ["released", "n_params", "stratum"]
-    said = ["density", "density_lo", "density_hi", "interval", "status", "bound", "rank", "ranked", "protocol",
-            "protocol_detail"]  # fmt: skip
+    comparison = compare_rulers(references=names, benchmark=benchmark, **options)
+    order = comparison.wide().index
+    rows = {str(model): group for model, group in comparison.table.groupby("model")}
+    of_model = ["released", "n_params", "stratum"]
+    of_ruler = ["density", "density_lo", "density_hi", "interval", "status", "bound", "rank", "ranked", "protocol",
+                "protocol_detail"]  # fmt: skip
     payload = {
         "benchmark": benchmark,
-        "rulers": found.describe(),
+        "rulers": comparison.describe(),
         "models": [
             {
                 "model": model,
-                **rows[model][about].iloc[0],
-                "rulers": rows[model].set_index("reference")[said].to_dict("index"),
+                **rows[model][of_model].iloc[0],
+                "rulers": rows[model].set_index("reference")[of_ruler].to_dict("index"),
             }
             for model in order
         ],
-        "rank_correlation": found.correlation,
-        "notes": list(found.notes),
+        "rank_correlation": comparison.correlation,
+        "notes": list(comparison.notes),
     }
-    save(found.table, payload, out)
-    show_notes(found.notes)
+    save(comparison.table, payload, out)
+    show_notes(comparison.notes)
     if json:
         emit_json(payload)
     else:
-        shown = found.table.assign(value=[_on_ruler(row) for row in _limited(found.table).to_dict("records")])
-        wide = shown.pivot_table(index="model", columns="reference", values="value", aggfunc="first", sort=False)
-        wide = wide.reindex(index=order, columns=list(found.results))
+
+        def cell(row: dict[str, Any]) -> str:
+            """Return a density with its rank, a limit without one, and whether it was measured otherwise."""
+            limit, otherwise = sign(row["bound"]), " differs" if row["protocol"] == "differs" else ""
+            rank = "" if limit else f" ({row['rank']:.0f}/{row['ranked']})"
+            return f"{limit}{row['density']:.3g}{rank}{otherwise}"
+
+        cells = comparison.table.assign(value=[cell(row) for row in _limited(comparison.table).to_dict("records")])
+        wide = cells.pivot_table(index="model", columns="reference", values="value", aggfunc="first", sort=False)
+        wide = wide.reindex(index=order, columns=list(comparison.results))
         emit_table(wide.reset_index(), f"Density on each ruler, {benchmark} (rank among the models with a value on it)")
-        emit_table(found.correlation, "Do they agree? Spearman's rank correlation, and how far the values are apart")
-    finish(found.notes)
+        emit_table(
+            comparison.correlation, "Do they agree? Spearman's rank correlation, and how far the values are apart"
+        )
+    finish(comparison.notes)
 
 
 def _limited(table: pd.DataFrame) -> pd.DataFrame:
     """Put the interval's end where a value is only a limit: the point beside it is where the ruler was left."""
-    shown = table.copy()
+    limited = table.copy()
     for name in ("density", "n_eff"):
-        ends = shown.get(f"{name}_hi"), shown.get(f"{name}_lo")
+        ends = limited.get(f"{name}_hi"), limited.get(f"{name}_lo")
         for end, side in zip(ends, ("upper", "lower"), strict=True):
             if end is not None:
-                known = shown["bound"].eq(side) & end.gt(0) & end.lt(float("inf"))
-                shown[name] = shown[name].where(~known, end)
-    return shown
-
-
-def _on_ruler(row: dict[str, Any]) -> str:
-    """Return a density with its rank, a limit without one, and whether it was measured otherwise than the ruler."""
-    from densing.cli.table import sign
-
-    limit, otherwise = sign(row["bound"]), " differs" if row["protocol"] == "differs" else ""
-    return f"{limit}{row['density']:.3g}" + ("" if limit else f" ({row['rank']:.0f}/{row['ranked']})") + otherwise
+                known = limited["bound"].eq(side) & end.gt(0) & end.lt(float("inf"))
+                limited[name] = limited[name].where(~known, end)
+    return limited
 
 
 def _of_runs(
-    runs: tuple[list[Path], list[str]], reference: str, asked: dict[str, Any], out: Path | None, json: bool
+    paths: list[Path], params: list[str], reference: str, options: dict[str, Any], out: Path | None, json: bool
 ) -> None:
     from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
     from densing.cli.reading import parse_params, read_runs
     from densing.scores.density import run_densities
 
-    paths, params = runs
     measurements, models, notes = read_runs(paths, parse_params(params))
     # Before what may fail: they say what was left out, and why a size is missing.
     show_notes(notes)
-    result = run_densities(measurements, models, reference, **asked)
+    result = run_densities(measurements, models, reference, **options)
     save(result.table, result.table, out)
     show_notes(result.notes)
     if json:
         emit_json(result.table)
     else:
-        shown = [column for column in SHOWN_OF_RUNS if column in result.table.columns]
-        emit_table(_limited(result.table)[shown], f"Density against {reference}, measured", result.table["bound"])
+        columns = [column for column in SHOWN_OF_RUNS if column in result.table]
+        emit_table(_limited(result.table)[columns], f"Density against {reference}, measured", result.table["bound"])
         say(HOW_TO_READ.format(reference=reference))
     finish((*notes, *result.notes))

@@ -63,6 +63,17 @@ def read_densities(
     return ruler, combined_densities(catalog, ruler, parts, **asked)
 
 
+def curve_name(benchmark: str, combine: str) -> str:
+    """Return what densities were read on, for titles.
+
+    Examples
+    --------
+    >>> curve_name("mean", PER_BENCHMARK)
+    'mean, per benchmark'
+    """
+    return f"{benchmark}, per benchmark" if combine == PER_BENCHMARK else benchmark
+
+
 def read_runs(paths: list[Path], params: dict[str, float]) -> tuple[pd.DataFrame, pd.DataFrame, tuple[Note, ...]]:
     """Return measurements, models and notes of runs of ``densing eval`` or folders of foreign results.
 

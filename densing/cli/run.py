@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from densing.cli import options as o
+
+if TYPE_CHECKING:
+    from densing.scores.study import Study
 
 
 def run(
@@ -38,23 +41,22 @@ def run(
 
     Example: densing run --out results/mine --catalog my_scores.csv
     """
-    from densing.cli.measuring import FAST_ITEMS, ITEMS
-    from densing.cli.measuring import measure as measure_model
+    from densing.cli.eval import bar
     from densing.cli.output import emit_json, finish, progress, say, show_notes
     from densing.core import write_csv
     from densing.report import build_report
     from densing.scores.catalog import load_catalog, selection_of
-    from densing.scores.study import StudyOptions, run_study
+    from densing.scores.study import StudyOptions, measure_bundled, run_study
 
     o.parse_window(since, until)
-    asked = StudyOptions(reference, benchmark, since, until, selection_of(include), denominator, guard, tokens, seed)
+    options = StudyOptions(reference, benchmark, since, until, selection_of(include), denominator, guard, tokens, seed)
     merged = load_catalog(*(catalog or []))
     measured = None
     if measure:
-        items = FAST_ITEMS if fast else ITEMS
-        measured = measure_model(out / "measured", merged, items=items, tokens=tokens, quiet=json)
+        with bar(json) as show:
+            measured = measure_bundled(out / "measured", merged, fast=fast, tokens=tokens, progress=show)
     with progress(quiet=json) as step:
-        study = run_study(merged, asked, measured=measured, step=step)
+        study = run_study(merged, options, measured=measured, step=step)
         step("report", 0.99)
         report = build_report(study, out / "report.html")
     write_csv(study.models, out / "density.csv")
@@ -70,8 +72,8 @@ def run(
     finish(study.notes)
 
 
-def _headline(study: Any) -> list[str]:
-    from densing.scores.trend import words
+def _headline(study: Study) -> list[str]:
+    from densing.scores.trend import sentences
 
     head = study.trend.headline
     lines = [
@@ -80,34 +82,28 @@ def _headline(study: Any) -> list[str]:
         f"Models: {study.selection}.",
         *study.trend.sentences(),
     ]
-    if study.long_trend is not None:
-        far = study.long_trend
-        checks, months = far.checks, float(far.headline["doubling_months"])
-        said = (words.broken(checks), words.without_groups(checks, months))
-        lines.append(" ".join([f"Long window ({study.long_reference.benchmark}): {far.title}.", *filter(None, said)]))
-    return [*lines, *_measured_lines(study.measured), "Report:"]
+    if study.long_trend is not None and study.long_reference is not None:
+        trend = study.long_trend
+        groups = sentences.without_groups(trend.checks, float(trend.headline["doubling_months"]))
+        caveats = filter(None, (sentences.broken(trend.checks), groups))
+        lines.append(" ".join([f"Long window ({study.long_reference.benchmark}): {trend.title}.", *caveats]))
+    if study.measured is not None and study.measured.densities is None:
+        lines.append(f"Measured: {study.measured.missing}.")
+    elif study.measured is not None and study.measured.densities is not None:
+        table = study.measured.densities.table
+        lines += [
+            f"Measured: {row.model} by {row.quantity}, {len(row.benchmarks.split('+'))} tasks, {row.n_items:.0f} "
+            f"items: density {row.density:.2g} ({row.density_lo:.2g} to {row.density_hi:.2g}) on {row.reference}, "
+            f"{row.status}."
+            for row in table[table["benchmark"].eq("combined")].itertuples()
+        ]
+    return [*lines, "Report:"]
 
 
-def _measured_lines(measured: Any) -> list[str]:
-    if measured is None:
-        return []
-    if measured.densities is None:
-        return [f"Measured: {measured.missing}."]
-    table = measured.densities.table
-    return [
-        f"Measured: {row.model} by {row.quantity}, {len(row.benchmarks.split('+'))} tasks, {row.n_items:.0f} items: "
-        f"density {row.density:.2g} ({row.density_lo:.2g} to {row.density_hi:.2g}) on {row.reference}, {row.status}."
-        for row in table[table["benchmark"].eq("combined")].itertuples()
-    ]
+def _payload(study: Study, report: Path) -> dict[str, Any]:
+    from densing.scores.trend import plain
 
-
-def _measured(measured: Any) -> Any:
-    if measured is None or measured.densities is None:
-        return {"missing": None if measured is None else measured.missing}
-    return {"density": measured.densities.table, "models": measured.models, "measurements": measured.measurements}
-
-
-def _payload(study: Any, report: Path) -> dict[str, Any]:
+    trend, long_trend, measured = study.trend.to_dict(), study.long_trend, study.measured
     return {
         "report": str(report),
         "density": str(report.with_name("density.csv")),
@@ -116,18 +112,20 @@ def _payload(study: Any, report: Path) -> dict[str, Any]:
         "selection": study.selection,
         "reference": study.reference.describe(),
         "title": study.trend.title,
-        "headline": study.trend.to_dict()["headline"],
-        "estimates": study.trend.to_dict()["estimates"],
-        "checks": study.trend.checks,
-        "long_window": study.long_trend.to_dict()["headline"] if study.long_trend is not None else None,
-        "long_checks": study.long_trend.checks if study.long_trend is not None else None,
-        "split": study.split,
+        "headline": trend["headline"],
+        "estimates": trend["estimates"],
+        "checks": trend["checks"],
+        "long_window": long_trend.to_dict()["headline"] if long_trend is not None else None,
+        "long_checks": long_trend.checks.to_dict() if long_trend is not None else None,
+        "split": plain(study.split),
         "replication": study.replication,
         "multiverse": study.multiverse,
-        "backtest": study.backtest,
-        "past_forecast": study.past_forecast,
+        "backtest": plain(study.backtest),
+        "past_forecast": {} if study.past_forecast is None else plain(study.past_forecast),
         "corollaries": study.corollaries,
-        "measured": _measured(study.measured),
+        "measured": {"missing": None if measured is None else measured.missing}
+        if measured is None or measured.densities is None
+        else {"density": measured.densities.table, "models": measured.models, "measurements": measured.measurements},
         "versions": study.versions,
         "hashes": study.hashes,
         "notes": list(study.notes),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from densing.cli import options as o
+
+if TYPE_CHECKING:
+    from densing.scores.trend import Arrival
 
 SHOWN = ["method", "doubling_months", "lo", "hi", "n", "clusters", "dropped", "se_type"]
 
@@ -39,57 +42,58 @@ def trend(
 
     Example: densing trend --reference qwen1.5 --benchmark mmlu --since 2023-02-24 --until 2024-09-30 --json
     """
-    from densing.cli.output import emit_json, finish, save, show_notes
-    from densing.cli.reading import read_densities
+    import pandas as pd
+
+    from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
+    from densing.cli.reading import curve_name, read_densities
     from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.trend import TrendData, estimate_trend
+    from densing.scores.trend import when as arrival
 
     o.parse_window(since, until)
     questions = [_question(text) for text in when or []]
     merged = load_catalog(*(catalog or []))
-    chosen = selection_of(include)
+    selection = selection_of(include)
     ruler, densities = read_densities(
         merged,
         (reference, benchmark),
         combine=combine,
         tokens=tokens,
         pool=pool,
-        selection=chosen,
+        selection=selection,
         denominator=denominator,
         guard=guard,
         seed=seed,
     )
-    headline = densities.subset((densities.table["stratum"] == "headline").to_numpy())
-    data = TrendData.from_density(headline).window(since, until)
-    result = estimate_trend(data, seed=seed, permutations=permutations, bootstrap=bootstrap)
+    models = TrendData.from_density(densities.headline)
+    result = estimate_trend(models.window(since, until), seed=seed, permutations=permutations, bootstrap=bootstrap)
+    later = models.window(since=pd.Timestamp(result.data.released.max()) + pd.Timedelta(days=1))
+    today = pd.Timestamp.today().normalize()
+    answers = [
+        (score, params, arrival(result, score, params, ruler, later=later, today=today)) for score, params in questions
+    ]
     notes = (*densities.notes, *result.notes)
     payload = {
         "reference": ruler.describe(),
-        "selection": chosen.describe(),
+        "selection": selection.describe(),
         "window": [since, until],
         "denominator": denominator,
         "combine": combine,
         **result.to_dict(),
-        "when": [_answer(result, ruler, TrendData.from_density(headline), *question) for question in questions],
+        "when": [{"score": score, "params": params, **answer.to_dict()} for score, params, answer in answers],
         "notes": list(notes),
     }
     save(result.estimates, payload, out)
     if json:
         emit_json(payload)
     else:
-        how = ", per benchmark" if combine == "per-benchmark" else ""
-        _show(result, payload, f"{reference} on {benchmark}{how}")
+        title = f"{result.title}; {reference} on {curve_name(benchmark, combine)}, months"
+        emit_table(result.estimates[SHOWN], title)
+        say("\n".join([f"Models: {selection.describe()}.", result.why, *result.sentences()]))
+        for question in answers:
+            say(_sentence(*question))
         show_notes(notes)
     finish(notes)
-
-
-def _show(result: Any, payload: dict[str, Any], what: str) -> None:
-    from densing.cli.output import emit_table, say
-
-    emit_table(result.estimates[SHOWN], f"{result.title}; {what}, months")
-    say("\n".join([f"Models: {payload['selection']}.", result.why, *result.sentences()]))
-    for answer in payload["when"]:
-        say(_sentence(answer))
 
 
 def _question(text: str) -> tuple[float, float]:
@@ -100,21 +104,13 @@ def _question(text: str) -> tuple[float, float]:
     return score, params
 
 
-def _answer(result: Any, ruler: Any, everyone: Any, score: float, params: float) -> dict[str, Any]:
+def _sentence(score: float, params: float, answer: Arrival) -> str:
     import pandas as pd
 
-    from densing.scores.trend import when as arrival
-
-    later = everyone.window(since=pd.Timestamp(result.data.released.max()) + pd.Timedelta(days=1))
-    today = pd.Timestamp.today().normalize()
-    answer = arrival(result, score, params, ruler, later=later, today=today)
-    return {"score": score, "params": params, **answer.to_dict()}
-
-
-def _sentence(answer: dict[str, Any]) -> str:
-    note = f"; {answer['note']}" if answer["note"] else ""
-    asked = f"Score {answer['score']:g} in {answer['params']:.3g} parameters"
-    if not any(answer[key] for key in ("date", "date_lo", "date_hi")):
-        return f"{asked}: no date{note}"
-    date, low, high = (answer[key] or "never" for key in ("date", "date_lo", "date_hi"))
-    return f"{asked}: {date} ({low} to {high}, 90 %){note}"
+    note = f"; {answer.note}" if answer.note else ""
+    question = f"Score {score:g} in {params:.3g} parameters"
+    dates = (answer.date, answer.lo, answer.hi)
+    if all(map(pd.isna, dates)):
+        return f"{question}: no date{note}"
+    date, low, high = ("never" if pd.isna(day) else str(day.date()) for day in dates)
+    return f"{question}: {date} ({low} to {high}, 90 %){note}"

@@ -1,10 +1,10 @@
 from .arrays import Array as Array
+from .errors import SHOWN_PROBLEMS as SHOWN_PROBLEMS
 from .errors import ArtefactError as ArtefactError
 from .errors import DensingError as DensingError
 from .errors import DomainError as DomainError
 from .errors import FitError as FitError
 from .errors import InputError as InputError
-from .errors import SHOWN_PROBLEMS as SHOWN_PROBLEMS
 from .errors import TableError as TableError
 from .errors import UnavailableError as UnavailableError
 from .errors import UnknownNameError as UnknownNameError

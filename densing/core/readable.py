@@ -143,5 +143,11 @@ def _cell(value: Any) -> str:
 
 def _tex(text: str) -> str:
     escapes = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    escapes |= {char: f"\\{char}" for char in "&%$#_{}"} | {"≤": r"$\le$", "≥": r"$\ge$", "±": r"$\pm$", "×": r"$\times$"}
+    escapes |= {char: f"\\{char}" for char in "&%$#_{}"}
+    escapes |= {
+        "≤": r"$\le$",
+        "≥": r"$\ge$",
+        "±": r"$\pm$",
+        "×": r"$\times$",
+    }
     return "".join(escapes.get(char, char) for char in text)

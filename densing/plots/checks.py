@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -12,44 +13,47 @@ import plotly.graph_objects as go
 from densing.plots import style, text
 from densing.plots.forest import forest
 
+if TYPE_CHECKING:
+    from densing.scores.trend import Checks
+
 ROW_HEIGHT = 56
 
 
-def plot_permutation(checks: Mapping[str, Any]) -> go.Figure:
+def plot_permutation(checks: Checks) -> go.Figure:
     """Draw the slope found in the data beside the slopes found after shuffling the dates of whole families.
 
     Parameters
     ----------
-    checks : mapping
-        ``TrendResult.checks``; of its entry ``permutation`` the one valid test is drawn, with ``p``, ``slope``,
-        ``null_median_slope`` and, where kept, ``null_slopes``, ``size`` and ``power``.
+    checks : Checks
+        ``TrendResult.checks``; of its tests ``permutation`` the one valid one is drawn.
 
     Examples
     --------
-    >>> row = {"slope": 0.006, "null_median_slope": 0.001, "p": 0.03}
-    >>> [trace.name for trace in plot_permutation({"permutation": {"headline_family_blocks": row}}).data]
+    >>> from densing.scores.trend import Checks, PermutationTests, ShuffleTest
+    >>> test = ShuffleTest(0.03, 0.006, 0.001, None, ())
+    >>> [trace.name for trace in plot_permutation(Checks(permutation=PermutationTests(99, test, test, test))).data]
     ['shuffled dates, median', 'the data']
     """
-    row = (checks.get("permutation") or {}).get("headline_family_blocks") or {}
-    if text.is_missing(row.get("slope")):
+    test = None if checks.permutation is None else checks.permutation.headline_family_blocks
+    if test is None or text.is_missing(test.slope):
         return style.empty("No slope was estimated, so there is nothing to shuffle.")
     fig = style.figure(140 + ROW_HEIGHT)
-    _add_spread(fig, row.get("null_slopes") or [])
+    _add_spread(fig, test.null_slopes)
     looks = (
-        (row.get("null_median_slope"), "shuffled dates, median", "circle-open", style.MUTED),
-        (row["slope"], "the data", "diamond", style.VERMILLION),
+        (test.null_median_slope, "shuffled dates, median", "circle-open", style.MUTED),
+        (test.slope, "the data", "diamond", style.VERMILLION),
     )
     for value, name, symbol, colour in looks:
         words = f"{name}: {text.number(value)} per day"
         marker = {"symbol": symbol, "size": 13, "color": colour, "line": {"width": 2, "color": colour}}
         fig.add_scatter(x=[value], y=[0], mode="markers", name=name, marker=marker, hovertext=words, hoverinfo="text")
-    size = "" if row.get("size") is None else f"<br>size {text.percentage(row['size'])}"
-    label = f"whole families shuffled<br>{text.p_value(row.get('p'))}{size}"
+    size = "" if text.is_missing(test.size) else f"<br>size {text.percentage(test.size)}"
+    label = f"whole families shuffled<br>{text.p_value(test.p)}{size}"
     y_axis = {"tickmode": "array", "tickvals": [0], "ticktext": [label], "range": [0.6, -0.6]}
     return style.axes(fig, {"title": "slope of ln ρ per day"}, {**y_axis, "showgrid": False})
 
 
-def _add_spread(fig: go.Figure, draws: list[float]) -> None:
+def _add_spread(fig: go.Figure, draws: Sequence[float]) -> None:
     """Add a bar from the 5 to the 95 % point of the shuffled slopes."""
     if not draws:
         return
@@ -62,12 +66,12 @@ def _add_spread(fig: go.Figure, draws: list[float]) -> None:
     )  # fmt: skip
 
 
-def plot_leave_one_out(checks: Mapping[str, Any]) -> go.Figure:
+def plot_leave_one_out(checks: Checks) -> go.Figure:
     """Draw the headline doubling time without each named group, organisation and family.
 
     Parameters
     ----------
-    checks : mapping
+    checks : Checks
         ``TrendResult.checks``; ``without_groups`` (diamonds, with their interval), ``leave_one_organisation_out``
         (squares, where an organisation has several families) and ``leave_one_family_out`` (circles).
     """
@@ -91,27 +95,27 @@ _LOOKS = {
 }
 
 
-def leave_one_out(checks: Mapping[str, Any]) -> pd.DataFrame:
+def leave_one_out(checks: Checks) -> pd.DataFrame:
     """Return what is left out (kind, name, n) and the doubling time without it; groups first, then fastest first.
 
     A slope that is not positive never doubles. Organisations of a single family repeat it and are left out.
 
     Examples
     --------
-    >>> rows = [{"family": "a", "n": 3, "slope_per_day": -0.001, "doubling_months": None},
-    ...         {"family": "b", "n": 2, "slope_per_day": 0.0076, "doubling_months": 3.0}]
-    >>> leave_one_out({"leave_one_family_out": {"table": rows}})["doubling_months"].tolist()
+    >>> from densing.scores.trend import Checks, LeaveOneOut, LeftOut
+    >>> rows = (LeftOut("a", 3, -0.001, np.inf), LeftOut("b", 2, 0.0076, 3.0))
+    >>> leave_one_out(Checks(leave_one_family_out=LeaveOneOut("family", rows)))["doubling_months"].tolist()
     [3.0, inf]
     """
     rows: list[dict[str, Any]] = []
     single: set[tuple[Any, Any]] = set()
-    for kind in ("family", "organisation"):
-        table = (checks.get(f"leave_one_{kind}_out") or {}).get("table") or []
-        effects = [(row["n"], text.number(row["slope_per_day"], 6)) for row in table]
+    for check in (checks.leave_one_family_out, checks.leave_one_organisation_out):
+        table = () if check is None else check.rows
+        effects = [(row.n, text.number(row.slope_per_day, 6)) for row in table]
         fresh = [row for row, effect in zip(table, effects, strict=True) if effect not in single]
         single = set(effects)
-        rows += [{**row, "kind": kind, "name": row[kind]} for row in fresh]
-    rows += [{**row, "kind": "group", "name": row["group"]} for row in checks.get("without_groups") or []]
+        rows += [{**asdict(row), "kind": check.kind} for row in fresh if check is not None]
+    rows += [{**asdict(group), "kind": "group", "name": group.group} for group in checks.without_groups]
     names = ["kind", "name", "n", "slope_per_day", "doubling_months", "lo", "hi"]
     frame = pd.DataFrame(rows, columns=names)
     frame = frame[frame["slope_per_day"].notna()]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,10 +16,11 @@ import pandas as pd
 
 from densing.plots import leave_one_out, text
 from densing.report.split import chatgpt_split
-from densing.scores.trend import words
+from densing.scores.trend import sentences
 
 if TYPE_CHECKING:
     from densing.scores.study import Study
+    from densing.scores.trend import Checks
 
 KEPT_ITEMS = 40
 
@@ -27,11 +29,11 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
     """Return (name, sentence) of every check the study holds."""
     checks = study.trend.checks
     found = (
-        ("Permutation of release dates", words.shuffled(checks)),
-        ("Searched break", words.broken(checks)),
+        ("Permutation of release dates", sentences.shuffled(checks)),
+        ("Searched break", sentences.broken(checks)),
         ("Leave out", left_out(checks)),
         ("Without named groups", without_groups(study)),
-        ("Organisations as clusters", words.by_organisation(checks)),
+        ("Organisations as clusters", sentences.by_organisation(checks)),
         ("Record-setter bias", record_setter_bias(checks)),
         ("Long window", long_window(study)),
         ("Replication", replication(study.replication)),
@@ -41,7 +43,7 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
     return tuple((name, sentence) for name, sentence in found if sentence)
 
 
-def left_out(checks: Mapping[str, Any]) -> str:
+def left_out(checks: Checks) -> str:
     """Return the range of the doubling time when one family, or one organisation, at a time is left out."""
     frame = leave_one_out(checks)
     found = []
@@ -60,10 +62,10 @@ def left_out(checks: Mapping[str, Any]) -> str:
 
 def without_groups(study: Study) -> str:
     """Return the headline, and the long window's, without each named group of families."""
-    near = words.without_groups(study.trend.checks, float(study.trend.headline["doubling_months"]))
+    near = sentences.without_groups(study.trend.checks, float(study.trend.headline["doubling_months"]))
     if study.long_trend is None:
         return near
-    far = words.without_groups(study.long_trend.checks, float(study.long_trend.headline["doubling_months"]))
+    far = sentences.without_groups(study.long_trend.checks, float(study.long_trend.headline["doubling_months"]))
     return f"{near} Over the long window: {far[:1].lower()}{far[1:]}" if near and far else near or far
 
 
@@ -71,47 +73,47 @@ def _doubles(value: Any) -> str:
     return "no doubling" if text.is_missing(value) or np.isinf(value) else f"{text.months(value)} months"
 
 
-def record_setter_bias(checks: Mapping[str, Any]) -> str:
+def record_setter_bias(checks: Checks) -> str:
     """Return what the paper's envelope shows where there is no trend at all.
 
     Examples
     --------
-    >>> print(record_setter_bias({"record_setter_bias": {"no_trend": {"median_doubling_months": 4.5}}}))
+    >>> from densing.scores.trend import Checks, EnvelopeOfHeadline, EnvelopeWithoutTrend, RecordSetterBias
+    >>> null = EnvelopeWithoutTrend(0.005, 4.5, 0.002, 0.04, 0.8, 0.3)
+    >>> check = RecordSetterBias(n=41, draws=2000, no_trend=null, with_trend=EnvelopeOfHeadline(None, None))
+    >>> print(record_setter_bias(Checks(record_setter_bias=check)))
     Record-setters rise even without a trend: on these dates, the paper's regression on data without any trend
     reports a doubling every 4.5 months in the median.
     """
-    entry = checks.get("record_setter_bias") or {}
-    null, true = entry.get("no_trend") or {}, entry.get("with_trend") or {}
-    if text.is_missing(null.get("median_doubling_months")):
+    check = checks.record_setter_bias
+    null, true = (None, None) if check is None else (check.no_trend, check.with_trend)
+    if null is None or text.is_missing(null.median_doubling_months):
         return ""
     words = (
         "Record-setters rise even without a trend: on these dates, the paper's regression on data without "
-        f"any trend reports a doubling every {text.months(null['median_doubling_months'])} months in the "
+        f"any trend reports a doubling every {text.months(null.median_doubling_months)} months in the "
         "median"
     )
-    if not text.is_missing(true.get("median_doubling_months")) and not text.is_missing(
-        true.get("true_doubling_months")
-    ):
+    months = (None, None) if true is None else (true.true_doubling_months, true.median_doubling_months)
+    if not any(map(text.is_missing, months)):
         words += (
-            f". If the headline's {text.months(true['true_doubling_months'])} months were true, it would "
-            f"read {text.months(true['median_doubling_months'])}"
+            f". If the headline's {text.months(months[0])} months were true, it would read {text.months(months[1])}"
         )
     return f"{words}."
 
 
-def variance_shares(checks: Mapping[str, Any]) -> str:
+def variance_shares(checks: Checks) -> str:
     """Return the shares of the slope's variance by origin.
 
     Examples
     --------
-    >>> variance_shares({"variance_shares": {"models": 0.9, "reference_law": 0.1, "score_noise": None}})
-    'Shares of the variance of the slope: which models exist 90 %, the fitted ruler 10 %.'
+    >>> from densing.scores.trend import Checks, VarianceShares
+    >>> variance_shares(Checks(variance_shares=VarianceShares(score_noise=None, reference_law=0.1, models=0.9)))
+    'Shares of the variance of the slope: the fitted ruler 10 %, which models exist 90 %.'
     """
-    shares = checks.get("variance_shares") or {}
+    shares = {} if checks.variance_shares is None else asdict(checks.variance_shares)
     parts = [
-        f"{_SHARES.get(str(name), text.clean(name))} {text.percentage(share)}"
-        for name, share in shares.items()
-        if not text.is_missing(share)
+        f"{_SHARES[name]} {text.percentage(share)}" for name, share in shares.items() if not text.is_missing(share)
     ]
     return f"Shares of the variance of the slope: {', '.join(parts)}." if parts else ""
 
@@ -123,22 +125,23 @@ _SHARES = {
 }
 
 
-def diagnostics(checks: Mapping[str, Any]) -> str:
+def diagnostics(checks: Checks) -> str:
     """Return the specification tests of the straight line.
 
     Examples
     --------
-    >>> diagnostics({"diagnostics": {"n": 40, "reset_p": 0.2, "ljung_box_p": None}}).split(". ")[0]
+    >>> from densing.scores.trend import Checks, Diagnostics
+    >>> diagnostics(Checks(diagnostics=Diagnostics(40, 0.2, None, None, None))).split(". ")[0]
     'On the 40 observed rows: curvature (RESET) p = 0.20'
     """
-    entry = checks.get("diagnostics") or {}
+    tests = {} if checks.diagnostics is None else asdict(checks.diagnostics)
     parts = [
-        f"{name} {text.p_value(entry[key])}" for key, name in _TESTS.items() if not text.is_missing(entry.get(key))
+        f"{name} {text.p_value(tests[key])}" for key, name in _TESTS.items() if not text.is_missing(tests.get(key))
     ]
     if not parts:
         return ""
     return (
-        f"On the {entry.get('n')} observed rows: {', '.join(parts)}. These take models as independent, which families "
+        f"On the {tests['n']} observed rows: {', '.join(parts)}. These take models as independent, which families "
         "are not, so they accuse too often; their size and power were not simulated."
     )
 
@@ -160,7 +163,7 @@ def long_window(study: Study) -> str:
     level = float(trend.options.get("level", 0.95))
     doubling = text.doubling(head["doubling_months"], head["lo"], head["hi"], level)
     # An organisation's families share more over years than over months: here the wider interval may be the right one.
-    more = f"{words.by_organisation(trend.checks, level)} {words.broken(trend.checks)}"
+    more = f"{sentences.by_organisation(trend.checks, level)} {sentences.broken(trend.checks)}"
     means = "" if ruler is None else f", ruler {text.clean(ruler.title)} on {text.clean(ruler.benchmark)}"
     return (
         f"Over the long window, {text.month(released.min())} to {text.month(released.max())} "
@@ -193,7 +196,7 @@ def replication(frame: pd.DataFrame) -> str:
 
 def check_data(study: Study) -> str:
     """Return the checks as indented JSON; long lists are cut with their length."""
-    return json.dumps(_short(study.trend.checks), indent=2, ensure_ascii=False, default=str)
+    return json.dumps(_short(study.trend.checks.to_dict()), indent=2, ensure_ascii=False, default=str)
 
 
 def _short(value: Any) -> Any:

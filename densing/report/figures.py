@@ -21,7 +21,6 @@ from densing.plots import (
     specifications,
     text,
 )
-from densing.report.forecast import beats_standing_still
 from densing.report.measured import measured_figures
 from densing.report.safe import script_json
 
@@ -54,7 +53,7 @@ def shown_figure(name: str, figure: go.Figure, caption: str) -> ShownFigure:
 def figures(study: Study) -> dict[str, ShownFigure]:
     """Return every figure of the report by name."""
     apart = 0 if study.apart is None else len(study.apart.table)
-    earned = beats_standing_still(study.backtest)
+    earned = study.backtest.beats_standing_still
     near = study.forecast if earned and len(study.forecast) else None
     drawn = {
         "density": (

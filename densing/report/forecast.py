@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -11,49 +10,40 @@ import pandas as pd
 from densing.plots import text
 from densing.report.tables import Field, ShownTable, column, shown
 
+if TYPE_CHECKING:
+    from densing.scores.study import PastForecast
+    from densing.scores.trend import Backtest
 
-def backtest(found: Mapping[str, Any]) -> str:
+
+def backtest(result: Backtest) -> str:
     """Return how forecasts made earlier would have fared.
 
     Examples
     --------
-    >>> print(backtest({"n": 40, "level": 0.9, "coverage": 0.85, "median_error": 0.7}))
+    >>> from densing.scores.trend import Backtest
+    >>> print(backtest(Backtest(n=40, level=0.9, coverage=0.85, median_error=0.7)))
     Fitted to earlier cuts of the data, the line's 90 % band for single models held 85 % of the 40 that
     followed (a model counts once for every cut before it); the median one had 2.0 times the line's density.
-    >>> backtest({"n": 0, "why": "too few models"})
+    >>> backtest(Backtest(n=0, why="too few models"))
     'The forecast could not be back-tested: too few models.'
     """
-    if not found.get("n"):
-        why = found.get("why")
-        return "" if text.is_missing(why) else f"The forecast could not be back-tested: {text.clean(why, 300)}."
+    if not result.n:
+        return "" if not result.why else f"The forecast could not be back-tested: {text.clean(result.why, 300)}."
     words = (
-        f"Fitted to earlier cuts of the data, the line's {text.percentage(found['level'])} band for single models held "
-        f"{text.percentage(found['coverage'])} of the {int(found['n'])} that followed (a model counts once for every "
+        f"Fitted to earlier cuts of the data, the line's {text.percentage(result.level)} band for single models held "
+        f"{text.percentage(result.coverage)} of the {result.n} that followed (a model counts once for every "
         "cut before it)"
     )
-    error = found.get("median_error")
-    if error is not None and not text.is_missing(error):
-        words += f"; the median one had {text.number(np.exp(error))} times the line's density"
-    return f"{words}.{_frontier(found)}"
+    if result.median_error is not None and not text.is_missing(result.median_error):
+        words += f"; the median one had {text.number(np.exp(result.median_error))} times the line's density"
+    return f"{words}.{_frontier(result)}"
 
 
-def beats_standing_still(found: Mapping[str, Any]) -> bool:
-    """Return whether back-tests came nearer to what followed than the assumption that nothing moves.
-
-    Examples
-    --------
-    >>> beats_standing_still({"frontier_error": -0.3, "standstill_error": 0.5}), beats_standing_still({"n": 0})
-    (True, False)
-    """
-    moved, still = found.get("frontier_error"), found.get("standstill_error")
-    return not (text.is_missing(moved) or text.is_missing(still)) and abs(float(moved)) < abs(float(still))  # type: ignore[arg-type]
-
-
-def _frontier(found: Mapping[str, Any]) -> str:
-    moved, still = found.get("frontier_error"), found.get("standstill_error")
+def _frontier(result: Backtest) -> str:
+    moved, still = result.frontier_error, result.standstill_error
     if moved is None or still is None or text.is_missing(moved) or text.is_missing(still):
         return ""
-    better = "nearer" if beats_standing_still(found) else "no nearer"
+    better = "nearer" if result.beats_standing_still else "no nearer"
     return (
         " In the median over the cuts, the densest model half a year on had "
         f"{text.number(np.exp(moved))} times the density forecast for it, and {text.number(np.exp(still))} times the "
@@ -61,35 +51,36 @@ def _frontier(found: Mapping[str, Any]) -> str:
     )
 
 
-def past(found: Mapping[str, Any]) -> str:
+def past(made: PastForecast | None) -> str:
     """Return what came of the headline's own forecast where its time has passed.
 
     Examples
     --------
-    >>> made, end = pd.Timestamp("2024-07-31"), pd.Timestamp("2025-01-30")
-    >>> print(past({"made": made, "end": end, "score": None}))
+    >>> from densing.scores.study import PastForecast
+    >>> from densing.scores.trend import ForecastScore
+    >>> first, end = pd.Timestamp("2024-07-31"), pd.Timestamp("2025-01-30")
+    >>> print(past(PastForecast(first, end, None)))
     The headline's own forecast, made from models to July 2024, ended in January 2025: that has passed, and no later
     model was measured on its ruler, so it is neither scored nor shown.
-    >>> score = {"date": end, "mid": 12.0, "lo90": 6.0, "hi90": 40.0, "came": 5.0, "model": "A", "record": 4.0}
-    >>> print(past({"made": made, "end": end, "score": score}))
+    >>> print(past(PastForecast(first, end, ForecastScore(end, 12.0, 6.0, 40.0, 5.0, "A", 4.0))))
     The headline's own forecast, made from models to July 2024, put the frontier of 2025-01-30 at a density of 12 (90 %
     range 6.0 to 40); what came was 5.0 (A), outside the range, from a record of 4.0 at the time.
     """
-    if not found:
+    if made is None:
         return ""
-    words = f"The headline's own forecast, made from models to {text.month(found['made'])}, "
-    score = found.get("score")
+    words = f"The headline's own forecast, made from models to {text.month(made.made)}, "
+    score = made.score
     if score is None:
         return (
-            f"{words}ended in {text.month(found['end'])}: that has passed, and no later model was measured on its "
+            f"{words}ended in {text.month(made.end)}: that has passed, and no later model was measured on its "
             "ruler, so it is neither scored nor shown."
         )
-    where = "inside" if score["lo90"] <= score["came"] <= score["hi90"] else "outside"
-    ends = f"{text.number(score['lo90'])} to {text.number(score['hi90'])}"
+    where = "inside" if score.lo90 <= score.came <= score.hi90 else "outside"
+    ends = f"{text.number(score.lo90)} to {text.number(score.hi90)}"
     return (
-        f"{words}put the frontier of {text.day(score['date'])} at a density of {text.number(score['mid'])} (90 % range "
-        f"{ends}); what came was {text.number(score['came'])} ({text.clean(score['model'])}), {where} the range, from "
-        f"a record of {text.number(score['record'])} at the time."
+        f"{words}put the frontier of {text.day(score.date)} at a density of {text.number(score.mid)} (90 % range "
+        f"{ends}); what came was {text.number(score.came)} ({text.clean(score.model)}), {where} the range, from "
+        f"a record of {text.number(score.record)} at the time."
     )
 
 

@@ -12,7 +12,7 @@ from densing.core import doubts
 from densing.plots import text
 from densing.report.checks import long_window, record_setter_bias, without_groups
 from densing.report.sections import sentence
-from densing.scores.trend import words
+from densing.scores.trend import sentences
 
 if TYPE_CHECKING:
     from densing.scores.references import Reference
@@ -44,7 +44,7 @@ def headline(study: Study) -> Headline:
         ("Score", short_benchmark(study.reference)),
         ("Estimator", text.clean(head.get("label", head.get("method")))),
     )
-    title = words.title(head, study.trend.data.released, level(study.trend))
+    title = sentences.title(head, study.trend.data.released, level(study.trend))
     return Headline(title, lead(study), facts, caveats(study))
 
 
@@ -69,10 +69,10 @@ STANDSTILL = " With these data it cannot be excluded that density stands still."
 def caveats(study: Study) -> tuple[str, ...]:
     """Return what the reader must know before quoting the number."""
     found = (
-        words.shuffled(study.trend.checks),
+        sentences.shuffled(study.trend.checks),
         long_window(study),
         without_groups(study),
-        words.by_organisation(study.trend.checks, level(study.trend)),
+        sentences.by_organisation(study.trend.checks, level(study.trend)),
         record_setter_bias(study.trend.checks),
         *dict.fromkeys(sentence(note.message) for note in doubts((*study.notes, *study.trend.notes))),
         sentence(f"Models in the headline: {study.selection}"),

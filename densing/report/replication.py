@@ -163,8 +163,8 @@ def _reasons(study: Study) -> list[str]:
 
 
 def _estimator_reason(study: Study) -> str:
-    bias = study.trend.checks["record_setter_bias"]["no_trend"] or {}
-    drift = bias.get("median_doubling_months")
+    bias = study.trend.checks.record_setter_bias
+    drift = None if bias is None or bias.no_trend is None else bias.no_trend.median_doubling_months
     null = f" On these dates it reads {drift:.1f} months where nothing improves at all." if drift else ""
     return (
         f"**Estimator.** A regression on record-setters drifts upwards by itself.{null} The headline uses every model "

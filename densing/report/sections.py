@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from densing.report.tables import Field, ShownTable, column, ranged, shown
 if TYPE_CHECKING:
     from densing.scores.references import Reference
     from densing.scores.study import Study
-    from densing.scores.trend import TrendResult
+    from densing.scores.trend import Checks, TrendResult
 
 _SPECIFICATION = ("reference", "benchmark", "evaluator", "window", "denominator", "dates", "method")
 
@@ -161,9 +161,9 @@ def provenance_table(provenance: pd.DataFrame) -> ShownTable:
     return shown("provenance-table", "Where the facts come from, and under which licence.", provenance, fields)
 
 
-def tests_table(checks: Mapping[str, Any]) -> ShownTable:
+def tests_table(checks: Checks) -> ShownTable:
     """Return the tests that do not lead, with the size and power that say why."""
-    from densing.scores.trend import other_tests
+    from densing.scores.trend import sentences as trend_sentences
 
     fields = (
         Field("Test", column("test")),
@@ -175,13 +175,13 @@ def tests_table(checks: Mapping[str, Any]) -> ShownTable:
         "Tests with the wrong size or no power on these dates and families: how often each rejects at 5 % in simulated "
         "worlds without a trend (size; 5 % is right) and with one (power)."
     )
-    return shown("tests-table", caption, pd.DataFrame(other_tests(checks)), fields)
+    tests = trend_sentences.other_tests(checks).items()
+    rows = [{"test": name, "p": test.p, "size": test.size, "power": test.power} for name, test in tests]
+    return shown("tests-table", caption, pd.DataFrame(rows), fields)
 
 
-def _power(entries: Any) -> str:
-    return (
-        "; ".join(f"{text.percentage(entry['share'])} at {entry['effect']}" for entry in entries or []) or text.MISSING
-    )
+def _power(effects: Any) -> str:
+    return "; ".join(f"{text.percentage(effect.share)} at {effect.effect}" for effect in effects or ()) or text.MISSING
 
 
 def all_notes(study: Study) -> tuple[Note, ...]:

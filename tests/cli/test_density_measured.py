@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from densing.scores.references import load_reference
-from tests.cli.test_main import answer, densing
+from tests.support.command import answer, densing
 from tests.support.eval_files import choice_sample, finish, key, write_results
 
 

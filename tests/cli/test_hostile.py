@@ -194,7 +194,7 @@ def test_diagnostics_that_data_do_not_allow_leave_the_fit(densing: Call) -> None
 
 AT_WORK = """
 import sys
-import densing.scores.study.run as study
+import densing.scores.study.study as study
 from densing.cli import main
 estimate = study.estimate_trend
 def told(*arguments, **options):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support import folders
+from tests.support.command import answer, densing
 
 ROOT = folders.ROOT
 COMMANDS = ("run", "fit", "density", "trend", "catalog", "refs", "report", "doctor", "eval", "results", "ladder")
@@ -22,18 +21,6 @@ GROUPS = {
     "results": ("list", "show", "merge", "export", "targets", "variant"),
     "ladder": ("train", "eval", "fit"),
 }
-
-
-def densing(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
-    command = [sys.executable, "-m", "densing", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False, timeout=300)
-
-
-def answer(*arguments: str, cwd: Path | None = None) -> Any:
-    done = densing(*arguments, "--json", cwd=cwd)
-    assert done.returncode in (0, 3), done.stderr
-    return json.loads(done.stdout)
 
 
 @pytest.fixture

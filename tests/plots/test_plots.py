@@ -16,6 +16,7 @@ from densing.plots import style
 from densing.plots.density import drawable, hover
 from densing.plots.forest import cut
 from densing.plots.multiverse import specifications
+from densing.scores.trend import Checks
 from tests.support import report_fixture as fixture
 from tests.support import report_frames as frames
 
@@ -89,7 +90,7 @@ def test_headline_line_is_drawn_as_density_not_its_logarithm(study: Any) -> None
 
 def test_models_outside_the_window_are_marked(study: Any) -> None:
     keep = study.density.table["released"] < pd.Timestamp("2024-01-01")
-    trend = fixture.FakeTrend(study.density.table[keep], study.trend.estimates, {}, 0.006)
+    trend = fixture.FakeTrend(study.density.table[keep], study.trend.estimates, Checks(), 0.006)
     outside = named(plots.plot_density(study.density, trend), "outside the window")
     assert min(pd.to_datetime(outside.x)) >= pd.Timestamp("2024-01-01")
 
@@ -126,8 +127,8 @@ def test_empty_input_says_so(study: Any) -> None:
         plots.plot_multiverse(study.multiverse.assign(doubling_months=np.nan)),
         plots.plot_skills(study.skills.head(0)),
         plots.plot_skills(study.skills.assign(density=np.nan)),
-        plots.plot_permutation({}),
-        plots.plot_leave_one_out({}),
+        plots.plot_permutation(Checks()),
+        plots.plot_leave_one_out(Checks()),
         plots.plot_estimates(SimpleNamespace(estimates=study.trend.estimates.tail(1))),
     ):
         assert len(figure.data) == 0 and len(figure.layout.annotations) == 1
@@ -179,7 +180,7 @@ def test_every_specification_has_a_mark_on_the_line_of_its_choice(study: Any) ->
 
 def test_shuffled_slopes_are_drawn_as_a_range(study: Any) -> None:
     figure = plots.plot_permutation(study.trend.checks)
-    null = study.trend.checks["permutation"]["headline_family_blocks"]["null_slopes"]
+    null = study.trend.checks.permutation.headline_family_blocks.null_slopes
     assert list(named(figure, "90 %").x) == pytest.approx(list(np.quantile(null, [0.05, 0.95])))
 
 

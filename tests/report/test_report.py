@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,8 +28,20 @@ from densing.report.headline import headline
 from densing.report.safe import safe_url, script_json
 from densing.report.sections import all_notes
 from densing.report.tables import sort_key
-from densing.scores.study import Measured
-from densing.scores.trend.words import shuffled
+from densing.scores.study import Measured, Split
+from densing.scores.trend import (
+    PAPER,
+    Backtest,
+    BreakTests,
+    ByOrganisation,
+    Checks,
+    PermutationTests,
+    SearchedBreak,
+    ShuffleTest,
+    StatedBreak,
+    WithoutGroup,
+)
+from densing.scores.trend.sentences import shuffled
 from tests.support import report_fixture as fixture
 from tests.support import report_frames as frames
 
@@ -151,14 +164,14 @@ def test_headline_comes_with_its_caveats(study: Any) -> None:
 
 def test_unbounded_headline_does_not_claim_growth(study: Any) -> None:
     rows = frames.estimates().assign(hi=np.inf)
-    open_ended = fixture.FakeTrend(study.density.table, rows, {}, 0.006)
+    open_ended = fixture.FakeTrend(study.density.table, rows, Checks(), 0.006)
     words = headline(altered(study, trend=open_ended, long_trend=None))
     window = "between February 2023 and August 2024"
     assert words.title.startswith(
         f"Capability density may have doubled every 3.5 months {window} (95 % interval: at least"
     )
     assert "cannot be excluded that density stands still" in words.lead
-    flat = fixture.FakeTrend(study.density.table, rows.assign(doubling_months=np.inf), {}, 0.0)
+    flat = fixture.FakeTrend(study.density.table, rows.assign(doubling_months=np.inf), Checks(), 0.0)
     flat_title = f"Models released {window} show no growth of capability density"
     assert headline(altered(study, trend=flat)).title == flat_title
 
@@ -168,7 +181,7 @@ def test_warnings_of_the_trend_stand_beside_the_headline(study: Any) -> None:
 
 
 def test_notes_of_other_windows_say_so(study: Any) -> None:
-    other = fixture.FakeTrend(study.density.table, frames.estimates(), {}, 0.006)
+    other = fixture.FakeTrend(study.density.table, frames.estimates(), Checks(), 0.006)
     other.notes = (Note("break", "warning", "the pace changes"), *other.notes)
     messages = [note.message for note in all_notes(altered(study, long_trend=other))]
     assert "Long window: the pace changes" in messages
@@ -179,14 +192,15 @@ def test_notes_of_other_windows_say_so(study: Any) -> None:
 
 
 def test_no_check_is_invented(study: Any) -> None:
-    bare = fixture.FakeTrend(study.density.table, frames.estimates(), {}, 0.006)
-    sentences = check_sentences(altered(study, trend=bare, long_trend=None, split={}))
+    bare = fixture.FakeTrend(study.density.table, frames.estimates(), Checks(), 0.006)
+    sentences = check_sentences(altered(study, trend=bare, long_trend=None, split=Split()))
     assert [name for name, _ in sentences] == ["Replication"]
 
 
 @pytest.mark.parametrize(("p", "verdict"), [(0.01, "seldom"), (0.3, "by chance")])
 def test_permutation_is_judged_by_whole_families(p: float, verdict: str) -> None:
-    checks = {"permutation": {"headline": {"p": 0.001}, "headline_family_blocks": {"p": p}}}
+    single, blocks = (ShuffleTest(value, 0.006, 0.0, None, ()) for value in (0.001, p))
+    checks = Checks(permutation=PermutationTests(999, single, single, blocks))
     assert verdict in shuffled(checks) and "0.001" not in shuffled(checks)
 
 
@@ -201,7 +215,7 @@ def test_tests_without_power_or_size_stay_in_the_details(study: Any) -> None:
 @pytest.mark.slow
 def test_a_fan_that_beats_nothing_is_not_in_the_first_figure(study: Any) -> None:
     def drawn(errors: dict[str, float], **changes: Any) -> dict[str, bool]:
-        found = figures(altered(study, backtest={**study.backtest, **errors}, **changes))
+        found = figures(altered(study, backtest=replace(study.backtest, **errors), **changes))
         return {name: "forecast frontier" in str(found[name].json) for name in found if name in FANS}
 
     assert drawn({}) == {"density": True, "long-density": True}
@@ -216,14 +230,15 @@ FANS = ("density", "long-density", "forecast")
 
 
 def test_what_is_said_before_quoting_names_break_and_groups_of_the_long_window(study: Any) -> None:
-    bend = {"date": "2023-09-27", "p": 0.015, "slope_before": 0.02, "slope_after": 0.0008, "size": 0.07, "power": []}
-    group = {"group": "research suites", "families": ["A", "B"], "lo": 3.7, "hi": 32.0, "doubling_months": 6.7}
-    later = fixture.FakeTrend(study.long_density.table, frames.estimates(), {}, 0.003)
-    later.checks = {
-        "breakpoint": {"searched": bend},
-        "without_groups": [{**group, "reason": None}],
-        "organisations": {"clusters": 31, "lo": 2.7, "hi": 40.0},
-    }
+    bend = SearchedBreak("2023-09-27", 0.015, None, 15, 0.02, 0.0008, size=0.07, power=())
+    stated = StatedBreak("2022-11-30", 0, 41, None, "no observed model before the date")
+    ends = {"slope_per_day": 0.0034, "doubling_months": 6.7, "lo": 3.7, "hi": 32.0, "reason": None}
+    checks = Checks(
+        breakpoint=BreakTests(stated, bend, PAPER, 199),
+        without_groups=(WithoutGroup(group="research suites", families=("A", "B"), n=12, **ends),),
+        organisations=ByOrganisation(31, 2.7, 40.0),
+    )
+    later = fixture.FakeTrend(study.long_density.table, frames.estimates(), checks, 0.003)
     caveats = " ".join(headline(altered(study, long_trend=later)).caveats)
     assert "2023-09-27, has p = 0.015" in caveats and "rejects 7 % of those without a break (size)" in caveats
     assert "With the 31 organisations taken as independent" in caveats and "interval is 2.7 to 40.0 months" in caveats
@@ -250,7 +265,7 @@ def test_a_study_with_nothing_in_it_still_makes_a_page(study: Any) -> None:
         forecast=study.forecast.head(0),
         questions=study.questions.head(0),
         corollaries=study.corollaries.head(0),
-        backtest={},
+        backtest=Backtest(n=0),
         long_reference=None,
         provenance=study.provenance.head(0),
         notes=(),

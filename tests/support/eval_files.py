@@ -147,3 +147,19 @@ def cell(read: Measurements, task: str, metric: str, column: str = "value") -> A
     found = table[(table["task"] == task) & (table["metric"] == metric)]
     assert len(found) == 1
     return found[column].iloc[0]
+
+
+def lighteval_file(folder: Path, **extra: Any) -> Path:
+    """A results file in the form of lighteval's documentation."""
+    content = {
+        "config_general": {"lighteval_sha": "203045a", "max_samples": 2, "model_name": "org/gpt2", "model_sha": "607a"},
+        "results": {
+            "leaderboard|arc:challenge|25": {"acc": 0.5, "acc_stderr": 0.1, "acc_norm": 0.0, "acc_norm_stderr": 0.0},
+            "leaderboard|mmlu:_average|5": {"acc": 0.25},
+            "all": {"acc": 0.375, "acc_stderr": 0.1},
+        },
+        "versions": {"leaderboard|arc:challenge|25": 0},
+        "config_tasks": {"leaderboard|arc:challenge": {"name": "arc:challenge", "effective_num_docs": 2}},
+        "summary_tasks": {"leaderboard|arc:challenge|25": {"hashes": {"hash_examples": "8517"}}},
+    } | extra  # fmt: skip
+    return write_json(folder / "results" / "org" / "gpt2" / "results_2026-11-21T13-07-22.365437.json", content)

@@ -13,7 +13,8 @@ import pandas as pd
 
 from densing.core.notes import Note
 from densing.scores.catalog import load_catalog
-from densing.scores.study import place_measured
+from densing.scores.study import Split, place_measured
+from densing.scores.trend import Checks
 from tests.support.report_frames import (
     HOSTILE,
     SLOPE,
@@ -36,6 +37,13 @@ TEMPLATED = "%{x} {{ 7 * 7 }} $\\alpha$"
 MODELS = 44
 
 
+def split() -> Split:
+    """Return the tests of a break as a split that could not be tested."""
+    tests = checks().breakpoint
+    assert tests is not None
+    return Split(stated=tests.stated, searched=tests.searched)
+
+
 class FakeFit:
     """A logistic curve in ln N with a band, in the shape of a LawFit."""
 
@@ -56,7 +64,7 @@ class FakeFit:
 class FakeTrend:
     """A straight line in ln density, in the shape of a TrendResult."""
 
-    def __init__(self, table: pd.DataFrame, estimates: pd.DataFrame, checks: dict[str, Any], slope: float) -> None:
+    def __init__(self, table: pd.DataFrame, estimates: pd.DataFrame, checks: Checks, slope: float) -> None:
         released = table["released"].to_numpy().astype("datetime64[ns]")
         days = (table["released"] - pd.Timestamp("2023-02-24")) / pd.Timedelta(days=1)
         self.data = SimpleNamespace(
@@ -167,10 +175,10 @@ def study() -> Any:
         selection="dense, general, from-scratch base models with a sourced release date",
         reference=reference(), density=main, apart=apart, skills=skills(main.table),
         trend=FakeTrend(main.table, estimates(), checks(), SLOPE),
-        long_density=later, long_trend=FakeTrend(later.table, slower, {}, SLOPE / 2),
-        long_forecast=forecast(), asked_of=reference(), split=checks()["breakpoint"],
+        long_density=later, long_trend=FakeTrend(later.table, slower, Checks(), SLOPE / 2),
+        long_forecast=forecast(), asked_of=reference(), split=split(),
         multiverse=multiverse(), replication=replication(), forecast=forecast(), questions=questions(),
-        past_forecast={}, backtest=backtest(), corollaries=corollaries(), long_reference=reference(),
+        past_forecast=None, backtest=backtest(), corollaries=corollaries(), long_reference=reference(),
         provenance=provenance(), versions={"densing": "0.1.0", "python": "3.11"},
         hashes={"catalog": "ab" * 32}, measured=measured(),
         notes=(

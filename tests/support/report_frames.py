@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
+
+from densing.scores.trend import (
+    PAPER,
+    Backtest,
+    BreakTests,
+    Checks,
+    ClusterCounts,
+    Diagnostics,
+    EnvelopeOfHeadline,
+    EnvelopeWithoutTrend,
+    LeaveOneOut,
+    LeftOut,
+    PermutationTests,
+    RecordSetterBias,
+    SearchedBreak,
+    ShuffleTest,
+    StatedBreak,
+    VarianceShares,
+)
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 SLOPE = np.log(2) / (3.4 * 30.44)
@@ -141,66 +158,35 @@ def provenance() -> pd.DataFrame:
     )
 
 
-def checks() -> dict[str, Any]:
-    """Return the checks of the headline trend, JSON-ready, with the keys of ``estimate_trend``."""
+def checks() -> Checks:
+    """Return the checks of the headline trend."""
     rng = np.random.default_rng(11)
-    verdict = {"slope": 0.0066, "null_median_slope": 0.0002, "null_median_doubling_months": None}
-    envelope = {"slope": 0.0076, "null_median_slope": 0.0042, "null_median_doubling_months": 5.4}
-    return {
-        "permutation": {
-            "permutations": 999,
-            "envelope": {"p": 0.031, **envelope, "size": 0.14, "power": []},
-            "headline": {"p": 0.001, **verdict},
-            "headline_family_blocks": {"p": 0.004, **verdict, "null_slopes": rng.normal(0, 0.002, 200).tolist()},
-        },
-        "leave_one_family_out": {
-            "table": [
-                {"family": f"family-{i}", "n": 5, "slope_per_day": 0.0065, "doubling_months": 3.5 + float(v)}
-                for i, v in enumerate(rng.normal(0, 0.3, 8))
-            ]
-            + [{"family": HOSTILE, "n": 1, "slope_per_day": -0.0001, "doubling_months": None}],
-            "doubling_min": 3.0,
-            "doubling_max": None,
-            "most_influential": HOSTILE,
-        },
-        "breakpoint": {
-            "stated": {
-                "date": "2022-11-30",
-                "n_before": 0,
-                "p": None,
-                "reason": "no observed model before the date",
-            },
-            "searched": {
-                "date": "2023-11-02",
-                "p": 0.4,
-                "reason": None,
-                "slope_before": 0.008,
-                "slope_after": 0.005,
-            },
-            "paper": {"before": 0.0048, "after": 0.0073, "source": "arXiv 2412.04315"},
-        },
-        "variance_shares": {"models": 0.84, "reference_law": 0.16, "score_noise": None},
-        "families": {
-            "observed": 41,
-            "clusters": 9,
-        },
-        "record_setter_bias": {
-            "n": 41,
-            "no_trend": {
-                "median_slope": 0.005,
-                "median_doubling_months": 4.5,
-                "share_at_least_observed": 0.31,
-            },
-            "with_trend": {"true_doubling_months": 3.5, "median_doubling_months": 2.9},
-        },
-        "diagnostics": {
-            "n": 41,
-            "reset_p": 0.2,
-            "breusch_pagan_p": 0.01,
-            "ljung_box_p": None,
-            "durbin_watson": 1.9,
-        },
-    }
+    null = tuple(rng.normal(0, 0.002, 200).tolist())
+    rows = [LeftOut(f"family-{i}", 5, 0.0065, 3.5 + float(shift)) for i, shift in enumerate(rng.normal(0, 0.3, 8))]
+    return Checks(
+        permutation=PermutationTests(
+            permutations=999,
+            envelope=ShuffleTest(0.031, 0.0076, 0.0042, 5.4, (), size=0.14, power=()),
+            headline=ShuffleTest(0.001, 0.0066, 0.0002, None, ()),
+            headline_family_blocks=ShuffleTest(0.004, 0.0066, 0.0002, None, null),
+        ),
+        leave_one_family_out=LeaveOneOut("family", (*rows, LeftOut(HOSTILE, 1, -0.0001, np.inf)), 3.0, np.inf, HOSTILE),
+        breakpoint=BreakTests(
+            StatedBreak("2022-11-30", 0, 41, None, "no observed model before the date"),
+            SearchedBreak("2023-11-02", 0.4, None, 15, 0.008, 0.005),
+            PAPER,
+            199,
+        ),
+        families=ClusterCounts(9, 0.3, 2, 1, 41, 2.3, 0.7, reliable=True),
+        variance_shares=VarianceShares(score_noise=None, reference_law=0.16, models=0.84),
+        record_setter_bias=RecordSetterBias(
+            n=41,
+            draws=2000,
+            no_trend=EnvelopeWithoutTrend(0.005, 4.5, 0.002, 0.04, 0.8, 0.31),
+            with_trend=EnvelopeOfHeadline(3.5, 2.9),
+        ),
+        diagnostics=Diagnostics(41, 0.2, 0.01, None, 1.9),
+    )
 
 
 def corollaries() -> pd.DataFrame:
@@ -212,10 +198,10 @@ def corollaries() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["quantity", "unit", "value", "lo", "hi", "equation"])
 
 
-def backtest() -> dict[str, Any]:
+def backtest() -> Backtest:
     """Return how earlier forecasts fared."""
     errors = {"median_error": 0.1, "frontier_error": -0.3, "standstill_error": 0.5}
-    return {"n": 31, "level": 0.9, "coverage": 0.84, **errors, "cuts": pd.DataFrame()}
+    return Backtest(n=31, level=0.9, coverage=0.84, **errors)
 
 
 def measured_run(model: str, loss: float = 1.1, score: float = 0.45) -> tuple[pd.DataFrame, pd.DataFrame]:

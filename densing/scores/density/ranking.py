@@ -12,7 +12,7 @@ import pandas as pd
 
 from densing.core import Card, InputError, Note, Readable
 from densing.scores.catalog import Catalog, load_catalog
-from densing.scores.density.result import DensityResult
+from densing.scores.density.inversion import DensityResult
 from densing.scores.density.targets import catalog_densities, table_densities
 from densing.scores.references import Reference, load_reference
 

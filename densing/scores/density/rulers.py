@@ -13,7 +13,7 @@ import pandas as pd
 
 from densing.core import DensingError, InputError, Note, UnknownNameError, once, worst
 from densing.scores.catalog import Catalog
-from densing.scores.density.result import DensityResult
+from densing.scores.density.inversion import DensityResult
 from densing.scores.density.targets import catalog_densities, table_densities
 from densing.scores.references import family_names, get_family, load_reference
 
@@ -126,15 +126,15 @@ def compare_rulers(
     Examples
     --------
     >>> import densing
-    >>> found = densing.compare_rulers(densing.load_catalog(), ["qwen1.5", "llama"], "mmlu")
-    >>> found.wide("density").columns.tolist()
+    >>> comparison = densing.compare_rulers(densing.load_catalog(), ["qwen1.5", "llama"], "mmlu")
+    >>> comparison.wide("density").columns.tolist()
     ['qwen1.5', 'llama']
-    >>> bool(found.correlation["spearman"].item() > 0.9)
+    >>> bool(comparison.correlation["spearman"].item() > 0.9)
     True
     """
     usual = [name for name in family_names() if get_family(name).kind != "described"]
     results: dict[str, DensityResult] = {}
-    left: list[Note] = []
+    notes: list[Note] = []
     for name in references if references is not None else usual:
         try:
             ruler = load_reference(name, benchmark)
@@ -146,47 +146,44 @@ def compare_rulers(
             else:
                 result = table_densities(models, ruler, **options)
             if references is None and isinstance(models, Catalog) and result.table["protocol"].eq("differs").all():
-                why = str(result.table["protocol_detail"].mode().iloc[0])
-                raise InputError(f"every score of the catalog was measured otherwise than the ruler ({why})")
+                detail = str(result.table["protocol_detail"].mode().iloc[0])
+                raise InputError(f"every score of the catalog was measured otherwise than the ruler ({detail})")
             results[name] = result
-        except UnknownNameError as error:
-            if references is not None and not name.endswith(".json") and name not in family_names():
-                raise
-            left.append(_left_out(name, error))
         except DensingError as error:
-            left.append(_left_out(name, error))
+            unknown = isinstance(error, UnknownNameError) and not name.endswith(".json") and name not in family_names()
+            if unknown and references is not None:
+                raise
+            notes.append(Note("ruler-left-out", "info", f"ruler {name} is left out: {error}", {"reference": name}))
     if not results:
-        why = "; ".join(note.message for note in left)
-        raise InputError(f"no ruler reads these models on {benchmark!r}: {why}")
-    parts = [_ranked(name, result.table) for name, result in results.items()]
-    table = pd.concat(parts, ignore_index=True)
-    pairs = [_pair(first, second, parts) for first, second in combinations(range(len(parts)), 2)]
+        reasons = "; ".join(note.message for note in notes)
+        raise InputError(f"no ruler reads these models on {benchmark!r}: {reasons}")
+    parts = []
+    for name, result in results.items():
+        valued = result.table["density"].where(result.table["bound"].eq(""))
+        rank = valued.rank(ascending=False, method="min").astype("Int64")
+        parts.append(result.table.assign(reference=name, rank=rank, ranked=int(valued.notna().sum()))[COLUMNS])
     names = ["first", "second", "models", "spearman", "median_ratio", "disjoint"]
-    said = [note for result in results.values() for note in result.notes]
-    return RulerComparison(table, pd.DataFrame(pairs, columns=names), results, tuple(once((*left, *said))))
+    return RulerComparison(
+        pd.concat(parts, ignore_index=True),
+        pd.DataFrame([_agreement(*pair) for pair in combinations(parts, 2)], columns=names),
+        results,
+        tuple(once((*notes, *(note for result in results.values() for note in result.notes)))),
+    )
 
 
-def _left_out(name: str, error: DensingError) -> Note:
-    return Note("ruler-left-out", "info", f"ruler {name} is left out: {error}", {"reference": name})
-
-
-def _ranked(name: str, table: pd.DataFrame) -> pd.DataFrame:
-    valued = table["density"].where(table["bound"].eq(""))
-    rank = valued.rank(ascending=False, method="min")
-    return table.assign(reference=name, rank=rank.astype("Int64"), ranked=int(valued.notna().sum()))[COLUMNS]
-
-
-def _pair(first: int, second: int, parts: list[pd.DataFrame]) -> dict[str, Any]:
-    one, two = (part[part["bound"].eq("")].set_index("model") for part in (parts[first], parts[second]))
+def _agreement(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, Any]:
+    """Return how far two rulers agree on the models that have a value on both."""
+    # A bound has no place in a ranking, and a ratio with one says nothing.
+    one, two = (part[part["bound"].eq("")].set_index("model") for part in (first, second))
     common = one.index.intersection(two.index)
-    left, right = one.loc[common], two.loc[common]
-    apart = (left["density_hi"] < right["density_lo"]) | (right["density_hi"] < left["density_lo"])
-    enough = len(common) >= MIN_COMMON
+    one, two = one.loc[common], two.loc[common]
+    disjoint = (one["density_hi"] < two["density_lo"]) | (two["density_hi"] < one["density_lo"])
+    ranked = len(common) >= MIN_COMMON
     return {
-        "first": parts[first]["reference"].iloc[0],
-        "second": parts[second]["reference"].iloc[0],
+        "first": first["reference"].iloc[0],
+        "second": second["reference"].iloc[0],
         "models": len(common),
-        "spearman": left["density"].corr(right["density"], method="spearman") if enough else np.nan,
-        "median_ratio": float((left["density"] / right["density"]).median()) if len(common) else np.nan,
-        "disjoint": int(apart.sum()),
+        "spearman": one["density"].corr(two["density"], method="spearman") if ranked else np.nan,
+        "median_ratio": float((one["density"] / two["density"]).median()) if len(common) else np.nan,
+        "disjoint": int(disjoint.sum()),
     }

@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 
 from densing.core import InputError, Note, UnavailableError
-from densing.scores.catalog import DIFFERS, Protocol, compare, explain, known_protocol, stated, verdict, worst
-from densing.scores.density.invert import DEFAULT_GUARD, estimate_density
-from densing.scores.density.result import DensityResult
+from densing.scores.catalog import DIFFERS, compare, explain, known_protocol, stated, verdict, worst
+from densing.scores.density.inversion import DEFAULT_GUARD, DensityResult, estimate_density
 from densing.scores.density.targets import protocol_notes
 from densing.scores.laws import TwoStep
 from densing.scores.references import (
@@ -59,9 +58,9 @@ class RunDensities:
     notes: tuple[Note, ...] = ()
 
     def _repr_html_(self) -> str:
-        shown = ["model", "benchmark", "quantity", "score", "n_eff", "density", "protocol", "density_lo", "density_hi",
-                 "status"]  # fmt: skip
-        return self.table[shown].to_html(index=False, float_format=lambda value: f"{value:.3g}")
+        columns = ["model", "benchmark", "quantity", "score", "n_eff", "density", "protocol", "density_lo",
+                   "density_hi", "status"]  # fmt: skip
+        return self.table[columns].to_html(index=False, float_format=lambda value: f"{value:.3g}")
 
 
 def run_densities(
@@ -82,10 +81,10 @@ def run_densities(
     ----------
     measurements : pandas.DataFrame
         ``model, task, benchmark, metric, value, stderr, n_items`` as
-        :meth:`densing.scores.evals.store.RunStore.measurements` gives them; ``n_shot, form, cot`` where known.
+        :meth:`densing.scores.evals.RunStore.measurements` gives them; ``n_shot, form, cot`` where known.
     models : pandas.DataFrame
         ``model`` and the size columns ``params_total``, ``params_non_embedding``, as counts;
-        :func:`densing.scores.catalog.names.with_sizes` fills them.
+        :func:`densing.scores.catalog.with_sizes` fills them.
     reference : str
         A family, or the path of a JSON fit.
     benchmark : str, optional
@@ -114,35 +113,37 @@ def run_densities(
     and the scatter of models around the ruler; the columns ``_measured`` leave the last out.
     """
     rows, notes = _readable(measurements, reference, benchmark, tokens)
-    fixed = denominator or ("non_embedding" if _counts_without_embeddings(reference) else "total")
-    estimate = partial(estimate_density, denominator=fixed, guard=guard, level=level, seed=seed)
+    # A fit of one's own is taken to count as ladders do.
+    without_embeddings = reference.endswith(".json") or get_family(reference).kind == "two-step"
+    divisor = denominator or ("non_embedding" if without_embeddings else "total")
+    estimate = partial(estimate_density, denominator=divisor, guard=guard, level=level, seed=seed)
     sizes = models.drop_duplicates("model")
     parts = []
     for (name, quantity), group in rows.groupby(["benchmark", "quantity"], sort=False):
         ruler = load_reference(reference, str(name), tokens=tokens)
-        if (found := _read(group, sizes, ruler, str(quantity), estimate)) is not None:
-            parts.append(found)
+        if (result := _read(group, sizes, ruler, str(quantity), estimate)) is not None:
+            parts.append(result)
     if benchmark is None:
         parts += _combined(rows, sizes, reference, tokens, estimate)
     if not parts:
         names = ", ".join(sorted(set(rows["model"].astype(str)))[:5])
         # --params states sizes as names do, embeddings included.
         remedy = "give its size: --params NAME=COUNT"
-        if fixed != "total":
+        if divisor != "total":
             remedy = "divide by all parameters: --denominator total, with --params NAME=COUNT where that is unknown"
-        raise InputError(f"no measured model has a {fixed} parameter count ({names}); {remedy}")
+        raise InputError(f"no measured model has a {divisor} parameter count ({names}); {remedy}")
     table = pd.concat([part.table for part in parts], ignore_index=True)
     if "size_from" in sizes:
         table["size_from"] = table["model"].map(sizes.set_index("model")["size_from"])
-    said = [note for part in parts for note in part.notes]
     single = table[table["benchmark"].ne(COMBINED)]
-    told = (
+    every = (
         *notes,
         *protocol_notes(table if single.empty else single, parts[0].reference),
         *_model_notes(models, parts[0].reference),
         *_reach_notes(table, parts[0].reference),
+        *(note for part in parts for note in part.notes),
     )
-    unique = {note.message: note for note in (*told, *said)}
+    unique = {note.message: note for note in every}
     return RunDensities(table, tuple(parts), tuple(unique.values()))
 
 
@@ -160,17 +161,14 @@ def read_on(
     """
     scores = measurements[measurements["benchmark"].isin(ruler.benchmarks)]
     scores = _first_metric(scores, "score", dict.fromkeys(ruler.benchmarks, ruler))
-    whole = [
+    complete = [
         name for names, group in _same_tasks(scores).items() if set(names) == set(ruler.benchmarks) for name in group
     ]
-    if not whole:
+    if not complete:
         return None
     estimate = partial(estimate_density, denominator=denominator, guard=guard, seed=seed)
-    return _read(_means(scores[scores["model"].isin(whole)]), models.drop_duplicates("model"), ruler, "score", estimate)
-
-
-def _counts_without_embeddings(reference: str) -> bool:
-    return reference.endswith(".json") or get_family(reference).kind == "two-step"
+    means = _means(scores[scores["model"].isin(complete)])
+    return _read(means, models.drop_duplicates("model"), ruler, "score", estimate)
 
 
 def _readable(
@@ -178,8 +176,8 @@ def _readable(
 ) -> tuple[pd.DataFrame, list[Note]]:
     """Return one loss and one score per model and benchmark, named after the reference's benchmarks."""
     known = ruler_benchmarks(reference, only)
-    given = measurements["benchmark"].fillna("").astype(str)
-    named = measurements.assign(benchmark=given.where(given.ne(""), measurements["task"].astype(str)))
+    stated = measurements["benchmark"].fillna("").astype(str)
+    named = measurements.assign(benchmark=stated.where(stated.ne(""), measurements["task"].astype(str)))
     values = pd.to_numeric(named["value"], errors="coerce")
     rows = named[named["benchmark"].isin(known) & np.isfinite(values)]
     outside = rows["metric"].isin(METRICS["score"]) & ~rows["value"].astype(float).between(0.0, 1.0)
@@ -194,16 +192,15 @@ def _readable(
     ]
     rows = rows[~outside]
     rulers = {name: load_reference(reference, str(name), tokens=tokens) for name in rows["benchmark"].unique()}
-    picked = [_first_metric(rows, quantity, rulers) for quantity in METRICS]
-    found = pd.concat(picked, ignore_index=True)
-    if found.empty:
+    chosen = pd.concat([_first_metric(rows, quantity, rulers) for quantity in METRICS], ignore_index=True)
+    if chosen.empty:
         tasks = ", ".join(sorted(measurements["task"].astype(str).unique())[:8]) or "nothing"
         reason = f"; {notes[0].message}" if notes else ""
         raise InputError(
             f"reference {reference}: none of its benchmarks ({', '.join(known)}) was measured; the run has {tasks}"
             f"{reason}. Evaluate the suite (`--tasks olmo_ladder`), or choose another --reference"
         )
-    return found, [*notes, *_reading_notes(found, reference), *_filter_notes(found, rows)]
+    return chosen, [*notes, *_measurement_notes(chosen, reference), *_filter_notes(chosen, rows)]
 
 
 def ruler_benchmarks(reference: str, only: str | None = None) -> list[str]:
@@ -232,21 +229,20 @@ def _first_metric(rows: pd.DataFrame, quantity: str, rulers: Mapping[str, Refere
     protocol, then the order of :data:`METRICS`.
     """
     metrics = METRICS[quantity]
-    of_kind = rows[rows["metric"].isin(metrics)]
-    told = [_beside(row, quantity, rulers[str(row["benchmark"])]) for row in of_kind.to_dict("records")]
-    ordered = of_kind.assign(
+    candidates = rows[rows["metric"].isin(metrics)]
+    protocols = [_beside(row, quantity, rulers[str(row["benchmark"])]) for row in candidates.to_dict("records")]
+    ordered = candidates.assign(
         quantity=quantity,
-        protocol=[word for word, _, _ in told],
-        protocol_detail=[text for _, text, _ in told],
-        _differs=[count for _, _, count in told],
-        _rank=of_kind["metric"].map({metric: place for place, metric in enumerate(metrics)}),
-        _stock=of_kind["task"].astype(str).eq(of_kind["benchmark"]),
+        protocol=[word for word, _, _ in protocols],
+        protocol_detail=[text for _, text, _ in protocols],
+        _differs=[count for _, _, count in protocols],
+        _rank=candidates["metric"].map({metric: rank for rank, metric in enumerate(metrics)}),
+        _stock=candidates["task"].astype(str).eq(candidates["benchmark"]),
     )
     # And of two results of one task, as two targets of --until_ci leave them, the one with more items.
     order = ["_stock", "_differs", "_rank", "n_items"]
     best = ordered.sort_values(order, ascending=[True, True, True, False], kind="stable")
-    kept = best.drop_duplicates(["model", "benchmark"])
-    return kept.drop(columns=["_differs", "_rank", "_stock"]).sort_index()
+    return best.drop_duplicates(["model", "benchmark"]).drop(columns=["_differs", "_rank", "_stock"]).sort_index()
 
 
 def _beside(row: Mapping[str, Any], quantity: str, ruler: Reference) -> tuple[str, str, int]:
@@ -256,15 +252,10 @@ def _beside(row: Mapping[str, Any], quantity: str, ruler: Reference) -> tuple[st
     document = known_protocol(suite, f"loss:{benchmark}" if quantity == "loss" else benchmark)
     texts = {name: str(row[name]) for name in ("form", "cot") if isinstance(row.get(name), str)}
     own = stated(str(row["metric"]), shots=row.get("n_shot"), **texts).over(document)
-    theirs = _protocol(ruler, quantity, benchmark)
-    parts = compare(own, theirs)
-    return verdict(parts), explain(own, theirs), list(parts.values()).count(DIFFERS)
-
-
-def _protocol(ruler: Reference, quantity: str, benchmark: str) -> Protocol:
-    if quantity == "loss" and isinstance(ruler.fit.law, TwoStep):
-        return loss_ruler(ruler).protocol(benchmark)
-    return ruler.protocol(benchmark)
+    of_losses = quantity == "loss" and isinstance(ruler.fit.law, TwoStep)
+    reference = (loss_ruler(ruler) if of_losses else ruler).protocol(benchmark)
+    parts = compare(own, reference)
+    return verdict(parts), explain(own, reference), list(parts.values()).count(DIFFERS)
 
 
 def _read(
@@ -301,14 +292,14 @@ def _combined(
 ) -> list[DensityResult]:
     parts = []
     for quantity in METRICS:
-        here = rows[rows["quantity"].eq(quantity)]
-        for names, models in _same_tasks(here).items():
+        chosen = rows[rows["quantity"].eq(quantity)]
+        for names, models in _same_tasks(chosen).items():
             ruler = _mean_ruler(reference, names, tokens)
             if ruler is None:
                 continue
-            mean = _means(here[here["model"].isin(models) & here["benchmark"].isin(ruler.benchmarks)])
-            if (found := _read(mean, sizes, ruler, quantity, estimate)) is not None:
-                parts.append(dataclasses.replace(found, table=found.table.assign(benchmark=COMBINED)))
+            mean = _means(chosen[chosen["model"].isin(models) & chosen["benchmark"].isin(ruler.benchmarks)])
+            if (result := _read(mean, sizes, ruler, quantity, estimate)) is not None:
+                parts.append(dataclasses.replace(result, table=result.table.assign(benchmark=COMBINED)))
     return parts
 
 
@@ -357,20 +348,17 @@ def _means(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _of_suite(tasks: pd.Series, reference: str) -> pd.Series:
-    prefix = SUITES.get(reference)
-    return pd.Series(False, index=tasks.index) if prefix is None else tasks.astype(str).str.startswith(prefix)
-
-
-def _reading_notes(rows: pd.DataFrame, reference: str) -> list[Note]:
+def _measurement_notes(rows: pd.DataFrame, reference: str) -> list[Note]:
     notes = []
-    stock = sorted(set(rows.loc[~_of_suite(rows["task"], reference), "task"].astype(str)))
-    if stock and reference in SUITES:
-        message = (
-            f"{', '.join(stock)} are not the tasks that {reference} was measured on ({SUITES[reference]}...): other "
-            "prompts and shots shift losses and scores, and densities with them"
-        )
-        notes.append(Note("other-prompts", "warning", message, {"tasks": stock}))
+    if prefix := SUITES.get(reference):
+        tasks = rows["task"].astype(str)
+        stock = sorted(set(tasks[~tasks.str.startswith(prefix)]))
+        if stock:
+            message = (
+                f"{', '.join(stock)} are not the tasks that {reference} was measured on ({prefix}...): other "
+                "prompts and shots shift losses and scores, and densities with them"
+            )
+            notes.append(Note("other-prompts", "warning", message, {"tasks": stock}))
     unknown = sorted(set(rows.loc[rows["stderr"].isna(), "task"].astype(str)))
     if unknown:
         message = f"{', '.join(unknown)} have no standard error; their intervals hold the ruler's uncertainty only"
@@ -378,13 +366,13 @@ def _reading_notes(rows: pd.DataFrame, reference: str) -> list[Note]:
     return notes
 
 
-def _filter_notes(found: pd.DataFrame, rows: pd.DataFrame) -> list[Note]:
+def _filter_notes(chosen: pd.DataFrame, rows: pd.DataFrame) -> list[Note]:
     """Say which reading of the generated answers counts, where a harness stored several."""
     if "filter" not in rows:
         return []
     keys = ["model", "task", "metric", "quantity"]
     notes = []
-    for row in found[[*keys, "filter", "value"]].to_dict("records"):
+    for row in chosen[[*keys, "filter", "value"]].to_dict("records"):
         same = rows[rows["model"].eq(row["model"]) & rows["task"].eq(row["task"]) & rows["metric"].eq(row["metric"])]
         others = same[same["filter"].ne(row["filter"])].drop_duplicates("filter")
         if others.empty:
@@ -400,8 +388,8 @@ def _filter_notes(found: pd.DataFrame, rows: pd.DataFrame) -> list[Note]:
 
 def _reach_notes(table: pd.DataFrame, ruler: Reference) -> list[Note]:
     low, high = ruler.fit.domain["params"]
-    far = table[table["n_eff"].lt(low / DEFAULT_GUARD) | table["n_eff"].gt(high * DEFAULT_GUARD)]
-    beyond = sorted(set(far.loc[far["status"].eq("ok"), "model"]))
+    outside = table["n_eff"].lt(low / DEFAULT_GUARD) | table["n_eff"].gt(high * DEFAULT_GUARD)
+    beyond = sorted(set(table.loc[outside & table["status"].eq("ok"), "model"]))
     if not beyond:
         return []
     message = (
@@ -418,10 +406,10 @@ def _model_notes(models: pd.DataFrame, ruler: Reference) -> list[Note]:
         name = str(row["model"])
         if caveats := str(row.get("caveats") or ""):
             notes.append(Note("measured-model", "info", f"model {name}: {caveats}", {"model": name}))
-        seen, asked = row.get("tokens"), ruler.given.get("tokens")
-        if seen and asked and np.isfinite(float(seen)) and not 0.99 < float(seen) / asked < 1.01:
+        tokens, at = row.get("tokens"), ruler.given.get("tokens")
+        if tokens and at and np.isfinite(float(tokens)) and not 0.99 < float(tokens) / at < 1.01:
             message = (
-                f"model {name} was trained on {float(seen):.3g} tokens; the ruler is read at D0 = {asked:.3g}, "
+                f"model {name} was trained on {float(tokens):.3g} tokens; the ruler is read at D0 = {at:.3g}, "
                 "and what more tokens bring counts as density (arXiv 2412.04315, Eq. 4); --tokens reads it elsewhere"
             )
             notes.append(Note("training-tokens", "info", message, {"model": name}))

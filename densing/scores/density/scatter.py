@@ -8,6 +8,7 @@ the curve.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -68,27 +69,26 @@ class Scatter:
         """
         own = self.total * (1 - self.common) * self._scale(count, seed, "own", self.freedom * self.benchmarks)
         own = np.sqrt(np.maximum(own - self.noise, 0.0))[:, None]
-        away = own * normals(count, seed, ("scatter", *benchmarks), models)
+        distance = own * normals(count, seed, ("scatter", *benchmarks), models)
         if not self.common:
-            return away
+            return distance
         shared = np.sqrt(self.total * self.common * self._scale(count, seed, "common", self.freedom))[:, None]
-        return away + shared * normals(count, seed, ("scatter",), models)
+        return distance + shared * normals(count, seed, ("scatter",), models)
 
-    def _scale(self, count: int, seed: int, what: str, freedom: float) -> Array:
+    def _scale(self, count: int, seed: int, part: str, freedom: float) -> Array:
         """Draw the ratio of a variance to its estimate, shape (count,)."""
-        return freedom / named_stream(seed, "scale", what, *self.stream).chisquare(freedom, count)
+        return freedom / named_stream(seed, "scale", part, *self.stream).chisquare(freedom, count)
 
 
 def normals(count: int, seed: int, names: tuple[str, ...], models: Sequence[str]) -> Array:
     """Return standard normal draws, shape (count, models): a stream for every model, whoever stands beside it."""
-    seen: dict[str, int] = {}
+    turns: Counter[str] = Counter()
     columns = []
     for model in models:
-        turn = seen.get(model, 0)
-        seen[model] = turn + 1
-        # The same model twice in one table was measured twice.
-        again = (str(turn),) if turn else ()
-        columns.append(named_stream(seed, *names, model, *again).standard_normal(count))
+        # The same model twice in one table was measured twice: its second row has a stream of its own.
+        turn = (str(turns[model]),) if turns[model] else ()
+        turns[model] += 1
+        columns.append(named_stream(seed, *names, model, *turn).standard_normal(count))
     return np.column_stack(columns) if columns else np.empty((count, 0))
 
 
@@ -114,8 +114,8 @@ def model_scatter(reference: Reference) -> Scatter | None:
     Examples
     --------
     >>> from densing.scores.references import load_reference
-    >>> found = model_scatter(load_reference("qwen1.5", "mmlu"))
-    >>> round(found.sd, 3), found.freedom
+    >>> scatter = model_scatter(load_reference("qwen1.5", "mmlu"))
+    >>> round(scatter.sd, 3), scatter.freedom
     (0.008, 5.0)
     """
     fit = reference.fit
@@ -165,20 +165,22 @@ def joint_scatter(references: Sequence[Reference]) -> list[Scatter | None]:
     0.6
     """
     single = [model_scatter(reference) for reference in references]
-    known = [(reference, one) for reference, one in zip(references, single, strict=True) if one is not None]
-    products = []
-    for (first, one), (second, other) in combinations(known, 2):
-        # Standardised, so that each sums to its degrees of freedom over the members.
-        left, right = (
-            pd.Series(ruler.fit.residuals / np.sqrt(found.total or 1.0), index=_members(ruler)["model"].astype(str))
-            for ruler, found in ((first, one), (second, other))
+    known = [(reference, own) for reference, own in zip(references, single, strict=True) if own is not None]
+    correlations = []
+    for pair in combinations(known, 2):
+        # Standardised, so that the squares of each sum to its degrees of freedom over the members.
+        first, second = (
+            pd.Series(ruler.fit.residuals / np.sqrt(own.total or 1.0), index=_members(ruler)["model"].astype(str))
+            for ruler, own in pair
         )
-        freedom = len(left.index.intersection(right.index)) - len(first.fit.theta)
-        if left.index.is_unique and right.index.is_unique and freedom > 0:
-            products.append(float((left * right).sum() / freedom))
-    common = float(np.clip(np.mean(products), 0.0, 1.0)) if products else 0.0
+        freedom = len(first.index.intersection(second.index)) - len(pair[0][0].fit.theta)
+        if first.index.is_unique and second.index.is_unique and freedom > 0:
+            correlations.append(float((first * second).sum() / freedom))
+    # Benchmarks that go against each other are taken as independent: chance does it where members are few.
+    common = float(np.clip(np.mean(correlations), 0.0, 1.0)) if correlations else 0.0
+    # One stream for all: the variance is drawn once, whichever benchmark it is used on.
     name, count = (references[0].name,), len(known)
-    return [None if one is None else replace(one, stream=name, common=common, benchmarks=count) for one in single]
+    return [None if own is None else replace(own, stream=name, common=common, benchmarks=count) for own in single]
 
 
 def _members(reference: Reference) -> pd.DataFrame:

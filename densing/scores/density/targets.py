@@ -1,8 +1,9 @@
-"""From catalog rows, or a user's own table, to scores that may be read on a ruler."""
+"""The models whose density is asked for: catalog rows, or a user's own table, read on one ruler or skill by skill."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,18 @@ from densing.scores.catalog import (
     worst,
 )
 from densing.scores.catalog import compare as compare_protocols
-from densing.scores.density.invert import DEFAULT_GUARD, estimate_density
-from densing.scores.density.result import DensityResult
-from densing.scores.references import Reference, target_scores
+from densing.scores.density.inversion import DEFAULT_GUARD, DensityResult, estimate_density
+from densing.scores.references import SKILLS, Reference, available_benchmarks, load_reference, target_scores
 
 USER = "user"
 # A thousand draws of each stay in memory.
 MAX_MODELS = 10_000
+# Models or rows that a note names before it counts the rest.
+NAMED = 5
 _SIZES = ("total", "active", "non_embedding")
 _CARRIED = ("family", "organisation", "released", "kind", "architecture")
+SKILL_COLUMNS = ["model", "skill", "benchmarks", "n_eff", "density", "protocol", "density_lo", "density_hi", "status",
+                 "bound", "interval", "density_lo_measured", "density_hi_measured", "protocol_detail"]  # fmt: skip
 
 
 def catalog_densities(
@@ -82,7 +86,17 @@ def catalog_densities(
         adopted, more = _pool(adopted, reference)
         notes += more
     result = _densities(adopted, catalog, reference, selection, notes, (denominator, guard, level, seed))
-    return dataclasses.replace(result, notes=(*result.notes, *_apart(catalog, result.table)))
+    # The user's models that the headline does not use, with the reason.
+    of_user = set(catalog.scores.loc[catalog.scores["source"].str.startswith("user:"), "model"])
+    outside = result.table[result.table["model"].isin(of_user) & result.table["stratum"].ne("headline")]
+    if outside.empty:
+        return result
+    reasons = dict(zip(outside["model"], outside["stratum"], strict=True))
+    named = ", ".join(f"{model} ({reason})" for model, reason in list(reasons.items())[:NAMED])
+    rest = f" and {len(reasons) - NAMED} more" if len(reasons) > NAMED else ""
+    message = f"{len(reasons)} of your models stay out of the headline: {named}{rest}"
+    note = Note("user-apart", "warning", message, {"models": reasons})
+    return dataclasses.replace(result, notes=(*result.notes, note))
 
 
 def table_densities(
@@ -129,6 +143,59 @@ def table_densities(
     return _densities(adopted, catalog, reference, None, notes, (denominator, guard, level, seed))
 
 
+def skill_densities(
+    catalog: Catalog,
+    reference: str,
+    *,
+    selection: Selection | None = None,
+    denominator: str = "total",
+    guard: float = DEFAULT_GUARD,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Return one density per model and skill, each from one curve on the mean score of that skill's benchmarks.
+
+    Noise of scores and draws of curves are independent between skills.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Models and scores.
+    reference : str
+        Name of a reference family. A user's own fit measures one thing and has no skills.
+    selection : Selection, optional
+        Which models; the headline's by default.
+    denominator, guard, seed
+        As in :func:`densing.scores.density.estimate_density`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns :data:`SKILL_COLUMNS`. A skill that no evaluator measured on the family, or on which the family sits at
+        chance, has no rows.
+    """
+    return skill_table(
+        skill_results(catalog, reference, selection=selection, denominator=denominator, guard=guard, seed=seed)
+    )
+
+
+def skill_results(catalog: Catalog, reference: str, **options: Any) -> dict[str, DensityResult]:
+    """Return the densities of each skill with their draws and notes; arguments as for :func:`skill_densities`."""
+    shipped = [] if reference.endswith(".json") else available_benchmarks(reference)
+    rulers = {skill: load_reference(reference, skill) for skill in SKILLS if skill in shipped}
+    return {skill: catalog_densities(catalog, ruler, **options) for skill, ruler in rulers.items()}
+
+
+def skill_table(results: Mapping[str, DensityResult]) -> pd.DataFrame:
+    """Return the headline models of :func:`skill_results` in one table, columns :data:`SKILL_COLUMNS`."""
+    parts = [
+        result.table[result.table["stratum"] == "headline"].assign(
+            skill=skill, benchmarks=", ".join(result.reference.benchmarks)
+        )[SKILL_COLUMNS]
+        for skill, result in results.items()
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=SKILL_COLUMNS)
+
+
 def _densities(
     adopted: Catalog,
     catalog: Catalog,
@@ -151,11 +218,16 @@ def _densities(
             )
     scores = target_scores(adopted, reference.evaluator, reference.benchmarks)
     scores = scores.merge(_protocols(adopted, scores, reference), on="model", how="left")
-    mine = set(catalog.scores.loc[catalog.scores["source"].str.startswith("user:"), "model"])
+    of_user = set(catalog.scores.loc[catalog.scores["source"].str.startswith("user:"), "model"])
     measured = catalog.scores[catalog.scores["evaluator"].eq(reference.evaluator)]
-    theirs = mine - set(measured.loc[~measured["source"].str.startswith("user:"), "model"])
-    scores = scores.assign(evaluator=scores["evaluator"].where(~scores["model"].isin(theirs), USER))
-    rows = scores.merge(_model_rows(catalog, selection), on="model", how="inner")
+    of_user -= set(measured.loc[~measured["source"].str.startswith("user:"), "model"])
+    scores = scores.assign(evaluator=scores["evaluator"].where(~scores["model"].isin(of_user), USER))
+    models = catalog.models[["model", *_CARRIED]].assign(
+        **{f"params_{name}": catalog.models[f"params_{name}_b"].astype(float) * 1e9 for name in _SIZES},
+        verified=catalog.models["released_basis"].notna() & catalog.models["released_basis"].ne("unverified"),
+    )
+    models = models.merge(strata(catalog, selection)[["model", "stratum"]], on="model")
+    rows = scores.merge(models, on="model", how="inner")
     if rows.empty:
         raise InputError(
             f"no model has every score that reference {reference.name} on {reference.benchmark!r} needs "
@@ -164,9 +236,16 @@ def _densities(
     rows = rows.sort_values(["released", "model"], ignore_index=True)
     denominator, guard, level, seed = options
     result = estimate_density(rows, reference.beside(), denominator=denominator, guard=guard, level=level, seed=seed)
-    unread = _unread(catalog, reference, set(rows["model"]))
-    told = protocol_notes(result.table, reference)
-    return dataclasses.replace(result, notes=(*result.notes, *notes, *told, *unread, *catalog.notes))
+    notes = [*notes, *protocol_notes(result.table, reference)]
+    # The user's models that have a score the ruler wants, and yet no density.
+    own = catalog.scores["source"].str.startswith("user:") & catalog.scores["benchmark"].isin(reference.benchmarks)
+    if unread := sorted(set(catalog.scores.loc[own, "model"]) - set(rows["model"])):
+        message = (
+            f"{len(unread)} of your models are left out: they lack a score that the ruler needs "
+            f"({', '.join(reference.benchmarks)}), or another evaluator than 'user' measured it"
+        )
+        notes.append(Note("not-read", "warning", message, {"models": unread}))
+    return dataclasses.replace(result, notes=(*result.notes, *notes, *catalog.notes))
 
 
 def _protocols(adopted: Catalog, chosen: pd.DataFrame, reference: Reference) -> pd.DataFrame:
@@ -181,15 +260,17 @@ def _protocols(adopted: Catalog, chosen: pd.DataFrame, reference: Reference) -> 
     keys: list[tuple[Any, ...]] = [
         tuple(None if pd.isna(cell) else cell for cell in key) for key in zip(*cells, strict=True)
     ]
-    read = {key: _beside(reference, *key) for key in dict.fromkeys(keys)}
-    told = [read[key] for key in keys]
+    # Many rows share a protocol: each is compared once.
+    verdicts = {key: _beside(reference, *key) for key in dict.fromkeys(keys)}
+    protocols = [verdicts[key] for key in keys]
     several = len(reference.benchmarks) > 1
     table = pd.DataFrame(
         {
             "model": rows["model"].to_numpy(),
-            "protocol": [word for word, _ in told],
+            "protocol": [word for word, _ in protocols],
             "protocol_detail": [
-                f"{key[1]}: {text}" if several and text else text for key, (_, text) in zip(keys, told, strict=True)
+                f"{key[1]}: {text}" if several and text else text
+                for key, (_, text) in zip(keys, protocols, strict=True)
             ],
         }
     )
@@ -204,15 +285,11 @@ def _beside(
     own = stated(metric or "", shots=shots, form=form or document.form, cot=document.cot)
     ruler = reference.protocol(benchmark)
     parts = compare_protocols(own, ruler)
-    made_by_it = evaluator == reference.evaluator != USER and not _is_ladder(reference)
-    if made_by_it and DIFFERS not in parts.values():
+    is_ladder = "tokens" in reference.given
+    if evaluator == reference.evaluator != USER and not is_ladder and DIFFERS not in parts.values():
         # What neither of two values of one evaluator's series states is the same for both.
         return SAME, ""
     return verdict(parts), explain(own, ruler)
-
-
-def _is_ladder(reference: Reference) -> bool:
-    return "tokens" in reference.given
 
 
 def joined_protocols(table: pd.DataFrame) -> pd.DataFrame:
@@ -265,82 +342,45 @@ def protocol_notes(table: pd.DataFrame, reference: Reference) -> list[Note]:
     return notes
 
 
-def _unread(catalog: Catalog, reference: Reference, read: set[str]) -> list[Note]:
-    """Name the user's models that have a score the ruler wants, and yet no density."""
-    scores = catalog.scores
-    mine = scores["source"].str.startswith("user:") & scores["benchmark"].isin(reference.benchmarks)
-    left = sorted(set(scores.loc[mine, "model"]) - read)
-    if not left:
-        return []
-    message = (
-        f"{len(left)} of your models are left out: they lack a score that the ruler needs "
-        f"({', '.join(reference.benchmarks)}), or another evaluator than 'user' measured it"
-    )
-    return [Note("not-read", "warning", message, {"models": left})]
-
-
-def _apart(catalog: Catalog, table: pd.DataFrame) -> list[Note]:
-    """Name the user's models that the headline does not use, with the reason."""
-    mine = set(catalog.scores.loc[catalog.scores["source"].str.startswith("user:"), "model"])
-    apart = table[table["model"].isin(mine) & table["stratum"].ne("headline")]
-    if apart.empty:
-        return []
-    reasons = dict(zip(apart["model"], apart["stratum"], strict=True))
-    named = ", ".join(f"{model} ({reason})" for model, reason in list(reasons.items())[:5])
-    more = f" and {len(reasons) - 5} more" if len(reasons) > 5 else ""
-    message = f"{len(reasons)} of your models stay out of the headline: {named}{more}"
-    return [Note("user-apart", "warning", message, {"models": reasons})]
-
-
-def _model_rows(catalog: Catalog, selection: Selection | None) -> pd.DataFrame:
-    models = catalog.models
-    sizes = {f"params_{name}": models[f"params_{name}_b"].astype(float) * 1e9 for name in _SIZES}
-    rows = models[["model", *_CARRIED]].assign(
-        **sizes, verified=models["released_basis"].notna() & models["released_basis"].ne("unverified")
-    )
-    return rows.merge(strata(catalog, selection)[["model", "stratum"]], on="model")
-
-
 def _adopt(catalog: Catalog, reference: Reference, every: bool) -> tuple[Catalog, list[Note]]:
     """Let a user's rows stand in the reference's series, where its own evaluator has no value.
 
     With ``every``, all rows are the user's, whatever evaluator they name.
     """
     scores = catalog.scores
-    here = scores["benchmark"].isin(reference.benchmarks)
-    taken = scores["evaluator"].ne(reference.evaluator) if every else scores["evaluator"].eq(USER)
-    if not (here & taken).any():
+    on_ruler = scores["benchmark"].isin(reference.benchmarks)
+    foreign = scores["evaluator"].ne(reference.evaluator) if every else scores["evaluator"].eq(USER)
+    if not (on_ruler & foreign).any():
         return catalog, []
     rank = scores["evaluator"].map({reference.evaluator: 0, USER: 1}).fillna(2)
-    ordered = scores.assign(_rank=rank)[here & (taken | rank.eq(0))]
-    kept = ordered.sort_values(["_rank", "evaluator"]).drop_duplicates(["model", "benchmark"])
-    adopted = kept["_rank"].gt(0)
-    known = scores[here & rank.eq(0)]
+    ordered = scores.assign(_rank=rank)[on_ruler & (foreign | rank.eq(0))]
+    first = ordered.sort_values(["_rank", "evaluator"]).drop_duplicates(["model", "benchmark"])
+    known = scores[on_ruler & rank.eq(0)]
     series = dict(zip(known["benchmark"], known["series"], strict=True))
-    joined_series = [series.get(name, f"{name}:{reference.evaluator}") for name in kept["benchmark"]]
-    relabelled = kept.assign(
-        evaluator=reference.evaluator, series=joined_series, measured_by=kept["evaluator"].where(adopted)
+    adopted = first.assign(
+        evaluator=reference.evaluator,
+        series=[series.get(name, f"{name}:{reference.evaluator}") for name in first["benchmark"]],
+        measured_by=first["evaluator"].where(first["_rank"].gt(0)),
     ).drop(columns="_rank")
-    rest = scores.drop(index=ordered.index)
     notes = []
-    if every and len(ordered) > len(kept):
-        notes.append(_second_evaluators(kept, ordered.drop(index=kept.index)))
-    joined = pd.concat([rest, relabelled], ignore_index=True)
+    if every and len(ordered) > len(first):
+        notes.append(_second_evaluators(first, ordered.drop(index=first.index)))
+    joined = pd.concat([scores.drop(index=ordered.index), adopted], ignore_index=True)
     return dataclasses.replace(catalog, scores=joined), notes
 
 
-def _second_evaluators(kept: pd.DataFrame, spare: pd.DataFrame) -> Note:
+def _second_evaluators(used: pd.DataFrame, spare: pd.DataFrame) -> Note:
     """Say by how much scores differ that several evaluators gave one model, the widest gap first."""
     cell = ["model", "benchmark"]
-    pairs = spare.merge(kept[[*cell, "evaluator", "score"]], on=cell, suffixes=("", "_used"))
+    pairs = spare.merge(used[[*cell, "evaluator", "score"]], on=cell, suffixes=("", "_used"))
     pairs = pairs.assign(gap=pairs["score"] - pairs["score_used"])
     pairs = pairs.sort_values("gap", key=lambda gap: -gap.abs(), ignore_index=True)
     named = "; ".join(
         f"{row.model} on {row.benchmark}: {row.score_used:g} ({row.evaluator_used}) is used, {row.score:g} "
         f"({row.evaluator}) is not, {row.gap:+.3g}"
-        for row in pairs.head(5).itertuples()
+        for row in pairs.head(NAMED).itertuples()
     )
-    more = f"; and {len(pairs) - 5} more" if len(pairs) > 5 else ""
+    more = f"; and {len(pairs) - NAMED} more" if len(pairs) > NAMED else ""
     message = f"several evaluators scored one model: {named}{more}. Keep the rows of one evaluator in the table"
     details = pairs[[*cell, "evaluator_used", "score_used", "evaluator", "score", "gap"]].to_dict("records")
     return Note("second-evaluator", "warning", message, {"rows": len(pairs), "gaps": details})
@@ -351,20 +391,20 @@ def _namesakes(models: pd.DataFrame) -> list[Note]:
     known = load_catalog().models.set_index("model")
     differing = []
     for row in models[models["model"].isin(known.index)].itertuples():
-        ours = known.loc[row.model]
-        said, catalogd = (float(size) for size in (row.params_total_b, ours["params_total_b"]))
+        entry = known.loc[row.model]
+        size, catalog_size = float(row.params_total_b), float(entry["params_total_b"])
         facts = []
-        if abs(said - catalogd) > 0.01 * catalogd:
-            facts.append(f"{said:g} B parameters instead of {catalogd:g} B")
-        if pd.notna(row.released) and pd.notna(ours["released"]) and row.released != ours["released"]:
-            facts.append(f"released {row.released.date()} instead of {ours['released'].date()}")
+        if abs(size - catalog_size) > 0.01 * catalog_size:
+            facts.append(f"{size:g} B parameters instead of {catalog_size:g} B")
+        if pd.notna(row.released) and pd.notna(entry["released"]) and row.released != entry["released"]:
+            facts.append(f"released {row.released.date()} instead of {entry['released'].date()}")
         if facts:
             differing.append(f"{row.model} ({', '.join(facts)})")
     if not differing:
         return []
-    more = f" and {len(differing) - 5} more" if len(differing) > 5 else ""
+    more = f" and {len(differing) - NAMED} more" if len(differing) > NAMED else ""
     message = (
-        f"your table replaces what the catalog says of {', '.join(differing[:5])}{more}; rename the row if it is "
+        f"your table replaces what the catalog says of {', '.join(differing[:NAMED])}{more}; rename the row if it is "
         "another model"
     )
     return [Note("replaces-catalog", "warning", message, {"models": differing})]
@@ -375,16 +415,16 @@ def _pool(catalog: Catalog, reference: Reference) -> tuple[Catalog, list[Note]]:
     if len(reference.benchmarks) != 1:
         raise InputError(f"pooling evaluators works on one benchmark, not on {reference.benchmark!r}; name one")
     scores = catalog.scores
-    here = scores["benchmark"].eq(reference.benchmarks[0])
-    measured = scores[here & scores["evaluator"].eq(reference.evaluator)]
+    on_ruler = scores["benchmark"].eq(reference.benchmarks[0])
+    measured = scores[on_ruler & scores["evaluator"].eq(reference.evaluator)]
     if measured.empty:
         raise InputError(
             f"pooling: the catalog has no {reference.benchmark} score by {reference.evaluator!r} to pool with"
         )
     own = measured.iloc[0]
     usable = ~(has_flag(scores["flags"], WRONG) | has_flag(scores["flags"], OTHER_PROTOCOL))
-    taken = here & usable & scores["shots"].eq(own["shots"]) & scores["series"].ne(own["series"])
-    message = f"{int(taken.sum())} {reference.benchmarks[0]} scores of other evaluators are read on the same ruler"
-    pooled = scores.assign(series=scores["series"].where(~taken, own["series"]))
-    notes = [Note("pooled-evaluators", "warning", message, {"rows": int(taken.sum())})]
-    return dataclasses.replace(catalog, scores=pooled), notes
+    pooled = on_ruler & usable & scores["shots"].eq(own["shots"]) & scores["series"].ne(own["series"])
+    message = f"{int(pooled.sum())} {reference.benchmarks[0]} scores of other evaluators are read on the same ruler"
+    notes = [Note("pooled-evaluators", "warning", message, {"rows": int(pooled.sum())})]
+    joined = scores.assign(series=scores["series"].where(~pooled, own["series"]))
+    return dataclasses.replace(catalog, scores=joined), notes

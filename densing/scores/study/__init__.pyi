@@ -1,10 +1,13 @@
 from .measured import Measured as Measured
+from .measured import measure_bundled as measure_bundled
 from .measured import place_measured as place_measured
 from .multiverses import PAPER_MONTHS as PAPER_MONTHS
 from .multiverses import PAPER_WINDOW as PAPER_WINDOW
 from .multiverses import multiverse as multiverse
 from .multiverses import replication as replication
-from .provenance import versions as versions
-from .result import Study as Study
-from .run import StudyOptions as StudyOptions
-from .run import run_study as run_study
+from .split import Split as Split
+from .study import PastForecast as PastForecast
+from .study import Study as Study
+from .study import StudyOptions as StudyOptions
+from .study import run_study as run_study
+from .study import versions as versions

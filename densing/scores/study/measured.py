@@ -1,12 +1,19 @@
-"""A model that was evaluated here, placed among the catalog's models and on the reference law."""
+"""A model that was evaluated here, placed among the catalog's models and on the reference law.
+
+The main job evaluates one real model on a few hundred items of the ladder's suite and keeps the results in its folder.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from densing.core import Note
+from densing.core import DensingError, InputError, Note
 from densing.scores.catalog import Catalog
 from densing.scores.density import (
     COMBINED,
@@ -19,7 +26,16 @@ from densing.scores.density import (
 )
 from densing.scores.references import load_reference
 
+if TYPE_CHECKING:
+    from densing.scores.evals import Progress
+
 RULER = "olmo-ladder"
+MODEL = "smollm2-135m"
+# The ladder's tasks but MMLU, whose examples differ by subject: half of the time for an eighth of the items.
+TASKS = ("arc_challenge", "arc_easy", "csqa", "hellaswag", "openbookqa", "piqa", "socialiqa")
+# Items per task, of the whole evaluation and of `--fast`.
+ITEMS, FAST_ITEMS = 45, 12
+BATCH = "4"
 
 
 @dataclass(frozen=True)
@@ -54,10 +70,9 @@ class Measured:
         """Return the combined densities by ``loss`` or by ``score``; of one task where only one was measured."""
         if self.densities is None:
             return None
-        of_kind = [part for part in self.densities.results if part.table["quantity"].eq(quantity).all()]
-        combined = [part for part in of_kind if part.table["benchmark"].eq(COMBINED).all()]
-        chosen = combined or of_kind
-        return chosen[0] if chosen else None
+        parts = [part for part in self.densities.results if part.table["quantity"].eq(quantity).all()]
+        combined = [part for part in parts if part.table["benchmark"].eq(COMBINED).all()]
+        return next(iter(combined or parts), None)
 
 
 def place_measured(
@@ -103,3 +118,56 @@ def place_measured(
     placed.table["released"] = dates
     placed.table["stratum"] = "measured here"
     return Measured(densities, measurements, models, among, placed, notes=(*densities.notes, *ruler.notes))
+
+
+def measure_bundled(
+    folder: Path,
+    catalog: Catalog,
+    *,
+    fast: bool = False,
+    tokens: float | None = None,
+    progress: Callable[[Progress], object] = lambda progress: None,
+) -> Measured:
+    """Evaluate the bundled model, or read its results in the folder, and place it.
+
+    Parameters
+    ----------
+    folder : path
+        The result store; what it holds is not evaluated again.
+    catalog : Catalog
+        Whose models stand beside it.
+    fast : bool
+        On a quarter of the items. The suite's documents stand in random order, so these are a random sample.
+    tokens
+        As for :func:`densing.scores.density.run_densities`.
+    progress : callable, optional
+        Told of every step.
+
+    Returns
+    -------
+    Measured
+        Without densities and with the reason where a part is not installed or the evaluation fails: the main job
+        goes on.
+    """
+    # The harness is loaded where something is measured only.
+    from densing.scores.evals import MODELS, plan_of, read_run, run_plan
+
+    plan = {
+        "models": [MODEL],
+        "tasks": [f"olmo_ladder_{name}" for name in TASKS],
+        "limit": FAST_ITEMS if fast else ITEMS,
+        "batch_size": BATCH,
+    }
+    try:
+        summary = run_plan(plan_of(plan, "the main job"), folder, progress=progress)
+        if summary.failed:
+            first = summary.failed[0]
+            raise InputError(f"{first.model} on {first.task}: {first.error}")
+        run, digests = read_run(folder), [unit.digest for unit in summary.units]
+        measurements = run.measurements[run.measurements["digest"].isin(digests)]
+        return place_measured(
+            measurements, run.models, catalog, released={MODEL: MODELS[MODEL].released}, tokens=tokens
+        )
+    except DensingError as error:
+        hint = "" if find_spec("lm_eval") else '; lm-eval is missing too: pip install "densing[evals]"'
+        return Measured(missing=f"no model was evaluated: {error}{hint}")

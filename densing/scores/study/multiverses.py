@@ -16,11 +16,10 @@ from densing.scores.references import SKILLS, available_benchmarks, family_names
 from densing.scores.trend import (
     BLOCKS,
     DAYS_PER_MONTH,
-    Slope,
+    ESTIMATORS,
+    HEADLINE,
     TrendData,
-    envelope,
     estimate_shocks,
-    fit_headline,
     permutation_test,
     shuffle_power,
 )
@@ -32,6 +31,7 @@ PERMUTATIONS = 199
 WORLDS = 200
 WINDOWS = {"paper": PAPER_WINDOW, "long": (PAPER_WINDOW[0], None)}
 ASKED = "asked"
+ENVELOPE = "envelope"
 # Non-embedding counts are known for a part of the models only: the choice is shown where it can be made.
 DENOMINATORS = ("total", "non_embedding")
 COLUMNS = [
@@ -158,7 +158,7 @@ def _density(
         return None
     if worst(ruler.notes) == "error":
         return None
-    return result.subset((result.table["stratum"] == "headline").to_numpy())
+    return result.headline
 
 
 def _adds_nothing(result: DensityResult) -> bool:
@@ -170,39 +170,40 @@ def _rows(
 ) -> list[dict[str, Any]]:
     data = TrendData.from_density(result).window(*window).ordered()
     try:
-        slope = fit_headline(data, seed=seed).slope
-        record = envelope(data)
+        slopes = {name: ESTIMATORS[name].fit(data, seed=seed) for name in (HEADLINE.name, ENVELOPE)}
     except DensingError:
         return []
-    test = {"permutation_p": permutation_test(data, permutations=PERMUTATIONS, seed=seed)[BLOCKS]["p"]}
+    permutation = permutation_test(data, permutations=PERMUTATIONS, seed=seed)
+    test: dict[str, Any] = {"permutation_p": permutation.headline_family_blocks.p}
     shocks = estimate_shocks(data)
     if shocks is not None:
         pace = {"paper": float(np.log(2)) / PAPER_MONTHS / DAYS_PER_MONTH}
         shares = shuffle_power(data, shocks, pace, tests=(BLOCKS,), worlds=WORLDS, seed=seed)[BLOCKS]
-        test |= {"permutation_size": shares["size"], "permutation_power": shares["power"][0]["share"]}
-    shared = {
-        "reference": spec.reference,
-        "benchmark": spec.benchmark,
-        "evaluator": result.reference.evaluator,
-        "window": spec.window,
-        "denominator": spec.denominator,
-        "dates": spec.dates,
-    }
-    found = [(slope, headline), (record, False)]
-    return [{**shared, **_slope_row(item), **test, "headline": mark} for item, mark in found if item.estimable]
-
-
-def _slope_row(slope: Slope) -> dict[str, Any]:
-    low, high = slope.doubling_interval
-    return {
-        "method": slope.method,
-        "slope_per_day": slope.slope,
-        "doubling_months": slope.doubling_months,
-        "lo": low,
-        "hi": high,
-        "n": slope.n,
-        "families": slope.clusters,
-    }
+        test |= {"permutation_size": shares.size, "permutation_power": shares.power[0].share}
+    rows = []
+    for name, slope in slopes.items():
+        if slope.estimable:
+            low, high = slope.doubling_interval
+            rows.append(
+                {
+                    "reference": spec.reference,
+                    "benchmark": spec.benchmark,
+                    "evaluator": result.reference.evaluator,
+                    "window": spec.window,
+                    "denominator": spec.denominator,
+                    "dates": spec.dates,
+                    "method": name,
+                    "slope_per_day": slope.slope,
+                    "doubling_months": slope.doubling_months,
+                    "lo": low,
+                    "hi": high,
+                    "n": slope.n,
+                    "families": slope.clusters,
+                    **test,
+                    "headline": headline and name == HEADLINE.name,
+                }
+            )
+    return rows
 
 
 def replication(table: pd.DataFrame) -> pd.DataFrame:
@@ -225,7 +226,7 @@ def replication(table: pd.DataFrame) -> pd.DataFrame:
     not published, so the procedure is replicated, not the figure's points.
     """
     usual = table["denominator"].eq("total") & table["dates"].eq("sourced")
-    here = table[usual & table["window"].eq("paper") & table["method"].eq("envelope")]
+    here = table[usual & table["window"].eq("paper") & table["method"].eq(ENVELOPE)]
     covers = (here["lo"] <= PAPER_MONTHS) & (here["hi"] >= PAPER_MONTHS)
     kept = ["reference", "benchmark", "evaluator", "window", "n", "doubling_months", "lo", "hi"]
     shuffled = ["permutation_p", "permutation_size", "permutation_power"]

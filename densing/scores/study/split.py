@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -12,15 +12,17 @@ from densing.scores.density import catalog_densities
 from densing.scores.references import Reference, load_reference
 from densing.scores.trend import (
     CHATGPT,
+    ESTIMATORS,
+    HEADLINE,
     PAPER,
+    PaperRates,
+    SearchedBreak,
     Slope,
+    StatedBreak,
     TrendData,
     break_power,
     breakpoint_test,
-    doubling_months,
-    envelope,
     estimate_shocks,
-    fit_headline,
 )
 
 # Fig. 4 of arXiv 2412.04315v2 runs from GPT-3 (28 May 2020) to September 2024, on MMLU alone.
@@ -29,7 +31,87 @@ BENCHMARK = "mmlu"
 WORLDS = 100
 
 
-def chatgpt_split(catalog: Catalog, reference: str, *, seed: int = 0, bootstrap: int = 499) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Pace:
+    """The pace of one side of the split by one estimator: slope per day, doubling time in months, rows."""
+
+    slope_per_day: float
+    slope_lo: float
+    slope_hi: float
+    doubling_months: float
+    lo: float
+    hi: float
+    n: int
+
+    @classmethod
+    def of(cls, slope: Slope) -> Pace:
+        """Read it off an estimate."""
+        return cls(slope.slope, slope.lo, slope.hi, slope.doubling_months, *slope.doubling_interval, slope.n)
+
+
+@dataclass(frozen=True)
+class SplitSide:
+    """The models before, or after, ChatGPT.
+
+    Parameters
+    ----------
+    n, observed : int
+        Models, and those with a value rather than a bound.
+    headline, envelope : Pace, optional
+        By the headline's estimator and by the paper's.
+    reason : str, optional
+        Why one of them is missing.
+    """
+
+    n: int
+    observed: int
+    headline: Pace | None = None
+    envelope: Pace | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both sides of the split."""
+
+    before: SplitSide
+    after: SplitSide
+
+
+@dataclass(frozen=True)
+class Split:
+    """The pace before and after ChatGPT, or the reason why it cannot be told.
+
+    Parameters
+    ----------
+    stated : StatedBreak, optional
+        The test at ChatGPT's release, with its size, and its power at the paper's rates.
+    searched : SearchedBreak, optional
+        The best break of a search.
+    reason : str, optional
+        Why nothing was tested; then all but ``paper`` is None.
+    paper : PaperRates
+    bootstrap : int, optional
+        Worlds behind the p-values.
+    sides : Sides, optional
+    window : tuple of str, optional
+        First and last release date.
+    reference, benchmark : str, optional
+        The ruler.
+    """
+
+    stated: StatedBreak | None = None
+    searched: SearchedBreak | None = None
+    reason: str | None = None
+    paper: PaperRates = field(default_factory=lambda: PAPER)
+    bootstrap: int | None = None
+    sides: Sides | None = None
+    window: tuple[str, str] | None = None
+    reference: str | None = None
+    benchmark: str | None = None
+
+
+def chatgpt_split(catalog: Catalog, reference: str, *, seed: int = 0, bootstrap: int = 499) -> Split:
     """Estimate the pace before and after ChatGPT and test the difference.
 
     Models of 2020 to 2022 were scored by other evaluators than the ruler and their dates are often from general
@@ -47,38 +129,36 @@ def chatgpt_split(catalog: Catalog, reference: str, *, seed: int = 0, bootstrap:
     bootstrap : int
         Worlds behind the p-value.
 
-    Returns
-    -------
-    dict
-        ``stated`` (with its size, and its power at the paper's rates) and ``searched`` tests, ``sides``
-        (before and after, each by the headline estimator and by the paper's envelope), ``paper`` rates and ``window``;
-        or ``reason`` when it cannot be done.
-
     Notes
     -----
     Source: arXiv 2412.04315v2, Fig. 4: A about 0.0048 per day before, about 0.0073 after.
     """
     try:
         ruler = load_reference(reference, BENCHMARK, catalog=catalog)
-        if why := unfit(ruler, BENCHMARK):
-            return {"reason": why, "paper": dict(PAPER)}
+        if reason := unfit(ruler, BENCHMARK):
+            return Split(reason=reason)
         selection = Selection(verified_only=False)
         densities = catalog_densities(catalog, ruler, selection=selection, pool=True, seed=seed)
-        kept = densities.subset((densities.table["stratum"] == "headline").to_numpy())
-        data = TrendData.from_density(kept).window(*WINDOW)
-        test = breakpoint_test(data, bootstrap=bootstrap, seed=seed)
-        shocks = estimate_shocks(data)
-        if shocks is not None and test["stated"]["p"] is not None:
-            slope = fit_headline(data, seed=seed).slope.slope
-            test["stated"] |= break_power(data, shocks, slope, split=CHATGPT, worlds=WORLDS, seed=seed)
+        data = TrendData.from_density(densities.headline).window(*WINDOW)
+        tests = breakpoint_test(data, bootstrap=bootstrap, seed=seed)
+        stated, shocks = tests.stated, estimate_shocks(data)
+        if shocks is not None and stated.p is not None:
+            slope = HEADLINE.fit(data, seed=seed).slope
+            share = break_power(data, shocks, slope, split=CHATGPT, worlds=WORLDS, seed=seed)
+            stated = replace(stated, size=share.size, power=share.power)
     except DensingError as error:
-        return {"reason": str(error), "paper": dict(PAPER)}
+        return Split(reason=str(error))
     eve = str((CHATGPT - pd.Timedelta(days=1)).date())
-    sides = {
-        "before": _side(data.window(None, eve), seed),
-        "after": _side(data.window(str(CHATGPT.date()), None), seed),
-    }
-    return {**test, "sides": sides, "window": list(WINDOW), "reference": reference, "benchmark": BENCHMARK}
+    return Split(
+        stated=stated,
+        searched=tests.searched,
+        paper=tests.paper,
+        bootstrap=tests.bootstrap,
+        sides=Sides(_side(data.window(None, eve), seed), _side(data.window(str(CHATGPT.date()), None), seed)),
+        window=WINDOW,
+        reference=reference,
+        benchmark=BENCHMARK,
+    )
 
 
 def unfit(ruler: Reference, benchmark: str) -> str:
@@ -88,24 +168,10 @@ def unfit(ruler: Reference, benchmark: str) -> str:
     return next((note.message for note in ruler.notes if note.severity == "error"), "")
 
 
-def _side(data: TrendData, seed: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"n": len(data), "observed": int(data.observed.sum())}
+def _side(data: TrendData, seed: int) -> SplitSide:
+    side = SplitSide(len(data), int(data.observed.sum()))
     try:
-        found["headline"] = _row(fit_headline(data, seed=seed).slope)
-        found["envelope"] = _row(envelope(data))
+        side = replace(side, headline=Pace.of(HEADLINE.fit(data, seed=seed)))
+        return replace(side, envelope=Pace.of(ESTIMATORS["envelope"].fit(data)))
     except DensingError as error:
-        found["reason"] = str(error)
-    return found
-
-
-def _row(slope: Slope) -> dict[str, Any]:
-    low, high = slope.doubling_interval
-    return {
-        "slope_per_day": slope.slope,
-        "slope_lo": slope.lo,
-        "slope_hi": slope.hi,
-        "doubling_months": doubling_months(slope.slope),
-        "lo": low,
-        "hi": high,
-        "n": slope.n,
-    }
+        return replace(side, reason=str(error))

@@ -7,8 +7,8 @@ import math
 import pandas as pd
 
 from densing.core import DomainError
-from densing.scores.trend.result import TrendResult
-from densing.scores.trend.slopes import DAYS_PER_MONTH, DAYS_PER_YEAR
+from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR
+from densing.scores.trend.estimate import TrendResult
 
 HARDWARE_YEARS = 2.1
 MONTHS_PER_YEAR = DAYS_PER_YEAR / DAYS_PER_MONTH

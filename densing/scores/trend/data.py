@@ -1,9 +1,10 @@
-"""What every estimator eats: dated ln densities with their censoring, one row per model."""
+"""What every estimator takes, dated ln densities with their censoring, and what it gives: a slope with its interval."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +14,8 @@ from densing.core import Array, InputError, Note, TableError
 
 EPOCH = pd.Timestamp("2023-02-24")
 """Day 0: the release of Llama-1, the origin of t in eq. 5 of arXiv 2412.04315."""
+DAYS_PER_MONTH = 30.44
+DAYS_PER_YEAR = 365.25
 
 _ROW_FIELDS = ("model", "family", "released", "days", "log_density", "censor", "log_limits", "organisation")
 _DRAW_FIELDS = ("law_draws", "draws")
@@ -128,9 +131,13 @@ class TrendData:
         rows and lower bounds at its upper limit.
         """
         table = result.table.reset_index(drop=True)
-        censor = _censoring(table)
+        status, bound = table["status"].astype(str), table["bound"].astype(str)
+        below = (status == "below_floor") | ((status == "extrapolated") & (bound == "upper"))
+        above = (status == "above_ceiling") | ((status == "extrapolated") & (bound == "lower"))
+        censor = np.asarray(above, dtype=np.int8) - np.asarray(below, dtype=np.int8)
         limits = np.asarray(result.log_limits, dtype=float)
         density = table["density"].to_numpy(dtype=float)
+        # Bounds stand at their limit; the 1 only keeps the logarithm of what is not used quiet.
         positive = np.where((censor == 0) & (density > 0), density, 1.0)
         values = np.select([censor < 0, censor > 0], [limits[:, 0], limits[:, 1]], np.log(positive))
         dated = pd.to_datetime(table["released"]).notna().to_numpy()
@@ -150,22 +157,21 @@ class TrendData:
             draws=_columns(result.draws, keep),
             organisation=None if makers is None else makers.to_numpy(dtype=str),
         )
-        return data if keep.all() else data.replace(notes=(_left_out(table.loc[~keep, "model"].tolist()),))
+        if keep.all():
+            return data
+        models = table.loc[~keep, "model"].tolist()
+        message = f"{len(models)} models without a date or a density are not part of the trend"
+        return data.replace(notes=(Note("undated-rows", "info", message, {"models": models}),))
 
     def replace(self, **changes: Any) -> TrendData:
         """Return a copy with some fields changed."""
-        fields = {name: getattr(self, name) for name in (*_ROW_FIELDS, *_DRAW_FIELDS, "notes")}
-        return TrendData(**{**fields, **changes})
+        return replace(self, **changes)
 
     def take(self, rows: Array) -> TrendData:
         """Return the chosen rows (a mask or positions), draws included."""
-        picked = {name: getattr(self, name) for name in (*_ROW_FIELDS, *_DRAW_FIELDS)}
-        changes = {
-            name: value[rows] if name in _ROW_FIELDS else value[:, rows]
-            for name, value in picked.items()
-            if value is not None
-        }
-        return self.replace(**changes)
+        by_row = {name: value[rows] for name in _ROW_FIELDS if (value := getattr(self, name)) is not None}
+        by_draw = {name: value[:, rows] for name in _DRAW_FIELDS if (value := getattr(self, name)) is not None}
+        return replace(self, **by_row, **by_draw)
 
     def window(self, since: Any = None, until: Any = None) -> TrendData:
         """Return the rows released from ``since`` to ``until``, both included.
@@ -218,22 +224,10 @@ class TrendData:
         return np.unique(names, return_inverse=True)[1]
 
 
-def _censoring(table: pd.DataFrame) -> Array:
-    status, bound = table["status"].astype(str), table["bound"].astype(str)
-    below = (status == "below_floor") | ((status == "extrapolated") & (bound == "upper"))
-    above = (status == "above_ceiling") | ((status == "extrapolated") & (bound == "lower"))
-    return np.asarray(above, dtype=np.int8) - np.asarray(below, dtype=np.int8)
-
-
 def _columns(draws: Any, keep: Array) -> Array | None:
     if draws is None or np.size(draws) == 0:
         return None
     return np.asarray(draws, dtype=float)[:, keep]
-
-
-def _left_out(models: list[str]) -> Note:
-    message = f"{len(models)} models without a date or a density are not part of the trend"
-    return Note("undated-rows", "info", message, {"models": models})
 
 
 def _check_frame(frame: pd.DataFrame) -> None:
@@ -252,9 +246,94 @@ def _check_frame(frame: pd.DataFrame) -> None:
         for row in np.flatnonzero(~np.isfinite(values.to_numpy(dtype=float)))
     ]
     if "censor" in frame:
-        odd = ~frame["censor"].isin([-1, 0, 1]).to_numpy()
+        unknown = ~frame["censor"].isin([-1, 0, 1]).to_numpy()
         problems += [
-            f"row {row}, column censor: {frame['censor'].iloc[row]} is not -1, 0 or 1" for row in np.flatnonzero(odd)
+            f"row {row}, column censor: {frame['censor'].iloc[row]} is not -1, 0 or 1"
+            for row in np.flatnonzero(unknown)
         ]
     if problems:
         raise TableError("trend data", problems)
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The slope of ln(density) against days, as one estimator sees it.
+
+    Parameters
+    ----------
+    slope, lo, hi : float
+        Slope per day and the ends of its interval; NaN where nothing could be estimated.
+    intercept : float
+        Fitted ln(density) on day 0 (2023-02-24).
+    n : int
+        Rows that entered the fit.
+    clusters : int
+        Clusters behind the interval; ``n`` for methods that take rows as independent.
+    se_type : str
+        How the interval was made.
+    dropped : int
+        Rows the method could not use (censored ones, as a rule).
+    reason : str
+        Why nothing could be estimated; empty where something was.
+
+    Examples
+    --------
+    >>> steady = Slope(0.007, 0.005, 0.01, 0.0, 20, 8, "none", 0)
+    >>> [round(value, 2) for value in (steady.doubling_months, *steady.doubling_interval)]
+    [3.25, 2.28, 4.55]
+    """
+
+    slope: float
+    lo: float
+    hi: float
+    intercept: float
+    n: int
+    clusters: int
+    se_type: str
+    dropped: int
+    reason: str = ""
+
+    @classmethod
+    def missing(cls, reason: str, n: int, clusters: int, dropped: int) -> Slope:
+        """Return what an estimator gives that could not run, with the reason."""
+        nan = math.nan
+        return cls(nan, nan, nan, nan, n, clusters, "none", dropped, reason)
+
+    @property
+    def estimable(self) -> bool:
+        """Whether the method gave a slope at all."""
+        return math.isfinite(self.slope)
+
+    @property
+    def doubling_months(self) -> float:
+        """Doubling time in months of 30.44 days; infinite for a slope of zero or below."""
+        return doubling_months(self.slope)
+
+    @property
+    def doubling_interval(self) -> tuple[float, float]:
+        """Ends of the doubling time, from inverting the ends of the slope's interval."""
+        return doubling_months(self.hi), doubling_months(self.lo)
+
+
+def doubling_months(slope: float) -> float:
+    """Convert a slope of ln(density) per day into a doubling time in months.
+
+    T = ln 2 / slope / 30.44; a slope of zero or below never doubles and gives infinity.
+
+    Source: Xiao et al., arXiv 2412.04315, eq. 5 and section 3.3.
+
+    Parameters
+    ----------
+    slope : float
+        Per day. NaN stays NaN.
+
+    Examples
+    --------
+    >>> round(doubling_months(0.0073) * DAYS_PER_MONTH, 1)
+    95.0
+    >>> doubling_months(-0.001)
+    inf
+    """
+    if math.isnan(slope):
+        return math.nan
+    return math.log(2) / slope / DAYS_PER_MONTH if slope > 0 else math.inf

@@ -1,4 +1,4 @@
-"""When: the frontier carried forward with its fan, and the date at which a score fits into a size.
+"""When: the frontier carried forward with its fan, the date at which a score fits into a size, and how forecasts fared.
 
 The frontier is the densest model measured so far, as in eq. 5 of arXiv 2412.04315; from the newest release on it is
 carried forward at the headline's pace. The fan is the spread over draws of that pace, of the densest model's score and
@@ -16,12 +16,13 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, DomainError
+from densing.core import Array, DomainError, FitError
 from densing.scores.fit import GUARD
-from densing.scores.trend.data import EPOCH, TrendData
-from densing.scores.trend.result import TrendResult
-from densing.scores.trend.slopes import DAYS_PER_MONTH
+from densing.scores.trend.data import DAYS_PER_MONTH, EPOCH, TrendData, doubling_months
+from densing.scores.trend.estimate import TrendResult
+from densing.scores.trend.headline import Headline, fit_headline
 
+MIN_TRAIN = 10
 FURTHEST = pd.Timestamp("2150-01-01")
 """Later than this counts as never."""
 
@@ -109,7 +110,7 @@ def forecast(
     Examples
     --------
     >>> from densing.scores.trend import estimate_trend
-    >>> from densing.scores.trend.simulate import Scenario, simulate
+    >>> from densing.scores.trend.scenarios import Scenario, simulate
     >>> fan = forecast(estimate_trend(simulate(Scenario(), 1), permutations=99), 12)
     >>> len(fan), bool((fan["lo90"] <= fan["mid"]).all())
     (13, True)
@@ -126,7 +127,34 @@ def forecast(
     return fan if today is None else fan[fan["date"] >= today].reset_index(drop=True)
 
 
-def score_forecast(trend: TrendResult, later: TrendData, horizon_months: float) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class ForecastScore:
+    """A forecast of the frontier beside what came.
+
+    Parameters
+    ----------
+    date : Timestamp
+        The last release within the horizon.
+    mid, lo90, hi90 : float
+        Density forecast for it.
+    came : float
+        Density of the densest model measured by then, the record at the time included.
+    model : str
+        Its name.
+    record : float
+        Density of the densest model at the time of the forecast.
+    """
+
+    date: pd.Timestamp
+    mid: float
+    lo90: float
+    hi90: float
+    came: float
+    model: str
+    record: float
+
+
+def score_forecast(trend: TrendResult, later: TrendData, horizon_months: float) -> ForecastScore | None:
     """Set the forecast of a frontier beside what came.
 
     Parameters
@@ -138,45 +166,40 @@ def score_forecast(trend: TrendResult, later: TrendData, horizon_months: float) 
 
     Returns
     -------
-    dict or None
-        ``date`` (the last release within the horizon), ``mid, lo90, hi90`` (forecast for it), ``came`` (densest
-        measured by then, the record at the time included), ``model``, ``record`` (at the time); None without a later
-        model that was measured.
+    ForecastScore or None
+        None without a later model that was measured.
 
     Examples
     --------
     >>> from densing.scores.trend import estimate_trend
-    >>> from densing.scores.trend.simulate import Scenario, simulate
+    >>> from densing.scores.trend.scenarios import Scenario, simulate
     >>> data = simulate(Scenario(), 1)
     >>> trend = estimate_trend(data.window(until="2024-06-30"), permutations=19, worlds=0)
-    >>> score_forecast(trend, data.window(since="2024-07-01"), 6)["came"] > 0
+    >>> score_forecast(trend, data.window(since="2024-07-01"), 6).came > 0
     True
     """
     last = pd.Timestamp(trend.data.released.max())
-    seen = later.take(later.observed).window(last + pd.Timedelta(days=1), last + _months(horizon_months))
-    if not len(seen):
+    horizon = pd.Timedelta(days=horizon_months * DAYS_PER_MONTH)
+    measured = later.take(later.observed).window(last + pd.Timedelta(days=1), last + horizon)
+    if not len(measured):
         return None
-    end = pd.Timestamp(seen.released.max())
+    end = pd.Timestamp(measured.released.max())
     ahead = (end - last) / pd.Timedelta(days=1)
     start = Frontier.of(trend)
     drawn = start.records + np.maximum(start.paces, 0.0) * ahead
     lo90, hi90 = np.exp(np.quantile(drawn, [0.05, 0.95]))
-    best = int(seen.log_density.argmax())
-    beaten = seen.log_density[best] > start.record
+    best = int(measured.log_density.argmax())
+    beaten = measured.log_density[best] > start.record
     densest = int(np.argmax(np.where(trend.data.observed, trend.data.log_density, -np.inf)))
-    return {
-        "date": end.normalize(),
-        "mid": float(np.exp(start.record + max(start.pace, 0.0) * ahead)),
-        "lo90": float(lo90),
-        "hi90": float(hi90),
-        "came": float(np.exp(max(seen.log_density[best], start.record))),
-        "model": str(seen.model[best] if beaten else trend.data.model[densest]),
-        "record": float(np.exp(start.record)),
-    }
-
-
-def _months(count: float) -> pd.Timedelta:
-    return pd.Timedelta(days=count * DAYS_PER_MONTH)
+    return ForecastScore(
+        date=end.normalize(),
+        mid=float(np.exp(start.record + max(start.pace, 0.0) * ahead)),
+        lo90=float(lo90),
+        hi90=float(hi90),
+        came=float(np.exp(max(measured.log_density[best], start.record))),
+        model=str(measured.model[best] if beaten else trend.data.model[densest]),
+        record=float(np.exp(start.record)),
+    )
 
 
 def date_for(
@@ -208,7 +231,7 @@ def date_for(
     if not (np.isfinite(density) and density > 0):
         raise DomainError(f"density {density:g}: give a finite number above zero")
     need = np.full(len(trend.draws), np.log(density))
-    return _judged(_arrival(trend, float(np.log(density)), need, level, ""), trend, later, today)
+    return _scored(_arrival(trend, float(np.log(density)), need, level, ""), trend, later, today)
 
 
 def when(
@@ -253,6 +276,7 @@ def when(
         raise DomainError(f"score {score:g}: give a share in [0, 1]")
     if not (params > 0 and np.isfinite(params)):
         raise DomainError(f"params {params:g}: give a count above zero")
+    # Each draw of the line was made under one draw of the law: the size needed is read under the same one.
     fit = reference.fit
     effective, status = fit.law.invert(fit.theta, score, **reference.given)
     rows = trend.fit.law_rows
@@ -262,11 +286,18 @@ def when(
     with np.errstate(divide="ignore"):
         middle = float(np.log(effective)) - np.log(params)
         need = np.log(np.broadcast_to(drawn, trend.draws.shape)) - np.log(params)
-    note = _note(str(status), float(np.asarray(effective)), fit.domain)
-    return _judged(_arrival(trend, middle, need, level, note), trend, later, today)
+    low, high = fit.domain.get("params", (0.0, np.inf))
+    note = ""
+    if str(status) == "below_floor":
+        note = "the score is at or below the ruler's floor: any size does"
+    elif str(status) == "above_ceiling":
+        note = "the score is at or above the ruler's ceiling: no finite reference model reaches it"
+    elif not low / GUARD <= float(np.asarray(effective)) <= GUARD * high:
+        note = "the score lies beyond the ruler's sizes: extrapolated"
+    return _scored(_arrival(trend, middle, need, level, note), trend, later, today)
 
 
-def _judged(arrival: Arrival, trend: TrendResult, later: TrendData | None, today: pd.Timestamp | None) -> Arrival:
+def _scored(arrival: Arrival, trend: TrendResult, later: TrendData | None, today: pd.Timestamp | None) -> Arrival:
     """Score a date that lies within the data that came later; withhold one that has passed without any."""
     last = pd.Timestamp(trend.data.released.max())
     if pd.isna(arrival.date) or arrival.date <= last:
@@ -274,21 +305,17 @@ def _judged(arrival: Arrival, trend: TrendResult, later: TrendData | None, today
     known = last if later is None or not len(later) else max(last, pd.Timestamp(later.released.max()))
     if arrival.date <= known and later is not None:
         reached = later.take((later.censor >= 0) & (later.log_density >= np.log(arrival.density))).window(last)
-        found = f"forecast from models to {last.date()}; by {known.date()} no model had it"
+        outcome = f"forecast from models to {last.date()}; by {known.date()} no model had it"
         if len(reached):
             first = int(reached.days.argmin())
-            found = f"forecast from models to {last.date()}; {reached.model[first]} had it on {_day(reached, first)}"
-        return replace(arrival, note="; ".join(note for note in (arrival.note, found) if note))
+            day = pd.Timestamp(reached.released[first]).date()
+            outcome = f"forecast from models to {last.date()}; {reached.model[first]} had it on {day}"
+        return replace(arrival, note="; ".join(filter(None, (arrival.note, outcome))))
     if today is not None and arrival.date < today:
         passed = f"the date forecast has passed, and the data, which end on {known.date()}, cannot score it"
-        return replace(
-            arrival, date=pd.NaT, lo=pd.NaT, hi=pd.NaT, note="; ".join(n for n in (arrival.note, passed) if n)
-        )
+        note = "; ".join(filter(None, (arrival.note, passed)))
+        return replace(arrival, date=pd.NaT, lo=pd.NaT, hi=pd.NaT, note=note)
     return arrival
-
-
-def _day(data: TrendData, row: int) -> str:
-    return str(pd.Timestamp(data.released[row]).date())
 
 
 @dataclass(frozen=True)
@@ -346,13 +373,14 @@ def _arrival(trend: TrendResult, middle: float, need: Array, level: float, note:
 def _days(trend: TrendResult, need: Array, records: Array, paces: Array) -> Array:
     """Days since 2023-02-24 at which the frontier has ``need``: a release seen, or the pace carried on."""
     data = trend.data
+    # What the record had by then is a release; what it lacks lies ahead, at the pace of each draw.
     order = np.argsort(data.days[data.observed], kind="stable")
     days = data.days[data.observed][order]
     best = np.maximum.accumulate(data.log_density[data.observed][order])
-    seen = days[np.minimum(np.searchsorted(best, need), len(days) - 1)]
+    release = days[np.minimum(np.searchsorted(best, need), len(days) - 1)]
     with np.errstate(divide="ignore", invalid="ignore"):
         later = float(data.days.max()) + (need - records) / np.where(paces > 0, paces, np.nan)
-    return np.where(need <= records, seen, np.where(paces > 0, later, np.inf))
+    return np.where(need <= records, release, np.where(paces > 0, later, np.inf))
 
 
 def _stamp(days: float) -> Any:
@@ -364,12 +392,141 @@ def _stamp(days: float) -> Any:
     return (EPOCH + pd.Timedelta(days=round(days))).normalize()
 
 
-def _note(status: str, effective: float, domain: Mapping[str, tuple[float, float]]) -> str:
-    if status == "below_floor":
-        return "the score is at or below the ruler's floor: any size does"
-    if status == "above_ceiling":
-        return "the score is at or above the ruler's ceiling: no finite reference model reaches it"
-    low, high = domain.get("params", (0.0, np.inf))
-    if not low / GUARD <= effective <= GUARD * high:
-        return "the score lies beyond the ruler's sizes: extrapolated"
-    return ""
+@dataclass(frozen=True)
+class Backtest:
+    """How earlier forecasts fared.
+
+    Parameters
+    ----------
+    n : int
+        Held-out models, counted once per cut; 0 where none could be held out, and then all that follows is None.
+    why : str, optional
+        Why none could.
+    level : float
+        Nominal share of held-out models inside the band.
+    coverage : float
+        Share really inside; a bound counts as outside only where it contradicts the band.
+    median_error : float
+        Of observed minus forecast ln(density); above zero where models beat the forecast.
+    frontier_error : float
+        Median over cuts of the densest model's ln(density) at the end of the holdout minus its forecast.
+    standstill_error : float
+        The same for the forecast that the frontier stays where it is: what a forecast has to beat.
+    cuts : pandas.DataFrame
+        One row per cut: cut, n_train, n_test, doubling_months, coverage, median_error,
+        frontier_error, standstill_error.
+    """
+
+    n: int
+    why: str | None = None
+    level: float | None = None
+    coverage: float | None = None
+    median_error: float | None = None
+    frontier_error: float | None = None
+    standstill_error: float | None = None
+    cuts: pd.DataFrame | None = None
+
+    @property
+    def beats_standing_still(self) -> bool:
+        """Whether the forecast came nearer to what followed than the assumption that nothing moves."""
+        moved, still = self.frontier_error, self.standstill_error
+        return moved is not None and still is not None and abs(moved) < abs(still)
+
+
+def backtest(
+    data: TrendData,
+    holdout_months: float = 6.0,
+    *,
+    step_months: float = 3.0,
+    level: float = 0.9,
+    cluster: str = "family",
+    seed: int = 0,
+) -> Backtest:
+    """Cut at regular dates, fit on what was known, score the models of the months after.
+
+    The band of a single model is the spread of a + b t + s e over draws of the line and of e.
+
+    Parameters
+    ----------
+    data : TrendData
+        The reference law is the same throughout: this tests the trend, not the ruler.
+    holdout_months, step_months : float
+    level : float
+    cluster : {"family", "organisation", "model"}
+    seed : int
+
+    Raises
+    ------
+    FitError
+        When no cut leaves ten observed models before it and one after.
+
+    Examples
+    --------
+    >>> from densing.scores.trend.scenarios import Scenario, simulate
+    >>> result = backtest(simulate(Scenario(n=120, families=40, family_sd=0.0, ceilings=None), 2))
+    >>> bool(0.8 < result.coverage <= 1)
+    True
+    """
+    rows = data.ordered()
+    last = float(rows.days.max()) if len(rows) else 0.0
+    hold, step = holdout_months * DAYS_PER_MONTH, step_months * DAYS_PER_MONTH
+    # The first cut is where ten models are known, and every later one a step on.
+    dates = np.sort(rows.days[rows.observed])
+    cuts, inside, errors = [], [], []
+    cut = dates[MIN_TRAIN - 1] if len(dates) > MIN_TRAIN else last
+    while cut < last:
+        train, test = rows.take(rows.days <= cut), rows.take((rows.days > cut) & (rows.days <= cut + hold))
+        try:
+            fit = fit_headline(train, cluster=cluster, seed=seed) if len(test) else None
+        except FitError:
+            fit = None
+        if fit is not None:
+            held, error = _held(fit, test, level, seed)
+            record = float(train.log_density[train.observed].max())
+            densest = float(np.max(test.log_density[test.observed], initial=record))
+            gain = max(float(fit.line[1]), 0.0) * min(hold, last - cut)
+            cuts.append(
+                {
+                    "cut": (EPOCH + pd.Timedelta(days=float(cut))).normalize(),
+                    "n_train": len(train),
+                    "n_test": len(held),
+                    "doubling_months": doubling_months(fit.slope.slope),
+                    "coverage": float(np.mean(held)),
+                    "median_error": _median(error),
+                    "frontier_error": densest - (record + gain),
+                    "standstill_error": densest - record,
+                }
+            )
+            inside.append(held)
+            errors.append(error)
+        cut += step
+    if not cuts:
+        raise FitError(f"backtest: {len(dates)} observed models leave no cut with {MIN_TRAIN} before it and one after")
+    table, members = pd.DataFrame(cuts), np.concatenate(inside)
+    return Backtest(
+        n=len(members),
+        level=level,
+        coverage=float(np.mean(members)),
+        median_error=_median(np.concatenate(errors)),
+        frontier_error=float(table["frontier_error"].median()),
+        standstill_error=float(table["standstill_error"].median()),
+        cuts=table,
+    )
+
+
+def _held(fit: Headline, test: TrendData, level: float, seed: int) -> tuple[Array, Array]:
+    """Whether each model lies inside its band, and its error (NaN for bounds)."""
+    rng = np.random.default_rng([seed, 5])
+    ahead = test.days - fit.centre
+    mid = fit.line[0] + fit.line[1] * ahead
+    lines = fit.lines[:, :1] + fit.lines[:, 1:] * ahead
+    models = lines + fit.sigma * rng.standard_normal(lines.shape)
+    lo, hi = np.quantile(models, [0.5 - level / 2, 0.5 + level / 2], axis=0)
+    y, censor = test.log_density, test.censor
+    inside = ((y >= lo) | (censor > 0)) & ((y <= hi) | (censor < 0))
+    return inside, np.where(censor == 0, y - mid, np.nan)
+
+
+def _median(values: Array) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else float("nan")

@@ -73,10 +73,13 @@ def fit_tobit(design: Array, y: Array, censor: Array, weights: Array | None = No
     >>> open_end.beta.round(2).tolist()
     [[1.02, 2.0]]
     """
+    # In theta = 1/s and gamma = b/s the likelihood has one maximum, so Newton from a crude start is safe where a step
+    # that would lower it is halved. Fits that are done leave the batch; the others go on without them.
     problem = _Problem.build(design, y, censor, weights)
     params = problem.start()
     value = problem.loglik(params)
     active = np.isfinite(value)
+    # A line through every point has no finite maximum: theta runs away, and is stopped here.
     ceiling = 1 / (_PERFECT * max(1.0, float(np.nanmax(np.abs(problem.jacobian)))))
     converged = np.zeros(len(value), dtype=bool)
     for _ in range(_MAX_ITER):

@@ -101,7 +101,7 @@ def test_unknown_denominator_is_refused() -> None:
         estimate_density(targets([0.6], [7e9]), make_reference(), denominator="active")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.floats(0.0, 1.0), min_size=1, max_size=6),
     st.floats(1e6, 1e13),

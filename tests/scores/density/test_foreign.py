@@ -20,9 +20,8 @@ from densing.scores.density import run_densities
 from densing.scores.evals.identity import UnitKey
 from densing.scores.evals.readers import read_results
 from densing.scores.evals.store import RunStore
-from tests.cli.test_main import answer, densing
-from tests.scores.evals.test_foreign import lighteval_file
-from tests.support.eval_files import cell, results_of, samples_of, write_json, write_results
+from tests.support.command import answer, densing
+from tests.support.eval_files import cell, lighteval_file, results_of, samples_of, write_json, write_results
 
 POINTER = (
     "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daa\nsize 12\n"

@@ -31,7 +31,7 @@ from densing.scores.density import (
     estimate_density,
     model_scatter,
 )
-from densing.scores.density.combine import combine_results
+from densing.scores.density.combination import combine_results
 from densing.scores.density.scatter import joint_scatter
 from densing.scores.fit import fit_law
 from densing.scores.laws import get_law

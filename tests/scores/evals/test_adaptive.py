@@ -149,8 +149,8 @@ def test_the_rule_sees_the_loss_of_the_gold_answer(place, tmp_path):
 
 @pytest.mark.parametrize(("target", "reason"), [(0.08, "narrow"), (0.01, "unreachable")])
 def test_the_real_rule_stops_with_the_interval_it_promises(place, tmp_path, target, reason):
-    from densing.scores.density.sequential import POPULATION, SET, StoppingRule
-    from tests.scores.density.test_sequential import power_ruler
+    from densing.scores.density.stopping import POPULATION, SET, StoppingRule
+    from tests.support.rulers import power_ruler
 
     covers = SET if reason == "narrow" else POPULATION
 

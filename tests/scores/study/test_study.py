@@ -76,7 +76,8 @@ def test_forecasts_that_have_passed_are_not_shown(study: Study) -> None:
     assert study.options["today"] == "2026-01-01"
     today = pd.Timestamp("2026-01-01")
     assert study.forecast.empty, "the headline's series of scores ends in 2024"
-    assert study.past_forecast["end"] < today and study.past_forecast["score"] is None
+    assert study.past_forecast is not None
+    assert study.past_forecast.end < today and study.past_forecast.score is None
     assert study.long_forecast is not None and (study.long_forecast["date"] >= today).all()
     assert study.long_trend is not None
     came = study.questions["note"].str.contains("exists")
@@ -87,12 +88,14 @@ def test_what_stands_before_quoting_is_the_long_windows_own(study: Study) -> Non
     """From an outside audit: 3.7 to 4.2 months, and 5.0 to 6.7 (3.7 to 32); break on 2023-09-27."""
     assert study.long_trend is not None
     caveats = " ".join(headline(study).caveats)
-    assert study.long_trend.checks["breakpoint"]["searched"]["date"] in caveats
+    assert study.long_trend.checks.breakpoint is not None
+    assert str(study.long_trend.checks.breakpoint.searched.date) in caveats
     for trend in (study.trend, study.long_trend):
-        (row,) = trend.checks["without_groups"]
-        assert f"{row['doubling_months']:.1f} months ({row['lo']:.1f} to" in caveats
-        assert row["families"] == ["Cerebras-GPT", "Pythia"]
-        assert row["doubling_months"] > trend.headline["doubling_months"]
+        (group,) = trend.checks.without_groups
+        assert group.doubling_months is not None
+        assert f"{group.doubling_months:.1f} months ({group.lo:.1f} to" in caveats
+        assert group.families == ("Cerebras-GPT", "Pythia")
+        assert group.doubling_months > trend.headline["doubling_months"]
 
 
 def test_multiverse_varies_every_choice_and_marks_the_headline(study: Study) -> None:

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 from densing.core.errors import FitError
 from densing.scores.trend import TrendData, estimate_trend
-from densing.scores.trend.breakpoint import breakpoint_test
-from densing.scores.trend.diagnostics import diagnose
-from densing.scores.trend.envelopes import envelope_slopes
-from densing.scores.trend.nullsim import record_setter_bias, simulate_envelope
-from densing.scores.trend.permutation import block_shuffles, permutation_test
-from densing.scores.trend.simulate import Scenario, simulate
+from densing.scores.trend.checks import diagnose
+from densing.scores.trend.envelopes import envelope_slopes, record_setter_bias, simulate_envelope
+from densing.scores.trend.scenarios import Scenario, simulate
+from densing.scores.trend.significance import block_shuffles, breakpoint_test, permutation_test
 
 TREND = simulate(Scenario(n=60, families=20), 5)
 FLAT = Scenario(n=40, families=14, doubling_months=np.inf, ceilings=(0.5, 3.0))
@@ -51,27 +49,28 @@ def test_record_setters_exaggerate_a_true_slope_as_the_design_notes_say(
 
 
 def test_bias_check_uses_the_data_sets_own_dates() -> None:
-    found = record_setter_bias(TREND, 1.0, 0.0065, 0.008)
+    bias = record_setter_bias(TREND, 1.0, 0.0065, 0.008)
     days = TREND.days[TREND.observed]
     again, _ = simulate_envelope(days, 1.0)
-    assert found["n"] == len(days)
-    assert found["no_trend"]["median_slope"] == pytest.approx(float(np.median(again)))
-    assert found["no_trend"]["share_at_least_observed"] == pytest.approx(float(np.mean(again >= 0.008)))
-    assert found["with_trend"]["median_doubling_months"] < found["with_trend"]["true_doubling_months"]
+    assert bias.n == len(days)
+    assert bias.no_trend is not None and bias.with_trend is not None
+    assert bias.no_trend.median_slope == pytest.approx(float(np.median(again)))
+    assert bias.no_trend.share_at_least_observed == pytest.approx(float(np.mean(again >= 0.008)))
+    assert bias.with_trend.median_doubling_months < bias.with_trend.true_doubling_months
 
 
 def test_permutation_finds_a_real_trend_and_counts_honestly() -> None:
-    found = permutation_test(TREND, permutations=199)
-    assert found["headline"]["p"] == pytest.approx(1 / 200)
-    assert found["headline_family_blocks"]["p"] < 0.05
-    null = np.array(found["envelope"]["null_slopes"])
-    reached = np.sum(null >= found["envelope"]["slope"])
-    assert found["envelope"]["p"] == pytest.approx((1 + reached) / (1 + len(null)))
+    tests = permutation_test(TREND, permutations=199)
+    assert tests.headline.p == pytest.approx(1 / 200)
+    assert tests.headline_family_blocks.p < 0.05
+    null = np.array(tests.envelope.null_slopes)
+    reached = np.sum(null >= tests.envelope.slope)
+    assert tests.envelope.p == pytest.approx((1 + reached) / (1 + len(null)))
 
 
 def test_permuted_slopes_match_refits_on_shuffled_rows() -> None:
     data = simulate(Scenario(n=25, families=8, ceilings=None), 0)
-    null = permutation_test(data, permutations=400, seed=1)["headline"]["null_slopes"]
+    null = permutation_test(data, permutations=400, seed=1).headline.null_slopes
     # Least squares under all permutations: mean 0, variance var(y) / sum (t - mean)^2 (n / (n - 1) form).
     spread = np.var(data.log_density, ddof=1) / np.sum((data.days - data.days.mean()) ** 2)
     assert np.mean(null) == pytest.approx(0, abs=4 * np.sqrt(spread / 400))
@@ -81,7 +80,7 @@ def test_permuted_slopes_match_refits_on_shuffled_rows() -> None:
 def test_permutation_p_values_are_uniform_without_a_trend() -> None:
     """60 worlds: the number of block p-values at or below .2 stays within the 99.9 % binomial range of 60 x .2."""
     values = [
-        permutation_test(simulate(FLAT, seed), permutations=49, seed=seed)["headline_family_blocks"]["p"]
+        permutation_test(simulate(FLAT, seed), permutations=49, seed=seed).headline_family_blocks.p
         for seed in range(60)
     ]
     assert 3 <= np.sum(np.array(values) <= 0.2) <= 23
@@ -112,17 +111,17 @@ def bent(seed: int, before: float, after: float) -> TrendData:
 
 def test_stated_break_recovers_two_slopes_and_the_paper_rates_stand_beside() -> None:
     data = bent(0, 0.001, 0.008)
-    found = breakpoint_test(data, bootstrap=99)
+    tests = breakpoint_test(data, bootstrap=99)
     split = -86.0
     early = data.days < split
     expected = [np.polyfit(data.days[side], data.log_density[side], 1)[0] for side in (early, ~early)]
-    stated = found["stated"]
-    np.testing.assert_allclose([stated["slope_before"], stated["slope_after"]], expected, rtol=1e-7)
-    assert (stated["n_before"], stated["n_after"]) == (int(early.sum()), int((~early).sum()))
-    assert stated["p"] <= 0.02
-    assert found["searched"]["p"] <= 0.02
-    assert abs((pd.Timestamp(found["searched"]["date"]) - pd.Timestamp("2022-11-30")).days) < 200
-    assert (found["paper"]["before"], found["paper"]["after"]) == (0.0048, 0.0073)
+    stated = tests.stated
+    np.testing.assert_allclose([stated.slope_before, stated.slope_after], expected, rtol=1e-7)
+    assert (stated.n_before, stated.n_after) == (int(early.sum()), int((~early).sum()))
+    assert stated.p <= 0.02
+    assert tests.searched.p <= 0.02
+    assert abs((pd.Timestamp(tests.searched.date) - pd.Timestamp("2022-11-30")).days) < 200
+    assert (tests.paper.before, tests.paper.after) == (0.0048, 0.0073)
 
 
 def test_stated_break_statistic_is_the_likelihood_ratio() -> None:
@@ -131,21 +130,21 @@ def test_stated_break_statistic_is_the_likelihood_ratio() -> None:
     late = (data.days >= -86.0).astype(float)
     narrow = sm.OLS(data.log_density, sm.add_constant(data.days)).fit().ssr
     wide = sm.OLS(data.log_density, np.column_stack([np.ones(60), data.days, late, late * data.days])).fit().ssr
-    assert breakpoint_test(data, bootstrap=19)["stated"]["statistic"] == pytest.approx(60 * np.log(narrow / wide))
+    assert breakpoint_test(data, bootstrap=19).stated.statistic == pytest.approx(60 * np.log(narrow / wide))
 
 
 def test_break_p_values_are_uniform_without_a_break() -> None:
     """80 worlds: rejections at .2 within the 99.9 % binomial range of 80 x .2, for both tests."""
-    found = [breakpoint_test(bent(seed, 0.005, 0.005), bootstrap=39, seed=seed) for seed in range(80)]
-    for test in ("stated", "searched"):
-        rejected = sum(entry[test]["p"] <= 0.2 for entry in found)
+    tests = [breakpoint_test(bent(seed, 0.005, 0.005), bootstrap=39, seed=seed) for seed in range(80)]
+    for kind in ("stated", "searched"):
+        rejected = sum(getattr(test, kind).p <= 0.2 for test in tests)
         assert 5 <= rejected <= 29
 
 
 def test_a_break_outside_the_window_says_why_it_was_not_tested() -> None:
-    stated = breakpoint_test(TREND, bootstrap=19)["stated"]
-    assert stated["p"] is None
-    assert "0 observed models of 0 families before the date" in stated["reason"]
+    stated = breakpoint_test(TREND, bootstrap=19).stated
+    assert stated.p is None
+    assert "0 observed models of 0 families before the date" in stated.reason
 
 
 def test_diagnostics_see_curvature_and_uneven_scatter() -> None:
@@ -160,20 +159,38 @@ def test_diagnostics_see_curvature_and_uneven_scatter() -> None:
     straight = diagnose(data(0.005 * days + rng.normal(0, 0.5, 80)))
     curved = diagnose(data(2e-5 * (days - 350) ** 2 + rng.normal(0, 0.5, 80)))
     fanned = diagnose(data(0.005 * days + rng.normal(0, 1, 80) * days / 350))
-    assert straight["reset_p"] > 0.01 > curved["reset_p"]
-    assert straight["breusch_pagan_p"] > 0.01 > fanned["breusch_pagan_p"]
-    assert 1 < straight["durbin_watson"] < 3 and curved["durbin_watson"] < 1
-    assert diagnose(TREND.take(np.arange(4)))["reset_p"] is None
+    assert straight.reset_p > 0.01 > curved.reset_p
+    assert straight.breusch_pagan_p > 0.01 > fanned.breusch_pagan_p
+    assert 1 < straight.durbin_watson < 3 and curved.durbin_watson < 1
+    assert diagnose(TREND.take(np.arange(4))).reset_p is None
 
 
 def test_leave_one_family_out_holds_every_family_and_its_range() -> None:
     trend = estimate_trend(TREND, permutations=19, worlds=0, bootstrap=30)
-    found = trend.checks["leave_one_family_out"]
-    assert {row["family"] for row in found["table"]} == set(TREND.family)
-    assert sum(row["n"] for row in found["table"]) == len(TREND)
-    months = [row["doubling_months"] for row in found["table"]]
-    assert (found["doubling_min"], found["doubling_max"]) == (min(months), max(months))
+    check = trend.checks.leave_one_family_out
+    assert check is not None
+    assert set(check.table["name"]) == set(TREND.family)
+    assert check.table["n"].sum() == len(TREND)
+    months = check.table["doubling_months"].tolist()
+    assert (check.doubling_min, check.doubling_max) == (min(months), max(months))
+    assert trend.to_dict()["checks"]["leave_one_family_out"]["table"][0].keys() >= {"family", "n", "doubling_months"}
     assert min(months) < trend.headline["doubling_months"] < max(months)
+
+
+def test_what_was_not_tested_is_not_in_the_document_and_what_was_is() -> None:
+    """The keys that programs read: absent where a test could not run or its power was not simulated, null elsewhere."""
+    plain, rated = (
+        estimate_trend(TREND, permutations=19, worlds=worlds, bootstrap=30).to_dict()["checks"] for worlds in (0, 5)
+    )
+    assert list(plain["breakpoint"]["stated"]) == ["date", "n_before", "n_after", "p", "reason"]
+    tested = ["date", "p", "reason", "candidates", "slope_before", "slope_after", "statistic"]
+    assert list(plain["breakpoint"]["searched"]) == tested
+    assert list(rated["breakpoint"]["searched"]) == [*tested, "size", "power"]
+    assert list(plain["permutation"]["headline"])[-1] == "null_slopes"
+    assert list(rated["permutation"]["headline"])[-2:] == ["size", "power"]
+    assert plain["organisations"] is None and plain["simulation"] is None
+    few = estimate_trend(TREND, permutations=19, worlds=0, bootstrap=30, groups={"all": TREND.family}).to_dict()
+    assert list(few["checks"]["without_groups"][0]) == ["group", "families", "n", "reason"]
 
 
 def test_everything_is_valid_json_and_reads_as_text() -> None:
@@ -219,7 +236,7 @@ ROW = st.tuples(st.integers(0, 60), st.integers(-3, 3), st.sampled_from([-1, 0, 
 
 
 @given(st.lists(ROW, min_size=1, max_size=14))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_small_table_gives_a_result_or_a_reason(rows: list[tuple[int, int, int, str]]) -> None:
     days, values, censor, family = zip(*rows, strict=True)
     released = pd.Timestamp("2023-02-24") + pd.to_timedelta(np.array(days), unit="D")

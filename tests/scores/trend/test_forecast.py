@@ -13,10 +13,9 @@ import pytest
 
 from densing.core.errors import DomainError, FitError
 from densing.scores.trend import TrendData, estimate_trend
-from densing.scores.trend.backtests import backtest
 from densing.scores.trend.corollary import corollaries, factor_per_year, parameter_halving, with_hardware
-from densing.scores.trend.forecasts import date_for, forecast, score_forecast, when
-from densing.scores.trend.simulate import Scenario, simulate
+from densing.scores.trend.forecasts import backtest, date_for, forecast, score_forecast, when
+from densing.scores.trend.scenarios import Scenario, simulate
 
 TREND = estimate_trend(simulate(Scenario(n=60, families=20, law_sd=0.05, law_draws=120), 5), permutations=19, worlds=0)
 FLAT = estimate_trend(simulate(Scenario(doubling_months=np.inf), 0), permutations=19, worlds=0)
@@ -102,10 +101,10 @@ def test_a_forecast_is_scored_against_what_came() -> None:
     trend = estimate_trend(data.window(until=cut), permutations=19, worlds=0)
     score = score_forecast(trend, data.window(since=cut), 6.0)
     assert score is not None
-    assert (score["date"], score["model"]) == (pd.Timestamp("2023-02-24") + pd.Timedelta(days=420), "m350")
-    assert (score["came"], score["record"]) == pytest.approx((np.exp(1.5), np.exp(1.0)))
-    assert score["mid"] == pytest.approx(np.exp(1.0 + trend.headline["slope_per_day"] * 140))
-    assert score["lo90"] <= score["mid"] <= score["hi90"]
+    assert (score.date, score.model) == (pd.Timestamp("2023-02-24") + pd.Timedelta(days=420), "m350")
+    assert (score.came, score.record) == pytest.approx((np.exp(1.5), np.exp(1.0)))
+    assert score.mid == pytest.approx(np.exp(1.0 + trend.headline["slope_per_day"] * 140))
+    assert score.lo90 <= score.mid <= score.hi90
     assert score_forecast(trend, data.window(since=cut).take(np.array([2])), 6.0) is None
 
 
@@ -172,7 +171,7 @@ def test_impossible_densities_are_refused() -> None:
 def test_backtest_bands_hold_their_share_when_models_are_independent() -> None:
     """Without family shocks 90 % bands hold 90 % of held-out models, and late cuts are right in the median."""
     scenario = Scenario(n=220, families=220, family_sd=0.0, residual_sd=0.8, ceilings=None, spread_months=0.0)
-    worlds = [backtest(simulate(scenario, seed), seed=seed).table.assign(world=seed) for seed in range(12)]
+    worlds = [backtest(simulate(scenario, seed), seed=seed).cuts.assign(world=seed) for seed in range(12)]
     cuts = pd.concat(worlds)
     late = cuts[cuts["n_train"] >= 100]
     assert np.average(cuts["coverage"], weights=cuts["n_test"]) == pytest.approx(0.9, abs=0.025)
@@ -185,7 +184,7 @@ def test_backtest_says_whether_the_forecast_beats_standing_still() -> None:
 
     def misses(doubling: float) -> pd.Series:
         scenario = Scenario(n=120, families=40, doubling_months=doubling, ceilings=None)
-        tables = [backtest(simulate(scenario, seed), seed=seed).table for seed in range(6)]
+        tables = [backtest(simulate(scenario, seed), seed=seed).cuts for seed in range(6)]
         return pd.concat(tables)[["frontier_error", "standstill_error"]].abs().mean()
 
     strong, none = misses(2.0), misses(np.inf)
@@ -195,10 +194,10 @@ def test_backtest_says_whether_the_forecast_beats_standing_still() -> None:
 
 def test_backtest_only_looks_back() -> None:
     data = simulate(Scenario(n=60, families=20), 5)
-    found = backtest(data, 6.0).table
+    found = backtest(data, 6.0).cuts
     late = data.days > (found["cut"].iloc[0] - pd.Timestamp("2023-02-24")).days + 6 * 30.44 + 1
     changed = data.replace(log_density=np.where(late, data.log_density + 5, data.log_density))
-    pd.testing.assert_series_equal(found.iloc[0], backtest(changed, 6.0).table.iloc[0])
+    pd.testing.assert_series_equal(found.iloc[0], backtest(changed, 6.0).cuts.iloc[0])
 
 
 def test_backtest_without_a_cut_says_so() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,9 +12,8 @@ from scipy import stats
 
 from densing.core.errors import FitError
 from densing.scores.trend import TrendData, estimate_trend
-from densing.scores.trend.headline import fit_headline
-from densing.scores.trend.pivot import critical_value
-from densing.scores.trend.simulate import Scenario, simulate
+from densing.scores.trend.headline import VarianceShares, critical_value, fit_headline
+from densing.scores.trend.scenarios import Scenario, simulate
 
 UNCENSORED = Scenario(n=40, families=9, ceilings=None)
 
@@ -53,9 +54,10 @@ def test_law_draws_widen_the_interval_and_shares_add_up() -> None:
     full = fit_headline(data.replace(draws=noisy))
     plain = fit_headline(data.replace(law_draws=None))
     assert full.slope.hi - full.slope.lo > plain.slope.hi - plain.slope.lo
-    assert all(share is not None and share > 0 for share in full.shares.values())
-    assert sum(share or 0.0 for share in full.shares.values()) == pytest.approx(1.0)
-    assert plain.shares == {"score_noise": None, "reference_law": None, "models": 1.0}
+    shares = astuple(full.shares)
+    assert all(share is not None and share > 0 for share in shares)
+    assert sum(shares) == pytest.approx(1.0)
+    assert plain.shares == VarianceShares(score_noise=None, reference_law=None, models=1.0)
 
 
 def test_law_variance_is_the_variance_of_refits() -> None:

@@ -10,18 +10,23 @@ import pytest
 import statsmodels.api as sm
 
 from densing.scores.trend import TrendData, estimate_trend
-from densing.scores.trend.breakpoint import breakpoint_test, candidates, kinks, one_line
-from densing.scores.trend.permutation import BLOCKS, block_shuffles, permutation_test
-from densing.scores.trend.power import (
+from densing.scores.trend.scenarios import Scenario, simulate
+from densing.scores.trend.significance import (
+    BLOCKS,
+    block_shuffles,
     break_power,
+    breakpoint_test,
+    candidates,
     draw_worlds,
     estimate_shocks,
+    kinks,
+    one_line,
     one_step_slopes,
+    permutation_test,
     score_statistics,
     shuffle_power,
     trend_paces,
 )
-from densing.scores.trend.simulate import Scenario, simulate
 from densing.scores.trend.tobit import fit_tobit
 
 DATA = simulate(Scenario(n=65, families=23), 3)
@@ -83,19 +88,19 @@ def test_score_statistics_stand_for_likelihood_ratios() -> None:
     fit = fit_tobit(line, data.log_density, data.censor)
     designs = kinks(years, candidates(years))
     score = score_statistics(data.log_density[None], data.censor[None], fit, line, designs)[0]
-    ratio = breakpoint_test(data, bootstrap=19)["searched"]["statistic"]
+    ratio = breakpoint_test(data, bootstrap=19).searched.statistic
     n = len(data)
     assert score == pytest.approx(n * (1 - np.exp(-ratio / n)), rel=1e-6)
 
 
 def test_single_models_shuffled_accuse_the_innocent_and_whole_families_do_not() -> None:
     assert SHOCKS is not None
-    found = shuffle_power(DATA, SHOCKS, trend_paces(0.006), worlds=300)
-    assert found[BLOCKS]["size"] < 0.09 < found["headline"]["size"]
-    fast, slow = (entry["share"] for entry in found[BLOCKS]["power"])
-    assert fast > slow > found[BLOCKS]["size"]
-    assert found["envelope"]["power"][0]["share"] < 0.3 < fast
-    assert found == shuffle_power(DATA, SHOCKS, trend_paces(0.006), worlds=300)
+    tests = shuffle_power(DATA, SHOCKS, trend_paces(0.006), worlds=300)
+    assert tests[BLOCKS].size < 0.09 < tests["headline"].size
+    fast, slow = (effect.share for effect in tests[BLOCKS].power)
+    assert fast > slow > tests[BLOCKS].size
+    assert tests["envelope"].power[0].share < 0.3 < fast
+    assert tests == shuffle_power(DATA, SHOCKS, trend_paces(0.006), worlds=300)
 
 
 @pytest.mark.slow
@@ -112,9 +117,9 @@ def test_simulated_size_and_power_are_those_of_the_tests_themselves() -> None:
             for row in range(worlds)
         ]
         for name in (BLOCKS, "headline"):
-            share = np.mean([test[name]["p"] <= 0.05 for test in tests])
-            told = said[name]["size"] if effect == "size" else said[name]["power"][0]["share"]
-            assert abs(share - told) < 4 * np.sqrt(told * (1 - told) / worlds)
+            share = np.mean([getattr(test, name).p <= 0.05 for test in tests])
+            expected = said[name].size if effect == "size" else said[name].power[0].share
+            assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / worlds)
 
 
 @pytest.mark.slow
@@ -124,26 +129,28 @@ def test_simulated_break_power_is_that_of_the_break_test_itself() -> None:
     line = SHOCKS.level + 0.006 * (DATA.days - DATA.days.mean())
     y, censor = draw_worlds(DATA, SHOCKS, line, 60, np.random.default_rng(9))
     worlds = [DATA.replace(log_density=y[row], censor=censor[row]) for row in range(60)]
-    share = np.mean([breakpoint_test(world, bootstrap=39, seed=1)["searched"]["p"] <= 0.05 for world in worlds])
-    assert abs(share - said["size"]) < 4 * np.sqrt(said["size"] * (1 - said["size"]) / 60) + 0.01
-    halves, stops = (entry["share"] for entry in said["power"])
+    share = np.mean([breakpoint_test(world, bootstrap=39, seed=1).searched.p <= 0.05 for world in worlds])
+    assert abs(share - said.size) < 4 * np.sqrt(said.size * (1 - said.size) / 60) + 0.01
+    halves, stops = (effect.share for effect in said.power)
     assert stops > halves
 
 
 def test_every_p_of_a_trend_comes_with_its_size_and_power() -> None:
     checks = estimate_trend(DATA, permutations=19, bootstrap=30, worlds=20).checks
-    tests = [row for row in checks["permutation"].values() if isinstance(row, dict)]
-    tests += [row for row in (checks["breakpoint"]["stated"], checks["breakpoint"]["searched"]) if row["p"] is not None]
+    shuffles, breaks = checks.permutation, checks.breakpoint
+    assert shuffles is not None and breaks is not None
+    tests = [shuffles.envelope, shuffles.headline, shuffles.headline_family_blocks]
+    tests += [test for test in (breaks.stated, breaks.searched) if test.p is not None]
     assert len(tests) == 4
     for test in tests:
-        assert 0 <= test["size"] <= 1
-        assert test["power"] and all(0 <= entry["share"] <= 1 for entry in test["power"])
-    assert checks["simulation"]["family_sd"] > 0
+        assert 0 <= test.size <= 1
+        assert test.power and all(0 <= effect.share <= 1 for effect in test.power)
+    assert checks.simulation is not None and checks.simulation.family_sd > 0
 
 
 def test_a_trend_without_simulation_says_so() -> None:
     trend = estimate_trend(DATA, permutations=19, bootstrap=30, worlds=0)
-    assert trend.checks["simulation"] is None
+    assert trend.checks.simulation is None
     assert "not simulated" in trend.sentences()[0]
 
 
@@ -167,25 +174,26 @@ def labelled() -> TrendData:
 def test_leave_out_runs_over_families_organisations_and_named_groups() -> None:
     data = labelled()
     trend = estimate_trend(data, permutations=19, bootstrap=30, worlds=0)
-    makers = trend.checks["leave_one_organisation_out"]["table"]
-    assert [row["organisation"] for row in makers] == ["one", "two"]
+    assert trend.checks.leave_one_organisation_out is not None
+    makers = trend.checks.leave_one_organisation_out.rows
+    assert [row.name for row in makers] == ["one", "two"]
     for row in makers:
-        rest = data.take(data.organisation != row["organisation"])
-        assert row["slope_per_day"] == pytest.approx(np.polyfit(rest.days, rest.log_density, 1)[0], rel=1e-6)
-    (group,) = trend.checks["without_groups"]
-    assert (group["group"], group["families"], group["n"]) == ("research suites", ["Pythia"], 6)
+        rest = data.take(data.organisation != row.name)
+        assert row.slope_per_day == pytest.approx(np.polyfit(rest.days, rest.log_density, 1)[0], rel=1e-6)
+    (group,) = trend.checks.without_groups
+    assert (group.group, group.families, group.n) == ("research suites", ("Pythia",), 6)
     rest = data.take(data.family != "Pythia")
     alone = estimate_trend(rest, permutations=19, bootstrap=30, worlds=0)
-    assert group["doubling_months"] == pytest.approx(alone.headline["doubling_months"])
-    assert (group["lo"], group["hi"] or np.inf) == pytest.approx((alone.headline["lo"], alone.headline["hi"]))
+    assert group.doubling_months == pytest.approx(alone.headline["doubling_months"])
+    assert (group.lo, group.hi) == pytest.approx((alone.headline["lo"], alone.headline["hi"]))
     assert any("Without research suites (Pythia)" in sentence for sentence in trend.sentences())
-    assert alone.checks["without_groups"] == []
+    assert alone.checks.without_groups == ()
 
 
 def test_groups_of_ones_own_can_be_left_out() -> None:
     trend = estimate_trend(labelled(), permutations=19, bootstrap=30, worlds=0, groups={"the rest": ["b", "c", "d"]})
-    (group,) = trend.checks["without_groups"]
-    assert "at least 2 needed" in group["reason"]
+    (group,) = trend.checks.without_groups
+    assert "at least 2 needed" in group.reason
     assert any("nothing can be estimated" in sentence for sentence in trend.sentences())
 
 

@@ -63,7 +63,7 @@ def test_without_bounds_it_is_least_squares() -> None:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_step_in_any_direction_improves_the_likelihood(seed: int) -> None:
     x, y, censor = sample(seed, 30)
     fit = fit_tobit(x, y, censor)

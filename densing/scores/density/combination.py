@@ -14,8 +14,7 @@ import pandas as pd
 
 from densing.core import InputError, Note
 from densing.scores.catalog import Catalog, Selection
-from densing.scores.density.invert import DEFAULT_GUARD, read_scores
-from densing.scores.density.result import DensityResult
+from densing.scores.density.inversion import DEFAULT_GUARD, DensityResult, read_scores
 from densing.scores.density.scatter import MEASUREMENT_ONLY, WITH_SCATTER, Scatter, joint_scatter
 from densing.scores.density.targets import catalog_densities, joined_protocols
 from densing.scores.references import Reference
@@ -90,54 +89,63 @@ def combine_results(results: Sequence[DensityResult], mean: Reference) -> Densit
         When no model is in all of them, or every one has bounds that point both ways.
     """
     shared = sorted(set.intersection(*(set(result.table["model"]) for result in results)))
-    aligned = [_in_order(result, shared) for result in results]
-    bounds = np.array([result.table["bound"].to_numpy() for result in aligned])
+    parts = []
+    for result in results:
+        positions = pd.Series(range(len(result)), index=result.table["model"])
+        parts.append(result.subset(positions[shared].to_numpy()))
+    bounds = np.array([part.table["bound"].to_numpy() for part in parts])
     upper, lower = (bounds == "upper").any(axis=0), (bounds == "lower").any(axis=0)
     keep = ~(upper & lower)
     if not keep.any():
         raise InputError(
             f"no model has a density on each of {', '.join(result.reference.benchmark for result in results)}"
         )
-    merged = _merge(aligned, mean, upper, lower)
-    told = joined_protocols(pd.concat([part.table.assign(protocol_detail=_named(part)) for part in aligned]))
-    for column in ("protocol", "protocol_detail"):
-        merged.table[column] = merged.table["model"].map(told.set_index("model")[column])
-    notes = (*mean.notes, *_notes(aligned), *_left_out(merged.table["model"][~keep].tolist()))
-    return dataclasses.replace(merged.subset(keep), notes=notes)
-
-
-def _named(part: DensityResult) -> pd.Series:
-    text = part.table["protocol_detail"].fillna("")
-    return (part.reference.benchmark + ": " + text).where(text.ne(""), "")
-
-
-def _in_order(result: DensityResult, models: list[str]) -> DensityResult:
-    positions = pd.Series(range(len(result)), index=result.table["model"])
-    return result.subset(positions[models].to_numpy())
+    merged = _merge(parts, mean, upper, lower)
+    details = []
+    for part in parts:
+        text = part.table["protocol_detail"].fillna("")
+        named = (part.reference.benchmark + ": " + text).where(text.ne(""), "")
+        details.append(part.table.assign(protocol_detail=named))
+    protocols = joined_protocols(pd.concat(details)).set_index("model")
+    table = merged.table.assign(
+        **{name: merged.table["model"].map(protocols[name]) for name in ("protocol", "protocol_detail")}
+    )
+    notes = list({note.message: note for part in parts for note in part.notes}.values())
+    if models := table["model"][~keep].tolist():
+        message = (
+            f"{len(models)} models lie above the ruler on one benchmark and below it on another; they are left out"
+        )
+        notes.append(Note("bounds-both-ways", "info", message, {"models": models}))
+    return dataclasses.replace(merged, table=table, notes=(*mean.notes, *notes)).subset(keep)
 
 
 def _merge(parts: list[DensityResult], mean: Reference, upper: np.ndarray, lower: np.ndarray) -> DensityResult:
     value = np.mean([np.log(part.table["density"].to_numpy(dtype=float)) for part in parts], axis=0)
+    size = parts[0].table["n_params"].to_numpy(dtype=float)
     scatter = joint_scatter([part.reference for part in parts])
-    wide = [_model_draws(part, one) for part, one in zip(parts, scatter, strict=True)]
+    # Each part is read again, with the scatter that its benchmarks share.
+    with_scatter = [
+        read_scores(part.reference, part.table, part.options["guard"], part.options["seed"], own).model_draws
+        - np.log(size)
+        for part, own in zip(parts, scatter, strict=True)
+    ]
     law_draws, draws, model_draws = (
-        np.mean(drawn, axis=0) for drawn in ([part.law_draws for part in parts], [part.draws for part in parts], wide)
+        np.mean(each, axis=0)
+        for each in ([part.law_draws for part in parts], [part.draws for part in parts], with_scatter)
     )
-    together = (_curve_spread(parts, scatter) - 1) * (law_draws - law_draws.mean(axis=0))
-    law_draws, draws, model_draws = law_draws + together, draws + together, model_draws + together
+    common = (_curve_spread(parts, scatter) - 1) * (law_draws - law_draws.mean(axis=0))
+    law_draws, draws, model_draws = law_draws + common, draws + common, model_draws + common
     limits = np.mean([part.log_limits for part in parts], axis=0)
     # A bound lies where its parts put it, not at the ends of the guard.
     limits[upper, 0], limits[lower, 1] = value[upper], value[lower]
     tail = (1 - parts[0].options["level"]) / 2
 
-    def ends(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
+    def ends(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        low, high = np.quantile(values, [tail, 1 - tail], axis=0)
         return np.where(upper, 0.0, np.exp(low)), np.where(lower, np.inf, np.exp(high))
 
     (low, high), (measured_low, measured_high) = ends(model_draws), ends(draws)
-    first = parts[0].table
-    size = first["n_params"].to_numpy(dtype=float)
-    table = first.assign(
+    table = parts[0].table.assign(
         benchmark=PER_BENCHMARK,
         score=np.mean([part.table["score"].to_numpy(dtype=float) for part in parts], axis=0),
         score_se=np.sqrt(np.sum([part.table["score_se"].to_numpy(dtype=float) ** 2 for part in parts], axis=0))
@@ -145,7 +153,7 @@ def _merge(parts: list[DensityResult], mean: Reference, upper: np.ndarray, lower
         density=np.exp(value),
         density_lo=low,
         density_hi=high,
-        interval=WITH_SCATTER if all(one is not None for one in scatter) else MEASUREMENT_ONLY,
+        interval=WITH_SCATTER if all(own is not None for own in scatter) else MEASUREMENT_ONLY,
         density_lo_measured=measured_low,
         density_hi_measured=measured_high,
         n_eff=np.exp(value) * size,
@@ -168,34 +176,13 @@ def _curve_spread(parts: list[DensityResult], scatter: list[Scatter | None]) -> 
     of B has 1 - c + B c times the variance (Kish's design effect). And each curve is drawn as wide as Student's t on
     its own nu degrees of freedom, while what is not common is known from nu B of them.
     """
-    known = [one for one in scatter if one is not None]
+    known = [own for own in scatter if own is not None]
     if len(known) < len(parts):
         return 1.0
-    count, common, freedom = len(parts), known[0].common, min(one.freedom for one in known)
+    count, common, freedom = len(parts), known[0].common, min(own.freedom for own in known)
     fits = [part.reference.fit.options for part in parts]
-    student = freedom > 2 and all(o["scheme"] in ("parametric", "residual") and "steps" not in o for o in fits)
-    surplus = _student(freedom * count) / _student(freedom) if student else 1.0
+    surplus = 1.0
+    if freedom > 2 and all(fit["scheme"] in ("parametric", "residual") and "steps" not in fit for fit in fits):
+        # Variances of Student's t, nu / (nu - 2): on all degrees of freedom over on its own.
+        surplus = (freedom * count) / (freedom * count - 2) / (freedom / (freedom - 2))
     return float(np.sqrt((1 - common) * surplus + common * count))
-
-
-def _student(freedom: float) -> float:
-    """Return the variance of Student's t."""
-    return freedom / (freedom - 2)
-
-
-def _model_draws(part: DensityResult, scatter: Scatter | None) -> np.ndarray:
-    """Read a part again with the scatter that its benchmarks share."""
-    guard, seed = part.options["guard"], part.options["seed"]
-    size = part.table["n_params"].to_numpy(dtype=float)
-    return read_scores(part.reference, part.table, guard, seed, scatter).model_draws - np.log(size)
-
-
-def _notes(parts: list[DensityResult]) -> list[Note]:
-    return list({note.message: note for part in parts for note in part.notes}.values())
-
-
-def _left_out(models: list[str]) -> list[Note]:
-    if not models:
-        return []
-    message = f"{len(models)} models lie above the ruler on one benchmark and below it on another; they are left out"
-    return [Note("bounds-both-ways", "info", message, {"models": models})]

@@ -4,26 +4,25 @@ Why not the usual interval at every item: whoever stops at a moment of his choos
 happens to please, and 95 % become about 66. Why not an interval that is valid at all moments: it costs 2.4 times the
 items. Here the looks are few and planned. Stopping at a width looks at the variance and at the slope of the ruler, and
 hardly at the side on which the mean errs, so what it costs is small; stopping because the density is out of the ruler's
-range looks at the mean, and that is what the early looks spend error for
-(:func:`densing.scores.density.sampling.alpha_spent`).
+range looks at the mean, and that is what the early looks spend error for (:func:`alpha_spent`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtr, stdtrit
 
 from densing.core import InputError
-from densing.scores.density.invert import DEFAULT_GUARD
-from densing.scores.density.sampling import NEVER, Drawn, alpha_spent, critical_value
-from densing.scores.references import Reference
+from densing.scores.density.inversion import DEFAULT_GUARD
+from densing.scores.density.runs import RUN_GUARD, ruler_benchmarks
+from densing.scores.references import Reference, ladder_reference, load_reference, loss_ruler
 
 POPULATION, SET = "population", "set"
 MINIMUM = 100
@@ -47,6 +46,136 @@ TOLERATED_MISS = 1.1
 LEAST_SHARE = 0.2
 # Spreads are shared between tasks as if each had been seen on so many items of the others: for planning only.
 SHARED_ITEMS = 5
+# Where a critical value would be larger, nothing is left to spend: 4e-16 of a normal lies beyond.
+NEVER = 8.0
+# Share of the error rate that the looks before the last may spend together.
+EARLY = 0.1
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(121)
+
+
+def alpha_spent(fraction: float, alpha: float = 0.05) -> float:
+    """Return how much of an error rate may be spent when so much of the planned information is there.
+
+    A tenth of it before the last look, in proportion to the information, and the rest at the last: the early intervals
+    are three to four standard errors wide, and the last one costs .4 % over a single look (1.968 in place of 1.960).
+
+    Parameters
+    ----------
+    fraction : float
+        Information now over information planned, in [0, 1].
+    alpha : float
+        The two-sided rate that may be spent by the end.
+
+    Notes
+    -----
+    Source: a spending function in the sense of Lan and DeMets, Biometrika 70 (1983) 659: any that does not fall, from 0
+    to alpha. This one gives critical values like those of Haybittle and Peto (3 at every look but the last).
+
+    Examples
+    --------
+    >>> [round(alpha_spent(t), 5) for t in (0.0, 0.4, 0.8, 1.0)]
+    [0.0, 0.002, 0.004, 0.05]
+    """
+    return alpha if fraction >= 1 else EARLY * alpha * max(fraction, 0.0)
+
+
+def critical_value(variances: Sequence[float], earlier: Sequence[float], alpha: float) -> float:
+    """Return the multiple of the standard error at a look that makes the intervals of all looks miss with ``alpha``.
+
+    Parameters
+    ----------
+    variances : sequence of float
+        Variance of the mean at each look so far, the one in question last; positive, and none above the one before.
+    earlier : sequence of float
+        The multiples used at the looks before.
+    alpha : float
+        Probability that any interval so far misses; :data:`NEVER` is returned where the earlier ones spent it all.
+
+    Notes
+    -----
+    Source: the recursion of Armitage, McPherson and Rowe, JRSS A 132 (1969) 235, as repeated confidence intervals
+    (Jennison and Turnbull, JRSS B 51 (1989) 305). It needs a Brownian motion on the clock 1 / variance, and the errors
+    of a mean over strata are one: at two looks with variances V1 >= V2 they have covariance V2, whatever the strata's
+    sizes and shares, with or without replacement.
+
+    Examples
+    --------
+    >>> round(critical_value([1.0], [], 0.05), 3)
+    1.96
+    >>> looks = []
+    >>> for t in (0.02, 0.4, 0.8, 1.0):
+    ...     looks.append(critical_value([1 / s for s in (0.02, 0.4, 0.8, 1.0) if s <= t], looks, alpha_spent(t)))
+    >>> [round(z, 3) for z in looks]
+    [3.891, 3.105, 3.041, 1.968]
+    """
+    clock = variances[-1] / np.asarray(variances, dtype=float)  # information, 1 at the look in question
+    # Paths of the mean that no interval has missed yet: where they are, and how many.
+    position, mass, past = np.zeros(1), np.ones(1), 0.0
+    for now, critical in zip(clock[:-1], earlier, strict=True):
+        if now - past < 1e-3:  # no new information
+            continue
+        edge = min(critical, NEVER) * math.sqrt(now)
+        step = math.sqrt(now - past)
+        nodes = edge * _NODES
+        density = np.exp(-(((nodes[:, None] - position) / step) ** 2) / 2) @ mass / (step * math.sqrt(2 * math.pi))
+        position, mass, past = nodes, edge * _WEIGHTS * density, now
+    step, unspent = math.sqrt(max(1 - past, 1e-3)), alpha - (1 - mass.sum())
+
+    def excess(critical: float) -> float:
+        missed = ndtr((-critical - position) / step) + ndtr((position - critical) / step)
+        return float(missed @ mass) - unspent
+
+    return float(brentq(excess, 0.0, NEVER)) if excess(NEVER) < 0 < excess(0.0) else NEVER
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What is known of one task after some of its items.
+
+    Parameters
+    ----------
+    mean, spread : float
+        Mean and variance of the items.
+    count, size : int
+        Items drawn, and in the full set.
+    """
+
+    mean: float
+    spread: float
+    count: int
+    size: int
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64], size: int, *, score: bool) -> Drawn:
+        """Summarise drawn values.
+
+        Parameters
+        ----------
+        values : ndarray, shape (n,)
+            Losses or scores; at least one.
+        size : int
+            Items in the full set.
+        score : bool
+            Whether the values lie in [0, 1]: then a few equal ones do not mean that all are (variance
+            ``(1/4 + sum of squares) / (n + 1)``, Waudby-Smith and Ramdas, arXiv 2010.09686, section 3).
+
+        Examples
+        --------
+        >>> Drawn.of(np.array([1.0, 2.0, 3.0]), 10, score=False)
+        Drawn(mean=2.0, spread=1.0, count=3, size=10)
+        """
+        mean = float(values.mean())
+        squares = float(((values - mean) ** 2).sum())
+        spread = (0.25 + squares) / (len(values) + 1) if score else squares / max(len(values) - 1, 1)
+        return cls(mean, spread, len(values), size)
+
+    def at(self, count: int) -> Drawn:
+        """Return the same task as if so many items had been drawn (no more than it has)."""
+        return replace(self, count=min(count, self.size))
+
+    def variance(self, population: bool) -> float:
+        """Return the variance of the mean as an estimate of the population's, or of the full set's."""
+        return self.spread * (1 / self.count - (0.0 if population else 1 / self.size))
 
 
 @dataclass(frozen=True)
@@ -110,13 +239,27 @@ class Decision:
 
 
 @dataclass(frozen=True)
+class _Interval:
+    """Middle, low and high end: of the mean, and of ln effective parameters."""
+
+    mean: tuple[float, float, float]
+    log_size: tuple[float, float, float]
+
+    @property
+    def half_width(self) -> float:
+        """Half the width in ln effective parameters; infinite where the ruler ends."""
+        _, low, high = self.log_size
+        return (high - low) / 2 if math.isfinite(low) and math.isfinite(high) else math.inf
+
+
+@dataclass(frozen=True)
 class StoppingRule:
     """Stop when the interval of ln density that comes from the items is narrow enough.
 
     Items are drawn in random order without replacement. After ``first`` of each task the rule plans how many of each
     it will take, more from those that vary more (Neyman's allocation), and looks again at 40 % and 80 % of the planned
     information, each time planning anew, and at the end; where the plan fell short, again. The intervals
-    of all looks together keep the level (:func:`densing.scores.density.sampling.critical_value`). The interval of the
+    of all looks together keep the level (:func:`critical_value`). The interval of the
     mean goes through the inverse of the ruler's curve, end by end, without linearisation. The curve's own uncertainty
     is not in it: no number of items reduces that.
 
@@ -239,10 +382,10 @@ class StoppingRule:
         beyond = math.log(self.guard)
         if now.log_size[2] < math.log(low) - beyond or now.log_size[1] > math.log(high) + beyond:
             reason = BOUND
-        here = PastLook({task: one.count for task, one in zip(self.sizes, drawn, strict=True)}, critical)
+        look = PastLook({task: one.count for task, one in zip(self.sizes, drawn, strict=True)}, critical)
         return Decision(
             reason != MORE, reason, reason == NARROW, items, *now.mean, *now.log_size, now.half_width,
-            full.half_width, float(sum(planned)), dict(zip(self.sizes, ahead, strict=True)), (*looks, here),
+            full.half_width, float(sum(planned)), dict(zip(self.sizes, ahead, strict=True)), (*looks, look),
             self._message(reason, items, now, full.half_width),
         )  # fmt: skip
 
@@ -304,8 +447,8 @@ class StoppingRule:
             scale = (low + high) / 2
             tried = np.clip(np.ceil(scale * weight), count, size)
             variance = (spread * (1 / tried - unseen)).sum() / len(drawn) ** 2
-            enough = variance <= goal / EXCESS and tried.sum() >= least
-            low, high = (low, scale) if enough else (scale, high)
+            sufficient = variance <= goal / EXCESS and tried.sum() >= least
+            low, high = (low, scale) if sufficient else (scale, high)
         return [int(items) for items in np.clip(np.ceil(high * weight), count, size)]
 
     def _message(self, reason: str, items: int, now: _Interval, full: float) -> str:
@@ -338,15 +481,54 @@ def _student(critical: float, drawn: list[Drawn], population: bool) -> float:
     return float(-stdtrit(freedom, ndtr(-critical))) if freedom < 1e4 else critical
 
 
-@dataclass(frozen=True)
-class _Interval:
-    """Middle, low and high end: of the mean, and of ln effective parameters."""
+def rule_for(
+    reference: str,
+    benchmarks: Mapping[str, str],
+    sizes: Mapping[str, int],
+    *,
+    quantity: str = "loss",
+    tokens: float | None = None,
+    **options: Any,
+) -> StoppingRule:
+    """Return the rule for a set of tasks: on the ruler that ``run_densities`` reads them with.
 
-    mean: tuple[float, float, float]
-    log_size: tuple[float, float, float]
+    Parameters
+    ----------
+    reference : str
+        A family, or the path of a JSON fit.
+    benchmarks : mapping of str
+        Benchmark id of each task; tasks of benchmarks that the reference has no ruler for do not enter.
+    sizes : mapping of int
+        Items in the full set of each task.
+    quantity : {"loss", "score"}
+        What is inverted.
+    tokens : float, optional
+        D0 of a two-step reference.
+    **options
+        Of :class:`StoppingRule`; the guard is that of the densities of a run unless given.
 
-    @property
-    def half_width(self) -> float:
-        """Half the width in ln effective parameters; infinite where the ruler ends."""
-        _, low, high = self.log_size
-        return (high - low) / 2 if math.isfinite(low) and math.isfinite(high) else math.inf
+    Raises
+    ------
+    InputError
+        When the reference has a ruler for none of the tasks, or none on the mean over them.
+
+    Examples
+    --------
+    >>> rule_for("olmo-ladder", {"mine": "piqa", "other": "sciq"}, {"mine": 1838, "other": 1000}).sizes
+    {'mine': 1838}
+    """
+    known = ruler_benchmarks(reference)
+    used = {task: name for task, name in benchmarks.items() if name in known}
+    if not used:
+        names = ", ".join(sorted({name or task for task, name in benchmarks.items()}))
+        raise InputError(f"reference {reference} has no ruler for {names}; it has {', '.join(known)}")
+    members = tuple(sorted(used.values()))
+    if len(members) == 1:
+        ruler = load_reference(reference, members[0], tokens=tokens)
+    else:
+        ruler = ladder_reference(reference, members, tokens=tokens)
+    return StoppingRule(
+        loss_ruler(ruler) if quantity == "loss" else ruler,
+        {task: sizes[task] for task in used},
+        **{"guard": RUN_GUARD, **options},
+    )

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from densing.core import Array
-from densing.scores.trend.data import EPOCH, TrendData
-from densing.scores.trend.slopes import DAYS_PER_MONTH
+from densing.scores.trend.data import DAYS_PER_MONTH, EPOCH, TrendData
 
 LN2 = float(np.log(2))
 
@@ -93,6 +92,7 @@ def simulate(scenario: Scenario, seed: int | np.random.Generator = 0) -> TrendDa
     family = np.sort(
         np.concatenate([np.arange(scenario.families), rng.choice(scenario.families, scenario.n - scenario.families)])
     )
+    # The cube root crowds dates towards the end, as releases did.
     start = rng.random(scenario.families) ** (1 / 3 if scenario.accelerating else 1)
     lab = None
     if scenario.labs is not None:

@@ -7,13 +7,14 @@ set and reference tokens agree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from densing.core import InputError, Note
-from densing.scores.density.result import TABLE_COLUMNS, DensityResult
 from densing.scores.density.scatter import MEASUREMENT_ONLY, WITH_SCATTER, Scatter, model_scatter, normals
 from densing.scores.fit import GUARD
 from densing.scores.references import Reference, family_names, get_family
@@ -23,6 +24,98 @@ DEFAULT_GUARD = GUARD
 MAX_GUARD = 1000.0
 # Without a guard an effective size still has to be a size: from one parameter to a quadrillion.
 UNGUARDED = (1.0, 1e15)
+TABLE_COLUMNS = (
+    "model",
+    "family",
+    "organisation",
+    "released",
+    "kind",
+    "architecture",
+    "verified",
+    "stratum",
+    "n_params",
+    "denominator",
+    "reference",
+    "benchmark",
+    "evaluator",
+    "score",
+    "score_se",
+    "n_sources",
+    "n_eff",
+    "n_eff_lo",
+    "n_eff_hi",
+    "density",
+    "density_lo",
+    "density_hi",
+    "interval",
+    "density_lo_measured",
+    "density_hi_measured",
+    "status",
+    "bound",
+    "protocol",
+    "protocol_detail",
+    "source",
+)
+
+
+@dataclass(frozen=True)
+class DensityResult:
+    """Densities of a set of models against one reference.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        One row per model; columns as in :data:`TABLE_COLUMNS`, sizes as counts.
+    draws : numpy.ndarray, shape (R, n)
+        ln density per draw, with the uncertainty of the reference law and of the score: the measurement. What a trend
+        reads, because the scatter of models is already in the residuals of its line.
+    law_draws : numpy.ndarray, shape (R, n)
+        ln density per draw of the reference law alone, at the reported score.
+    model_draws : numpy.ndarray, shape (R, n)
+        ln density per draw with the scatter of models around the ruler on top: what ``density_lo`` and ``density_hi``
+        are quantiles of.
+    log_limits : numpy.ndarray, shape (n, 2)
+        ln density at the two ends of the guard: where a row is censored.
+    reference : Reference
+        The ruler.
+    options : mapping
+        Denominator, guard, level, seed.
+    notes : tuple of Note
+        What to keep in mind.
+    """
+
+    table: pd.DataFrame
+    draws: np.ndarray
+    law_draws: np.ndarray
+    model_draws: np.ndarray
+    log_limits: np.ndarray
+    reference: Reference
+    options: Mapping[str, Any]
+    notes: tuple[Note, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def subset(self, keep: np.ndarray) -> DensityResult:
+        """Return some of the models: where a boolean array is true, or at positions, in their order."""
+        rows = np.flatnonzero(keep) if keep.dtype == bool else keep
+        return replace(
+            self,
+            table=self.table.iloc[rows].reset_index(drop=True),
+            draws=self.draws[:, rows],
+            law_draws=self.law_draws[:, rows],
+            model_draws=self.model_draws[:, rows],
+            log_limits=self.log_limits[rows],
+        )
+
+    @property
+    def headline(self) -> DensityResult:
+        """The models that the selection puts in the headline; ``stratum`` says why the others are not."""
+        return self.subset(self.table["stratum"].eq("headline").to_numpy(dtype=bool))
+
+    def _repr_html_(self) -> str:
+        columns = ["model", "released", "n_params", "score", "n_eff", "density", "density_lo", "density_hi", "status"]
+        return self.table[columns].to_html(index=False, float_format=lambda value: f"{value:.3g}")
 
 
 def estimate_density(
@@ -67,7 +160,8 @@ def estimate_density(
     Raises
     ------
     InputError
-        For an unknown denominator, a guard below 1, a missing column, a standard error that is none, or no usable row.
+        For an unknown denominator, a guard below 1, a missing column, a missing or negative standard error, or no
+        usable row.
 
     Notes
     -----
@@ -151,14 +245,15 @@ def read_scores(reference: Reference, rows: pd.DataFrame, guard: float, seed: in
     score, models = rows["score"].to_numpy(dtype=float), rows["model"].astype(str).tolist()
     n_eff, status = (np.asarray(part) for part in law.invert(reference.fit.theta, score, **given))
     outside = (status == "ok") & ((n_eff < np.exp(limits[0])) | (n_eff > np.exp(limits[1])))
+    # One axis of draws of the law, one of models: every draw reads all the scores.
     theta, count = reference.fit.draws[:, None, :], len(reference.fit.draws)
     noisy = score + rows["score_se"].to_numpy(dtype=float) * normals(count, seed, (law.output, *names), models)
     law_draws = clipped(law.invert(theta, score[None, :], **given)[0])
     draws = model_draws = clipped(law.invert(theta, noisy, **given)[0])
     if scatter is not None:
-        away = scatter.draws(count, seed, names, models)
-        moved = noisy * np.exp(away) if scatter.relative else noisy + away
-        model_draws = clipped(law.invert(theta, moved, **given)[0])
+        shift = scatter.draws(count, seed, names, models)
+        scattered = noisy * np.exp(shift) if scatter.relative else noisy + shift
+        model_draws = clipped(law.invert(theta, scattered, **given)[0])
     status = np.where(outside, "extrapolated", status)
     return Readings(clipped(n_eff), status, draws, law_draws, model_draws, limits, scatter is not None)
 
@@ -170,18 +265,19 @@ def _sized_rows(scores: pd.DataFrame, denominator: str) -> tuple[pd.DataFrame, l
         raise InputError(f"scores have no column {missing[0]}; add it (score_se may be 0)")
     if column not in scores.columns:
         raise InputError(f"scores have no column {column}; choose another denominator or add the column")
-    wrong = scores.index[~(scores["score_se"] >= 0)]
-    if len(wrong):
-        raise InputError(f"scores row {wrong[0]}, column score_se: {scores.loc[wrong[0], 'score_se']}; write 0 or more")
+    invalid = scores.index[~(scores["score_se"] >= 0)]
+    if len(invalid):
+        row = invalid[0]
+        raise InputError(f"scores row {row}, column score_se: {scores.loc[row, 'score_se']}; write 0 or more")
     sized = scores.assign(n_params=pd.to_numeric(scores[column], errors="coerce"))
     usable = sized["n_params"].gt(0) & sized["score"].notna()
     if not usable.any():
         raise InputError(f"none of the {len(scores)} models has both a score and a size in {column}")
     notes = []
     if not usable.all():
-        left = sorted(sized.loc[~usable, "model"].astype(str))
-        message = f"{len(left)} models have no {denominator} parameter count and are left out"
-        notes.append(Note("no-size", "warning", message, {"models": left}))
+        models = sorted(sized.loc[~usable, "model"].astype(str))
+        message = f"{len(models)} models have no {denominator} parameter count and are left out"
+        notes.append(Note("no-size", "warning", message, {"models": models}))
     return sized[usable].reset_index(drop=True), notes
 
 
@@ -193,15 +289,14 @@ def _reading_notes(reference: Reference, denominator: str, guard: float, scatter
             f"({len(reference.fit.y)} points, {len(reference.fit.theta)} parameters): intervals hold measurement only"
         )
         notes.append(Note("measurement-only", "warning", message, {"reference": reference.name}))
-    shipped = reference.name in family_names() and get_family(reference.name).kind == "one-step"
-    if denominator == "non_embedding" and shipped:
+    kind = get_family(reference.name).kind if reference.name in family_names() else ""
+    if denominator == "non_embedding" and kind == "one-step":
         message = (
             f"the sizes of {reference.name} count embeddings, the denominator does not: densities come out too high, "
             "most of all those of small models; compare them with each other only"
         )
         notes.append(Note("mixed-counting", "warning", message, {"reference": reference.name}))
-    ladder = reference.name in family_names() and get_family(reference.name).kind == "two-step"
-    if denominator != "non_embedding" and ladder:
+    if denominator != "non_embedding" and kind == "two-step":
         message = (
             f"the sizes of {reference.name} leave out embeddings, the denominator counts them: densities come out too "
             "low, most of all those of small models; --denominator non_embedding where the sizes are known"

@@ -8,29 +8,20 @@ import os
 from itertools import pairwise
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, norm
 
 from densing.core.errors import InputError
-from densing.scores.density.sampling import NEVER, Drawn, alpha_spent, critical_value
-from densing.scores.density.sequential import POPULATION, SET, StoppingRule
-from densing.scores.density.until_coverage import SIZES, WORLDS, World, follow, simulate
+from densing.scores.density.stopping import NEVER, POPULATION, SET, Drawn, StoppingRule, alpha_spent, critical_value
+from densing.scores.density.stopping_coverage import SIZES, WORLDS, World, follow, simulate
 from densing.scores.fit import fit_law
 from densing.scores.references import Reference, load_reference, loss_ruler
+from tests.support.rulers import POINTS, SIZE, power_ruler
 
 FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
 SIMULATIONS = 2000 if FULL else 200
-SIZE = np.geomspace(1e8, 1e10, 6)
-POINTS = pd.DataFrame({"held_out": np.zeros(6, bool)})
-
-
-def power_ruler(tasks=("a",), alpha=0.3):
-    """L = (1e9 / N)^alpha: loss 1 at a billion parameters, no uncertainty of its own."""
-    fit = fit_law("power", {"params": SIZE}, (1e9 / SIZE) ** alpha, bootstrap=0)
-    return Reference("test", "Test", "mean", tuple(tasks), "us", fit, POINTS)
 
 
 def score_ruler():
@@ -69,7 +60,7 @@ def test_critical_values_are_the_published_ones_of_lan_and_demets(name, expected
     assert spend([0.2, 0.4, 0.6, 0.8, 1.0], spent) == pytest.approx(expected, abs=2e-3)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.floats(0.02, 0.97), max_size=4), st.integers(0, 99))
 def test_all_looks_together_miss_as_often_as_was_spent(fractions, seed):
     """Independent of the recursion: Brownian paths, looked at whenever."""
@@ -241,7 +232,7 @@ def test_few_items_have_students_quantile():
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(1, 400), st.floats(0, 1.5)), min_size=1, max_size=4),
     st.floats(0.02, 2),

@@ -2,7 +2,7 @@
 
 Every world has the eight tasks of the suite ``olmo-ladder`` with their sizes, and a model whose mean loss (or score) on
 each task is what that task's ruler says at its effective size. Losses are lognormal; right answers follow a
-two-parameter logistic model with a guessing floor. ``python -m densing.scores.density.until_coverage`` prints the
+two-parameter logistic model with a guessing floor. ``python -m densing.scores.density.stopping_coverage`` prints the
 table.
 """
 
@@ -24,7 +24,7 @@ from scipy.special import expit, ndtri
 
 from densing.core import Array
 from densing.scores.density.runs import RUN_GUARD
-from densing.scores.density.sequential import POPULATION, SET, Decision, StoppingRule
+from densing.scores.density.stopping import POPULATION, SET, Decision, StoppingRule
 from densing.scores.references import Reference, ladder_reference, load_reference, loss_ruler
 
 Items = dict[str, Array]
@@ -203,8 +203,8 @@ def _mean_ruler() -> Reference:
 def _on_ruler(task: str, quantity: str, n_eff: float) -> float:
     ruler = load_reference("olmo-ladder", task)
     ruler = loss_ruler(ruler) if quantity == "loss" else ruler
-    given = {name: np.array([value]) for name, value in ruler.given.items()}
-    return float(ruler.fit.law.predict(ruler.fit.theta, {"params": np.array([n_eff]), **given})[0])
+    x = {name: np.array([value]) for name, value in ruler.given.items()}
+    return float(ruler.fit.law.predict(ruler.fit.theta, {"params": np.array([n_eff]), **x})[0])
 
 
 @lru_cache
@@ -252,8 +252,8 @@ def follow(rule: StoppingRule, sets: Mapping[str, Array]) -> tuple[Decision, ...
     decisions: list[Decision] = []
     counts = rule.first
     while not decisions or not decisions[-1].stop:
-        seen = {task: values[: counts[task]] for task, values in sets.items()}
-        decisions.append(rule.update(seen, decisions[-1] if decisions else None))
+        drawn = {task: values[: counts[task]] for task, values in sets.items()}
+        decisions.append(rule.update(drawn, decisions[-1] if decisions else None))
         counts = dict(decisions[-1].ahead)
     return tuple(decisions)
 
@@ -314,22 +314,22 @@ def table(worlds: Iterable[World] = WORLDS, runs: int = 1000, seed: int = 0) -> 
     """
     rows = []
     for world in worlds:
-        found, best, equal = simulate(world, runs, seed), world.oracle(True), world.oracle(False)
-        mean = float(np.mean(found.items))
+        outcome, best, equal = simulate(world, runs, seed), world.oracle(True), world.oracle(False)
+        mean = float(np.mean(outcome.items))
         rows.append(
             {
                 "world": world.name,
                 "asked": world.target,
-                "coverage": found.held / runs,
-                "all_looks": found.held_always / runs,
-                "looks": float(np.mean(found.looks)),
+                "coverage": outcome.held / runs,
+                "all_looks": outcome.held_always / runs,
+                "looks": float(np.mean(outcome.looks)),
                 "items": mean,
                 "oracle": best,
                 "ratio": mean / best if best < math.inf else math.nan,
                 "ratio_equal": mean / equal if equal < math.inf else math.nan,
-                "half_width": float(np.median(found.widths)),
-                "least_share": min(found.shares),
-                "ended": ", ".join(f"{reason} {count}" for reason, count in found.reasons.most_common()),
+                "half_width": float(np.median(outcome.widths)),
+                "least_share": min(outcome.shares),
+                "ended": ", ".join(f"{reason} {count}" for reason, count in outcome.reasons.most_common()),
             }
         )
     return pd.DataFrame(rows)
@@ -344,8 +344,8 @@ def main() -> None:
     arguments = parser.parse_args()
     worlds = [world for world in WORLDS if arguments.only in world.name]
     with pd.option_context("display.width", 250, "display.max_columns", None, "display.max_colwidth", 60):
-        found = table(worlds, arguments.runs, arguments.seed)
-        sys.stdout.write(found.to_string(index=False, float_format=lambda value: f"{value:.3f}") + "\n")
+        frame = table(worlds, arguments.runs, arguments.seed)
+        sys.stdout.write(frame.to_string(index=False, float_format=lambda value: f"{value:.3f}") + "\n")
 
 
 if __name__ == "__main__":
