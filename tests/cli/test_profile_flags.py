@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from densing.cli.profiling import Asked, _executor
-from densing.efficiency.profile.summary import METRICS
+from densing.efficiency.profile.figures import METRICS
 from densing.jobs.local import LocalExecutor
 from tests.cli.test_profile import densing, profile, trace, two, write
 from tests.support import folders

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from densing.core import Record
+from densing.efficiency.profile.figures import cut_short, per_step, pooled, run_collectives
 from densing.efficiency.profile.rank import RankProfile
-from densing.efficiency.profile.summary import cut_short, per_step, pooled, run_collectives
 from densing.efficiency.timeline import CollectiveSummary, Copies
 
 if TYPE_CHECKING:
     # A single trace must not pay for loading what compares ranks.
-    from densing.efficiency.profile.together import Together
+    from densing.efficiency.profile.joint import JointProfile
 
 SHOWN = 3
 SMALL_MESSAGE = 1_000_000
@@ -74,7 +74,7 @@ class _Lost(Record, frozen=True):
 
 
 def find_causes(
-    ranks: Sequence[RankProfile], parts: Sequence[Sequence[CollectiveSummary]], together: Together | None = None
+    ranks: Sequence[RankProfile], parts: Sequence[Sequence[CollectiveSummary]], together: JointProfile | None = None
 ) -> tuple[Cause, ...]:
     """Rank what cost time, by what can be won.
 
@@ -83,7 +83,7 @@ def find_causes(
     ranks : sequence of RankProfile
     parts : sequence of sequence of CollectiveSummary
         Of each rank.
-    together : Together, optional
+    together : JointProfile, optional
         What several ranks tell of each other.
     """
     whole, steps = pooled([rank.partition for rank in ranks]), per_step(ranks)
@@ -118,7 +118,7 @@ _OUTSIDE = ("host", "launch", "idle")
 """Kinds of the critical path in which a device stands idle."""
 
 
-def _recoverable(ranks: Sequence[RankProfile], together: Together | None) -> dict[str, float]:
+def _recoverable(ranks: Sequence[RankProfile], together: JointProfile | None) -> dict[str, float]:
     """Return what can be won of each kind of loss, in nanoseconds over all ranks as costs are.
 
     The run's own path where there is one, once for every rank, since its length is every rank's; else the ranks' own.
@@ -165,7 +165,7 @@ def _communication(
     ranks: Sequence[RankProfile],
     parts: Sequence[Sequence[CollectiveSummary]],
     exposed: int,
-    together: Together | None,
+    together: JointProfile | None,
 ) -> Iterator[_Lost]:
     """Exposed communication by operation and group, split into waiting and transfer where that is known."""
     rows, cut = run_collectives(parts), cut_short(ranks)

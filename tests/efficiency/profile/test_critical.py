@@ -10,8 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from densing.efficiency.profile.critical import RankCollectives, RunPath, run_critical_path
-from densing.efficiency.profile.critical_local import blocking, local_of
+from densing.efficiency.profile.critical import RankCollectives, RunPath, blocking, local_of, run_critical_path
 from densing.efficiency.timeline.critical import critical_path
 from densing.efficiency.timeline.spans import Kind, Lane, Spans
 from densing.efficiency.timeline.timeline import RankTimeline
