@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from densing.cli.profile_text import screen
+from densing.cli.profile import screen
 from densing.efficiency.profile.rank import RankProfile, profile_timeline
 from densing.efficiency.profile.run import merge_run
 from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
