@@ -245,8 +245,8 @@ def blocking(path: CriticalPath, begins: Int, ends: Int) -> NDArray[np.bool_]:
     begins, ends : int64 (n,)
         On the same clock.
     """
-    chosen = path.kind == PATH_KINDS.index("communication")
-    start, end = path.start[chosen], path.end[chosen]
+    mask = path.kind == PATH_KINDS.index("communication")
+    start, end = path.start[mask], path.end[mask]
     return np.asarray(np.searchsorted(end, begins, side="right") < np.searchsorted(start, ends, side="left"))
 
 
@@ -326,8 +326,8 @@ class _Walk:
         """Ends, begins and keys of a rank's blocking collectives in order of their ends, and its start."""
         if rank not in self.loaded:
             row = self.ranks[rank]
-            chosen = row.key >= 0 if row.blocking is None else (row.key >= 0) & row.blocking
-            order = np.flatnonzero(chosen)[np.argsort(row.ends[chosen], kind="stable")]
+            mask = row.key >= 0 if row.blocking is None else (row.key >= 0) & row.blocking
+            order = np.flatnonzero(mask)[np.argsort(row.ends[mask], kind="stable")]
             columns = (row.ends[order].tolist(), row.begins[order].tolist(), row.key[order].tolist())
             self.loaded[rank] = (*columns, row.start)
         return self.loaded[rank]

@@ -154,7 +154,14 @@ def merge(paths: Paths, out: str | Path) -> StoreInfo:
         When a file is damaged.
     """
     files = store_files(paths)
-    options = _same_options(files)
+    if not files:
+        raise InputError("nothing to merge: no file was given")
+    options = store_info(files[0]).options
+    for file in files[1:]:
+        if (other := store_info(file).options) != options:
+            raise InputError(
+                f"{file}: profiled with {dict(other)}, but {files[0]} with {dict(options)}; profile one anew"
+            )
     order, columns, hashes = _survey(files)
     with _writing(Path(out), columns, options, _combined(hashes)) as writer:
         waiting: list[dict[str, Any]] = []
@@ -212,18 +219,6 @@ def _survey(files: Sequence[Path]) -> tuple[list[Path], list[str], list[str]]:
             lowest[file] = min(rank, lowest.get(file, rank))
             hashes.append(_hash(row.get("input")))
     return sorted(lowest, key=lambda file: lowest[file]), list(columns), hashes
-
-
-def _same_options(files: Sequence[Path]) -> Mapping[str, Any]:
-    if not files:
-        raise InputError("nothing to merge: no file was given")
-    first = store_info(files[0]).options
-    for file in files[1:]:
-        if (other := store_info(file).options) != first:
-            raise InputError(
-                f"{file}: profiled with {dict(other)}, but {files[0]} with {dict(first)}; profile one anew"
-            )
-    return first
 
 
 def _hash(source: Any) -> str:
