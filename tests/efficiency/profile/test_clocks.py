@@ -42,7 +42,7 @@ def run(
 
 
 @given(st.lists(st.integers(-(10**18), 10**18), min_size=1, max_size=5))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_known_offsets_come_back_exactly(offsets: list[int]) -> None:
     clocks = align_clocks(match_collectives(run([0, *offsets], n=5)))
     assert clocks.verdict == ("aligned" if any(offsets) else "agree")

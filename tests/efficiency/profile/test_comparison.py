@@ -158,7 +158,7 @@ def test_runs_without_steps_are_refused() -> None:
 TIMES = st.lists(st.floats(1e3, 1e10), min_size=MIN_STEPS, max_size=20)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(base=TIMES, other=TIMES, scale=st.sampled_from([2.0, 1024.0]), level=st.floats(0.6, 0.99))
 def test_units_do_not_matter_and_intervals_nest(
     base: list[float], other: list[float], scale: float, level: float

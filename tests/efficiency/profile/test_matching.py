@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -189,7 +189,6 @@ records = st.tuples(
 
 
 @given(st.lists(st.lists(records, max_size=6), min_size=1, max_size=4))
-@settings(deadline=None)
 def test_agrees_with_a_dictionary(run: list[list[tuple[str, str, int, int, int]]]) -> None:
     tables, seen, counts = {}, defaultdict(dict), defaultdict(dict)
     for rank, rows in enumerate(run):

@@ -42,7 +42,7 @@ ROWS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(row=ROWS)
 def test_a_row_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, row: dict[str, Any]) -> None:
     file = tmp_path_factory.mktemp("store") / "row.parquet"

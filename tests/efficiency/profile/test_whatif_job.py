@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError
-from densing.efficiency.profile.whatif_job import WhatIf, analyse, prepare, what_if_job
+from densing.efficiency.profile.whatif_job import Replay, WhatIf, analyse, prepare, what_if_job
 from densing.efficiency.profile.whatif_trace import OP_TYPES, OpTrace, arrange, read_ops
+from densing.efficiency.simulation.engine import simulate
+from densing.efficiency.simulation.tasks import Graph
+from densing.efficiency.timeline.spans import Kind
 from tests.support.collective_runs import SHARED
 
 JOBS = SHARED / "data" / "traces" / "straggler"
@@ -186,13 +190,40 @@ class Recursion:
 
 
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 5), st.integers(0, 10**6))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_replay_agrees_with_recursion(dp: int, stages: int, batches: int, seed: int) -> None:
     rows = pipeline(dp, stages, batches, 2, seed)
     replay = prepare(trace_of(rows))
     times = replay.step_times(np.ones((1, 1, 1), bool))[0]
     expected = [Recursion(rows, dp, stages, step).length() for step in (10, 11)]
     assert times.tolist() == pytest.approx(expected, rel=1e-12)
+
+
+def simulated(replay: Replay, step: int) -> float:
+    """One step on the simulator: a task per operation and data-parallel rank, each on a stream of its own."""
+    graph = Graph()
+    tasks: dict[tuple[int, int], int] = {}
+    ranks = range(len(replay.trace.dp_ranks))
+    for unit in replay.graph.units:
+        # Members of a communication begin when all that any of them waits for has ended.
+        for members in [unit.members] if unit.collective else [(member,) for member in unit.members]:
+            for group in [ranks] if unit.over_dp else [(rank,) for rank in ranks]:
+                after = {tasks[first, rank] for member in members for first in replay.graph.before[member]
+                         for rank in group}  # fmt: skip
+                for member, rank in itertools.product(members, group):
+                    seconds = float(replay.recorded[member, rank, step])
+                    tasks[member, rank] = graph.add(
+                        "op", Kind.COMPUTE, (0,), f"{member} of {rank}", seconds, after=sorted(after)
+                    )
+    return simulate(graph).makespan
+
+
+@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 5), st.integers(0, 10**6))
+@settings(max_examples=20)
+def test_replay_agrees_with_the_simulator(dp: int, stages: int, batches: int, seed: int) -> None:
+    replay = prepare(trace_of(pipeline(dp, stages, batches, 2, seed)))
+    times = replay.step_times(np.ones((1, 1, 1), bool))[0]
+    assert times.tolist() == pytest.approx([simulated(replay, step) for step in (0, 1)], rel=1e-12)
 
 
 def test_choices_replayed_in_turns_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

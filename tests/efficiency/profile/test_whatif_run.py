@@ -58,7 +58,7 @@ def test_a_slow_rank_costs_what_arithmetic_says() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 10**6), min_size=3, max_size=3), min_size=3, max_size=6))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_replay_of_a_recorded_run_is_that_run(local: list[list[int]]) -> None:
     found = recorded(local)
     work = np.array(local)
