@@ -422,13 +422,19 @@ def read_run(source: Source) -> RunProfile:
 
 def _rows(
     source: Source, options: ProfileOptions, notes: list[Note], stack: ExitStack
-) -> tuple[Iterator[Mapping[str, Any]], Path | None]:
+) -> tuple[Iterator[Mapping[str, Any] | RankProfile], Path | None]:
     """Return the rows as they are ready, and the folder they are stored in."""
     from densing.efficiency.profile import HELD_RANKS
 
     traces = _traces(source, notes)
     if len(traces) == 1 and source.out is None and source.executor is None:
-        return iter([_one(traces[0], options, source.quiet)]), None
+        # A single trace is profiled in this process: nothing is loaded that spreads work.
+        from densing.efficiency.profile import profile_trace
+
+        trace = traces[0]
+        with timed_bar(source.quiet, trace.label) as show:
+            rank = profile_trace(trace, options, lambda done: show(trace.label, done, trace.size))
+        return iter([rank]), None
     store = source.out
     if store is None and len(traces) > HELD_RANKS:
         import tempfile
@@ -465,14 +471,6 @@ def _numbers(pairs: Sequence[str]) -> dict[str, int]:
             raise InputError(f"--rank {pair!r}: {name} was given a rank already; name each file once")
         ranks[name] = int(digits)
     return ranks
-
-
-def _one(trace: TraceFile, options: ProfileOptions, quiet: bool) -> Any:
-    """Profile a single trace in this process: nothing is loaded that spreads work."""
-    from densing.efficiency.profile import profile_trace
-
-    with timed_bar(quiet, trace.label) as show:
-        return profile_trace(trace, options, lambda done: show(trace.label, done, trace.size))
 
 
 def _many(

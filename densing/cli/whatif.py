@@ -40,8 +40,8 @@ def what_if(
         f"({100 * result.waste:.1f} % of device time lost), by launch delays {result.launch_slowdown:.3f}\n"
     )
     parts = (("operation", result.by_optype), ("dp rank", result.by_dp_rank), ("stage", result.by_stage))
-    rows = [(f"{what} {name}", number(slow.mean, 3)) for what, part in parts for name, slow in list(part.items())[:5]]
+    rows = [(f"{kind} {name}", number(slow.mean, 3)) for kind, part in parts for name, slow in list(part.items())[:5]]
     typer.echo("\n".join(columns(("only this slow", "slowdown"), rows)))
-    for what, part in (("the slowest 3 % of workers", result.workers), ("the last stage", result.last_stage)):
+    for workers, part in (("the slowest 3 % of workers", result.workers), ("the last stage", result.last_stage)):
         share = "–" if part.explained is None else f"{100 * part.explained:.1f} %"
-        typer.echo(f"explained by {what}: {share}")
+        typer.echo(f"explained by {workers}: {share}")

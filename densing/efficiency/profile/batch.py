@@ -217,8 +217,8 @@ class _Run:
     def complain(self) -> None:
         """Raise what went wrong, if nobody has heard it."""
         if self.failures:
-            many = f"{len(self.failures)} of {len(self.traces)} traces have no result:\n"
-            raise InputError((many if len(self.traces) > 1 else "") + "\n".join(self.failures))
+            count = f"{len(self.failures)} of {len(self.traces)} traces have no result:\n"
+            raise InputError((count if len(self.traces) > 1 else "") + "\n".join(self.failures))
 
 
 def identity(trace: TraceFile) -> dict[str, Any]:

@@ -84,33 +84,33 @@ def find_causes(
     together : JointProfile, optional
         What several ranks tell of each other.
     """
-    whole, steps = pooled([rank.partition for rank in ranks]), per_step(ranks)
-    lost = [*_communication(ranks, parts, whole.exposed_comm_ns, together), *_idle(ranks)]
-    lost += _copies(ranks, whole.exposed_memcpy_ns)
-    lost = [one for one in lost if one.ns > 0]
-    if not lost:
+    total, steps = pooled([rank.partition for rank in ranks]), per_step(ranks)
+    losses = [*_communication(ranks, parts, total.exposed_comm_ns, together), *_idle(ranks)]
+    losses += _copies(ranks, total.exposed_memcpy_ns)
+    losses = [loss for loss in losses if loss.ns > 0]
+    if not losses:
         return ()
     claimed: dict[str, int] = {}
-    for one in lost:
-        claimed[one.on_path] = claimed.get(one.on_path, 0) + one.ns
+    for loss in losses:
+        claimed[loss.on_path] = claimed.get(loss.on_path, 0) + loss.ns
     limits = _recoverable(ranks, together)
     # Parts of one kind share what the path holds of it.
     shares = {kind: min(1.0, limits.get(kind, ns) / ns) for kind, ns in claimed.items()}
     causes = []
-    for one in lost:
-        rank = _stands_out(one.of_rank)
+    for loss in losses:
+        rank = _stands_out(loss.of_rank)
         # Of waiting the message itself says who is waited for.
-        suffix = "" if rank is None or one.code == WAITING else f"; most on rank {rank}"
+        suffix = "" if rank is None or loss.code == WAITING else f"; most on rank {rank}"
         causes.append(
             Cause(
-                one.code,
-                one.ns / steps / 1e6,
-                100 * one.ns / whole.window_ns,
-                shares[one.on_path] * one.ns / steps / 1e6,
+                loss.code,
+                loss.ns / steps / 1e6,
+                100 * loss.ns / total.window_ns,
+                shares[loss.on_path] * loss.ns / steps / 1e6,
                 rank,
-                one.title,
-                one.message + suffix,
-                one.remedy,
+                loss.title,
+                loss.message + suffix,
+                loss.remedy,
             )
         )
     return tuple(sorted(causes, key=lambda cause: (-cause.recoverable_ms_per_step, -cause.ms_per_step)))

@@ -129,8 +129,8 @@ def align_clocks(matched: Matched) -> Clocks:
         return _as_recorded("not aligned", ranks, differences, (Note("clocks-not-aligned", "warning", message),))
     if all(abs(differences[rank].offset) <= AGREE * differences[rank].residual for rank in ranks[1:]):
         # Offsets stay in the times, so times may be off by them too.
-        kept = {rank: clock._replace(bound=clock.bound + abs(clock.offset)) for rank, clock in differences.items()}
-        return _as_recorded("agree", ranks, kept, ())
+        unshifted = {rank: clock._replace(bound=clock.bound + abs(clock.offset)) for rank, clock in differences.items()}
+        return _as_recorded("agree", ranks, unshifted, ())
     aligned = _as_recorded("aligned", ranks, differences, ())
     return replace(aligned, offset_ns=aligned.measured_ns)
 

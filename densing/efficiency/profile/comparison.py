@@ -238,9 +238,10 @@ def compare(
     base, other = base.without_first(skip_first), other.without_first(skip_first)
     notes += _both(base, other)
     metrics = [metric for metric in METRICS if metric in base.values and metric in other.values]
-    enough = min(len(base.numbers), len(other.numbers)) >= MIN_STEPS
     columns = [(np.array(base.values[metric]), np.array(other.values[metric])) for metric in metrics]
-    estimates = compare_means(columns, level=level, draws=draws, seed=seed) if enough else [None] * len(metrics)
+    estimates: Sequence[Estimate | None] = [None] * len(metrics)
+    if min(len(base.numbers), len(other.numbers)) >= MIN_STEPS:
+        estimates = compare_means(columns, level=level, draws=draws, seed=seed)
     changes = [_change(metric, *pair, row) for metric, pair, row in zip(metrics, columns, estimates, strict=True)]
     steps = (len(base.numbers), len(other.numbers))
     return Comparison(tuple(changes), steps, (base.ranks, other.ranks), level, draws, seed, tuple(notes))
@@ -277,8 +278,9 @@ def _check(base: RunSteps, other: RunSteps, level: float, draws: int, skip_first
 def _remarks(name: str, run: RunSteps, skipped: int) -> Iterable[Note]:
     """Say what is odd about one run's steps."""
     if skipped:
-        left = min(skipped, len(run.numbers))
-        yield Note("steps-skipped", "info", f"{name}: the first {left} step(s) are left out, as asked", {"steps": left})
+        count = min(skipped, len(run.numbers))
+        text = f"{name}: the first {count} step(s) are left out, as asked"
+        yield Note("steps-skipped", "info", text, {"steps": count})
     if run.left_out:
         text = f"{name}: {run.left_out} step(s) that some rank did not record are left out"
         yield Note("steps-left-out", "info", text, {"steps": run.left_out})

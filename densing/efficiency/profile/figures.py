@@ -49,23 +49,23 @@ def pooled(parts: Sequence[Partition]) -> Partition:
 
 def figures(ranks: Sequence[RankProfile]) -> Figures:
     """Return the run's figures, the keys of :data:`METRICS`; undefined ones are None."""
-    whole = pooled([rank.partition for rank in ranks])
+    total = pooled([rank.partition for rank in ranks])
     times = all_step_times(ranks)
     steps = times.count or len(ranks)
     # What was recorded of no device, or of no time, has no length that could be judged.
-    known = whole.window_ns > 0
-    shares = {key: 100 * getattr(whole, name) / whole.window_ns if known else None for key, name in _SHARES.items()}
-    step_ns = whole.window_ns / max(len(ranks), 1) if times.median_ns is None else times.median_ns
+    known = total.window_ns > 0
+    shares = {key: 100 * getattr(total, name) / total.window_ns if known else None for key, name in _SHARES.items()}
+    step_ns = total.window_ns / max(len(ranks), 1) if times.median_ns is None else times.median_ns
     return {
         "ranks": len(ranks),
         "steps": times.count,
         "step_ms": step_ns / 1e6 if known else None,
         "step_p95_over_median": times.p95_over_median,
-        "overlap_pct": None if cut_short(ranks) else whole.overlap_pct,
-        "achievable_pct": whole.achievable_pct,
+        "overlap_pct": None if cut_short(ranks) else total.overlap_pct,
+        "achievable_pct": total.achievable_pct,
         **shares,
-        "exposed_ms_per_step": whole.exposed_comm_ns / steps / 1e6 if known else None,
-        "idle_ms_per_step": whole.idle_ns / steps / 1e6 if known else None,
+        "exposed_ms_per_step": total.exposed_comm_ns / steps / 1e6 if known else None,
+        "idle_ms_per_step": total.idle_ns / steps / 1e6 if known else None,
         "skipped_events": sum(rank.skipped for rank in ranks),
         "repaired_events": sum(rank.repaired for rank in ranks),
     }
@@ -78,8 +78,8 @@ def cut_short(ranks: Sequence[RankProfile]) -> tuple[int, int] | None:
     recorded step has hardly begun to be hidden.
     """
     inside = sum(int(rank.collectives.inside_ns.sum()) for rank in ranks)
-    whole = sum(int(rank.collectives.duration_ns.sum()) for rank in ranks)
-    return (inside, whole) if 2 * inside < whole else None
+    total = sum(int(rank.collectives.duration_ns.sum()) for rank in ranks)
+    return (inside, total) if 2 * inside < total else None
 
 
 _SHARES = {

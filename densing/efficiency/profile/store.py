@@ -306,7 +306,7 @@ def schema_of(columns: Sequence[str], metadata: Mapping[bytes, bytes]) -> pa.Sch
     return pa.schema([(name, types[kind_of(name)]) for name in columns], dict(metadata))
 
 
-def encode(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+def encode(row: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Return a row's cells.
 
     Raises
@@ -317,7 +317,7 @@ def encode(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     try:
         return {name: _cell(name, value) for name, value in row.items()}
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InputError(f"{where}: rank {row.get('rank')!r} cannot be stored: {error}") from error
+        raise InputError(f"{path}: rank {row.get('rank')!r} cannot be stored: {error}") from error
 
 
 def decode(name: str, cell: Any) -> Any:

@@ -154,10 +154,10 @@ def waiting_of(matched: Matched) -> dict[tuple[str, str], Waiting]:
         exposed = np.maximum(collectives.exposed_ns[own] - transferred, 0)
         table = np.stack((inside, waited, exposed))
         pairs = np.stack((collectives.op[own], collectives.group[own]), axis=1)
-        kinds, which = np.unique(pairs, axis=0, return_inverse=True)
+        kinds, kind = np.unique(pairs, axis=0, return_inverse=True)
         for number, (op, group) in enumerate(kinds.tolist()):
             key = (OPS[op], collectives.groups[group].name)
-            own_sums = table[:, which.reshape(-1) == number].sum(axis=1).tolist()
+            own_sums = table[:, kind.reshape(-1) == number].sum(axis=1).tolist()
             total[key] = [a + b for a, b in zip(total.get(key, (0, 0, 0)), own_sums, strict=True)]
     return {key: Waiting(*sums) for key, sums in total.items() if sums[0]}
 
@@ -316,8 +316,10 @@ def find_stragglers(matched: Matched, clocks: Clocks) -> Stragglers:
         Method ``none`` with a note where nothing can be told: one rank, or nothing matched.
     """
     if len(matched) == 0:
-        why = "one rank was recorded" if len(matched.ranks) < 2 else "no communication could be matched over ranks"
-        note = Note("no-stragglers", "info", f"nothing tells who waits for whom: {why}; profile all ranks of the run")
+        reason = "one rank was recorded" if len(matched.ranks) < 2 else "no communication could be matched over ranks"
+        note = Note(
+            "no-stragglers", "info", f"nothing tells who waits for whom: {reason}; profile all ranks of the run"
+        )
         return Stragglers("none", (), (), None, None, 0, 0, None, (), {}, (note,))
     steps, step = np.unique(matched.step, return_inverse=True)
     step = step.reshape(-1)

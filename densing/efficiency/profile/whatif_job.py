@@ -222,11 +222,10 @@ def _worst_workers(
 
 def _attribution(replay: Replay, mask: Mask, replayed: Float, ideal: Float) -> Attribution:
     fixed, only = replay.step_times(np.stack([~mask, mask])).mean(axis=1).tolist()
-    whole, best = float(replayed.mean()), float(ideal.mean())
-    lost = whole - best
-    if lost == 0:
+    mean, best = float(replayed.mean()), float(ideal.mean())
+    if mean == best:
         return Attribution(None, None, fixed, only)
-    return Attribution((whole - fixed) / lost, (only - best) / lost, fixed, only)
+    return Attribution((mean - fixed) / (mean - best), (only - best) / (mean - best), fixed, only)
 
 
 @dataclass(frozen=True, eq=False)

@@ -338,8 +338,8 @@ class Segments:
         transfer = np.where(keep_transfer, self.transfer_ns, self.usual_transfer_ns)
         end = np.zeros((len(keep_local), len(self.rank) + 1))  # the last one stands for the beginning
         for number, (first, stop) in enumerate(pairwise(self.begins.tolist())):
-            kept = keep_local[:, self.rank[first:stop]]
-            local = np.where(kept, self.local_ns[first:stop], self.usual_local_ns[first:stop])
+            recorded = keep_local[:, self.rank[first:stop]]
+            local = np.where(recorded, self.local_ns[first:stop], self.usual_local_ns[first:stop])
             arrival = end[:, self.before[first:stop]] + local
             end[:, first:stop] = arrival.max(axis=1, keepdims=True) + transfer[:, number, None]
         return (end[:, self.last] + np.where(keep_local, self.tail_ns, self.usual_tail_ns)).max(axis=1)
