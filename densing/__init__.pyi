@@ -24,6 +24,7 @@ from .scores.catalog import score_table as score_table
 from .scores.catalog import strata as strata
 from .scores.catalog import validate_catalog as validate_catalog
 from .scores.density import DensityResult as DensityResult
+from .scores.density import Ranking as Ranking
 from .scores.density import RulerComparison as RulerComparison
 from .scores.density import RunDensities as RunDensities
 from .scores.density import catalog_densities as catalog_densities
@@ -31,6 +32,7 @@ from .scores.density import combined_densities as combined_densities
 from .scores.density import compare_rulers as compare_rulers
 from .scores.density import estimate_density as estimate_density
 from .scores.density import model_scatter as model_scatter
+from .scores.density import rank as rank
 from .scores.density import run_densities as run_densities
 from .scores.density import skill_densities as skill_densities
 from .scores.density import table_densities as table_densities

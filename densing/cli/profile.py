@@ -2,12 +2,49 @@
 
 from __future__ import annotations
 
+import os
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from densing.cli.columns import columns, middle_cut, milliseconds, number, shortened, width
 from densing.cli.options import JsonFlag
+from densing.cli.output import MOST_NOTES, emit_plain, finish, say, show_notes, timed_bar
+from densing.cli.table import visible
+from densing.core import InputError, Note, UnknownNameError, doubts, of_part, severest_first
+
+if TYPE_CHECKING:
+    from densing.efficiency.profile import (
+        Clocks,
+        Comparison,
+        Hit,
+        ProfileOptions,
+        Progress,
+        RankProfile,
+        RunProfile,
+        RunUtilisation,
+    )
+    from densing.efficiency.traces import TraceFile
+    from densing.report import JoinedDensity
+
+CONDITION_HOLDS = 4
+"""Exit code when a ``--fail-if`` holds or cannot be decided."""
+OF_MFU = ("mfu_pct", "hfu_pct")
+"""Figures that a run has where ``--mfu`` is given."""
+MOST_RANKS = 10_000_000
+DETAILS = ("auto", "device", "host")
+SHOWN_RANKS = 8
+SHOWN_COLLECTIVES = 5
+WIDE = 100
+"""Columns to which sentences are folded on a wide terminal."""
+LONGEST_SENTENCE = 300
+AT_ONCE = 0.005
+"""Share by which the kinds of communication must exceed their union before it is said that they overlap."""
 
 Paths = Annotated[
     list[Path] | None,
@@ -90,6 +127,59 @@ Utilisation = Annotated[
 Seed = Annotated[int, typer.Option("--seed", help="Seed of the bootstrap of --compare.")]
 
 
+@dataclass(frozen=True)
+class Source:
+    """What is to be read, and how."""
+
+    paths: tuple[Path, ...]
+    rank_files: Path | None = None
+    ranks: tuple[str, ...] = ()
+    window: str | None = None
+    detail: str = "auto"
+    comm_patterns: tuple[str, ...] = ()
+    out: Path | None = None
+    jobs: int | None = None
+    executor: str | None = None
+    executor_args: tuple[str, ...] = ()
+    quiet: bool = False
+
+    def options(self) -> ProfileOptions:
+        """Return the options of a rank's profile, checked."""
+        from densing.efficiency.profile import ProfileOptions
+        from densing.efficiency.timeline import WINDOWS
+
+        for option, value, known in (("window", self.window, WINDOWS), ("detail", self.detail, DETAILS)):
+            if value is not None and value not in known:
+                raise UnknownNameError(option, value, known)
+        return ProfileOptions(self.window, self.comm_patterns, self.detail)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What is to come out."""
+
+    json: bool = False
+    html: Path | None = None
+    perfetto: Path | None = None
+    compare: tuple[Path, ...] = ()
+    conditions: tuple[str, ...] = ()
+    utilisation: str | None = None
+    density: Path | None = None
+    density_model: str | None = None
+    density_benchmark: str | None = None
+    device_hours: float | None = None
+    seed: int = 0
+
+    def joined(self) -> JoinedDensity | None:
+        """Read the density to join, if one is named."""
+        if self.density is None:
+            return None
+        from densing.report import read_density
+
+        assert self.device_hours is not None, "checked before anything was read"
+        return read_density(self.density, self.device_hours, model=self.density_model, benchmark=self.density_benchmark)
+
+
 def profile(
     paths: Paths = None,
     window: Window = None,
@@ -122,12 +212,10 @@ def profile(
 
     Example: densing profile traces/ --html profile.html --fail-if 'exposed_pct>10'
     """
-    from densing.cli import profiling
-
     if explain is not None:
-        profiling.explain(explain, comm_pattern or (), json)
+        _explain(explain, comm_pattern or (), json)
         return
-    asked = profiling.Asked(
+    source = Source(
         paths=tuple(paths or ()),
         rank_files=rank_files,
         ranks=tuple(rank or ()),
@@ -140,11 +228,7 @@ def profile(
         executor_args=tuple(executor_arg or ()),
         quiet=json,
     )
-    from densing.cli.output import say
-    from densing.cli.profile_checks import check_flags
-    from densing.cli.profile_out import Wanted, answer
-
-    wanted = Wanted(
+    outputs = Outputs(
         json=json,
         html=html,
         perfetto=perfetto,
@@ -157,13 +241,615 @@ def profile(
         device_hours=device_hours,
         seed=seed,
     )
-    check_flags(asked, wanted)
+    _check_flags(source, outputs)
     if rank_files is not None:
-        profiling.store_ranks(asked)
+        # What a job of an executor runs: the ranks of a list go into the store, and nothing else is done.
+        notes: list[Note] = []
+        with ExitStack() as stack:
+            rows, _ = _rows(source, source.options(), notes, stack)
+            for _row in rows:
+                pass
+        show_notes(notes)
         return
     try:
-        answer(profiling.run_of(asked), asked, wanted)
+        _answer(read_run(source), source, outputs)
     except KeyboardInterrupt:
         if out is not None:
             say(f"stopped; the same command goes on from {out}")
         raise typer.Exit(130) from None
+
+
+def _check_flags(source: Source, outputs: Outputs) -> None:
+    """Refuse what cannot work, before hours of traces are read."""
+    if source.jobs is not None and source.jobs < 1:
+        raise InputError(f"--jobs {source.jobs}: a whole number from 1 up is needed")
+    if source.executor_args and source.executor is None:
+        raise InputError("--executor-arg without --executor; name one, e.g. --executor slurm")
+    if outputs.density is not None and outputs.device_hours is None:
+        raise InputError("--density needs --device-hours: devices times the hours of the model's whole training")
+    of_density = (outputs.device_hours, outputs.density_model, outputs.density_benchmark)
+    if outputs.density is None and any(value is not None for value in of_density):
+        raise InputError("--device-hours, --density-model and --density-benchmark belong to --density FILE; give it")
+    outputs.joined()
+    if source.comm_patterns:
+        from densing.efficiency.timeline import Classifier
+
+        Classifier(source.comm_patterns)
+    if outputs.conditions:
+        from densing.efficiency.profile import METRICS, check
+
+        # On a run without figures every condition is undecided: what is left to find is names that no run has.
+        hits = check(outputs.conditions, dict.fromkeys((*METRICS, "slowdown", *OF_MFU)))
+        named = {name for hit in hits for name in hit.values}
+        if outputs.utilisation is None and (without := sorted(named.intersection(OF_MFU))):
+            raise InputError(
+                f"--fail-if: {without[0]} is told by --mfu only; give it, e.g. --mfu params=7e9,tokens=4.2e6"
+            )
+    if outputs.utilisation is not None:
+        from densing.efficiency.profile import parse_spec
+
+        parse_spec(outputs.utilisation)
+    _check_outputs(source, outputs)
+    for path in outputs.compare:
+        check_source(path)
+
+
+def check_source(path: Path) -> None:
+    """Refuse a path at which there are neither traces nor stored results."""
+    if not _is_store(path):
+        from densing.efficiency.traces import find_traces
+
+        find_traces([path])
+    elif not path.exists():
+        raise InputError(f"{path}: no such file or folder; check the path")
+
+
+def _check_outputs(source: Source, outputs: Outputs) -> None:
+    """Keep outputs from replacing what is read, each other, or what is no file."""
+    pairs = (("--html", outputs.html), ("--perfetto", outputs.perfetto))
+    files = {flag: path for flag, path in pairs if path is not None}
+    if len({path.absolute() for path in files.values()}) < len(files):
+        raise InputError("--html and --perfetto name one file; choose two")
+    for flag, path in files.items():
+        if path.is_dir() or (path.exists() and not path.is_file()):
+            raise InputError(f"{flag} {path}: is no regular file; choose another name")
+        if path.exists() and any(path.samefile(read) for read in _inputs(source, outputs)):
+            raise InputError(f"{flag} {path}: is one of the files to be read; choose another name")
+        _check_place(f"{flag} {path}", path.parent)
+    if outputs.perfetto is not None:
+        _check_perfetto(source, outputs.perfetto)
+
+
+def _check_perfetto(source: Source, out: Path) -> None:
+    if out.suffix == ".zip":
+        raise InputError(f"--perfetto {out}: written as .json or .json.gz; choose such a name")
+    if source.paths and all(map(_is_store, source.paths)):
+        raise InputError(f"--perfetto {out}: stored results hold no single spans; give the traces instead")
+    folders = [path.resolve() for path in source.paths if path.is_dir()]
+    folder = out.resolve().parent
+    # Of a folder without traces its subfolders are read.
+    beside_traces = folder in folders or (folder.parent in folders and not _has_traces(folder.parent))
+    if beside_traces and _is_named(out):
+        raise InputError(f"--perfetto {out}: would be read as one more rank next time; choose another folder")
+
+
+def _check_place(output: str, folder: Path) -> None:
+    """Refuse a folder that nothing can be written to; what is missing of it is made when it is time."""
+    absolute = folder.absolute()
+    existing = next(parent for parent in (absolute, *absolute.parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise InputError(f"{output}: nothing can be written in {existing}; check rights and place")
+
+
+def _inputs(source: Source, outputs: Outputs) -> Iterator[Path]:
+    """Yield every file that is read, as far as its name tells."""
+    density = [outputs.density] if outputs.density is not None else []
+    for path in (*source.paths, *outputs.compare, *density):
+        if path.is_dir():
+            yield from (inside for inside in path.rglob("*") if inside.is_file())
+        elif path.exists():
+            yield path
+
+
+def _check_stored(source: Source, options: Mapping[str, object], window: str) -> None:
+    """Refuse flags that would need the traces again, where only their stored results are given."""
+    stored = {"--window": window, "--detail": options.get("detail"), "--comm-pattern": options.get("comm_patterns")}
+    flags = {
+        "--window": source.window,
+        "--detail": None if source.detail == "auto" else source.detail,
+        "--comm-pattern": list(source.comm_patterns) or None,
+    }
+    for flag, value in flags.items():
+        if value is not None and value != stored[flag]:
+            raise InputError(f"{flag} {value}: these results were stored with {stored[flag]}; give the traces instead")
+    unused = {"--rank": source.ranks, "--out": source.out, "--executor": source.executor}
+    for flag, argument in unused.items():
+        if argument:
+            raise InputError(f"{flag}: stored results are only joined, not read from traces; leave the flag out")
+
+
+def _check_store(out: Path, own: set[Path]) -> None:
+    """Refuse a folder that holds results of other traces, or traces."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out}: is no folder; choose another name")
+    _check_place(f"--out {out}", out)
+    foreign = sorted(path.name for path in out.glob("*.parquet") if path not in own)
+    if foreign:
+        raise InputError(f"--out {out}: holds results of other traces ({foreign[0]}, ...); choose a folder of its own")
+    if out.is_dir() and _has_traces(out):
+        raise InputError(f"--out {out}: holds traces; choose a folder of its own for results")
+
+
+def _has_traces(folder: Path) -> bool:
+    """Return whether a folder holds files that are read as traces."""
+    return any(_is_named(path) for path in folder.iterdir() if path.is_file())
+
+
+def _is_named(path: Path) -> bool:
+    from densing.efficiency.traces import SUFFIXES
+
+    return path.name.endswith(SUFFIXES)
+
+
+def _is_store(path: Path) -> bool:
+    """Return whether a path holds stored results: a Parquet file, or a folder of such."""
+    if path.is_dir():
+        stored = any(path.glob("*.parquet"))
+        if stored and _has_traces(path):
+            raise InputError(f"{path}: holds traces and stored results; name the files of one kind, or part them")
+        return stored
+    return path.suffix == ".parquet"
+
+
+def read_run(source: Source) -> RunProfile:
+    """Profile a run; stored results are joined without reading a trace."""
+    from densing.efficiency.profile import merge_run
+
+    options = source.options()
+    stores = [path for path in source.paths if _is_store(path)]
+    if stores and len(stores) == len(source.paths):
+        from densing.efficiency.profile import read_profiles, store_files, store_info
+
+        stored = dict(store_info(store_files(stores)[0]).options)
+        run = merge_run(read_profiles(stores), store=stores, options=stored)
+        _check_stored(source, stored, run.window)
+        return run
+    notes: list[Note] = []
+    with ExitStack() as stack:
+        rows, store = _rows(source, options, notes, stack)
+        return merge_run(rows, store=store, notes=notes, options=options.to_dict())
+
+
+def _rows(
+    source: Source, options: ProfileOptions, notes: list[Note], stack: ExitStack
+) -> tuple[Iterator[Mapping[str, Any] | RankProfile], Path | None]:
+    """Return the rows as they are ready, and the folder they are stored in."""
+    from densing.efficiency.profile import HELD_RANKS
+
+    traces = _traces(source, notes)
+    if len(traces) == 1 and source.out is None and source.executor is None:
+        # A single trace is profiled in this process: nothing is loaded that spreads work.
+        from densing.efficiency.profile import profile_trace
+
+        trace = traces[0]
+        with timed_bar(source.quiet, trace.label) as show:
+            rank = profile_trace(trace, options, lambda done: show(trace.label, done, trace.size))
+        return iter([rank]), None
+    store = source.out
+    if store is None and len(traces) > HELD_RANKS:
+        import tempfile
+
+        store = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="densing-profile-")))
+    return _many(source, options, traces, store, notes), store
+
+
+def _traces(source: Source, notes: list[Note]) -> list[TraceFile]:
+    """Return the traces of a run; notes tell what was passed over."""
+    from densing.efficiency.traces import find_traces
+
+    if source.rank_files is not None:
+        from densing.efficiency.profile import read_list
+
+        return read_list(source.rank_files)
+    if not source.paths:
+        raise InputError("no trace given; name a file or a folder (densing profile --help has an example)")
+    traces = find_traces(source.paths, _numbers(source.ranks))
+    notes.extend(traces.notes)
+    return traces
+
+
+def _numbers(pairs: Sequence[str]) -> dict[str, int]:
+    """Read ``FILE=NUMBER``."""
+    ranks: dict[str, int] = {}
+    for pair in pairs:
+        name, _, digits = pair.rpartition("=")
+        if not name or not (digits.isascii() and digits.isdecimal()) or int(digits[:12]) > MOST_RANKS:
+            raise InputError(
+                f"--rank {pair!r}: not of the form FILE=NUMBER (up to {MOST_RANKS}); write e.g. --rank trace.json=0"
+            )
+        if name in ranks:
+            raise InputError(f"--rank {pair!r}: {name} was given a rank already; name each file once")
+        ranks[name] = int(digits)
+    return ranks
+
+
+def _many(
+    source: Source, options: ProfileOptions, traces: Sequence[TraceFile], store: Path | None, notes: list[Note]
+) -> Iterator[Mapping[str, Any]]:
+    from densing.efficiency.profile import default_command, profile_ranks, result_file
+
+    failed: list[str] = []
+    if source.out is not None and source.rank_files is None:
+        # Jobs of an executor write into the store of all.
+        _check_store(source.out, {result_file(source.out, trace) for trace in traces})
+
+    def on_failure(trace: TraceFile, reason: str) -> None:
+        failed.append(reason)
+        notes.append(Note("rank-left-out", "error", reason if trace.label in reason else f"{trace.label}: {reason}"))
+
+    # What a job of the executor needs to do the same.
+    patterns = [flag for pattern in source.comm_patterns for flag in ("--comm-pattern", pattern)]
+    window = ("--window", source.window) if source.window else ()
+    flags = [*window, "--detail", source.detail, *patterns, "--json"]
+    with timed_bar(source.quiet, f"{len(traces)} ranks") as show:
+
+        def at(progress: Progress) -> None:
+            show(f"{progress.done} of {progress.total} ranks", progress.done_bytes, progress.total_bytes)
+
+        yield from profile_ranks(
+            traces,
+            Reader(options),
+            jobs=source.jobs,
+            executor=_executor(source),
+            command=default_command(flags),
+            out=store,
+            options=options.to_dict(),
+            progress=at,
+            on_failure=on_failure,
+        )
+    if len(failed) == len(traces):
+        raise InputError("\n".join(failed))
+
+
+def _executor(source: Source) -> Any:
+    if source.executor is None:
+        return None
+    from densing.jobs import get_executor
+    from densing.scores.evals import parse_pairs
+
+    return get_executor(source.executor, **parse_pairs(source.executor_args, "--executor-arg"))
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Profiles one trace; travels to other processes."""
+
+    options: ProfileOptions
+
+    def __call__(self, trace: TraceFile, tell: Callable[[int], object]) -> Mapping[str, Any]:
+        """Return the rank's row."""
+        from densing.efficiency.profile import profile_trace
+
+        return profile_trace(trace, self.options, lambda done: (tell(done), None)[1]).to_dict()
+
+
+def _explain(name: str, patterns: Sequence[str], json: bool) -> None:
+    """Say which rule decides on a name."""
+    from densing.efficiency.timeline import Classifier
+
+    classifier = Classifier(patterns)
+    match = classifier.explain(name)
+    if json:
+        emit_plain({"name": name, "known": match.known, **match.to_dict()})
+        return
+    typer.echo(visible(f"{name}: {match.kind.name.lower()}{f' ({match.op})' if match.op else ''}"))
+    typer.echo(visible(f"  rule {match.rule}" + (f", pattern {match.pattern}" if match.pattern else "")))
+    if match.source:
+        typer.echo(visible(f"  known from: {match.source}"))
+
+
+def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
+    """Show and write what was asked for, and leave with the exit code it calls for."""
+    used: RunUtilisation | None = None
+    if outputs.utilisation is not None:
+        from densing.efficiency.profile import parse_spec, run_utilisation
+
+        used = run_utilisation(run, parse_spec(outputs.utilisation))
+    comparison: Comparison | None = None
+    if outputs.compare:
+        from msgspec import structs
+
+        from densing.efficiency.profile import compare, run_steps
+
+        # The baseline is profiled in the same way, within the same window; its files have their own ranks, and it is
+        # read here.
+        fresh: dict[str, Any] = {"rank_files": None, "ranks": (), "out": None, "executor": None, "executor_args": ()}
+        base = read_run(replace(source, **fresh, paths=outputs.compare, window=run.window))
+        steps = [
+            run_steps({"steps": [step.to_dict() for step in rank.steps]} for rank in one.ranks) for one in (base, run)
+        ]
+        comparison = compare(*steps, seed=outputs.seed)
+        run = structs.replace(run, notes=(*run.notes, *of_part("baseline", doubts(base.notes))))
+    hits: Sequence[Hit] = ()
+    if outputs.conditions:
+        from densing.efficiency.profile import check
+
+        figures: Mapping[str, object] = run.figures
+        if used is not None:
+            figures = {**figures, **{key: used.to_dict()[key] for key in OF_MFU}}
+        hits = check(outputs.conditions, figures)
+    joined = outputs.joined()
+    if outputs.json:
+        parts = {"utilisation": used, "comparison": comparison, "joined": joined}
+        more = {name: part and part.to_dict() for name, part in parts.items()}
+        emit_plain({**run.to_dict(), **more, "fail_if": [hit.to_dict() for hit in hits]})
+    else:
+        typer.echo("\n".join(screen(run, used, comparison, joined, width(WIDE))))
+        show_notes(run.notes, most=MOST_NOTES)
+    if outputs.html is not None:
+        from densing.report import build_profile_report
+
+        build_profile_report(run, outputs.html, baseline=comparison, density=joined, utilisation=used)
+        say(f"wrote {outputs.html}")
+    if outputs.perfetto is not None:
+        from densing.efficiency.profile import write_profiled
+
+        offsets = run.together.clocks.offset_ns if run.together else {}
+        known = {rank.source for rank in run.ranks}
+        traces = [trace for trace in _traces(source, []) if trace.label in known]
+        count = write_profiled(traces, outputs.perfetto, source.options(), offsets)
+        # Several ranks are drawn from what was read, and of accelerators that is no operators unless asked for.
+        partial = count > 1 and source.detail != "host" and not all(rank.on_host for rank in run.ranks)
+        hint = "; operators are left out, --detail host draws them" if partial else ""
+        say(
+            f"wrote {outputs.perfetto}: {count} rank{'s' * (count != 1)} with overlay tracks{hint}; "
+            "open it in ui.perfetto.dev"
+        )
+    for hit in hits:
+        say(f"--fail-if: {hit.message}", "bold red")
+    if hits:
+        raise typer.Exit(CONDITION_HOLDS)
+    finish(run.notes)
+
+
+def screen(
+    run: RunProfile,
+    used: RunUtilisation | None,
+    comparison: Comparison | None,
+    joined: JoinedDensity | None,
+    width: int | None = None,
+) -> list[str]:
+    """Return the summary, line by line: headline, ranks, communications, causes.
+
+    Parameters
+    ----------
+    run : RunProfile
+    used : RunUtilisation or None
+    comparison : Comparison or None
+    joined : JoinedDensity or None
+    width : int, optional
+        Sentences are folded to it; tables never are. None leaves them whole.
+    """
+    lines = [*_folded(_headline(run), width), "", *_ranks(run), "", *_collectives(run, width)]
+    lines += _folded([*_across(run), *_causes(run), *_unrecognised(run)], width)
+    if used is not None:
+        lines += ["", *_folded([_used(used)], width)]
+    if joined is not None:
+        from densing.report import joined_words
+
+        lines += ["", *_folded(joined_words(joined), width)]
+    if comparison is not None:
+        lines += ["", *_comparison(comparison, width)]
+    return lines
+
+
+def _folded(sentences: Iterable[str], width: int | None) -> list[str]:
+    """Return sentences as a terminal may show them: names in them stay text and leave room for the rest.
+
+    Examples
+    --------
+    >>> _folded(["1. the host launches too late"], 20)
+    ['1. the host launches', '   too late']
+    """
+    lines = [visible(middle_cut(sentence, LONGEST_SENTENCE)) for sentence in sentences]
+    if width is None:
+        return lines
+    fold = textwrap.TextWrapper(width, subsequent_indent="   ", break_on_hyphens=False)
+    return [part for line in lines for part in fold.wrap(line) or [""]]
+
+
+def _headline(run: RunProfile) -> list[str]:
+    figures = run.figures
+    steps = (
+        f"{figures['steps']} steps in all, median {_ms(figures['step_ms'])} ms"
+        if figures["steps"]
+        else "no steps marked"
+    )
+    ranks = f"{len(run.ranks)} rank" + "s" * (len(run.ranks) != 1)
+    if figures["compute_pct"] is None:
+        return [
+            f"{ranks}, window {run.window}: no work was recorded, so nothing can be said of the time (see the notes)"
+        ]
+    overlap = figures["overlap_pct"]
+    if overlap is None and figures["comm_pct"]:
+        hidden = "share of communication hidden not told (most of it lies beyond the window)"
+    elif overlap is None:
+        hidden = "no communication"
+    else:
+        hidden = f"{_(overlap)} % of communication hidden (at most {_(figures['achievable_pct'])} % could be)"
+    unit = _unit(run)
+    exposed = f"exposed {_(figures['exposed_pct'])} % of the time, {_ms(figures['exposed_ms_per_step'])} ms per {unit}"
+    return [f"{ranks}, window {run.window}, {steps}", f"{hidden}; {exposed}; idle {_(figures['idle_pct'])} %"]
+
+
+def _unit(run: RunProfile) -> str:
+    """What costs are given per: a step, or a rank's window where no step is marked."""
+    return "step" if run.figures["steps"] else "window"
+
+
+def _(value: object, digits: int = 1) -> str:
+    return number(value if isinstance(value, int | float) else None, digits)
+
+
+def _ms(value: object) -> str:
+    return milliseconds(value if isinstance(value, int | float) else None)
+
+
+def _ranks(run: RunProfile) -> list[str]:
+    """Return the partition of each rank, the most exposed first where there are many."""
+    many = len(run.ranks) > SHOWN_RANKS
+    ranks = sorted(run.ranks, key=lambda rank: -rank.partition.exposed_comm_ns) if many else run.ranks
+    header = ("rank", "window ms", "compute %", "exposed comm %", "copy only %", "idle %", "hidden comm %")
+    lines = columns(header, [_rank(rank) for rank in ranks[:SHOWN_RANKS]])
+    if many:
+        lines.append(f"... the {SHOWN_RANKS} most exposed of {len(run.ranks)} ranks; all of them: --json or --html")
+    return lines
+
+
+def _rank(rank: RankProfile) -> tuple[str, ...]:
+    from densing.efficiency.profile import cut_short
+
+    part = rank.partition
+    shares = (part.compute_ns, part.exposed_comm_ns, part.exposed_memcpy_ns, part.idle_ns)
+    return (
+        str(rank.rank),
+        milliseconds(part.window_ns / 1e6),
+        *(number(100 * ns / part.window_ns if part.window_ns else None) for ns in shares),
+        number(None if cut_short([rank]) else part.overlap_pct),
+    )
+
+
+def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
+    if not run.collectives:
+        return
+    from densing.efficiency.profile import per_step
+
+    header = ("operation", "group", "ranks", "calls", "MB each", "bus GB/s", "hidden %", f"exposed ms/{_unit(run)}")
+    steps = per_step(run.ranks)
+    # What the figures leave of a line goes to the group's name.
+    room = min(max((width or WIDE) - 72, 8), 24)
+    rows = [
+        (
+            row.op or "unknown",
+            shortened(visible(row.group or row.group_label or "–"), room),
+            str(row.group_size) if row.group_size > 0 else "–",
+            str(row.count),
+            number(row.bytes / row.count_sized / 1e6 if row.count_sized else None, 2),
+            number(row.busbw_gbps, 2),
+            number(None if run.figures["overlap_pct"] is None else row.hidden_pct),
+            milliseconds(row.exposed_ns / steps / 1e6),
+        )
+        for row in run.collectives[:SHOWN_COLLECTIVES]
+    ]
+    yield from columns(header, rows, left=2)
+    if len(run.collectives) > SHOWN_COLLECTIVES:
+        yield f"... and {len(run.collectives) - SHOWN_COLLECTIVES} more kinds"
+    for row in run.collectives[:SHOWN_COLLECTIVES]:
+        if row.sum_ns > row.total_ns * (1 + AT_ONCE):
+            union, total = (_ms(ns / steps / 1e6) for ns in (row.total_ns, row.sum_ns))
+            name = row.op or "unknown"
+            yield f"{name}: {union} ms per {_unit(run)}; calls run at the same time, their sum is {total}"
+    claimed = sum(row.exposed_ns for row in run.collectives) / steps / 1e6
+    exposed = run.figures["exposed_ms_per_step"]
+    if isinstance(exposed, float) and claimed > exposed * (1 + AT_ONCE):
+        yield f"Some run at the same time: all kinds together expose {_ms(exposed)} ms, not their sum"
+    yield ""
+
+
+def _across(run: RunProfile) -> Iterator[str]:
+    """What several ranks tell of each other: how their clocks compare, and who is waited for."""
+    if run.together is None:
+        return
+    if clocks := _clocks(run.together.clocks):
+        yield clocks
+    stragglers = run.together.stragglers
+    if stragglers.worst is not None:
+        slowdown, gain = run.figures.get("slowdown"), ""
+        if isinstance(slowdown, float) and slowdown <= 1:
+            gain = "; balancing the ranks would gain nothing"
+        elif isinstance(slowdown, float):
+            gain = f"; with balanced ranks the run would be {_(slowdown, 2)} times as fast"
+        often = f", {stragglers.often}" if stragglers.often else ""
+        yield f"Waited for most: rank {stragglers.worst}{often}{gain}"
+    elif stragglers.within_clock_error is not None:
+        yield f"Waited for most: within clock error (rank {stragglers.within_clock_error} as recorded; see the notes)"
+    if clocks or stragglers.worst is not None:
+        yield ""
+
+
+def _clocks(clocks: Clocks) -> str:
+    """Say how moments on different ranks compare."""
+    if clocks.verdict == "one rank":
+        return ""
+    if not clocks.comparable:
+        return "Clocks: not comparable between ranks; who arrived last is told by durations"
+    residual = _ms(max(clocks.residual_ns.values(), default=0) / 1e6)
+    if clocks.verdict == "agree":
+        return f"Clocks: the ranks' agree to {residual} ms (ends of matched collectives); times as recorded"
+    offset = _ms(max(map(abs, clocks.offset_ns.values())) / 1e6)
+    return f"Clocks: aligned on ends of collectives, up to {offset} ms taken out; {residual} ms remain uncertain"
+
+
+def _causes(run: RunProfile) -> Iterator[str]:
+    from densing.efficiency.profile import SHOWN
+
+    unit = _unit(run)
+    for position, cause in enumerate(run.causes[:SHOWN], start=1):
+        gain = cause.recoverable_ms_per_step
+        more = f", at most {_ms(gain)} recoverable" if gain < (1 - AT_ONCE) * cause.ms_per_step else ""
+        yield f"{position}. {_ms(cause.ms_per_step)} ms per {unit} ({cause.share_pct:.1f} %{more}): {cause.message}"
+        yield f"   try: {cause.remedy}"
+
+
+def _unrecognised(run: RunProfile) -> Iterator[str]:
+    """Name the work that no rule knows, the longest first: what counts as compute, and what counts as nothing."""
+    for by_default, noun, consequence in (
+        (True, "kernel", "counted as compute; if it is communication, say --comm-pattern REGEX"),
+        (False, "other name", "of a category without rule, counted as nothing"),
+    ):
+        total: dict[str, int] = {}
+        for rank in run.ranks:
+            for row in rank.unrecognised:
+                if (row.kind != "unknown") == by_default:
+                    total[row.name] = total.get(row.name, 0) + row.total_ns
+        if total:
+            names = sorted(total, key=lambda name: -total[name])
+            longest = ", ".join(shortened(name, 40) for name in names[:3])
+            yield ""
+            yield (
+                f"No rule knows {len(names)} {noun}{'s' * (len(names) != 1)} ({_ms(sum(total.values()) / 1e6)} ms in "
+                f"all; {longest}): {consequence}"
+            )
+
+
+def _used(used: RunUtilisation) -> str:
+    if used.model is None:
+        return "MFU unknown: " + "; ".join(note.message for note in used.notes)
+    flops, peak = used.model.flops, used.model.peak
+    hardware = f", HFU {used.hardware.percent:.2f} %" if used.hardware else ""
+    recalled = ", recalled" if peak.recalled else ""
+    return (
+        f"MFU {used.model.percent:.2f} %{hardware}: formula {flops.formula} ({flops.equation}), "
+        f"{used.model.devices} × {peak.flops / 1e12:g} TFLOP/s ({peak.device}, {peak.dtype}{recalled})"
+        + "".join(f"; {note.message}" for note in used.notes)
+    )
+
+
+def _comparison(comparison: Comparison, width: int | None) -> list[str]:
+    """Return what changed per step against the baseline, a line per figure, and the verdict."""
+    rows = [
+        (
+            change.metric.removesuffix("_ns").replace("_", " "),
+            *(_ns(value) for value in (change.base, change.other, change.difference)),
+            "–" if change.low is None else f"{_ns(change.low)} to {_ns(change.high)}",
+            change.verdict,
+        )
+        for change in comparison.changes
+    ]
+    header = ("per step, ms", "baseline", "this run", "change", f"{100 * comparison.level:g} % interval", "verdict")
+    notes = [f"{note.severity}: {note.message}" for note in severest_first(comparison.notes)]
+    return [*columns(header, rows), *_folded(notes, width)]
+
+
+def _ns(ns: float | None) -> str:
+    return milliseconds(None if ns is None else ns / 1e6)

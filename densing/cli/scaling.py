@@ -35,28 +35,28 @@ def scaling(
     Example: densing scaling runs/8gpus runs/16gpus runs/32gpus --kind strong
     """
     from densing.cli.output import MOST_NOTES, emit_plain, finish, show_notes
-    from densing.cli.profiling import Asked, run_of
+    from densing.cli.profile import Source, read_run
     from densing.core import doubts, of_part
     from densing.efficiency.profile import scaling_notes, scaling_of
 
     _check(runs, kind, work or [])
-    asked = [Asked(paths=(path,), window=window, detail=detail, quiet=json) for path in runs]
-    profiles = {str(one.paths[0]): run_of(one) for one in asked}
-    found = scaling_of(profiles, kind, dict(zip(map(str, runs), work, strict=True)) if work else {})
+    sources = [Source(paths=(path,), window=window, detail=detail, quiet=json) for path in runs]
+    profiles = {str(source.paths[0]): read_run(source) for source in sources}
+    efficiency = scaling_of(profiles, kind, dict(zip(map(str, runs), work, strict=True)) if work else {})
     # A run read in part has the step times of that part only.
     notes = [note for name, run in profiles.items() for note in of_part(name, doubts(run.notes))]
     notes += scaling_notes(profiles)
     if json:
-        emit_plain({**found.to_dict(), "notes": [note.to_dict() for note in notes]})
+        emit_plain({**efficiency.to_dict(), "notes": [note.to_dict() for note in notes]})
     else:
-        _show(found)
+        _show(efficiency)
         show_notes(notes, most=MOST_NOTES)
     finish(notes)
 
 
 def _check(runs: list[Path], kind: str, work: list[float]) -> None:
     """Refuse what cannot work before any trace is read."""
-    from densing.cli.profile_checks import check_source
+    from densing.cli.profile import check_source
     from densing.core import InputError, UnknownNameError
     from densing.efficiency.timeline import EQUATIONS
 
@@ -78,11 +78,11 @@ def _check(runs: list[Path], kind: str, work: list[float]) -> None:
         check_source(run)
 
 
-def _show(found: Scaling) -> None:
+def _show(efficiency: Scaling) -> None:
     from densing.cli.columns import columns, number, shortened
     from densing.cli.table import visible
 
-    typer.echo(f"{found.kind} scaling, {found.equation}; {found.definition}")
+    typer.echo(f"{efficiency.kind} scaling, {efficiency.equation}; {efficiency.definition}")
     header = ("run", "devices", "step s", "work/s", "speed-up", "efficiency %")
     rows = [
         (
@@ -93,6 +93,6 @@ def _show(found: Scaling) -> None:
             number(row.speedup, 2),
             number(100 * row.efficiency),
         )
-        for row in found.rows
+        for row in efficiency.rows
     ]
     typer.echo("\n".join(columns(header, rows)))

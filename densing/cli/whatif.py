@@ -31,17 +31,17 @@ def what_if(
     for path in (trace, *([meta] if meta else [])):
         if not path.is_file():
             raise InputError(f"{path}: {'is no regular file' if path.exists() else 'no such file'}; check the path")
-    found = what_if_job(trace, meta)
+    result = what_if_job(trace, meta)
     if json:
-        emit_plain(found.to_dict())
+        emit_plain(result.to_dict())
         return
     typer.echo(
-        f"{len(found.steps)} steps; slowdown by slow workers {found.slowdown.mean:.3f} "
-        f"({100 * found.waste:.1f} % of device time lost), by launch delays {found.launch_slowdown:.3f}\n"
+        f"{len(result.steps)} steps; slowdown by slow workers {result.slowdown.mean:.3f} "
+        f"({100 * result.waste:.1f} % of device time lost), by launch delays {result.launch_slowdown:.3f}\n"
     )
-    parts = (("operation", found.by_optype), ("dp rank", found.by_dp_rank), ("stage", found.by_stage))
-    rows = [(f"{what} {name}", number(slow.mean, 3)) for what, part in parts for name, slow in list(part.items())[:5]]
+    parts = (("operation", result.by_optype), ("dp rank", result.by_dp_rank), ("stage", result.by_stage))
+    rows = [(f"{kind} {name}", number(slow.mean, 3)) for kind, part in parts for name, slow in list(part.items())[:5]]
     typer.echo("\n".join(columns(("only this slow", "slowdown"), rows)))
-    for what, part in (("the slowest 3 % of workers", found.workers), ("the last stage", found.last_stage)):
+    for workers, part in (("the slowest 3 % of workers", result.workers), ("the last stage", result.last_stage)):
         share = "–" if part.explained is None else f"{100 * part.explained:.1f} %"
-        typer.echo(f"explained by {what}: {share}")
+        typer.echo(f"explained by {workers}: {share}")

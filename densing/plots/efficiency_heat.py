@@ -51,7 +51,7 @@ def caused(stragglers: Stragglers) -> Waiting:
 
     Examples
     --------
-    >>> from densing.efficiency.profile.stragglers import Late, RankWaits, Stragglers
+    >>> from densing.efficiency.profile.waiting import Late, RankWaits, Stragglers
     >>> late = (Late(0, "all_reduce", "", -1, 0, 1, 5, 70, True),)
     >>> ranks = tuple(RankWaits(rank, 1, 0, 0, 0, 0, 0, 0) for rank in (0, 1))
     >>> found = caused(Stragglers("starts", ranks, late, 1, None, 1, 1, None, (-1,), {}))

@@ -15,7 +15,7 @@ from densing.report.sections import count
 from densing.report.tables import Field, ShownTable, column, shown
 
 if TYPE_CHECKING:
-    from densing.efficiency.profile import RunProfile, Together
+    from densing.efficiency.profile import JointProfile, RunProfile
 
 MOST_ROWS = 40
 Key = tuple[str, str]
@@ -234,7 +234,7 @@ def turns_table(run: RunProfile, most: int = 12) -> ShownTable:
     return shown("turns-table", "Where the path turns to the rank that arrived last.", frame(rows), fields)
 
 
-def _operation(together: Together | None, key: int) -> str:
+def _operation(together: JointProfile | None, key: int) -> str:
     if together is None or not 0 <= key < len(together.matched):
         return "communication"
     step = int(together.matched.step[key])

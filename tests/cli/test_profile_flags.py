@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from densing.cli.profiling import Asked, _executor
-from densing.efficiency.profile.summary import METRICS
+from densing.cli.profile import Source, _executor
+from densing.efficiency.profile.figures import METRICS
 from densing.jobs.local import LocalExecutor
-from tests.cli.test_profile import densing, profile, trace, two, write
 from tests.support import folders
+from tests.support.profile_command import densing, profile, trace, two, write
 
 __all__ = ["two"]
 
@@ -75,8 +75,8 @@ def test_an_overlay_is_not_put_where_it_would_be_read_as_a_rank(two: Path, tmp_p
     ("where", "flags", "told"),
     [
         ("densing.cli.tree.build", (), ""),
-        ("densing.cli.profiling.run_of", (), ""),
-        ("densing.cli.profiling.run_of", ("--out", "store"), "stopped; the same command goes on from store\n"),
+        ("densing.cli.profile.read_run", (), ""),
+        ("densing.cli.profile.read_run", ("--out", "store"), "stopped; the same command goes on from store\n"),
     ],
 )
 def test_an_interrupt_leaves_quietly(two: Path, tmp_path: Path, where: str, flags: tuple[str, ...], told: str) -> None:
@@ -98,7 +98,7 @@ def test_stored_results_have_no_spans_to_write_back(two: Path, tmp_path: Path) -
 
 
 def test_arguments_reach_the_executor() -> None:
-    made = _executor(Asked((), executor="local", executor_args=("workers=3", "retries=0,memory_gb=2.5")))
+    made = _executor(Source((), executor="local", executor_args=("workers=3", "retries=0,memory_gb=2.5")))
     assert isinstance(made, LocalExecutor)
     assert (made.workers, made.retries, made.memory_gb) == (3, 0, 2.5)
 

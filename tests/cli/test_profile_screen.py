@@ -14,11 +14,11 @@ import pytest
 from msgspec.structs import replace
 
 from densing.cli.output import show_notes, timed_bar
-from densing.cli.profile_text import _across
+from densing.cli.profile import _across
 from densing.core.notes import Note, severest_first, worst
 from densing.efficiency.profile.run import merge_run
-from tests.cli.test_profile import densing, event, profile, write
-from tests.efficiency.profile.test_run import profiles
+from tests.support.profile_command import densing, event, profile, write
+from tests.support.straggler_runs import profiles
 
 HOSTILE = "\x1b[31mred\x1b[0m [bold]x[/] \u202ertl \x9b1m\rover\nerror: forged \x07<b>"
 OBEYED = ("\x1b", "\u202e", "\x9b", "\x07", "\r", "\nerror: forged")

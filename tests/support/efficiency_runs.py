@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from densing.core.notes import Note
+from densing.efficiency.profile.comparison import METRICS, RunSteps
 from densing.efficiency.profile.rank import RankProfile, profile_timeline
 from densing.efficiency.profile.run import RunProfile, merge_run
-from densing.efficiency.profile.steps_of_run import METRICS, RunSteps
 from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
 from densing.efficiency.timeline.timeline import Origin, RankTimeline, Step
 from densing.report.efficiency_density import JoinedDensity

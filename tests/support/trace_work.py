@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from densing.core.errors import InputError
-from densing.efficiency.profile.jobs import read_list
-from densing.efficiency.profile.spread import profile_ranks
+from densing.efficiency.profile.batch import profile_ranks, read_list
 
 Tell = Callable[[int], object]
 

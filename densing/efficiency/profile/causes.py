@@ -11,16 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from densing.core import Record
+from densing.efficiency.profile.figures import cut_short, per_step, pooled, run_collectives
 from densing.efficiency.profile.rank import RankProfile
-from densing.efficiency.profile.summary import cut_short, per_step, pooled, run_collectives
 from densing.efficiency.timeline import CollectiveSummary, Copies
 
 if TYPE_CHECKING:
     # A single trace must not pay for loading what compares ranks.
-    from densing.efficiency.profile.together import Together
+    from densing.efficiency.profile.joint import JointProfile
 
 SHOWN = 3
 SMALL_MESSAGE = 1_000_000
@@ -74,7 +72,7 @@ class _Lost(Record, frozen=True):
 
 
 def find_causes(
-    ranks: Sequence[RankProfile], parts: Sequence[Sequence[CollectiveSummary]], together: Together | None = None
+    ranks: Sequence[RankProfile], parts: Sequence[Sequence[CollectiveSummary]], together: JointProfile | None = None
 ) -> tuple[Cause, ...]:
     """Rank what cost time, by what can be won.
 
@@ -83,42 +81,46 @@ def find_causes(
     ranks : sequence of RankProfile
     parts : sequence of sequence of CollectiveSummary
         Of each rank.
-    together : Together, optional
+    together : JointProfile, optional
         What several ranks tell of each other.
     """
-    whole, steps = pooled([rank.partition for rank in ranks]), per_step(ranks)
-    lost = [*_communication(ranks, parts, whole.exposed_comm_ns, together), *_idle(ranks)]
-    lost += _copies(ranks, whole.exposed_memcpy_ns)
-    lost = [one for one in lost if one.ns > 0]
-    if not lost:
+    total, steps = pooled([rank.partition for rank in ranks]), per_step(ranks)
+    losses = [*_communication(ranks, parts, total.exposed_comm_ns, together), *_idle(ranks)]
+    losses += _copies(ranks, total.exposed_memcpy_ns)
+    losses = [loss for loss in losses if loss.ns > 0]
+    if not losses:
         return ()
     claimed: dict[str, int] = {}
-    for one in lost:
-        claimed[one.on_path] = claimed.get(one.on_path, 0) + one.ns
+    for loss in losses:
+        claimed[loss.on_path] = claimed.get(loss.on_path, 0) + loss.ns
     limits = _recoverable(ranks, together)
     # Parts of one kind share what the path holds of it.
     shares = {kind: min(1.0, limits.get(kind, ns) / ns) for kind, ns in claimed.items()}
-    found = [
-        Cause(
-            one.code,
-            one.ns / steps / 1e6,
-            100 * one.ns / whole.window_ns,
-            shares[one.on_path] * one.ns / steps / 1e6,
-            _stands_out(one.of_rank),
-            one.title,
-            one.message,
-            one.remedy,
+    causes = []
+    for loss in losses:
+        rank = _stands_out(loss.of_rank)
+        # Of waiting the message itself says who is waited for.
+        suffix = "" if rank is None or loss.code == WAITING else f"; most on rank {rank}"
+        causes.append(
+            Cause(
+                loss.code,
+                loss.ns / steps / 1e6,
+                100 * loss.ns / total.window_ns,
+                shares[loss.on_path] * loss.ns / steps / 1e6,
+                rank,
+                loss.title,
+                loss.message + suffix,
+                loss.remedy,
+            )
         )
-        for one in lost
-    ]
-    return tuple(sorted(map(_named, found), key=lambda cause: (-cause.recoverable_ms_per_step, -cause.ms_per_step)))
+    return tuple(sorted(causes, key=lambda cause: (-cause.recoverable_ms_per_step, -cause.ms_per_step)))
 
 
 _OUTSIDE = ("host", "launch", "idle")
 """Kinds of the critical path in which a device stands idle."""
 
 
-def _recoverable(ranks: Sequence[RankProfile], together: Together | None) -> dict[str, float]:
+def _recoverable(ranks: Sequence[RankProfile], together: JointProfile | None) -> dict[str, float]:
     """Return what can be won of each kind of loss, in nanoseconds over all ranks as costs are.
 
     The run's own path where there is one, once for every rank, since its length is every rank's; else the ranks' own.
@@ -145,13 +147,6 @@ def _stands_out(of_rank: Mapping[int, float]) -> int | None:
     return rank if of_rank[rank] * len(of_rank) > 1.1 * sum(of_rank.values()) else None
 
 
-def _named(cause: Cause) -> Cause:
-    """Say in words which rank it costs most; of waiting the message itself says who is waited for."""
-    if cause.rank is None or cause.code == WAITING:
-        return cause
-    return replace(cause, message=f"{cause.message}; most on rank {cause.rank}")
-
-
 def _scale(rows: Sequence[CollectiveSummary | Copies], exposed: int) -> float:
     """Return what of its claim each part costs: parts at the same time together cost no more than their union."""
     claimed = sum(row.exposed_ns for row in rows)
@@ -165,21 +160,22 @@ def _communication(
     ranks: Sequence[RankProfile],
     parts: Sequence[Sequence[CollectiveSummary]],
     exposed: int,
-    together: Together | None,
+    together: JointProfile | None,
 ) -> Iterator[_Lost]:
     """Exposed communication by operation and group, split into waiting and transfer where that is known."""
     rows, cut = run_collectives(parts), cut_short(ranks)
     scale = _scale(rows, exposed)
-    alike = Counter[tuple[str, str]]()
+    by_name = Counter[tuple[str, str]]()
     for row in rows:
-        alike[row.op, row.group] += row.exposed_ns
+        by_name[row.op, row.group] += row.exposed_ns
     for row in rows:
         cost, key = row.exposed_ns * scale, (row.op, row.group or row.group_label)
         known = None if together is None else together.waiting.get((row.op, row.group))
         # Waiting is known by operation and name of the group; rows that share both share it by what they cost.
-        part = row.exposed_ns / alike[row.op, row.group] if alike[row.op, row.group] else 0.0
+        part = row.exposed_ns / by_name[row.op, row.group] if by_name[row.op, row.group] else 0.0
         waited = known.exposed_ns * scale * part if known else 0.0
         name = f"{row.op or 'communication'}{f' in group {row.group}' if row.group else ''}"
+        hidden = f", {row.hidden_pct:.0f} % hidden behind compute" if row.hidden_pct else ", nothing hidden"
         if waited and together is not None:
             last = together.stragglers.worst
             who = "the last" if last is None else together.worst
@@ -201,7 +197,7 @@ def _communication(
             },
             "communication",
             f"{name} is not hidden",
-            f"{name}: {_size(row)}{'' if cut else f', {_hidden(row)}'}",
+            f"{name}: {_size(row)}{'' if cut else hidden}",
             _remedy(row),
         )
 
@@ -212,10 +208,6 @@ def _size(row: CollectiveSummary) -> str:
         return f"{calls} of unknown size"
     speed = f" at {row.busbw_gbps:.3g} GB/s bus bandwidth" if row.busbw_gbps else ""
     return f"{calls} of {row.bytes / row.count_sized / 1e6:.3g} MB on average{speed}"
-
-
-def _hidden(row: CollectiveSummary) -> str:
-    return "nothing hidden" if not row.hidden_pct else f"{row.hidden_pct:.0f} % hidden behind compute"
 
 
 def _remedy(row: CollectiveSummary) -> str:
@@ -278,17 +270,17 @@ _RECORDED = (
 
 def _idle(ranks: Sequence[RankProfile]) -> Iterator[_Lost]:
     for code, (title, message, remedy) in _IDLE.items():
-        taken = {rank.rank: _loading(rank, code) for rank in ranks}
-        left = {rank.rank: rank.idle.causes.get(code, 0) - taken[rank.rank] for rank in ranks}
+        loading = {rank.rank: _loading(rank, code) for rank in ranks}
+        idle = {rank.rank: rank.idle.causes.get(code, 0) - loading[rank.rank] for rank in ranks}
         names = _meanwhile(ranks) if "{names}" in message else ""
         if code == "unknown" and all(rank.recorder for rank in ranks):
             remedy = _RECORDED
         text = message.format(names=names)
-        yield _Lost(f"idle-{code.replace('_', '-')}", sum(left.values()), left, "idle", title, text, remedy)
-        if any(taken.values()):
+        yield _Lost(f"idle-{code.replace('_', '-')}", sum(idle.values()), idle, "idle", title, text, remedy)
+        if any(loading.values()):
             text = "compute waits for the next batch (DataLoader)"
-            more = "more workers, prefetch_factor, cheaper transforms, pinned memory"
-            yield _Lost("data-loading", sum(taken.values()), taken, "idle", text, text, more)
+            remedy = "more workers, prefetch_factor, cheaper transforms, pinned memory"
+            yield _Lost("data-loading", sum(loading.values()), loading, "idle", text, text, remedy)
 
 
 def _loading(rank: RankProfile, code: str) -> int:
@@ -305,8 +297,8 @@ def _meanwhile(ranks: Sequence[RankProfile]) -> str:
         for row in rank.idle.meanwhile:
             if row.name:
                 total[row.name] = total.get(row.name, 0) + row.ns
-    best = sorted(total, key=lambda name: -total[name])[:2]
-    return f"; meanwhile it is in {', '.join(best)}" if best else ""
+    longest = sorted(total, key=lambda name: -total[name])[:2]
+    return f"; meanwhile it is in {', '.join(longest)}" if longest else ""
 
 
 def _copies(ranks: Sequence[RankProfile], exposed: int) -> Iterator[_Lost]:

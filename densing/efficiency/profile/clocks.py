@@ -20,7 +20,7 @@ import numpy as np
 
 from densing.core import Note
 from densing.efficiency.profile.matching import Matched
-from densing.efficiency.timeline import OPS, Collectives, Int
+from densing.efficiency.timeline import OPS, Int
 
 Verdict = Literal["one rank", "agree", "aligned", "not aligned"]
 # In these no member can leave before the last has arrived; in a broadcast or a send the root can.
@@ -119,68 +119,62 @@ def align_clocks(matched: Matched) -> Clocks:
     ranks = sorted(matched.ranks)
     if len(ranks) < 2:
         return _as_recorded("one rank", ranks, {}, ())
-    found = _joined(ranks[0], _differences(matched))
+    differences = _joined(ranks[0], _links(matched))
     symmetric = np.isin(matched.op, SYMMETRIC)
     usual = _median(matched.transfer_ns[symmetric]) if symmetric.any() else 0
-    doubts = [text for rank in ranks[1:] if (text := _doubt(rank, found.get(rank), usual))]
+    doubts = [text for rank in ranks[1:] if (text := _doubt(rank, differences.get(rank), usual))]
     if doubts:
         more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""
         message = f"clocks are not aligned: {doubts[0]}{more}; waits are told by durations only"
-        return _as_recorded("not aligned", ranks, found, (Note("clocks-not-aligned", "warning", message),))
-    if all(abs(found[rank].offset) <= AGREE * found[rank].residual for rank in ranks[1:]):
-        left_in = {rank: known._replace(bound=known.bound + abs(known.offset)) for rank, known in found.items()}
-        return _as_recorded("agree", ranks, left_in, ())
-    aligned = _as_recorded("aligned", ranks, found, ())
+        return _as_recorded("not aligned", ranks, differences, (Note("clocks-not-aligned", "warning", message),))
+    if all(abs(differences[rank].offset) <= AGREE * differences[rank].residual for rank in ranks[1:]):
+        # Offsets stay in the times, so times may be off by them too.
+        unshifted = {rank: clock._replace(bound=clock.bound + abs(clock.offset)) for rank, clock in differences.items()}
+        return _as_recorded("agree", ranks, unshifted, ())
+    aligned = _as_recorded("aligned", ranks, differences, ())
     return replace(aligned, offset_ns=aligned.measured_ns)
 
 
 def _as_recorded(
-    verdict: Verdict, ranks: list[int], found: Mapping[int, _Difference], notes: tuple[Note, ...]
+    verdict: Verdict, ranks: list[int], differences: Mapping[int, _Difference], notes: tuple[Note, ...]
 ) -> Clocks:
-    offset, residual, n, bound = ({rank: known[place] for rank, known in found.items()} for place in range(4))
+    columns = ({rank: clock[column] for rank, clock in differences.items()} for column in range(4))
+    offset, residual, n, bound = columns
     return Clocks(verdict, ranks[0] if ranks else 0, dict.fromkeys(ranks, 0), offset, residual, n, bound, notes)
 
 
-def _doubt(rank: int, known: _Difference | None, usual: int) -> str:
-    if known is None:
+def _doubt(rank: int, clock: _Difference | None, usual: int) -> str:
+    if clock is None:
         return f"rank {rank} shares no collective with the others"
-    if known.n < MIN_SHARED:
-        return f"rank {rank} shares {known.n} of the {MIN_SHARED} collectives needed"
-    if known.residual > usual:
-        return f"rank {rank} is uncertain by {known.residual} ns, half of the collectives take less than {usual} ns"
+    if clock.n < MIN_SHARED:
+        return f"rank {rank} shares {clock.n} of the {MIN_SHARED} collectives needed"
+    if clock.residual > usual:
+        return f"rank {rank} is uncertain by {clock.residual} ns, half of the collectives take less than {usual} ns"
     return ""
 
 
-def _differences(matched: Matched) -> dict[int, dict[int, _Difference]]:
+def _links(matched: Matched) -> dict[int, dict[int, _Difference]]:
     """Each rank's clock against that of the first rank read that shares a collective with it, both ways."""
     symmetric = np.isin(matched.op, SYMMETRIC)
     first_end, first_rank = np.zeros(len(matched), np.int64), np.full(len(matched), -1, np.int64)
     links: dict[int, dict[int, _Difference]] = defaultdict(dict)
     for rank, collectives in matched.per_rank.items():
-        ends, rows = _ends(matched, collectives, symmetric)
+        own, rows = matched.rows_of(collectives)
+        usable = symmetric[rows]
+        ends, rows = collectives.end_ns[own[usable]], rows[usable]
         for other in np.unique(first_rank[rows]).tolist():
             shared = first_rank[rows] == other
             if other == -1:
                 first_end[rows[shared]], first_rank[rows[shared]] = ends[shared], rank
                 continue
-            known = _difference(ends[shared] - first_end[rows[shared]])
-            links[rank][other] = known._replace(offset=-known.offset)
-            links[other][rank] = known
+            later = ends[shared] - first_end[rows[shared]]
+            offset, n = _median(later), len(later)
+            distance = np.sort(np.abs(later - offset))
+            # Of n values the one at n/2 + sqrt(n) is above their median with 97.5 %; of few values, the largest.
+            bound = int(distance[min(n, math.ceil(n / 2 + math.sqrt(n))) - 1])
+            links[other][rank] = _Difference(offset, _median(distance), n, bound)
+            links[rank][other] = links[other][rank]._replace(offset=-offset)
     return links
-
-
-def _ends(matched: Matched, collectives: Collectives, symmetric: Any) -> tuple[Int, Int]:
-    own, rows = matched.rows_of(collectives)
-    usable = symmetric[rows]
-    return collectives.end_ns[own[usable]], rows[usable]
-
-
-def _difference(later: Int) -> _Difference:
-    offset, n = _median(later), len(later)
-    apart = np.sort(np.abs(later - offset))
-    # Of n values the one at n/2 + sqrt(n) is above their median with 97.5 %; of few values, the largest.
-    limit = apart[min(n, math.ceil(n / 2 + math.sqrt(n))) - 1]
-    return _Difference(offset, _median(apart), n, int(limit))
 
 
 def _median(values: Int) -> int:
@@ -190,16 +184,16 @@ def _median(values: Int) -> int:
 
 
 def _joined(reference: int, links: Mapping[int, Mapping[int, _Difference]]) -> dict[int, _Difference]:
-    """Offsets from the reference along the links with the smallest sum of residuals."""
-    found: dict[int, _Difference] = {}
+    """Offsets from the reference along the links with the smallest sum of residuals (Dijkstra's shortest paths)."""
+    reached: dict[int, _Difference] = {}
     queue = [(0, reference, _Difference(0, 0, 0, 0))]
     while queue:
-        _, rank, known = heapq.heappop(queue)
-        if rank in found:
+        _, rank, clock = heapq.heappop(queue)
+        if rank in reached:
             continue
-        found[rank] = known
+        reached[rank] = clock
         for other, link in links.get(rank, {}).items():
-            n = link.n if rank == reference else min(known.n, link.n)
-            step = _Difference(known.offset + link.offset, known.residual + link.residual, n, known.bound + link.bound)
+            n = link.n if rank == reference else min(clock.n, link.n)
+            step = _Difference(clock.offset + link.offset, clock.residual + link.residual, n, clock.bound + link.bound)
             heapq.heappush(queue, (step.residual, other, step))
-    return found
+    return reached

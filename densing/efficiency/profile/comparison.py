@@ -6,25 +6,107 @@ other, so a step is one observation. A metric is therefore averaged over ranks f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import InputError, Note
-from densing.efficiency.profile.resampling import Estimate, compare_means
-from densing.efficiency.profile.steps_of_run import METRICS, STEP, RunSteps, run_steps
+from densing.efficiency.timeline import occurrences
 
-__all__ = ["Change", "Comparison", "RunSteps", "compare", "run_steps"]
-
+Floats = NDArray[np.float64]
 Verdict = Literal["slower", "faster", "more", "less", "no change beyond noise", "too few steps"]
 
 MIN_STEPS = 5
 """Below this the noise between steps cannot be told from the change: no interval, no verdict."""
 OUTLIER_MADS = 5.0
 OUTLIER_SHARE = 0.1
+MAX_CORRELATION = 0.95
+_BLOCK = 1 << 22
+"""Numbers drawn at a time: memory stays bounded for runs of any length."""
+STEP = "step_ns"
+METRICS: dict[str, str] = {
+    STEP: "window_ns",
+    "compute_ns": "compute_ns",
+    "comm_ns": "comm_ns",
+    "overlap_ns": "overlap_ns",
+    "exposed_comm_ns": "exposed_comm_ns",
+    "memcpy_ns": "memcpy_ns",
+    "exposed_memcpy_ns": "exposed_memcpy_ns",
+    "idle_ns": "idle_ns",
+}
+"""Metrics per step, and where a step's partition holds them."""
+
+
+@dataclass(frozen=True)
+class RunSteps:
+    """A run's metrics per step, averaged over ranks.
+
+    Parameters
+    ----------
+    numbers : tuple of int
+        Step numbers, ascending.
+    values : mapping of str to tuple of float
+        Nanoseconds per step, by metric.
+    ranks : int
+        Ranks averaged over.
+    left_out : int
+        Steps that some rank did not record.
+    window : str
+        To which the ranks were cut; empty if unknown.
+    """
+
+    numbers: tuple[int, ...]
+    values: Mapping[str, tuple[float, ...]]
+    ranks: int = 1
+    left_out: int = 0
+    window: str = ""
+
+    def without_first(self, count: int) -> RunSteps:
+        """Return the run without its first steps."""
+        values = {metric: column[count:] for metric, column in self.values.items()}
+        return RunSteps(self.numbers[count:], values, self.ranks, self.left_out, self.window)
+
+
+def run_steps(rows: Iterable[Mapping[str, Any]]) -> RunSteps:
+    """Average a run's steps over its ranks; rows are taken one by one.
+
+    Parameters
+    ----------
+    rows : iterable of mapping
+        What ranks yielded, each with ``steps``: a list of ``{"number": n, "partition": {...}}`` with the partition's
+        figures in nanoseconds, and their ``window``.
+
+    Returns
+    -------
+    RunSteps
+        Of the steps that every rank has.
+
+    Examples
+    --------
+    >>> parts = [{name: value for name in METRICS.values()} for value in (10, 30)]
+    >>> run_steps([{"steps": [{"number": 2, "partition": part}]} for part in parts]).values["step_ns"]
+    (20.0,)
+    """
+    sums: dict[tuple[int, int], list[int]] = {}
+    ranks, window = 0, ""
+    for row in rows:
+        ranks += 1
+        window = window or row.get("window", "")
+        steps = row["steps"]
+        for key, step in zip(occurrences(step["number"] for step in steps), steps, strict=True):
+            cells = [1, *(step["partition"][figure] for figure in METRICS.values())]
+            total = sums.get(key)
+            sums[key] = cells if total is None else [a + b for a, b in zip(total, cells, strict=True)]
+    common = {key: cells for key, cells in sorted(sums.items()) if cells[0] == ranks}
+    values = {
+        metric: tuple(cells[index] / ranks for cells in common.values())
+        for index, metric in enumerate(METRICS, start=1)
+    }
+    return RunSteps(tuple(number for number, _ in common), values, ranks, len(sums) - len(common), window)
 
 
 @dataclass(frozen=True)
@@ -91,22 +173,13 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
         plain = {"verdict": self.verdict, "level": self.level, "draws": self.draws, "seed": self.seed}
-        lists = {"steps": list(self.steps), "ranks": list(self.ranks)}
-        notes = [note.to_dict() for note in self.notes]
-        return {**plain, **lists, "changes": [asdict(change) for change in self.changes], "notes": notes}
+        parts = msgspec.to_builtins(self)
+        return {**plain, **{key: parts[key] for key in ("steps", "ranks", "changes", "notes")}}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Comparison:
         """Rebuild what :meth:`to_dict` gave."""
-        return cls(
-            tuple(Change(**change) for change in data["changes"]),
-            (data["steps"][0], data["steps"][1]),
-            (data["ranks"][0], data["ranks"][1]),
-            data["level"],
-            data["draws"],
-            data["seed"],
-            tuple(Note.from_dict(note) for note in data["notes"]),
-        )
+        return msgspec.convert(data, cls)
 
 
 def compare(
@@ -150,14 +223,14 @@ def compare(
     -----
     Source: symmetric bootstrap-t, Hall, "The Bootstrap and Edgeworth Expansion" (1992), §3.5; effective number of
     correlated observations after Bayley and Hammersley (1946); both recalled. Simulated coverage:
-    ``tests/test_profile_compare.py``.
+    ``tests/efficiency/profile/test_comparison.py``.
 
     Examples
     --------
     >>> runs = [RunSteps(tuple(range(8)), {"step_ns": tuple(mean + d for d in (0, 2, 1, 3, 2, 0, 1, 3))})
     ...         for mean in (100.0, 150.0)]
-    >>> found = compare(*runs)
-    >>> found.verdict, found.changes[0].difference
+    >>> comparison = compare(*runs)
+    >>> comparison.verdict, comparison.changes[0].difference
     ('slower', 50.0)
     """
     _check(base, other, level, draws, skip_first)
@@ -165,24 +238,25 @@ def compare(
     base, other = base.without_first(skip_first), other.without_first(skip_first)
     notes += _both(base, other)
     metrics = [metric for metric in METRICS if metric in base.values and metric in other.values]
-    enough = min(len(base.numbers), len(other.numbers)) >= MIN_STEPS
     columns = [(np.array(base.values[metric]), np.array(other.values[metric])) for metric in metrics]
-    estimates = compare_means(columns, level=level, draws=draws, seed=seed) if enough else [None] * len(metrics)
-    changes = [_change(metric, *pair, found) for metric, pair, found in zip(metrics, columns, estimates, strict=True)]
+    estimates: Sequence[Estimate | None] = [None] * len(metrics)
+    if min(len(base.numbers), len(other.numbers)) >= MIN_STEPS:
+        estimates = compare_means(columns, level=level, draws=draws, seed=seed)
+    changes = [_change(metric, *pair, row) for metric, pair, row in zip(metrics, columns, estimates, strict=True)]
     steps = (len(base.numbers), len(other.numbers))
     return Comparison(tuple(changes), steps, (base.ranks, other.ranks), level, draws, seed, tuple(notes))
 
 
-def _change(metric: str, base: NDArray[np.float64], other: NDArray[np.float64], found: Estimate | None) -> Change:
+def _change(metric: str, base: Floats, other: Floats, estimate: Estimate | None) -> Change:
     means = [float(column.mean()) if len(column) else None for column in (base, other)]
-    if found is None:
+    if estimate is None:
         return Change(metric, means[0], means[1], None, None, None, None, None, None, None, "too few steps")
     verdict: Verdict = "no change beyond noise"
-    if found.low > 0:
+    if estimate.low > 0:
         verdict = "slower" if metric == STEP else "more"
-    elif found.high < 0:
+    elif estimate.high < 0:
         verdict = "faster" if metric == STEP else "less"
-    return Change(metric, means[0], means[1], *found, verdict)
+    return Change(metric, means[0], means[1], *estimate, verdict)
 
 
 def _check(base: RunSteps, other: RunSteps, level: float, draws: int, skip_first: int) -> None:
@@ -204,23 +278,25 @@ def _check(base: RunSteps, other: RunSteps, level: float, draws: int, skip_first
 def _remarks(name: str, run: RunSteps, skipped: int) -> Iterable[Note]:
     """Say what is odd about one run's steps."""
     if skipped:
-        left = min(skipped, len(run.numbers))
-        yield Note("steps-skipped", "info", f"{name}: the first {left} step(s) are left out, as asked", {"steps": left})
+        count = min(skipped, len(run.numbers))
+        text = f"{name}: the first {count} step(s) are left out, as asked"
+        yield Note("steps-skipped", "info", text, {"steps": count})
     if run.left_out:
         text = f"{name}: {run.left_out} step(s) that some rank did not record are left out"
         yield Note("steps-left-out", "info", text, {"steps": run.left_out})
-    kept = run.without_first(skipped)
-    times = np.array(kept.values[STEP])
+    run = run.without_first(skipped)
+    times = np.array(run.values[STEP])
     if len(times) < 3:
         return
-    middle = float(np.median(times[1:]))
-    spread = 1.4826 * float(np.median(np.abs(times[1:] - middle)))
-    if times[0] > middle + max(OUTLIER_MADS * spread, OUTLIER_SHARE * middle):
+    median = float(np.median(times[1:]))
+    # 1.4826 MAD is the standard deviation of normal noise.
+    spread = 1.4826 * float(np.median(np.abs(times[1:] - median)))
+    if times[0] > median + max(OUTLIER_MADS * spread, OUTLIER_SHARE * median):
         text = (
-            f"{name}: its first step, {kept.numbers[0]}, took {times[0] / 1e6:.3f} ms where the others take "
-            f"{middle / 1e6:.3f} ms; it is counted: leave it out with skip_first=1 if it is warm-up"
+            f"{name}: its first step, {run.numbers[0]}, took {times[0] / 1e6:.3f} ms where the others take "
+            f"{median / 1e6:.3f} ms; it is counted: leave it out with skip_first=1 if it is warm-up"
         )
-        yield Note("slow-first-step", "warning", text, {"first_ns": float(times[0]), "median_ns": middle})
+        yield Note("slow-first-step", "warning", text, {"first_ns": float(times[0]), "median_ns": median})
 
 
 def _both(base: RunSteps, other: RunSteps) -> Iterable[Note]:
@@ -237,3 +313,128 @@ def _both(base: RunSteps, other: RunSteps) -> Iterable[Note]:
     if base.window and other.window and base.window != other.window:
         text = f"window {base.window} against {other.window}: different work counts; profile both within one"
         yield Note("different-windows", "warning", text, {"windows": [base.window, other.window]})
+
+
+class Estimate(NamedTuple):
+    """A difference other − base and a ratio other/base, with intervals; the ratio None where a mean is not above 0."""
+
+    difference: float
+    low: float
+    high: float
+    ratio: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+    correlation: float
+
+
+class _Draws(NamedTuple):
+    """Resampled means and variances of the mean, each (draws,)."""
+
+    mean: Floats
+    variance: Floats
+
+
+def compare_means(columns: Sequence[tuple[Floats, Floats]], *, level: float, draws: int, seed: int) -> list[Estimate]:
+    """Compare pairs of samples; the same steps are drawn for every pair.
+
+    Parameters
+    ----------
+    columns : sequence of (float64 (n,), float64 (m,))
+        Base and other, by metric; all with the same n and m, 2 or more.
+    level : float
+    draws, seed : int
+
+    Returns
+    -------
+    list of Estimate
+    """
+    if not columns:
+        return []
+    base = np.stack([pair[0] for pair in columns])
+    other = np.stack([pair[1] for pair in columns])
+    generator = np.random.default_rng(seed)
+    resamples = [_resample(sample, draws, generator) for sample in (base, other)]
+    return [
+        _estimate(
+            a, b, _Draws(*(part[row] for part in resamples[0])), _Draws(*(part[row] for part in resamples[1])), level
+        )
+        for row, (a, b) in enumerate(columns)
+    ]
+
+
+def lag_one(*samples: Floats) -> float:
+    """Return the lag-1 autocorrelation of samples in order of time, pooled, corrected for bias, in [0, 0.95].
+
+    .. math:: r = \\frac{\\sum (x_t - \\bar x)(x_{t+1} - \\bar x)}{\\sum (x_t - \\bar x)^2}, \\quad
+              \\rho = r + (1 + 3 r)/n
+
+    with n the mean length of the samples.
+
+    Notes
+    -----
+    Source: bias −(1 + 3ρ)/n of the sample autocorrelation with unknown mean, Marriott and Pope (1954), recalled.
+
+    Examples
+    --------
+    >>> lag_one(np.array([1.0, -1.0, 1.0, -1.0])), round(lag_one(np.arange(100.0)), 2)
+    (0.0, 0.95)
+    """
+    centred = [sample - sample.mean() for sample in samples]
+    total = sum(float((part**2).sum()) for part in centred)
+    if total == 0:
+        return 0.0
+    raw = sum(float((part[1:] * part[:-1]).sum()) for part in centred) / total
+    mean_length = sum(map(len, samples)) / len(samples)
+    return min(max(raw + (1 + 3 * raw) / mean_length, 0.0), MAX_CORRELATION)
+
+
+def _resample(samples: Floats, draws: int, generator: np.random.Generator) -> tuple[Floats, Floats]:
+    """Return means and variances of the mean, (metrics, draws), of resampled steps."""
+    size = samples.shape[1]
+    means, variances = (np.empty((len(samples), draws)) for _ in range(2))
+    block = max(1, _BLOCK // size)
+    for begin in range(0, draws, block):
+        index = generator.integers(0, size, (min(block, draws - begin), size))
+        part = slice(begin, begin + len(index))
+        for row, sample in enumerate(samples):
+            resampled = sample[index]
+            means[row, part] = resampled.mean(axis=1)
+            variances[row, part] = resampled.var(axis=1, ddof=1) / size
+    return means, variances
+
+
+def _estimate(base: Floats, other: Floats, a: _Draws, b: _Draws, level: float) -> Estimate:
+    means = float(base.mean()), float(other.mean())
+    squares = base.var(ddof=1) / len(base), other.var(ddof=1) / len(other)
+    correlation = lag_one(base, other)
+    wider = np.sqrt((1 + correlation) / (1 - correlation))
+    difference = means[1] - means[0]
+    quantile = _quantile(b.mean - a.mean - difference, a.variance + b.variance, level)
+    reach = float(quantile * np.sqrt(squares[0] + squares[1]) * wider)
+    ratio = _ratio(means, squares, a, b, level, float(wider))
+    return Estimate(difference, difference - reach, difference + reach, *ratio, correlation)
+
+
+def _ratio(
+    means: tuple[float, float], squares: tuple[float, float], a: _Draws, b: _Draws, level: float, wider: float
+) -> tuple[float | None, float | None, float | None]:
+    """Return the ratio of means with its interval, from the bootstrap-t of its logarithm."""
+    if min(means) <= 0:
+        return None, None, None
+    ratio = means[1] / means[0]
+    good = (a.mean > 0) & (b.mean > 0)
+    log_ratio = np.log(ratio)
+    distance = np.log(b.mean[good] / a.mean[good]) - log_ratio
+    variance = a.variance[good] / a.mean[good] ** 2 + b.variance[good] / b.mean[good] ** 2
+    error = np.sqrt(squares[0] / means[0] ** 2 + squares[1] / means[1] ** 2)
+    reach = _quantile(distance, variance, level) * error * wider
+    # Beyond this a ratio says nothing, and its exponential would overflow.
+    if reach > np.log(1e6):
+        return ratio, None, None
+    return ratio, float(np.exp(log_ratio - reach)), float(np.exp(log_ratio + reach))
+
+
+def _quantile(distance: Floats, variance: Floats, level: float) -> float:
+    """Return the quantile of |distance|/√variance over the resamples that vary; 0 if none does."""
+    varied = variance > 0
+    return float(np.quantile(np.abs(distance[varied]) / np.sqrt(variance[varied]), level)) if varied.any() else 0.0

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
+
 from densing.core import InputError, UnknownNameError
 
 Verdict = Literal["met", "undecided"]
@@ -67,9 +69,18 @@ class Condition:
     text: str
     any_of: tuple[tuple[Comparison, ...], ...]
 
+    @property
+    def comparisons(self) -> list[Comparison]:
+        """All of them, in order."""
+        return [comparison for parts in self.any_of for comparison in parts]
+
     def decide(self, summary: Mapping[str, Any]) -> bool | None:
         """Return whether it holds, None if that cannot be told."""
-        return _any(_all(part.decide(summary) for part in parts) for parts in self.any_of)
+        verdicts = []
+        for parts in self.any_of:
+            decided = [part.decide(summary) for part in parts]
+            verdicts.append(False if False in decided else None if None in decided else True)
+        return True if True in verdicts else None if None in verdicts else False
 
 
 @dataclass(frozen=True)
@@ -94,12 +105,13 @@ class Hit:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        return {"text": self.text, "verdict": self.verdict, "message": self.message, "values": dict(self.values)}
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Hit:
         """Rebuild what :meth:`to_dict` gave."""
-        return cls(data["text"], data["verdict"], data["message"], dict(data["values"]))
+        return msgspec.convert(data, cls)
 
 
 def parse(text: str) -> Condition:
@@ -151,49 +163,48 @@ def check(conditions: Iterable[str | Condition], summary: Mapping[str, Any]) -> 
     >>> [hit.message for hit in check(["exposed_pct>10", "exposed_pct>20", "overlap_pct<50"], summary)]
     ['exposed_pct>10: exposed_pct is 12.5', 'overlap_pct<50: cannot be decided, overlap_pct is undefined in this run']
     """
-    figures = {name: value for name, value in summary.items() if value is None or _is_figure(value)}
-    read = [parse(condition) if isinstance(condition, str) else condition for condition in conditions]
-    for condition in read:
-        for comparison in _comparisons(condition):
+    figures = {
+        name: value
+        for name, value in summary.items()
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value))
+    }
+    parsed = [parse(condition) if isinstance(condition, str) else condition for condition in conditions]
+    for condition in parsed:
+        for comparison in condition.comparisons:
             if comparison.metric not in figures:
                 raise UnknownNameError("metric", comparison.metric, figures)
-    return tuple(hit for condition in read if (hit := _hit(condition, figures)) is not None)
+    return tuple(hit for condition in parsed if (hit := _hit(condition, figures)) is not None)
 
 
 def _hit(condition: Condition, figures: Mapping[str, Any]) -> Hit | None:
     decided = condition.decide(figures)
     if decided is False:
         return None
-    values = {comparison.metric: figures[comparison.metric] for comparison in _comparisons(condition)}
-    told = ", ".join(f"{name} is {value:.6g}" for name, value in values.items() if value is not None)
+    values = {comparison.metric: figures[comparison.metric] for comparison in condition.comparisons}
+    known = ", ".join(f"{name} is {value:.6g}" for name, value in values.items() if value is not None)
     if decided:
-        return Hit(condition.text, "met", f"{condition.text}: {told}", values)
+        return Hit(condition.text, "met", f"{condition.text}: {known}", values)
     missing = ", ".join(name for name, value in values.items() if value is None)
-    text = f"{condition.text}: cannot be decided, {missing} is undefined in this run" + (f" ({told})" if told else "")
+    text = f"{condition.text}: cannot be decided, {missing} is undefined in this run" + (f" ({known})" if known else "")
     return Hit(condition.text, "undecided", text, values)
 
 
 def _comparison(text: str) -> Comparison:
-    found = _COMPARISON.fullmatch(text)
-    if found is None:
+    match = _COMPARISON.fullmatch(text)
+    if match is None:
         raise InputError(
             f"--fail-if: cannot read {text.strip()[:80]!r}; write metric, one of {' '.join(OPERATORS)}, number"
         )
-    metric, number = found["metric"], float(found["number"])
-    number *= _scale(metric, found["unit"], text)
+    metric, number, unit = match["metric"], float(match["number"]), match["unit"]
+    if unit is not None:
+        units = _units(metric)
+        if unit not in units:
+            remedy = f"use {', '.join(units)}, or none" if units else f"{metric} has none"
+            raise InputError(f"--fail-if: unit {unit!r} in {text.strip()[:80]!r}; {remedy}")
+        number *= units[unit]
     if not math.isfinite(number):
-        raise InputError(f"--fail-if: {found['number']} in {text.strip()[:80]!r} is too large a number")
-    return Comparison(metric, found["op"], number, text.strip())
-
-
-def _scale(metric: str, unit: str | None, text: str) -> float:
-    if unit is None:
-        return 1
-    known = _units(metric)
-    if unit not in known:
-        remedy = f"use {', '.join(known)}, or none" if known else f"{metric} has none"
-        raise InputError(f"--fail-if: unit {unit!r} in {text.strip()[:80]!r}; {remedy}")
-    return known[unit]
+        raise InputError(f"--fail-if: {match['number']} in {text.strip()[:80]!r} is too large a number")
+    return Comparison(metric, match["op"], number, text.strip())
 
 
 def _units(metric: str) -> Mapping[str, float]:
@@ -203,21 +214,3 @@ def _units(metric: str) -> Mapping[str, float]:
     if own is not None:
         return {unit: size / own for unit, size in UNITS.items()}
     return {"%": 1} if words[-1] == "pct" else {}
-
-
-def _comparisons(condition: Condition) -> list[Comparison]:
-    return [comparison for parts in condition.any_of for comparison in parts]
-
-
-def _is_figure(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _all(verdicts: Iterable[bool | None]) -> bool | None:
-    found = list(verdicts)
-    return False if False in found else None if None in found else True
-
-
-def _any(verdicts: Iterable[bool | None]) -> bool | None:
-    found = list(verdicts)
-    return True if True in found else None if None in found else False

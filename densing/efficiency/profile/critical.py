@@ -3,25 +3,31 @@
 A collective cannot move data before its last rank arrives. So the path is walked back from the end of the rank that
 ends last; at a collective that held this rank it goes to the rank that arrived last, at the moment of its arrival, and
 on from there. What lies between is that rank's own time, split by its own critical path
-(:func:`densing.efficiency.timeline.critical.critical_path`).
+(:func:`densing.efficiency.timeline.critical_path`).
 
-Input is plain columns, so that thousands of ranks can be read one at a time.
+The walk takes plain columns, so that thousands of ranks can be read one at a time.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.efficiency.timeline import Int
+from densing.core import Note
+from densing.efficiency.profile.clocks import Clocks
+from densing.efficiency.profile.matching import Matched
+from densing.efficiency.profile.rank import RankProfile
+from densing.efficiency.timeline import PATH_KINDS, CriticalPath, Int
 
 Local = Callable[[int, int, int], Mapping[str, int]]
 """``local(rank, start, end)`` → nanoseconds by kind; what it leaves of [start, end) counts as ``idle``."""
+MAX_RANKS = 64
+"""Ranks whose own critical paths are held in memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +44,8 @@ class RankCollectives:
         When this rank arrived at it, and when it was over here.
     blocking : bool (n,), optional
         Whether it held the rank: its own critical path leads through it
-        (:func:`densing.efficiency.profile.critical_local.blocking`) or, more coarsely, part of it was exposed. All by
-        default. A hidden collective must not turn the path.
+        (:func:`blocking`) or, more coarsely, part of it was exposed. All by default. A hidden collective must not turn
+        the path.
     """
 
     start: int
@@ -149,6 +155,101 @@ class RunPath:
         return cls(data["start_ns"], data["end_ns"], rank, start, end, key, totals, turns)
 
 
+def run_path(ranks: Sequence[RankProfile], matched: Matched, clocks: Clocks) -> tuple[RunPath | None, tuple[Note, ...]]:
+    """Walk the critical path of a run from rank to rank.
+
+    Returns
+    -------
+    RunPath or None
+        None where there is nothing to walk: one rank, no matched communication, clocks that cannot be compared, or
+        more than :data:`MAX_RANKS` ranks; the notes say which.
+    tuple of Note
+    """
+    if refusal := _refusal(ranks, matched, clocks):
+        return None, (Note("no-run-path", "info", f"no critical path across ranks: {refusal}"),)
+    rows = {rank.rank: _of_rank(rank, matched, clocks.offset_ns[rank.rank]) for rank in ranks}
+    shift = {rank.rank: -clocks.offset_ns[rank.rank] for rank in ranks}
+    path = run_critical_path(rows, local_of({rank.rank: rank.path for rank in ranks}, shift))
+    # A rank's own path may be stored without its shortest segments: they count as idle between ranks.
+    short_ns = sum(rank.path.left_out_ns for rank in ranks)
+    if not short_ns:
+        return path, ()
+    share = 100 * short_ns / max(sum(rank.end_ns - rank.start_ns for rank in ranks), 1)
+    text = f"the critical path across ranks counts {share:.2g} % of the ranks' time as idle: segments too short to keep"
+    return path, (Note("run-path-shortened", "info", text, {"ns": short_ns}),)
+
+
+def _refusal(ranks: Sequence[RankProfile], matched: Matched, clocks: Clocks) -> str:
+    if len(ranks) < 2:
+        return "one rank was recorded"
+    if len(matched) == 0:
+        return "no communication could be matched"
+    if not clocks.comparable:
+        return "the ranks' clocks cannot be compared"
+    if len(ranks) > MAX_RANKS:
+        return f"{len(ranks)} ranks are more than the {MAX_RANKS} whose own paths are held in memory"
+    return ""
+
+
+def _of_rank(rank: RankProfile, matched: Matched, offset: int) -> RankCollectives:
+    rows = rank.collectives
+    key = np.full(len(rows), -1, np.int64)
+    own, matched_row = matched.rows_of(rows)
+    key[own] = matched_row
+    return RankCollectives(
+        rank.start_ns - offset,
+        rank.end_ns - offset,
+        key,
+        rows.start_ns - offset,
+        rows.end_ns - offset,
+        blocking(rank.path, rows.start_ns, rows.end_ns),
+    )
+
+
+def local_of(paths: Mapping[int, CriticalPath], offsets: Mapping[int, int] | None = None) -> Local:
+    """Return the split of a rank's own time by its own critical path.
+
+    Parameters
+    ----------
+    paths : mapping of rank to CriticalPath
+    offsets : mapping of rank to int, optional
+        Nanoseconds that the common clock is ahead of the rank's: common = own + offset.
+    """
+    shift = offsets or {}
+    prepared: dict[int, tuple[Int, Int]] = {}
+
+    def local(rank: int, start: int, end: int) -> dict[str, int]:
+        path = paths[rank]
+        if rank not in prepared:
+            by_kind = (path.end - path.start)[:, None] * (path.kind[:, None] == np.arange(len(PATH_KINDS)))
+            prepared[rank] = (path.end, np.concatenate((np.zeros((1, len(PATH_KINDS)), np.int64), by_kind.cumsum(0))))
+        moments = np.array([start, end], np.int64) - shift.get(rank, 0)
+        ends, sums = prepared[rank]
+        at = np.searchsorted(ends, moments, side="right")
+        total = sums[at].copy()
+        for row, (index, moment) in enumerate(zip(at.tolist(), moments.tolist(), strict=True)):
+            if index < len(ends):
+                total[row, path.kind[index]] += max(moment - int(path.start[index]), 0)
+        return {kind: ns for kind, ns in zip(PATH_KINDS, (total[1] - total[0]).tolist(), strict=True) if ns}
+
+    return local
+
+
+def blocking(path: CriticalPath, begins: Int, ends: Int) -> NDArray[np.bool_]:
+    """Return which of a rank's collectives its own critical path leads through.
+
+    Parameters
+    ----------
+    path : CriticalPath
+        Of the rank, on its own clock.
+    begins, ends : int64 (n,)
+        On the same clock.
+    """
+    mask = path.kind == PATH_KINDS.index("communication")
+    start, end = path.start[mask], path.end[mask]
+    return np.asarray(np.searchsorted(end, begins, side="right") < np.searchsorted(start, ends, side="left"))
+
+
 def run_critical_path(ranks: Mapping[int, RankCollectives], local: Local) -> RunPath:
     """Walk back through a run from its last end, from rank to rank where one waited for another.
 
@@ -225,8 +326,8 @@ class _Walk:
         """Ends, begins and keys of a rank's blocking collectives in order of their ends, and its start."""
         if rank not in self.loaded:
             row = self.ranks[rank]
-            chosen = row.key >= 0 if row.blocking is None else (row.key >= 0) & row.blocking
-            order = np.flatnonzero(chosen)[np.argsort(row.ends[chosen], kind="stable")]
+            mask = row.key >= 0 if row.blocking is None else (row.key >= 0) & row.blocking
+            order = np.flatnonzero(mask)[np.argsort(row.ends[mask], kind="stable")]
             columns = (row.ends[order].tolist(), row.begins[order].tolist(), row.key[order].tolist())
             self.loaded[rank] = (*columns, row.start)
         return self.loaded[rank]

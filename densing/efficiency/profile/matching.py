@@ -9,20 +9,116 @@ Source: PyTorch TensorBoard plugin (torch_tb_profiler), communication view; AMD 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core import Note
-from densing.efficiency.profile.matching_gather import Gathered, match_notes
-from densing.efficiency.profile.matching_keys import Groups, Key, keys_of
-from densing.efficiency.timeline import OPS, Collectives, Group, Int
+from densing.core import Note, Severity
+from densing.efficiency.timeline import OPS, Collectives, Group, Int, nth
 
-MATCH_COLUMNS = ("op", "group", "by_seq", "number", "order", "step", "n_ranks", "bytes", "transfer_ns", "longest_ns",
-                 "second_ns", "shortest_rank")  # fmt: skip
+SEND, RECV = OPS.index("send"), OPS.index("recv")
+# Kernels between some members of a group only: without recorded peers nothing says which of them belong together.
+_PAIRWISE = tuple(OPS.index(op) for op in ("send", "recv", "send_recv", "p2p_copy"))
+# All members put in the same amount, so another amount is another communication.
+_SAME_BYTES = tuple(OPS.index(op) for op in ("all_reduce", "broadcast", "reduce"))
+_UNKNOWN_OP = len(OPS) - 1
+BY_SEQ = -2
+_NEVER = np.iinfo(np.int64).max
+# The columns of a match, and what they hold of a key that no rank has been seen with.
+_EMPTY = {"op": _UNKNOWN_OP, "group": 0, "by_seq": 0, "number": -1, "order": 0, "step": -1, "n_ranks": 0, "bytes": -1,
+          "transfer_ns": _NEVER, "second_ns": _NEVER, "longest_ns": 0, "shortest_rank": -1}  # fmt: skip
+_NAMED_CELLS = 3
+Key = tuple[int, int, int, int]
+Cell = tuple[int, int, int]
+
+
+class Keys(NamedTuple):
+    """Keys of one rank's communications that can be matched: what makes two on two ranks the same one.
+
+    Attributes
+    ----------
+    row : int64 (m,)
+        Row in the rank's table.
+    group : int64 (m,)
+        Number of the group, the same on every rank.
+    how : int64 (m,)
+        :data:`BY_SEQ`, or the operation where no sequence number is recorded.
+    first, second : int64 (m,)
+        Sequence number and n-th with that number; or step and n-th of group and operation in that step.
+    lonely : int
+        Communications that cannot be matched: between some members only, and without recorded peers.
+    """
+
+    row: Int
+    group: Int
+    how: Int
+    first: Int
+    second: Int
+    lonely: int
+
+    def tuples(self) -> list[Key]:
+        """Return one hashable key per communication."""
+        columns = (self.group, self.how, self.first, self.second)
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+class Groups:
+    """Numbers the process groups of a run: the same number for the same group on every rank.
+
+    A group is the same if name and members agree; where members are unknown, name and size; where the trace names no
+    group, the stream's number. A pair of ranks that send to each other is a group of two.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self.groups: list[Group] = []
+
+    def number(self, group: Group) -> int:
+        """Return a group's number; a new one for a new group."""
+        identity = (group.name, group.ranks or group.size, "" if group.name or group.ranks else group.label)
+        return self._add(identity, group)
+
+    def pair(self, group: Group, src: int, dst: int) -> int:
+        """Return the number of a sender and a receiver within a group."""
+        return self._add(("pair", group.name, src, dst), Group(group.name, f"{src}->{dst}", 2, (src, dst)))
+
+    def _add(self, identity: Hashable, group: Group) -> int:
+        if identity not in self._numbers:
+            self._numbers[identity] = len(self.groups)
+            self.groups.append(group)
+        return self._numbers[identity]
+
+
+def keys_of(collectives: Collectives, groups: Groups) -> Keys:
+    """Return the keys by which a rank's communications are matched with other ranks'.
+
+    Examples
+    --------
+    >>> from densing.efficiency.timeline.collectives import COLUMNS
+    >>> columns = {key: np.zeros(2, np.int64) for key in COLUMNS} | {"seq": np.array([4, 5])}
+    >>> table = Collectives(0, "all", 0, 9, (Group("0"),), (), (), (), **columns)
+    >>> keys_of(table, Groups()).tuples()
+    [(0, -2, 4, 0), (0, -2, 5, 0)]
+    """
+    paired = np.isin(collectives.op, (SEND, RECV)) & (collectives.src >= 0) & (collectives.dst >= 0)
+    usable = paired | ~np.isin(collectives.op, _PAIRWISE)
+    row = np.flatnonzero(usable)
+    numbers = np.array([groups.number(group) for group in collectives.groups] or [0], np.int64)
+    number = numbers[collectives.group] if len(collectives) else np.empty(0, np.int64)
+    for index in np.flatnonzero(paired).tolist():
+        members = collectives.groups[collectives.group[index]]
+        number[index] = groups.pair(members, int(collectives.src[index]), int(collectives.dst[index]))
+    group = number[row]
+    op = np.where(paired, SEND, collectives.op)[row]
+    # A receive of unknown number has no partner by number, so pairs go by order.
+    seq = np.where(paired, -1, collectives.seq)[row]
+    step, by_seq = collectives.step[row], seq >= 0
+    how, first = np.where(by_seq, BY_SEQ, op), np.where(by_seq, seq, step)
+    moment = np.where(by_seq, collectives.start_ns[row], collectives.order[row])
+    return Keys(row, group, how, first, nth(moment, group, how, first), len(collectives) - len(row))
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,9 +147,9 @@ class Matched:
         Rank of the smallest duration: the last to arrive, as far as durations tell.
     notes : tuple of Note
     per_rank : mapping of int to Collectives
-        The tables matched; may read them lazily. Not part of :meth:`to_dict`.
+        The tables matched; may read them lazily.
     index, numbering
-        Key to row, and the groups' numbers. Not part of :meth:`to_dict`.
+        Key to row, and the groups' numbers.
     """
 
     ranks: tuple[int, ...]
@@ -81,38 +177,21 @@ class Matched:
     def rows_of(self, collectives: Collectives) -> tuple[Int, Int]:
         """Return, for what could be matched of one rank, its own rows and the rows here."""
         keys = keys_of(collectives, self.numbering)
-        found = np.array([self.index.get(key, -1) for key in keys.tuples()], np.int64)
-        return keys.row[found >= 0], found[found >= 0]
+        rows = np.array([self.index.get(key, -1) for key in keys.tuples()], np.int64)
+        return keys.row[rows >= 0], rows[rows >= 0]
 
-    def take(self, kept: NDArray[np.bool_]) -> Matched:
+    def take(self, mask: NDArray[np.bool_]) -> Matched:
         """Leave communications out.
 
         Parameters
         ----------
-        kept : bool (n,)
+        mask : bool (n,)
+            True for those that stay.
         """
-        place = np.cumsum(kept) - 1
-        columns: dict[str, Any] = {key: getattr(self, key)[kept] for key in MATCH_COLUMNS}
-        index = {key: int(place[row]) for key, row in self.index.items() if kept[row]}
+        position = np.cumsum(mask) - 1
+        columns: dict[str, Any] = {key: getattr(self, key)[mask] for key in _EMPTY}
+        index = {key: int(position[row]) for key, row in self.index.items() if mask[row]}
         return replace(self, **columns, index=index)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data; ``columns`` as equally long lists."""
-        return {
-            "ranks": list(self.ranks),
-            "groups": [{**group._asdict(), "ranks": list(group.ranks)} for group in self.groups],
-            "ops": [OPS[code] for code in self.op],
-            "columns": {key: getattr(self, key).tolist() for key in MATCH_COLUMNS},
-            "notes": [note.to_dict() for note in self.notes],
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Matched:
-        """Rebuild what :meth:`to_dict` wrote; without the ranks' own tables."""
-        groups = tuple(Group(**{**group, "ranks": tuple(group["ranks"])}) for group in data["groups"])
-        columns: dict[str, Any] = {key: np.asarray(data["columns"][key], np.int64) for key in MATCH_COLUMNS}
-        notes = tuple(Note.from_dict(note) for note in data["notes"])
-        return cls(tuple(data["ranks"]), groups, **columns, notes=notes)
 
 
 def match_collectives(per_rank: Mapping[int, Collectives]) -> Matched:
@@ -139,23 +218,144 @@ def match_collectives(per_rank: Mapping[int, Collectives]) -> Matched:
     ...     columns = {key: np.zeros(1, np.int64) for key in COLUMNS}
     ...     columns |= {"start_ns": np.array([start]), "end_ns": np.array([end])}
     ...     return Collectives(rank, "all", 0, 99, (Group("0", size=2),), (), (), (), **columns)
-    >>> found = match_collectives({0: table(0, 10, 50), 1: table(1, 40, 51)})
-    >>> found.transfer_ns.tolist(), found.longest_ns.tolist(), found.shortest_rank.tolist()
+    >>> matched = match_collectives({0: table(0, 10, 50), 1: table(1, 40, 51)})
+    >>> matched.transfer_ns.tolist(), matched.longest_ns.tolist(), matched.shortest_rank.tolist()
     ([11], [40], [1])
     """
-    gathered = Gathered()
+    table = _KeyTable()
     for rank, collectives in per_rank.items():
-        gathered.add(rank, collectives)
-    kept = gathered.kept()
-    columns: dict[str, Any] = {key: column[kept] for key, column in gathered.columns().items()}
-    place = np.cumsum(kept) - 1
-    index = {key: int(place[row]) for key, row in gathered.index.items() if kept[row]}
-    return Matched(
-        tuple(gathered.ranks),
-        tuple(gathered.numbering.groups),
-        **columns,
-        notes=tuple(match_notes(gathered)),
+        table.add(rank, collectives)
+    every = Matched(
+        tuple(table.ranks),
+        tuple(table.numbering.groups),
+        **table.columns(),
+        notes=tuple(_match_notes(table)),
         per_rank=per_rank,
-        index=index,
-        numbering=gathered.numbering,
+        index=table.index,
+        numbering=table.numbering,
     )
+    return every.take(table.usable())
+
+
+class _KeyTable:
+    """What is known of each key so far, one row per key whatever the number of ranks; these come one at a time."""
+
+    def __init__(self) -> None:
+        self.ranks: list[int] = []
+        self.numbering = Groups()
+        self.index: dict[Key, int] = {}
+        self.lonely = 0
+        # Cells that ranks count differently: a count and its rank, and another count and its rank.
+        self.uneven: dict[Cell, tuple[int, int, int, int]] = {}
+        self._cells: dict[Cell, tuple[int, int]] = {}
+        self._table = {key: np.empty(0, np.int64) for key in (*_EMPTY, "differs")}
+
+    def columns(self) -> dict[str, Int]:
+        """Return the columns of :class:`Matched`, one row per key."""
+        return {key: self._table[key][: len(self.index)] for key in _EMPTY}
+
+    def usable(self) -> NDArray[np.bool_]:
+        """Return which rows can be used: on two ranks or more, counted alike on all, and alike in what they are."""
+        return (self._table["n_ranks"][: len(self.index)] >= 2) & ~self.miscounted() & ~self.conflicting()
+
+    def conflicting(self) -> NDArray[np.bool_]:
+        """Return which rows are different communications on different ranks.
+
+        In a group the trace does not name, one such row shows that ranks do not share the group: all its rows go.
+        """
+        differs, group = self._table["differs"][: len(self.index)] > 0, self._table["group"][: len(self.index)]
+        return differs | (self.nameless()[group] & np.isin(group, group[differs]))
+
+    def nameless(self) -> NDArray[np.bool_]:
+        """Return which groups the trace does not name, so that only their streams tell them apart."""
+        return np.array([not (group.name or group.ranks) for group in self.numbering.groups] or [False], bool)
+
+    def miscounted(self) -> NDArray[np.bool_]:
+        """Return which rows belong to a group, operation and step that ranks count differently."""
+        return np.array([key[:3] in self.uneven for key in self.index], bool)
+
+    def add(self, rank: int, collectives: Collectives) -> None:
+        """Take in one rank."""
+        keys = keys_of(collectives, self.numbering)
+        self.ranks.append(rank)
+        self.lonely += keys.lonely
+        rows = np.array([self.index.setdefault(key, len(self.index)) for key in keys.tuples()], np.int64)
+        missing = len(self.index) - len(self._table["op"])
+        if missing > 0:
+            # Columns grow to twice their length at least, so that many ranks do not copy them many times.
+            room = max(missing, len(self._table["op"]))
+            for key, column in self._table.items():
+                self._table[key] = np.concatenate((column, np.full(room, _EMPTY.get(key, 0), np.int64)))
+        self._count(rank, keys)
+        self._describe(rows, keys, collectives)
+        table, duration = self._table, collectives.duration_ns[keys.row]
+        table["n_ranks"][rows] += 1
+        least, second = table["transfer_ns"][rows], table["second_ns"][rows]
+        shorter = duration < least
+        table["shortest_rank"][rows] = np.where(shorter, rank, table["shortest_rank"][rows])
+        table["second_ns"][rows] = np.where(shorter, least, np.minimum(second, duration))
+        table["transfer_ns"][rows] = np.minimum(least, duration)
+        table["longest_ns"][rows] = np.maximum(table["longest_ns"][rows], duration)
+
+    def _count(self, rank: int, keys: Keys) -> None:
+        """Compare the number of communications per group, operation and step with the first rank that has any."""
+        by_order = keys.how != BY_SEQ
+        cells = np.stack((keys.group[by_order], keys.how[by_order], keys.first[by_order]), axis=1)
+        distinct, counts = np.unique(cells, axis=0, return_counts=True)
+        for (group, how, step), count in zip(distinct.tolist(), counts.tolist(), strict=True):
+            cell = (group, how, step)
+            first_count, first_rank = self._cells.setdefault(cell, (count, rank))
+            if first_count != count:
+                self.uneven.setdefault(cell, (first_count, first_rank, count, rank))
+
+    def _describe(self, rows: Int, keys: Keys, collectives: Collectives) -> None:
+        """Write what communications of new keys are, and mark old keys that this rank says something else of."""
+        table, row = self._table, keys.row
+        new = table["n_ranks"][rows] == 0
+        op = np.where(keys.how == SEND, SEND, collectives.op[row])
+        columns = {"group": keys.group, "by_seq": (keys.how == BY_SEQ).astype(np.int64), "number": keys.first,
+                   "order": keys.second, "step": collectives.step[row]}  # fmt: skip
+        for key, column in columns.items():
+            table[key][rows[new]] = column[new]
+        known_op, known_size, size = table["op"][rows], table["bytes"][rows], collectives.bytes[row]
+        other_op = (known_op != op) & (known_op != _UNKNOWN_OP) & (op != _UNKNOWN_OP)
+        other_size = np.isin(op, _SAME_BYTES) & (known_size >= 0) & (size >= 0) & (known_size != size)
+        table["differs"][rows] |= (other_op | other_size).astype(np.int64)
+        table["op"][rows] = np.where(known_op == _UNKNOWN_OP, op, known_op)
+        table["bytes"][rows] = np.maximum(known_size, size)
+
+
+def _match_notes(keys: _KeyTable) -> Iterator[Note]:
+    """Say what could not be matched, and why."""
+    if len(keys.ranks) == 1:
+        message = f"only rank {keys.ranks[0]} was recorded, so nothing says how long it waited; profile all ranks"
+        yield Note("one-rank", "info", message, {"rank": keys.ranks[0]})
+        return
+
+    def note(code: str, severity: Severity, count: int, words: str) -> Iterator[Note]:
+        if count:
+            yield Note(code, severity, f"{count} communications {words}", {"count": count})
+
+    columns, usable, miscounted = keys.columns(), keys.usable(), keys.miscounted()
+    group, counts = columns["group"], columns["n_ranks"]
+    if keys.uneven:
+        cells = [
+            f"{OPS[how] or 'unknown'} in group {keys.numbering.groups[number].name or 'unnamed'!r}"
+            f"{f', step {step}' if step >= 0 else ''}: {first_count} on rank {first_rank}, {count} on rank {rank}"
+            for (number, how, step), (first_count, first_rank, count, rank) in list(keys.uneven.items())[:_NAMED_CELLS]
+        ]
+        rows = int(miscounted.sum())
+        message = f"{rows} communications left out, because ranks count differently ({'; '.join(cells)})"
+        yield Note("collective-counts-differ", "warning", message, {"count": rows, "cells": len(keys.uneven)})
+    conflicts = int(keys.conflicting().sum())
+    yield from note("collective-mismatch", "warning", conflicts, "differ in operation or size between ranks; left out")
+    single = int(((counts == 1) & ~miscounted).sum())
+    yield from note("collective-unmatched", "info", single, "have no counterpart on another recorded rank")
+    yield from note("point-to-point-unmatched", "info", keys.lonely, "are point-to-point without recorded peers")
+    # Members of each group that were recorded; 0 where members are unknown.
+    ranks = set(keys.ranks)
+    recorded = np.array([len(ranks.intersection(group.ranks)) for group in keys.numbering.groups] or [0], np.int64)
+    partial = int((usable & (counts < recorded[group])).sum())
+    yield from note("collective-partial", "warning", partial, "lack a member of their group that was recorded")
+    assumed = int((usable & keys.nameless()[group]).sum())
+    yield from note("group-assumed", "info", assumed, "name no process group; taken as shared by all recorded ranks")

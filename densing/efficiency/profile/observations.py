@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from densing.core import InputError, Note, Record
 from densing.efficiency.profile.rank import ProfileOptions, profile_timeline
@@ -56,21 +57,19 @@ def recorded(paths: Sequence[Path]) -> Recorded:
         runs.append(files)
     if not runs:
         raise InputError("calibrate: no traces given; name folders of recorded runs")
-    found = [_of_run(files, str(at)) for at, files in enumerate(runs)]
+    parts = []
+    for number, files in enumerate(runs):
+        traces = find_traces(files)
+        timeline = Timeline(tuple(read_rank(trace) for trace in traces))
+        part = of_timeline(timeline, str(number))
+        parts.append(replace(part, notes=(*traces.notes, *part.notes)))
     return Recorded(
-        tuple(one for run in found for one in run.collectives),
-        tuple(one for run in found for one in run.computations),
-        max(run.ranks for run in found),
-        all(run.on_host for run in found),
-        tuple(note for run in found for note in run.notes),
+        tuple(one for part in parts for one in part.collectives),
+        tuple(one for part in parts for one in part.computations),
+        max(part.ranks for part in parts),
+        all(part.on_host for part in parts),
+        tuple(note for part in parts for note in part.notes),
     )
-
-
-def _of_run(paths: Sequence[Path], label: str) -> Recorded:
-    traces = find_traces(paths)
-    timeline = Timeline(tuple(read_rank(trace) for trace in traces))
-    found = of_timeline(timeline, label)
-    return Recorded(found.collectives, found.computations, found.ranks, found.on_host, (*traces.notes, *found.notes))
 
 
 def of_timeline(timeline: Timeline, label: str = "") -> Recorded:
@@ -108,11 +107,6 @@ def observations(run: RunProfile) -> tuple[Observation, ...]:
     """
     if run.together is None:
         return ()
-    return tuple(_matched(run))
-
-
-def _matched(run: RunProfile) -> Iterator[Observation]:
-    assert run.together is not None
     matched = run.together.matched
     hidden = np.zeros(len(matched))
     for rank, table in matched.per_rank.items():
@@ -121,12 +115,15 @@ def _matched(run: RunProfile) -> Iterator[Observation]:
         length = np.maximum(table.duration_ns[own[mine]], 1)
         hidden[rows[mine]] = np.minimum(table.hidden_ns[own[mine]] / length, 1.0)
     columns = (matched.op, matched.bytes, matched.group, matched.n_ranks, matched.transfer_ns)
-    rows_of = zip(*(column.tolist() for column in columns), hidden.tolist(), strict=True)
-    for op, count, group, ranks, took, beside in rows_of:
+    observed = []
+    for op, count, group, ranks, transfer, overlapped in zip(
+        *(column.tolist() for column in columns), hidden.tolist(), strict=True
+    ):
         name = FITTED.get(OPS[op])
         size = 2 if name == "send_recv" else max(matched.groups[group].size, ranks)
-        if name is not None and count > 0 and took > 0:
-            yield Observation(name, float(count), size, took / 1e9, beside)
+        if name is not None and count > 0 and transfer > 0:
+            observed.append(Observation(name, float(count), size, transfer / 1e9, overlapped))
+    return tuple(observed)
 
 
 def _computations(rank: RankTimeline, label: str) -> Iterable[Computation]:
@@ -136,10 +133,12 @@ def _computations(rank: RankTimeline, label: str) -> Iterable[Computation]:
     work = work.take(work.end - work.start >= LEAST_NS)
     if not len(work) or not len(comm):
         return
-    beside = covered(union(comm.start, comm.end), work.start, work.end) / (work.end - work.start)
+    overlapped = covered(union(comm.start, comm.end), work.start, work.end) / (work.end - work.start)
     starts = np.array([step.start for step in rank.steps] or [0], np.int64)
     step = np.searchsorted(starts, work.start, side="right")
     order = nth(work.start, work.name.astype(np.int64), step)
     columns = (work.name, order, work.end - work.start)
-    for name, place, took, share in zip(*(column.tolist() for column in columns), beside.tolist(), strict=True):
-        yield Computation(f"{label}:{rank.rank}:{work.names[name]}:{place}", took / 1e9, min(share, 1.0))
+    for name, nth_of_name, duration, share in zip(
+        *(column.tolist() for column in columns), overlapped.tolist(), strict=True
+    ):
+        yield Computation(f"{label}:{rank.rank}:{work.names[name]}:{nth_of_name}", duration / 1e9, min(share, 1.0))

@@ -176,7 +176,7 @@ def profile_trace(
 
     Raises
     ------
-    densing.core.errors.InputError
+    densing.core.InputError
         When the file cannot be read as a trace, or marks no steps and the window is ``steps``.
     """
     options = options or ProfileOptions()
@@ -199,9 +199,9 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
     options = options or ProfileOptions()
     window = select(rank, options.window)
     merged = unions(window.work)
-    found = totals(window.work)
+    names = totals(window.work)
     unplaced = totals(rank.work.of(Kind.UNKNOWN))
-    unknown = [] if rank.on_host else _unrecognised([*unplaced, *found], Classifier(options.comm_patterns))
+    unrecognised = [] if rank.on_host else _unrecognised([*unplaced, *names], Classifier(options.comm_patterns))
     origin = rank.origin
     return RankProfile(
         rank=rank.rank,
@@ -218,8 +218,8 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
         path=critical_path(rank, window),
         picture=picture(rank, window),
         collectives=collectives_of(rank, window, merged),
-        names=tuple(found[:SHOWN_NAMES]),
-        unrecognised=tuple(unknown[:SHOWN_NAMES]),
+        names=tuple(names[:SHOWN_NAMES]),
+        unrecognised=tuple(unrecognised[:SHOWN_NAMES]),
         world_size=origin.world_size,
         backend=origin.backend,
         host=origin.host,
@@ -247,11 +247,12 @@ def _several_devices(source: str, work: Spans) -> list[Note]:
     return [Note("several-devices", "warning", message, {"devices": devices})]
 
 
-def _unrecognised(found: list[NameTotal], classifier: Classifier) -> list[NameTotal]:
-    by_default = {"unknown": "unknown", "compute": "compute"}
-    rows = [row for row in found if row.kind in by_default]
-    return [
-        replace(row, kind=f"{row.kind} by default") if row.kind == "compute" else row
-        for row in rows
-        if row.kind == "unknown" or not classifier.knows(row.name)
-    ]
+def _unrecognised(names: list[NameTotal], classifier: Classifier) -> list[NameTotal]:
+    """Names no rule knows: of unknown kind, or compute only because nothing says otherwise."""
+    rows = []
+    for row in names:
+        if row.kind == "unknown":
+            rows.append(row)
+        elif row.kind == "compute" and not classifier.knows(row.name):
+            rows.append(replace(row, kind="compute by default"))
+    return rows

@@ -2,27 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
+import numpy as np
+from msgspec.structs import replace
 
 from densing.core import InputError, Note, once
 from densing.efficiency.profile.causes import Cause, find_causes
-from densing.efficiency.profile.frames import collective_frame, rank_frame, step_frame
-from densing.efficiency.profile.rank import RankProfile
-from densing.efficiency.profile.run_gather import RanksGathered, Stores
-from densing.efficiency.profile.run_notes import run_notes
-from densing.efficiency.profile.summary import Figures, figures, run_collectives
-from densing.efficiency.timeline import Collectives, CollectiveSummary, StepSpread, step_spread
+from densing.efficiency.profile.figures import (
+    WAIT_COLUMNS,
+    Figures,
+    all_step_times,
+    cut_short,
+    figures,
+    run_collectives,
+)
+from densing.efficiency.profile.rank import ProfileOptions, RankProfile, profile_timeline, profile_trace
+from densing.efficiency.timeline import (
+    CAUSES,
+    COLUMNS,
+    Collectives,
+    CollectiveSummary,
+    Group,
+    Partition,
+    StepSpread,
+    Timeline,
+    WindowName,
+    step_spread,
+    summary,
+)
+from densing.efficiency.traces import find_traces
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from densing.efficiency.profile.together import Together
+    from densing.efficiency.profile.joint import JointProfile
+    from densing.efficiency.traces import Detail
 
+Stores = Path | str | Sequence[Path | str]
 HELD_RANKS = 64
 """Ranks whose details are held in memory; of more only figures are, and the rest is read again from the store."""
+HELD_ROWS = 300_000
+"""Single communications held in memory, 50 MB; where many ranks have more, each pass reads the store again."""
+DRAWN_RANKS = 16
+"""Ranks whose step is kept to be drawn: the lowest."""
+LISTED_LATE = 20
+"""Single communications in the document of a run: those waited for most."""
+NAMED_RANKS = 3
+NAMED_GAPS = 8
+"""Runs of missing ranks that are named; of more the number tells."""
+
+# Columns of the tables, those of an empty one too.
+_PARTITION = tuple(Partition(*[0] * len(Partition.__struct_fields__)).to_dict())
+_RATIOS = tuple(name for name in _PARTITION if name.endswith("_pct"))
+_IDLE = tuple(f"idle_{cause}_ns" for cause in CAUSES)
+_ORIGIN = ("world_size", "backend", "host", "devices", "on_host", "events", "repaired_events", "rank_from")
+_RANK = ("rank", "window", *_PARTITION, *_IDLE, "bound_by", "steps", "skipped_events", "source", *_ORIGIN)
+_STEP = ("rank", "step", "start_ns", *_PARTITION)
+_COLLECTIVE = (*CollectiveSummary.__struct_fields__, "hidden_pct", *WAIT_COLUMNS)
+_RATES = ("algbw_gbps", "busbw_gbps", "hidden_pct")
 
 
 class RunProfile(msgspec.Struct, frozen=True, eq=False):
@@ -36,10 +78,10 @@ class RunProfile(msgspec.Struct, frozen=True, eq=False):
     window : str
         Of all ranks.
     figures : mapping
-        The keys of :data:`densing.efficiency.profile.summary.METRICS`, and ``slowdown`` where it could be measured.
+        The keys of :data:`densing.efficiency.profile.METRICS`, and ``slowdown`` where it could be measured.
     collectives : tuple of CollectiveSummary
         Over all ranks, by operation and group.
-    together : Together or None
+    together : JointProfile or None
         What several ranks tell of each other; None for a single rank.
     spread : tuple of StepSpread
     causes : tuple of Cause
@@ -52,7 +94,7 @@ class RunProfile(msgspec.Struct, frozen=True, eq=False):
     window: str
     figures: Figures
     collectives: tuple[CollectiveSummary, ...]
-    together: Together | None
+    together: JointProfile | None
     spread: tuple[StepSpread, ...]
     causes: tuple[Cause, ...]
     notes: tuple[Note, ...] = ()
@@ -60,8 +102,8 @@ class RunProfile(msgspec.Struct, frozen=True, eq=False):
 
     def __repr__(self) -> str:
         """Return one line: all fields would be megabytes in a notebook."""
-        told = {key: self.figures.get(key) for key in ("exposed_pct", "overlap_pct", "idle_pct")}
-        parts = [f"{key}={value:.4g}" for key, value in told.items() if isinstance(value, float)]
+        headline = {key: self.figures.get(key) for key in ("exposed_pct", "overlap_pct", "idle_pct")}
+        parts = [f"{key}={value:.4g}" for key, value in headline.items() if isinstance(value, float)]
         head = f"ranks={len(self.ranks)}, window={self.window!r}, steps={self.figures['steps']}"
         return f"RunProfile({', '.join([head, *parts])})"
 
@@ -76,22 +118,148 @@ class RunProfile(msgspec.Struct, frozen=True, eq=False):
         return max(len(self.ranks), *(rank.world_size for rank in self.ranks))
 
     def table(self) -> pd.DataFrame:
-        """Return a row per rank."""
-        return rank_frame(self.ranks)
+        """Return a row per rank.
+
+        Columns: its window, the partition in nanoseconds, ratios in percent, idle time by cause, what bounds its
+        critical path, counts of steps and events, and what its trace says of itself (``world_size`` -1 and empty texts
+        if unknown; ``devices`` are joined by commas).
+        """
+        rows = [
+            {
+                "rank": rank.rank,
+                "window": rank.window,
+                **rank.partition.to_dict(),
+                **{f"idle_{cause}_ns": ns for cause, ns in rank.idle.causes.items()},
+                "bound_by": rank.path.bound_by,
+                "steps": len(rank.steps),
+                "skipped_events": rank.skipped,
+                "source": rank.source,
+                "world_size": rank.world_size,
+                "backend": rank.backend,
+                "host": rank.host,
+                "devices": ", ".join(dict.fromkeys(rank.devices)),
+                "on_host": rank.on_host,
+                "events": rank.events,
+                "repaired_events": rank.repaired,
+                "rank_from": rank.rank_from,
+            }
+            for rank in self.ranks
+        ]
+        return _frame(rows, _RANK, _RATIOS)
 
     def step_table(self) -> pd.DataFrame:
-        """Return a row per rank and step."""
-        return step_frame(self.ranks)
+        """Return a row per rank and step: its start, and the step's own partition in nanoseconds and percent."""
+        rows = [
+            {"rank": rank.rank, "step": step.number, "start_ns": step.start_ns, **step.partition.to_dict()}
+            for rank in self.ranks
+            for step in rank.steps
+        ]
+        return _frame(rows, _STEP, _RATIOS)
 
     def collective_table(self) -> pd.DataFrame:
         """Return a row per operation and process group, with transfer and wait where ranks could be matched."""
-        return collective_frame(self.collectives, self.together.waiting if self.together else {})
+        return _frame(self._collective_rows(), _COLLECTIVE, _RATES).astype(dict.fromkeys(WAIT_COLUMNS, "Int64"))
+
+    def _collective_rows(self) -> list[dict[str, Any]]:
+        """Sums over all ranks, and how much was waiting for other ranks; the latter None where nothing was matched."""
+        unknown: dict[str, Any] = dict.fromkeys(WAIT_COLUMNS)
+        waiting = {key: part.to_dict() for key, part in self.together.waiting.items()} if self.together else {}
+        return [{**row.to_dict(), **waiting.get((row.op, row.group), unknown)} for row in self.collectives]
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but single communications as plain data: what ``densing profile --json`` prints of a run."""
-        from densing.efficiency.profile.document import document
+        from densing import __version__
 
-        return document(self)
+        together = self.together
+        stragglers: dict[str, Any] | None = None
+        if together is not None:
+            stragglers = together.stragglers.to_dict()
+            stragglers["late"] = sorted(stragglers["late"], key=lambda row: -row["waited_ns"])[:LISTED_LATE]
+        ranks = []
+        for rank in self.ranks:
+            row = rank.to_dict()
+            # Single communications and drawings are left to the store.
+            for heavy in ("collectives", "picture"):
+                del row[heavy]
+            row["path"].pop("segments", None)
+            ranks.append(row)
+        return {
+            "version": __version__,
+            "window": self.window,
+            "options": dict(self.options),
+            "figures": dict(self.figures),
+            "ranks": ranks,
+            "skipped_events": self.figures["skipped_events"],
+            "repaired_events": self.figures["repaired_events"],
+            "collectives": self._collective_rows(),
+            "clocks": together and together.clocks.to_dict(),
+            "stragglers": stragglers,
+            "what_if": together and together.what_if.to_dict(),
+            "critical_path": together and together.path and together.path.to_dict(),
+            "step_times": all_step_times(self.ranks).to_dict(),
+            "step_spread": [row.to_dict() for row in self.spread],
+            "causes": [cause.to_dict() for cause in self.causes],
+            "notes": [note.to_dict() for note in self.notes],
+        }
+
+
+def _frame(rows: Sequence[dict[str, Any]], columns: Sequence[str], numbers: Sequence[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    # A ratio that is undefined in every row is a number all the same.
+    return pd.DataFrame(rows, columns=list(columns)).astype(dict.fromkeys(numbers, "float64"))
+
+
+def profile_run(
+    source: Path | str | Sequence[Path | str] | Timeline,
+    *,
+    window: WindowName | None = None,
+    comm_patterns: Sequence[str] = (),
+    detail: Detail = "auto",
+    ranks: Mapping[str, int] | None = None,
+) -> RunProfile:
+    """Profile a run: the traces of its ranks, or a timeline that was read or simulated.
+
+    Parameters
+    ----------
+    source : path, sequence of path, or Timeline
+        Trace files, folders and zip archives.
+    window : {"steps", "all", "hta"}, optional
+        ``steps`` where the traces mark steps, else ``all``.
+    comm_patterns : sequence of str
+        Regular expressions; names they match are communication. Timelines are classified already.
+    detail : {"auto", "device", "host"}
+        ``host`` reads operators too.
+    ranks : mapping of str to int, optional
+        Rank by file name, where the traces do not tell it.
+
+    Returns
+    -------
+    RunProfile
+        ``table()``, ``step_table()`` and ``collective_table()`` are DataFrames.
+
+    Raises
+    ------
+    densing.core.InputError
+        When nothing is found, a file is unreadable, or two files claim one rank.
+
+    Examples
+    --------
+    >>> from densing.efficiency.timeline.spans import Kind, Spans
+    >>> from densing.efficiency.timeline.timeline import RankTimeline
+    >>> work = Spans.build([{"start": 10, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"},
+    ...                     {"start": 40, "end": 80, "kind": Kind.COMM, "name": "ncclDevKernel_AllReduce"}])
+    >>> run = profile_run(Timeline((RankTimeline(0, work, Spans.empty()),)))
+    >>> run.table()[["rank", "window_ns", "exposed_comm_ns", "overlap_pct"]]
+       rank  window_ns  exposed_comm_ns  overlap_pct
+    0     0         70               20         50.0
+    """
+    options = ProfileOptions(window, tuple(comm_patterns), detail)
+    if isinstance(source, Timeline):
+        return merge_run([profile_timeline(rank, options) for rank in source.ranks], options=options.to_dict())
+    paths = [source] if isinstance(source, Path | str) else list(source)
+    traces = find_traces(paths, ranks)
+    return merge_run((profile_trace(trace, options) for trace in traces), notes=traces.notes, options=options.to_dict())
 
 
 def merge_run(
@@ -127,23 +295,29 @@ def merge_run(
     >>> merge_run([profile_timeline(RankTimeline(0, work, Spans.empty()))]).figures["compute_pct"]
     100.0
     """
-    gathered = RanksGathered(HELD_RANKS if store is not None else None)
+    held = HeldRanks(HELD_RANKS if store is not None else None)
     for row in rows:
-        gathered.add(row)
-    ranks = gathered.ranks()
+        held.add(row)
+    ranks = held.ranks()
     if not ranks:
         raise InputError("no rank could be profiled; give at least one trace")
-    window = _one_window(ranks)
-    together = _together(ranks, gathered.tables(store))
-    parts = gathered.summaries()
-    pooled = run_collectives(parts)
-    slowdown = together.what_if.slowdown if together else None
+    windows = {rank.window: rank for rank in ranks}
+    if len(windows) > 1:
+        named = ", ".join(f"{window} ({rank.source})" for window, rank in windows.items())
+        raise InputError(f"some traces mark steps and others do not, so windows differ: {named}; use --window all")
+    together: JointProfile | None = None
+    if len(ranks) > 1:
+        # A single trace must not pay for loading what compares ranks.
+        from densing.efficiency.profile.joint import join_ranks
+
+        together = join_ranks(ranks, held.tables(store))
+    parts = held.summaries()
     own = [note for rank in ranks for note in rank.notes]
     return RunProfile(
         tuple(ranks),
-        window,
-        figures(ranks) | {"slowdown": slowdown},
-        pooled,
+        ranks[0].window,
+        figures(ranks) | {"slowdown": together.what_if.slowdown if together else None},
+        run_collectives(parts),
         together,
         step_spread({rank.rank: [(s.number, s.end_ns - s.start_ns) for s in rank.steps] for rank in ranks}),
         find_causes(ranks, parts, together),
@@ -152,18 +326,188 @@ def merge_run(
     )
 
 
-def _together(ranks: Sequence[RankProfile], tables: Mapping[int, Collectives]) -> Together | None:
-    if len(ranks) < 2:
-        return None
-    # A single trace must not pay for loading what compares ranks.
-    from densing.efficiency.profile.together import join_ranks
+class HeldRanks:
+    """What is kept of the ranks read so far, so that memory does not grow with their details.
 
-    return join_ranks(ranks, tables)
+    It is the same in whatever order they come.
+
+    Parameters
+    ----------
+    held : int or None
+        Ranks whose own paths are kept, and whose single communications are kept however many they are. With more
+        ranks no path is kept, and communications up to :data:`HELD_ROWS`: they can be read again.
+    """
+
+    def __init__(self, held: int | None) -> None:
+        self._held = held
+        self._ranks: dict[int, RankProfile] = {}
+        self._summaries: dict[int, tuple[CollectiveSummary, ...]] = {}
+        self._tables: dict[int, Collectives] = {}
+        self._rows = 0
+        self._detailed: list[int] = []
+        self._drawn: set[int] = set()
+        self._texts: dict[str, str] = {}
+        self._groups: dict[Group, Group] = {}
+
+    def add(self, row: Mapping[str, Any] | RankProfile) -> None:
+        """Take in one rank, or what its ``to_dict`` gave.
+
+        Raises
+        ------
+        InputError
+            When it was there before.
+        """
+        one = row if isinstance(row, RankProfile) else RankProfile.from_dict(row)
+        if one.rank in self._ranks:
+            raise InputError(
+                f"{self._ranks[one.rank].source} and {one.source}: both say that they are rank {one.rank}; "
+                "say which is which with --rank FILE=NUMBER"
+            )
+        self._summaries[one.rank] = summary(one.collectives)
+        self._ranks[one.rank] = one
+        # Every rank has the same groups, each a list of its members.
+        groups = tuple(self._groups.setdefault(group, group) for group in one.collectives.groups)
+        self._tables[one.rank] = replace(one.collectives, groups=groups)
+        self._rows += len(one.collectives)
+        self._detailed.append(one.rank)
+        self._drawn.add(one.rank)
+        if len(self._drawn) > DRAWN_RANKS:
+            last = max(self._drawn)
+            self._drawn.remove(last)
+            self._ranks[last] = replace(self._ranks[last], picture=replace(self._ranks[last].picture, boxes=()))
+        if self._held is not None and len(self._ranks) > self._held:
+            for rank in self._detailed:
+                self._ranks[rank] = self._slim(self._ranks[rank])
+            self._detailed.clear()
+            if self._rows > HELD_ROWS:
+                self._tables.clear()
+
+    def ranks(self) -> list[RankProfile]:
+        """Return the ranks by number."""
+        return [self._ranks[key] for key in sorted(self._ranks)]
+
+    def summaries(self) -> list[tuple[CollectiveSummary, ...]]:
+        """Return each rank's communications by operation and group, by rank."""
+        return [self._summaries[key] for key in sorted(self._summaries)]
+
+    def tables(self, store: Stores | None) -> Mapping[int, Collectives]:
+        """Return each rank's communications, by rank; from the store where they were not kept."""
+        if store is None or len(self._tables) == len(self._ranks):
+            return {key: self._tables[key] for key in sorted(self._tables)}
+        return StoredCollectives(store, list(self._ranks))
+
+    def _slim(self, rank: RankProfile) -> RankProfile:
+        """Leave out what only a few ranks are shown with; texts that ranks share are held once."""
+        empty: dict[str, Any] = dict.fromkeys(COLUMNS, np.empty(0, np.int64))
+        empty |= dict.fromkeys(("groups", "names", "lanes", "dtypes"), ())
+        # Copies: a view would hold the whole column.
+        path = {key: getattr(rank.path, key)[:0].copy() for key in ("start", "end", "kind", "lane", "name")}
+        return replace(
+            rank,
+            collectives=replace(rank.collectives, **empty),
+            path=replace(rank.path, **path, lanes=(), names=()),
+            names=tuple(replace(row, name=self._texts.setdefault(row.name, row.name)) for row in rank.names),
+        )
 
 
-def _one_window(ranks: Sequence[RankProfile]) -> str:
-    names = {rank.window: rank for rank in ranks}
-    if len(names) > 1:
-        told = ", ".join(f"{name} ({rank.source})" for name, rank in names.items())
-        raise InputError(f"some traces mark steps and others do not, so windows differ: {told}; use --window all")
-    return next(iter(names))
+class StoredCollectives(Mapping[int, Collectives]):
+    """The ranks' communications, read from a store one rank at a time whenever they are walked through."""
+
+    def __init__(self, store: Stores, ranks: Sequence[int]) -> None:
+        self._store, self._ranks = store, frozenset(ranks)
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._ranks))
+
+    def __getitem__(self, rank: int) -> Collectives:
+        return next(table for key, table in self._pairs() if key == rank)
+
+    def items(self) -> ItemsView[int, Collectives]:
+        """Walk through ranks and tables; one table is in memory at a time."""
+        return cast("ItemsView[int, Collectives]", self._pairs())
+
+    def values(self) -> ValuesView[Collectives]:
+        """Walk through the tables; one is in memory at a time."""
+        return cast("ValuesView[Collectives]", (table for _, table in self._pairs()))
+
+    def _pairs(self) -> Iterator[tuple[int, Collectives]]:
+        from densing.efficiency.profile.store import read_profiles
+
+        for row in read_profiles(self._store, ("rank", "collectives")):
+            if row["rank"] in self._ranks:
+                yield row["rank"], Collectives.from_dict(row["collectives"])
+
+
+def run_notes(ranks: Sequence[RankProfile]) -> Iterator[Note]:
+    """Say what of a run was not profiled, and where its ranks are not alike.
+
+    Parameters
+    ----------
+    ranks : sequence of RankProfile
+        At least one.
+    """
+    world = max(rank.world_size for rank in ranks)
+    if world > len(ranks):
+        gaps = list(_gaps([rank.rank for rank in ranks], world))
+        more = f" and {len(gaps) - NAMED_GAPS} more" if len(gaps) > NAMED_GAPS else ""
+        missing = f"; missing: {', '.join(gaps[:NAMED_GAPS])}{more}"
+        single = "; one rank says nothing of waiting for others" if len(ranks) == 1 else ""
+        text = f"{len(ranks)} of the run's {world} ranks were profiled{missing}{single}"
+        yield Note("ranks-missing", "info", text, {"profiled": len(ranks), "world_size": world})
+    # Traces of different runs in one folder.
+    known = [rank for rank in ranks if rank.world_size > 0]
+    yield from _unlike(known, "mixed-world-sizes", "world sizes", lambda rank: str(rank.world_size))
+    beyond = [rank for rank in known if rank.rank >= rank.world_size]
+    if beyond:
+        first = beyond[0]
+        text = f"{first.source}: is rank {first.rank} of a run that has {first.world_size} ranks by its own header"
+        yield Note("rank-beyond-world", "warning", f"{text}; check which run it belongs to", {"ranks": len(beyond)})
+    # Ranks without steps beside ranks with steps, as a window of everything allows.
+    working = [rank for rank in ranks if rank.end_ns > rank.start_ns]
+    without = [rank for rank in working if not rank.steps]
+    if 0 < len(without) < len(working):
+        text = (
+            f"{len(without)} of {len(working)} ranks mark no steps ({without[0].source}); figures per step divide the "
+            "time of all ranks by the steps of those that do"
+        )
+        yield Note("mixed-steps", "warning", text, {"ranks": [rank.rank for rank in without[:NAMED_RANKS]]})
+    if cut := cut_short(ranks):
+        inside, whole_ns = cut
+        text = (
+            f"{100 * (whole_ns - inside) / whole_ns:.0f} % of the communication's time lies beyond the window, so what "
+            "share of it is hidden is not told; record on until it has ended (a step more than a round of a late "
+            "all-reduce)"
+        )
+        yield Note("communication-cut", "warning", text, {"inside_ns": inside, "whole_ns": whole_ns})
+    yield from _unlike(ranks, "mixed-devices", "devices", lambda rank: ", ".join(dict.fromkeys(rank.devices)))
+    yield from _unlike(ranks, "mixed-work", "kinds of run", lambda rank: "processor" if rank.on_host else "accelerator")
+
+
+def _gaps(known: Sequence[int], world: int) -> Iterator[str]:
+    """Yield the ranks below ``world`` that are not known, a run at a time: a header may claim any number of them."""
+    bounds = [-1, *sorted(rank for rank in known if rank < world), world]
+    for before, after in pairwise(bounds):
+        first, last = before + 1, after - 1
+        if first == last:
+            yield str(first)
+        elif first < last:
+            yield f"{first}, {last}" if first + 1 == last else f"{first} to {last}"
+
+
+def _unlike(
+    ranks: Sequence[RankProfile], code: str, differing: str, value_of: Callable[[RankProfile], str]
+) -> Iterator[Note]:
+    """Say which ranks differ in something; ranks of which it is unknown do not count."""
+    values: dict[str, list[RankProfile]] = {}
+    for rank in ranks:
+        if value := value_of(rank):
+            values.setdefault(value, []).append(rank)
+    if len(values) < 2:
+        return
+    listed = [f"{value} ({len(same)} rank(s), {same[0].source})" for value, same in list(values.items())[:NAMED_RANKS]]
+    more = f" and {len(values) - NAMED_RANKS} more" if len(values) > NAMED_RANKS else ""
+    text = f"ranks are of different {differing}: {'; '.join(listed)}{more}; figures over all ranks mix them"
+    yield Note(code, "warning", text, {value: len(same) for value, same in values.items()})

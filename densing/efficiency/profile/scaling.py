@@ -42,17 +42,17 @@ def scaling_notes(runs: Mapping[str, RunProfile]) -> Iterator[Note]:
     runs : mapping of str to RunProfile
         By name.
     """
-    devices = {name: told for name, run in runs.items() if (told := _devices(run))}
+    # What a run ran on; nothing where its traces name no accelerator although they hold work of one.
+    devices = {
+        name: ", ".join(run.devices) or "processor"
+        for name, run in runs.items()
+        if run.devices or all(rank.on_host for rank in run.ranks)
+    }
     if len(set(devices.values())) > 1:
-        told = "; ".join(f"{name}: {found}" for name, found in devices.items())
-        text = f"runs on different devices ({told}): the efficiency is also that of the devices"
+        listed = "; ".join(f"{name}: {device}" for name, device in devices.items())
+        text = f"runs on different devices ({listed}): the efficiency is also that of the devices"
         yield Note("different-devices", "warning", text, devices)
     for name, run in runs.items():
         if all(rank.world_size < 1 for rank in run.ranks):
             text = f"{name}: no trace tells the number of ranks; counted are the {run.world_size} profiled"
             yield Note("size-assumed", "warning", text, {"run": name, "devices": run.world_size})
-
-
-def _devices(run: RunProfile) -> str:
-    """What a run ran on; empty where its traces name no accelerator although they hold work of one."""
-    return ", ".join(run.devices) or ("processor" if all(rank.on_host for rank in run.ranks) else "")

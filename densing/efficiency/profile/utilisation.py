@@ -70,17 +70,17 @@ def parse_spec(text: str) -> dict[str, float | str]:
     >>> parse_spec("params=7e9, tokens=4194304, dtype=bf16")
     {'parameters': 7000000000.0, 'tokens': 4194304.0, 'dtype': 'bf16'}
     """
-    found: dict[str, float | str] = {}
+    spec: dict[str, float | str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         key, sign, value = (piece.strip() for piece in part.partition("="))
         name = _ALIASES.get(key, key)
-        if not sign or not key or name in found:
+        if not sign or not key or name in spec:
             raise InputError(f"--mfu: {part!r} is no key=value, or repeats one; write e.g. params=7e9,tokens=4.2e6")
         _known(name, {*_RUN, *(name for formula in FORMULAS for name in formula_inputs(formula))})
-        found[name] = value if name in _WORDS else _number(key, value)
-    if not found:
+        spec[name] = value if name in _WORDS else _number(key, value)
+    if not spec:
         raise InputError(f"--mfu {text!r}: add params=NUMBER and tokens=NUMBER (per step, all ranks)")
-    return found
+    return spec
 
 
 def _known(name: str, known: Iterable[str], of: str = "") -> None:
@@ -94,19 +94,16 @@ def _number(key: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise InputError(f"--mfu: {key}={text} is not a number; write {_plain(text)}") from None
+        # ``7B`` is meant as ``7e9``.
+        unit = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([kmbgt])", text[:64].lower())
+        example = f"{unit[1]}e{_POWERS[unit[2]]}" if unit else "e.g. 7e9"
+        raise InputError(f"--mfu: {key}={text} is not a number; write {example}") from None
     if key in _SWITCHES and value in (0, 1):
         return value
     if key in _SWITCHES or not math.isfinite(value) or value <= 0 or (key == "devices" and value % 1):
-        wanted = "0 or 1" if key in _SWITCHES else "a whole number above 0" if key == "devices" else "a number above 0"
-        raise InputError(f"--mfu: {key}={text} is not {wanted}")
+        allowed = "0 or 1" if key in _SWITCHES else "a whole number above 0" if key == "devices" else "a number above 0"
+        raise InputError(f"--mfu: {key}={text} is not {allowed}")
     return value
-
-
-def _plain(text: str) -> str:
-    """Return ``7B`` as ``7e9``; an example for what is no number with a unit."""
-    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([kmbgt])", text[:64].lower())
-    return f"{found[1]}e{_POWERS[found[2]]}" if found else "e.g. 7e9"
 
 
 def run_utilisation(run: RunProfile, spec: Mapping[str, float | str]) -> RunUtilisation:
@@ -130,21 +127,26 @@ def run_utilisation(run: RunProfile, spec: Mapping[str, float | str]) -> RunUtil
         raise InputError("--mfu: no work was recorded, so nothing tells how long the model's took (see the notes)")
     if not run.figures["steps"]:
         raise InputError("--mfu: the traces mark no steps, so the time of one is unknown; record with step() calls")
-    given = dict(spec)
+    options = dict(spec)
     step_ms = float(run.figures["step_ms"] or 0)
-    dtype = str(given.pop("dtype", "bf16"))
+    dtype = str(options.pop("dtype", "bf16"))
     with _of_the_command():
-        looked, notes = _peak(run, given, dtype)
-    count = int(given.pop("devices", 0)) or run.world_size
-    tokens = given.pop("tokens", None)
-    flops = _flops(str(given.pop("formula", "palm")), given)
-    rate = _units(flops, tokens) / (step_ms / 1e3)
-    if looked is None:
+        peak, notes = _peak(run, options, dtype)
+    count = int(options.pop("devices", 0)) or run.world_size
+    tokens = options.pop("tokens", None)
+    flops = _flops(str(options.pop("formula", "palm")), options)
+    if flops.unit == "token" and tokens is None:
+        raise InputError(f"--mfu: formula {flops.formula} counts per token; add tokens=NUMBER (per step, all ranks)")
+    if flops.unit != "token" and tokens is not None:
+        raise InputError(f"--mfu: formula {flops.formula} counts per {flops.unit}; leave tokens out")
+    # Units of work of one step: its tokens, or one iteration.
+    rate = (1.0 if tokens is None else float(tokens)) / (step_ms / 1e3)
+    if peak is None:
         return RunUtilisation(None, None, step_ms, notes)
     if "devices" not in spec and all(rank.world_size < 1 for rank in run.ranks):
         text = f"--mfu: no trace tells the number of ranks; counted on the {count} profiled; else write devices=NUMBER"
         notes = (*notes, Note("devices-assumed", "warning", text, {"devices": count}))
-    use = {"rate": rate, "devices": count, "peak": looked}
+    use = {"rate": rate, "devices": count, "peak": peak}
     with _of_the_command("; for another peak write peak=TFLOPS in --mfu"):
         hardware = hfu(flops, **use) if flops.hardware is not None else None  # type: ignore[arg-type]
         return RunUtilisation(mfu(flops, **use), hardware, step_ms, notes)  # type: ignore[arg-type]
@@ -159,41 +161,32 @@ def _of_the_command(remedy: str = "") -> Iterator[None]:
         raise InputError(f"--mfu: {error}{remedy}") from error
 
 
-def _units(flops: Flops, tokens: float | str | None) -> float:
-    """Return the units of work of one step: its tokens, or one iteration."""
-    if flops.unit == "token" and tokens is None:
-        raise InputError(f"--mfu: formula {flops.formula} counts per token; add tokens=NUMBER (per step, all ranks)")
-    if flops.unit != "token" and tokens is not None:
-        raise InputError(f"--mfu: formula {flops.formula} counts per {flops.unit}; leave tokens out")
-    return 1.0 if tokens is None else float(tokens)
-
-
-def _flops(formula: str, given: Mapping[str, float | str]) -> Flops:
+def _flops(formula: str, options: Mapping[str, float | str]) -> Flops:
     """Count by a formula; whatever does not fit is named by the user's own keys."""
     with _of_the_command():
-        wanted = formula_inputs(formula)
-    for name in given:
-        _known(name, [*wanted, *_RUN], f"formula {formula}: ")
-    inputs = _inputs(formula, given)
-    missing = [f"{_KEYS.get(name, name)}=NUMBER" for name, needed in wanted.items() if needed and name not in inputs]
+        known = formula_inputs(formula)
+    for name in options:
+        _known(name, [*known, *_RUN], f"formula {formula}: ")
+    inputs = _inputs(formula, options)
+    missing = [f"{_KEYS.get(name, name)}=NUMBER" for name, needed in known.items() if needed and name not in inputs]
     if missing:
         raise InputError(f"--mfu: add {_listed(missing)}" + (f" (formula {formula})" if formula != "palm" else ""))
     with _of_the_command():
         return model_flops(formula, **inputs)
 
 
-def _inputs(formula: str, given: Mapping[str, float | str]) -> dict[str, Any]:
+def _inputs(formula: str, options: Mapping[str, float | str]) -> dict[str, Any]:
     """Complete the inputs of the palm formula without attention: then the model's shape does not matter."""
-    inputs: dict[str, Any] = dict(given)
+    inputs: dict[str, Any] = dict(options)
     inputs.update({name: bool(inputs[name]) for name in _SWITCHES if name in inputs})
     if formula != "palm":
         return inputs
     missing = [name for name in _ATTENTION if name not in inputs]
     shape = [name for name in (*_ATTENTION, "attention") if inputs.get(name)]
     if missing and shape and inputs.get("attention", True):
-        told = _listed([f"{_KEYS.get(name, name)}={float(inputs[name]):g}" for name in shape])
-        also = _listed([_KEYS.get(name, name) for name in missing])
-        raise InputError(f"--mfu: {told} alone: also give {also}")
+        present = _listed([f"{_KEYS.get(name, name)}={float(inputs[name]):g}" for name in shape])
+        absent = _listed([_KEYS.get(name, name) for name in missing])
+        raise InputError(f"--mfu: {present} alone: also give {absent}")
     return inputs | ({"attention": False, **dict.fromkeys(missing, 1)} if missing else {})
 
 
@@ -201,15 +194,13 @@ def _listed(words: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def _peak(run: RunProfile, given: dict[str, float | str], dtype: str) -> tuple[Peak | None, tuple[Note, ...]]:
-    if "peak" in given:
-        return given_peak(float(given.pop("peak")), dtype), ()
-    device = str(given.pop("device", ""))
+def _peak(run: RunProfile, options: dict[str, float | str], dtype: str) -> tuple[Peak | None, tuple[Note, ...]]:
+    if "peak" in options:
+        return given_peak(float(options.pop("peak")), dtype), ()
+    device = str(options.pop("device", ""))
     names = [device] if device else list(run.devices) or [""]
-    looked = [find_peak(name, dtype) for name in names]
-    if len({one.peak and one.peak.flops for one in looked}) > 1:
+    results = [find_peak(name, dtype) for name in names]
+    if len({result.peak and result.peak.flops for result in results}) > 1:
         raise InputError(f"the traces list several devices ({', '.join(names)}); say whose peak counts: device=NAME")
-    found = looked[0]
-    if found.note is None:
-        return found.peak, ()
-    return found.peak, (replace(found.note, message=found.note.message.replace(REMEDY, _COMMAND_REMEDY)),)
+    peak, note = results[0].peak, results[0].note
+    return peak, () if note is None else (replace(note, message=note.message.replace(REMEDY, _COMMAND_REMEDY)),)

@@ -91,20 +91,20 @@ def read_ops(trace: Path, meta: Path | None = None) -> OpTrace:
         table = {name: columns[name].to_numpy() for name in _NEEDED if name != "optype"}
         types = columns["optype"].combine_chunks().dictionary_encode()
     except (OSError, KeyError, pa.ArrowInvalid) as error:
-        wanted = ", ".join(_NEEDED)
-        raise InputError(f"{trace}: no trace of operations ({error}); it needs columns {wanted}") from error
+        needed = ", ".join(_NEEDED)
+        raise InputError(f"{trace}: no trace of operations ({error}); it needs columns {needed}") from error
     table["optype"] = _type_codes(types.dictionary.to_pylist(), types.indices.to_numpy(), trace)
     sizes = _sizes(meta or trace.with_name(trace.name.replace("trace-", "meta-")).with_suffix(".yaml"))
     return arrange(table, trace.stem.removeprefix("trace-"), sizes)
 
 
-def _type_codes(names: list[Any], which: NDArray[Any], trace: Path) -> NDArray[np.int64]:
+def _type_codes(names: list[Any], index: NDArray[Any], trace: Path) -> NDArray[np.int64]:
     """Numbers of the operation types; a dictionary may hold types that no row uses."""
-    unknown = sorted({str(names[used]) for used in np.unique(which).tolist()} - set(OP_TYPES))
+    unknown = sorted({str(names[used]) for used in np.unique(index).tolist()} - set(OP_TYPES))
     if unknown:
         raise InputError(f"{trace}: unknown operation {unknown[0]!r}; known: {', '.join(OP_TYPES)}")
     codes = np.array([OP_TYPES.index(name) if name in OP_TYPES else -1 for name in names], np.int64)
-    return codes[which]
+    return codes[index]
 
 
 def _sizes(meta: Path) -> dict[str, int]:
@@ -133,17 +133,17 @@ def arrange(table: Mapping[str, NDArray[Any]], job: str, sizes: Mapping[str, int
     key = np.stack([np.asarray(table[name], np.int64) for name in ("stage", "optype", "seq_id")])
     plan = np.flatnonzero((dp_at == 0) & (step_at == 0))
     plan = plan[np.lexsort((*key[::-1, plan], table["start_ts"][plan]))]
-    place = {tuple(key[:, row].tolist()): number for number, row in enumerate(plan)}
-    different, which = np.unique(key, axis=1, return_inverse=True)
-    number = np.array([place.get(tuple(column), -1) for column in different.T.tolist()])[which.reshape(-1)]
+    position = {tuple(key[:, row].tolist()): number for number, row in enumerate(plan)}
+    distinct, kind = np.unique(key, axis=1, return_inverse=True)
+    number = np.array([position.get(tuple(column), -1) for column in distinct.T.tolist()])[kind.reshape(-1)]
     known = number >= 0
-    shape = (len(place), len(dp), len(step))
+    shape = (len(position), len(dp), len(step))
     filled, start, duration = np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape)
-    where = (number[known], dp_at[known], step_at[known])
-    np.add.at(filled, where, 1)
-    start[where], duration[where] = table["start_ts"][known], table["duration"][known]
-    whole = np.all(filled == 1, axis=(0, 1)) & ~np.isin(np.arange(len(step)), step_at[~known])
-    if not whole.any():
+    cell = (number[known], dp_at[known], step_at[known])
+    np.add.at(filled, cell, 1)
+    start[cell], duration[cell] = table["start_ts"][known], table["duration"][known]
+    complete = np.all(filled == 1, axis=(0, 1)) & ~np.isin(np.arange(len(step)), step_at[~known])
+    if not complete.any():
         raise InputError(f"{job}: no step holds every operation of the first one on every data-parallel rank")
     ops = tuple(
         Op(
@@ -155,9 +155,9 @@ def arrange(table: Mapping[str, NDArray[Any]], job: str, sizes: Mapping[str, int
         )
         for row in plan
     )
-    left_out = int((~whole[step_at]).sum())
+    left_out = int((~complete[step_at]).sum())
     stages = tuple(sorted({op.stage for op in ops}))
-    kept = tuple(step[whole].tolist())
+    steps = tuple(step[complete].tolist())
     return OpTrace(
-        job, sizes, ops, tuple(dp.tolist()), stages, kept, start[:, :, whole], duration[:, :, whole], left_out
+        job, sizes, ops, tuple(dp.tolist()), stages, steps, start[:, :, complete], duration[:, :, complete], left_out
     )

@@ -3,6 +3,8 @@ from .inversion import DEFAULT_GUARD as DEFAULT_GUARD
 from .inversion import DENOMINATORS as DENOMINATORS
 from .inversion import DensityResult as DensityResult
 from .inversion import estimate_density as estimate_density
+from .ranking import Ranking as Ranking
+from .ranking import rank as rank
 from .rulers import RulerComparison as RulerComparison
 from .rulers import compare_rulers as compare_rulers
 from .runs import COMBINED as COMBINED

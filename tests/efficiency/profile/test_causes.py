@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from densing.cli.profile_text import screen
+from densing.cli.profile import screen
 from densing.efficiency.profile.rank import RankProfile, profile_timeline
 from densing.efficiency.profile.run import merge_run
 from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
 from densing.efficiency.timeline.timeline import Origin, RankTimeline, Step
 from densing.report.efficiency_words import headline
-from tests.efficiency.profile.test_run import LAUNCH, STREAMS, timeline
+from tests.support.straggler_runs import LAUNCH, STREAMS, timeline
 
 
 def waiting_rank(rank: int, comm: tuple[int, int], compute: tuple[int, int]) -> RankProfile:

@@ -6,11 +6,10 @@ import csv
 import json
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from densing.efficiency.profile.critical import RankCollectives, RunPath, run_critical_path
-from densing.efficiency.profile.critical_local import blocking, local_of
+from densing.efficiency.profile.critical import RankCollectives, RunPath, blocking, local_of, run_critical_path
 from densing.efficiency.timeline.critical import critical_path
 from densing.efficiency.timeline.spans import Kind, Lane, Spans
 from densing.efficiency.timeline.timeline import RankTimeline
@@ -66,7 +65,6 @@ def runs(draw):
     return ranks, collectives, [draw(times) for _ in range(ranks)]
 
 
-@settings(deadline=None)
 @given(runs())
 def test_the_path_is_the_longest_chain(run):
     ranks = run[0]
@@ -124,7 +122,6 @@ def test_what_the_ranks_own_path_leaves_is_idle():
     assert path.totals == {0: {"compute": 30, "idle": 15}} and path.bound_by == (0, "compute")
 
 
-@settings(deadline=None)
 @given(runs(), st.lists(st.integers(-300, 300), min_size=4, max_size=4))
 def test_wrong_clocks_bend_the_path_and_never_break_it(run, offsets):
     shifted = {}

@@ -1,71 +1,25 @@
-"""Ranks joined into a run: sums, shares, causes and their order, and the same answer from a store."""
+"""Ranks joined into a run: the same whatever their order, tables, notes, and the same answer from a store."""
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from densing.core.errors import InputError
 from densing.efficiency.profile import run as run_module
 from densing.efficiency.profile.causes import find_causes
+from densing.efficiency.profile.figures import per_step, pooled
 from densing.efficiency.profile.rank import ProfileOptions, RankProfile, profile_timeline
-from densing.efficiency.profile.run import merge_run
+from densing.efficiency.profile.run import merge_run, run_notes
 from densing.efficiency.profile.store import write_profile
-from densing.efficiency.profile.summary import METRICS, figures, per_step, pooled
-from densing.efficiency.profile.utilisation import parse_spec, run_utilisation
-from densing.efficiency.timeline.overlap import Partition
 from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
-from densing.efficiency.timeline.timeline import Origin, RankTimeline, Step
-
-STREAMS = {Kind.COMPUTE: Lane("GPU 0", "stream 7"), Kind.COMM: Lane("GPU 0", "stream 20")}
-LAUNCH = {"kind": Kind.LAUNCH, "name": "cudaLaunchKernel", "lane": Lane("1", "1")}
-
-
-def timeline(rank: int, late: int = 0, steps: int = 4, world: int = 3) -> RankTimeline:
-    """Steps of 1 ms: 400 µs of compute, then an all-reduce that ends at 900 µs; a late rank computes longer."""
-    work, host, marks = [], [], []
-    comm = Comm("all_reduce", "0", "default", world, tuple(range(world)), 1000, 1000, "float")
-    for step in range(steps):
-        at = 1_000_000 * step
-        marks.append(Step(step, at, at + 1_000_000))
-        for number, (kind, start, end) in enumerate(
-            ((Kind.COMPUTE, 10_000, 410_000 + late), (Kind.COMM, 410_000 + late, 900_000))
-        ):
-            key = 10 * step + number
-            row = {"start": at + start, "end": at + end, "kind": kind, "name": f"nccl{kind.name}", "correlation": key}
-            work.append({**row, "lane": STREAMS[kind], **({"comm": comm} if kind == Kind.COMM else {})})
-            host.append({**LAUNCH, "start": at + number * 1000, "end": at + number * 1000 + 500, "correlation": key})
-    origin = Origin(f"rank{rank}.json", "distributedInfo", world, "nccl", ("NVIDIA A100-SXM4-40GB",))
-    return RankTimeline(rank, Spans.build(work), Spans.build(host), tuple(marks), origin)
-
-
-def profiles(lates: tuple[int, ...] = (0, 100_000, 300_000)) -> list[RankProfile]:
-    return [profile_timeline(timeline(rank, late)) for rank, late in enumerate(lates)]
-
-
-def test_a_profile_survives_its_plain_form() -> None:
-    one = profiles()[1]
-    assert RankProfile.from_dict(one.to_dict()).to_dict() == one.to_dict()
-
-
-def test_figures_are_those_of_all_ranks_together() -> None:
-    told = figures(profiles((0, 0)))
-    assert set(told) == set(METRICS)
-    assert told["step_ms"] == 1.0
-    assert told["compute_pct"] == pytest.approx(40)
-    assert told["exposed_pct"] == pytest.approx(49)
-    assert told["overlap_pct"] == 0
-    assert told["exposed_ms_per_step"] == pytest.approx(0.49)
-    assert (told["ranks"], told["steps"]) == (2, 8)
-
-
-@given(st.lists(st.tuples(*[st.integers(0, 1000)] * 9), min_size=1, max_size=5))
-def test_pooling_adds_every_figure_up(rows: list[tuple[int, ...]]) -> None:
-    whole = pooled([Partition(*row) for row in rows])
-    assert (whole.window_ns, whole.comm_ns, whole.idle_ns) == tuple(sum(row[i] for row in rows) for i in (0, 3, 8))
+from densing.efficiency.timeline.timeline import RankTimeline, Step
+from densing.report.efficiency import render
+from tests.support.efficiency_runs import lonely, nothing, run
+from tests.support.straggler_runs import A100, H100, changed, profiles, timeline
 
 
 def test_the_late_rank_is_blamed_and_its_cost_split_from_transfer() -> None:
@@ -127,45 +81,6 @@ def test_ranks_that_were_not_profiled_are_counted() -> None:
     assert "ranks-missing" not in {note.code for note in merge_run(profiles()).notes}
 
 
-@pytest.mark.parametrize(
-    ("comm", "kind", "on_host", "told"),
-    [
-        ("GPU 1", Kind.COMM, False, [["GPU 0", "GPU 1"]]),
-        ("GPU 1", Kind.MEMSET, False, [["GPU 0", "GPU 1"]]),
-        ("GPU 0", Kind.COMM, False, []),
-        ("GPU 1", Kind.SYNC, False, []),
-        ("GPU 1", Kind.UNKNOWN, False, []),
-        ("worker 2", Kind.COMM, True, []),
-    ],
-)
-def test_work_on_several_devices_in_one_trace_is_noted(comm: str, kind: Kind, on_host: bool, told: list[str]) -> None:
-    first = {"start": 0, "end": 50, "kind": Kind.COMPUTE, "name": "gemm", "lane": Lane("GPU 0", "7")}
-    second = {"start": 20, "end": 80, "kind": kind, "name": "x", "lane": Lane(comm, "20")}
-    host = Spans.build([{**LAUNCH, "start": 0, "end": 1}])
-    rank = RankTimeline(0, Spans.build([first, second]), host, origin=Origin("both.json"), on_host=on_host)
-    notes = [note for note in profile_timeline(rank).notes if note.code == "several-devices"]
-    assert [note.details["devices"] for note in notes] == told
-    assert all(note.severity == "warning" and "both.json: 2 devices" in note.message for note in notes)
-
-
-def test_the_window_of_hta_counts_one_step_less() -> None:
-    whole, cut = (merge_run([profile_timeline(timeline(0), ProfileOptions(name))]) for name in ("all", "hta"))
-    assert [len(run.ranks[0].steps) for run in (whole, cut)] == [4, 3]
-    assert all(step.partition.compute_ns == 400_000 for step in cut.ranks[0].steps)
-    assert [run.ranks[0].partition.compute_ns / per_step(run.ranks) for run in (whole, cut)] == [400_000, 400_000]
-
-
-@pytest.mark.parametrize(("sizes", "busbw"), [((2, 2), 4.0), ((4, 4), 6.0), ((2, 4), None)])
-def test_groups_of_one_name_and_two_sizes_have_no_bus_bandwidth(sizes: tuple[int, int], busbw: float | None) -> None:
-    ranks = []
-    for rank, size in enumerate(sizes):
-        comm = Comm("all_reduce", "tp", group_size=size, in_elems=100, out_elems=100, dtype="float")
-        work = [{"start": 0, "end": 100, "kind": Kind.COMM, "name": "nccl", "comm": comm}]
-        ranks.append(profile_timeline(RankTimeline(rank, Spans.build(work), Spans.empty())))
-    [row] = merge_run(ranks).collectives
-    assert (row.group_size, row.algbw_gbps, row.busbw_gbps) == (max(sizes), 4.0, busbw)
-
-
 def test_a_run_is_the_same_in_whatever_order_its_ranks_are_ready() -> None:
     """Sizes that add up to other last digits in another order, and groups of equal cost with different labels."""
     ranks = []
@@ -189,7 +104,7 @@ def test_many_ranks_are_read_again_from_their_store(
         write_profile(tmp_path / f"{rank.rank}.parquet", rank.to_dict())
     whole = merge_run(ranks)
     monkeypatch.setattr(run_module, "HELD_RANKS", 2)
-    monkeypatch.setattr("densing.efficiency.profile.run_gather.HELD_ROWS", held_rows)
+    monkeypatch.setattr("densing.efficiency.profile.run.HELD_ROWS", held_rows)
     spilled = merge_run((rank.to_dict() for rank in ranks), store=tmp_path)
     assert all(len(rank.collectives) == 0 for rank in spilled.ranks)
     assert whole.together is not None and spilled.together is not None
@@ -198,77 +113,162 @@ def test_many_ranks_are_read_again_from_their_store(
     assert spilled.figures == whole.figures and spilled.causes == whole.causes
 
 
-def test_utilisation_of_a_run_uses_its_own_device_and_says_what_it_lacks() -> None:
-    run = merge_run(profiles((0, 0)))
-    found = run_utilisation(run, parse_spec("params=1e6,tokens=1000"))
-    # 6 N per token; 1000 tokens in 1 ms on the three devices of the world, 312 TFLOP/s each (A100, bf16 dense).
-    assert found.model is not None
-    assert found.model.percent == pytest.approx(100 * 6e6 * 1e6 / (3 * 312e12))
-    with pytest.raises(InputError, match="tokens"):
-        run_utilisation(run, parse_spec("params=1e6"))
-    with pytest.raises(InputError, match="no key=value"):
-        parse_spec("params")
+def test_the_lowest_ranks_are_drawn_whichever_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "DRAWN_RANKS", 2)
+    for order in itertools.permutations(profiles((0, 0, 0, 0))):
+        run = merge_run(order)
+        assert [len(rank.picture.boxes) > 0 for rank in run.ranks] == [True, True, False, False]
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("", "--mfu '': add params=NUMBER"),
-        (" , ", "add params=NUMBER"),
-        ("peek=3", "--mfu: unknown key 'peek'; did you mean 'peak'\\? \\(known: .*params.*seq"),
-        ("parms=3", "did you mean 'params'"),
-        ("params=7B", "params=7B is not a number; write 7e9$"),
-        ("params=1.5 m", "write 1.5e6$"),
-        ("tokens=many", "write e.g. 7e9"),
-        ("params=-1", "params=-1 is not a number above 0"),
-        ("tokens=0", "tokens=0 is not a number above 0"),
-        ("seq=nan", "seq=nan is not"),
-        ("devices=inf", "devices=inf is not a whole number"),
-        ("devices=2.5", "devices=2.5 is not a whole number"),
-        ("attention=2", "attention=2 is not 0 or 1"),
-        ("params=1,parameters=2", "repeats one"),
-    ],
-)
-def test_what_utilisation_cannot_read_is_named_by_the_users_keys(spec: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        parse_spec(spec)
+def test_of_many_ranks_only_figures_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = profiles((0, 10_000, 20_000, 30_000))
+    for rank in ranks:
+        write_profile(tmp_path / f"{rank.rank}.parquet", rank.to_dict())
+    monkeypatch.setattr(run_module, "HELD_RANKS", 2)
+    rows = [RankProfile.from_dict(rank.to_dict()) for rank in ranks]
+    run = merge_run(rows, store=tmp_path)
+    assert all(len(rank.collectives) == len(rank.path.start) == 0 for rank in run.ranks)
+    assert [rank.path.totals for rank in run.ranks] == [rank.path.totals for rank in ranks]
+    assert [rank.path.top for rank in run.ranks] == [rank.path.top for rank in ranks]
+    assert [rank.names for rank in run.ranks] == [rank.names for rank in ranks]
+    assert all(rank.collectives.groups == () for rank in run.ranks)
+    assert len({id(row.name) for rank in run.ranks for row in rank.names}) == len(ranks[0].names)
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("tokens=1", "^--mfu: add params=NUMBER$"),
-        ("params=1e6,tokens=1,layers=2", "^--mfu: layers=2 alone: also give heads, head_dim and seq$"),
-        ("params=1e6,tokens=1,layers=2,seq=8", "^--mfu: layers=2 and seq=8 alone: also give heads and head_dim$"),
-        ("params=1e6,tokens=1,attention=1", "attention=1 alone: also give layers, heads, head_dim and seq"),
-        ("params=1e6,tokens=1,batch=3", "formula palm: unknown key 'batch'.*known: attention.*params"),
-        ("formula=mosaicml,params=1e6,tokens=1,layers=1", "add hidden=NUMBER and seq=NUMBER .formula mosaicml"),
-        ("formula=megatron,params=1e6", "formula megatron: unknown key 'params'"),
-        ("formula=megatron,batch=1,seq=1,layers=1,hidden=1,vocabulary=1,tokens=5", "per iteration; leave tokens out"),
-        ("formula=plam,params=1", "^--mfu: unknown FLOPs formula 'plam'; did you mean 'palm'"),
-        ("params=1e6,tokens=1,recompute=selective", "^--mfu: recompute=selective: formula palm .*formula=megatron"),
-        ("params=1e6,tokens=1,dtype=foo", "^--mfu: unknown data type 'foo'"),
-        ("params=1e6,tokens=1,peak=312e12", "^--mfu: peak .*write 312"),
-        ("params=1e15,tokens=1000", "^--mfu: [HM]FU .* above 100 %.*peak=TFLOPS in --mfu$"),
-    ],
-)
-def test_what_utilisation_lacks_is_named_by_the_users_keys(spec: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        run_utilisation(merge_run(profiles()), parse_spec(spec))
+def test_every_rank_is_slimmed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the time would grow with the square of the ranks."""
+    ranks = profiles(tuple(range(12)))
+    calls = []
+    slim = run_module.HeldRanks._slim
+    monkeypatch.setattr(run_module.HeldRanks, "_slim", lambda own, rank: (calls.append(rank.rank), slim(own, rank))[1])
+    held = run_module.HeldRanks(4)
+    for rank in ranks:
+        held.add(rank)
+    assert sorted(calls) == list(range(12))
 
 
-def test_utilisation_takes_a_shape_whole_or_not_at_all() -> None:
+@pytest.mark.parametrize(("rows", "kept"), [(11, False), (12 * 4, True)])
+def test_few_communications_are_kept_and_many_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, kept: bool
+) -> None:
+    monkeypatch.setattr(run_module, "HELD_ROWS", rows)
+    held = run_module.HeldRanks(4)
+    for rank in profiles(tuple(range(12))):
+        assert len(rank.collectives) == 4
+        held.add(rank)
+    tables = held.tables(tmp_path)
+    assert isinstance(tables, dict) == kept and len(tables) == 12
+    if kept:
+        assert len({id(group) for table in tables.values() for group in table.groups}) == 1
+
+
+def test_an_object_prints_as_one_line() -> None:
     run = merge_run(profiles())
-    plain = run_utilisation(run, parse_spec("params=1e6,tokens=1000,peak=312,dtype=foo"))
-    shaped = run_utilisation(run, parse_spec("params=1e6,tokens=1000,peak=312,layers=2,heads=4,head_dim=8,seq=16"))
-    without = run_utilisation(run, parse_spec("params=1e6,tokens=1000,peak=312,layers=2,attention=0"))
-    assert plain.model is not None and shaped.model is not None and without.model is not None
-    assert plain.model.peak.dtype == "foo"
-    assert shaped.model.percent / plain.model.percent == pytest.approx((6e6 + 12 * 2 * 4 * 8 * 16) / 6e6)
-    assert without.model.percent == plain.model.percent
+    assert repr(run) == "RunProfile(ranks=3, window='steps', steps=12, exposed_pct=35.67, overlap_pct=0, idle_pct=11)"
+    assert len(repr(run.ranks[0])) < 400 and repr(run.ranks[0]).startswith(
+        "RankProfile(rank=0, window='steps', steps=4"
+    )
 
 
-def test_an_unknown_peak_is_asked_for_by_its_key() -> None:
-    found = run_utilisation(merge_run(profiles()), parse_spec("params=1e6,tokens=1,device=Ascend910B3"))
-    assert found.model is None and found.hardware is None
-    assert found.notes[0].code == "peak-unknown" and found.notes[0].message.endswith("peak=TFLOPS in --mfu")
+def test_alike_ranks_need_no_word() -> None:
+    codes = {note.code for note in changed().notes}
+    assert not codes & {"mixed-devices", "mixed-work", "mixed-world-sizes", "mixed-steps", "rank-beyond-world"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "words"),
+    [
+        ({"devices": ((A100,), (H100,), ())}, "mixed-devices", f"{A100} (1 rank(s), rank0.json); {H100} (1 rank(s)"),
+        ({"on_host": (False, False, True)}, "mixed-work", "accelerator (2 rank(s), rank0.json); processor (1 rank(s)"),
+        ({"steps": (profiles()[0].steps, (), ())}, "mixed-steps", "2 of 3 ranks mark no steps (rank1.json)"),
+        ({"world_size": (3, 3, 8)}, "mixed-world-sizes", "3 (2 rank(s), rank0.json); 8 (1 rank(s)"),
+        ({"world_size": (3, 3, 2)}, "rank-beyond-world", "rank2.json: is rank 2 of a run that has 2 ranks"),
+    ],
+)
+def test_unlike_ranks_are_named(fields: dict[str, tuple[object, ...]], code: str, words: str) -> None:
+    [note] = [note for note in changed(**fields).notes if note.code == code]
+    assert words in note.message and note.severity == "warning"
+
+
+def test_devices_are_those_of_all_ranks() -> None:
+    assert changed(devices=((A100,), (H100, A100), ())).devices == (A100, H100)
+    assert changed(devices=((), (), ())).devices == ()
+
+
+def test_missing_ranks_are_named_where_they_are_few() -> None:
+    def told(world: int) -> str:
+        [text] = [note.message for note in changed(world_size=(world,) * 3).notes if note.code == "ranks-missing"]
+        return text
+
+    assert told(5) == "3 of the run's 5 ranks were profiled; missing: 3, 4"
+    assert told(4096) == "3 of the run's 4096 ranks were profiled; missing: 3 to 4095"
+    assert told(4) == "3 of the run's 4 ranks were profiled; missing: 3"
+
+
+def test_a_header_may_claim_any_number_of_ranks() -> None:
+    """Told by arithmetic: as many ranks as fit into 31 bits were once counted one by one."""
+    run = changed(world_size=(2**31 - 1,) * 3)
+    assert [n.message for n in run.notes if n.code == "ranks-missing"] == [
+        "3 of the run's 2147483647 ranks were profiled; missing: 3 to 2147483646"
+    ]
+    assert run.world_size == 2**31 - 1 and "3 of 2147483647" in render(run)
+
+
+def test_gaps_between_ranks_are_abbreviated() -> None:
+    ranks = [replace(one, rank=rank, world_size=40) for one, rank in zip(profiles((0, 0, 0)), (2, 5, 9), strict=True)]
+    [text] = [note.message for note in run_notes(ranks) if note.code == "ranks-missing"]
+    assert text.endswith("missing: 0, 1, 3, 4, 6 to 8, 10 to 39")
+    every_second = [replace(ranks[0], rank=rank, world_size=40) for rank in range(0, 40, 2)]
+    [text] = [note.message for note in run_notes(every_second) if note.code == "ranks-missing"]
+    assert text.endswith("missing: 1, 3, 5, 7, 9, 11, 13, 15 and 12 more")
+
+
+TABLES = ("table", "step_table", "collective_table")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_an_empty_run_has_the_columns_of_a_full_one(name: str) -> None:
+    full, alone, empty = (getattr(made, name)() for made in (run(), lonely(), nothing()))
+    assert len(full) and list(full.columns) == list(alone.columns) == list(empty.columns)
+    ratios = [column for column in full if column.endswith(("_pct", "_gbps"))]
+    assert ratios and all(str(frame[column].dtype) == "float64" for frame in (full, alone, empty) for column in ratios)
+
+
+def test_every_figure_of_a_rank_is_a_column() -> None:
+    made = run()
+    table, rank = made.table(), made.ranks[1]
+    row = table.iloc[1]
+    for key, value in rank.partition.to_dict().items():
+        assert row[key] == value
+    for cause, ns in rank.idle.causes.items():
+        assert row[f"idle_{cause}_ns"] == ns
+    assert row["devices"] == ", ".join(rank.devices) and row["world_size"] == rank.world_size == 4
+    assert (row["host"], row["backend"], row["source"]) == (rank.host, rank.backend, rank.source)
+    assert set(table.columns) == set(table.columns.unique()) and not table.isna().any().any()
+
+
+def test_undefined_ratios_are_missing_numbers() -> None:
+    assert lonely().table()["overlap_pct"].isna().all()
+
+
+def test_steps_and_communications_have_a_row_each() -> None:
+    made = run(ranks=3, steps=5)
+    steps = made.step_table()
+    assert len(steps) == 15 and steps.groupby("rank")["idle_ns"].count().tolist() == [5, 5, 5]
+    assert made.collective_table()["count"].tolist() == [15]
+
+
+def test_communications_are_split_into_transfer_and_wait() -> None:
+    made = run(ranks=4, steps=6)
+    # Three ranks are in the all-reduce for 400 µs, the late one for 250 µs: its transfer.
+    matched, transfer = 6 * (3 * 400_000 + 250_000), 6 * 4 * 250_000
+    [row] = made.to_dict()["collectives"]
+    assert (row["matched_ns"], row["transfer_ns"], row["wait_ns"]) == (matched, transfer, matched - transfer)
+    told = made.collective_table().iloc[0]
+    assert [told[key] for key in ("matched_ns", "transfer_ns", "wait_ns")] == [matched, transfer, matched - transfer]
+
+
+def test_one_rank_has_no_wait_to_tell() -> None:
+    alone = run(ranks=1, steps=2)
+    assert alone.to_dict()["collectives"][0]["wait_ns"] is None
+    assert alone.collective_table()["wait_ns"].isna().all()

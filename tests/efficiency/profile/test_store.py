@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from densing import __version__
 from densing.core.errors import ArtefactError, InputError
 from densing.efficiency.profile import store
-from densing.efficiency.profile.store import merge, read_profiles, store_files, store_info, write_profile
-from densing.efficiency.profile.store_columns import kind_of
+from densing.efficiency.profile.store import kind_of, merge, read_profiles, store_files, store_info, write_profile
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -43,7 +42,7 @@ ROWS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(row=ROWS)
 def test_a_row_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, row: dict[str, Any]) -> None:
     file = tmp_path_factory.mktemp("store") / "row.parquet"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from densing.efficiency.profile.api import profile_run
+from densing.efficiency.profile.run import profile_run
 from densing.efficiency.simulation.bounds import busy, critical_path
 from densing.efficiency.simulation.engine import Simulation, simulate
 from densing.efficiency.simulation.tasks import Graph

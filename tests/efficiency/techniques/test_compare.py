@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from densing.core.errors import InputError, UnknownNameError
-from densing.efficiency.profile.api import profile_run
+from densing.efficiency.profile.run import profile_run
 from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.cluster.presets import cluster_names, load_cluster
 from densing.efficiency.simulation.engine import simulate

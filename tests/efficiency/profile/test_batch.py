@@ -17,10 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError
-from densing.efficiency.profile import jobs as jobs_module
-from densing.efficiency.profile import spread
-from densing.efficiency.profile.jobs import read_list, shares, write_list
-from densing.efficiency.profile.spread import Progress, identity, profile_ranks, result_file
+from densing.efficiency.profile import batch
+from densing.efficiency.profile.batch import (
+    Progress,
+    identity,
+    profile_ranks,
+    read_list,
+    result_file,
+    shares,
+    write_list,
+)
 from densing.efficiency.profile.store import read_profiles, store_files
 from densing.efficiency.profile.workers import in_processes, processors
 from densing.efficiency.traces.source import TraceFile
@@ -57,7 +63,7 @@ def done_in(folder: Path) -> list[int]:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of working on this machine."""
     if request.param == "processes":
-        monkeypatch.setattr(spread, "SMALL_BYTES", 0)
+        monkeypatch.setattr(batch, "SMALL_BYTES", 0)
     return str(request.param)
 
 
@@ -96,7 +102,7 @@ def test_a_defect_is_no_failure_of_the_file(tmp_path: Path, way: str) -> None:
 
 
 def test_a_killed_process_is_known_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spread, "SMALL_BYTES", 0)
+    monkeypatch.setattr(batch, "SMALL_BYTES", 0)
     traces = toys(tmp_path, "ok", "die", "ok", "exit", "ok")
     heard: dict[str, str] = {}
     rows = list(profile_ranks(traces, work, jobs=2, on_failure=lambda trace, why: heard.update({trace.path.name: why})))
@@ -271,20 +277,20 @@ def test_jobs_fill_the_store(tmp_path: Path, executor: Any) -> None:
 
 
 def test_default_command_is_densing_itself(tmp_path: Path) -> None:
-    argv = jobs_module.default_command(["--window", "hta"])(tmp_path / "l", tmp_path / "o")
+    argv = batch.default_command(["--window", "hta"])(tmp_path / "l", tmp_path / "o")
     assert argv[0] == sys.executable and argv[-2:] == ["--window", "hta"]
 
 
 KILLED = """
 import sys
 from pathlib import Path
-from densing.efficiency.profile import spread
+from densing.efficiency.profile import batch
 from tests.support.trace_work import Toy, work
-spread.SMALL_BYTES = 0
+batch.SMALL_BYTES = 0
 folder = Path(sys.argv[1])
 if __name__ == "__main__":
     traces = [Toy(folder / f"rank{n}.json") for n in range(8)]
-    for row in spread.profile_ranks(traces, work, jobs=2, out=folder / "out"):
+    for row in batch.profile_ranks(traces, work, jobs=2, out=folder / "out"):
         print(row["rank"], flush=True)
 """
 

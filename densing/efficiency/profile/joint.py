@@ -1,4 +1,4 @@
-"""What only several ranks together can tell: matching, clocks, stragglers, slowdown, the path from rank to rank."""
+"""What only several ranks jointly can tell: matching, clocks, stragglers, slowdown, the path from rank to rank."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from dataclasses import dataclass
 
 from densing.core import Note
 from densing.efficiency.profile.clocks import Clocks, align_clocks
-from densing.efficiency.profile.common_steps import common_steps
-from densing.efficiency.profile.critical import RunPath
+from densing.efficiency.profile.critical import RunPath, run_path
+from densing.efficiency.profile.figures import Waiting
 from densing.efficiency.profile.matching import Matched, match_collectives
-from densing.efficiency.profile.paths import run_path
 from densing.efficiency.profile.rank import RankProfile
-from densing.efficiency.profile.stragglers import Stragglers, find_stragglers
-from densing.efficiency.profile.waiting import Waiting, waiting_of
-from densing.efficiency.profile.whatif_recorded import RecordedWhatIf, what_if
+from densing.efficiency.profile.waiting import Stragglers, find_stragglers, waiting_of
+from densing.efficiency.profile.whatif_run import RecordedWhatIf, common_steps, what_if
 from densing.efficiency.timeline import Collectives
 
 
 @dataclass(frozen=True, eq=False)
-class Together:
+class JointProfile:
     """The ranks of a run, joined by their communications.
 
     Attributes
@@ -47,18 +45,18 @@ class Together:
     @property
     def waits(self) -> dict[tuple[str, str], float]:
         """Share of the communication's time, hidden or not, that was waiting for other ranks."""
-        return {key: found.share for key, found in self.waiting.items()}
+        return {key: waiting.share for key, waiting in self.waiting.items()}
 
     @property
     def worst(self) -> str:
         """Who arrives last, in words; empty where nothing tells."""
-        found = self.stragglers
-        if found.worst is None or not found.of:
+        stragglers = self.stragglers
+        if stragglers.worst is None or not stragglers.of:
             return ""
-        return f"rank {found.worst} {found.often or 'most'}"
+        return f"rank {stragglers.worst} {stragglers.often or 'most'}"
 
 
-def join_ranks(ranks: Sequence[RankProfile], tables: Mapping[int, Collectives]) -> Together:
+def join_ranks(ranks: Sequence[RankProfile], tables: Mapping[int, Collectives]) -> JointProfile:
     """Join the ranks of a run.
 
     Parameters
@@ -73,6 +71,6 @@ def join_ranks(ranks: Sequence[RankProfile], tables: Mapping[int, Collectives]) 
     replayed = what_if(matched, clocks, stragglers.worst, common_steps(ranks))
     path, path_notes = run_path(ranks, matched, clocks)
     # That nothing matches is said by the matching's own notes.
-    told = stragglers.notes if len(matched) else clocks.notes
-    notes = (*matched.notes, *told, *replayed.notes, *path_notes)
-    return Together(matched, clocks, stragglers, replayed, path, waiting_of(matched), notes)
+    waiting_notes = stragglers.notes if len(matched) else clocks.notes
+    notes = (*matched.notes, *waiting_notes, *replayed.notes, *path_notes)
+    return JointProfile(matched, clocks, stragglers, replayed, path, waiting_of(matched), notes)

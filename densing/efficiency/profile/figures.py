@@ -1,8 +1,9 @@
-"""The figures of a run: sums over its ranks, as shares of their windows and per step."""
+"""The figures of a run: sums over its ranks, as shares of their windows and per step; its communications by kind."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,22 +49,23 @@ def pooled(parts: Sequence[Partition]) -> Partition:
 
 def figures(ranks: Sequence[RankProfile]) -> Figures:
     """Return the run's figures, the keys of :data:`METRICS`; undefined ones are None."""
-    whole = pooled([rank.partition for rank in ranks])
+    total = pooled([rank.partition for rank in ranks])
     times = all_step_times(ranks)
     steps = times.count or len(ranks)
-    share = {key: _share(getattr(whole, name), whole.window_ns) for key, name in _SHARES.items()}
     # What was recorded of no device, or of no time, has no length that could be judged.
-    known = whole.window_ns > 0
+    known = total.window_ns > 0
+    shares = {key: 100 * getattr(total, name) / total.window_ns if known else None for key, name in _SHARES.items()}
+    step_ns = total.window_ns / max(len(ranks), 1) if times.median_ns is None else times.median_ns
     return {
         "ranks": len(ranks),
         "steps": times.count,
-        "step_ms": _ms(times.median_ns if times.count else _mean(whole.window_ns, len(ranks))) if known else None,
+        "step_ms": step_ns / 1e6 if known else None,
         "step_p95_over_median": times.p95_over_median,
-        "overlap_pct": None if cut_short(ranks) else whole.overlap_pct,
-        "achievable_pct": whole.achievable_pct,
-        **share,
-        "exposed_ms_per_step": _ms(_mean(whole.exposed_comm_ns, steps)) if known else None,
-        "idle_ms_per_step": _ms(_mean(whole.idle_ns, steps)) if known else None,
+        "overlap_pct": None if cut_short(ranks) else total.overlap_pct,
+        "achievable_pct": total.achievable_pct,
+        **shares,
+        "exposed_ms_per_step": total.exposed_comm_ns / steps / 1e6 if known else None,
+        "idle_ms_per_step": total.idle_ns / steps / 1e6 if known else None,
         "skipped_events": sum(rank.skipped for rank in ranks),
         "repaired_events": sum(rank.repaired for rank in ranks),
     }
@@ -76,8 +78,8 @@ def cut_short(ranks: Sequence[RankProfile]) -> tuple[int, int] | None:
     recorded step has hardly begun to be hidden.
     """
     inside = sum(int(rank.collectives.inside_ns.sum()) for rank in ranks)
-    whole = sum(int(rank.collectives.duration_ns.sum()) for rank in ranks)
-    return (inside, whole) if 2 * inside < whole else None
+    total = sum(int(rank.collectives.duration_ns.sum()) for rank in ranks)
+    return (inside, total) if 2 * inside < total else None
 
 
 _SHARES = {
@@ -101,12 +103,12 @@ def per_step(ranks: Sequence[RankProfile]) -> int:
 
 def run_collectives(parts: Sequence[Sequence[CollectiveSummary]]) -> tuple[CollectiveSummary, ...]:
     """Sum the ranks' communications by operation and process group, most exposed first."""
-    found: dict[tuple[str, str], list[CollectiveSummary]] = {}
+    kinds: dict[tuple[str, str], list[CollectiveSummary]] = {}
     for part in parts:
         for row in part:
             # Without a name of the group its description (the stream) keeps apart what may run at the same time.
-            found.setdefault((row.op, row.group or row.group_label), []).append(row)
-    rows = [_summed(same) for same in found.values()]
+            kinds.setdefault((row.op, row.group or row.group_label), []).append(row)
+    rows = [_summed(same) for same in kinds.values()]
     return tuple(sorted(rows, key=lambda row: (-row.exposed_ns, row.op, row.group)))
 
 
@@ -114,21 +116,47 @@ def _summed(rows: Sequence[CollectiveSummary]) -> CollectiveSummary:
     keys = ("count", "count_sized", "bytes", "total_ns", "hidden_ns", "exposed_ns", "sum_ns")
     total: dict[str, Any] = {key: sum(getattr(row, key) for row in rows) for key in keys}
     # Rates are of the sized spans, so they add as bytes over the time these took.
-    took = sum(row.bytes / row.algbw_gbps for row in rows if row.algbw_gbps)
+    nanoseconds = sum(row.bytes / row.algbw_gbps for row in rows if row.algbw_gbps)
     moved = sum(row.bytes for row in rows if row.algbw_gbps)
     sizes = {row.group_size for row in rows if row.group_size > 0} or {-1}
     # Groups of one name and different sizes have no common factor of bus bandwidth.
-    speed = bandwidth(rows[0].op, max(sizes) if len(sizes) == 1 else -1, moved if moved else -1, round(took))
+    speed = bandwidth(rows[0].op, max(sizes) if len(sizes) == 1 else -1, moved if moved else -1, round(nanoseconds))
     return replace(rows[0], **total, group_size=max(sizes), algbw_gbps=speed.algbw_gbps, busbw_gbps=speed.busbw_gbps)
 
 
-def _share(part: int, whole: int) -> float | None:
-    return 100 * part / whole if whole else None
+WAIT_COLUMNS: tuple[str, ...] = ("matched_ns", "transfer_ns", "wait_ns", "exposed_wait_ns")
+"""What matched ranks add to the run's communications, operation by operation and group by group."""
 
 
-def _mean(total: int, count: int) -> float:
-    return total / count if count else 0.0
+@dataclass(frozen=True)
+class Waiting:
+    """Waiting in the matched communications of one operation and group, all ranks together, told by durations.
 
+    Attributes
+    ----------
+    lasted_ns, waited_ns : int
+        Σ of the parts inside the window, and of what of them was waiting: a span waits first and transfers then.
+    exposed_ns : int
+        Exposed time that was waiting whatever was hidden: Σ max(0, exposed − transfer). A lower bound, exact where the
+        hidden part comes first: wait that compute covers costs nothing.
+    """
 
-def _ms(ns: float | None) -> float | None:
-    return None if ns is None else ns / 1e6
+    lasted_ns: int
+    waited_ns: int
+    exposed_ns: int
+
+    @property
+    def share(self) -> float:
+        """Σ wait / Σ inside the window, 0 to 1."""
+        return self.waited_ns / self.lasted_ns
+
+    def to_dict(self) -> dict[str, int]:
+        """Return the sums as plain data: what was matched is transfer and wait, the parts inside the window.
+
+        Examples
+        --------
+        >>> Waiting(lasted_ns=500, waited_ns=100, exposed_ns=60).to_dict()
+        {'matched_ns': 500, 'transfer_ns': 400, 'wait_ns': 100, 'exposed_wait_ns': 60}
+        """
+        values = (self.lasted_ns, self.lasted_ns - self.waited_ns, self.waited_ns, self.exposed_ns)
+        return dict(zip(WAIT_COLUMNS, values, strict=True))

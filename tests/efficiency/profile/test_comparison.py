@@ -22,9 +22,16 @@ from scipy import stats
 from statsmodels.tsa.stattools import acf
 
 from densing.core.errors import InputError
-from densing.efficiency.profile.comparison import MIN_STEPS, Comparison, RunSteps, compare, run_steps
-from densing.efficiency.profile.resampling import compare_means, lag_one
-from densing.efficiency.profile.steps_of_run import METRICS
+from densing.efficiency.profile.comparison import (
+    METRICS,
+    MIN_STEPS,
+    Comparison,
+    RunSteps,
+    compare,
+    compare_means,
+    lag_one,
+    run_steps,
+)
 
 FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
 REPS = 4000 if FULL else 250
@@ -151,7 +158,7 @@ def test_runs_without_steps_are_refused() -> None:
 TIMES = st.lists(st.floats(1e3, 1e10), min_size=MIN_STEPS, max_size=20)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(base=TIMES, other=TIMES, scale=st.sampled_from([2.0, 1024.0]), level=st.floats(0.6, 0.99))
 def test_units_do_not_matter_and_intervals_nest(
     base: list[float], other: list[float], scale: float, level: float
@@ -198,7 +205,7 @@ def test_resampling_in_blocks_is_resampling(monkeypatch: pytest.MonkeyPatch) -> 
     rng = np.random.default_rng(1)
     columns = [(rng.normal(10, 1, 30), rng.normal(11, 1, 30)) for _ in range(2)]
     whole = compare_means(columns, level=0.9, draws=500, seed=5)
-    monkeypatch.setattr("densing.efficiency.profile.resampling._BLOCK", 100)
+    monkeypatch.setattr("densing.efficiency.profile.comparison._BLOCK", 100)
     assert compare_means(columns, level=0.9, draws=500, seed=5) == whole
 
 

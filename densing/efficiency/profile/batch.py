@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
+import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core import InputError
-from densing.efficiency.profile.jobs import JOBS, Command, run_jobs
+import msgspec
+
+from densing.core import InputError, replacing
 from densing.efficiency.profile.store import SUFFIX, read_profiles, store_info, write_profile
 from densing.efficiency.profile.workers import Done, Work, in_processes, in_turn, processors
-from densing.jobs import Executor, JobEvent, JobResult
+from densing.jobs import Executor, Job, JobEvent, JobResult
 
 if TYPE_CHECKING:
     from densing.efficiency.traces import TraceFile
@@ -23,6 +27,12 @@ SMALL_BYTES = 64 << 20
 INFLATION = 12
 """Text per compressed byte, about: 13 for a real CUDA trace, 8 to 20 for others."""
 _EDGE = 1 << 16
+LISTS, LOGS = "lists", "logs"
+JOBS = 16
+"""Jobs when nobody says how many."""
+
+Command = Callable[[Path, Path], Sequence[str]]
+"""From a list of traces and the store, the command line of a job."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,7 @@ def profile_ranks(
     executor : Executor, optional
         Needs ``out``, on a file system that its machines share.
     command : callable, optional
-        Command line of a job, see :func:`densing.efficiency.profile.jobs.default_command`.
+        Command line of a job, see :func:`default_command`.
     out : path, optional
         Folder of the store.
     options : mapping, optional
@@ -110,7 +120,12 @@ def profile_ranks(
     if run.pending and executor is not None:
         yield from run.take(_by_jobs(run, executor, jobs or JOBS, command), store=False)
     elif run.pending:
-        yield from run.take(_here(run, _WithInput(profile_one), jobs or processors()), store=out is not None)
+        work, workers = _WithInput(profile_one), jobs or processors()
+        if min(workers, len(run.pending)) == 1 or text_bytes(run.pending) < SMALL_BYTES:
+            ended = in_turn(work, run.pending, run.at)
+        else:
+            ended = in_processes(work, sorted(run.pending, key=lambda trace: -trace.size), workers, run.at)
+        yield from run.take(ended, store=out is not None)
     run.complain()
 
 
@@ -121,8 +136,8 @@ class _WithInput:
     work: Work
 
     def __call__(self, trace: TraceFile, tell: Callable[[int], object]) -> Mapping[str, Any]:
-        given = identity(trace)
-        return {**self.work(trace, tell), "input": given}
+        source = identity(trace)
+        return {**self.work(trace, tell), "input": source}
 
 
 class _Run:
@@ -161,10 +176,12 @@ class _Run:
         """Return a trace's row from the store if it is still true."""
         if self.out is None:
             return None
+        from densing import __version__
+
         file = result_file(self.out, trace)
         try:
             info = store_info(file)
-            if info.options != dict(self.options) or info.version != _version():
+            if info.options != dict(self.options) or info.version != __version__:
                 return None
             [row] = read_profiles(file)
         except (InputError, ValueError):
@@ -177,7 +194,12 @@ class _Run:
         for done in ended:
             self.at(done.item, self._sizes[done.item])
             if done.row is None:
-                self._failed(done.item, done.reason)
+                if self.on_failure is not None:
+                    self.on_failure(done.item, done.reason)
+                else:
+                    # Errors of the reader name the file themselves.
+                    label = done.item.label
+                    self.failures.append(done.reason if label in done.reason else f"{label}: {done.reason}")
                 continue
             if store and self.out is not None:
                 write_profile(result_file(self.out, done.item), done.row, options=self.options)
@@ -195,15 +217,8 @@ class _Run:
     def complain(self) -> None:
         """Raise what went wrong, if nobody has heard it."""
         if self.failures:
-            many = f"{len(self.failures)} of {len(self.traces)} traces have no result:\n"
-            raise InputError((many if len(self.traces) > 1 else "") + "\n".join(self.failures))
-
-    def _failed(self, trace: TraceFile, reason: str) -> None:
-        if self.on_failure is not None:
-            self.on_failure(trace, reason)
-        else:
-            # Errors of the reader name the file themselves.
-            self.failures.append(reason if trace.label in reason else f"{trace.label}: {reason}")
+            count = f"{len(self.failures)} of {len(self.traces)} traces have no result:\n"
+            raise InputError((count if len(self.traces) > 1 else "") + "\n".join(self.failures))
 
 
 def identity(trace: TraceFile) -> dict[str, Any]:
@@ -225,14 +240,18 @@ def identity(trace: TraceFile) -> dict[str, Any]:
         raise InputError(f"{trace.label}: cannot read ({error.strerror}); check the path") from error
     facts = {"path": str(trace.path.absolute()), "member": trace.member, "rank": trace.rank}
     times = {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "hash": digest.hexdigest()}
-    return {key: _text(value) if isinstance(value, str) else value for key, value in {**facts, **times}.items()}
+    # A path may hold bytes that are no UTF-8; stored text may not.
+    return {
+        key: value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
+        for key, value in {**facts, **times}.items()
+    }
 
 
 def result_file(out: Path, trace: TraceFile) -> Path:
     """Return where the store keeps a trace's row: a readable name, and a hash that tells equal names apart."""
-    whole = f"{trace.path.absolute()}\0{trace.member or ''}\0{trace.rank}"
+    identifier = f"{trace.path.absolute()}\0{trace.member or ''}\0{trace.rank}"
     name = re.sub(r"[^\w.-]", "_", Path(trace.member or trace.path.name).name, flags=re.ASCII).lstrip(".")[:60]
-    return out / f"{name}-{hashlib.sha256(whole.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}{SUFFIX}"
+    return out / f"{name}-{hashlib.sha256(identifier.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}{SUFFIX}"
 
 
 def text_bytes(traces: Sequence[TraceFile]) -> int:
@@ -241,12 +260,6 @@ def text_bytes(traces: Sequence[TraceFile]) -> int:
         trace.size * (INFLATION if trace.member is not None or trace.path.suffix in (".gz", ".zip") else 1)
         for trace in traces
     )
-
-
-def _here(run: _Run, profile_one: Work, workers: int) -> Iterator[Done[TraceFile]]:
-    if min(workers, len(run.pending)) == 1 or text_bytes(run.pending) < SMALL_BYTES:
-        return in_turn(profile_one, run.pending, run.at)
-    return in_processes(profile_one, sorted(run.pending, key=lambda trace: -trace.size), workers, run.at)
 
 
 def _by_jobs(run: _Run, executor: Executor, jobs: int, command: Command | None) -> Iterator[Done[TraceFile]]:
@@ -260,19 +273,98 @@ def _by_jobs(run: _Run, executor: Executor, jobs: int, command: Command | None) 
     ended = run_jobs(run.pending, executor, run.out, jobs=jobs, command=command, on_event=look)
     for trace, result in ended.items():
         row = run.find(trace)
-        yield Done(trace, row, "" if row is not None else _reason(result))
+        lines = f"; last lines: {' | '.join(result.lines[-3:])}" if result.lines else ""
+        reason = "" if row is not None else (result.reason or "its job wrote no result") + lines
+        yield Done(trace, row, reason)
 
 
-def _reason(result: JobResult) -> str:
-    last = f"; last lines: {' | '.join(result.lines[-3:])}" if result.lines else ""
-    return (result.reason or "its job wrote no result") + last
+def default_command(arguments: Sequence[str] = ()) -> Command:
+    """Return what a job runs: ``densing profile --rank-files LIST --out STORE`` and the arguments given.
+
+    Examples
+    --------
+    >>> default_command(["--window", "all"])(Path("l.json"), Path("out"))[1:]
+    ['-m', 'densing', 'profile', '--rank-files', 'l.json', '--out', 'out', '--window', 'all']
+    """
+    return lambda listed, out: [
+        *(sys.executable, "-m", "densing", "profile", "--rank-files", str(listed), "--out", str(out)),
+        *arguments,
+    ]
 
 
-def _version() -> str:
-    from densing import __version__
+def run_jobs(
+    traces: Sequence[TraceFile],
+    executor: Executor,
+    out: Path,
+    *,
+    jobs: int = JOBS,
+    command: Command | None = None,
+    on_event: Callable[[JobEvent], object] = lambda event: None,
+) -> dict[TraceFile, JobResult]:
+    """Profile traces by jobs; return for each trace how its job ended. What it yielded is in the store.
 
-    return __version__
+    Each job gets about the same number of bytes.
+    """
+    out = out.absolute()
+    lists = [write_list(part, out / LISTS) for part in shares(traces, jobs)]
+    work = [
+        Job(tuple((command or default_command())(listed, out)), f"profile {number}", logs=out / LOGS)
+        for number, listed in enumerate(lists)
+    ]
+    results = executor.run(work, on_event=on_event)
+    ended = zip(shares(traces, jobs), results, strict=True)
+    return {trace: result for part, result in ended for trace in part}
 
 
-def _text(value: str) -> str:
-    return value.encode("utf-8", "backslashreplace").decode("utf-8")
+def shares(traces: Sequence[TraceFile], count: int) -> list[list[TraceFile]]:
+    """Split traces into at most ``count`` parts of about the same size: the largest first, each to the least part.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace as File
+    >>> [[file.size for file in part] for part in shares([File(size=n) for n in (5, 1, 4, 2)], 2)]
+    [[5, 1], [4, 2]]
+    """
+    parts: list[list[TraceFile]] = [[] for _ in range(min(max(count, 1), len(traces)))]
+    heap = [(0, index) for index in range(len(parts))]
+    for trace in sorted(traces, key=lambda trace: -trace.size):
+        load, index = heapq.heappop(heap)
+        parts[index].append(trace)
+        heapq.heappush(heap, (load + trace.size, index))
+    return parts
+
+
+def write_list(traces: Sequence[TraceFile], folder: Path) -> Path:
+    """Write which traces a job profiles; the name follows the content."""
+    rows = [{"path": str(trace.path.absolute()), "member": trace.member, "rank": trace.rank} for trace in traces]
+    text = json.dumps(rows, indent=1)
+    path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="ascii")
+    return path
+
+
+def read_list(path: str | Path) -> list[TraceFile]:
+    """Read a list written by :func:`write_list`.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read or is no such list.
+    """
+    from densing.efficiency.traces import TraceFile
+
+    try:
+        # json rather than msgspec: a path may hold bytes that are no UTF-8, which stand as lone surrogates.
+        rows = [msgspec.convert(row, _ListedTrace) for row in json.loads(Path(path).read_text(encoding="utf-8"))]
+        return [TraceFile(Path(row.path), row.member, row.rank) for row in rows]
+    except (OSError, ValueError, msgspec.ValidationError) as error:
+        raise InputError(f"{path}: no list of traces ({error}); it is written by densing profile --executor") from error
+
+
+class _ListedTrace(msgspec.Struct):
+    """A row of a list of traces."""
+
+    path: str
+    member: str | None
+    rank: int | None

@@ -1,20 +1,112 @@
-"""Ranks that recorded different steps: only what all recorded is compared."""
+"""What slow ranks cost a recorded run: a known answer, random runs, and ranks that recorded different steps."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from densing.efficiency.profile.clocks import align_clocks
 from densing.efficiency.profile.matching import match_collectives
 from densing.efficiency.profile.rank import profile_timeline
 from densing.efficiency.profile.run import RunProfile, merge_run
-from densing.efficiency.profile.whatif_recorded import what_if
-from densing.efficiency.profile.whatif_segments import _usual_transfer
+from densing.efficiency.profile.waiting import find_stragglers
+from densing.efficiency.profile.whatif_run import RecordedWhatIf, _usual_transfer, what_if
 from densing.efficiency.timeline.spans import Comm
-from tests.support.collective_runs import collected, rank_of
+from tests.support.collective_runs import DLRM, collected, dlrm_rank, rank_of
+
+
+def recorded(local: Any, transfer: int = 50_000, begin: Any = 0, tail: int = 0) -> RecordedWhatIf:
+    """Replay ranks that work ``local`` (steps, ranks) and meet in an all-reduce after each."""
+    work = np.asarray(local)
+    ranks = work.shape[1]
+    clock = np.zeros(ranks, np.int64) + np.asarray(begin)
+    comms: dict[int, list[tuple[int, int, Comm]]] = {rank: [] for rank in range(ranks)}
+    first = clock.copy()
+    for row in work:
+        start = clock + row
+        clock = np.full(ranks, start.max() + transfer)
+        for rank in range(ranks):
+            record = Comm("all_reduce", "0", in_elems=8, dtype="float")
+            comms[rank].append((int(start[rank]), int(clock[rank]), record))
+    tables = {rank: collected(rank_of(rank, rows, steps=[(1, int(first[rank]), int(clock[rank]) + tail)]))
+              for rank, rows in comms.items()}  # fmt: skip
+    matched = match_collectives(tables)
+    clocks = align_clocks(matched)
+    return what_if(matched, clocks, find_stragglers(matched, clocks).worst)
+
+
+def test_a_slow_rank_costs_what_arithmetic_says() -> None:
+    local = np.full((10, 4), 100_000)
+    local[:, 2] = 180_000
+    found = recorded(local, tail=7_000)
+    whole, ideal = 10 * 230_000 + 7_000, 10 * 170_000 + 7_000
+    assert (found.recorded_ns, found.replayed_ns, found.ideal_ns) == (whole, whole, ideal)
+    assert found.slowdown == pytest.approx(whole / ideal)
+    assert found.worst == 2 and found.by_rank[2] == pytest.approx(whole / ideal)
+    # Only rank 0 as recorded: it is faster than the mean, so the others, at the mean, decide.
+    assert found.by_rank[0] == pytest.approx(1)
+    assert found.waste == pytest.approx(1 - ideal / whole)
+    # Without rank 2's excess the step waits for the others' 100 µs or rank 2's mean of 120 µs.
+    assert found.worst_explains == pytest.approx(1)
+    assert RecordedWhatIf.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+@given(st.lists(st.lists(st.integers(0, 10**6), min_size=3, max_size=3), min_size=3, max_size=6))
+@settings(max_examples=40)
+def test_replay_of_a_recorded_run_is_that_run(local: list[list[int]]) -> None:
+    found = recorded(local)
+    work = np.array(local)
+    assert found.replayed_ns == found.recorded_ns == int(work.max(axis=1).sum()) + 50_000 * len(work)
+    assert found.ideal_ns == pytest.approx(work.mean(axis=1).sum() + 50_000 * len(work), abs=1)
+    assert found.local_slowdown == pytest.approx(found.slowdown) and found.transfer_slowdown == pytest.approx(1)
+
+
+def test_a_rank_that_begins_late_counts_as_slow() -> None:
+    found = recorded(np.full((5, 3), 100_000), begin=[0, 0, 60_000])
+    assert found.worst == 2
+    assert found.replayed_ns == found.recorded_ns == 5 * 150_000 + 60_000
+    assert found.ideal_ns == 5 * 150_000 + 20_000
+
+
+def test_communication_beside_work_is_replayed_beside_it() -> None:
+    """Two groups of two; rank 1 is in both, and its two all-reduces overlap."""
+    left, right = Comm("all_reduce", "l", ranks=(0, 1)), Comm("all_reduce", "r", ranks=(1, 2))
+    rows = {
+        0: [(100, 400, left)],
+        1: [(300, 400, left), (350, 600, right)],
+        2: [(500, 600, right)],
+    }
+    tables = {rank: collected(rank_of(rank, part, steps=[(1, 0, 700)])) for rank, part in rows.items()}
+    matched = match_collectives(tables)
+    found = what_if(matched, align_clocks(matched), None)
+    assert found.replayed_ns == 700 == found.recorded_ns
+    # Means: 200 before the left one, 425 before the right one. After the left one only rank 0 works, for 300; after
+    # the right one both others do, for 100: other work than rank 0's.
+    assert found.ideal_ns == max(200 + 100 + 300, 425 + 100 + 100)
+
+
+def test_too_little_or_too_much_to_replay_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = match_collectives({0: collected(rank_of(0, [(0, 5, Comm("all_reduce", "0"))]))})
+    found = what_if(alone, align_clocks(alone), None)
+    assert found.slowdown is None and found.waste is None and "one rank" in found.notes[0].message
+    monkeypatch.setattr("densing.efficiency.profile.whatif_run.MAX_ENTRIES", 3)
+    assert "too many" in recorded(np.ones((5, 2), int)).notes[0].message
+
+
+def test_a_public_run_is_replayed_to_its_resolution() -> None:
+    """Eight ranks whose times are recorded in whole microseconds; rank 7 is the one the others wait for."""
+    tables = [collected(dlrm_rank(path)) for path in sorted(DLRM.glob("*.json.gz"))]
+    matched = match_collectives({table.rank: table for table in tables})
+    clocks = align_clocks(matched)
+    found = what_if(matched, clocks, find_stragglers(matched, clocks).worst)
+    assert abs(found.replayed_ns - found.recorded_ns) <= 8 * 7_000
+    assert found.worst == 7 and found.slowdown is not None and found.slowdown > found.by_rank[7] > 1
 
 
 def uneven(numbers: Sequence[Sequence[int]], slow: int = 0, skew: int = 0) -> RunProfile:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from densing.efficiency.profile.rank import ProfileOptions
@@ -52,15 +52,9 @@ def write_profiled(
         rank = _read(traces[0], options)
         write_overlay(traces[0], out, _tracks(rank, options), rank)
         return 1
-    return write_timelines(_laid_over(traces, options, offsets or {}), out)
-
-
-def _laid_over(
-    traces: Sequence[TraceFile], options: ProfileOptions, offsets: Mapping[int, int]
-) -> Iterator[RankTracks]:
-    for trace in traces:
-        rank = _read(trace, options)
-        yield RankTracks(rank, _tracks(rank, options), -offsets.get(rank.rank, 0))
+    shift = offsets or {}
+    ranks = (_read(trace, options) for trace in traces)
+    return write_timelines((RankTracks(rank, _tracks(rank, options), -shift.get(rank.rank, 0)) for rank in ranks), out)
 
 
 def _read(trace: TraceFile, options: ProfileOptions) -> RankTimeline:
