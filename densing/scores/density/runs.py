@@ -82,7 +82,7 @@ def run_densities(
     ----------
     measurements : pandas.DataFrame
         ``model, task, benchmark, metric, value, stderr, n_items`` as
-        :meth:`densing.scores.evals.store.RunStore.measurements` gives them; ``n_shot, form, cot`` where known.
+        :meth:`densing.scores.evals.RunStore.measurements` gives them; ``n_shot, form, cot`` where known.
     models : pandas.DataFrame
         ``model`` and the size columns ``params_total``, ``params_non_embedding``, as counts;
         :func:`densing.scores.catalog.names.with_sizes` fills them.

@@ -40,7 +40,7 @@ METRICS = {"loss": ("metric_bits_per_byte",), "score": ("metric_accuracy", "metr
 
 
 class Look(Protocol):
-    """What a rule answers; :class:`densing.scores.density.sequential.Decision` is one."""
+    """What a rule answers, as :class:`densing.scores.density.StoppingRule` does."""
 
     @property
     def stop(self) -> bool:
@@ -72,7 +72,7 @@ class Look(Protocol):
 
 
 class Rule(Protocol):
-    """What decides; :class:`densing.scores.density.sequential.StoppingRule` is one."""
+    """What decides; :class:`densing.scores.density.StoppingRule` is one."""
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -149,7 +149,7 @@ def run_until(
     folder : path
         The store. A killed call goes on where it stopped.
     make_rule : callable
-        Makes the rule from the tasks' benchmarks and sizes, e.g. :func:`densing.scores.density.until.rule_for`.
+        Makes the rule from the tasks' benchmarks and sizes, e.g. :func:`densing.scores.density.rule_for`.
     quantity : {"loss", "score"}
         What of each item the rule sees: bits per byte of the gold answer, or right and wrong.
     order_seed : int
@@ -376,7 +376,7 @@ def item_values(table: pd.DataFrame, ids: Sequence[int], quantity: str) -> list[
     Parameters
     ----------
     table : pandas.DataFrame
-        Items of one task (:func:`densing.scores.evals.losses.item_table`).
+        Items of one task (:func:`item_table`).
     ids : sequence of int
         Documents, in the order wanted.
     quantity : {"loss", "score"}
