@@ -70,11 +70,11 @@ def test_a_users_editor_sees_the_types(tmp_path: Path, line: str, messages: list
     mypy = pytest.importorskip("mypy.api")
     script = tmp_path / "script.py"
     script.write_text(USER.format(line=line), encoding="utf-8")
-    told, _, code = mypy.run([str(script), "--config-file=", f"--cache-dir={ROOT / '.mypy_cache' / 'user'}", "--follow-imports=silent",
-                              "--ignore-missing-imports"])  # fmt: skip
-    errors = [row for row in told.splitlines() if ": error:" in row]
-    assert len(errors) == len(messages), told
-    assert all(message in error for message, error in zip(messages, errors, strict=True)), told
+    options = ("--config-file=", f"--cache-dir={ROOT / '.mypy_cache' / 'user'}", "--follow-imports=silent")
+    output, _, code = mypy.run([str(script), *options, "--ignore-missing-imports"])
+    errors = [row for row in output.splitlines() if ": error:" in row]
+    assert len(errors) == len(messages), output
+    assert all(message in error for message, error in zip(messages, errors, strict=True)), output
     assert (code == 0) == (not messages)
 
 

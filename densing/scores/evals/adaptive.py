@@ -40,7 +40,7 @@ METRICS = {"loss": ("metric_bits_per_byte",), "score": ("metric_accuracy", "metr
 
 
 class Look(Protocol):
-    """What a rule answers; :class:`densing.scores.density.stopping.Decision` is one."""
+    """What a rule answers, as :class:`densing.scores.density.StoppingRule` does."""
 
     @property
     def stop(self) -> bool:
@@ -376,7 +376,7 @@ def item_values(table: pd.DataFrame, ids: Sequence[int], quantity: str) -> list[
     Parameters
     ----------
     table : pandas.DataFrame
-        Items of one task (:func:`densing.scores.evals.losses.item_table`).
+        Items of one task (:func:`item_table`).
     ids : sequence of int
         Documents, in the order wanted.
     quantity : {"loss", "score"}

@@ -64,7 +64,7 @@ def _object(name: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file of bounded size; the errors of :func:`parse_json` and :func:`densing.core.files.read_text`."""
+    """Read a JSON file of bounded size; the errors of :func:`parse_json` and :func:`densing.core.read_text`."""
     return parse_json(read_text(path, str(path)), str(path))
 
 

@@ -121,7 +121,7 @@ def items_of_files(
     model : str
         Name filled into the column ``model``.
     tokenizer, tokenizer_name
-        As in :func:`densing.scores.evals.losses.item_table`.
+        As in :func:`item_table`.
     """
     import pandas as pd
 

@@ -446,34 +446,35 @@ _REFUSALS = {
 
 def _misfit(message: str, data: Any, where: str) -> str:
     """Return msgspec's complaint about a plan in a plan's words: file, key, value and what to write instead."""
-    path = re.search(r" - at `\$(.*)`$", message)
-    place, value, key, known = where, data, "", PlanDocument.__struct_fields__
-    for step in re.findall(r"\w+|\.\.\.", path[1] if path else ""):
+    steps = re.search(r" - at `\$(.*)`$", message)
+    path, value, key, known = where, data, "", PlanDocument.__struct_fields__
+    for step in re.findall(r"\w+|\.\.\.", steps[1] if steps else ""):
         if step == "...":
             # The documents of one task; msgspec does not say of which.
             if not all(isinstance(ids, list | tuple) and ids for ids in value.values()):
-                return f"{place}: expected document numbers by task, e.g. {{ piqa = [0, 1, 2] }}"
-            place, value = next(
-                (f"{place}.{task}", number) for task, ids in value.items() for number in ids if type(number) is not int
+                return f"{path}: expected document numbers by task, e.g. {{ piqa = [0, 1, 2] }}"
+            path, value = next(
+                (f"{path}.{task}", number) for task, ids in value.items() for number in ids if type(number) is not int
             )
             break
         if step.isdecimal():
-            place, value = f"{place}[{step}]", value[int(step)]
+            path, value = f"{path}[{step}]", value[int(step)]
             known = ModelEntry.__struct_fields__ if key == "models" else TaskEntry.__struct_fields__
         else:
-            place, value, key = f"{place}: {step}", value[step], step
+            path, value, key = f"{path}: {step}", value[step], step
     if unknown := re.match(r"Object contains unknown field `(.*?)`", message):
-        return f"{place}: {UnknownNameError('key', unknown[1], known)}"
+        return f"{path}: {UnknownNameError('key', unknown[1], known)}"
     if message.startswith("Object missing required field"):
-        return f'{place}: name is missing; write name = "..."'
+        return f'{path}: name is missing; write name = "..."'
     if key == "include_path":
         return f"{where}: include_path must be a folder or a list of folders"
     if key == "batch_size":
-        return f"{place}: {str(value)[:60]!r} is neither a number above 0 nor auto or auto:N"
+        return f"{path}: {str(value)[:60]!r} is neither a number above 0 nor auto or auto:N"
     expected = message.split("`")[1].removesuffix(" | null")
     if expected == "array":
-        return f"{place} must be a list; write {key} = [...] or [[{key}]]"
-    return f"{place}: {str(value)[:60]!r} {_REFUSALS[expected]}"
+        return f"{path} must be a list; write {key} = [...] or [[{key}]]"
+    refusal = _REFUSALS.get(expected, f"is no {expected}")
+    return f"{path}: {str(value)[:60]!r} {refusal}"
 
 
 def parse_pairs(texts: Iterable[str], option: str) -> dict[str, Any]:

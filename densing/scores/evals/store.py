@@ -180,7 +180,7 @@ class Unit:
         manifest : mapping
             What to record: model, versions, started, seconds, requests, counts, caveats.
         tokenizer, tokenizer_name : callable and str, optional
-            As in :func:`densing.scores.evals.losses.item_table`.
+            As in :func:`item_table`.
 
         Raises
         ------
@@ -420,7 +420,7 @@ class RunStore:
         )
 
     def measurements(self) -> pd.DataFrame:
-        """Return the measurement table of all finished units (:data:`densing.scores.evals.measurements.COLUMNS`)."""
+        """Return the measurement table of all finished units (:data:`COLUMNS`)."""
         return read_run(self).measurements
 
     def items(self) -> pd.DataFrame:

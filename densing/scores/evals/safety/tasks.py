@@ -139,13 +139,13 @@ def _refuse_unbounded(path: Path, data: bytes) -> None:
 
 def _walk(key: str, node: Any) -> Iterator[tuple[str, Any]]:
     """Yield (key, node) for a node and all below it; a node is visited once, however many aliases name it."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     stack = [(key, node)]
     while stack:
         name, current = stack.pop()
-        if id(current) in seen:
+        if id(current) in visited:
             continue
-        seen.add(id(current))
+        visited.add(id(current))
         yield name, current
         if not isinstance(current.value, list):
             continue
