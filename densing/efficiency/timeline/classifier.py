@@ -194,7 +194,10 @@ class Classifier:
             return True
         if not _matches("kernel", Kind.COMPUTE, text[:_HEAD]):
             return False
-        return not _speaks_of_a_collective(text[:_HEAD]) or self.match("kernel", name).known
+        speaks_of_a_collective = any(
+            rule.search(text[:_HEAD]) for rule in rules("kernel") if rule.rule == COLLECTIVE_WORD
+        )
+        return not speaks_of_a_collective or self.match("kernel", name).known
 
     def op(self, name: str) -> str:
         """Return the operation a communication's name tells: ``all_reduce``, ``send_recv``, ...; empty if it does not.
@@ -243,9 +246,7 @@ class Classifier:
         group = _category(category)
         if group is None:
             return Match(Kind.UNKNOWN, CATEGORY_UNKNOWN)
-        found = group if group.kind is not None else _kernel_rule(name.lower(), collective)
-        kind = found.kind if found.kind is not None else Kind.UNKNOWN
-        return Match(kind, found.rule, self._op_of(found, name), found.pattern, found.source)
+        return self._match_of(group if group.kind is not None else _kernel_rule(name.lower(), collective), name)
 
     def explain(self, name: str, category: str | None = None, collective: bool = False) -> Match:
         """Return which rule decides on a name, as :meth:`match` does.
@@ -258,22 +259,21 @@ class Classifier:
         >>> Classifier().explain("gloo:all_reduce").rule, Classifier().explain("gloo:all_reduce", "kernel").rule
         ('host-communication', 'collective-word')
         """
-        found = self.match("kernel" if category is None else category, name, collective)
-        if category is not None or found.kind == Kind.COMM:
-            return found
+        decided = self.match("kernel" if category is None else category, name, collective)
+        if category is not None or decided.kind == Kind.COMM:
+            return decided
         text = name.lower()
-        return next((self._host_match(rule, name) for rule in rules("host") if rule.search(text)), found)
+        rule = next((rule for rule in rules("host") if rule.search(text)), None)
+        return decided if rule is None else self._match_of(rule, name)
 
-    def _host_match(self, rule: Rule, name: str) -> Match:
+    def _match_of(self, rule: Rule, name: str) -> Match:
         kind = rule.kind if rule.kind is not None else Kind.UNKNOWN
-        return Match(kind, rule.rule, self._op_of(rule, name), rule.pattern, rule.source)
+        op = self.op(name) if rule.kind in (Kind.COMM, Kind.MEMCPY) else ""
+        return Match(kind, rule.rule, op, rule.pattern, rule.source)
 
     def _users(self, name: str) -> str:
         head = name[:_HEAD]
         return next((pattern.pattern for pattern in self._extra if pattern.search(head)), "")
-
-    def _op_of(self, rule: Rule, name: str) -> str:
-        return self.op(name) if rule.kind in (Kind.COMM, Kind.MEMCPY) else ""
 
 
 def _user_pattern(text: str) -> re.Pattern[str]:
@@ -301,10 +301,6 @@ def _kernel_kind(text: str, collective: bool) -> Kind:
     if _matches("kernel", Kind.MEMSET, text):
         return Kind.MEMSET
     return Kind.MEMCPY if _matches("kernel", Kind.MEMCPY, text) else Kind.COMPUTE
-
-
-def _speaks_of_a_collective(text: str) -> bool:
-    return any(rule.search(text) for rule in rules("kernel") if rule.rule == COLLECTIVE_WORD)
 
 
 _BY_ARGUMENTS = Rule(COLLECTIVE_ARGUMENTS, "kernel", "", Kind.COMM, "", "arguments of the event: Collective name")

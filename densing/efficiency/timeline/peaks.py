@@ -131,19 +131,15 @@ def find_peak(device: str, dtype: str) -> Lookup:
     if not rows:
         return _unknown(name, short, "the table has no figure for this data type")
     if len({peak.flops for peak in rows}) > 1:
-        return _ambiguous(name, short, rows)
+        between = ", ".join(f"{peak.device} {peak.flops / 1e12:g}" for peak in rows)
+        message = f"peak of {name!r} in {short} is ambiguous: it may be {between} TFLOP/s; {REMEDY}"
+        return Lookup(None, Note("peak-ambiguous", "info", message, {"device": name, "dtype": short}))
     return Lookup(rows[0])
 
 
 def _unknown(name: str, dtype: str, why: str) -> Lookup:
     message = f"peak of {name or 'an unnamed device'!r} in {dtype} is unknown: {why}; {REMEDY}"
     return Lookup(None, Note("peak-unknown", "info", message, {"device": name, "dtype": dtype}))
-
-
-def _ambiguous(name: str, dtype: str, rows: list[Peak]) -> Lookup:
-    between = ", ".join(f"{peak.device} {peak.flops / 1e12:g}" for peak in rows)
-    message = f"peak of {name!r} in {dtype} is ambiguous: it may be {between} TFLOP/s; {REMEDY}"
-    return Lookup(None, Note("peak-ambiguous", "info", message, {"device": name, "dtype": dtype}))
 
 
 @cache
