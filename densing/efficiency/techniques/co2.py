@@ -29,6 +29,7 @@ from densing.efficiency.techniques.planner import (
 from densing.efficiency.techniques.protocol import Claim, Knob
 
 if TYPE_CHECKING:
+    from densing.efficiency.parallel import Method, Replica
     from densing.efficiency.simulation import Workload
 
 
@@ -107,6 +108,12 @@ class Co2(Local):
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return averages one round late."""
         return partial(OneRoundLate, tau=knobs["tau"], bucket_mb=knobs["bucket_mb"], size=knobs["average_bytes"])
+
+    def method(self, replica: Replica, **knobs: Any) -> Method:
+        """Return the optimizer that averages one round late."""
+        from densing.efficiency import parallel
+
+        return replica.wrap(parallel.CO2, **knobs)
 
     def window(self, knobs: Mapping[str, Any]) -> tuple[int, int]:
         """Return two rounds of warm-up, for the first average arrives at the second's end, and one measured."""

@@ -23,7 +23,7 @@ from densing.efficiency.techniques.planner import (
 from densing.efficiency.techniques.protocol import Claim, Knob
 
 if TYPE_CHECKING:
-    from densing.efficiency.parallel import RunEnv, RunRecord
+    from densing.efficiency.parallel import RunEnv, RunRecord, Schedule
     from densing.efficiency.simulation import Cluster, Workload
 
 AUTO = "auto"
@@ -102,6 +102,12 @@ class Iso(TensorParallelRun, Sliced):
         """Return two parts of the tokens."""
         share = knobs["split"]
         return Halves(best_share(workload, cluster) if share == AUTO else share)
+
+    def schedule(self, **knobs: Any) -> Schedule:
+        """Return parts of the sequence in turns."""
+        from densing.efficiency import parallel
+
+        return parallel.Interleaved(**knobs)
 
     def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
         """Train ``env.spec.steps`` steps on this rank, and return its record."""

@@ -23,6 +23,7 @@ from densing.efficiency.techniques.planner import (
 from densing.efficiency.techniques.protocol import Claim, Knob
 
 if TYPE_CHECKING:
+    from densing.efficiency.parallel import Schedule
     from densing.efficiency.simulation import Cluster, Workload
 
 
@@ -87,6 +88,12 @@ class Ladder(TensorParallelRun, Sliced):
         if many and many > layers:
             raise InputError(f"ladder: ladder_layers = {many} and the model has {layers} layers; give at most so many")
         return Late(layers - many if many else 0)
+
+    def schedule(self, **knobs: Any) -> Schedule:
+        """Return sums one module late, in the layers asked for."""
+        from densing.efficiency import parallel
+
+        return parallel.Late(**knobs)
 
 
 LADDER = Ladder()

@@ -31,6 +31,7 @@ from densing.efficiency.techniques.protocol import Claim, Knob
 from densing.efficiency.timeline import Kind
 
 if TYPE_CHECKING:
+    from densing.efficiency.parallel import Schedule
     from densing.efficiency.simulation import Cluster, Workload
 
 
@@ -123,6 +124,12 @@ class T3(TensorParallelRun, Sliced):
         """Return sums that follow the product's stages."""
         kappa = knobs["kappa_mca"] if knobs["mca"] else knobs["kappa"]
         return Triggered(Hardware(knobs["n_stages"], knobs["nmc"], kappa))
+
+    def schedule(self, **knobs: Any) -> Schedule:
+        """Return tiles whose sums begin while the next tile is computed."""
+        from densing.efficiency import parallel
+
+        return parallel.Tiled(**knobs)
 
 
 def product_share(workload: Workload, module: Module, phase: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import groupby, repeat
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from densing.efficiency.simulation import Module
 from densing.efficiency.techniques.planner import (
@@ -26,6 +26,9 @@ from densing.efficiency.techniques.planner import (
     whole,
 )
 from densing.efficiency.techniques.protocol import Knob
+
+if TYPE_CHECKING:
+    from densing.efficiency.parallel import Method, Replica
 
 BUCKET = Knob("bucket_mb", 25.0, "mebibytes of gradients that are sent together", above_zero)
 PAPER = "Rajbhandari et al., SC 2020, arXiv 1910.02054"
@@ -123,6 +126,12 @@ class FullShards(Exchange):
             )
 
 
+def _sharded(replica: Replica, stage: int, knobs: Mapping[str, Any]) -> Method:
+    from densing.efficiency.parallel import Sharded
+
+    return Sharded(replica.model, replica.optimizer, stage=stage, waiting=replica.waiting, **knobs)
+
+
 class Zero1(DataParallelRun, Replicated):
     """Optimizer state split; gradients exchanged after the last micro-batch."""
 
@@ -136,6 +145,10 @@ class Zero1(DataParallelRun, Replicated):
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return shards of the optimizer state."""
         return partial(Shards, bucket_mb=knobs["bucket_mb"])
+
+    def method(self, replica: Replica, **knobs: Any) -> Method:
+        """Return the sharded optimizer of this stage."""
+        return _sharded(replica, self.zero, knobs)
 
 
 class Zero2(DataParallelRun, Replicated):
@@ -151,6 +164,10 @@ class Zero2(DataParallelRun, Replicated):
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return shards of optimizer state and gradients."""
         return partial(Shards, bucket_mb=knobs["bucket_mb"], each=True)
+
+    def method(self, replica: Replica, **knobs: Any) -> Method:
+        """Return the sharded optimizer of this stage."""
+        return _sharded(replica, self.zero, knobs)
 
 
 class Zero3(Replicated):

@@ -20,7 +20,7 @@ from densing.efficiency.parallel.data_parallel.train import DataParallel  # noqa
 from densing.efficiency.parallel.distributed import comm  # noqa: E402
 from densing.efficiency.parallel.distributed.clock import Clock  # noqa: E402
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
-from densing.efficiency.parallel.tensor_parallel.train import TensorTrainee, scheduled  # noqa: E402
+from densing.efficiency.parallel.tensor_parallel.train import TensorTrainee  # noqa: E402
 from densing.efficiency.simulation.cluster.costs import wire_bytes  # noqa: E402
 from densing.efficiency.simulation.cluster.presets import load_cluster  # noqa: E402
 from densing.efficiency.techniques.measure import measure  # noqa: E402
@@ -90,11 +90,12 @@ def counted(name: str) -> dict[str, float]:
     env = RunEnv(spec(name), torch.distributed.get_rank(), torch.distributed.get_world_size())
     tokens = torch.zeros(1, 9, dtype=torch.int64)
     watch = Watch(CASES[name])
+    technique: Any = get_technique(name)
     if name in TENSOR:
-        trainee: Any = TensorTrainee(env, scheduled(name, CASES[name]), Clock())
+        trainee: Any = TensorTrainee(env, technique.schedule(**CASES[name]), Clock())
         optimizer = trainee._optimizer
     else:
-        trainee = DataParallel(env, name, CASES[name], Clock())
+        trainee = DataParallel(env, technique.method, CASES[name], Clock())
         optimizer = trainee.method.optimizer
     optimizer.register_step_pre_hook(watch.look)
     for step in range(3 * ROUND):

@@ -14,7 +14,7 @@ from densing.efficiency.techniques.planner.tensor import Blocking, TensorSchedul
 from densing.efficiency.techniques.protocol import Claim, Knob, Plan
 
 if TYPE_CHECKING:
-    from densing.efficiency.parallel import RunEnv, RunRecord
+    from densing.efficiency.parallel import Method, Replica, RunEnv, RunRecord, Schedule
     from densing.efficiency.simulation import Cluster, Workload
 
 BUCKET = Knob(
@@ -140,7 +140,7 @@ class Sliced(Planned):
 
 
 class DataParallelRun:
-    """Runs for real as one of the data-parallel methods."""
+    """Runs for real: :meth:`method` is made around each rank's copy of the model."""
 
     name: str
     knobs: tuple[Knob, ...]
@@ -148,31 +148,42 @@ class DataParallelRun:
     plan_only: ClassVar[tuple[str, ...]] = ()
     """Knobs that a run does not take."""
 
+    def method(self, replica: Replica, **knobs: Any) -> Method:
+        """Return the data-parallel method around this rank's replica."""
+        raise NotImplementedError
+
     def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
         """Train ``env.spec.steps`` steps on this rank, and return its record."""
         from densing.efficiency.parallel import train_data_parallel
 
-        return train_data_parallel(env, self.name, **_for_run(self.name, self.knobs, self.plan_only, knobs))
+        return train_data_parallel(env, self.method, **run_knobs(self.name, self.knobs, self.plan_only, knobs))
 
 
 class TensorParallelRun:
-    """Runs for real as one of the tensor-parallel schedules."""
+    """Runs for real: every rank holds a part of each matrix, and works in the order of :meth:`schedule`."""
 
     name: str
     knobs: tuple[Knob, ...]
     stand_in: str = ""
     plan_only: ClassVar[tuple[str, ...]] = ("bucket_mb",)
 
+    def schedule(self, **knobs: Any) -> Schedule:
+        """Return the order in which a rank runs its modules and adds up their outputs."""
+        raise NotImplementedError
+
     def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
         """Train ``env.spec.steps`` steps on this rank, and return its record."""
         from densing.efficiency.parallel import train_tensor_parallel
 
-        return train_tensor_parallel(env, self.name, **_for_run(self.name, self.knobs, self.plan_only, knobs))
+        options = run_knobs(self.name, self.knobs, self.plan_only, knobs)
+        mode = options.pop("mode")
+        return train_tensor_parallel(env, self.schedule(**options), mode=mode, stand_in=self.stand_in)
 
 
-def _for_run(
+def run_knobs(
     name: str, knobs: tuple[Knob, ...], plan_only: tuple[str, ...], given: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """Return the settings that a run takes: those given, and the defaults of the others."""
     return {knob: value for knob, value in settle(name, knobs, given).items() if knob not in plan_only}
 
 

@@ -148,7 +148,7 @@ class Buckets(Exchange):
         self.pending += module.parameters * self.stage.workload.dtype_bytes
         if self.early:
             while self.pending >= self._limit:
-                self._send(self._limit, done)
+                self._fill(self._limit, done)
             if self.each and module is run.modules[-1]:
                 self._flush(done)
 
@@ -164,13 +164,20 @@ class Buckets(Exchange):
 
     def _flush(self, done: Event) -> None:
         while self.pending > 0:
-            self._send(min(self._limit, self.pending), done)
+            self._fill(min(self._limit, self.pending), done)
 
-    def _send(self, count: float, done: Event) -> None:
+    def _fill(self, count: float, done: Event) -> None:
         self.pending -= count
         self._limit = next(self._limits)
         if self.stage.size(self.kind) > 1:
-            self.sent = self.stage.collective(f"{self.op} gradients", self.op, count, self.kind, done, STREAM)
+            self.sent = self.send(count, done)
+
+    def send(self, count: float, done: Event) -> Event:
+        """Add what a full bucket of ``count`` bytes puts on the wire, and return when it has come.
+
+        For subclasses that send something else: fewer bytes, several collectives, work before and after them.
+        """
+        return self.stage.collective(f"{self.op} gradients", self.op, count, self.kind, done, STREAM)
 
 
 def cut(total: float, bucket: float) -> list[float]:
