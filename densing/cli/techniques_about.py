@@ -54,7 +54,7 @@ def show_one(name: str, json: bool) -> None:
 
 def about(technique: Technique, notes: list[Note]) -> dict[str, Any]:
     """Return a technique as plain data: knobs, claims with their evidence, and what is not available."""
-    from densing.efficiency.techniques import NOT_AVAILABLE, claims_of
+    from densing.efficiency.techniques import claims_of
 
     knobs = [{"name": knob.name, "default": _plain(knob.default), "help": knob.help} for knob in technique.knobs]
     return {
@@ -62,7 +62,7 @@ def about(technique: Technique, notes: list[Note]) -> dict[str, Any]:
         "stand_in": str(getattr(technique, "stand_in", "")),
         "knobs": knobs,
         "claims": [_claim(claim) for claim in claims_of(technique, notes)],
-        "not_available": list(NOT_AVAILABLE.get(technique.name, ())),
+        "not_available": list(getattr(technique, "not_available", ())),
     }
 
 

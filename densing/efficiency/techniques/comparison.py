@@ -10,9 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from densing.core import InputError, Note, Record, Severity, UnknownNameError
-from densing.efficiency.techniques.measure import Measured, measure, timeline_of
-from densing.efficiency.techniques.protocol import Technique
-from densing.efficiency.techniques.registry import BUILT_IN, get_technique
+from densing.efficiency.techniques.plan import Measured, measure, timeline_of
+from densing.efficiency.techniques.registry import BUILT_IN, Technique, get_technique
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from densing.efficiency.parallel import BUCKETS_MB
-from densing.efficiency.techniques.measure import measure
-from densing.efficiency.techniques.planner import MEBIBYTE, DataParallelRun, Replicated, parameters_of, settle
-from densing.efficiency.techniques.protocol import Knob, Plan
+from densing.efficiency.techniques.knobs import Knob, settle
+from densing.efficiency.techniques.plan import Plan, measure
+from densing.efficiency.techniques.planner import MEBIBYTE, DataParallelRun, Replicated, parameters_of
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Method, Replica

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 from densing.core import InputError
 from densing.efficiency.simulation import check
-from densing.efficiency.techniques.planner import Planned, Replicated, settle
+from densing.efficiency.techniques.knobs import settle
+from densing.efficiency.techniques.planner import Planned, Replicated
 from densing.efficiency.techniques.registry import get_technique
 
 if TYPE_CHECKING:
     from densing.efficiency.simulation import Cluster, Split, Workload
-    from densing.efficiency.techniques.protocol import Technique
+    from densing.efficiency.techniques.registry import Technique
 
 TIMES = (1, 2, 4, 8, 16, 32, 64)
 """As many devices as the cluster has, and so many times as many."""

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from densing.efficiency.simulation import Workload
+from densing.efficiency.techniques.knobs import Knob
 from densing.efficiency.techniques.planner import (
     FULL_BYTES,
     PIECE,
@@ -18,7 +19,6 @@ from densing.efficiency.techniques.planner import (
     Rounds,
     parameters_of,
 )
-from densing.efficiency.techniques.protocol import Knob
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Method, Replica

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from densing.efficiency.simulation import Workload
+from densing.efficiency.techniques.knobs import Knob, above_zero, number
 from densing.efficiency.techniques.planner import (
     FULL_BYTES,
     PIECE,
@@ -16,11 +17,8 @@ from densing.efficiency.techniques.planner import (
     ExchangeMaker,
     Local,
     Rounds,
-    above_zero,
-    number,
     parameters_of,
 )
-from densing.efficiency.techniques.protocol import Knob
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Method, Replica

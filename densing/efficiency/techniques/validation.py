@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from densing.core import Note, Record
-from densing.efficiency.techniques.physics import MUTATIONS, PHYSICS
-from densing.efficiency.techniques.protocol import GRADES, Answer, Claim, Grade, Technique
-from densing.efficiency.techniques.registry import get_technique, techniques
+from densing.efficiency.techniques.claims import GRADES, MUTATIONS, PHYSICS, Answer, Claim, Grade
+from densing.efficiency.techniques.registry import Technique, get_technique, techniques
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +45,7 @@ class Finding(Record, frozen=True):
     tolerance : float, optional
         Largest size of the error that still counts as reproduced.
     grade : str
-        What agreement is worth, see :class:`densing.efficiency.techniques.protocol.Claim`; of a row without an answer,
+        What agreement is worth, see :class:`densing.efficiency.techniques.registry.Claim`; of a row without an answer,
         what it would be worth.
     verdict : {"reproduced", "not reproduced", "agrees", "differs", "not answerable", "not run"}
         The first two of predictions, the next two of all other grades.

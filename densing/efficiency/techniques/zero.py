@@ -8,6 +8,7 @@ from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from densing.efficiency.simulation import Module
+from densing.efficiency.techniques.knobs import Knob, above_zero, whole
 from densing.efficiency.techniques.planner import (
     MEBIBYTE,
     NOTHING,
@@ -20,12 +21,9 @@ from densing.efficiency.techniques.planner import (
     Pass,
     Replicated,
     Stage,
-    above_zero,
     cut,
     join,
-    whole,
 )
-from densing.efficiency.techniques.protocol import Knob
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Method, Replica

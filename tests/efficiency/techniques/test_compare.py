@@ -20,8 +20,7 @@ from densing.efficiency.simulation.workload.presets import load_workload, worklo
 from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
 from densing.efficiency.techniques.comparison import compare, timelines, title
 from densing.efficiency.techniques.fitting import remedy
-from densing.efficiency.techniques.measure import measure, timeline_of
-from densing.efficiency.techniques.protocol import Plan
+from densing.efficiency.techniques.plan import Plan, measure, timeline_of
 from densing.efficiency.techniques.registry import get_technique, technique_names
 from densing.efficiency.techniques.splits import split_over
 from densing.efficiency.timeline.spans import Comm, Kind

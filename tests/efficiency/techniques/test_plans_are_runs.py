@@ -23,10 +23,13 @@ from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpe
 from densing.efficiency.parallel.tensor_parallel.train import TensorTrainee  # noqa: E402
 from densing.efficiency.simulation.cluster.costs import wire_bytes  # noqa: E402
 from densing.efficiency.simulation.cluster.presets import load_cluster  # noqa: E402
-from densing.efficiency.techniques.measure import measure  # noqa: E402
-from densing.efficiency.techniques.prediction import TENSOR, workload_of_run  # noqa: E402
-from densing.efficiency.techniques.protocol import Runnable  # noqa: E402
-from densing.efficiency.techniques.registry import BUILT_IN, get_technique  # noqa: E402
+from densing.efficiency.techniques.plan import measure  # noqa: E402
+from densing.efficiency.techniques.prediction import workload_of_run  # noqa: E402
+from densing.efficiency.techniques.registry import (  # noqa: E402
+    BUILT_IN,
+    Runnable,
+    get_technique,
+)
 from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -91,7 +94,7 @@ def counted(name: str) -> dict[str, float]:
     tokens = torch.zeros(1, 9, dtype=torch.int64)
     watch = Watch(CASES[name])
     technique: Any = get_technique(name)
-    if name in TENSOR:
+    if technique.axis == "tp":
         trainee: Any = TensorTrainee(env, technique.schedule(**CASES[name]), Clock())
         optimizer = trainee._optimizer
     else:

@@ -17,11 +17,11 @@ from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
 from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
+from densing.efficiency.techniques.knobs import settle
 from densing.efficiency.techniques.planner.base import DataParallelRun, TensorParallelRun, run_knobs
 from densing.efficiency.techniques.planner.collectives import CostModel, Use
 from densing.efficiency.techniques.planner.events import NOTHING, join
 from densing.efficiency.techniques.planner.exchange import Buckets, cut
-from densing.efficiency.techniques.planner.knobs import settle
 from densing.efficiency.techniques.planner.layout import Layout
 from densing.efficiency.techniques.planner.merge import merged
 from densing.efficiency.techniques.planner.order import one_forward_one_backward

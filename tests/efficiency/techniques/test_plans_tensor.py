@@ -16,11 +16,10 @@ from densing.efficiency.simulation.workload.modules import modules
 from densing.efficiency.simulation.workload.workload import Module, Split, Transformer, Workload
 from densing.efficiency.techniques.iso import Halves, best_share
 from densing.efficiency.techniques.ladder import Late
-from densing.efficiency.techniques.measure import measure
+from densing.efficiency.techniques.plan import Plan, measure
 from densing.efficiency.techniques.planner.collectives import CostModel, Use
 from densing.efficiency.techniques.planner.steps import plan_steps
 from densing.efficiency.techniques.planner.tensor import Blocking, TensorSchedule
-from densing.efficiency.techniques.protocol import Plan
 from densing.efficiency.techniques.registry import get_technique
 from densing.efficiency.techniques.t3 import Hardware, product_share, sublayer
 from densing.efficiency.timeline.spans import Kind

@@ -15,7 +15,7 @@ from densing.core.errors import UnavailableError, UnknownNameError
 from densing.efficiency.techniques.registry import BUILT_IN, get_technique, technique_names, techniques
 
 MODULE = """
-from densing.efficiency.techniques.protocol import Answer, Claim, Knob, Plan
+from densing.efficiency.techniques import Answer, Claim, Knob, Plan
 from densing.efficiency.simulation.tasks import Graph
 from densing.efficiency.timeline.spans import Kind
 
@@ -115,7 +115,6 @@ def test_names_import_nothing_of_the_techniques() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(json.loads(done.stdout)) <= {
-        "densing.efficiency.techniques.protocol",
         "densing.efficiency.techniques.registry",
     }
 

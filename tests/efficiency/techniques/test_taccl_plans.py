@@ -14,15 +14,13 @@ from densing.efficiency.simulation.cluster.presets import load_cluster
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
 from densing.efficiency.simulation.workload.presets import load_workload
-from densing.efficiency.techniques.claims.taccl import CLAIMS
+from densing.efficiency.techniques.claims import PHYSICS
 from densing.efficiency.techniques.ddp import DDP
-from densing.efficiency.techniques.physics import PHYSICS
 from densing.efficiency.techniques.planner.collectives import Use
-from densing.efficiency.techniques.protocol import Runnable, Technique
-from densing.efficiency.techniques.registry import get_technique
+from densing.efficiency.techniques.registry import Runnable, Technique, get_technique
 from densing.efficiency.techniques.taccl import TACCL
 from densing.efficiency.techniques.taccl.schedule import check
-from densing.efficiency.techniques.taccl.tasks import Synthesised, collective_schedule
+from densing.efficiency.techniques.taccl.technique import CLAIMS, Synthesised, collective_schedule
 from densing.efficiency.techniques.taccl.topology import from_cluster
 from densing.efficiency.techniques.validation import verdict
 

@@ -17,13 +17,6 @@ from .exchange import Buckets as Buckets
 from .exchange import Exchange as Exchange
 from .exchange import ExchangeMaker as ExchangeMaker
 from .exchange import cut as cut
-from .knobs import above_zero as above_zero
-from .knobs import choice as choice
-from .knobs import flag as flag
-from .knobs import number as number
-from .knobs import optional as optional
-from .knobs import settle as settle
-from .knobs import whole as whole
 from .passes import BLOCK as BLOCK
 from .passes import Pass as Pass
 from .rounds import PIECE as PIECE

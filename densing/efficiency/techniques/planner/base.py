@@ -7,11 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from densing.core import InputError
+from densing.efficiency.techniques.claims import Claim
+from densing.efficiency.techniques.knobs import Knob, above_zero, choice, optional, settle
+from densing.efficiency.techniques.plan import Plan
 from densing.efficiency.techniques.planner.collectives import CostModel, Maker
 from densing.efficiency.techniques.planner.exchange import Buckets, Exchange, ExchangeMaker
-from densing.efficiency.techniques.planner.knobs import above_zero, choice, optional, settle
 from densing.efficiency.techniques.planner.tensor import Blocking, TensorSchedule
-from densing.efficiency.techniques.protocol import Claim, Knob, Plan
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Method, Replica, RunEnv, RunRecord, Schedule
@@ -45,6 +46,10 @@ class Planned:
     """Stage of ZeRO that its memory is split by."""
     changes_loss: ClassVar[str] = ""
     """How what is learned per step differs from plain synchronous training; empty where it does not."""
+    asynchronous: ClassVar[bool] = False
+    """Whether communication hides under a whole round of steps: then there is a least ``tau`` that hides all of it."""
+    not_available: ClassVar[tuple[str, ...]] = ()
+    """What was looked for about it and found in no readable source; never filled in."""
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -142,6 +147,8 @@ class Sliced(Planned):
 class DataParallelRun:
     """Runs for real: :meth:`method` is made around each rank's copy of the model."""
 
+    axis: ClassVar[str] = "dp"
+    """What the ranks of a run are."""
     name: str
     knobs: tuple[Knob, ...]
     stand_in: str = ""
@@ -162,6 +169,8 @@ class DataParallelRun:
 class TensorParallelRun:
     """Runs for real: every rank holds a part of each matrix, and works in the order of :meth:`schedule`."""
 
+    axis: ClassVar[str] = "tp"
+    """What the ranks of a run are."""
     name: str
     knobs: tuple[Knob, ...]
     stand_in: str = ""

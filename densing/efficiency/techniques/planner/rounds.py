@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from densing.efficiency.techniques.knobs import Knob, above_zero, whole
 from densing.efficiency.techniques.planner.base import DataParallelRun, Replicated
 from densing.efficiency.techniques.planner.exchange import Exchange
-from densing.efficiency.techniques.planner.knobs import above_zero, whole
 from densing.efficiency.techniques.planner.stage import Stage
-from densing.efficiency.techniques.protocol import Knob
 
 STATE = 6
 """Numbers of four bytes beside an average: in a run, three of eight tell the others what a rank is about to do."""

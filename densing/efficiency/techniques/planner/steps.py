@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from densing.efficiency.simulation import Cluster, Module, Workload
+from densing.efficiency.techniques.plan import Plan
 from densing.efficiency.techniques.planner.collectives import CostModel, Maker
 from densing.efficiency.techniques.planner.events import NOTHING, Event
 from densing.efficiency.techniques.planner.exchange import Exchange, ExchangeMaker
@@ -15,7 +16,6 @@ from densing.efficiency.techniques.planner.passes import Pass
 from densing.efficiency.techniques.planner.stage import Program, Stage
 from densing.efficiency.techniques.planner.tensor import TensorSchedule
 from densing.efficiency.techniques.planner.work import tokens
-from densing.efficiency.techniques.protocol import Plan
 
 
 def plan_steps(

@@ -1,10 +1,11 @@
-"""What a plan costs: simulated, and read off the steady steps of its timeline as if it had been recorded."""
+"""What a plan is, and what it costs: simulated, and read off its steady steps as if it had been recorded."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -12,9 +13,43 @@ import numpy as np
 from densing.core import InputError, Record
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation import Cluster
-    from densing.efficiency.techniques.protocol import Plan
+    from densing.efficiency.simulation import Cluster, Graph, Workload
     from densing.efficiency.timeline import Comm, Partition, RankTimeline, Timeline
+
+
+class Plans(Protocol):
+    """Whatever plans the steps of a workload; techniques do."""
+
+    def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:
+        """Return the tasks of some steps."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a technique gives the simulator.
+
+    Parameters
+    ----------
+    graph : Graph
+        Its tasks carry their step.
+    ranks : int
+        Ranks simulated: equal ranks may be represented by one.
+    warmup : int
+        Steps before the steady state.
+    steps : int
+        Steps of the steady state: one period or several (CO2: a multiple of tau).
+    memory : mapping of str to float
+        Bytes per rank by purpose: parameters, gradients, optimizer, activations, technique.
+    stands_for : mapping of int to int
+        How many real ranks a simulated rank represents; empty: one each.
+    """
+
+    graph: Graph
+    ranks: int
+    warmup: int
+    steps: int
+    memory: Mapping[str, float] = field(default_factory=dict)
+    stands_for: Mapping[int, int] = field(default_factory=dict)
 
 
 class Measured(Record, frozen=True):
