@@ -17,7 +17,7 @@ from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.workload.modules import modules
 from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
 from densing.efficiency.techniques.plan import Measured, Plan, measure
-from densing.efficiency.techniques.planner.rounds import STATE, Rounds
+from densing.efficiency.techniques.planner.base import STATE, Rounds
 from densing.efficiency.techniques.registry import get_technique
 from densing.efficiency.timeline.spans import Kind
 

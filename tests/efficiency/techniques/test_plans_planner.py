@@ -20,13 +20,10 @@ from densing.efficiency.simulation.workload.workload import Split, Transformer, 
 from densing.efficiency.techniques.knobs import settle
 from densing.efficiency.techniques.planner.base import DataParallelRun, TensorParallelRun, run_knobs
 from densing.efficiency.techniques.planner.collectives import CostModel, Use
-from densing.efficiency.techniques.planner.events import NOTHING, join
-from densing.efficiency.techniques.planner.exchange import Buckets, cut
+from densing.efficiency.techniques.planner.exchange import Blocking, Buckets, cut
 from densing.efficiency.techniques.planner.layout import Layout
-from densing.efficiency.techniques.planner.merge import merged
-from densing.efficiency.techniques.planner.order import one_forward_one_backward
-from densing.efficiency.techniques.planner.steps import plan_steps
-from densing.efficiency.techniques.planner.tensor import Blocking
+from densing.efficiency.techniques.planner.stage import NOTHING, join
+from densing.efficiency.techniques.planner.steps import merged, one_forward_one_backward, plan_steps
 from densing.efficiency.techniques.registry import BUILT_IN, get_technique
 from densing.efficiency.timeline.spans import Kind
 

@@ -7,16 +7,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from densing.core import InputError
+from densing.efficiency.simulation import Cluster, Workload, memory, stages
 from densing.efficiency.techniques.claims import Claim
-from densing.efficiency.techniques.knobs import Knob, above_zero, choice, optional, settle
+from densing.efficiency.techniques.knobs import Knob, above_zero, choice, optional, settle, whole
 from densing.efficiency.techniques.plan import Plan
 from densing.efficiency.techniques.planner.collectives import CostModel, Maker
-from densing.efficiency.techniques.planner.exchange import Buckets, Exchange, ExchangeMaker
-from densing.efficiency.techniques.planner.tensor import Blocking, TensorSchedule
+from densing.efficiency.techniques.planner.exchange import Blocking, Buckets, Exchange, ExchangeMaker, TensorSchedule
+from densing.efficiency.techniques.planner.stage import Stage
+from densing.efficiency.techniques.planner.steps import plan_steps
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Method, Replica, RunEnv, RunRecord, Schedule
-    from densing.efficiency.simulation import Cluster, Workload
 
 BUCKET = Knob(
     "bucket_mb", None, "mebibytes of gradients sent together; none: torch's 25, the first 1", optional(above_zero)
@@ -71,21 +72,19 @@ class Planned:
         InputError
             When it cannot work on this workload, or a knob makes no sense; the message says what it needs.
         """
-        from densing.efficiency.techniques.planner.steps import plan_steps
-
-        given = settle(self.name, self.knobs, knobs)
+        settings = settle(self.name, self.knobs, knobs)
         self.check(workload)
-        warmup, steps = self.window(given)
+        warmup, steps = self.window(settings)
         return plan_steps(
             workload,
             cluster,
-            self.tensor(workload, cluster, given),
-            self.exchange(given),
-            collectives=self.collectives(given),
+            self.tensor(workload, cluster, settings),
+            self.exchange(settings),
+            collectives=self.collectives(settings),
             warmup=warmup,
             steps=steps,
-            inner=int(given.get("inner", 1)),
-            memory=self.memory(workload, given),
+            inner=int(settings.get("inner", 1)),
+            memory=self.memory(workload, settings),
         )
 
     def check(self, workload: Workload) -> None:
@@ -118,11 +117,8 @@ class Planned:
 
     def memory(self, workload: Workload, knobs: Mapping[str, Any]) -> dict[str, float]:
         """Return bytes per rank by purpose."""
-        from densing.efficiency.simulation import memory
-
-        found = {purpose: float(count) for purpose, count in memory(workload, zero=self.zero).items()}
-        extra = self.extra_bytes(workload, knobs)
-        return {**found, "technique": extra}
+        needs = {purpose: float(count) for purpose, count in memory(workload, zero=self.zero).items()}
+        return {**needs, "technique": self.extra_bytes(workload, knobs)}
 
     def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
         """Return the bytes per rank that only this technique needs."""
@@ -198,6 +194,48 @@ def run_knobs(
 
 def parameters_of(workload: Workload) -> float:
     """Return the parameters of the rank that holds most."""
-    from densing.efficiency.simulation import stages
-
     return float(max(sum(module.parameters for module in stage) for stage in stages(workload)))
+
+
+STATE = 6
+"""Numbers of four bytes beside an average: in a run, three of eight tell the others what a rank is about to do."""
+TAU = Knob("tau", 48, "steps per round (48: outer_frequency of CO2's released class)", whole(1))
+PIECE = Knob("bucket_mb", 25.0, "mebibytes sent together where tensor-parallel groups use the same link", above_zero)
+
+
+class Rounds(Exchange):
+    """Every ``tau`` steps the replicas agree.
+
+    Parameters
+    ----------
+    stage : Stage
+    tau : int
+    bucket_mb : float
+        Pieces of the average, where another group needs the link too.
+    """
+
+    def __init__(self, stage: Stage, tau: int, bucket_mb: float = 25.0) -> None:
+        super().__init__(stage)
+        self.tau, self.bucket_mb = tau, bucket_mb
+
+    @property
+    def ends(self) -> bool:
+        """Whether the step being planned is a round's last."""
+        return self._ends(self.stage.graph.step)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether neither this step nor the two before are a round's last."""
+        step = self.stage.graph.step
+        return not any(self._ends(each) for each in (step, step - 1, step - 2))
+
+    def _ends(self, step: int) -> bool:
+        return (step + 1) % self.tau == 0
+
+
+class Local(DataParallelRun, Replicated):
+    """A technique of rounds."""
+
+    def window(self, knobs: Mapping[str, Any]) -> tuple[int, int]:
+        """Return one round of warm-up and one measured."""
+        return knobs["tau"], knobs["tau"]
