@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from densing.efficiency.simulation.columns import columns
-from densing.efficiency.simulation.tasks import Graph
+from densing.efficiency.simulation.tasks import Graph, columns
 
 
 def critical_path(graph: Graph, speed: Sequence[float] = ()) -> float:

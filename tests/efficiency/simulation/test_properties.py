@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.efficiency.simulation.bounds import busy, critical_path
-from densing.efficiency.simulation.columns import columns
-from densing.efficiency.simulation.engine import simulate, sweep
-from densing.efficiency.simulation.events import Events
-from densing.efficiency.simulation.tasks import Graph, Task
+from densing.efficiency.simulation.engine import Events, simulate, sweep
+from densing.efficiency.simulation.tasks import Graph, Task, columns
 from densing.efficiency.timeline.spans import Kind
 
 RANKS = 3

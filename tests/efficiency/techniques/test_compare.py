@@ -16,8 +16,8 @@ from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.cluster.presets import cluster_names, load_cluster
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
+from densing.efficiency.simulation.workload.modules import Split, Transformer, Workload
 from densing.efficiency.simulation.workload.presets import load_workload, workload_names
-from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
 from densing.efficiency.techniques.comparison import compare, timelines, title
 from densing.efficiency.techniques.fitting import remedy
 from densing.efficiency.techniques.plan import Plan, measure, timeline_of

@@ -14,8 +14,7 @@ from densing.efficiency.parallel.data_parallel import BUCKETS_MB
 from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.cluster.costs import collective_seconds, wire_bytes
 from densing.efficiency.simulation.engine import simulate
-from densing.efficiency.simulation.workload.modules import modules
-from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
+from densing.efficiency.simulation.workload.modules import Split, Transformer, Workload, modules
 from densing.efficiency.techniques.plan import Measured, Plan, measure
 from densing.efficiency.techniques.planner.base import STATE, Rounds
 from densing.efficiency.techniques.registry import get_technique

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.simulation.workload.modules import modules
-from densing.efficiency.simulation.workload.workload import Module, Split, Transformer, Workload
+from densing.efficiency.simulation.workload.modules import Module, Split, Transformer, Workload, modules
 from densing.efficiency.techniques.iso import Halves, best_share
 from densing.efficiency.techniques.ladder import Late
 from densing.efficiency.techniques.plan import Plan, measure

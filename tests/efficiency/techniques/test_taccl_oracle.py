@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from densing.efficiency.techniques.taccl.demand import GATHERING, OPS, demand
-from densing.efficiency.techniques.taccl.greedy import greedy_routes, relaxed_time
+from densing.efficiency.techniques.taccl.routing import GATHERING, OPS, demand, greedy_routes, relaxed_time
 from densing.efficiency.techniques.taccl.schedule import check
 from densing.efficiency.techniques.taccl.sketch import Sketch
 from densing.efficiency.techniques.taccl.synthesis import compact, synthesise

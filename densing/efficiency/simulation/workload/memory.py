@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from densing.core import InputError
-from densing.efficiency.simulation.workload.modules import stages
-from densing.efficiency.simulation.workload.workload import Module, Workload
+from densing.efficiency.simulation.workload.modules import Module, Workload, stages
 
 ZERO_STAGES = (0, 1, 2, 3)
 

@@ -8,10 +8,21 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from densing.core import InputError, Record, UnknownNameError
-from densing.efficiency.techniques.taccl import contiguity
-from densing.efficiency.techniques.taccl.demand import GATHERING, OPS, Demand, demand
-from densing.efficiency.techniques.taccl.ordering import Hop, Line, Message, alone, hops, makespan, occupy, priorities
-from densing.efficiency.techniques.taccl.routing import Routing, route
+from densing.efficiency.techniques.taccl.ordering import (
+    EXACT,
+    TOGETHER,
+    Hop,
+    Line,
+    Message,
+    alone,
+    exact,
+    hops,
+    makespan,
+    occupy,
+    priorities,
+    runs,
+)
+from densing.efficiency.techniques.taccl.routing import GATHERING, OPS, Demand, Routing, demand, route
 from densing.efficiency.techniques.taccl.schedule import Schedule, Send, check, ordered
 from densing.efficiency.techniques.taccl.sketch import Sketch, logical, maps_onto, sketches
 from densing.efficiency.techniques.taccl.topology import Topology, ring_time
@@ -64,7 +75,7 @@ def synthesise(
     op: str = "all_gather",
     sketch: Sketch | None = None,
     *,
-    together: int = contiguity.TOGETHER,
+    together: int = TOGETHER,
     time_limit: float = 20.0,
 ) -> Synthesis:
     """Synthesise a schedule of a collective; the result is checked before it is returned.
@@ -88,7 +99,7 @@ def synthesise(
 
     Examples
     --------
-    >>> from densing.efficiency.techniques.taccl.profiles import profile_topology
+    >>> from densing.efficiency.techniques.taccl.topology import profile_topology
     >>> found = synthesise(profile_topology("ndv2-1mb", 2, 2, "full"), "all_gather")
     >>> found.bound, found.makespan, found.ring
     (214.0, 237.0, 321.0)
@@ -142,15 +153,15 @@ def _scheduled(
         Line(machine, work, single, priority).run()
         tried = [single]
         for size in sizes if waits else ():
-            messages = contiguity.runs(machine, work, single, size)
+            messages = runs(machine, work, single, size)
             if Line(machine, work, messages, priority).run():
                 tried.append(messages)
         for messages in tried:
             if best is None or makespan(messages) < best[0] * (1 - 1e-12):
                 best = makespan(messages), messages, name
     assert best is not None
-    if waits and together > 1 and 0 < len(work) <= contiguity.EXACT:
-        better = contiguity.exact(machine, work, best[1], together, time_limit / 2)
+    if waits and together > 1 and 0 < len(work) <= EXACT:
+        better = exact(machine, work, best[1], together, time_limit / 2)
         if better is not None and makespan(better) < best[0]:
             return better, best[2] + ", exact"
     return best[1], best[2]

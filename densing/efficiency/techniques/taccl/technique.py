@@ -25,13 +25,12 @@ from densing.efficiency.techniques.claims import Answer, Claim, Physics
 from densing.efficiency.techniques.knobs import Knob, above_zero, choice, settle, whole
 from densing.efficiency.techniques.plan import Plan
 from densing.efficiency.techniques.planner import BUCKET, CostModel, Planned, Use
-from densing.efficiency.techniques.taccl.contiguity import TOGETHER
-from densing.efficiency.techniques.taccl.profiles import profile_topology
-from densing.efficiency.techniques.taccl.real import STAND_IN
+from densing.efficiency.techniques.taccl.execution import STAND_IN
+from densing.efficiency.techniques.taccl.ordering import TOGETHER
 from densing.efficiency.techniques.taccl.schedule import Schedule
 from densing.efficiency.techniques.taccl.sketch import Sketch
 from densing.efficiency.techniques.taccl.synthesis import Synthesis, compact, synthesise
-from densing.efficiency.techniques.taccl.topology import from_cluster
+from densing.efficiency.techniques.taccl.topology import from_cluster, profile_topology
 from densing.efficiency.timeline import Comm, Kind
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ class Taccl(Planned):
 
     def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
         """Run a synthesised collective ``env.spec.steps`` times on this rank, check it and time it."""
-        from densing.efficiency.techniques.taccl.real import run
+        from densing.efficiency.techniques.taccl.execution import run
 
         given = settle(self.name, self.knobs, knobs)
         return run(env, given["op"], given["bytes"], given["nodes"], given["together"], given["time_limit"])
