@@ -25,6 +25,8 @@ SIMULATED: tuple[Grade, ...] = ("predicted", "calibrated on other rows")
 """Grades whose answers must come from the simulator: their checks run again under every mutation."""
 
 VERDICTS = ("reproduced", "not reproduced", "agrees", "differs", "not answerable", "not run")
+NEARER = 0.001
+"""By how much an error must be smaller than the null model's to come closer."""
 HELD, MISSED = ("reproduced", "agrees"), ("not reproduced", "differs")
 
 
@@ -93,6 +95,32 @@ class Finding(Record, frozen=True):
     decided_by: tuple[str, ...] = ()
 
 
+class Tally(Record, frozen=True):
+    """What findings amount to; only predictions can be reproduced.
+
+    Parameters
+    ----------
+    predictions, reproduced : int
+        Those that have an answer, and those of them whose answer is within the tolerance.
+    with_null, closer : int
+        Figures that have a null model, and those that come closer than it, by over 0.1 percentage points.
+    blind : tuple of str
+        Claims that hold and notice no broken law.
+    untested : tuple of str
+        Laws that no row which holds would miss, see :func:`untested`.
+    not_first_hand : int
+        Published figures that someone else quotes, or that were derived.
+    """
+
+    predictions: int
+    reproduced: int
+    with_null: int
+    closer: int
+    blind: tuple[str, ...]
+    untested: tuple[str, ...]
+    not_first_hand: int
+
+
 class Validation(Record, frozen=True):
     """Findings in the order of the techniques, and remarks on checks that broke."""
 
@@ -102,6 +130,23 @@ class Validation(Record, frozen=True):
     def table(self) -> pd.DataFrame:
         """Return the findings as a table."""
         return Record.frame(self.findings)
+
+    @property
+    def tally(self) -> Tally:
+        """What the findings amount to."""
+        predictions = [row for row in self.findings if row.grade == "predicted" and row.ours is not None]
+        nulls = [row for row in self.findings if row.null_error is not None and row.error is not None]
+        return Tally(
+            predictions=len(predictions),
+            reproduced=sum(row.verdict == "reproduced" for row in predictions),
+            with_null=len(nulls),
+            closer=sum(abs(row.error or 0.0) < abs(row.null_error or 0.0) - NEARER for row in nulls),
+            blind=tuple(
+                row.claim for row in self.findings if row.mutations and row.verdict in HELD and not row.turned_by
+            ),
+            untested=tuple(untested([row.to_dict() for row in self.findings])),
+            not_first_hand=sum(row.evidence != "first-hand" for row in self.findings),
+        )
 
 
 def counts_of(rows: Sequence[Mapping[str, object]]) -> dict[str, Counter[str]]:
