@@ -9,6 +9,12 @@ from .comparison import timelines as timelines
 from .comparison import title as title
 from .knobs import Kind as Kind
 from .knobs import Knob as Knob
+from .knobs import above_zero as above_zero
+from .knobs import choice as choice
+from .knobs import flag as flag
+from .knobs import number as number
+from .knobs import optional as optional
+from .knobs import whole as whole
 from .plan import Plan as Plan
 from .plan import timeline_of as timeline_of
 from .prediction import predict as predict

@@ -9,7 +9,9 @@ The figures are those of ``techniques.md`` (sections 2.3, 6.2, 7.2, 10.2), whose
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +34,7 @@ from densing.efficiency.techniques.registry import get_technique, techniques
 from densing.efficiency.techniques.taccl import technique as taccl
 from densing.efficiency.techniques.validation import (
     Finding,
+    Validation,
     counts_of,
     notices,
     relative_error,
@@ -220,6 +223,26 @@ def test_a_technique_without_claims_says_so_when_asked_for() -> None:
     found = validate(["ddp", "taccl"], fast=True)
     assert [(note.severity, note.details) for note in found.notes] == [("info", {"technique": "ddp"})]
     assert {finding.technique for finding in found.findings} == {"taccl"}
+
+
+def test_what_findings_amount_to_is_counted() -> None:
+    def row(claim: str, **fields: Any) -> Finding:
+        plain = Finding("t", claim, "", "", 1.0, "", "first-hand", "", 1.0, 0.1, 0.2, "predicted", "reproduced", "", "")
+        return msgspec.structs.replace(plain, **fields)
+
+    rows = (
+        row("A", mutations={"law": 2.0, "other": 1.0}, turned_by=("law",)),
+        row("B", verdict="not reproduced", evidence="second-hand"),
+        row("C", ours=None, error=None, verdict="not answerable"),
+        row("D", grade="calibrated on other rows", verdict="agrees", mutations={"law": 1.0}, null_error=-0.2),
+        row("E", grade="calibrated on other rows", verdict="differs", mutations={"law": 1.0}, null_error=0.1005),
+    )
+    tally = Validation(rows).tally
+    assert (tally.predictions, tally.reproduced, tally.not_first_hand) == (2, 1, 1)
+    # E is nearer than its null model by 0.05 points, which is no lead.
+    assert (tally.with_null, tally.closer) == (2, 1)
+    assert tally.blind == ("D",)
+    assert tally.untested == ("other",)
 
 
 # Grades
