@@ -314,16 +314,16 @@ class Contention:
             other = 1 - self.side[task]
             self.beside[task] = sum(self.seen[rank][other] for rank in self.ranks[task])
             changed[task] = None
-        found = []
+        factors = []
         for task in changed:
             factor = self.slowed[self.side[task]] if self.beside[task] else 1.0
             before = self.factor.get(task, 0.0)
             self.factor[task] = factor
             if factor != before:
-                found.append((task, factor / (before or 1.0)))
+                factors.append((task, factor / (before or 1.0)))
         self.fresh.clear()
         self.dirty.clear()
-        return found
+        return factors
 
     def _turned(self) -> dict[int, None]:
         """Recount what runs beside each task where a rank began or ceased to compute or communicate."""

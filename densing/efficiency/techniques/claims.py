@@ -279,5 +279,5 @@ def constant_share(free: float, blocking: float, others: Sequence[Published] = (
     def squares(share: float) -> float:
         return sum((row.step / (row.free + share * (row.blocking - row.free)) - 1) ** 2 for row in others)
 
-    found = minimize_scalar(squares, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-9})
-    return float(free + round(float(found.x), 6) * (blocking - free))
+    fit = minimize_scalar(squares, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-9})
+    return float(free + round(float(fit.x), 6) * (blocking - free))

@@ -200,8 +200,8 @@ def co2(physics: Physics, n: int, tau: int) -> Measured:
 
 
 def _tau_min(n: int, physics: Physics) -> Answer:
-    found = co2(physics, n, 48)
-    return Answer(48 * found.comm_s / found.compute_s, "all-reduce of a round over the compute of a step")
+    step = co2(physics, n, 48)
+    return Answer(48 * step.comm_s / step.compute_s, "all-reduce of a round over the compute of a step")
 
 
 def _hidden(n: int, tau: int, physics: Physics) -> Answer:
@@ -215,14 +215,14 @@ def _marginal(physics: Physics) -> Answer:
     least = 48 * co2(physics, 128, 48).comm_s / co2(physics, 128, 48).compute_s
     exposed = co2(physics, 128, 12).exposed_comm_s / co2(physics, 128, 12).step_s
     word = "marginal" if abs(12 / least - 1) <= 0.1 else "not marginal"
-    told = f"the word is ours, for a tau within a tenth of the least, {least:.2f}"
-    return Answer(word, f"{told}; {100 * exposed:.2g} % of a step exposed at tau = 12")
+    note = f"the word is ours, for a tau within a tenth of the least, {least:.2f}"
+    return Answer(word, f"{note}; {100 * exposed:.2g} % of a step exposed at tau = 12")
 
 
 def _throughput(n: int, tau: int, physics: Physics) -> Answer:
     limit = n / 8 * ADAMW[8]
-    found = words(n) / co2(physics, n, tau).step_s
-    return Answer(found, f"the simulator cannot exceed {n / 8:g} times one node, {limit:,.0f}")
+    rate = words(n) / co2(physics, n, tau).step_s
+    return Answer(rate, f"the simulator cannot exceed {n / 8:g} times one node, {limit:,.0f}")
 
 
 def _all_hidden(n: int) -> Answer:

@@ -198,28 +198,28 @@ def reduction(physics: Physics, asked: Workload, cluster: Cluster) -> float:
 
 def share(physics: Physics, asked: Workload, cluster: Cluster) -> float:
     """Return the share of the blocking step that its communication takes."""
-    found = physics.measure(TENSOR_PARALLEL, asked, cluster)
-    return found.exposed_comm_s / found.step_s
+    step = physics.measure(TENSOR_PARALLEL, asked, cluster)
+    return step.exposed_comm_s / step.step_s
 
 
-def _same(asked: Workload, cluster: Cluster) -> tuple[Workload, Cluster]:
-    return asked, cluster
+def _same(work: Workload, cluster: Cluster) -> tuple[Workload, Cluster]:
+    return work, cluster
 
 
 def _tokens(count: int) -> Change:
-    return lambda asked, cluster: (replace(asked, sequence=count), cluster)
+    return lambda work, cluster: (replace(work, sequence=count), cluster)
 
 
 def _link(factor: float) -> Change:
-    return lambda asked, cluster: (asked, cluster.change(intra=cluster.intra.faster(factor)))
+    return lambda work, cluster: (work, cluster.change(intra=cluster.intra.faster(factor)))
 
 
 def _efficiency(value: float) -> Change:
-    return lambda asked, cluster: (asked, cluster.change(device=replace(cluster.device, efficiency=value)))
+    return lambda work, cluster: (work, cluster.change(device=replace(cluster.device, efficiency=value)))
 
 
 def _kappa(value: float) -> Change:
-    return lambda asked, cluster: (asked, cluster.change(kappa=value))
+    return lambda work, cluster: (work, cluster.change(kappa=value))
 
 
 CHANGES: Mapping[str, Change] = {
@@ -243,8 +243,8 @@ def mean_reduction(physics: Physics, preset: str, changed: str = "") -> float:
 
 def _of_preset(preset: str, physics: Physics) -> Answer:
     shares = [100 * share(physics, workload(model), load_cluster(preset)) for model in MODELS]
-    told = f"communication is {shares[0]:.0f} and {shares[1]:.0f} % of the blocking step"
-    return Answer(mean_reduction(physics, preset), told)
+    note = f"communication is {shares[0]:.0f} and {shares[1]:.0f} % of the blocking step"
+    return Answer(mean_reduction(physics, preset), note)
 
 
 def _direction(physics: Physics, changed: str = "") -> Answer:
@@ -254,12 +254,12 @@ def _direction(physics: Physics, changed: str = "") -> Answer:
 
 def _reachable(preset: str, published: float, physics: Physics) -> Answer:
     """Whether a share of communication up to a half, beyond which less is saved, gives the published reduction."""
-    asked, cluster = workload("infer-70b"), load_cluster(preset)
-    blocking = physics.measure(TENSOR_PARALLEL, asked, cluster.change(intra=FREE)).step_s
+    work, cluster = workload("infer-70b"), load_cluster(preset)
+    blocking = physics.measure(TENSOR_PARALLEL, work, cluster.change(intra=FREE)).step_s
 
     def saved(share: float) -> float:
-        fitted = link_taking(physics, blocking / (1 - share), "intra", TENSOR_PARALLEL, asked, cluster)
-        return 100 * reduction(physics, asked, fitted)
+        fitted = link_taking(physics, blocking / (1 - share), "intra", TENSOR_PARALLEL, work, cluster)
+        return 100 * reduction(physics, work, fitted)
 
     low, high = 0.01, 0.5
     if saved(high) < published:
@@ -272,12 +272,12 @@ def _reachable(preset: str, published: float, physics: Physics) -> Answer:
 
 def _latency_bound(physics: Physics) -> Answer:
     """All-reduces of latency alone, three times as long as a module: halving the message does not halve them."""
-    asked, quiet = workload("infer-70b"), load_cluster(SLOW).change(intra=FREE)
-    compute = physics.measure(TENSOR_PARALLEL, asked, quiet).step_s
+    work, quiet = workload("infer-70b"), load_cluster(SLOW).change(intra=FREE)
+    compute = physics.measure(TENSOR_PARALLEL, work, quiet).step_s
     latency = quiet.change(intra=Link(1e-6, 0.0))
-    slow = link_taking(physics, 4 * compute, "intra", TENSOR_PARALLEL, asked, latency)
-    found = 100 * reduction(physics, asked, slow)
-    return Answer("slower" if found < 0 else "faster", f"{-found:+.0f} % of the blocking step")
+    slow = link_taking(physics, 4 * compute, "intra", TENSOR_PARALLEL, work, latency)
+    saved = 100 * reduction(physics, work, slow)
+    return Answer("slower" if saved < 0 else "faster", f"{-saved:+.0f} % of the blocking step")
 
 
 STEP_S, REDUCED_S, SUMS_S = 1.110, 1.047, 0.248
@@ -287,10 +287,10 @@ STEP_S, REDUCED_S, SUMS_S = 1.110, 1.047, 0.248
 @cache
 def vllm(physics: Physics) -> Cluster:
     """Return devices and a link fitted to the blocking step of the pull request."""
-    asked = workload("qwen3-32b")
+    work = workload("qwen3-32b")
     preset = load_cluster("h100x8-nvlink").change(n=4, per_node=4, kappa=0.0, kappa_comm=0.0)
-    fast = device_taking(physics, STEP_S - SUMS_S, TENSOR_PARALLEL, asked, preset.change(intra=FREE))
-    return link_taking(physics, STEP_S, "intra", TENSOR_PARALLEL, asked, fast.change(intra=preset.intra))
+    fast = device_taking(physics, STEP_S - SUMS_S, TENSOR_PARALLEL, work, preset.change(intra=FREE))
+    return link_taking(physics, STEP_S, "intra", TENSOR_PARALLEL, work, fast.change(intra=preset.intra))
 
 
 @cache
@@ -301,8 +301,8 @@ def _two_batches(physics: Physics, kappa: float) -> float:
 def _step(kappa: Callable[[Physics], float], physics: Physics) -> Answer:
     used = kappa(physics)
     needed = _kappa_needed(physics)
-    told = f"no kappa up to {CONTENTION_LIMIT:g} meets" if needed is None else f"it would take {needed:.1f} to meet"
-    return Answer(1e3 * _two_batches(physics, used), f"kappa {used:.2f}; {told} the figure")
+    note = f"no kappa up to {CONTENTION_LIMIT:g} meets" if needed is None else f"it would take {needed:.1f} to meet"
+    return Answer(1e3 * _two_batches(physics, used), f"kappa {used:.2f}; {note} the figure")
 
 
 def _hidden(kappa: Callable[[Physics], float], physics: Physics) -> Answer:
@@ -319,8 +319,8 @@ def _kappa_needed(physics: Physics) -> float | None:
 
     if excess(0.0) * excess(CONTENTION_LIMIT) > 0:
         return None
-    found: float = brentq(excess, 0.0, CONTENTION_LIMIT, xtol=1e-2)
-    return found
+    root: float = brentq(excess, 0.0, CONTENTION_LIMIT, xtol=1e-2)
+    return root
 
 
 def _ladders_kappa(physics: Physics) -> float:
@@ -352,15 +352,15 @@ def _prefill(model: str, tp: int, tokens: int) -> Workload:
 
 
 def _weave_share(physics: Physics, tokens: int = 4096) -> Answer:
-    found = 100 * share(physics, _prefill(*LLAMA, tokens), data_sheet("nvlink"))
+    percent = 100 * share(physics, _prefill(*LLAMA, tokens), data_sheet("nvlink"))
     return Answer(
-        "9 to 23 %" if 9 <= found <= 23 else f"{found:.0f} %", f"{found:.1f} % of a prefill of {tokens} tokens"
+        "9 to 23 %" if 9 <= percent <= 23 else f"{percent:.0f} %", f"{percent:.1f} % of a prefill of {tokens} tokens"
     )
 
 
 def _weave_saved(physics: Physics, tokens: int = 4096) -> Answer:
-    found = 100 * reduction(physics, _prefill(*LLAMA, tokens), data_sheet("nvlink"))
-    return Answer(found, "ours is ISO; TokenWeave also fuses the norm into the all-reduce, which no plan here does")
+    percent = 100 * reduction(physics, _prefill(*LLAMA, tokens), data_sheet("nvlink"))
+    return Answer(percent, "ours is ISO; TokenWeave also fuses the norm into the all-reduce, which no plan here does")
 
 
 def _halves(physics: Physics) -> Answer:
@@ -380,9 +380,9 @@ GAUDI = {
 
 
 def _habana(physics: Physics) -> Answer:
-    asked = _prefill("llama3-405b", 8, 16384)
+    work = _prefill("llama3-405b", 8, 16384)
     tried = [
-        f"{100 * reduction(physics, asked, data_sheet('nvlink').change(device=device, intra=link)):.0f} % on {name}"
+        f"{100 * reduction(physics, work, data_sheet('nvlink').change(device=device, intra=link)):.0f} % on {name}"
         for name, (device, link) in GAUDI.items()
     ]
     return Answer(
@@ -443,26 +443,26 @@ def _pull_request() -> list[Claim]:
          "the share that Ladder's NVLink rows leave exposed"),
     )  # fmt: skip
 
-    def step(others: Callable[[], list[Published]], told: str) -> Callable[[], Answer]:
-        return lambda: Answer(1e3 * _null_step(others), told)
+    def step(others: Callable[[], list[Published]], note: str) -> Callable[[], Answer]:
+        return lambda: Answer(1e3 * _null_step(others), note)
 
-    def hidden(others: Callable[[], list[Published]], told: str) -> Callable[[], Answer]:
-        return lambda: Answer(100 * (STEP_S - _null_step(others)) / SUMS_S, told)
+    def hidden(others: Callable[[], list[Published]], note: str) -> Callable[[], Answer]:
+        return lambda: Answer(100 * (STEP_S - _null_step(others)) / SUMS_S, note)
 
     steps = [
         Claim(
             name, f"step with two parts in turns, {what}", setup, 1e3 * REDUCED_S, "ms", "first-hand", source,
-            partial(_step, kappa), 0.1, inputs, grade="calibrated on other rows", null=step(others, told),
+            partial(_step, kappa), 0.1, inputs, grade="calibrated on other rows", null=step(others, note),
         )
-        for name, _, what, kappa, inputs, others, told in kappas
+        for name, _, what, kappa, inputs, others, note in kappas
     ]  # fmt: skip
     shares = [
         Claim(
             name, f"share of the all-reduces hidden, {what}", setup, 100 * (STEP_S - REDUCED_S) / SUMS_S, "%",
             "derived", f"arithmetic on the times of {source}", partial(_hidden, kappa), 0.1, inputs,
-            grade="calibrated on other rows", null=hidden(others, told),
+            grade="calibrated on other rows", null=hidden(others, note),
         )
-        for _, name, what, kappa, inputs, others, told in kappas
+        for _, name, what, kappa, inputs, others, note in kappas
     ]  # fmt: skip
     return [*steps, *shares]
 

@@ -162,26 +162,26 @@ SLOWED = np.linspace(0.0, 0.6, 13)
 @cache
 def workload(batch: int, shares: str = "equal", model: str = "llama3-70b", tp: int = 8) -> Workload:
     """Return a decoding step half way through 512 tokens after a prompt of 1024."""
-    found = load_workload(model, mode="decode", batch=batch, sequence=1280, tp=tp, dp=1)
-    return found if shares == "own" else _halved(found)
+    work = load_workload(model, mode="decode", batch=batch, sequence=1280, tp=tp, dp=1)
+    return work if shares == "own" else _halved(work)
 
 
-def _halved(found: Workload) -> Workload:
+def _halved(work: Workload) -> Workload:
     """Change the MLP's width until attention and MLP move the same bytes; the device is fitted to the whole anyway."""
 
     def excess(width: int) -> float:
-        attention, mlp = modules(_widened(found, width))[1:3]
+        attention, mlp = modules(_widened(work, width))[1:3]
         return mlp.moved - attention.moved
 
     low, high = 1, 10**6
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if excess(middle) < 0 else (low, middle)
-    return _widened(found, low)
+    return _widened(work, low)
 
 
-def _widened(found: Workload, width: int) -> Workload:
-    return replace(found, model=replace(found.model, ffn=width * found.split.tp))
+def _widened(work: Workload, width: int) -> Workload:
+    return replace(work, model=replace(work.model, ffn=width * work.split.tp))
 
 
 def fitted(physics: Physics, asked: Workload, standard: float, bound: float) -> Cluster:
@@ -237,8 +237,8 @@ def published(row: Row) -> Published:
 def _null(row: Row, others: tuple[Row, ...] = ()) -> Answer:
     """Return tokens per second where a share of the communication stays exposed that other rows say, or none."""
     own = published(row)
-    told = f"a constant share exposed, from {len(others)} other rows" if others else "all communication hidden"
-    return Answer(row[1] / constant_share(own.free, own.blocking, [published(other) for other in others]), told)
+    note = f"a constant share exposed, from {len(others)} other rows" if others else "all communication hidden"
+    return Answer(row[1] / constant_share(own.free, own.blocking, [published(other) for other in others]), note)
 
 
 def _without_contention(shares: str, row: Row, physics: Physics) -> Answer:
@@ -267,16 +267,16 @@ def _nothing(_: Row) -> tuple[Row, ...]:
 
 
 def _parallel(row: Row, physics: Physics) -> Answer:
-    found = physics.measure(PARALLEL_ATTENTION, workload(row[1], "own"), _cluster(physics, row, "own"))
-    return Answer(row[1] / found.step_s, "half the sums: the harmonic mean of the standard model and the bound")
+    step = physics.measure(PARALLEL_ATTENTION, workload(row[1], "own"), _cluster(physics, row, "own"))
+    return Answer(row[1] / step.step_s, "half the sums: the harmonic mean of the standard model and the bound")
 
 
 def _narrow(tp: int, physics: Physics) -> Answer:
     standard, _, bound = NARROW[tp]
-    asked = workload(1, "equal", tp=tp)
+    work = workload(1, "equal", tp=tp)
     kappa = kappa_of(physics, same_link("nvlink"), "equal")
-    cluster = fitted(physics, asked, 1 / standard, 1 / bound).change(kappa=kappa)
-    return Answer(1 / physics.measure(LADDER, asked, cluster).step_s, f"kappa {kappa:.2f}")
+    cluster = fitted(physics, work, 1 / standard, 1 / bound).change(kappa=kappa)
+    return Answer(1 / physics.measure(LADDER, work, cluster).step_s, f"kappa {kappa:.2f}")
 
 
 def _narrow_null(tp: int) -> Answer:
@@ -290,16 +290,16 @@ def _narrow_null(tp: int) -> Answer:
 
 @cache
 def _large(link: str, physics: Physics) -> Answer:
-    asked = workload(1, "equal", "llama3-405b", 16)
+    work = workload(1, "equal", "llama3-405b", 16)
     kappa = kappa_of(physics, same_link(link), "equal")
     low, high = LARGE_BOUND[link]
-    gains = [_gain(physics, asked, bound, kappa) for bound in (low, (low + high) / 2, high)]
+    gains = [_gain(physics, work, bound, kappa) for bound in (low, (low + high) / 2, high)]
     return Answer(gains[1], f"kappa {kappa:.2f}; {gains[0]:.2f} to {gains[2]:.2f} over the range of the bound")
 
 
-def _gain(physics: Physics, asked: Workload, bound: float, kappa: float) -> float:
-    cluster = fitted(physics, asked, bound, 1.0)
-    return bound / physics.measure(LADDER, asked, cluster.change(kappa=kappa)).step_s
+def _gain(physics: Physics, work: Workload, bound: float, kappa: float) -> float:
+    cluster = fitted(physics, work, bound, 1.0)
+    return bound / physics.measure(LADDER, work, cluster.change(kappa=kappa)).step_s
 
 
 def _large_null(link: str) -> Answer:
@@ -321,20 +321,20 @@ def data_sheet(link: str) -> Cluster:
 
 
 def _headline(link: str, physics: Physics, batch: int = 1) -> Answer:
-    asked, cluster = workload(batch, "own"), data_sheet(link)
-    steps = [physics.measure(each, asked, cluster).step_s for each in (TENSOR_PARALLEL, LADDER)]
+    work, cluster = workload(batch, "own"), data_sheet(link)
+    steps = [physics.measure(each, work, cluster).step_s for each in (TENSOR_PARALLEL, LADDER)]
     return Answer(steps[0] / steps[1])
 
 
 def _sums(physics: Physics, batch: int = 4) -> Answer:
-    found = physics.measure(TENSOR_PARALLEL, workload(batch, "own"), data_sheet("nvlink"))
-    return Answer(100 * found.exposed_comm_s / found.step_s)
+    step = physics.measure(TENSOR_PARALLEL, workload(batch, "own"), data_sheet("nvlink"))
+    return Answer(100 * step.exposed_comm_s / step.step_s)
 
 
 def _contradicted(physics: Physics) -> Answer:
     # To come near a figure that the paper's own throughputs contradict would reproduce nothing.
-    told = f"the paper's own throughputs say 27, not this; ours, {_sums(physics).value:.0f} %, is nearer to this figure"
-    return Answer(None, told)
+    note = f"the paper's own throughputs say 27, not this; ours, {_sums(physics).value:.0f} %, is nearer to this figure"
+    return Answer(None, note)
 
 
 SMALL = Transformer(
@@ -344,8 +344,8 @@ SMALL = Transformer(
 
 
 def _training(physics: Physics, tp: int = 8, sequence: int = 2048) -> Answer:
-    asked = Workload(SMALL, "train", batch=4, sequence=sequence, split=Split(tp=tp))
-    steps = [physics.measure(each, asked, data_sheet("nvlink")).step_s for each in (TENSOR_PARALLEL, LADDER)]
+    work = Workload(SMALL, "train", batch=4, sequence=sequence, split=Split(tp=tp))
+    steps = [physics.measure(each, work, data_sheet("nvlink")).step_s for each in (TENSOR_PARALLEL, LADDER)]
     return Answer(100 * (steps[0] / steps[1] - 1))
 
 
@@ -465,11 +465,11 @@ def _predictions() -> list[Claim]:
     return [
         *(
             Claim(
-                name, "ladder over standard", setup.format(f"{told}, batch 1"), figure, "times", "first-hand", SCRIPT,
+                name, "ladder over standard", setup.format(f"{note}, batch 1"), figure, "times", "first-hand", SCRIPT,
                 partial(_headline, link), 0.1, SHEETS,
                 assumptions={f"batch {n}": partial(_headline, link, PHYSICS, n) for n in batches[1:]},
             )
-            for name, link, told, figure in (
+            for name, link, note, figure in (
                 # The abstract's 29 %, and 59 to 60 % with NCCL_P2P_DISABLE=1.
                 ("LAD-4a", "nvlink", "NVLink", 1.29),
                 ("LAD-4b", "no-p2p", "no P2P", 1.595),

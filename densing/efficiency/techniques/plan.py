@@ -14,7 +14,7 @@ from densing.core import InputError, Record
 
 if TYPE_CHECKING:
     from densing.efficiency.simulation import Cluster, Graph, Workload
-    from densing.efficiency.timeline import Comm, Partition, RankTimeline, Timeline
+    from densing.efficiency.timeline import Comm, RankTimeline, Timeline
 
 
 class Plans(Protocol):
@@ -89,10 +89,15 @@ def measure(plan: Plan, cluster: Cluster) -> Measured:
     InputError
         When the timeline has fewer steps than the plan says.
     """
+    from densing.efficiency.timeline import Window, partition
+
     timeline = timeline_of(plan, cluster)
     weights = np.array([plan.stands_for.get(rank.rank, 1) for rank in timeline.ranks], float)
     windows = [_steady(rank, plan) for rank in timeline.ranks]
-    parts = [_partition(rank, window) for rank, window in zip(timeline.ranks, windows, strict=True)]
+    parts = [
+        partition(Window("steps", *window, rank.work.within(*window)))
+        for rank, window in zip(timeline.ranks, windows, strict=True)
+    ]
     sent = [_sent(rank, window, cluster) for rank, window in zip(timeline.ranks, windows, strict=True)]
 
     def mean(values: list[float]) -> float:
@@ -125,12 +130,6 @@ def _steady(rank: RankTimeline, plan: Plan) -> tuple[int, int]:
     return steps[0].start, steps[-1].end
 
 
-def _partition(rank: RankTimeline, window: tuple[int, int]) -> Partition:
-    from densing.efficiency.timeline import Window, partition
-
-    return partition(Window("steps", *window, rank.work.within(*window)))
-
-
 def _sent(rank: RankTimeline, window: tuple[int, int], cluster: Cluster) -> dict[str, float]:
     """Bytes sent in communications that end within the window, by link.
 
@@ -140,12 +139,12 @@ def _sent(rank: RankTimeline, window: tuple[int, int], cluster: Cluster) -> dict
 
     work = rank.work.of(Kind.COMM)
     inside = (work.end > window[0]) & (work.end <= window[1]) & (work.bytes > 0)
-    found: dict[str, float] = defaultdict(float)
+    by_link: dict[str, float] = defaultdict(float)
     sums = np.bincount(work.comm[inside] + 1, weights=work.bytes[inside])
     for number in np.flatnonzero(sums).tolist():
         link = link_name(work.comms[number - 1], cluster) if number else "unknown"
-        found[link] += _on_wire(work.comms[number - 1], float(sums[number])) if number else float(sums[number])
-    return dict(found)
+        by_link[link] += _on_wire(work.comms[number - 1], float(sums[number])) if number else float(sums[number])
+    return dict(by_link)
 
 
 def _on_wire(comm: Comm, put_in: float) -> float:

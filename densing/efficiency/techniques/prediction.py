@@ -66,13 +66,13 @@ def predict(spec: RunSpec, cluster: Cluster) -> Prediction:
     workload = workload_of_run(spec)
     known = {knob.name for knob in technique.knobs}
     knobs = {key: value for key, value in spec.knobs.items() if key in known}
-    found = measure(technique.plan(workload, cluster, **knobs), cluster)
+    step = measure(technique.plan(workload, cluster, **knobs), cluster)
     return Prediction(
         spec.technique,
-        found.step_s,
-        found.exposed_comm_s,
-        found.compute_s,
-        found.comm_s,
+        step.step_s,
+        step.exposed_comm_s,
+        step.compute_s,
+        step.comm_s,
         _tau_min(workload, cluster) if getattr(technique, "asynchronous", False) else None,
     )
 

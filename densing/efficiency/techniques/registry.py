@@ -146,19 +146,19 @@ def techniques() -> tuple[tuple[Technique, ...], tuple[Note, ...]]:
 
     Examples
     --------
-    >>> found, notes = techniques()
-    >>> {technique.name for technique in found} >= {"ddp", "co2"}
+    >>> loaded, notes = techniques()
+    >>> {technique.name for technique in loaded} >= {"ddp", "co2"}
     True
     """
     usable, refused = _registered()
     notes = list(refused)
-    found = [_built_in(name) for name in BUILT_IN]
+    loaded = [_built_in(name) for name in BUILT_IN]
     for point in usable.values():
         try:
-            found.append(_load(point))
+            loaded.append(_load(point))
         except UnavailableError as error:
             notes.append(Note("broken-technique", "warning", str(error), {"technique": point.name}))
-    return tuple(found), tuple(notes)
+    return tuple(loaded), tuple(notes)
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -291,17 +291,17 @@ def _trouble(point: EntryPoint, usable: Iterable[str]) -> Note | None:
 
 def _load(point: EntryPoint) -> Technique:
     try:
-        found = point.load()
-        technique: Technique = found() if isinstance(found, type) else found
-        lack = _lack(technique)
+        value = point.load()
+        technique: Technique = value() if isinstance(value, type) else value
+        missing = _lack(technique)
     except (Exception, SystemExit) as error:
         # Code of another package: whatever it raises, the user needs its name.
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise UnavailableError(
             f"technique {point.name}: {point.value} cannot be loaded ({reason}); repair or remove that package"
         ) from error
-    if lack is not None:
-        raise UnavailableError(f"technique {point.name}: {point.value} {lack}; it is no technique")
+    if missing is not None:
+        raise UnavailableError(f"technique {point.name}: {point.value} {missing}; it is no technique")
     if technique.name != point.name:
         raise UnavailableError(
             f"technique {point.name}: {point.value} calls itself {technique.name!r}; register it under that name"

@@ -97,10 +97,10 @@ class Triggered:
 
     def _module(self, run: Pass, module: Module, after: Event) -> Event:
         """The module up to its last product, the product in stages with their transfers, the all-gather."""
-        whole_s, share = run.seconds(module), product_share(run.stage.workload, module, run.phase)
+        total_s, share = run.seconds(module), product_share(run.stage.workload, module, run.phase)
         stages = self.hardware.stages or run.stage.size("tp")
-        each = whole_s * share * (1 + self.hardware.kappa) / stages
-        done = run.compute(module, after, whole_s * (1 - share), closes=False)
+        each = total_s * share * (1 + self.hardware.kappa) / stages
+        done = run.compute(module, after, total_s * (1 - share), closes=False)
         for stage in range(stages):
             done = run.compute(module, done, each, opens=False, closes=stage == stages - 1, label=" stage")
             sent = run.stage.part(
@@ -237,7 +237,7 @@ class Shape(NamedTuple):
 
 def shapes() -> tuple[Shape, ...]:
     """Return the products of both models over both widths."""
-    found = []
+    products = []
     for model in MODELS:
         work = load_workload(model, tp=1)
         hidden, tokens = work.model.hidden, work.batch * work.sequence
@@ -246,8 +246,8 @@ def shapes() -> tuple[Shape, ...]:
                 inner = width * hidden / devices
                 read, written = tokens * inner + hidden * inner, tokens * hidden
                 size = work.dtype_bytes
-                found.append(Shape(2 * tokens * hidden * inner, size * read, size * written, devices))
-    return tuple(found)
+                products.append(Shape(2 * tokens * hidden * inner, size * read, size * written, devices))
+    return tuple(products)
 
 
 @cache
@@ -284,13 +284,13 @@ def fitted_rate(physics: Physics) -> float:
     """Return the rate, in the preset's, that gives the ideal geometric mean (the best there is if none does)."""
     from scipy.optimize import minimize_scalar
 
-    found = minimize_scalar(
+    fit = minimize_scalar(
         lambda rate: abs(geometric_mean(gains(physics, float(rate), None)) - GEOMEAN["ideal"]),
         bounds=(0.3, 2.0),
         method="bounded",
         options={"xatol": 1e-2},
     )
-    return float(found.x)
+    return float(fit.x)
 
 
 MOST_KAPPA = 5.0
@@ -306,8 +306,8 @@ def fitted_kappa(physics: Physics, kind: str) -> float:
 
     if excess(0.0) <= 0 or excess(MOST_KAPPA) > 0:
         return 0.0
-    found: float = brentq(excess, 0.0, MOST_KAPPA, xtol=1e-4)
-    return found
+    root: float = brentq(excess, 0.0, MOST_KAPPA, xtol=1e-4)
+    return root
 
 
 def _gains(physics: Physics, kind: str) -> list[float]:
@@ -322,8 +322,8 @@ def _largest(kind: str, physics: Physics) -> Answer:
 def _largest_null(kind: str) -> Answer:
     """Free is the ideal overlap, blocking is none; the share is that of the geometric means."""
     mean = Published(1 / GEOMEAN["ideal"], 1.0, 1 / GEOMEAN[kind])
-    told = "the share of the ideal's saving that the geometric mean shows"
-    return Answer(1 / constant_share(1 / LARGEST["ideal"], 1.0, [mean]), told)
+    note = "the share of the ideal's saving that the geometric mean shows"
+    return Answer(1 / constant_share(1 / LARGEST["ideal"], 1.0, [mean]), note)
 
 
 def _order(physics: Physics) -> Answer:
@@ -362,9 +362,9 @@ def _nmc_direction(physics: Physics) -> Answer:
 
 
 def _step(mode: str, kind: str, largest: bool, physics: Physics) -> Answer:
-    found = [_step_gain(physics, mode, kind, width) for width in WIDTHS]
+    steps = [_step_gain(physics, mode, kind, width) for width in WIDTHS]
     note = f"kappa {fitted_kappa(physics, kind):.2f}"
-    return Answer(100 * ((max(found) if largest else geometric_mean(found)) - 1), note)
+    return Answer(100 * ((max(steps) if largest else geometric_mean(steps)) - 1), note)
 
 
 @cache
@@ -401,8 +401,8 @@ def _as_published(name: str) -> Published:
 
 def _step_null(name: str) -> Answer:
     own, others = _as_published(name), [_as_published(row[0]) for row in STEPS if row[0] != name]
-    told = f"a constant share of a sub-layer's saving, from the other {len(others)} rows of whole steps"
-    return Answer(100 * (1 / constant_share(own.free, own.blocking, others) - 1), told)
+    note = f"a constant share of a sub-layer's saving, from the other {len(others)} rows of whole steps"
+    return Answer(100 * (1 / constant_share(own.free, own.blocking, others) - 1), note)
 
 
 MT_NLG = Transformer(
@@ -422,7 +422,7 @@ def _sliceable(mode: str, width: int) -> Workload:
 
 def _share(model: str, physics: Physics, rate: float) -> float:
     """Return the largest share of a step, training or prefill, in tensor-parallel communication, percent."""
-    found = []
+    percents = []
     for width in (32,) if model == "mt-nlg" else WIDTHS:
         for mode in ("train", "prefill"):
             if model == "mt-nlg":
@@ -431,14 +431,14 @@ def _share(model: str, physics: Physics, rate: float) -> float:
                 work = load_workload(model, mode=mode, tp=width) if model != "t-nlg" else _sliceable(mode, width)
             cluster = _device(rate).change(n=width, per_node=width)
             step = physics.measure(TENSOR_PARALLEL, work, cluster)
-            found.append(100 * step.exposed_comm_s / step.step_s)
-    return max(found)
+            percents.append(100 * step.exposed_comm_s / step.step_s)
+    return max(percents)
 
 
 def _shares(models: tuple[str, ...], physics: Physics, rate: float = 1.0) -> Answer:
-    found = {model: _share(model, physics, rate) for model in models}
-    told = ", ".join(f"{model} {value:.0f} %" for model, value in found.items())
-    return Answer(max(found.values()), told if len(found) > 1 else "")
+    percents = {model: _share(model, physics, rate) for model in models}
+    note = ", ".join(f"{model} {value:.0f} %" for model, value in percents.items())
+    return Answer(max(percents.values()), note if len(percents) > 1 else "")
 
 
 def scatter_traffic(devices: int) -> tuple[float, float, float, float]:
@@ -471,8 +471,8 @@ def _less_traffic(largest: bool, _: Physics) -> Answer:
         read, written, read_t3, written_t3 = scatter_traffic(shape.devices)
         fixed = shape.read / shape.written + 2 * (shape.devices - 1) / shape.devices
         left.append((fixed + read_t3 + written_t3) / (fixed + read + written))
-    told = "operands counted once: that T3's stores leave them more of the cache is not in it"
-    return Answer(100 * (1 - (min(left) if largest else geometric_mean(left))), told)
+    note = "operands counted once: that T3's stores leave them more of the cache is not in it"
+    return Answer(100 * (1 - (min(left) if largest else geometric_mean(left))), note)
 
 
 RING = "chunks of a ring that are read and written, mean over 8 and 16 devices"

@@ -212,11 +212,11 @@ def validate(names: Sequence[str] = (), *, fast: bool = False, progress: Progres
     remarks = list(notes)
     claims = {technique.name: claims_of(technique, remarks) for technique in chosen}
     remarks += [_silent(name) for name in claims if names and not claims[name]]
-    asked = [(name, claim) for name, own in claims.items() for claim in own]
+    pairs = [(name, claim) for name, own in claims.items() for claim in own]
     findings = []
-    for number, (name, claim) in enumerate(asked):
+    for number, (name, claim) in enumerate(pairs):
         if progress is not None:
-            progress(claim.id, number, len(asked))
+            progress(claim.id, number, len(pairs))
         findings.append(_finding(name, claim, fast, remarks))
     return Validation(tuple(findings), tuple(remarks))
 

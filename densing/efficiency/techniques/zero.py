@@ -89,9 +89,9 @@ class FullShards(Exchange):
     def begin(self, run: Pass) -> None:
         """List the layers of a pass and what they hold."""
         size = self.stage.workload.dtype_bytes
-        layers = [list(found) for _, found in groupby(run.modules, key=lambda module: module.layer)]
+        layers = [list(layer) for _, layer in groupby(run.modules, key=lambda module: module.layer)]
         self.units = [
-            _Layer(found[0], found[-1], float(sum(module.parameters for module in found) * size)) for found in layers
+            _Layer(layer[0], layer[-1], float(sum(module.parameters for module in layer) * size)) for layer in layers
         ]
         self.gathered, self.at = [], -1
 

@@ -19,10 +19,9 @@ from densing.efficiency.simulation.tasks import Graph
 from densing.efficiency.simulation.workload.modules import Split, Transformer, Workload
 from densing.efficiency.simulation.workload.presets import load_workload, workload_names
 from densing.efficiency.techniques.comparison import compare, timelines, title
-from densing.efficiency.techniques.fitting import remedy
 from densing.efficiency.techniques.plan import Plan, measure, timeline_of
 from densing.efficiency.techniques.registry import get_technique, technique_names
-from densing.efficiency.techniques.splits import split_over
+from densing.efficiency.techniques.splits import remedy, split_over
 from densing.efficiency.timeline.spans import Comm, Kind
 
 LINK = Link(1e-5, 1e-9)

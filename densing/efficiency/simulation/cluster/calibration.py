@@ -238,8 +238,8 @@ def _kappa(computations: Sequence[Computation]) -> tuple[Estimate | None, float 
         left = target - stretch(beside, float(x[0]))
         return left - (np.bincount(number, left) / counts)[number]
 
-    found = fit(residuals, [0.2], [1.0], lost=len(spread))[0]
-    return found, rms(residuals(np.array([found.value]))), ()
+    estimate = fit(residuals, [0.2], [1.0], lost=len(spread))[0]
+    return estimate, rms(residuals(np.array([estimate.value]))), ()
 
 
 def _spread(group: Sequence[Computation]) -> float:
@@ -292,15 +292,15 @@ def fit(residuals: Residuals, begin: Sequence[float], scales: Sequence[float], l
     from scipy.optimize import least_squares
     from scipy.stats import t
 
-    found = least_squares(residuals, begin, bounds=(0, np.inf), loss="soft_l1", f_scale=SOFT, x_scale="jac")
-    last = residuals(found.x)
+    solution = least_squares(residuals, begin, bounds=(0, np.inf), loss="soft_l1", f_scale=SOFT, x_scale="jac")
+    last = residuals(solution.x)
     free = max(len(last) - len(begin) - lost, 1)
     weight = 1 / np.sqrt(1 + (last / SOFT) ** 2)
-    jacobian = _jacobian(residuals, found.x)
+    jacobian = _jacobian(residuals, solution.x)
     covariance = (weight * last**2).sum() / free * np.linalg.pinv(jacobian.T @ (weight[:, None] * jacobian))
     wide = float(t.ppf(0.975, free))
     estimates = []
-    for at, (value, scale) in enumerate(zip(found.x, scales, strict=True)):
+    for at, (value, scale) in enumerate(zip(solution.x, scales, strict=True)):
         error = math.sqrt(max(float(covariance[at, at]), 0.0))
         low, high = max(float(value) - wide * error, 0.0), float(value) + wide * error
         estimates.append(Estimate(float(value) * scale, error * scale, low * scale, high * scale))
@@ -371,8 +371,8 @@ def calibrated(cluster: Cluster, found: Calibration, level: str, source: str) ->
     if link is None:
         raise InputError(f"cluster {cluster.name} has no link {level}; measure another level")
     if found.alpha_s is None or found.beta_s_per_byte is None:
-        told = "; ".join(note.message for note in found.notes) or "nothing was measured"
-        raise InputError(f"no link can be written: {told}")
+        text = "; ".join(note.message for note in found.notes) or "nothing was measured"
+        raise InputError(f"no link can be written: {text}")
     measured = replace(link, alpha_s=found.alpha_s.value, beta_s_per_byte=found.beta_s_per_byte.value)
     sources = dict(cluster.sources)
     sources[f"{level}.alpha_s"] = _figure(source, found.alpha_s, found.residual)

@@ -187,13 +187,13 @@ def levels_of(cluster: Cluster, ranks: Sequence[int]) -> tuple[Level, ...]:
     site_ranks = Counter[int]()
     for node, many in nodes.items():
         site_ranks[_site(cluster, node)] += many
-    found = [
+    levels = [
         Level("intra", cluster.intra, max(nodes.values()), 1),
         Level("inter", cluster.inter, max(sites.values()), fewest),
     ]
     if cluster.wide is not None:
-        found.append(Level("wide", cluster.wide, len(sites), min(site_ranks.values())))
-    return tuple(level for level in found if level.size > 1)
+        levels.append(Level("wide", cluster.wide, len(sites), min(site_ranks.values())))
+    return tuple(level for level in levels if level.size > 1)
 
 
 def span_of(cluster: Cluster, ranks: Sequence[int]) -> str:
@@ -264,8 +264,8 @@ def _members(cluster: Cluster, ranks: Sequence[int]) -> list[int]:
     if len(set(members)) < len(members):
         raise InputError(f"ranks: {members} names a rank twice; name each once")
     if members[0] < 0 or members[-1] >= cluster.n:
-        given = f"{members[0]} to {members[-1]}"
-        raise InputError(f"ranks: {given} are not all of cluster {cluster.name}, which has 0 to {cluster.n - 1}")
+        span = f"{members[0]} to {members[-1]}"
+        raise InputError(f"ranks: {span} are not all of cluster {cluster.name}, which has 0 to {cluster.n - 1}")
     return members
 
 

@@ -197,11 +197,11 @@ def stages(workload: Workload) -> tuple[tuple[Module, ...], ...]:
     InputError
         As :func:`modules`, and for more stages than layers.
     """
-    found = modules(workload)
+    sequence = modules(workload)
     layers, pp = workload.model.layers, workload.split.pp
     first = [stage * (layers // pp) + min(stage, layers % pp) for stage in range(pp + 1)]
-    cuts = [0, *(1 + 2 * layer for layer in first[1:-1]), len(found)]
-    return tuple(found[start:end] for start, end in pairwise(cuts))
+    cuts = [0, *(1 + 2 * layer for layer in first[1:-1]), len(sequence)]
+    return tuple(sequence[start:end] for start, end in pairwise(cuts))
 
 
 def parameter_count(model: Transformer) -> int:

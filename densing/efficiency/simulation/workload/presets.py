@@ -64,17 +64,17 @@ def load_workload(name: str | Path, **overrides: Any) -> Workload:
     >>> step.batch, step.sequence, step.micro_batches
     (8, 8192, 8)
     """
-    given = {key: value for key, value in overrides.items() if value is not None}
-    train = given.get("mode", "train") == "train"
-    found = (_training() if "mode" in given and train else {}).get(str(name)) or _presets().get(str(name))
-    found = found or Workload(_own(name), **(OWN if train else {}))
-    for key in given:
+    options = {key: value for key, value in overrides.items() if value is not None}
+    train = options.get("mode", "train") == "train"
+    preset = (_training() if "mode" in options and train else {}).get(str(name)) or _presets().get(str(name))
+    preset = preset or Workload(_own(name), **(OWN if train else {}))
+    for key in options:
         if key not in (*STEP, *SPLIT):
             raise UnknownNameError("override", key, (*STEP, *SPLIT))
-    if isinstance(batch := given.get("batch"), int) and batch > 0 and "micro_batches" not in given:
-        found = resized(found, batch)
-    split = replace(found.split, **{SPLIT[key]: value for key, value in given.items() if key in SPLIT})
-    changed = replace(found, split=split, **{key: value for key, value in given.items() if key in STEP})
+    if isinstance(batch := options.get("batch"), int) and batch > 0 and "micro_batches" not in options:
+        preset = resized(preset, batch)
+    split = replace(preset.split, **{SPLIT[key]: value for key, value in options.items() if key in SPLIT})
+    changed = replace(preset, split=split, **{key: value for key, value in options.items() if key in STEP})
     check(changed)
     return changed
 
@@ -108,9 +108,9 @@ def _presets() -> dict[str, Workload]:
 @cache
 def _training() -> dict[str, Workload]:
     """Those whose own step is one of inference, with a training step on the same split."""
-    found = {name: table for name, table in _tables().items() if "train" in table}
-    steps = {name: {**table["step"], **table["train"], "mode": "train"} for name, table in found.items()}
-    return {name: _workload(name, table, steps[name]) for name, table in found.items()}
+    tables = {name: table for name, table in _tables().items() if "train" in table}
+    steps = {name: {**table["step"], **table["train"], "mode": "train"} for name, table in tables.items()}
+    return {name: _workload(name, table, steps[name]) for name, table in tables.items()}
 
 
 def _tables() -> dict[str, dict[str, Any]]:
@@ -219,14 +219,14 @@ def _dense(config: Mapping[str, Any], where: str) -> None:
 
 def _size(config: Mapping[str, Any], field: str, where: str, default: int | None = None) -> int:
     """The first spelling that is there; null counts as absent."""
-    found = [key for key in NAMES[field] if config.get(key) is not None]
-    if not found:
+    spellings = [key for key in NAMES[field] if config.get(key) is not None]
+    if not spellings:
         if default is None:
             raise InputError(f"{where}: {NAMES[field][0]}: missing; a {config['model_type']} configuration needs it")
         return default
-    value = config[found[0]]
+    value = config[spellings[0]]
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
-        raise InputError(f"{where}: {found[0]}: {value!r} is out of range; give a whole number from 1 to {MOST}")
+        raise InputError(f"{where}: {spellings[0]}: {value!r} is out of range; give a whole number from 1 to {MOST}")
     return value
 
 

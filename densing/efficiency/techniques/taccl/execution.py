@@ -198,9 +198,9 @@ def run(env: RunEnv, op: str, count: int, nodes: int, together: int, time_limit:
         tensor = torch.randint(-1000, 1000, (elements,), generator=generator).to(torch.float32).to(env.spec.device)
         expected, seconds = _timed(lambda mine=tensor: _builtin(comm, op, mine, env.world_size))
         builtin.append(seconds)
-        found, seconds = _timed(lambda mine=tensor: execute(schedule, env.rank, mine, comm))
+        result, seconds = _timed(lambda mine=tensor: execute(schedule, env.rank, mine, comm))
         ours.append(seconds)
-        if not torch.equal(found.view(torch.int32), expected.view(torch.int32)):
+        if not torch.equal(result.view(torch.int32), expected.view(torch.int32)):
             raise DensingError(f"taccl: rank {env.rank}: the synthesised {op} differs from torch's own")
     messages = sum(env.rank in (send.src, send.dst) for send in schedule.sends)
     return RunRecord(
@@ -244,12 +244,12 @@ def _agreed(env: RunEnv, op: str, count: int, nodes: int, together: int, time_li
 
 def _builtin(comm: Any, op: str, tensor: torch.Tensor, world: int) -> torch.Tensor:
     if op == "all_reduce":
-        found = tensor.clone()
-        comm.all_reduce(found).wait()
-        return found
-    found = tensor.new_empty(world * tensor.numel())
-    comm.all_gather_into(found, tensor).wait()
-    return found
+        result = tensor.clone()
+        comm.all_reduce(result).wait()
+        return result
+    result = tensor.new_empty(world * tensor.numel())
+    comm.all_gather_into(result, tensor).wait()
+    return result
 
 
 def _timed(work: Any) -> tuple[torch.Tensor, float]:
@@ -257,5 +257,5 @@ def _timed(work: Any) -> tuple[torch.Tensor, float]:
 
     dist.barrier()
     began = time.perf_counter()
-    found = work()
-    return found, time.perf_counter() - began
+    result = work()
+    return result, time.perf_counter() - began

@@ -32,9 +32,9 @@ class Rows:
         summed: dict[int, float] = {}
         for column, coefficient in terms:
             summed[int(column)] = summed.get(int(column), 0.0) + float(coefficient)
-        kept = tuple(sorted((c, v) for c, v in summed.items() if v))
-        if kept or low > 0:
-            self._seen.setdefault((kept, float(low), float(high)))
+        remaining = tuple(sorted((c, v) for c, v in summed.items() if v))
+        if remaining or low > 0:
+            self._seen.setdefault((remaining, float(low), float(high)))
 
     def use(self, sent: Any, used: Callable[[int], int], sign: float) -> None:
         """Tie "used" columns to "sent": at least each of them (few are wanted), or at most their sum (many are)."""
@@ -85,7 +85,7 @@ def _silent() -> Iterator[None]:
     """Keep what the solver's C++ prints on its own off the standard output, where commands write their one document."""
     sys.stdout.flush()
     try:
-        kept = os.dup(1)
+        remaining = os.dup(1)
     except OSError:
         yield
         return
@@ -94,5 +94,5 @@ def _silent() -> Iterator[None]:
             os.dup2(nowhere.fileno(), 1)
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(remaining, 1)
+        os.close(remaining)

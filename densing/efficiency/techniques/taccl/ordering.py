@@ -47,24 +47,24 @@ Priority = Callable[[Hop], tuple[float, ...]]
 
 def hops(topology: Topology, trees: Trees) -> list[Hop]:
     """Return every hop of every route, parents before children."""
-    found: list[Hop] = []
+    result: list[Hop] = []
     for chunk, tree in enumerate(trees):
-        base, at = len(found), dict[int, int]()
+        base, at = len(result), dict[int, int]()
         for number in tree:
             channel = topology.channels[number]
             parent = at.get(channel.src, -1)
-            gone = found[parent].travelled + topology.channels[found[parent].channel].cost() if parent >= 0 else 0.0
-            at[channel.dst] = len(found)
-            found.append(Hop(chunk, number, parent, gone, channel.cost(), 1))
-        for i in range(len(found) - 1, base - 1, -1):
-            hop = found[i]
+            gone = result[parent].travelled + topology.channels[result[parent].channel].cost() if parent >= 0 else 0.0
+            at[channel.dst] = len(result)
+            result.append(Hop(chunk, number, parent, gone, channel.cost(), 1))
+        for i in range(len(result) - 1, base - 1, -1):
+            hop = result[i]
             if hop.parent >= 0:
-                above = found[hop.parent]
+                above = result[hop.parent]
                 onward = hop.remaining + topology.channels[above.channel].cost()
-                found[hop.parent] = above._replace(
+                result[hop.parent] = above._replace(
                     remaining=max(above.remaining, onward), served=above.served + hop.served
                 )
-    return found
+    return result
 
 
 def priorities(topology: Topology, wanted: Demand) -> Iterator[tuple[str, Priority]]:
@@ -212,27 +212,27 @@ def runs(topology: Topology, work: Sequence[Hop], messages: Sequence[Message], m
 
     Channels without latency gain nothing by waiting, and keep their messages.
     """
-    found: list[Message] = []
+    result: list[Message] = []
     for channel, sequence in _sequences(messages).items():
         size = most if topology.channels[channel].alpha > 0 else 1
         cuts = range(0, len(sequence), size)
-        found += [Message(channel, tuple(sequence[cut : cut + size])) for cut in cuts]
-    return found
+        result += [Message(channel, tuple(sequence[cut : cut + size])) for cut in cuts]
+    return result
 
 
 def _sequences(messages: Sequence[Message]) -> dict[int, list[int]]:
     """Hops by channel, in order of time."""
-    found: dict[int, list[int]] = {}
+    result: dict[int, list[int]] = {}
     for message in sorted(messages, key=lambda m: m.start):
-        found.setdefault(message.channel, []).extend(message.hops)
-    return found
+        result.setdefault(message.channel, []).extend(message.hops)
+    return result
 
 
 def retime(topology: Topology, work: Sequence[Hop], messages: Sequence[Message]) -> list[Message]:
     """Return the messages as early as their order (given by their starts) allows."""
     free: dict[object, float] = {}
     arrived: dict[int, float] = {-1: 0.0}
-    found = []
+    result = []
     for message in sorted(messages, key=lambda m: m.start):
         channel = topology.channels[message.channel]
         names = (message.channel, *channel.ports)
@@ -241,8 +241,8 @@ def retime(topology: Topology, work: Sequence[Hop], messages: Sequence[Message])
         end = start + channel.cost(len(message.hops))
         occupy(free, message.channel, channel, start, len(message.hops))
         arrived.update(dict.fromkeys(message.hops, end))
-        found.append(Message(message.channel, message.hops, start, end))
-    return found
+        result.append(Message(message.channel, message.hops, start, end))
+    return result
 
 
 def exact(
@@ -276,22 +276,22 @@ class _Model:
         self.pairs = self._pairs()
 
     def _port_orders(self, messages: Sequence[Message]) -> list[list[int]]:
-        found: dict[str, list[int]] = {}
+        result: dict[str, list[int]] = {}
         for message in sorted(messages, key=lambda m: m.start):
             for port in self.topology.channels[message.channel].ports:
-                found.setdefault(port, []).extend(message.hops)
-        return list(found.values())
+                result.setdefault(port, []).extend(message.hops)
+        return list(result.values())
 
     def _pairs(self) -> dict[tuple[int, int], int]:
         """Neighbours on a channel that could travel together -> column of the binary."""
         orders = [set(pairwise(order)) for order in self.ports]
-        found: dict[tuple[int, int], int] = {}
+        result: dict[tuple[int, int], int] = {}
         for channel, sequence in self.sequences.items():
             for pair in pairwise(sequence):
                 apart = any((pair[0] in {a for a, _ in order}) and pair not in order for order in orders)
                 if self.topology.channels[channel].alpha > 0 and not apart and self.most > 1:
-                    found[pair] = self.time + 1 + len(found)
-        return found
+                    result[pair] = self.time + 1 + len(result)
+        return result
 
     def rows(self) -> Rows:
         rows, size, far = Rows(), self.size, 100.0
@@ -345,7 +345,7 @@ class _Model:
 
     def messages(self, x: Any) -> list[Message]:
         """Return the messages of a solution, untimed but for their order."""
-        found = []
+        result = []
         for channel, sequence in self.sequences.items():
             current = [sequence[0]]
             for a, b in pairwise(sequence):
@@ -353,7 +353,7 @@ class _Model:
                 if together is not None and x[together] > 0.5:
                     current.append(b)
                 else:
-                    found.append(Message(channel, tuple(current), float(x[current[0]])))
+                    result.append(Message(channel, tuple(current), float(x[current[0]])))
                     current = [b]
-            found.append(Message(channel, tuple(current), float(x[current[0]])))
-        return found
+            result.append(Message(channel, tuple(current), float(x[current[0]])))
+        return result

@@ -53,13 +53,13 @@ class Demand(Record, frozen=True):
     def image(self, ranks: tuple[int, ...]) -> tuple[int, ...] | None:
         """Return what each chunk becomes when ranks are renamed; None where the collective then is another one."""
         number = {self.key(c, tuple(range(self.n))): c for c in range(self.chunks)}
-        found = tuple(number.get(self.key(c, ranks), -1) for c in range(self.chunks))
-        return None if -1 in found else found
+        result = tuple(number.get(self.key(c, ranks), -1) for c in range(self.chunks))
+        return None if -1 in result else result
 
     def key(self, chunk: int, ranks: tuple[int, ...]) -> tuple[int, tuple[int, ...], int]:
         """Return what tells a chunk from the others, in renamed ranks."""
-        wanted = tuple(sorted(ranks[rank] for rank in self.wanted[chunk]))
-        return ranks[self.source[chunk]], wanted, self.part[chunk]
+        request = tuple(sorted(ranks[rank] for rank in self.wanted[chunk]))
+        return ranks[self.source[chunk]], request, self.part[chunk]
 
 
 def demand(op: str, n: int, parts: int = 1) -> Demand:
@@ -91,7 +91,7 @@ def demand(op: str, n: int, parts: int = 1) -> Demand:
         rows = [(0, (1,))]
     else:
         raise UnknownNameError("collective", op, GATHERING)
-    cut = [(a, wanted, part) for a, wanted in rows for part in range(parts)]
+    cut = [(a, request, part) for a, request in rows for part in range(parts)]
     return Demand(op, n, tuple(r[0] for r in cut), tuple(r[1] for r in cut), tuple(r[2] for r in cut))
 
 
@@ -120,11 +120,11 @@ def greedy_routes(topology: Topology, wanted: Demand) -> Trees:
 
 
 def _grow(
-    topology: Topology, out: list[list[int]], wanted: Demand, chunk: int, load: dict[str | int, float]
+    topology: Topology, out: list[list[int]], request: Demand, chunk: int, load: dict[str | int, float]
 ) -> dict[int, int]:
     """The channel by which each rank is reached; to a single rank the shortest way, to many the cheapest tree."""
-    single = len(wanted.wanted[chunk]) == 1
-    source, into = wanted.source[chunk], dict[int, int]()
+    single = len(request.wanted[chunk]) == 1
+    source, into = request.source[chunk], dict[int, int]()
     heap: list[tuple[float, float, int, int]] = [(0.0, 0.0, -1, source)]
     while heap:
         weight, at, number, rank = heapq.heappop(heap)
@@ -137,7 +137,7 @@ def _grow(
             busy = max(load.get(name, 0.0) for name in names)
             grown = channel.cost() + busy + (weight if single else 0.0)
             heapq.heappush(heap, (grown, at + channel.cost(), nxt, channel.dst))
-    missing = [rank for rank in wanted.wanted[chunk] if rank not in into]
+    missing = [rank for rank in request.wanted[chunk] if rank not in into]
     if missing:
         raise InputError(f"topology {topology.name!r}: nothing leads from rank {source} to rank {missing[0]}")
     return into
@@ -145,14 +145,14 @@ def _grow(
 
 def pruned(topology: Topology, wanted: Demand, chunk: int, into: dict[int, int]) -> tuple[int, ...]:
     """Return the channels that lead to a wanted rank, parents before children, of ``into``: rank -> channel."""
-    kept: dict[int, None] = {}
+    remaining: dict[int, None] = {}
     for rank in wanted.wanted[chunk]:
         way: list[int] = []
-        while rank != wanted.source[chunk] and into[rank] not in kept:
+        while rank != wanted.source[chunk] and into[rank] not in remaining:
             way.append(into[rank])
             rank = topology.channels[into[rank]].src
-        kept.update(dict.fromkeys(reversed(way)))
-    return tuple(kept)
+        remaining.update(dict.fromkeys(reversed(way)))
+    return tuple(remaining)
 
 
 def _carry(load: dict[str | int, float], channel: Channel, number: int) -> None:
@@ -197,12 +197,12 @@ class Classes:
         Class numbers.
     """
 
-    def __init__(self, topology: Topology, wanted: Demand, symmetries: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, topology: Topology, request: Demand, symmetries: Sequence[tuple[int, ...]]) -> None:
         number = {(c.src, c.dst): i for i, c in enumerate(topology.channels)}
-        channels, chunks = len(topology.channels), wanted.chunks
+        channels, chunks = len(topology.channels), request.chunks
         maps: list[tuple[Labels, Labels, Labels]] = []
         for ranks in symmetries:
-            image = wanted.image(ranks)
+            image = request.image(ranks)
             if image is not None:
                 try:
                     link = [number[ranks[c.src], ranks[c.dst]] for c in topology.channels]
@@ -315,15 +315,15 @@ def route(
 class _Model:
     """Columns: sent by class, arrival by class, used channels, time."""
 
-    def __init__(self, topology: Topology, wanted: Demand, sketch: Sketch, known: float, symmetric: bool) -> None:
-        self.topology, self.wanted, self.sketch = topology, wanted, sketch
+    def __init__(self, topology: Topology, request: Demand, sketch: Sketch, known: float, symmetric: bool) -> None:
+        self.topology, self.wanted, self.sketch = topology, request, sketch
         ranks = [permutation(topology.n, *pair) for pair in sketch.symmetry] if symmetric else []
-        self.classes = Classes(topology, wanted, ranks)
+        self.classes = Classes(topology, request, ranks)
         # In the solver's own scale: its tolerances are absolute.
         self.scale = 100.0 / known
         self.cost = np.array([channel.cost() for channel in topology.channels]) * self.scale
         self.held = np.array([channel.held() for channel in topology.channels]) * self.scale
-        self.near = np.array([distances(topology, [source]) for source in wanted.source]) * self.scale
+        self.near = np.array([distances(topology, [source]) for source in request.source]) * self.scale
         self.open = self._open()
         used, self.column = np.unique(self.classes.sent[self.open], return_inverse=True)
         self.binaries = len(used)
@@ -334,17 +334,17 @@ class _Model:
 
     def _open(self) -> Any:
         """Chunk may use channel: both ends lie on a shortest path to somebody who wants it, and it leads onwards."""
-        topology, wanted = self.topology, self.wanted
+        topology, request = self.topology, self.wanted
         back = topology.reversed()
         towards = np.array([distances(back, [rank]) for rank in range(topology.n)]) * self.scale
         src = np.array([channel.src for channel in topology.channels])
         dst = np.array([channel.dst for channel in topology.channels])
-        found = np.zeros((wanted.chunks, len(src)), bool)
-        for chunk, source in enumerate(wanted.source):
-            near, to = self.near[chunk], list(wanted.wanted[chunk])
+        result = np.zeros((request.chunks, len(src)), bool)
+        for chunk, source in enumerate(request.source):
+            near, to = self.near[chunk], list(request.wanted[chunk])
             on_path = (near[None, :] + towards[to] <= near[to][:, None] * (1 + 1e-9)).any(axis=0)
-            found[chunk] = on_path[src] & on_path[dst] & (dst != source)
-        return found
+            result[chunk] = on_path[src] & on_path[dst] & (dst != source)
+        return result
 
     def rows(self) -> Rows:
         """All rows but those of the objective's second stage."""

@@ -55,15 +55,15 @@ def logical(topology: Topology, sketch: Sketch) -> Topology:
         raise InputError(f"sketch {sketch.name!r}: policy {sketch.policy!r} is neither uc-min nor uc-max nor empty")
     if any(not 0 <= place < topology.per_node for pair in sketch.relays for place in pair):
         raise InputError(f"sketch {sketch.name!r}: relays {sketch.relays} are not within a node of {topology.per_node}")
-    kept = [_cut(c, sketch.chunks_up) for c in topology.channels if _allowed(c, topology.per_node, sketch)]
-    found = checked(replace(topology, channels=tuple(kept)))
+    remaining = [_cut(c, sketch.chunks_up) for c in topology.channels if _allowed(c, topology.per_node, sketch)]
+    result = checked(replace(topology, channels=tuple(remaining)))
     for offset, block in sketch.symmetry:
-        if not is_symmetric(found, permutation(topology.n, offset, block)):
+        if not is_symmetric(result, permutation(topology.n, offset, block)):
             raise InputError(
                 f"sketch {sketch.name!r}: topology {topology.name!r} looks different after the symmetry "
                 f"({offset}, {block}); leave it out"
             )
-    return found
+    return result
 
 
 def _allowed(channel: Channel, per_node: int, sketch: Sketch) -> bool:

@@ -109,32 +109,32 @@ def synthesise(
     if topology.n < 2 or together < 1:
         raise InputError(f"a collective needs 2 ranks or more (here {topology.n}), and together >= 1 (here {together})")
     tried = (sketch,) if sketch else sketches(topology)
-    found = [_cached(topology, op, one, together, time_limit) for one in tried]
-    return min(found, key=lambda s: s.makespan)
+    candidates = [_cached(topology, op, one, together, time_limit) for one in tried]
+    return min(candidates, key=lambda s: s.makespan)
 
 
 @lru_cache(maxsize=256)
 def _cached(topology: Topology, op: str, sketch: Sketch, together: int, time_limit: float) -> Synthesis:
     machine = logical(topology, sketch)
     if op in GATHERING:
-        found = _gather(machine, op, sketch, together, time_limit)
+        result = _gather(machine, op, sketch, together, time_limit)
     elif op == "reduce_scatter":
-        found = _scatter(machine, sketch, together, time_limit)
+        result = _scatter(machine, sketch, together, time_limit)
     else:
         first = _scatter(machine, sketch, together, time_limit)
-        found = _both(first, _gather(machine, "all_gather", sketch, together, time_limit))
-    check(found.schedule, machine)
+        result = _both(first, _gather(machine, "all_gather", sketch, together, time_limit))
+    check(result.schedule, machine)
     twice = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}.get(op, 0)
-    return replace(found, ring=twice * ring_time(topology))
+    return replace(result, ring=twice * ring_time(topology))
 
 
 @lru_cache(maxsize=256)
 def _gather(machine: Topology, op: str, sketch: Sketch, together: int, time_limit: float) -> Synthesis:
-    wanted = demand(op, machine.n, sketch.chunks_up)
-    routing = route(machine, wanted, sketch, time_limit=time_limit)
+    request = demand(op, machine.n, sketch.chunks_up)
+    routing = route(machine, request, sketch, time_limit=time_limit)
     work = hops(machine, routing.trees)
-    messages, order = _scheduled(machine, wanted, work, together, time_limit)
-    schedule = _schedule(machine, op, wanted, work, messages, sketch.chunks_up)
+    messages, order = _scheduled(machine, request, work, together, time_limit)
+    schedule = _schedule(machine, op, request, work, messages, sketch.chunks_up)
     return _synthesis(machine, sketch, schedule, routing, order)
 
 
@@ -200,12 +200,12 @@ def _scatter(machine: Topology, sketch: Sketch, together: int, time_limit: float
     turned = machine.reversed()
     # The all-gather itself where turning round changes nothing: it is known already, or will be needed.
     turned = machine if maps_onto(turned, machine, tuple(range(machine.n))) else turned
-    found = _gather(turned, "all_gather", sketch, together, time_limit)
-    end = found.makespan
-    sends = [Send(s.dst, s.src, s.chunks, end - s.end, end - s.start, True) for s in found.schedule.sends]
-    nobody = tuple(() for _ in found.schedule.home)
-    schedule = replace(found.schedule, op="reduce_scatter", wanted=nobody, sends=ordered(sends))
-    return replace(found, schedule=compact(schedule, machine), topology=machine)
+    result = _gather(turned, "all_gather", sketch, together, time_limit)
+    end = result.makespan
+    sends = [Send(s.dst, s.src, s.chunks, end - s.end, end - s.start, True) for s in result.schedule.sends]
+    nobody = tuple(() for _ in result.schedule.home)
+    schedule = replace(result.schedule, op="reduce_scatter", wanted=nobody, sends=ordered(sends))
+    return replace(result, schedule=compact(schedule, machine), topology=machine)
 
 
 def _both(first: Synthesis, second: Synthesis) -> Synthesis:

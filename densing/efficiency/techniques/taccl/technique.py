@@ -74,27 +74,29 @@ class Taccl(Planned):
         """
         from densing.efficiency.techniques.planner import plan_steps
 
-        given = settle(self.name, self.knobs, knobs)
+        settings = settle(self.name, self.knobs, knobs)
         if max(workload.split.dp, workload.split.tp) < 2:
             raise InputError("taccl needs ranks that communicate: dp >= 2 or tp >= 2")
-        warmup, steps = self.window(given)
+        warmup, steps = self.window(settings)
         return plan_steps(
             workload,
             cluster,
-            self.tensor(workload, cluster, given),
-            self.exchange(given),
-            collectives=partial(Synthesised, together=given["together"], time_limit=given["time_limit"]),
+            self.tensor(workload, cluster, settings),
+            self.exchange(settings),
+            collectives=partial(Synthesised, together=settings["together"], time_limit=settings["time_limit"]),
             warmup=warmup,
             steps=steps,
-            memory=self.memory(workload, given),
+            memory=self.memory(workload, settings),
         )
 
     def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
         """Run a synthesised collective ``env.spec.steps`` times on this rank, check it and time it."""
         from densing.efficiency.techniques.taccl.execution import run
 
-        given = settle(self.name, self.knobs, knobs)
-        return run(env, given["op"], given["bytes"], given["nodes"], given["together"], given["time_limit"])
+        settings = settle(self.name, self.knobs, knobs)
+        return run(
+            env, settings["op"], settings["bytes"], settings["nodes"], settings["together"], settings["time_limit"]
+        )
 
 
 TACCL = Taccl()
@@ -140,11 +142,11 @@ def collective_schedule(
         raise InputError(f"taccl: {count} bytes; give a finite number above 0")
     chunk = count if op in ("broadcast", "send_recv") else count / n
     near = 4.0 ** round(math.log(chunk, 4))
-    found = synthesise(
+    result = synthesise(
         from_cluster(cluster, near, ranks, concurrent=concurrent), op, together=together, time_limit=time_limit
     )
     exact = from_cluster(cluster, chunk, ranks, concurrent=concurrent)
-    return replace(compact(found.schedule, exact), topology=cluster.name)
+    return replace(compact(result.schedule, exact), topology=cluster.name)
 
 
 class Synthesised:
@@ -271,9 +273,10 @@ def all_gather(profile: str, nodes: int, per_node: int, sketch: str, together: i
 
 def _bound(nodes: int, per_node: int, sketch: str) -> Callable[[Physics], Answer]:
     def check(_: Physics) -> Answer:
-        found = all_gather("ndv2-1mb", nodes, per_node, sketch)
-        note = f"{found.binaries} binaries, {found.status}, gap {100 * found.gap:.2g} %, {found.solve_s:.1f} s here"
-        return Answer(found.bound, note)
+        synthesis = all_gather("ndv2-1mb", nodes, per_node, sketch)
+        gap, seconds = f"gap {100 * synthesis.gap:.2g} %", f"{synthesis.solve_s:.1f} s here"
+        note = f"{synthesis.binaries} binaries, {synthesis.status}, {gap}, {seconds}"
+        return Answer(synthesis.bound, note)
 
     return check
 
@@ -290,18 +293,20 @@ def _relay(_: Physics) -> Answer:
 
 def _at_most(limit: float) -> Callable[[Physics], Answer]:
     def check(_: Physics) -> Answer:
-        found = all_gather("ndv2-1mb", 2, 4, "sk2").makespan
-        words = f"at most {limit:g} us" if found <= limit else f"{found:g} us"
-        return Answer(words, f"{found:g} us: {QUICKER}")
+        makespan = all_gather("ndv2-1mb", 2, 4, "sk2").makespan
+        words = f"at most {limit:g} us" if makespan <= limit else f"{makespan:g} us"
+        return Answer(words, f"{makespan:g} us: {QUICKER}")
 
     return check
 
 
 def _lead(_: Physics) -> Answer:
-    found = all_gather("ndv2-1mb", 2, 4, "sk1")
-    lead = found.ring / found.makespan
+    synthesis = all_gather("ndv2-1mb", 2, 4, "sk1")
+    lead = synthesis.ring / synthesis.makespan
     words = "at least 1.5x" if lead >= 1.5 else f"{lead:.2f}x"
-    return Answer(words, f"{lead:.2f}x: {found.ring:g} us against {found.makespan:g}; the pilot had 1.58x and 1.51x")
+    return Answer(
+        words, f"{lead:.2f}x: {synthesis.ring:g} us against {synthesis.makespan:g}; the pilot had 1.58x and 1.51x"
+    )
 
 
 def _small(_: Physics) -> Answer:

@@ -138,21 +138,21 @@ def distances(topology: Topology, sources: Iterable[int]) -> list[float]:
     >>> distances(Topology("line", 3, 3, (Channel(0, 1, 0.0, 5.0), Channel(1, 2, 1.0, 5.0))), [0])
     [0.0, 5.0, 11.0]
     """
-    found = [math.inf] * topology.n
+    result = [math.inf] * topology.n
     heap = [(0.0, rank) for rank in sources]
     for _, rank in heap:
-        found[rank] = 0.0
+        result[rank] = 0.0
     out = leaving(topology)
     while heap:
         at, rank = heapq.heappop(heap)
-        if at > found[rank]:
+        if at > result[rank]:
             continue
         for number in out[rank]:
             channel = topology.channels[number]
-            if at + channel.cost() < found[channel.dst]:
-                found[channel.dst] = at + channel.cost()
-                heapq.heappush(heap, (found[channel.dst], channel.dst))
-    return found
+            if at + channel.cost() < result[channel.dst]:
+                result[channel.dst] = at + channel.cost()
+                heapq.heappush(heap, (result[channel.dst], channel.dst))
+    return result
 
 
 def ring_time(topology: Topology) -> float:
