@@ -131,7 +131,7 @@ def test_joined_events_name_each_task_once() -> None:
     ),
     st.floats(0, 1),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_merging_changes_no_time(rows: list[tuple[bool, int, list[int], int]], kappa: float) -> None:
     graph = Graph()
     for at, (compute, seconds, waits, rank) in enumerate(rows):

@@ -25,7 +25,7 @@ from densing.efficiency.timeline.spans import Kind
 
 TOY = Transformer("toy", layers=4, hidden=64, heads=8, kv_heads=8, head_dim=8, ffn=256, vocabulary=128)
 SCHEDULES = ("tensor-parallel", "parallel-attention", "ladder", "iso", "t3")
-LIMIT = settings(max_examples=30, deadline=None)
+LIMIT = settings(max_examples=30)
 TIMES = st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 1000)), min_size=2, max_size=12)
 
 

@@ -56,7 +56,7 @@ def test_one_node_large_messages_are_bound_by_the_ports_as_the_ring_is():
     assert ours == pytest.approx(collective_seconds("all_gather", 4e8, cluster, range(4)), rel=1e-9)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=8)
 @given(st.sampled_from([1e4, 1e6, 1e8]), st.sampled_from([(4, 2), (4, 4), (4, 1)]), st.floats(1e-7, 1e-3))
 def test_no_schedule_beats_the_wires(count, shape, alpha):
     cluster = toy(*shape, alpha=alpha)

@@ -75,7 +75,7 @@ def ticks(plan: Plan) -> dict[str, float]:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(plans())
 def test_measured_equals_a_count_of_ticks(plan: Plan) -> None:
     found = measure(plan, TOY)
