@@ -202,10 +202,6 @@ def share(physics: Physics, asked: Workload, cluster: Cluster) -> float:
     return step.exposed_comm_s / step.step_s
 
 
-def _same(work: Workload, cluster: Cluster) -> tuple[Workload, Cluster]:
-    return work, cluster
-
-
 def _tokens(count: int) -> Change:
     return lambda work, cluster: (replace(work, sequence=count), cluster)
 
@@ -218,10 +214,6 @@ def _efficiency(value: float) -> Change:
     return lambda work, cluster: (work, cluster.change(device=replace(cluster.device, efficiency=value)))
 
 
-def _kappa(value: float) -> Change:
-    return lambda work, cluster: (work, cluster.change(kappa=value))
-
-
 CHANGES: Mapping[str, Change] = {
     "link at half its data sheet's rate": _link(0.5),
     "half the bytes on the wire (int8)": _link(2.0),
@@ -229,7 +221,7 @@ CHANGES: Mapping[str, Change] = {
     "products at 0.8 of the peak": _efficiency(0.8),
     "prompt of 1024 tokens, not 4096": _tokens(1024),
     "prompt of 16384 tokens": _tokens(16384),
-    "contention kappa 0.35 (Ladder's over NVLink), not 0": _kappa(0.35),
+    "contention kappa 0.35 (Ladder's over NVLink), not 0": lambda work, cluster: (work, cluster.change(kappa=0.35)),
 }
 """What neither the paper nor a data sheet settles, each a factor of two or so either way."""
 
@@ -237,7 +229,7 @@ CHANGES: Mapping[str, Change] = {
 @cache
 def mean_reduction(physics: Physics, preset: str, changed: str = "") -> float:
     """Return the mean over both sizes of model, percent; ``changed`` names one of ``CHANGES``."""
-    change = CHANGES.get(changed, _same)
+    change = CHANGES.get(changed, lambda work, cluster: (work, cluster))
     return 100 * fmean(reduction(physics, *change(workload(model), load_cluster(preset))) for model in MODELS)
 
 
@@ -327,20 +319,8 @@ def _ladders_kappa(physics: Physics) -> float:
     return kappa_of(physics, same_link("nvlink"), "equal")
 
 
-def _none(_: Physics) -> float:
-    return 0.0
-
-
 def _null_step(others: Callable[[], list[Published]]) -> float:
     return constant_share(STEP_S - SUMS_S, STEP_S, others())
-
-
-def _no_rows() -> list[Published]:
-    return []
-
-
-def _ladders_rows() -> list[Published]:
-    return [published(row) for row in same_link("nvlink")]
 
 
 LLAMA = ("llama3-70b", 8)
@@ -438,8 +418,9 @@ def _pull_request() -> list[Claim]:
     fit = "compute and all-reduce fitted to the blocking step (1110 ms, of which 248)"
     borrowed = f"{fit}; kappa fitted to Ladder's rows over NVLink"
     kappas = (
-        ("ISO-2a", "ISO-2c", "no contention", _none, fit, _no_rows, "all communication hidden"),
-        ("ISO-2b", "ISO-2d", "contention of another paper", _ladders_kappa, borrowed, _ladders_rows,
+        ("ISO-2a", "ISO-2c", "no contention", lambda _: 0.0, fit, list, "all communication hidden"),
+        ("ISO-2b", "ISO-2d", "contention of another paper", _ladders_kappa, borrowed,
+         lambda: [published(row) for row in same_link("nvlink")],
          "the share that Ladder's NVLink rows leave exposed"),
     )  # fmt: skip
 

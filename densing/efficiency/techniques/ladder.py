@@ -21,7 +21,6 @@ from densing.core import InputError
 from densing.efficiency.simulation import (
     Cluster,
     Link,
-    Module,
     Split,
     Transformer,
     Workload,
@@ -77,7 +76,7 @@ class Late:
         # A sum runs after those before it on the same stream: waiting for one is waiting for all up to it.
         ready, newest = after, NOTHING
         for module in run.modules:
-            late = self._late(module)
+            late = module.name in BLOCK and module.layer >= self.first
             if not late:
                 ready, newest = newest or ready, NOTHING
             done = run.compute(module, ready)
@@ -87,9 +86,6 @@ class Late:
             else:
                 ready = summed
         return newest or ready
-
-    def _late(self, module: Module) -> bool:
-        return module.name in BLOCK and module.layer >= self.first
 
 
 class Ladder(TensorParallelRun, Sliced):
@@ -254,16 +250,8 @@ def _others(row: Row) -> tuple[Row, ...]:
     return same_link(row[0], row[1])
 
 
-def _all(row: Row) -> tuple[Row, ...]:
-    return same_link(row[0])
-
-
 def _small(row: Row) -> tuple[Row, ...]:
     return same_link(row[0], 16, 64)
-
-
-def _nothing(_: Row) -> tuple[Row, ...]:
-    return ()
 
 
 def _parallel(row: Row, physics: Physics) -> Answer:
@@ -373,7 +361,7 @@ def _series(
     column: int = 1,
     tolerance: float = 0.1,
     grade: Grade = "calibrated on other rows",
-    others: Callable[[Row], tuple[Row, ...]] = _nothing,
+    others: Callable[[Row], tuple[Row, ...]] = lambda _: (),
 ) -> list[Claim]:
     return [
         Claim(
@@ -410,7 +398,8 @@ def _throughputs() -> list[Claim]:
                  others=_others),
         *_series("LAD-1f", "ladder, contention of small batches", partial(_with_contention, "equal", _small),
                  f"{FIT}; {EQUAL}; {small}", rows=large, tolerance=0.15, others=_small),
-        *_series("LAD-1h", "ladder, one contention per link", partial(_with_contention, "equal", _all),
+        *_series("LAD-1h", "ladder, one contention per link",
+                 partial(_with_contention, "equal", lambda row: same_link(row[0])),
                  f"{FIT}; {EQUAL}; {every}", grade="fitted"),
     ]  # fmt: skip
 

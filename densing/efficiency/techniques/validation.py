@@ -211,7 +211,10 @@ def validate(names: Sequence[str] = (), *, fast: bool = False, progress: Progres
     chosen, notes = (tuple(map(get_technique, dict.fromkeys(names))), ()) if names else techniques()
     remarks = list(notes)
     claims = {technique.name: claims_of(technique, remarks) for technique in chosen}
-    remarks += [_silent(name) for name in claims if names and not claims[name]]
+    for name in claims:
+        if names and not claims[name]:
+            message = f"{name}: no published figure is listed for it, so there is nothing to check"
+            remarks.append(Note("no-claims", "info", message, {"technique": name}))
     pairs = [(name, claim) for name, own in claims.items() for claim in own]
     findings = []
     for number, (name, claim) in enumerate(pairs):
@@ -219,11 +222,6 @@ def validate(names: Sequence[str] = (), *, fast: bool = False, progress: Progres
             progress(claim.id, number, len(pairs))
         findings.append(_finding(name, claim, fast, remarks))
     return Validation(tuple(findings), tuple(remarks))
-
-
-def _silent(name: str) -> Note:
-    message = f"{name}: no published figure is listed for it, so there is nothing to check"
-    return Note("no-claims", "info", message, {"technique": name})
 
 
 def claims_of(technique: Technique, remarks: list[Note]) -> tuple[Claim, ...]:
@@ -263,7 +261,11 @@ def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Findin
         }
     turned = tuple(key for key, other in mutated.items() if notices(claim, answer, other))
     if claim.grade == "predicted" and not turned:
-        remarks.append(_insensitive(name, claim))
+        message = (
+            f"{claim.id} is graded predicted and comes out the same under {', '.join(MUTATIONS)}: it is counted as "
+            "algebraic; hand the check's physics on to what it simulates, or grade it by what it does"
+        )
+        remarks.append(Note("insensitive-claim", "warning", message, {"technique": name, "claim": claim.id}))
         claim = replace(claim, grade="algebraic")
         word = verdict(claim, answer)
     return msgspec.structs.replace(
@@ -310,14 +312,6 @@ def notices(claim: Claim, ours: Answer, mutated: Answer) -> bool:
         return ours.value != mutated.value
     moved = abs((mutated.value or 0.0) - (ours.value or 0.0))
     return moved > (claim.tolerance or 0.0) * abs(claim.published)
-
-
-def _insensitive(name: str, claim: Claim) -> Note:
-    message = (
-        f"{claim.id} is graded predicted and comes out the same under {', '.join(MUTATIONS)}: it is counted as "
-        "algebraic; hand the check's physics on to what it simulates, or grade it by what it does"
-    )
-    return Note("insensitive-claim", "warning", message, {"technique": name, "claim": claim.id})
 
 
 def _found(name: str, claim: Claim, answer: Answer, word: str) -> Finding:

@@ -100,7 +100,9 @@ def collective_seconds(
     if len(members) < 2 or count == 0:
         return 0.0
     if op == "send_recv":
-        return _pair(count, cluster, members, concurrent)
+        if len(members) != 2:
+            raise InputError(f"send_recv: {len(members)} ranks; it joins two")
+        return _shared(cluster.link(*members), concurrent).seconds(count)
     levels = levels_of(cluster, members)
     if algorithm == "ring" or (algorithm == "auto" and len(levels) == 1):
         return _flat(ring_terms(op, len(members)), count, cluster, members, concurrent)
@@ -249,12 +251,6 @@ def _hierarchical(op: str, count: float, levels: Sequence[Level], concurrent: in
 
 def _shared(link: Link, flows: int) -> Link:
     return link.faster(1 / flows) if link.shared and flows > 1 else link
-
-
-def _pair(count: float, cluster: Cluster, ranks: Sequence[int], concurrent: int) -> float:
-    if len(ranks) != 2:
-        raise InputError(f"send_recv: {len(ranks)} ranks; it joins two")
-    return _shared(cluster.link(*ranks), concurrent).seconds(count)
 
 
 def _members(cluster: Cluster, ranks: Sequence[int]) -> list[int]:

@@ -58,18 +58,15 @@ def load_cluster(name: str | Path, *, n: int | None = None) -> Cluster:
     >>> cluster.n, cluster.inter.seconds(10e9) > 1, cluster.sources["inter.beta_s_per_byte"].evidence
     (128, True, 'second-hand')
     """
-    cluster = _preset(str(name)) if str(name) in cluster_names() else _own(name)
-    return cluster if n is None else _resized(cluster, n)
-
-
-def _own(name: str | Path) -> Cluster:
     path = Path(name)
-    if path.suffix != ".toml" and len(path.parts) < 2:
+    if str(name) in cluster_names():
+        cluster = _preset(str(name))
+    elif path.suffix != ".toml" and len(path.parts) < 2:
         raise UnknownNameError("cluster (nor a .toml file)", str(name), cluster_names())
-    return cluster_of(read_toml(path), str(path), _file()["devices"])
-
-
-def _resized(cluster: Cluster, n: int) -> Cluster:
+    else:
+        cluster = cluster_of(read_toml(path), str(path), _file()["devices"])
+    if n is None:
+        return cluster
     if isinstance(n, bool) or not isinstance(n, int):
         raise InputError(f"n: {n!r} is no number of devices; give a whole number")
     if cluster.speed and n != cluster.n:
@@ -151,7 +148,8 @@ def cluster_of(table: Table, where: str, devices: Mapping[str, Table] | None = N
     for name in ("intra", "inter", "host", "wide"):
         if table.get(name) is not None:
             fields[name] = _link(table[name], f"{where}: {name}")
-    fields["sources"] = {key: _figure(value, f"{where}: sources.{key}") for key, value in _items(table, where)}
+    sources = _table(table.get("sources", {}), f"{where}: sources")
+    fields["sources"] = {key: _figure(value, f"{where}: sources.{key}") for key, value in sources.items()}
     return checked(_converted(fields, Cluster, where), where)
 
 
@@ -181,11 +179,7 @@ def checked(cluster: Cluster, where: str) -> Cluster:
         raise InputError(f"{where}: speed: {len(cluster.speed)} values for {cluster.n} ranks; give one each or none")
     for value in cluster.speed:
         _within(where, "speed", value, 1e-6, 1e6)
-    _check_device(cluster.device, where)
-    return cluster
-
-
-def _check_device(device: Device, where: str) -> None:
+    device = cluster.device
     for field in ("flops", "mem_bw"):
         _within(where, f"device.{field}", getattr(device, field), 1, 1e24)
     _within(where, "device.memory", device.memory, 0, 1e18)
@@ -194,6 +188,7 @@ def _check_device(device: Device, where: str) -> None:
     for piece in device.measured:
         for value in piece:
             _within(where, "device.measured", value, 1e-12, 1e24)
+    return cluster
 
 
 def _within(where: str, field: str, value: float, low: float, high: float, what: str = "a number") -> None:
@@ -234,10 +229,6 @@ def _figure(value: Any, where: str) -> Figure:
     if figure.evidence not in EVIDENCE:
         raise UnknownNameError("evidence", figure.evidence, EVIDENCE)
     return figure
-
-
-def _items(table: Table, where: str) -> Iterable[tuple[str, Any]]:
-    return _table(table.get("sources", {}), f"{where}: sources").items()
 
 
 def _table(value: Any, where: str) -> Table:

@@ -67,7 +67,11 @@ def load_workload(name: str | Path, **overrides: Any) -> Workload:
     options = {key: value for key, value in overrides.items() if value is not None}
     train = options.get("mode", "train") == "train"
     preset = (_training() if "mode" in options and train else {}).get(str(name)) or _presets().get(str(name))
-    preset = preset or Workload(_own(name), **(OWN if train else {}))
+    if preset is None:
+        path = Path(name)
+        if path.suffix != ".json" and len(path.parts) < 2 and not path.is_dir():
+            raise UnknownNameError("model (nor a config.json)", str(name), workload_names())
+        preset = Workload(read_config(path), **(OWN if train else {}))
     for key in options:
         if key not in (*STEP, *SPLIT):
             raise UnknownNameError("override", key, (*STEP, *SPLIT))
@@ -91,13 +95,6 @@ def resized(workload: Workload, batch: int) -> Workload:
     each = max(workload.batch // workload.micro_batches, 1)
     parts = batch // each if workload.micro_batches > 1 and batch % each == 0 else gcd(batch, workload.micro_batches)
     return replace(workload, batch=batch, micro_batches=parts)
-
-
-def _own(name: str | Path) -> Transformer:
-    path = Path(name)
-    if path.suffix != ".json" and len(path.parts) < 2 and not path.is_dir():
-        raise UnknownNameError("model (nor a config.json)", str(name), workload_names())
-    return read_config(path)
 
 
 @cache
@@ -191,7 +188,9 @@ def transformer_of(config: Mapping[str, Any], where: str, name: str = "") -> Tra
         raise InputError(
             f"{where}: model_type: {kind!r} is not known; known are {', '.join(sorted(GATED | PLAIN))} (dense decoders)"
         )
-    _dense(config, where)
+    for field in EXPERTS:
+        if config.get(field) not in (None, 0, 1):
+            raise InputError(f"{where}: {field}: {config[field]!r}: a mixture of experts; give a dense model")
     layers, hidden, heads = (_size(config, field, where) for field in ("layers", "hidden", "heads"))
     if "head_dim" not in config and hidden % heads:
         raise InputError(f"{where}: {hidden} columns cannot be divided by {heads} heads; give head_dim")
@@ -209,12 +208,6 @@ def transformer_of(config: Mapping[str, Any], where: str, name: str = "") -> Tra
         source=where,
         evidence="first-hand",
     )
-
-
-def _dense(config: Mapping[str, Any], where: str) -> None:
-    for field in EXPERTS:
-        if config.get(field) not in (None, 0, 1):
-            raise InputError(f"{where}: {field}: {config[field]!r}: a mixture of experts; give a dense model")
 
 
 def _size(config: Mapping[str, Any], field: str, where: str, default: int | None = None) -> int:

@@ -213,15 +213,12 @@ def from_cluster(
                 far = (
                     cluster.wide is not None
                     and link.shared == cluster.wide.shared
-                    and _sites_differ(cluster, chosen, a, b)
+                    and bool(cluster.per_site)
+                    and chosen[a] // cluster.per_site != chosen[b] // cluster.per_site
                 )
                 ends = [f"site{chosen[one] // cluster.per_site}" if far else str(node[one]) for one in (a, b)]
                 channels.append(_channel(a, b, node[a] != node[b], ends, link, chunk_bytes))
     return checked(Topology(cluster.name, len(chosen), per_node, tuple(channels), f"cluster {cluster.name}"))
-
-
-def _sites_differ(cluster: Cluster, chosen: Sequence[int], a: int, b: int) -> bool:
-    return bool(cluster.per_site) and chosen[a] // cluster.per_site != chosen[b] // cluster.per_site
 
 
 def _channel(a: int, b: int, inter: bool, ends: Sequence[str], link: Link, chunk_bytes: float) -> Channel:
