@@ -20,7 +20,7 @@ import pandas as pd
 
 from densing.core.errors import InputError
 from densing.efficiency.simulation.workload.memory import memory
-from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
+from densing.efficiency.simulation.workload.modules import Split, Transformer, Workload
 
 # Megatron-LM before FlashAttention: attention wrote its scores, and recipes had dropout.
 WRITTEN_SCORES = ("bigscience", "dlperf", "narayanan", "korthikanti", "vtrain")

@@ -31,7 +31,7 @@ FILES = (
     "report/test_report",
     "efficiency/profile/test_run",
     "efficiency/simulation/test_engine",
-    "efficiency/techniques/test_compare",
+    "efficiency/techniques/test_comparison",
     "cli/test_main",
 )
 COMBINATIONS = {"3.11": OLDEST, "3.12": [], "3.13": []}

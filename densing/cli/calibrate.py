@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from densing.cli.columns import columns
 from densing.cli.options import JsonFlag
+from densing.cli.output import emit_plain, finish, say, show_notes, timed_bar
+from densing.core import InputError, Note, UnknownNameError, doubts
+
+if TYPE_CHECKING:
+    from densing.efficiency.parallel import RunSpec
+    from densing.efficiency.simulation import Calibration, Cluster, Estimate
+
+MODES = ("train", "prefill")
 
 Paths = Annotated[
     list[Path] | None,
@@ -70,17 +81,171 @@ def calibrate(
 
     Example: densing calibrate --link 200mbit --nproc 2 --out link.toml
     """
-    from densing.cli import calibrating
-
     if bool(paths) == (link is not None):
         raise typer.BadParameter("give recorded runs, or --link to measure one", param_hint="PATH")
-    calibrating.check_out(out)
+    if out is not None and out.suffix != ".toml":
+        raise typer.BadParameter(f"{out}: the name must end in .toml", param_hint="--out")
     if link is None:
-        measured = calibrating.from_traces(tuple(paths or ()), base, level)
+        measured = _from_traces(tuple(paths or ()), base, level)
     else:
         if base is not None or level is not None:
             raise typer.BadParameter("--base and --level go with recorded runs", param_hint="--link")
-        changes = {"layers": layers, "hidden": hidden, "heads": heads, "ffn": ffn}
-        run = calibrating.Asked(link, nproc, model, changes, batch, sequence, mode, repeats, timeout)
-        measured = calibrating.from_link(run, quiet=json)
-    calibrating.answer(measured, out, json)
+        from densing.cli.training_specs import shape
+        from densing.efficiency.parallel import RunSpec
+
+        if mode not in MODES:
+            raise UnknownNameError("mode", mode, MODES)
+        with tempfile.TemporaryDirectory(prefix="densing-calibrate-") as folder:
+            spec = RunSpec(
+                "probe",
+                {"mode": mode},
+                nproc=nproc,
+                steps=repeats,
+                model=shape(model, layers=layers, hidden=hidden, heads=heads, ffn=ffn),
+                batch=batch,
+                sequence=sequence,
+                link=link,
+                out=str(Path(folder) / "probe"),
+                trace_steps=0,
+                timeout_s=timeout,
+            )
+            measured = _from_link(spec, quiet=json)
+    written = None
+    if out is not None:
+        if measured.cluster is None:
+            reasons = "; ".join(note.message for note in measured.notes)
+            raise InputError(f"{out}: not written, no cluster came out: {reasons}")
+        from densing.core import write_text
+        from densing.efficiency.simulation import to_toml
+
+        write_text(out, to_toml(measured.cluster))
+        written = str(out)
+    if json:
+        emit_plain(_document(measured, written))
+    else:
+        typer.echo("\n".join(_lines(measured.calibration, measured.about)))
+        show_notes(measured.notes)
+        if written:
+            say(f"wrote {written}")
+    finish(measured.notes)
+
+
+class Measured(NamedTuple):
+    """A fit, the cluster it makes (None where it does not suffice), and what there is to say."""
+
+    calibration: Calibration
+    cluster: Cluster | None
+    notes: tuple[Note, ...]
+    about: Mapping[str, Any]
+
+
+def _from_traces(paths: tuple[Path, ...], base: str | None, level: str | None) -> Measured:
+    """Fit recorded runs.
+
+    Raises
+    ------
+    InputError
+        When nothing can be read, or the base cluster is needed and not given.
+    """
+    from densing.efficiency.profile import recorded
+    from densing.efficiency.simulation import calibrate, load_cluster
+
+    cluster = None if base is None else load_cluster(base)
+    recording = recorded(paths)
+    calibration = calibrate(recording.collectives, recording.computations)
+    about = {"source": [str(path) for path in paths], "ranks": recording.ranks, "link_kind": "recorded"}
+    notes = (*doubts(recording.notes), *calibration.notes)
+    if cluster is None and recording.on_host:
+        cluster = load_cluster("cpu2")
+    if cluster is None:
+        text = "the traces do not say what devices and other links there are: no cluster is made; name one with --base"
+        return Measured(calibration, None, (*notes, Note("no-base", "info", text)), about)
+    cluster = cluster.change(name=f"{cluster.name}, calibrated", n=max(cluster.n, recording.ranks))
+    level = level or ("intra" if recording.ranks <= cluster.per_node else "inter")
+    source = f"densing calibrate: {calibration.observations} communications of {recording.ranks} ranks, recorded"
+    return Measured(calibration, _calibrated(cluster, calibration, level, source), notes, {**about, "level": level})
+
+
+def _from_link(spec: RunSpec, quiet: bool) -> Measured:
+    """Measure a link and this machine's processors, and fit both.
+
+    Raises
+    ------
+    InputError, UnavailableError
+        When the link or the model make no sense, or torch is missing.
+    """
+    from densing.efficiency.parallel import FILE, Probed, folder, launch
+    from densing.efficiency.simulation import Figure, calibrate, load_cluster
+
+    with timed_bar(quiet) as show:
+        show("measuring", 0.0, None)
+        link = launch(spec).link
+    probed = Probed.from_dict(folder.read_json(Path(spec.out) / FILE))
+    calibration = calibrate(probed.collectives, probed.computations)
+    kind = link.kind if link.kind != "none" else "loopback"
+    lm = spec.model
+    source = f"densing calibrate --link {spec.link} ({kind}), {spec.nproc} ranks"
+    model = f"{lm.layers} layers of {lm.hidden}, batch {spec.batch}, sequence {spec.sequence}, {probed.mode}"
+    cluster = load_cluster("cpu2").change(
+        name=f"cpu{spec.nproc}-{kind}-{link.rate}",
+        n=spec.nproc,
+        device=probed.device(),
+        pipelined=probed.pipelined,
+    )
+    figure = Figure(f"{source}; {model}", "measured")
+    fields = ("device.flops", "device.mem_bw", "device.measured", "pipelined")
+    cluster = cluster.change(sources={**cluster.sources, **dict.fromkeys(fields, figure)})
+    notes = list(calibration.notes)
+    if link.kind == "emulated":
+        text = f"the link is emulated ({link.reason or 'asked for'}): it takes none of the processor's time"
+        notes.append(Note("link-emulated", "warning", text))
+    about = {
+        "source": source, "ranks": spec.nproc, "link_kind": kind, "level": "inter", "model": model,
+        "pipelined": probed.pipelined,
+    }  # fmt: skip
+    return Measured(calibration, _calibrated(cluster, calibration, "inter", source), tuple(notes), about)
+
+
+def _calibrated(cluster: Cluster, calibration: Calibration, level: str, source: str) -> Cluster | None:
+    """Return the cluster with what was fitted; None where latency or bandwidth are not known."""
+    from densing.efficiency.simulation import calibrated
+
+    fitted = calibration.alpha_s is not None and calibration.beta_s_per_byte is not None
+    return calibrated(cluster, calibration, level, source) if fitted else None
+
+
+def _document(measured: Measured, written: str | None) -> dict[str, Any]:
+    fit = measured.calibration.to_dict()
+    fit.pop("notes")
+    cluster = None if measured.cluster is None else measured.cluster.to_dict()
+    notes = [note.to_dict() for note in measured.notes]
+    return {**fit, "about": dict(measured.about), "cluster": cluster, "written": written, "notes": notes}
+
+
+def _lines(fit: Calibration, about: Mapping[str, Any]) -> list[str]:
+    rate = fit.beta_s_per_byte
+    rows = [
+        ("alpha", *_shown(fit.alpha_s, 1e6), "us per message"),
+        ("beta", *_shown(rate, 1e9), "ns per byte"),
+        ("kappa", *_shown(fit.kappa, 1.0), "slowdown of compute beside communication"),
+        ("kappa_comm", *_shown(fit.kappa_comm, 1.0), "slowdown of communication beside compute"),
+    ]
+    lines = columns(("figure", "value", "95 % interval", "unit"), rows)
+    residual = "–" if fit.residual is None else f"{100 * fit.residual:.1f} %"
+    lines.append("")
+    lines.append(
+        f"{fit.observations} communications of {about['ranks']} ranks ({about['link_kind']}), "
+        f"{fit.computations} computations; relative residual {residual}"
+    )
+    if "pipelined" in about:
+        share = about["pipelined"]
+        lines.append(f"of a collective's latency {100 * share:.0f} % pass beside another one of the same group")
+    if rate is not None and rate.value > 0:
+        lines.append(f"bandwidth {8e-6 / rate.value:.4g} Mbit/s")
+    return lines
+
+
+def _shown(estimate: Estimate | None, scale: float) -> tuple[str, str]:
+    if estimate is None:
+        return "–", "–"
+    return f"{estimate.value * scale:.4g}", f"{estimate.low * scale:.4g} to {estimate.high * scale:.4g}"

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from densing.cli.columns import columns, number, shortened
 from densing.cli.options import JsonFlag
+from densing.cli.output import emit_plain, finish, say, show_notes, timed_bar, visible
+from densing.core import InputError, Note
+
+if TYPE_CHECKING:
+    from densing.efficiency.simulation import Cluster, Workload
+    from densing.efficiency.techniques import Cell, Comparison, Finding, RegimeMap, Technique, Validation
+
+Number = TypeVar("Number", int, float)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -16,6 +26,11 @@ app = typer.Typer(
     "Example: densing techniques compare --model llama3-70b --cluster a100x8-tcp --nodes 16 --pp 8 --sequence-parallel "
     "--techniques ddp,co2,ladder",
 )
+
+MARKS = {"wins": "+", "ties": "=", "loses": "-", "does not fit": "x", "does not apply": "–"}
+CLAIM_KEYS = (
+    "id", "what", "setup", "published", "unit", "evidence", "source", "tolerance", "inputs", "slow", "grade",
+)  # fmt: skip
 
 Html = Annotated[Path | None, typer.Option("--html", help="Write the report: one HTML file.", metavar="FILE")]
 
@@ -26,9 +41,18 @@ def list_(json: JsonFlag = False) -> None:
 
     Example: densing techniques list
     """
-    from densing.cli import techniques_about
+    from densing.efficiency.techniques import techniques
 
-    techniques_about.show_all(json)
+    loaded, notes = techniques()
+    if json:
+        emit_plain([_brief(technique) for technique in loaded])
+    else:
+        rows = [
+            (each.name, each.role, _runs(each), shortened(each.paper, 44), shortened(each.summary, 70))
+            for each in loaded
+        ]
+        typer.echo("\n".join(columns(("technique", "role", "runs", "paper", "summary"), rows, left=5)))
+    show_notes(notes)
 
 
 @app.command("show")
@@ -39,9 +63,45 @@ def show(
 
     Example: densing techniques show co2
     """
-    from densing.cli import techniques_about
+    from densing.efficiency.techniques import claims_of, get_technique
 
-    techniques_about.show_one(name, json)
+    notes: list[Note] = []
+    technique = get_technique(name)
+    claims = claims_of(technique, notes)
+    missing = getattr(technique, "not_available", ())
+    show_notes(notes)
+    if json:
+        knobs = [{"name": knob.name, "default": _plain(knob.default), "help": knob.help} for knob in technique.knobs]
+        stand_in = str(getattr(technique, "stand_in", ""))
+        figures = [{key: getattr(claim, key) for key in CLAIM_KEYS} for claim in claims]
+        emit_plain(
+            {**_brief(technique), "stand_in": stand_in, "knobs": knobs, "claims": figures, "not_available": [*missing]}
+        )
+        return
+    typer.echo(visible(f"{technique.name} ({technique.role}): {technique.summary}"))
+    typer.echo(visible(f"paper: {technique.paper or 'none'}"))
+    typer.echo(visible(f"runs for real: {_runs(technique)}"))
+    knob_rows = [(knob.name, str(_plain(knob.default)), shortened(knob.help, 90)) for knob in technique.knobs]
+    claim_rows = [
+        (
+            claim.id,
+            shortened(claim.what, 48),
+            shortened(claim.setup, 40),
+            f"{figure(claim.published)} {claim.unit}".strip(),
+            claim.evidence,
+            claim.grade,
+        )
+        for claim in claims
+    ]
+    for title, header, rows, left in (
+        ("knobs", ("knob", "default", "meaning"), knob_rows, 3),
+        ("claims", ("claim", "what", "set-up", "published", "evidence", "grade"), claim_rows, 6),
+    ):
+        typer.echo(f"\n{title}:" + ("" if rows else " none"))
+        for line in columns(header, rows, left=left) if rows else ():
+            typer.echo("  " + line)
+    if missing:
+        typer.echo("\nnot available (in no readable source): " + "; ".join(map(visible, missing)))
 
 
 @app.command("compare")
@@ -81,7 +141,7 @@ def compare(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="TECHNIQUE.KNOB=VALUE, as co2.tau=48; may be repeated.")
     ] = None,
-    regime: Annotated[bool, typer.Option("--map", help="Also where each wins: bandwidth × batch.")] = False,
+    regime_map: Annotated[bool, typer.Option("--map", help="Also where each wins: bandwidth × batch.")] = False,
     link: Annotated[str | None, typer.Option("--link", help="Link the map varies: intra, inter or wide.")] = None,
     bandwidths: Annotated[
         str | None, typer.Option("--bandwidths", help="Gbit/s of the map, as 25,100,400.", metavar="A,B,...")
@@ -100,33 +160,67 @@ def compare(
     Example: densing techniques compare --model llama3-70b --cluster a100x8-tcp --nodes 16 --pp 8 --sequence-parallel
     --techniques ddp,co2,ladder --json
     """
-    from densing.cli.techniques_compare import Asked, answer
+    from densing.efficiency.simulation import load_cluster, load_workload
+    from densing.efficiency.techniques import BATCHES, parse_settings, regime, split_over, timelines
+    from densing.efficiency.techniques import compare as compare_techniques
 
-    asked = Asked(
-        model=model,
-        cluster=cluster,
-        techniques=techniques,
-        baseline=baseline,
-        overrides={
-            "mode": mode,
-            "batch": batch,
-            "sequence": sequence,
-            "micro_batches": micro_batches,
-            "recompute": recompute,
-            "sequence_parallel": sequence_parallel or None,
-            "fused_attention": False if unfused_attention else None,
-        },
-        split={"tp": tp, "dp": dp, "pp": pp},
-        nodes=nodes,
-        settings=tuple(settings or ()),
-        map=regime,
-        link=link,
-        bandwidths=bandwidths,
-        batches=batches,
-        html=html,
-        json=json,
+    _keep_apart(html, model, cluster)
+    names = [name.strip() for name in techniques.split(",") if name.strip()]
+    knobs = parse_settings(settings or ())
+    machine = load_cluster(cluster)
+    if nodes is not None:
+        machine = load_cluster(cluster, n=nodes * machine.per_node)
+    step = load_workload(
+        model,
+        mode=mode,
+        batch=batch,
+        sequence=sequence,
+        micro_batches=micro_batches,
+        recompute=recompute,
+        sequence_parallel=sequence_parallel or None,
+        fused_attention=False if unfused_attention else None,
     )
-    answer(asked)
+    workload = split_over(step, machine, tp=tp, dp=dp, pp=pp)
+    comparison = compare_techniques(workload, machine, names, knobs=knobs, baseline=baseline)
+    if all(row.status == "does not apply" for row in comparison.rows):
+        raise InputError(
+            "no technique works here: " + "; ".join(f"{row.technique}: {row.reason}" for row in comparison.rows)
+        )
+    grid: RegimeMap | None = None
+    if regime_map or bandwidths or batches or link:
+        with timed_bar(quiet=json, label="map") as show:
+            grid = regime(
+                workload,
+                machine,
+                names,
+                link=link,
+                bandwidths_gbps=numbers("--bandwidths", bandwidths, float),
+                batches=numbers("--batches", batches, int) or BATCHES,
+                knobs=knobs,
+                baseline=baseline,
+                progress=lambda done, total: show("map", float(done), float(total)),
+            )
+    # Of the map's notes those that the comparison has not said already.
+    known = {note.code for note in comparison.notes if note.severity == "info"}
+    notes = [*comparison.notes, *(note for note in (grid.notes if grid else ()) if note.code not in known)]
+    if html is not None:
+        from densing.report import build_techniques
+
+        build_techniques(
+            html,
+            compare=comparison.rows,
+            regime=grid.cells if grid else None,
+            timelines=timelines(workload, machine, comparison, knobs),
+            notes=notes,
+            baseline=comparison.baseline,
+        )
+        say(f"wrote {html}")
+    if json:
+        emit_plain(_comparison_document(workload, machine, comparison, grid))
+    else:
+        typer.echo("\n".join([*_comparison_lines(workload, machine, comparison), *(map_lines(grid) if grid else ())]))
+    show_notes(notes)
+    finish(notes)
 
 
 @app.command("validate")
@@ -151,6 +245,286 @@ def validate(
 
     Example: densing techniques validate --technique ladder --json
     """
-    from densing.cli import techniques_claims
+    from densing.efficiency.techniques import validate as validate_claims
 
-    techniques_claims.answer(tuple(technique or ()), fast=fast, html=html, json=json)
+    with timed_bar(quiet=json, label="claims") as show:
+        validation = validate_claims(
+            tuple(technique or ()),
+            fast=fast,
+            progress=lambda claim, done, total: show(claim, float(done), float(total)),
+        )
+    if html is not None:
+        from densing.report import build_techniques
+
+        build_techniques(html, claims=validation.findings, notes=validation.notes)
+        say(f"wrote {html}")
+    if json:
+        emit_plain([finding.to_dict() for finding in validation.findings])
+    else:
+        typer.echo("\n".join(_validation_lines(validation)))
+    show_notes(validation.notes)
+    finish(validation.notes)
+
+
+def _brief(technique: Technique) -> dict[str, Any]:
+    keys = ("name", "role", "paper", "summary")
+    return {**{key: getattr(technique, key) for key in keys}, "runs": callable(getattr(technique, "run", None))}
+
+
+def _runs(technique: Technique) -> str:
+    if not callable(getattr(technique, "run", None)):
+        return "no"
+    stand_in = str(getattr(technique, "stand_in", ""))
+    return f"stand-in: {stand_in}" if stand_in else "yes"
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def _keep_apart(html: Path | None, model: str, cluster: str) -> None:
+    """Refuse to write the report over what was read.
+
+    Raises
+    ------
+    InputError
+        When ``--html`` names the file of the model or the cluster.
+    """
+    for option, name in (("--model", model), ("--cluster", cluster)):
+        source = Path(name)
+        if html is not None and source.is_file() and html.resolve() == source.resolve():
+            raise InputError(f"--html {html}: is the file of {option}; choose another name")
+
+
+def numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> list[Number]:
+    """Parse numbers with commas between; none of None.
+
+    Raises
+    ------
+    InputError
+        When one is no number.
+
+    Examples
+    --------
+    >>> numbers("--batches", "1, 4", int)
+    [1, 4]
+    """
+    try:
+        return [kind(part) for part in (text or "").split(",") if part.strip()]
+    except ValueError as error:
+        raise InputError(f"{option} {text}: {error}; give numbers with commas between, as in 1,4,16") from error
+
+
+def _comparison_document(
+    workload: Workload, cluster: Cluster, comparison: Comparison, grid: RegimeMap | None
+) -> dict[str, Any]:
+    """Return what ``--json`` prints."""
+    document = {
+        "model": workload.model.name,
+        "mode": workload.mode,
+        "batch": workload.batch,
+        "sequence": workload.sequence,
+        "micro_batches": workload.micro_batches,
+        "recompute": workload.recompute,
+        "fused_attention": workload.fused_attention,
+        "split": workload.split.to_dict(),
+        "cluster": cluster.name,
+        "devices": cluster.n,
+        "title": comparison.title,
+        **comparison.to_dict(),
+    }
+    return document if grid is None else {**document, "map": grid.to_dict()}
+
+
+def _comparison_lines(workload: Workload, cluster: Cluster, comparison: Comparison) -> list[str]:
+    """Return what is shown of a comparison on a screen, line by line."""
+    from densing.efficiency.techniques import in_memory
+
+    split = workload.split
+    model, machine = visible(workload.model.name), visible(cluster.name)
+    parts = f" in {workload.micro_batches} micro-batches" if workload.micro_batches > 1 else ""
+    saving = [f"recompute {workload.recompute}"] if workload.recompute != "none" else []
+    saving += ["sequence-parallel"] if split.sequence else []
+    head = (
+        f"{model}, {workload.mode}, batch {workload.batch} per replica{parts}, sequence {workload.sequence}; "
+        f"{machine}: {cluster.n} devices, {split.ranks} used "
+        f"({', '.join([f'dp {split.dp}', f'tp {split.tp}', f'pp {split.pp}', *saving])})"
+    )
+    header = ("technique", "memory", "step ms", "exposed ms", "hidden %", "MB sent", "GB memory", "speed-up", "loss")
+    rows = [
+        (
+            row.technique,
+            in_memory(row.status, row.room_bytes),
+            _scaled(row.step_s, 1e3, 2),
+            _scaled(row.exposed_comm_s, 1e3, 2),
+            _scaled(row.overlap_ratio, 100, 1),
+            _scaled(row.bytes, 1e-6, 1),
+            _scaled(row.memory_bytes, 1e-9, 2),
+            _scaled(row.speedup, 1, 3),
+            "not said" if row.changes_loss is None else "changes" if row.changes_loss else "same",
+        )
+        for row in comparison.rows
+    ]
+    legend = [
+        f"simulated; per rank and step; speed-up over {comparison.baseline}",
+        "loss: whether a step learns what one of plain synchronous training does",
+        *(f"does not fit: {row.technique} {row.reason}" for row in comparison.rows if row.status == "does not fit"),
+    ]
+    return [
+        visible(comparison.title),
+        head,
+        "",
+        *columns(header, rows, left=2),
+        "",
+        *legend,
+    ]
+
+
+def _scaled(value: float | None, factor: float, digits: int) -> str:
+    return number(None if value is None else value * factor, digits)
+
+
+def map_lines(grid: RegimeMap) -> list[str]:
+    """Return a table per technique: bandwidths down, batches across, the speed-up and what it amounts to."""
+    names = list(dict.fromkeys(cell.technique for cell in grid.cells))
+    marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
+    legend = f"speed-up over {grid.baseline} by bandwidth of the {grid.link} link and batch; {marks}"
+    parts = [line for name in names if name != grid.baseline for line in _map_table(grid, name)]
+    return ["", legend, *parts]
+
+
+def _map_table(grid: RegimeMap, name: str) -> Iterator[str]:
+    cells = {(cell.bandwidth_gbps, cell.batch): cell for cell in grid.cells if cell.technique == name}
+    batches = sorted({batch for _, batch in cells})
+    header = ("Gbit/s", *(f"batch {batch}" for batch in batches))
+    rows = [
+        (f"{bandwidth:g}", *(_mark(cells[bandwidth, batch]) for batch in batches))
+        for bandwidth in sorted({bandwidth for bandwidth, _ in cells})
+    ]
+    yield ""
+    yield f"{name}:"
+    yield from columns(header, rows)
+
+
+def _mark(cell: Cell) -> str:
+    return MARKS[cell.verdict] if cell.speedup is None else f"{cell.speedup:.2f} {MARKS[cell.verdict]}"
+
+
+def _validation_lines(validation: Validation) -> list[str]:
+    """Return the table of the findings and its sums, line by line."""
+    from densing.efficiency.techniques import VERDICTS, counts_of
+
+    header = ("claim", "technique", "what", "published", "known", "ours", "error", "null", "allowed", "grade",
+              "verdict", "noticed")  # fmt: skip
+    rows = [_finding_row(finding) for finding in validation.findings]
+    counts = counts_of([finding.to_dict() for finding in validation.findings])
+    seen = [word for word in VERDICTS if any(count[word] for count in counts.values())]
+    sums = [
+        (grade, str(count.total()), *(str(count[word]) if count[word] else "–" for word in seen))
+        for grade, count in counts.items()
+    ]
+    if not rows:
+        return ["no claims"]
+    return [
+        *columns(header, rows, left=3),
+        "",
+        *columns(("grade", "rows", *seen), sums, left=1),
+        "",
+        *_sentences(validation),
+        *_remarks(validation.findings),
+    ]
+
+
+def _sentences(validation: Validation) -> list[str]:
+    """Say what the counts are worth: only predictions can be reproduced."""
+    tally = validation.tally
+    sentences = [
+        f"{tally.reproduced} of {tally.predictions} predictions reproduced"
+        + (", each noticing at least one broken law of the simulator" if tally.reproduced else "")
+        if tally.predictions
+        else "nothing was predicted",
+        "whatever else agrees predicts nothing: it went in, is arithmetic or a count, our own measurement, or was "
+        "fitted beside",
+    ]
+    if tally.with_null:
+        sentences.append(
+            f"of {tally.with_null} calibrated figures {tally.closer} come closer (by over 0.1 point) than the null "
+            "model, which has no simulator"
+        )
+    if tally.blind:
+        sentences.append(
+            f"{len(tally.blind)} calibrated rows that agree notice no broken law: {', '.join(tally.blind)}"
+        )
+    if tally.untested:
+        sentences.append(f"no row that holds notices {', '.join(tally.untested)}: these figures do not test it")
+    if tally.not_first_hand:
+        sentences.append(f"{tally.not_first_hand} of the published figures are not first-hand: see the column 'known'")
+    return sentences
+
+
+def _finding_row(finding: Finding) -> tuple[str, ...]:
+    own = " (own)" if finding.grade == "own measurement" else ""
+    return (
+        finding.claim,
+        finding.technique,
+        shortened(f"{finding.what} ({finding.setup})" if finding.setup else finding.what, 52),
+        f"{figure(finding.published)} {finding.unit}".strip() + own,
+        finding.evidence,
+        figure(finding.ours),
+        _percent(finding.error),
+        figure(finding.null) if isinstance(finding.null, str) else _percent(finding.null_error),
+        "–" if finding.tolerance is None else f"{100 * finding.tolerance:.0f} %",
+        finding.grade,
+        finding.verdict,
+        # "ring costs x 3" and "no overlap" in a word each.
+        " ".join(key.removeprefix("no ").split()[0] for key in finding.turned_by) or "–",
+    )
+
+
+def _percent(error: float | None) -> str:
+    return "–" if error is None else f"{100 * error:+.1f} %"
+
+
+def figure(value: float | str | None) -> str:
+    """Return a figure in few digits, a text as it is, a dash for none.
+
+    Examples
+    --------
+    >>> figure(304736.0), figure(0.35), figure("a > b"), figure(None)
+    ('304,736', '0.35', 'a > b', '–')
+    """
+    if value is None or isinstance(value, str):
+        return "–" if value is None else value
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def _remarks(findings: tuple[Finding, ...]) -> list[str]:
+    """Say, once each, what went into the figures of ours, which assumptions decide them, and why some are missing."""
+    remarks: dict[str, list[str]] = {}
+    for finding in findings:
+        null = f"null model: {finding.null_model}" if finding.null_model else ""
+        decided = decision(finding.to_dict())
+        for text in (finding.inputs, finding.note, null, decided and f"the verdict {decided}"):
+            if text:
+                remarks.setdefault(text, []).append(finding.claim)
+    return ["", *(f"{', '.join(claims)}: {text}" for text, claims in remarks.items())] if remarks else []
+
+
+def decision(row: Mapping[str, Any]) -> str:
+    """Say which of a finding's assumptions turn its verdict, and what ours would be; empty where none is tried.
+
+    Examples
+    --------
+    >>> decision({"assumptions": {"half the link": 18.56, "int8 on the wire": 5.6}, "decided_by": ["int8 on the wire"]})
+    'turns with int8 on the wire (5.6); holds with half the link (18.56)'
+    """
+    tried: Mapping[str, float | str | None] = row.get("assumptions") or {}
+    turning = [name for name in tried if name in row["decided_by"]]
+    parts = (("turns with", turning), ("holds with", [name for name in tried if name not in turning]))
+
+    def answer(value: float | str | None) -> str:
+        return "no answer" if value is None else value if isinstance(value, str) else f"{value:.4g}"
+
+    return "; ".join(
+        f"{verb} {', '.join(f'{name} ({answer(tried[name])})' for name in names)}" for verb, names in parts if names
+    )

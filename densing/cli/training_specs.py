@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -12,7 +12,7 @@ from densing.core import InputError, UnknownNameError
 from densing.efficiency.parallel import LmShape, RunSpec
 
 if TYPE_CHECKING:
-    from densing.efficiency.techniques import Technique
+    pass
 
 SHAPES: Mapping[str, LmShape] = {
     "tiny": LmShape(layers=2, hidden=64, heads=2, ffn=176),
@@ -57,8 +57,10 @@ def specs(
     InputError, UnknownNameError
         When a technique, a knob or a seed is none, or is given twice.
     """
+    from densing.efficiency.techniques import run_settings
+
     names, numbers = _names(techniques), _seeds(seeds)
-    given = _settings(names, tau, settings)
+    given = run_settings(names, settings, tau=tau)
     alone = len(names) == 1 and len(numbers) == 1
     return [
         replace(
@@ -98,47 +100,3 @@ def _seeds(text: str) -> list[int]:
     if len(set(numbers)) < len(numbers) or len(numbers) > _MOST_SEEDS:
         raise InputError(f"--seed {text[:60]!r}: give each seed once, {_MOST_SEEDS} at most")
     return numbers
-
-
-def _settings(names: list[str], tau: int | None, texts: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """Return every knob of a real run of each technique: as set, or its default."""
-    from densing.cli.techniques_compare import settings
-    from densing.efficiency.techniques import get_technique
-
-    found = {name: get_technique(name) for name in names}
-    shared = [*texts, *([f"tau={tau}"] if tau is not None else [])]
-    asked = settings(tuple(place for text in shared for place in _places(text, found)))
-    return {name: {**_defaults(technique), **asked.get(name, {})} for name, technique in found.items()}
-
-
-def _places(text: str, techniques: Mapping[str, Technique]) -> list[str]:
-    """Return a setting for each technique that it is meant for: the one it names, or all that have the knob."""
-    place, _, _ = text.partition("=")
-    name, dot, knob = place.rpartition(".")
-    if dot:
-        if name not in techniques:
-            raise InputError(f"--set {text}: {name} is not among the techniques to run; add it to --technique")
-        if knob not in _defaults(techniques[name]):
-            raise _no_knob(knob, {name: techniques[name]})
-        return [text]
-    having = [name for name, technique in techniques.items() if place in _defaults(technique)]
-    if not having:
-        raise _no_knob(place, techniques)
-    return [f"{name}.{text}" for name in having]
-
-
-def _no_knob(knob: str, techniques: Mapping[str, Technique]) -> InputError:
-    """Say that a knob does not exist, or that only a plan has it."""
-    if any(knob == each.name for technique in techniques.values() for each in technique.knobs):
-        return InputError(
-            f"--set {knob}: changes plans only (`densing techniques compare`), not a real run of "
-            f"{', '.join(techniques)}; leave it out"
-        )
-    known = sorted({name for technique in techniques.values() for name in _defaults(technique)})
-    return UnknownNameError(f"knob of {', '.join(techniques)}:", knob, known)
-
-
-def _defaults(technique: Technique) -> dict[str, Any]:
-    """Return the knobs that a real run has."""
-    unused = getattr(technique, "plan_only", ())
-    return {knob.name: knob.default for knob in technique.knobs if knob.name not in unused}

@@ -19,20 +19,21 @@ from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpe
 from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
 from densing.efficiency.parallel.tensor_parallel.model import Pass, build_part, cross_entropy, train_loss
 from densing.efficiency.parallel.tensor_parallel.schedules import Schedule
-from densing.efficiency.parallel.tensor_parallel.train import train_tensor_parallel
+from densing.efficiency.techniques import get_technique
+from tests.support.tensor_schedules import schedule_of
 
 SHAPE = LmShape(layers=3, hidden=48, heads=6, ffn=48, vocabulary=64)
 SEQUENCE = 11
 SEED = 3
 CASES = {
-    "tensor-parallel": Schedule("tensor-parallel"),
-    "parallel-attention": Schedule("parallel-attention"),
-    "ladder": Schedule("ladder"),
-    "ladder of two layers": Schedule("ladder", ladder_layers=2),
-    "iso": Schedule("iso"),
-    "iso, uneven": Schedule("iso", split=0.2),
-    "t3, one tile": Schedule("t3", tiles=1),
-    "t3, five tiles": Schedule("t3", tiles=5),
+    "tensor-parallel": schedule_of("tensor-parallel"),
+    "parallel-attention": schedule_of("parallel-attention"),
+    "ladder": schedule_of("ladder"),
+    "ladder of two layers": schedule_of("ladder", ladder_layers=2),
+    "iso": schedule_of("iso"),
+    "iso, uneven": schedule_of("iso", split=0.2),
+    "t3, one tile": schedule_of("t3", tiles=1),
+    "t3, five tiles": schedule_of("t3", tiles=5),
 }
 
 
@@ -68,7 +69,8 @@ def compute(rank: int, world: int, folder: Path) -> None:
 def trained(rank: int, world: int, folder: Path) -> None:
     """One run after the other, as ``spec.json`` lists them."""
     for number, spec in enumerate(msgspec.json.decode((folder / "spec.json").read_bytes(), type=list[RunSpec])):
-        record = train_tensor_parallel(RunEnv(spec, rank, world), spec.technique, **spec.knobs)
+        technique: Any = get_technique(spec.technique)
+        record = technique.run(RunEnv(spec, rank, world), **spec.knobs)
         (folder / f"record.{number}.{rank}.json").write_bytes(msgspec.json.encode(record))
 
 

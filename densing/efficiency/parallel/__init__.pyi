@@ -1,7 +1,12 @@
 from .data_parallel import BUCKETS_MB as BUCKETS_MB
 from .data_parallel.co2 import CO2 as CO2
+from .data_parallel.ddp import DDP as DDP
+from .data_parallel.ddp import fastest_bucket as fastest_bucket
 from .data_parallel.local_sgd import LocalSGD as LocalSGD
+from .data_parallel.sharded import Sharded as Sharded
 from .data_parallel.slowmo import SlowMo as SlowMo
+from .data_parallel.train import Method as Method
+from .data_parallel.train import Replica as Replica
 from .data_parallel.train import train_data_parallel as train_data_parallel
 from .distributed import comm as comm
 from .distributed import folder as folder
@@ -19,4 +24,9 @@ from .distributed.spec import RunEnv as RunEnv
 from .distributed.spec import RunRecord as RunRecord
 from .distributed.spec import RunSpec as RunSpec
 from .distributed.workload import workload_of as workload_of
+from .tensor_parallel.schedules import Interleaved as Interleaved
+from .tensor_parallel.schedules import Late as Late
+from .tensor_parallel.schedules import OneSum as OneSum
+from .tensor_parallel.schedules import Schedule as Schedule
+from .tensor_parallel.schedules import Tiled as Tiled
 from .tensor_parallel.train import train_tensor_parallel as train_tensor_parallel

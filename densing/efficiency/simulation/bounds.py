@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from densing.efficiency.simulation.columns import columns
-from densing.efficiency.simulation.tasks import Graph
+from densing.efficiency.simulation.tasks import Graph, columns
 
 
 def critical_path(graph: Graph, speed: Sequence[float] = ()) -> float:
@@ -61,11 +60,11 @@ def busy(graph: Graph, speed: Sequence[float] = ()) -> dict[tuple[int, str] | st
     table = columns(graph, speed=speed)
     place = table.rank * max(len(table.streams), 1) + table.stream
     work = np.bincount(place, table.seconds[table.task])
-    found: dict[tuple[int, str] | str, float] = {}
+    seconds_of: dict[tuple[int, str] | str, float] = {}
     for code in np.unique(place).tolist():
         rank, stream = divmod(code, len(table.streams))
-        found[rank, table.streams[stream]] = float(work[code])
+        seconds_of[rank, table.streams[stream]] = float(work[code])
     for task, seconds in zip(table.tasks, table.seconds.tolist(), strict=True):
         for name in dict.fromkeys(task.resources):
-            found[name] = found.get(name, 0.0) + seconds
-    return found
+            seconds_of[name] = seconds_of.get(name, 0.0) + seconds
+    return seconds_of

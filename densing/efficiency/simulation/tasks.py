@@ -1,12 +1,18 @@
-"""Tasks and the graph that orders them: what the simulator runs."""
+"""Tasks, the graph that orders them, and the same in columns: what the simulator runs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from itertools import chain
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from densing.core import InputError
-from densing.efficiency.timeline import Comm, Kind
+from densing.efficiency.timeline import Comm, Int, Kind
 
 
 class Task(NamedTuple):
@@ -115,3 +121,190 @@ class Graph:
                 f"the plan would have more than {MOST_TASKS:,} tasks; take fewer layers, micro-batches or steps per "
                 "round (tau), or larger buckets (bucket_mb)"
             )
+
+
+Float = NDArray[np.float64]
+KINDS = (Kind.COMPUTE, Kind.COMM, Kind.MEMCPY, Kind.ANNOTATION)
+"""What a task can be."""
+
+
+class Columns(NamedTuple):
+    """A graph of n tasks with m members (a task has one per rank) and e waits.
+
+    Attributes
+    ----------
+    tasks : sequence of Task
+    ranks : int
+    seconds : float64 (n,)
+        At the speed of the slowest member.
+    kind : int64 (n,)
+    step : int64 (n,)
+    members : int64 (n,)
+        Ranks of each task.
+    task, rank, stream : int64 (m,)
+        By task, members in the task's order.
+    previous : int64 (m,)
+        Task before it on the rank's stream, -1 none.
+    streams : tuple of str
+    waiter, awaited : int64 (e,)
+        A task, and one it waits for: what it names, and what comes before it on its streams.
+    """
+
+    tasks: Sequence[Task]
+    ranks: int
+    seconds: Float
+    kind: Int
+    step: Int
+    members: Int
+    task: Int
+    rank: Int
+    stream: Int
+    previous: Int
+    streams: tuple[str, ...]
+    waiter: Int
+    awaited: Int
+
+    def lists(self) -> tuple[list[int], list[int]]:
+        """Return what each task waits for, one after the other, and where each task's part begins."""
+        return grouped(self.waiter, self.awaited, len(self.tasks))
+
+
+def columns(graph: Graph, ranks: int | None = None, speed: Sequence[float] = ()) -> Columns:
+    """Put a graph into columns and check it.
+
+    Raises
+    ------
+    InputError
+        When a task takes no finite time from 0 up, has no rank, has a rank twice or one that is not there, is of a kind
+        that cannot be simulated, or waits for one that is not before it; or a speed is not above 0.
+    """
+    tasks = graph.tasks
+    members = _int(map(len, map(itemgetter(2), tasks)), tasks, "ranks")
+    rank = _int(chain.from_iterable(map(itemgetter(2), tasks)), tasks, "ranks")
+    _check_members(tasks, members)
+    count = _count(tasks, members, rank, ranks)
+    task = np.repeat(np.arange(len(tasks)), members)
+    names = {name: code for code, name in enumerate(dict.fromkeys(map(itemgetter(3), tasks)))}
+    stream = np.repeat(np.fromiter(map(names.__getitem__, map(itemgetter(3), tasks)), np.int64, len(tasks)), members)
+    previous = _previous(rank * max(len(names), 1) + stream, task)
+    kind = _int(map(itemgetter(1), tasks), tasks, "kind")
+    _check_kinds(tasks, kind)
+    waiter, awaited = _named(tasks)
+    follows = previous >= 0
+    return Columns(
+        tasks,
+        count,
+        _seconds(tasks, kind, task, rank, _speeds(speed, count)),
+        kind,
+        _int(map(itemgetter(9), tasks), tasks, "step"),
+        members,
+        task,
+        rank,
+        stream,
+        previous,
+        tuple(names),
+        np.concatenate((waiter, task[follows])),
+        np.concatenate((awaited, previous[follows])),
+    )
+
+
+def grouped(key: Int, value: Int, count: int) -> tuple[list[int], list[int]]:
+    """Return values ordered by a key from 0 to ``count``, and where each key's begin (and the last one's end).
+
+    Examples
+    --------
+    >>> grouped(np.array([1, 0, 1]), np.array([7, 8, 9]), 2)
+    ([8, 7, 9], [0, 1, 3])
+    """
+    order = np.argsort(key, kind="stable")
+    begins = np.concatenate(([0], np.cumsum(np.bincount(key, minlength=count))))
+    return value[order].tolist(), begins.tolist()
+
+
+def said(number: int, task: Task) -> str:
+    """Return how a message names a task."""
+    return f"task {number} {task.name!r}"
+
+
+def _int(values: Iterable[Any], tasks: Sequence[Task], field: str) -> Int:
+    listed = list(values)
+    if not listed:
+        return np.empty(0, np.int64)
+    try:
+        column = np.array(listed)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"graph of {len(tasks)} tasks, {field}: {error}; use int") from error
+    if column.ndim != 1 or column.dtype.kind not in "iu":
+        raise InputError(f"graph of {len(tasks)} tasks, {field}: a value is no whole number; use int")
+    return column.astype(np.int64)
+
+
+def _check_members(tasks: Sequence[Task], members: Int) -> None:
+    for number in np.flatnonzero(members == 0).tolist():
+        raise InputError(f"{said(number, tasks[number])}, ranks: is empty; name the rank it runs on")
+    for number in np.flatnonzero(members > 1).tolist():
+        named = tasks[number].ranks
+        if len(set(named)) < len(named):
+            raise InputError(f"{said(number, tasks[number])}, ranks: {named} names a rank twice; name each once")
+
+
+def _count(tasks: Sequence[Task], members: Int, rank: Int, ranks: int | None) -> int:
+    count = int(rank.max(initial=-1)) + 1 if ranks is None else ranks
+    if count < 0:
+        raise InputError(f"ranks: {count} is below 0; give how many ranks there are")
+    for place in np.flatnonzero((rank < 0) | (rank >= count)).tolist():
+        number = int(np.searchsorted(np.cumsum(members), place, side="right"))
+        raise InputError(f"{said(number, tasks[number])}, ranks: there is no rank {rank[place]} among {count} ranks")
+    return count
+
+
+def _check_kinds(tasks: Sequence[Task], kind: Int) -> None:
+    for number in np.flatnonzero(~np.isin(kind, [int(known) for known in KINDS])).tolist():
+        known = ", ".join(one.name for one in KINDS)
+        raise InputError(f"{said(number, tasks[number])}, kind: {kind[number]} cannot be simulated; use {known}")
+
+
+def _previous(place: Int, task: Int) -> Int:
+    """Task before each member at the same place, which is a rank's stream."""
+    order = np.argsort(place, kind="stable")
+    before = np.full(len(place), -1)
+    same = place[order[1:]] == place[order[:-1]]
+    before[order[1:][same]] = task[order[:-1][same]]
+    return before
+
+
+def _named(tasks: Sequence[Task]) -> tuple[Int, Int]:
+    after = list(map(itemgetter(6), tasks))
+    waiter = np.repeat(np.arange(len(tasks)), _int(map(len, after), tasks, "after"))
+    awaited = _int(chain.from_iterable(after), tasks, "after")
+    for place in np.flatnonzero((awaited < 0) | (awaited >= waiter)).tolist():
+        number, other = int(waiter[place]), int(awaited[place])
+        who = said(other, tasks[other]) if 0 <= other < len(tasks) else f"task {other}, which does not exist"
+        raise InputError(
+            f"{said(number, tasks[number])}, after: waits for {who}; a task can only wait for earlier ones, else both"
+            " may wait for ever: add tasks in the order in which every rank comes to them"
+        )
+    return waiter, awaited
+
+
+def _speeds(speed: Sequence[float], ranks: int) -> Float:
+    if not len(speed):
+        return np.ones(ranks)
+    if len(speed) < ranks:
+        raise InputError(f"speed: {len(speed)} values for {ranks} ranks; give one per rank, or none")
+    for rank, value in enumerate(speed[:ranks]):
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(f"speed of rank {rank}: {value} is no finite number above 0; 1 is the usual speed")
+    return np.asarray(speed[:ranks], np.float64)
+
+
+def _seconds(tasks: Sequence[Task], kind: Int, task: Int, rank: Int, speed: Float) -> Float:
+    try:
+        seconds = np.array(list(map(itemgetter(4), tasks)), np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"graph of {len(tasks)} tasks, seconds: {error}; give numbers") from error
+    for number in np.flatnonzero(~(np.isfinite(seconds) & (seconds >= 0))).tolist():
+        raise InputError(f"{said(number, tasks[number])}, seconds: {seconds[number]} is no finite time from 0 up")
+    slowest = np.full(len(tasks), np.inf)
+    np.minimum.at(slowest, task, speed[rank])
+    return np.where(kind == Kind.COMPUTE, seconds / slowest, seconds)

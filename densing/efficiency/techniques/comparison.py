@@ -10,9 +10,9 @@ import msgspec
 from msgspec.structs import replace
 
 from densing.core import InputError, Note, Record, Severity, UnknownNameError
-from densing.efficiency.techniques.measure import Measured, measure, timeline_of
-from densing.efficiency.techniques.protocol import Technique
-from densing.efficiency.techniques.registry import BUILT_IN, get_technique
+from densing.efficiency.techniques.plan import Measured, measure, timeline_of
+from densing.efficiency.techniques.registry import BUILT_IN, Technique, get_technique
+from densing.efficiency.techniques.splits import remedy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,7 +136,8 @@ def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
     others = [name for name in misfits if name != base]
     rest = f"; {', '.join(others)} {'does' if len(others) == 1 else 'do'} not fit in memory" if others else ""
     learns = ", but changes what a step learns" if best.get("changes_loss") else ""
-    return f"{best['technique']} is {_factor(best['speedup'])} as fast as {than} per step{learns}{rest}"
+    factor = f"{best['speedup']:,.0f}×" if best["speedup"] >= 1000 else f"{best['speedup']:#.3g}×"
+    return f"{best['technique']} is {factor} as fast as {than} per step{learns}{rest}"
 
 
 def in_memory(status: str, room_bytes: float | None) -> str:
@@ -150,10 +151,6 @@ def in_memory(status: str, room_bytes: float | None) -> str:
     if status == FITS:
         return "fits" if room_bytes else "unknown"
     return status if status == DOES_NOT_FIT else "–"
-
-
-def _factor(speedup: float) -> str:
-    return f"{speedup:,.0f}×" if speedup >= 1000 else f"{speedup:#.3g}×"
 
 
 def compare(
@@ -193,23 +190,28 @@ def compare(
     """
     named = _checked(techniques, knobs or {}, baseline)
     reference = baseline or techniques[0]
-    found = {name: _try(get_technique(name), workload, cluster, (knobs or {}).get(name, {})) for name in named}
-    base = found[reference]
+    outcomes = {name: _try(get_technique(name), workload, cluster, (knobs or {}).get(name, {})) for name in named}
+    base = outcomes[reference]
     step = base.step_s if isinstance(base, Measured) else None
-    rows = [_row(name, found[name], step, cluster) for name in techniques]
-    if remedies:
-        rows = [_with_remedy(row, workload, cluster, (knobs or {}).get(row.technique, {})) for row in rows]
+    rows = [_row(name, outcomes[name], step, cluster) for name in techniques]
+    for at, row in enumerate(rows):
+        if remedies and row.status == DOES_NOT_FIT:
+            change = remedy(get_technique(row.technique), workload, cluster, (knobs or {}).get(row.technique, {}))
+            rows[at] = replace(row, reason=f"{row.reason}; {change}") if change else row
     rows.sort(key=lambda row: RANKS.index(row.status))
-    notes = _notes(rows, workload, cluster) + _no_baseline(reference, base)
+    notes = _notes(rows, workload, cluster)
+    if not isinstance(base, Measured):
+        message = f"no speed-ups: the baseline {reference} does not apply here ({base}); choose another baseline"
+        notes.append(Note("no-baseline", "warning", message, {"baseline": reference}))
     return Comparison(tuple(rows), reference, tuple(notes))
 
 
 def timelines(
-    workload: Workload, cluster: Cluster, found: Comparison, knobs: Settings | None = None
+    workload: Workload, cluster: Cluster, comparison: Comparison, knobs: Settings | None = None
 ) -> list[tuple[str, Timeline]]:
     """Return the simulated timeline of each technique of a comparison that applies, to be drawn."""
-    named = [row.technique for row in found.rows if row.status != DOES_NOT_APPLY]
-    plans = {name: get_technique(name).plan(workload, cluster, **(knobs or {}).get(name, {})) for name in named}
+    applied = [row.technique for row in comparison.rows if row.status != DOES_NOT_APPLY]
+    plans = {name: get_technique(name).plan(workload, cluster, **(knobs or {}).get(name, {})) for name in applied}
     return [(name, timeline_of(plan, cluster)) for name, plan in plans.items()]
 
 
@@ -244,53 +246,48 @@ def _try(technique: Technique, workload: Workload, cluster: Cluster, knobs: Mapp
         return InputError(f"its plan broke ({type(error).__name__}: {error}); report it to whoever wrote it")
 
 
-def _row(name: str, found: Measured | InputError, base: float | None, cluster: Cluster) -> Row:
+def _row(name: str, outcome: Measured | InputError, base: float | None, cluster: Cluster) -> Row:
     changes_loss = getattr(get_technique(name), "changes_loss", None)
     room = cluster.device.memory or None
-    if isinstance(found, InputError):
-        return Row(name, DOES_NOT_APPLY, reason=str(found), room_bytes=room, changes_loss=changes_loss)
-    need = sum(found.memory.values()) if found.memory else None
+    if isinstance(outcome, InputError):
+        return Row(name, DOES_NOT_APPLY, reason=str(outcome), room_bytes=room, changes_loss=changes_loss)
+    need = sum(outcome.memory.values()) if outcome.memory else None
     misfit = bool(room and need and need > room)
     return Row(
         technique=name,
         status=DOES_NOT_FIT if misfit else FITS,
-        step_s=found.step_s,
-        exposed_comm_s=found.exposed_comm_s,
-        overlap_ratio=found.overlap_ratio,
-        bytes=found.bytes,
-        speedup=base / found.step_s if base and found.step_s else None,
+        step_s=outcome.step_s,
+        exposed_comm_s=outcome.exposed_comm_s,
+        overlap_ratio=outcome.overlap_ratio,
+        bytes=outcome.bytes,
+        speedup=base / outcome.step_s if base and outcome.step_s else None,
         memory_bytes=need,
-        bytes_per_link=found.bytes_per_link,
-        memory=found.memory,
+        bytes_per_link=outcome.bytes_per_link,
+        memory=outcome.memory,
         reason=f"needs {need / 1e9:,.1f} GB of {room / 1e9:,.0f} GB" if misfit and need and room else "",
         room_bytes=room,
         changes_loss=changes_loss,
     )
 
 
-def _with_remedy(row: Row, workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) -> Row:
-    from densing.efficiency.techniques.fitting import remedy
-
-    if row.status != DOES_NOT_FIT:
-        return row
-    words = remedy(get_technique(row.technique), workload, cluster, knobs)
-    return replace(row, reason=f"{row.reason}; {words}") if words else row
-
-
 def _notes(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[Note]:
-    found = [_cannot(row) for row in rows if row.status == DOES_NOT_APPLY]
+    notes = []
+    for row in rows:
+        if row.status == DOES_NOT_APPLY:
+            message = row.reason if row.reason.startswith(row.technique) else f"{row.technique}: {row.reason}"
+            notes.append(Note("does-not-apply", "warning", message, {"technique": row.technique}))
     if any(row.status == FITS and row.room_bytes is None for row in rows):
         message = f"{cluster.name} does not say how much memory a device has: whether these runs fit is unknown"
-        found.append(Note("memory-unknown", "warning", message, {"cluster": cluster.name}))
-    found += _too_large(rows, workload, cluster)
+        notes.append(Note("memory-unknown", "warning", message, {"cluster": cluster.name}))
+    notes += _too_large(rows, workload, cluster)
     if workload.mode == "train" and (workload.recompute != "none" or not workload.fused_attention):
         how = f"recompute {workload.recompute}" if workload.recompute != "none" else "attention that writes its scores"
         more = ", up to one more forward pass" if workload.recompute == "full" else ""
         message = f"{how} changes the memory only: what it adds to a step's time{more} is not in the times"
-        found.append(Note("times-without-recomputation", "info", message, {"recompute": workload.recompute}))
+        notes.append(Note("times-without-recomputation", "info", message, {"recompute": workload.recompute}))
     if workload.recompute == "selective" and workload.fused_attention:
         message = "recompute selective: fused attention keeps no scores to be recomputed, so nothing changes"
-        found.append(Note("nothing-to-recompute", "info", message, {"recompute": workload.recompute}))
+        notes.append(Note("nothing-to-recompute", "info", message, {"recompute": workload.recompute}))
     hiding = [row.technique for row in rows if row.overlap_ratio]
     if hiding and not cluster.kappa and not cluster.kappa_comm:
         message = (
@@ -298,32 +295,26 @@ def _notes(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[No
             f"({', '.join(hiding)}); `densing calibrate` measures it, `densing techniques validate` says what "
             "published runs imply"
         )
-        found.append(Note("no-contention", "info", message, {"techniques": hiding}))
+        notes.append(Note("no-contention", "info", message, {"techniques": hiding}))
     applied = [row for row in rows if row.status != DOES_NOT_APPLY]
     other = {row.technique: row.changes_loss for row in applied if row.changes_loss}
     if other:
-        told = "; ".join(f"{name}: {words}" for name, words in other.items())
-        message = f"what is computed changes, so loss per step may; the simulator tells times only ({told})"
-        found.append(Note("other-training", "info", message, {"techniques": list(other)}))
+        changes = "; ".join(f"{name}: {words}" for name, words in other.items())
+        message = f"what is computed changes, so loss per step may; the simulator tells times only ({changes})"
+        notes.append(Note("other-training", "info", message, {"techniques": list(other)}))
     silent = [row.technique for row in applied if row.changes_loss is None]
     if silent:
         message = f"{', '.join(silent)}: not said whether loss per step stays as it is; the simulator tells times only"
-        found.append(Note("loss-not-said", "info", message, {"techniques": silent}))
-    return found
-
-
-def _cannot(row: Row) -> Note:
-    own = row.reason.startswith(row.technique)
-    message = row.reason if own else f"{row.technique}: {row.reason}"
-    return Note("does-not-apply", "warning", message, {"technique": row.technique})
+        notes.append(Note("loss-not-said", "info", message, {"techniques": silent}))
+    return notes
 
 
 def _too_large(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[Note]:
     """One note on all that do not fit, one on all that barely do."""
-    where = f"batch {workload.batch}"
+    batch = f"batch {workload.batch}"
     misfits = [row for row in rows if row.status == DOES_NOT_FIT]
     room = f"{cluster.device.name} has {cluster.device.memory / 1e9:,.0f} GB"
-    found = []
+    notes = []
     if misfits:
         simulated = [row for row in rows if row.step_s is not None]
         fastest = min(simulated, key=lambda row: (row.step_s or 0.0, RANKS.index(row.status)))
@@ -336,7 +327,7 @@ def _too_large(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> lis
         }
         severity: Severity = "error" if fastest.status == DOES_NOT_FIT else "warning"
         also = ", and the fastest is one of them" if severity == "error" and len(misfits) < len(simulated) else ""
-        found.append(Note("memory", severity, f"does not fit at {where}: {needs}; {room} per device{also}", details))
+        notes.append(Note("memory", severity, f"does not fit at {batch}: {needs}; {room} per device{also}", details))
     tight = [
         row.technique
         for row in rows
@@ -344,15 +335,8 @@ def _too_large(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> lis
     ]
     if tight:
         message = (
-            f"{', '.join(tight)}: tight at {where}: more than {TIGHT:.0%} of the memory, buffers, fragments and the "
+            f"{', '.join(tight)}: tight at {batch}: more than {TIGHT:.0%} of the memory, buffers, fragments and the "
             f"driver's share not counted; {room}"
         )
-        found.append(Note("memory-tight", "info", message, {"techniques": tight, "batch": workload.batch}))
-    return found
-
-
-def _no_baseline(name: str, base: Measured | InputError) -> list[Note]:
-    if isinstance(base, Measured):
-        return []
-    message = f"no speed-ups: the baseline {name} does not apply here ({base}); choose another baseline"
-    return [Note("no-baseline", "warning", message, {"baseline": name})]
+        notes.append(Note("memory-tight", "info", message, {"techniques": tight, "batch": workload.batch}))
+    return notes

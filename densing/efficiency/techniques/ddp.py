@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from densing.efficiency.parallel import BUCKETS_MB
-from densing.efficiency.techniques.measure import measure
-from densing.efficiency.techniques.planner import MEBIBYTE, DataParallelRun, Replicated, parameters_of, settle
-from densing.efficiency.techniques.protocol import Knob, Plan
+from densing.efficiency.techniques.knobs import Knob, settle
+from densing.efficiency.techniques.plan import Plan, measure
+from densing.efficiency.techniques.planner import MEBIBYTE, DataParallelRun, Replicated, parameters_of
 
 if TYPE_CHECKING:
+    from densing.efficiency.parallel import Method, Replica
     from densing.efficiency.simulation import Cluster, Workload
 
 
@@ -20,6 +21,12 @@ class Ddp(DataParallelRun, Replicated):
     role = "baseline"
     paper = "Li et al., VLDB 2020, arXiv 2006.15704"
     summary = "gradients all-reduced in buckets that leave in mid-backward; the update waits for all of them"
+
+    def method(self, replica: Replica, **knobs: Any) -> Method:
+        """Return torch's own buckets, their waits on the run's clock."""
+        from densing.efficiency import parallel
+
+        return replica.wrap(parallel.DDP, **knobs)
 
 
 MOST_BUCKETS = 5000
@@ -43,6 +50,12 @@ class TunedDdp(DataParallelRun, Replicated):
         sizes = [size for size in BUCKETS_MB if size is None or total <= MOST_BUCKETS * size * MEBIBYTE]
         plans = [DDP.plan(workload, cluster, bucket_mb=size) for size in sizes]
         return min(plans, key=lambda plan: measure(plan, cluster).step_s)
+
+    def method(self, replica: Replica, **knobs: Any) -> Method:
+        """Return DDP with the size whose passes take least here."""
+        from densing.efficiency import parallel
+
+        return replica.wrap(parallel.DDP, bucket_mb=parallel.fastest_bucket(replica.model, replica.loss), **knobs)
 
 
 DDP, DDP_TUNED = Ddp(), TunedDdp()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from densing.efficiency.simulation import Workload
+from densing.efficiency.techniques.knobs import Knob
 from densing.efficiency.techniques.planner import (
     FULL_BYTES,
     PIECE,
@@ -18,7 +19,9 @@ from densing.efficiency.techniques.planner import (
     Rounds,
     parameters_of,
 )
-from densing.efficiency.techniques.protocol import Knob
+
+if TYPE_CHECKING:
+    from densing.efficiency.parallel import Method, Replica
 
 
 class Averaged(Rounds):
@@ -45,6 +48,12 @@ class LocalSgd(Local):
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return blocking averages."""
         return partial(Averaged, tau=knobs["tau"], bucket_mb=knobs["bucket_mb"])
+
+    def method(self, replica: Replica, **knobs: Any) -> Method:
+        """Return the optimizer that averages now and then."""
+        from densing.efficiency import parallel
+
+        return replica.wrap(parallel.LocalSGD, **knobs)
 
     def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
         """Return the buffer that is averaged, in full precision."""

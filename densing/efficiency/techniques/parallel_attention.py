@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from densing.efficiency.techniques.planner import Event, Pass, Sliced, TensorParallelRun, TensorSchedule
 
 if TYPE_CHECKING:
+    from densing.efficiency.parallel import Schedule
     from densing.efficiency.simulation import Cluster, Workload
 
 
@@ -37,6 +38,12 @@ class ParallelAttention(TensorParallelRun, Sliced):
     def tensor(self, workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) -> TensorSchedule:
         """Return one sum per layer."""
         return SideBySide()
+
+    def schedule(self, **knobs: Any) -> Schedule:
+        """Return one sum per layer."""
+        from densing.efficiency import parallel
+
+        return parallel.OneSum(**knobs)
 
 
 PARALLEL_ATTENTION = ParallelAttention()

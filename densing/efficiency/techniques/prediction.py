@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from densing.core import InputError, Record
 from densing.efficiency.parallel import RunSpec
 from densing.efficiency.simulation import Cluster, collective_seconds, modules
-from densing.efficiency.techniques.measure import measure
+from densing.efficiency.techniques.plan import measure
 from densing.efficiency.techniques.planner import FULL_BYTES
 from densing.efficiency.techniques.registry import get_technique
+from densing.efficiency.techniques.sequential import SEQUENTIAL
 
 if TYPE_CHECKING:
     from densing.efficiency.simulation import Workload
-
-TENSOR = frozenset({"tensor-parallel", "parallel-attention", "ladder", "iso", "t3"})
-"""Techniques whose ranks share every matrix; the others' ranks each hold the whole model."""
-ASYNCHRONOUS = frozenset({"co2"})
 
 
 class Prediction(Record, frozen=True):
@@ -67,14 +66,14 @@ def predict(spec: RunSpec, cluster: Cluster) -> Prediction:
     workload = workload_of_run(spec)
     known = {knob.name for knob in technique.knobs}
     knobs = {key: value for key, value in spec.knobs.items() if key in known}
-    found = measure(technique.plan(workload, cluster, **knobs), cluster)
+    step = measure(technique.plan(workload, cluster, **knobs), cluster)
     return Prediction(
         spec.technique,
-        found.step_s,
-        found.exposed_comm_s,
-        found.compute_s,
-        found.comm_s,
-        _tau_min(workload, cluster) if spec.technique in ASYNCHRONOUS else None,
+        step.step_s,
+        step.exposed_comm_s,
+        step.compute_s,
+        step.comm_s,
+        _tau_min(workload, cluster) if getattr(technique, "asynchronous", False) else None,
     )
 
 
@@ -88,7 +87,7 @@ def workload_of_run(spec: RunSpec) -> Workload:
     """
     from densing.efficiency.parallel import workload_of
 
-    shared = spec.technique in TENSOR
+    shared = getattr(get_technique(spec.technique), "axis", "dp") == "tp"
     return workload_of(
         spec.model,
         spec.batch,
@@ -101,15 +100,10 @@ def workload_of_run(spec: RunSpec) -> Workload:
 
 def _tau_min(workload: Workload, cluster: Cluster) -> float | None:
     """Least steps per round that an all-reduce of all parameters stays hidden under."""
-    alone = measure(get_technique("sequential").plan(_single(workload), cluster.change(speed=())), cluster)
+    single = replace(workload, split=replace(workload.split, dp=1))
+    alone = measure(SEQUENTIAL.plan(single, cluster.change(speed=())), cluster)
     count = FULL_BYTES * sum(module.parameters for module in modules(workload))
     if workload.split.dp < 2 or alone.compute_s <= 0:
         return None
     exchange = collective_seconds("all_reduce", count, cluster, range(workload.split.dp))
     return exchange * (1 + cluster.kappa_comm) / (alone.compute_s * (1 + cluster.kappa))
-
-
-def _single(workload: Workload) -> Workload:
-    from msgspec.structs import replace
-
-    return replace(workload, split=replace(workload.split, dp=1))

@@ -99,7 +99,7 @@ def regime(
     notes: dict[str, Note] = {}
     misfits: dict[str, dict[int, float]] = {}
     for number, (bandwidth, batch) in enumerate(grid):
-        found = compare(
+        comparison = compare(
             resized(workload, batch),
             _with(cluster, varied, bandwidth),
             techniques,
@@ -107,34 +107,36 @@ def regime(
             baseline=baseline,
             remedies=False,
         )
-        for row in sorted(found.rows, key=lambda row: list(techniques).index(row.technique)):
+        for row in sorted(comparison.rows, key=lambda row: list(techniques).index(row.technique)):
             misfit = row.status == DOES_NOT_FIT
             speedup = None if misfit else row.speedup
-            told = DOES_NOT_FIT if misfit else verdict(speedup)
-            cells.append(Cell(bandwidth, batch, row.technique, row.step_s, speedup, told))
+            outcome = DOES_NOT_FIT if misfit else verdict(speedup)
+            cells.append(Cell(bandwidth, batch, row.technique, row.step_s, speedup, outcome))
             if misfit:
                 misfits.setdefault(row.technique, {})[batch] = (row.memory_bytes or 0.0) / 1e9
-        for note in found.notes:
+        for note in comparison.notes:
             # A remark that holds of many cells is said once.
             if not note.code.startswith("memory"):
                 notes.setdefault(note.code if note.severity == "info" else note.message, note)
         if progress is not None:
             progress(number + 1, len(grid))
-    found_notes = (*notes.values(), *([_misfits(misfits, cluster)] if misfits else []))
-    return RegimeMap(tuple(cells), varied, baseline or techniques[0], found_notes)
+    remarks = (*notes.values(), *([_misfits(misfits, cluster)] if misfits else []))
+    return RegimeMap(tuple(cells), varied, baseline or techniques[0], remarks)
 
 
 def _misfits(needs: Mapping[str, Mapping[int, float]], cluster: Cluster) -> Note:
     """One note on all cells that do not fit: techniques that do not at the same batches are named together."""
-    alike: dict[tuple[int, ...], list[str]] = {}
+    by_batches: dict[tuple[int, ...], list[str]] = {}
     for name, batches in needs.items():
-        alike.setdefault(tuple(batches), []).append(name)
-    told = "; ".join(f"{', '.join(names)} at batch {', '.join(map(str, batches))}" for batches, names in alike.items())
+        by_batches.setdefault(tuple(batches), []).append(name)
+    where = "; ".join(
+        f"{', '.join(names)} at batch {', '.join(map(str, batches))}" for batches, names in by_batches.items()
+    )
     room = f"{cluster.device.name} has {cluster.device.memory / 1e9:,.0f} GB"
     return Note(
         "map-memory",
         "warning",
-        f"map: does not fit, {room}: {told}",
+        f"map: does not fit, {room}: {where}",
         {"need_gb": {name: {str(batch): need for batch, need in found.items()} for name, found in needs.items()}},
     )
 

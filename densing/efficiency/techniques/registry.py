@@ -1,16 +1,73 @@
-"""Techniques by name: those of this package, and those other packages register."""
+"""What a technique is, and techniques by name: those of this package, and those other packages register.
+
+A technique is a plan for the simulator, claims to check, and where it is real, a run. Another package registers one
+under the entry point ``densing.techniques``; a new one here is a file and a line in :data:`BUILT_IN`."""
 
 from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from densing.core import Note, UnavailableError, UnknownNameError
-from densing.efficiency.techniques.protocol import Technique
+from densing.core import InputError, Note, UnavailableError, UnknownNameError
+
+if TYPE_CHECKING:
+    from densing.efficiency.parallel import RunEnv, RunRecord
+    from densing.efficiency.simulation import Cluster, Workload
+    from densing.efficiency.techniques.claims import Claim
+    from densing.efficiency.techniques.knobs import Knob
+    from densing.efficiency.techniques.plan import Plan
+
+
+@runtime_checkable
+class Technique(Protocol):
+    """One published technique, or a baseline.
+
+    It may also have these; :class:`~densing.efficiency.techniques.planner.base.Planned` has them all:
+
+    - ``changes_loss``: how what is learned per step differs from plain synchronous training (another architecture,
+      averages that arrive late), empty where it does not. A comparison says so beside its speed-up; where the attribute
+      is missing it says that this is not known.
+    - ``axis``: ``tp`` where the ranks of a real run share every matrix, ``dp`` (also when missing) where each holds the
+      whole model.
+    - ``asynchronous``: whether a whole round of steps hides its communication, so that there is a least ``tau``.
+    - ``plan_only``: names of knobs that a real run does not take.
+    - ``not_available``: what was looked for about it and found in no readable source.
+    """
+
+    name: str
+    role: str
+    paper: str
+    summary: str
+    knobs: tuple[Knob, ...]
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """Published figures that the simulator can check; () for a baseline."""
+
+    def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:
+        """Return the tasks of some steps.
+
+        Raises
+        ------
+        InputError
+            When it cannot work on this workload (no tensor-parallel group, say); the message says what it needs.
+        """
+
+
+@runtime_checkable
+class Runnable(Protocol):
+    """A technique that runs for real: one call per rank, inside the process group."""
+
+    stand_in: str
+    """Empty, or what the run is instead of the technique itself (printed wherever its results are)."""
+
+    def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
+        """Train ``env.spec.steps`` steps on this rank, and return its record."""
+
 
 GROUP = "densing.techniques"
 
@@ -89,19 +146,118 @@ def techniques() -> tuple[tuple[Technique, ...], tuple[Note, ...]]:
 
     Examples
     --------
-    >>> found, notes = techniques()
-    >>> {technique.name for technique in found} >= {"ddp", "co2"}
+    >>> loaded, notes = techniques()
+    >>> {technique.name for technique in loaded} >= {"ddp", "co2"}
     True
     """
     usable, refused = _registered()
     notes = list(refused)
-    found = [_built_in(name) for name in BUILT_IN]
+    loaded = [_built_in(name) for name in BUILT_IN]
     for point in usable.values():
         try:
-            found.append(_load(point))
+            loaded.append(_load(point))
         except UnavailableError as error:
             notes.append(Note("broken-technique", "warning", str(error), {"technique": point.name}))
-    return tuple(found), tuple(notes)
+    return tuple(loaded), tuple(notes)
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Parse ``TECHNIQUE.KNOB=VALUE`` of ``--set``, each value as its knob says: knobs by technique.
+
+    Raises
+    ------
+    InputError
+        When one has another form, is given twice, or its value is no value of the knob.
+    UnknownNameError
+        When there is no such technique or knob.
+
+    Examples
+    --------
+    >>> parse_settings(["co2.tau=12"])
+    {'co2': {'tau': 12}}
+    """
+    settings: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        place, equals, value = text.partition("=")
+        name, dot, knob = place.rpartition(".")
+        if not (equals and dot):
+            raise InputError(f"--set {text}: write TECHNIQUE.KNOB=VALUE, as in co2.tau=48")
+        kinds = {each.name: each.kind for each in get_technique(name).knobs}
+        if knob not in kinds:
+            raise UnknownNameError(f"knob of {name}:", knob, kinds)
+        if knob in settings.setdefault(name, {}):
+            raise InputError(f"--set {text}: {place} is set twice; set it once")
+        settings[name][knob] = _parsed(text, value, kinds[knob])
+    return settings
+
+
+def _parsed(text: str, value: str, kind: Callable[[str], Any]) -> Any:
+    try:
+        parsed = kind(value.strip())
+    except InputError as error:
+        raise InputError(f"--set {text}: {value!r} {error}") from error
+    except (ValueError, TypeError) as error:
+        raise InputError(f"--set {text}: {value!r} is no value of this knob ({error})") from error
+    if isinstance(parsed, float) and not abs(parsed) < float("inf"):
+        raise InputError(f"--set {text}: {value!r} is not a finite number")
+    return parsed
+
+
+def run_settings(
+    names: Sequence[str], texts: Sequence[str] = (), *, tau: int | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return every knob of a real run of each technique: as set, or its default.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Techniques to be run.
+    texts : sequence of str
+        ``KNOB=VALUE``, for all of them that have the knob, or ``TECHNIQUE.KNOB=VALUE``.
+    tau : int, optional
+        Steps per round, for all of them that have rounds.
+
+    Raises
+    ------
+    InputError
+        When a technique is not to be run, a knob changes plans only, or as :func:`parse_settings`.
+    UnknownNameError
+        When there is no such technique or knob.
+
+    Examples
+    --------
+    >>> run_settings(["ddp", "slowmo"], ["slow_lr=0.5"], tau=8)
+    {'ddp': {'bucket_mb': None}, 'slowmo': {'tau': 8, 'slow_lr': 0.5, 'slow_momentum': 0.5}}
+    """
+    defaults = {}
+    for name in names:
+        technique = get_technique(name)
+        unused = getattr(technique, "plan_only", ())
+        defaults[name] = {knob.name: knob.default for knob in technique.knobs if knob.name not in unused}
+    places: list[str] = []
+    for text in (*texts, *([f"tau={tau}"] if tau is not None else ())):
+        place, _, _ = text.partition("=")
+        name, dot, knob = place.rpartition(".")
+        if dot and name not in defaults:
+            raise InputError(f"--set {text}: {name} is not among the techniques to run; add it to --technique")
+        having = [one for one in ((name,) if dot else defaults) if knob in defaults[one]]
+        if not having:
+            raise _no_knob(knob, (name,) if dot else names, defaults)
+        places += [text] if dot else [f"{one}.{text}" for one in having]
+    chosen = parse_settings(places)
+    return {name: {**knobs, **chosen.get(name, {})} for name, knobs in defaults.items()}
+
+
+def _no_knob(knob: str, names: Sequence[str], defaults: Mapping[str, Mapping[str, Any]]) -> InputError:
+    """Say that a knob does not exist, or that only a plan has it."""
+    if any(knob == each.name for name in names for each in get_technique(name).knobs):
+        return InputError(
+            f"--set {knob}: changes plans only (`densing techniques compare`), not a real run of {', '.join(names)}; "
+            "leave it out"
+        )
+    return UnknownNameError(
+        f"knob of {', '.join(names)}:", knob, sorted({key for name in names for key in defaults[name]})
+    )
 
 
 def _built_in(name: str) -> Technique:
@@ -135,17 +291,17 @@ def _trouble(point: EntryPoint, usable: Iterable[str]) -> Note | None:
 
 def _load(point: EntryPoint) -> Technique:
     try:
-        found = point.load()
-        technique: Technique = found() if isinstance(found, type) else found
-        lack = _lack(technique)
+        value = point.load()
+        technique: Technique = value() if isinstance(value, type) else value
+        missing = _lack(technique)
     except (Exception, SystemExit) as error:
         # Code of another package: whatever it raises, the user needs its name.
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise UnavailableError(
             f"technique {point.name}: {point.value} cannot be loaded ({reason}); repair or remove that package"
         ) from error
-    if lack is not None:
-        raise UnavailableError(f"technique {point.name}: {point.value} {lack}; it is no technique")
+    if missing is not None:
+        raise UnavailableError(f"technique {point.name}: {point.value} {missing}; it is no technique")
     if technique.name != point.name:
         raise UnavailableError(
             f"technique {point.name}: {point.value} calls itself {technique.name!r}; register it under that name"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from densing.efficiency.simulation import Workload
+from densing.efficiency.techniques.knobs import Knob, above_zero, number
 from densing.efficiency.techniques.planner import (
     FULL_BYTES,
     PIECE,
@@ -16,11 +17,11 @@ from densing.efficiency.techniques.planner import (
     ExchangeMaker,
     Local,
     Rounds,
-    above_zero,
-    number,
     parameters_of,
 )
-from densing.efficiency.techniques.protocol import Knob
+
+if TYPE_CHECKING:
+    from densing.efficiency.parallel import Method, Replica
 
 
 class Momentum(Rounds):
@@ -52,6 +53,12 @@ class SlowMo(Local):
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return averages with outer momentum."""
         return partial(Momentum, tau=knobs["tau"], bucket_mb=knobs["bucket_mb"])
+
+    def method(self, replica: Replica, **knobs: Any) -> Method:
+        """Return the optimizer with slow momentum."""
+        from densing.efficiency import parallel
+
+        return replica.wrap(parallel.SlowMo, **knobs)
 
     def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
         """Return old parameters, momentum and the buffer that is averaged, all in full precision."""

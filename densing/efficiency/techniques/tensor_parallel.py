@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from densing.efficiency.techniques.planner import Sliced, TensorParallelRun
+
+if TYPE_CHECKING:
+    from densing.efficiency.parallel import Schedule
 
 
 class TensorParallel(TensorParallelRun, Sliced):
@@ -12,6 +17,12 @@ class TensorParallel(TensorParallelRun, Sliced):
     role = "baseline"
     paper = "Shoeybi et al. 2019, arXiv 1909.08053"
     summary = "every matrix split over the group; a blocking all-reduce after attention and after the MLP"
+
+    def schedule(self, **knobs: Any) -> Schedule:
+        """Return sums that are waited for at once."""
+        from densing.efficiency import parallel
+
+        return parallel.Schedule(**knobs)
 
 
 TENSOR_PARALLEL = TensorParallel()

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from densing.core import Note, Record
-from densing.efficiency.techniques.physics import MUTATIONS, PHYSICS
-from densing.efficiency.techniques.protocol import GRADES, Answer, Claim, Grade, Technique
-from densing.efficiency.techniques.registry import get_technique, techniques
+from densing.efficiency.techniques.claims import GRADES, MUTATIONS, PHYSICS, Answer, Claim, Grade
+from densing.efficiency.techniques.registry import Technique, get_technique, techniques
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +25,8 @@ SIMULATED: tuple[Grade, ...] = ("predicted", "calibrated on other rows")
 """Grades whose answers must come from the simulator: their checks run again under every mutation."""
 
 VERDICTS = ("reproduced", "not reproduced", "agrees", "differs", "not answerable", "not run")
+NEARER = 0.001
+"""By how much an error must be smaller than the null model's to come closer."""
 HELD, MISSED = ("reproduced", "agrees"), ("not reproduced", "differs")
 
 
@@ -46,7 +47,7 @@ class Finding(Record, frozen=True):
     tolerance : float, optional
         Largest size of the error that still counts as reproduced.
     grade : str
-        What agreement is worth, see :class:`densing.efficiency.techniques.protocol.Claim`; of a row without an answer,
+        What agreement is worth, see :class:`densing.efficiency.techniques.registry.Claim`; of a row without an answer,
         what it would be worth.
     verdict : {"reproduced", "not reproduced", "agrees", "differs", "not answerable", "not run"}
         The first two of predictions, the next two of all other grades.
@@ -94,6 +95,32 @@ class Finding(Record, frozen=True):
     decided_by: tuple[str, ...] = ()
 
 
+class Tally(Record, frozen=True):
+    """What findings amount to; only predictions can be reproduced.
+
+    Parameters
+    ----------
+    predictions, reproduced : int
+        Those that have an answer, and those of them whose answer is within the tolerance.
+    with_null, closer : int
+        Figures that have a null model, and those that come closer than it, by over 0.1 percentage points.
+    blind : tuple of str
+        Claims that hold and notice no broken law.
+    untested : tuple of str
+        Laws that no row which holds would miss, see :func:`untested`.
+    not_first_hand : int
+        Published figures that someone else quotes, or that were derived.
+    """
+
+    predictions: int
+    reproduced: int
+    with_null: int
+    closer: int
+    blind: tuple[str, ...]
+    untested: tuple[str, ...]
+    not_first_hand: int
+
+
 class Validation(Record, frozen=True):
     """Findings in the order of the techniques, and remarks on checks that broke."""
 
@@ -103,6 +130,23 @@ class Validation(Record, frozen=True):
     def table(self) -> pd.DataFrame:
         """Return the findings as a table."""
         return Record.frame(self.findings)
+
+    @property
+    def tally(self) -> Tally:
+        """What the findings amount to."""
+        predictions = [row for row in self.findings if row.grade == "predicted" and row.ours is not None]
+        nulls = [row for row in self.findings if row.null_error is not None and row.error is not None]
+        return Tally(
+            predictions=len(predictions),
+            reproduced=sum(row.verdict == "reproduced" for row in predictions),
+            with_null=len(nulls),
+            closer=sum(abs(row.error or 0.0) < abs(row.null_error or 0.0) - NEARER for row in nulls),
+            blind=tuple(
+                row.claim for row in self.findings if row.mutations and row.verdict in HELD and not row.turned_by
+            ),
+            untested=tuple(untested([row.to_dict() for row in self.findings])),
+            not_first_hand=sum(row.evidence != "first-hand" for row in self.findings),
+        )
 
 
 def counts_of(rows: Sequence[Mapping[str, object]]) -> dict[str, Counter[str]]:
@@ -167,19 +211,17 @@ def validate(names: Sequence[str] = (), *, fast: bool = False, progress: Progres
     chosen, notes = (tuple(map(get_technique, dict.fromkeys(names))), ()) if names else techniques()
     remarks = list(notes)
     claims = {technique.name: claims_of(technique, remarks) for technique in chosen}
-    remarks += [_silent(name) for name in claims if names and not claims[name]]
-    asked = [(name, claim) for name, own in claims.items() for claim in own]
+    for name in claims:
+        if names and not claims[name]:
+            message = f"{name}: no published figure is listed for it, so there is nothing to check"
+            remarks.append(Note("no-claims", "info", message, {"technique": name}))
+    pairs = [(name, claim) for name, own in claims.items() for claim in own]
     findings = []
-    for number, (name, claim) in enumerate(asked):
+    for number, (name, claim) in enumerate(pairs):
         if progress is not None:
-            progress(claim.id, number, len(asked))
+            progress(claim.id, number, len(pairs))
         findings.append(_finding(name, claim, fast, remarks))
     return Validation(tuple(findings), tuple(remarks))
-
-
-def _silent(name: str) -> Note:
-    message = f"{name}: no published figure is listed for it, so there is nothing to check"
-    return Note("no-claims", "info", message, {"technique": name})
 
 
 def claims_of(technique: Technique, remarks: list[Note]) -> tuple[Claim, ...]:
@@ -219,7 +261,11 @@ def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Findin
         }
     turned = tuple(key for key, other in mutated.items() if notices(claim, answer, other))
     if claim.grade == "predicted" and not turned:
-        remarks.append(_insensitive(name, claim))
+        message = (
+            f"{claim.id} is graded predicted and comes out the same under {', '.join(MUTATIONS)}: it is counted as "
+            "algebraic; hand the check's physics on to what it simulates, or grade it by what it does"
+        )
+        remarks.append(Note("insensitive-claim", "warning", message, {"technique": name, "claim": claim.id}))
         claim = replace(claim, grade="algebraic")
         word = verdict(claim, answer)
     return msgspec.structs.replace(
@@ -266,14 +312,6 @@ def notices(claim: Claim, ours: Answer, mutated: Answer) -> bool:
         return ours.value != mutated.value
     moved = abs((mutated.value or 0.0) - (ours.value or 0.0))
     return moved > (claim.tolerance or 0.0) * abs(claim.published)
-
-
-def _insensitive(name: str, claim: Claim) -> Note:
-    message = (
-        f"{claim.id} is graded predicted and comes out the same under {', '.join(MUTATIONS)}: it is counted as "
-        "algebraic; hand the check's physics on to what it simulates, or grade it by what it does"
-    )
-    return Note("insensitive-claim", "warning", message, {"technique": name, "claim": claim.id})
 
 
 def _found(name: str, claim: Claim, answer: Answer, word: str) -> Finding:

@@ -26,8 +26,7 @@ def find(spec: RunSpec) -> Part:
         from densing.efficiency.parallel import probe
 
         return probe.run
-    from densing.efficiency.techniques.protocol import Runnable
-    from densing.efficiency.techniques.registry import get_technique
+    from densing.efficiency.techniques.registry import Runnable, get_technique
 
     technique = get_technique(spec.technique)
     if not isinstance(technique, Runnable):

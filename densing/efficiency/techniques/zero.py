@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import groupby, repeat
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from densing.efficiency.simulation import Module
+from densing.efficiency.techniques.knobs import Knob, above_zero, whole
 from densing.efficiency.techniques.planner import (
     MEBIBYTE,
     NOTHING,
@@ -20,12 +21,12 @@ from densing.efficiency.techniques.planner import (
     Pass,
     Replicated,
     Stage,
-    above_zero,
     cut,
     join,
-    whole,
 )
-from densing.efficiency.techniques.protocol import Knob
+
+if TYPE_CHECKING:
+    from densing.efficiency.parallel import Method, Replica
 
 BUCKET = Knob("bucket_mb", 25.0, "mebibytes of gradients that are sent together", above_zero)
 PAPER = "Rajbhandari et al., SC 2020, arXiv 1910.02054"
@@ -88,9 +89,9 @@ class FullShards(Exchange):
     def begin(self, run: Pass) -> None:
         """List the layers of a pass and what they hold."""
         size = self.stage.workload.dtype_bytes
-        layers = [list(found) for _, found in groupby(run.modules, key=lambda module: module.layer)]
+        layers = [list(layer) for _, layer in groupby(run.modules, key=lambda module: module.layer)]
         self.units = [
-            _Layer(found[0], found[-1], float(sum(module.parameters for module in found) * size)) for found in layers
+            _Layer(layer[0], layer[-1], float(sum(module.parameters for module in layer) * size)) for layer in layers
         ]
         self.gathered, self.at = [], -1
 
@@ -123,6 +124,12 @@ class FullShards(Exchange):
             )
 
 
+def _sharded(replica: Replica, stage: int, knobs: Mapping[str, Any]) -> Method:
+    from densing.efficiency.parallel import Sharded
+
+    return Sharded(replica.model, replica.optimizer, stage=stage, waiting=replica.waiting, **knobs)
+
+
 class Zero1(DataParallelRun, Replicated):
     """Optimizer state split; gradients exchanged after the last micro-batch."""
 
@@ -136,6 +143,10 @@ class Zero1(DataParallelRun, Replicated):
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return shards of the optimizer state."""
         return partial(Shards, bucket_mb=knobs["bucket_mb"])
+
+    def method(self, replica: Replica, **knobs: Any) -> Method:
+        """Return the sharded optimizer of this stage."""
+        return _sharded(replica, self.zero, knobs)
 
 
 class Zero2(DataParallelRun, Replicated):
@@ -151,6 +162,10 @@ class Zero2(DataParallelRun, Replicated):
     def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
         """Return shards of optimizer state and gradients."""
         return partial(Shards, bucket_mb=knobs["bucket_mb"], each=True)
+
+    def method(self, replica: Replica, **knobs: Any) -> Method:
+        """Return the sharded optimizer of this stage."""
+        return _sharded(replica, self.zero, knobs)
 
 
 class Zero3(Replicated):

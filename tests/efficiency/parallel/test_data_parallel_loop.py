@@ -20,6 +20,7 @@ from densing.efficiency.parallel.distributed.checkpoint import Checkpoints  # no
 from densing.efficiency.parallel.distributed.clock import Clock  # noqa: E402
 from densing.efficiency.parallel.distributed.loop import run  # noqa: E402
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
+from densing.efficiency.techniques import get_technique  # noqa: E402
 
 
 class Toy:
@@ -195,15 +196,26 @@ def test_a_wait_inside_a_wait_counts_once() -> None:
     ("method", "knobs", "says"),
     [
         ("co", {}, "did you mean 'co2'"),
-        ("ddp", {"tau": 8}, "tau is no knob of a run"),
-        ("co2", {"tau": 0}, "tau=0"),
-        ("zero1", {"bucket_mb": float("nan")}, "bucket_mb=nan"),
+        ("ddp", {"tau": 8}, "unknown knob of ddp: 'tau'"),
+        ("co2", {"tau": 0}, "tau = 0 is out of range"),
+        ("zero1", {"bucket_mb": float("nan")}, "bucket_mb = nan is out of range"),
     ],
 )
 def test_refused_methods_and_knobs(tmp_path: Path, method: str, knobs: dict[str, Any], says: str) -> None:
     shape = LmShape(layers=1, hidden=8, heads=1, ffn=8)
     with pytest.raises(DensingError, match=says):
-        train_data_parallel(environment(tmp_path, model=shape), method, **knobs)
+        get_technique(method).run(environment(tmp_path, model=shape), **knobs)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("method", "knobs", "says"),
+    [("co2", {"tau": 0}, "tau=0"), ("zero1", {"bucket_mb": float("nan")}, "bucket_mb=nan")],
+)
+def test_methods_check_their_knobs_themselves(tmp_path: Path, method: str, knobs: dict[str, Any], says: str) -> None:
+    shape = LmShape(layers=1, hidden=8, heads=1, ffn=8)
+    technique: Any = get_technique(method)
+    with pytest.raises(DensingError, match=says):
+        train_data_parallel(environment(tmp_path, model=shape), technique.method, **knobs)
 
 
 def test_groups_must_divide_the_ranks() -> None:

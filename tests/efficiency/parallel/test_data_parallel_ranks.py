@@ -18,8 +18,8 @@ if not torch.distributed.is_available():
 
 from densing.efficiency.parallel.data_parallel.ddp import DDP  # noqa: E402
 from densing.efficiency.parallel.data_parallel.sharded import Sharded  # noqa: E402
-from densing.efficiency.parallel.data_parallel.train import METHODS, train_data_parallel  # noqa: E402
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
+from densing.efficiency.techniques import get_technique  # noqa: E402
 from densing.efficiency.traces.run import read_timeline  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -117,14 +117,13 @@ def told(record: Any) -> dict[str, Any]:
 def runs(out: Path) -> dict[str, Any]:
     """Every method unbroken; then the same, stopped after step 14 and continued from its checkpoint."""
     found: dict[str, Any] = {}
-    for method in METHODS:
+    for method in KNOBS:
         traced = 2 if method in TRACED else 0
-        whole = train_data_parallel(environment(out / "whole", method, STEPS), method, **KNOBS[method])
+        technique: Any = get_technique(method)
+        whole = technique.run(environment(out / "whole", method, STEPS), **KNOBS[method])
         # Step 11 is in the middle of a round of 4, with an average of CO2's under way.
-        train_data_parallel(environment(out / "broken", method, 12, every=11, traced=traced), method, **KNOBS[method])
-        broken = train_data_parallel(
-            environment(out / "broken", method, STEPS, every=11, traced=traced), method, **KNOBS[method]
-        )
+        technique.run(environment(out / "broken", method, 12, every=11, traced=traced), **KNOBS[method])
+        broken = technique.run(environment(out / "broken", method, STEPS, every=11, traced=traced), **KNOBS[method])
         found[method] = {"whole": told(whole), "broken": told(broken)}
     return found
 
@@ -167,7 +166,7 @@ def test_gradient_methods_end_where_torchs_own_ddp_does(two: list[dict[str, Any]
     assert first[name] == pytest.approx(first["torch"], rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", KNOBS)
 def test_a_run_learns_and_ranks_agree(two: list[dict[str, Any]], method: str) -> None:
     first, second = (rank["runs"][method]["whole"] for rank in two)
     assert first["losses"] == second["losses"]
@@ -180,7 +179,7 @@ def test_a_run_learns_and_ranks_agree(two: list[dict[str, Any]], method: str) ->
     assert all(0 <= wait <= step for wait, step in zip(first["wait_s"], first["step_s"], strict=True))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", KNOBS)
 def test_a_run_resumed_in_mid_round_is_the_unbroken_one(two: list[dict[str, Any]], method: str) -> None:
     for rank in two:
         whole, broken = rank["runs"][method]["whole"], rank["runs"][method]["broken"]
@@ -191,7 +190,7 @@ def test_a_run_resumed_in_mid_round_is_the_unbroken_one(two: list[dict[str, Any]
 
 def test_late_averages_cost_no_loss_beyond_noise(two: list[dict[str, Any]]) -> None:
     """Few steps, so a round's delay shows; a method that does not learn would stay near 5.5."""
-    final = {method: two[0]["runs"][method]["whole"]["final"] for method in METHODS}
+    final = {method: two[0]["runs"][method]["whole"]["final"] for method in KNOBS}
     assert final["zero1"] == pytest.approx(final["ddp"], abs=1e-3)
     assert final["zero2"] == pytest.approx(final["ddp"], abs=1e-3)
     assert final["local-sgd"] == pytest.approx(final["ddp"], abs=0.3)
@@ -199,7 +198,7 @@ def test_late_averages_cost_no_loss_beyond_noise(two: list[dict[str, Any]]) -> N
 
 
 def test_figures_of_the_methods(two: list[dict[str, Any]]) -> None:
-    extra = {method: two[0]["runs"][method]["whole"]["extra"] for method in METHODS}
+    extra = {method: two[0]["runs"][method]["whole"]["extra"] for method in KNOBS}
     assert extra["co2"]["rounds"] == 7  # six of four steps, and one of two
     assert extra["co2"]["all_reduce_s"] > 0
     # How early a reduction is done is the machine's affair: stage 2 never holds more than stage 1.

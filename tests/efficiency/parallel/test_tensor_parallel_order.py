@@ -17,6 +17,7 @@ from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
 from densing.efficiency.parallel.tensor_parallel.model import Pass, cross_entropy, prefill_loss, train_loss
 from densing.efficiency.parallel.tensor_parallel.schedules import Schedule
 from densing.efficiency.parallel.tensor_parallel.tape import Call, Residual
+from tests.support.tensor_schedules import schedule_of
 
 SHAPE = LmShape(layers=2, hidden=16, heads=2, ffn=24, vocabulary=32)
 
@@ -63,27 +64,27 @@ def hidden_under(schedule: Schedule) -> tuple[list[int], list[int]]:
 
 
 def test_standard_hides_nothing() -> None:
-    assert hidden_under(Schedule("tensor-parallel")) == ([0] * 4, [0] * 4)
-    assert hidden_under(Schedule("parallel-attention")) == ([0] * 2, [0] * 2)
+    assert hidden_under(schedule_of("tensor-parallel")) == ([0] * 4, [0] * 4)
+    assert hidden_under(schedule_of("parallel-attention")) == ([0] * 2, [0] * 2)
 
 
 def test_ladder_hides_every_sum_under_the_next_module_in_both_directions() -> None:
-    assert hidden_under(Schedule("ladder")) == ([0, 1, 1, 1], [0, 1, 1, 1])
+    assert hidden_under(schedule_of("ladder")) == ([0, 1, 1, 1], [0, 1, 1, 1])
 
 
 def test_hybrid_ladder_hides_those_of_its_layers() -> None:
-    forward, backward = hidden_under(Schedule("ladder", ladder_layers=1))
+    forward, backward = hidden_under(schedule_of("ladder", ladder_layers=1))
     assert forward == [0, 0, 0, 1]
     # Backward runs the ladder's layer first: its attention hides the sum of its feed-forward layer.
     assert backward == [0, 1, 0, 0]
 
 
 def test_iso_hides_one_part_under_the_other_in_both_directions() -> None:
-    assert hidden_under(Schedule("iso")) == ([0] + [1] * 7, [0] + [1] * 7)
+    assert hidden_under(schedule_of("iso")) == ([0] + [1] * 7, [0] + [1] * 7)
 
 
 def test_tiles_hide_each_other_within_a_module() -> None:
-    assert hidden_under(Schedule("t3", tiles=4)) == ([0, 1, 2, 3] * 4, [0, 1, 2, 3] * 4)
+    assert hidden_under(schedule_of("t3", tiles=4)) == ([0, 1, 2, 3] * 4, [0, 1, 2, 3] * 4)
 
 
 @settings(max_examples=25, deadline=None)
@@ -101,7 +102,8 @@ def test_any_shape_computes_what_the_whole_model_does(
     layers: int, heads: int, half: int, count: int, name: str, split: float, tiles: int, data: st.DataObject
 ) -> None:
     shape = LmShape(layers=layers, hidden=2 * heads * half, heads=heads, ffn=7, vocabulary=11)
-    schedule = Schedule(name, data.draw(st.none() | st.integers(0, layers)), split, tiles)
+    schedule = schedule_of(name, **{"iso": {"split": split}, "t3": {"tiles": tiles}}.get(name, {}))
+    schedule.ladder_layers = data.draw(st.none() | st.integers(0, layers))
     model = build_lm(shape, count, 1, schedule.wiring, schedule.ladder_layers)
     both = batch(shape, 2, count)
     loss = train_loss(model, schedule, Alone(), both)
@@ -115,7 +117,7 @@ def test_any_shape_computes_what_the_whole_model_does(
 
 
 def test_gradients_add_up_over_passes_as_those_of_autograd_do() -> None:
-    for schedule in (Schedule("ladder"), Schedule("t3"), Schedule("iso")):
+    for schedule in (schedule_of("ladder"), schedule_of("t3"), schedule_of("iso")):
         model = build_lm(SHAPE, 8, 0, schedule.wiring)
         train_loss(model, schedule, Alone(), batch(SHAPE, 1, 8))
         once = [weight.grad.clone() for weight in model.parameters()]
@@ -130,7 +132,7 @@ def test_a_step_leaves_nothing_behind() -> None:
     gc.disable()
     try:
         for name in ("tensor-parallel", "ladder", "iso", "t3"):
-            schedule = Schedule(name)
+            schedule = schedule_of(name)
             model = build_lm(SHAPE, 8, 0, schedule.wiring)
             train_loss(model, schedule, Alone(), batch(SHAPE, 1, 8))
             prefill_loss(model, schedule, Alone(), batch(SHAPE, 1, 8))
@@ -143,7 +145,7 @@ def test_no_graph_is_kept_forward_only() -> None:
     model = build_lm(SHAPE, 8, 0)
     for name in ("tensor-parallel", "iso", "t3"):
         with torch.no_grad():
-            logits = Pass(model, Schedule(name), Alone(), batch(SHAPE, 1, 8)[:, :-1]).logits
+            logits = Pass(model, schedule_of(name), Alone(), batch(SHAPE, 1, 8)[:, :-1]).logits
         assert not logits.requires_grad
     assert isinstance(model.blocks[0], Block)
 
@@ -151,13 +153,13 @@ def test_no_graph_is_kept_forward_only() -> None:
 @pytest.mark.parametrize("split", [0.0, 1.0, -0.1, float("nan"), float("inf")])
 def test_a_split_outside_the_sequence_is_refused(split: float) -> None:
     with pytest.raises(InputError, match="split"):
-        Schedule("iso", split=split)
+        schedule_of("iso", split=split)
 
 
 def test_other_bad_options_are_refused() -> None:
     with pytest.raises(InputError, match="tiles"):
-        Schedule("t3", tiles=0)
+        schedule_of("t3", tiles=0)
     with pytest.raises(InputError, match="sequence=2"):
-        Schedule("iso").parts(1)
+        schedule_of("iso").parts(1)
     with pytest.raises(UnknownNameError, match="did you mean 'ladder'"):
-        Schedule("lader")
+        schedule_of("lader")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +14,9 @@ from densing.core.errors import InputError, UnknownNameError
 from densing.efficiency.parallel.distributed.lm import build_lm
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunRecord, RunSpec
 from densing.efficiency.parallel.tensor_parallel.train import train_tensor_parallel
+from densing.efficiency.techniques import get_technique
 from tests.support import folders
+from tests.support.tensor_schedules import schedule_of
 
 pytestmark = pytest.mark.slow
 
@@ -131,19 +134,20 @@ def test_the_stand_in_says_so(runs: dict[str, list[RunRecord]]) -> None:
 def test_bad_knobs_are_refused(tmp_path: Path, name: str, knobs: dict[str, object], word: str) -> None:
     write_text(tmp_path)
     with pytest.raises(InputError, match=word):
-        train_tensor_parallel(RunEnv(spec(name, tmp_path / "out"), 0, 1), name, **knobs)  # type: ignore[arg-type]
+        train_tensor_parallel(RunEnv(spec(name, tmp_path / "out"), 0, 1), schedule_of(name, **knobs))
 
 
 def test_knobs_of_other_schedules_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="ladder: split is no knob of a run; its knobs are mode, ladder_layers"):
-        train_tensor_parallel(RunEnv(spec("ladder", tmp_path / "out"), 0, 1), "ladder", split=0.5)
+    ladder: Any = get_technique("ladder")
+    with pytest.raises(UnknownNameError, match="unknown knob of ladder: 'split'"):
+        ladder.run(RunEnv(spec("ladder", tmp_path / "out"), 0, 1), split=0.5)
     with pytest.raises(UnknownNameError, match="did you mean 'iso'"):
-        train_tensor_parallel(RunEnv(spec("iso", tmp_path / "out"), 0, 1), "is", split=0.5)
+        schedule_of("is", split=0.5)
 
 
 def test_one_rank_needs_no_group(runs: dict[str, list[RunRecord]], tmp_path: Path) -> None:
     write_text(tmp_path)
-    record = train_tensor_parallel(RunEnv(spec("ladder", tmp_path / "out", nproc=1), 0, 1), "ladder")
+    record = train_tensor_parallel(RunEnv(spec("ladder", tmp_path / "out", nproc=1), 0, 1), schedule_of("ladder"))
     assert record.losses == pytest.approx(runs["ladder"][0].losses, rel=1e-3)
     assert record.extra["ar_count"] == 0
     assert record.parameters == runs["ladder"][0].parameters
@@ -152,6 +156,6 @@ def test_one_rank_needs_no_group(runs: dict[str, list[RunRecord]], tmp_path: Pat
 def test_unknown_mode_and_unshared_heads_are_refused(tmp_path: Path) -> None:
     write_text(tmp_path)
     with pytest.raises(UnknownNameError, match="prefill"):
-        train_tensor_parallel(RunEnv(spec("iso", tmp_path / "out"), 0, 1), "iso", mode="prefil")  # type: ignore[arg-type]
+        train_tensor_parallel(RunEnv(spec("iso", tmp_path / "out"), 0, 1), schedule_of("iso"), mode="prefil")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="heads 2 cannot be shared by 3"):
-        train_tensor_parallel(RunEnv(spec("iso", tmp_path / "out"), 0, 3), "iso")
+        train_tensor_parallel(RunEnv(spec("iso", tmp_path / "out"), 0, 3), schedule_of("iso"))

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from densing.core.errors import InputError, UnknownNameError
 from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Figure, Link
 from densing.efficiency.simulation.cluster.costs import collective_seconds
-from densing.efficiency.simulation.cluster.presets import cluster_names, load_cluster
-from densing.efficiency.simulation.cluster.reading import EVIDENCE, cluster_of, to_toml
+from densing.efficiency.simulation.cluster.presets import EVIDENCE, cluster_names, cluster_of, load_cluster, to_toml
 
 WANTED = {"a100x8-rdma", "a100x8-tcp", "h100x8-nvlink", "h100x8-nop2p", "rtx4090x4-pcie", "geo48", "a800x4-nvlink",
           "t3-sim", "cpu2"}  # fmt: skip

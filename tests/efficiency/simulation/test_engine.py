@@ -239,7 +239,7 @@ def test_work_of_the_queue_grows_with_the_tasks_alone(monkeypatch: pytest.Monkey
             entries.append(entry)
             heappush(queue, entry)
 
-        monkeypatch.setattr("densing.efficiency.simulation.events.heappush", counted)
+        monkeypatch.setattr("densing.efficiency.simulation.engine.heappush", counted)
         graph = layers(count, 1.0, 0.9, (0, 1, 2, 3))
         simulate(graph, kappa=0.2)
         per_task.append(len(entries) / len(graph))

@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.efficiency.simulation.bounds import busy, critical_path
-from densing.efficiency.simulation.columns import columns
-from densing.efficiency.simulation.engine import simulate, sweep
-from densing.efficiency.simulation.events import Events
-from densing.efficiency.simulation.tasks import Graph, Task
+from densing.efficiency.simulation.engine import Events, simulate, sweep
+from densing.efficiency.simulation.tasks import Graph, Task, columns
 from densing.efficiency.timeline.spans import Kind
 
 RANKS = 3
@@ -106,7 +104,7 @@ class Slow:
         return [float(self.start[n]) for n in every], [float(self.end[n]) for n in every]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(graph=graphs(), kappa=KAPPAS, kappa_comm=KAPPAS, speed=SPEEDS)
 def test_agrees_with_a_simulator_that_recomputes_everything(
     graph: Graph, kappa: float, kappa_comm: float, speed: tuple[float, ...]
@@ -117,7 +115,7 @@ def test_agrees_with_a_simulator_that_recomputes_everything(
     assert run.end.tolist() == pytest.approx(ends, abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graph=graphs(links=False, most=30), speed=SPEEDS)
 def test_both_ways_give_the_same_times(graph: Graph, speed: tuple[float, ...]) -> None:
     table = columns(graph, RANKS, speed)
@@ -125,7 +123,7 @@ def test_both_ways_give_the_same_times(graph: Graph, speed: tuple[float, ...]) -
         assert quick.tolist() == slow.tolist()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(graph=graphs(most=20), kappa=st.floats(0, 2), kappa_comm=st.floats(0, 2), speed=SPEEDS)
 def test_order_is_kept_and_no_bound_is_beaten(
     graph: Graph, kappa: float, kappa_comm: float, speed: tuple[float, ...]
@@ -144,7 +142,7 @@ def test_order_is_kept_and_no_bound_is_beaten(
         assert all(run.end[a] <= run.start[b] + slack for a, b in pairwise(order))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(graph=graphs(most=20), kappa=st.floats(0, 2), kappa_comm=st.floats(0, 2))
 def test_work_is_conserved(graph: Graph, kappa: float, kappa_comm: float) -> None:
     """Time at its speed, added up, is the work of every task."""
@@ -163,7 +161,7 @@ def test_work_is_conserved(graph: Graph, kappa: float, kappa_comm: float) -> Non
         assert work == pytest.approx(task.seconds, abs=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graph=graphs(most=25))
 def test_no_link_stands_idle_while_a_task_could_use_it(graph: Graph) -> None:
     run = simulate(graph, RANKS)
@@ -180,7 +178,7 @@ def test_no_link_stands_idle_while_a_task_could_use_it(graph: Graph) -> None:
                 assert any(run.start[n] <= a and run.end[n] >= b for n in others)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graph=graphs(links=False, most=25), factor=st.floats(0, 1))
 def test_a_faster_network_is_never_slower(graph: Graph, factor: float) -> None:
     faster = Graph()
@@ -188,7 +186,7 @@ def test_a_faster_network_is_never_slower(graph: Graph, factor: float) -> None:
     assert np.all(simulate(faster, RANKS).end <= simulate(graph, RANKS).end + 1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graph=graphs(most=25), order=st.permutations(range(RANKS)), kappa=KAPPAS)
 def test_names_of_ranks_do_not_matter(graph: Graph, order: list[int], kappa: float) -> None:
     renamed = Graph()
@@ -202,7 +200,7 @@ def test_names_of_ranks_do_not_matter(graph: Graph, order: list[int], kappa: flo
             assert all(np.array_equal(getattr(a, key), getattr(b, key)) for key in ("start", "end", "kind", "name"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graph=graphs(most=25), kappa=st.floats(0, 2))
 def test_timelines_keep_order_in_whole_nanoseconds(graph: Graph, kappa: float) -> None:
     run = simulate(graph, RANKS, kappa=kappa)

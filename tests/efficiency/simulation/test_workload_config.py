@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError
-from densing.efficiency.simulation.workload.hf_config import transformer_of
 from densing.efficiency.simulation.workload.modules import parameter_count
-from densing.efficiency.simulation.workload.presets import load_workload
+from densing.efficiency.simulation.workload.presets import load_workload, transformer_of
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

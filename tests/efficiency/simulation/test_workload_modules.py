@@ -11,9 +11,16 @@ from msgspec.structs import replace
 
 from densing.core.errors import InputError, UnknownNameError
 from densing.efficiency.simulation.workload.memory import memory
-from densing.efficiency.simulation.workload.modules import modules, parameter_count, stages, step_flops
+from densing.efficiency.simulation.workload.modules import (
+    Split,
+    Transformer,
+    Workload,
+    modules,
+    parameter_count,
+    stages,
+    step_flops,
+)
 from densing.efficiency.simulation.workload.presets import load_workload, workload_names
-from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
 from densing.efficiency.timeline.utilisation import megatron_flops, mosaicml_flops, palm_flops
 
 PUBLISHED = {

@@ -9,7 +9,9 @@ The figures are those of ``techniques.md`` (sections 2.3, 6.2, 7.2, 10.2), whose
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,13 +19,22 @@ from hypothesis import strategies as st
 from densing.core.errors import InputError
 from densing.efficiency.simulation.tasks import Graph
 from densing.efficiency.simulation.workload.presets import load_workload
-from densing.efficiency.techniques.claims import NOT_AVAILABLE, co2, iso, ladder, t3, taccl
-from densing.efficiency.techniques.claims.calibrating import Published, constant_share
-from densing.efficiency.techniques.physics import MUTATIONS, PHYSICS, Physics
-from densing.efficiency.techniques.protocol import GRADES, Answer, Claim
-from densing.efficiency.techniques.registry import BUILT_IN
+from densing.efficiency.techniques import co2, iso, ladder, t3
+from densing.efficiency.techniques.claims import (
+    GRADES,
+    MUTATIONS,
+    PHYSICS,
+    Answer,
+    Claim,
+    Physics,
+    Published,
+    constant_share,
+)
+from densing.efficiency.techniques.registry import get_technique, techniques
+from densing.efficiency.techniques.taccl import technique as taccl
 from densing.efficiency.techniques.validation import (
     Finding,
+    Validation,
     counts_of,
     notices,
     relative_error,
@@ -68,8 +79,9 @@ def test_second_hand_papers_are_labelled_so() -> None:
 
 
 def test_what_is_not_available_belongs_to_a_technique() -> None:
-    assert set(NOT_AVAILABLE) <= set(BUILT_IN)
-    assert any("Eq. 3" in text for text in NOT_AVAILABLE["co2"])
+    missing = {technique.name: getattr(technique, "not_available", ()) for technique in techniques()[0]}
+    assert {name for name, texts in missing.items() if texts} == {"co2", "iso", "t3", "taccl"}
+    assert any("Eq. 3" in text for text in missing["co2"])
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -211,6 +223,26 @@ def test_a_technique_without_claims_says_so_when_asked_for() -> None:
     found = validate(["ddp", "taccl"], fast=True)
     assert [(note.severity, note.details) for note in found.notes] == [("info", {"technique": "ddp"})]
     assert {finding.technique for finding in found.findings} == {"taccl"}
+
+
+def test_what_findings_amount_to_is_counted() -> None:
+    def row(claim: str, **fields: Any) -> Finding:
+        plain = Finding("t", claim, "", "", 1.0, "", "first-hand", "", 1.0, 0.1, 0.2, "predicted", "reproduced", "", "")
+        return msgspec.structs.replace(plain, **fields)
+
+    rows = (
+        row("A", mutations={"law": 2.0, "other": 1.0}, turned_by=("law",)),
+        row("B", verdict="not reproduced", evidence="second-hand"),
+        row("C", ours=None, error=None, verdict="not answerable"),
+        row("D", grade="calibrated on other rows", verdict="agrees", mutations={"law": 1.0}, null_error=-0.2),
+        row("E", grade="calibrated on other rows", verdict="differs", mutations={"law": 1.0}, null_error=0.1005),
+    )
+    tally = Validation(rows).tally
+    assert (tally.predictions, tally.reproduced, tally.not_first_hand) == (2, 1, 1)
+    # E is nearer than its null model by 0.05 points, which is no lead.
+    assert (tally.with_null, tally.closer) == (2, 1)
+    assert tally.blind == ("D",)
+    assert tally.untested == ("other",)
 
 
 # Grades
@@ -405,7 +437,7 @@ def test_without_overlap_all_communication_of_a_step_is_exposed() -> None:
 
     workload = load_workload("llama3-70b", mode="prefill", tp=8, dp=1)
     for technique in ("iso", "ladder", "t3"):
-        step = MUTATIONS["no overlap"].measure(technique, workload, load_cluster("h100x8-nvlink"))
+        step = MUTATIONS["no overlap"].measure(get_technique(technique), workload, load_cluster("h100x8-nvlink"))
         assert step.exposed_comm_s == pytest.approx(step.comm_s)
         assert step.step_s >= step.compute_s + step.comm_s * (1 - 1e-6)
 

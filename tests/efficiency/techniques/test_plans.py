@@ -14,37 +14,13 @@ from densing.efficiency.parallel.data_parallel import BUCKETS_MB
 from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.cluster.costs import collective_seconds, wire_bytes
 from densing.efficiency.simulation.engine import simulate
-from densing.efficiency.simulation.workload.modules import modules
-from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
-from densing.efficiency.techniques.measure import Measured, measure
-from densing.efficiency.techniques.planner.rounds import STATE, Rounds
-from densing.efficiency.techniques.protocol import Plan
-from densing.efficiency.techniques.registry import get_technique
+from densing.efficiency.simulation.workload.modules import Split, Transformer, Workload, modules
+from densing.efficiency.techniques.plan import Plan, measure
+from densing.efficiency.techniques.planner.base import STATE, Rounds
 from densing.efficiency.timeline.spans import Kind
+from tests.support.plans import TOY, cluster, measured, plan, workload
 
-TOY = Transformer("toy", layers=3, hidden=64, heads=8, kv_heads=8, head_dim=8, ffn=256, vocabulary=512)
-LIMIT = settings(max_examples=25, deadline=None)
-
-
-def cluster(
-    n: int, alpha: float = 0.0, beta: float = 1e-9, flops: float = 1e12, per_node: int = 1, **fields: Any
-) -> Cluster:
-    """Return devices that only compute (memory is free), joined by one kind of link."""
-    link = Link(alpha, beta)
-    return Cluster("toy", n, per_node, Device("toy", flops, 1e30), intra=link, inter=link, host=link, **fields)
-
-
-def workload(**fields: Any) -> Workload:
-    split = Split(**{axis: fields.pop(axis) for axis in ("dp", "tp", "pp", "sequence") if axis in fields})
-    return Workload(TOY, split=split, sequence=fields.pop("sequence_length", 32), **fields)
-
-
-def plan(name: str, work: Workload, on: Cluster, **knobs: Any) -> Plan:
-    return get_technique(name).plan(work, on, **knobs)
-
-
-def measured(name: str, work: Workload, on: Cluster, **knobs: Any) -> Measured:
-    return measure(plan(name, work, on, **knobs), on)
+LIMIT = settings(max_examples=25)
 
 
 def compute_seconds(work: Workload, on: Cluster) -> float:

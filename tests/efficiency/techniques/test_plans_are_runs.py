@@ -20,13 +20,16 @@ from densing.efficiency.parallel.data_parallel.train import DataParallel  # noqa
 from densing.efficiency.parallel.distributed import comm  # noqa: E402
 from densing.efficiency.parallel.distributed.clock import Clock  # noqa: E402
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
-from densing.efficiency.parallel.tensor_parallel.train import TensorTrainee, scheduled  # noqa: E402
+from densing.efficiency.parallel.tensor_parallel.train import TensorTrainee  # noqa: E402
 from densing.efficiency.simulation.cluster.costs import wire_bytes  # noqa: E402
 from densing.efficiency.simulation.cluster.presets import load_cluster  # noqa: E402
-from densing.efficiency.techniques.measure import measure  # noqa: E402
-from densing.efficiency.techniques.prediction import TENSOR, workload_of_run  # noqa: E402
-from densing.efficiency.techniques.protocol import Runnable  # noqa: E402
-from densing.efficiency.techniques.registry import BUILT_IN, get_technique  # noqa: E402
+from densing.efficiency.techniques.plan import measure  # noqa: E402
+from densing.efficiency.techniques.prediction import workload_of_run  # noqa: E402
+from densing.efficiency.techniques.registry import (  # noqa: E402
+    BUILT_IN,
+    Runnable,
+    get_technique,
+)
 from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -90,11 +93,12 @@ def counted(name: str) -> dict[str, float]:
     env = RunEnv(spec(name), torch.distributed.get_rank(), torch.distributed.get_world_size())
     tokens = torch.zeros(1, 9, dtype=torch.int64)
     watch = Watch(CASES[name])
-    if name in TENSOR:
-        trainee: Any = TensorTrainee(env, scheduled(name, CASES[name]), Clock())
+    technique: Any = get_technique(name)
+    if technique.axis == "tp":
+        trainee: Any = TensorTrainee(env, technique.schedule(**CASES[name]), Clock())
         optimizer = trainee._optimizer
     else:
-        trainee = DataParallel(env, name, CASES[name], Clock())
+        trainee = DataParallel(env, technique.method, CASES[name], Clock())
         optimizer = trainee.method.optimizer
     optimizer.register_step_pre_hook(watch.look)
     for step in range(3 * ROUND):

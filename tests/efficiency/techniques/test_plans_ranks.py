@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from densing.efficiency.simulation.workload.workload import Workload
-from densing.efficiency.techniques.measure import measure
+from densing.efficiency.simulation.workload.modules import Workload
+from densing.efficiency.techniques.plan import measure
 from densing.efficiency.timeline.spans import Kind
-from tests.efficiency.techniques.test_plans import cluster, measured, plan, workload
+from tests.support.plans import cluster, measured, plan, workload
 
 EVERY = {
     "sequential": {"dp": 2, "tp": 2},

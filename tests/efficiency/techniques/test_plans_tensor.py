@@ -12,22 +12,20 @@ from hypothesis import strategies as st
 from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.simulation.workload.modules import modules
-from densing.efficiency.simulation.workload.workload import Module, Split, Transformer, Workload
+from densing.efficiency.simulation.workload.modules import Module, Split, Transformer, Workload, modules
 from densing.efficiency.techniques.iso import Halves, best_share
 from densing.efficiency.techniques.ladder import Late
-from densing.efficiency.techniques.measure import measure
+from densing.efficiency.techniques.plan import Plan, measure
 from densing.efficiency.techniques.planner.collectives import CostModel, Use
+from densing.efficiency.techniques.planner.exchange import Blocking, TensorSchedule
 from densing.efficiency.techniques.planner.steps import plan_steps
-from densing.efficiency.techniques.planner.tensor import Blocking, TensorSchedule
-from densing.efficiency.techniques.protocol import Plan
 from densing.efficiency.techniques.registry import get_technique
 from densing.efficiency.techniques.t3 import Hardware, product_share, sublayer
 from densing.efficiency.timeline.spans import Kind
 
 TOY = Transformer("toy", layers=4, hidden=64, heads=8, kv_heads=8, head_dim=8, ffn=256, vocabulary=128)
 SCHEDULES = ("tensor-parallel", "parallel-attention", "ladder", "iso", "t3")
-LIMIT = settings(max_examples=30, deadline=None)
+LIMIT = settings(max_examples=30)
 TIMES = st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 1000)), min_size=2, max_size=12)
 
 

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 
 from densing.core.errors import UnavailableError, UnknownNameError
+from densing.efficiency.parallel import LmShape, RunEnv, RunSpec
+from densing.efficiency.simulation import load_cluster, load_workload
+from densing.efficiency.techniques import compare, find
 from densing.efficiency.techniques.registry import BUILT_IN, get_technique, technique_names, techniques
 
 MODULE = """
-from densing.efficiency.techniques.protocol import Answer, Claim, Knob, Plan
+from densing.efficiency.techniques import Answer, Claim, Knob, Plan
 from densing.efficiency.simulation.tasks import Graph
 from densing.efficiency.timeline.spans import Kind
 
@@ -55,11 +58,59 @@ class Other(Nap):
 def leave():
     raise SystemExit(9)
 """
+RUNS = """
+from densing.efficiency.techniques import Knob, above_zero
+from densing.efficiency.techniques.planner import Buckets, DataParallelRun, Replicated
+
+
+class TenTimesFewer(Buckets):
+    def send(self, count, done):
+        return super().send(count / 10, done)
+
+
+class SignMethod:
+    def __init__(self, model, optimizer, *, waiting, scale):
+        self.model, self.optimizer, self.scale, self.steps = model, optimizer, scale, 0
+
+    def backward(self, loss):
+        loss.backward()
+        for parameter in self.model.parameters():
+            parameter.grad = parameter.grad.sign() * self.scale
+
+    def step(self):
+        self.optimizer.step()
+        self.steps += 1
+
+    def finish(self):
+        pass
+
+    def figures(self):
+        return {"steps": float(self.steps), "scale": self.scale}
+
+    def state_dict(self):
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state):
+        self.steps = state["steps"]
+
+
+class Sign(DataParallelRun, Replicated):
+    name, paper, summary = "sign", "none", "sends the signs of gradients"
+    knobs = (Knob("scale", 0.5, "of a sign", above_zero),)
+    changes_loss = "signs in place of gradients"
+
+    def exchange(self, knobs):
+        return TenTimesFewer
+
+    def method(self, replica, **knobs):
+        return replica.wrap(SignMethod, **knobs)
+"""
 POINTS = """[densing.techniques]
 nap = densing_naps:Nap
 hurt = densing_naps:Hurt
 ddp = densing_naps:Nap
 wrong = densing_naps:Wrong
+sign = densing_signs:Sign
 renamed = densing_naps:Other
 gone = densing_naps_missing:Nap
 Bad Name = densing_naps:Nap
@@ -74,8 +125,10 @@ def naps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: densing-naps\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(POINTS)
     (tmp_path / "densing_naps.py").write_text(MODULE)
+    (tmp_path / "densing_signs.py").write_text(RUNS)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "densing_naps", raising=False)
+    monkeypatch.delitem(sys.modules, "densing_signs", raising=False)
     return tmp_path
 
 
@@ -115,7 +168,6 @@ def test_names_import_nothing_of_the_techniques() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(json.loads(done.stdout)) <= {
-        "densing.efficiency.techniques.protocol",
         "densing.efficiency.techniques.registry",
     }
 
@@ -178,3 +230,34 @@ def test_broken_claims_are_an_error_of_exit_code_3(naps: Path) -> None:
     shown = cli(naps, "show", "hurt", "--json")
     assert json.loads(shown.stdout)["claims"] == []
     assert "no claims today" in shown.stderr
+
+
+def test_a_technique_of_another_package_plans_what_its_buckets_send(naps: Path) -> None:
+    workload, cluster = load_workload("llama-8b", dp=16, tp=1), load_cluster("a100x8-tcp", n=16)
+    plain, fewer = (compare(workload, cluster, [name]).rows[0] for name in ("ddp", "sign"))
+    assert fewer.bytes == pytest.approx(plain.bytes / 10, rel=1e-6)
+    assert fewer.changes_loss == "signs in place of gradients"
+
+
+def test_a_technique_of_another_package_runs_by_its_own_method(naps: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = tmp_path / "text.txt"
+    text.write_text("all work and no play makes a dull model. " * 500)
+    shape = LmShape(layers=1, hidden=16, heads=2, ffn=16)
+    spec = RunSpec("sign", {"scale": 2.0}, nproc=1, steps=6, model=shape, batch=2, sequence=16, lr=1e-2,
+                   corpus=str(text), out=str(tmp_path / "run"), trace_steps=0)  # fmt: skip
+    record = find(spec)(RunEnv(spec, 0, 1))
+    assert (record.technique, record.extra["steps"], record.extra["scale"]) == ("sign", 6.0, 2.0)
+    assert record.losses[-1] < record.losses[0]
+
+
+@pytest.mark.slow
+def test_the_command_line_trains_it(naps: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(naps), os.environ["PYTHONPATH"]])}
+    command = [sys.executable, "-m", "densing", "train", "--technique", "sign", "--set", "scale=2", "--nproc", "2",
+               "--steps", "3", "--model", "tiny", "--trace-steps", "0", "--json",
+               "--out", str(tmp_path / "run")]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["knobs"] == {"scale": 2.0}

@@ -8,11 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from densing.core.errors import ArtefactError, InputError, UnknownNameError
-from densing.efficiency.techniques.taccl.profiles import profile_topology
 from densing.efficiency.techniques.taccl.schedule import check, from_json, to_json
 from densing.efficiency.techniques.taccl.sketch import Sketch
 from densing.efficiency.techniques.taccl.synthesis import synthesise
-from densing.efficiency.techniques.taccl.topology import Channel, Topology, checked
+from densing.efficiency.techniques.taccl.topology import Channel, Topology, checked, profile_topology
 
 
 def machine(edges, n, ports=None):

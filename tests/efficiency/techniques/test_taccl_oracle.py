@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from densing.efficiency.techniques.taccl.demand import GATHERING, OPS, demand
-from densing.efficiency.techniques.taccl.greedy import greedy_routes, relaxed_time
+from densing.efficiency.techniques.taccl.routing import GATHERING, OPS, demand, greedy_routes, relaxed_time
 from densing.efficiency.techniques.taccl.schedule import check
 from densing.efficiency.techniques.taccl.sketch import Sketch
 from densing.efficiency.techniques.taccl.synthesis import compact, synthesise
@@ -109,7 +108,7 @@ def machines(draw):
     return machine(edges, n, ports)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(machines(), st.sampled_from(["all_gather", "broadcast"]))
 def test_never_below_the_brute_force_optimum_which_is_never_below_the_bound(topology, op):
     best = brute_force(topology, demand(op, topology.n))
@@ -130,7 +129,7 @@ def latent(draw):
     return replace(topology, channels=channels)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(latent(), st.sampled_from(OPS), st.integers(1, 6))
 def test_every_schedule_is_valid_and_merging_never_hurts(topology, op, together):
     found = synthesise(topology, op, Sketch("plain"), together=together)

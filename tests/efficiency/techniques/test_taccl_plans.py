@@ -14,15 +14,13 @@ from densing.efficiency.simulation.cluster.presets import load_cluster
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
 from densing.efficiency.simulation.workload.presets import load_workload
-from densing.efficiency.techniques.claims.taccl import CLAIMS
+from densing.efficiency.techniques.claims import PHYSICS
 from densing.efficiency.techniques.ddp import DDP
-from densing.efficiency.techniques.physics import PHYSICS
 from densing.efficiency.techniques.planner.collectives import Use
-from densing.efficiency.techniques.protocol import Runnable, Technique
-from densing.efficiency.techniques.registry import get_technique
+from densing.efficiency.techniques.registry import Runnable, Technique, get_technique
 from densing.efficiency.techniques.taccl import TACCL
 from densing.efficiency.techniques.taccl.schedule import check
-from densing.efficiency.techniques.taccl.tasks import Synthesised, collective_schedule
+from densing.efficiency.techniques.taccl.technique import CLAIMS, Synthesised, collective_schedule
 from densing.efficiency.techniques.taccl.topology import from_cluster
 from densing.efficiency.techniques.validation import verdict
 
@@ -58,7 +56,7 @@ def test_one_node_large_messages_are_bound_by_the_ports_as_the_ring_is():
     assert ours == pytest.approx(collective_seconds("all_gather", 4e8, cluster, range(4)), rel=1e-9)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=8)
 @given(st.sampled_from([1e4, 1e6, 1e8]), st.sampled_from([(4, 2), (4, 4), (4, 1)]), st.floats(1e-7, 1e-3))
 def test_no_schedule_beats_the_wires(count, shape, alpha):
     cluster = toy(*shape, alpha=alpha)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from densing.efficiency.techniques.taccl.demand import OPS, demand
-from densing.efficiency.techniques.taccl.profiles import PROFILES, profile_topology
-from densing.efficiency.techniques.taccl.routing import route
+from densing.efficiency.techniques.taccl.routing import OPS, demand, route
 from densing.efficiency.techniques.taccl.schedule import check, from_json, to_json
 from densing.efficiency.techniques.taccl.sketch import Sketch, logical, sketches
 from densing.efficiency.techniques.taccl.synthesis import synthesise
-from densing.efficiency.techniques.taccl.topology import ring_time
+from densing.efficiency.techniques.taccl.topology import PROFILES, profile_topology, ring_time
 
 
 def row(nodes, per_node, relay=True, profile="ndv2-1mb"):

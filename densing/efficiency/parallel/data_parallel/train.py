@@ -10,12 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch.nn import functional
 
-from densing.core import InputError, UnknownNameError
-from densing.efficiency.parallel.data_parallel.co2 import CO2
-from densing.efficiency.parallel.data_parallel.ddp import DDP, fastest_bucket
-from densing.efficiency.parallel.data_parallel.local_sgd import LocalSGD
-from densing.efficiency.parallel.data_parallel.sharded import Sharded
-from densing.efficiency.parallel.data_parallel.slowmo import SlowMo
+from densing.efficiency.parallel.data_parallel.link import Waiting
 from densing.efficiency.parallel.data_parallel.warmup import inverse_sqrt_factor
 from densing.efficiency.parallel.distributed import Clock, RunEnv, RunRecord, build_lm, run
 
@@ -56,32 +51,32 @@ class Method(Protocol):
 
 
 @dataclass(frozen=True)
-class Maker:
-    """How a method is made, and the knobs it takes."""
+class Replica:
+    """What a method is made around: this rank's copy of the model, and what a run lends it.
 
-    make: Callable[..., Method]
-    knobs: tuple[str, ...]
+    Parameters
+    ----------
+    model : torch.nn.Module
+    optimizer : callable
+        Makes the run's optimizer from an iterable of parameters.
+    waiting : callable
+        Gives a context to be put around every wait, so that the run's clock sees it.
+    loss : callable
+        The loss of a model on a batch of the run's size, for what is tried before the first step.
+    """
+
+    model: torch.nn.Module
+    optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+    waiting: Waiting
+    loss: Callable[[torch.nn.Module], torch.Tensor]
+
+    def wrap(self, kind: Callable[..., Method], **knobs: Any) -> Method:
+        """Return a method that takes the model and an optimizer of all its parameters, as DDP and CO2 do."""
+        return kind(self.model, self.optimizer(self.model.parameters()), waiting=self.waiting, **knobs)
 
 
-def _around(kind: Callable[..., Any]) -> Callable[..., Method]:
-    """Return a maker for methods that wrap a whole model's optimizer."""
-
-    def make(model: torch.nn.Module, optimizer: Callable[..., torch.optim.Optimizer], **options: Any) -> Method:
-        method: Method = kind(model, optimizer(model.parameters()), **options)
-        return method
-
-    return make
-
-
-METHODS: Mapping[str, Maker] = {
-    "ddp": Maker(_around(DDP), ("bucket_mb",)),
-    "ddp-tuned": Maker(_around(DDP), ()),
-    "zero1": Maker(partial(Sharded, stage=1), ("bucket_mb",)),
-    "zero2": Maker(partial(Sharded, stage=2), ("bucket_mb",)),
-    "local-sgd": Maker(_around(LocalSGD), ("tau",)),
-    "slowmo": Maker(_around(SlowMo), ("tau", "slow_lr", "slow_momentum")),
-    "co2": Maker(_around(CO2), ("tau", "outer_lr", "outer_momentum", "clip", "gap", "gap_penalty", "warmup_rounds")),
-}
+MethodMaker = Callable[..., Method]
+"""Makes a method from a :class:`Replica` and the knobs of a run; all ranks call it."""
 
 
 class DataParallel:
@@ -89,25 +84,21 @@ class DataParallel:
 
     stand_in = ""
 
-    def __init__(self, env: RunEnv, method: str, knobs: Mapping[str, Any], clock: Clock) -> None:
-        if method not in METHODS:
-            raise UnknownNameError("data-parallel method", method, METHODS)
-        maker = METHODS[method]
-        unknown = sorted(set(knobs) - set(maker.knobs))
-        if unknown:
-            known = ", ".join(maker.knobs)
-            raise InputError(f"{method}: {unknown[0]} is no knob of a run; its knobs are {known}")
+    def __init__(self, env: RunEnv, method: MethodMaker, knobs: Mapping[str, Any], clock: Clock) -> None:
         self.lr, self.taken = env.spec.lr, 0
         self.data_rank, self.data_ranks = env.rank, env.world_size
         self.device = torch.device(env.spec.device)
         model = build_lm(env.spec.model, env.spec.sequence, env.spec.seed).to(self.device)
         self.parameters = sum(p.numel() for p in model.parameters())
         self.module = model
-        optimizer = partial(torch.optim.AdamW, lr=env.spec.lr)
-        if method == "ddp-tuned":
-            tokens = torch.zeros(env.spec.batch, env.spec.sequence + 1, dtype=torch.int64)
-            knobs = {"bucket_mb": fastest_bucket(model, lambda trial: self._loss(trial, tokens))}
-        self.method = maker.make(model, optimizer, waiting=clock.waiting, **knobs)
+        tokens = torch.zeros(env.spec.batch, env.spec.sequence + 1, dtype=torch.int64)
+        replica = Replica(
+            model,
+            partial(torch.optim.AdamW, lr=env.spec.lr),
+            clock.waiting,
+            lambda trial: self._loss(trial, tokens),
+        )
+        self.method = method(replica, **knobs)
 
     def step(self, batch: torch.Tensor) -> float:
         """Forward, backward and update; return this rank's loss."""
@@ -159,20 +150,22 @@ class DataParallel:
         return functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
 
 
-def train_data_parallel(env: RunEnv, method: str, **knobs: Any) -> RunRecord:
+def train_data_parallel(env: RunEnv, method: MethodMaker, **knobs: Any) -> RunRecord:
     """Train the small language model on this rank with a data-parallel method.
 
     Parameters
     ----------
     env : RunEnv
         The process group is initialised, unless there is one rank only.
-    method : {'ddp', 'ddp-tuned', 'zero1', 'zero2', 'local-sgd', 'slowmo', 'co2'}
+    method : callable
+        Makes a :class:`Method` from this rank's :class:`Replica` and the knobs: what a technique brings
+        (``DataParallelRun.method`` in ``densing.efficiency.techniques.planner``).
     **knobs
-        Of the method, see :data:`METHODS`.
+        Of the method.
 
     Raises
     ------
     InputError
-        When a knob does not exist or makes no sense, or the run cannot go on.
+        When a knob makes no sense, or the run cannot go on.
     """
     return run(env, lambda clock: DataParallel(env, method, knobs, clock))

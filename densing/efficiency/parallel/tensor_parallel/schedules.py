@@ -2,64 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from densing.core import InputError, UnknownNameError
+from densing.core import InputError
 from densing.efficiency.parallel.distributed import Attention, Block, Wiring, sublayers
 from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
 from densing.efficiency.parallel.tensor_parallel.tape import Call, Residual, Start, Tape, Whole, whole
 from densing.efficiency.parallel.tensor_parallel.tiles import tiled
 
-SCHEDULES = ("tensor-parallel", "parallel-attention", "ladder", "iso", "t3")
-WIRINGS: Mapping[str, Wiring] = {"ladder": "ladder", "parallel-attention": "parallel-attention"}
 
-
-@dataclass(frozen=True)
 class Schedule:
-    """A schedule with its options.
+    """Every sum over the group is waited for where it is started, as in Megatron-LM; the others are subclasses of it.
 
-    Parameters
+    Attributes
     ----------
-    name : str
-        ``tensor-parallel``: every sum over the group is waited for where it is started. ``parallel-attention``: the
-        same, with one sum per layer. ``ladder``: a module's sum is under way while the next module computes
-        (arXiv 2501.06589). ``iso``: the sum of one part of the sequence is under way while the other part computes
-        (arXiv 2409.11155). ``t3``: the sum of one tile is under way while the next is computed (a stand-in).
-    ladder_layers : int, optional
-        Of ``ladder``: the last so many layers; default all.
-    split : float
-        Of ``iso``: the first part's share of the sequence.
-    tiles : int
-        Of ``t3``.
-
-    Raises
-    ------
-    InputError
-        When the name is unknown, or an option outside its range.
+    wiring : Wiring
+        What the model's modules read.
+    ladder_layers : int or None
+        Of the wiring ``ladder``: the last so many layers; None: all.
     """
 
-    name: str
+    wiring: Wiring = "standard"
     ladder_layers: int | None = None
-    split: float = 0.5
-    tiles: int = 4
-
-    def __post_init__(self) -> None:
-        if self.name not in SCHEDULES:
-            raise UnknownNameError("tensor-parallel schedule", self.name, SCHEDULES)
-        if not isinstance(self.split, float) or not 0.0 < self.split < 1.0:
-            raise InputError(f"split is {self.split!r}; give the first part's share, between 0 and 1")
-        if not isinstance(self.tiles, int) or self.tiles < 1:
-            raise InputError(f"tiles is {self.tiles!r}; give a whole number of at least 1")
-
-    @property
-    def wiring(self) -> Wiring:
-        """What the model's modules read."""
-        return WIRINGS.get(self.name, "standard")
 
     def parts(self, tokens: int) -> list[int]:
         """Return the tokens of each part of the sequence.
@@ -71,22 +39,97 @@ class Schedule:
 
         Examples
         --------
-        >>> Schedule("iso", split=0.25).parts(8), Schedule("ladder").parts(8)
+        >>> Interleaved(split=0.25).parts(8), Schedule().parts(8)
         ([2, 6], [8])
         """
-        if self.name != "iso":
-            return [tokens]
+        return [tokens]
+
+    def start(self, module: Any) -> Start:
+        """Return what starts a module, its sum with it."""
+        return whole(module)
+
+    def run(self, tape: Tape, blocks: Iterable[Block], streams: list[Residual]) -> list[Residual]:
+        """Run all blocks on the streams' beginnings (one per part of the sequence), and return the streams' ends."""
+        return [in_order(tape, blocks, streams[0], self.start)]
+
+
+class OneSum(Schedule):
+    """Attention and MLP read the same input: one sum per layer."""
+
+    wiring = "parallel-attention"
+
+
+class Late(Schedule):
+    """A module's sum is under way while the next module computes.
+
+    Source: Zhang et al., arXiv 2501.06589.
+
+    Parameters
+    ----------
+    ladder_layers : int, optional
+        Only the last so many layers; None: all.
+    """
+
+    wiring = "ladder"
+
+    def __init__(self, ladder_layers: int | None = None) -> None:
+        self.ladder_layers = ladder_layers
+
+
+class Interleaved(Schedule):
+    """The sum of one part of the sequence is under way while the other part computes.
+
+    Source: Xiao and Su, arXiv 2409.11155.
+
+    Parameters
+    ----------
+    split : float
+        The first part's share of the sequence, between 0 and 1.
+
+    Raises
+    ------
+    InputError
+        When it is outside.
+    """
+
+    def __init__(self, split: float = 0.5) -> None:
+        if not isinstance(split, float) or not 0.0 < split < 1.0:
+            raise InputError(f"split is {split!r}; give the first part's share, between 0 and 1")
+        self.split = split
+
+    def parts(self, tokens: int) -> list[int]:
+        """Return the tokens of both parts; a sequence of one token is refused."""
         if tokens < 2:
             raise InputError("iso splits a sequence in two: it needs sequence=2 or more")
         first = min(max(round(self.split * tokens), 1), tokens - 1)
         return [first, tokens - first]
 
     def run(self, tape: Tape, blocks: Iterable[Block], streams: list[Residual]) -> list[Residual]:
-        """Run all blocks on the streams' beginnings, and return the streams' ends."""
-        if self.name == "iso":
-            return interleaved(tape, blocks, streams)
-        start = (lambda module: tiled(module, self.tiles)) if self.name == "t3" else whole
-        return [in_order(tape, blocks, streams[0], start)]
+        """Run all blocks, the parts in turn."""
+        return interleaved(tape, blocks, streams)
+
+
+class Tiled(Schedule):
+    """The sum of one tile of a product is under way while the next tile is computed.
+
+    Parameters
+    ----------
+    tiles : int
+
+    Raises
+    ------
+    InputError
+        When it is no whole number from 1 up.
+    """
+
+    def __init__(self, tiles: int = 4) -> None:
+        if not isinstance(tiles, int) or tiles < 1:
+            raise InputError(f"tiles is {tiles!r}; give a whole number of at least 1")
+        self.tiles = tiles
+
+    def start(self, module: Any) -> Start:
+        """Return what starts a module tile by tile."""
+        return tiled(module, self.tiles)
 
 
 def in_order(tape: Tape, blocks: Iterable[Block], residual: Residual, start: Callable[[Any], Start]) -> Residual:

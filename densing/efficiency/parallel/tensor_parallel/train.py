@@ -8,33 +8,28 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from densing.core import InputError, UnknownNameError
+from densing.core import UnknownNameError
 from densing.efficiency.parallel.distributed import Clock, RunEnv, RunRecord, run
 from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
 from densing.efficiency.parallel.tensor_parallel.model import build_part, cross_entropy, prefill_loss, train_loss
-from densing.efficiency.parallel.tensor_parallel.schedules import SCHEDULES, Schedule
+from densing.efficiency.parallel.tensor_parallel.schedules import Schedule
 from densing.efficiency.parallel.tensor_parallel.shards import cut_dimension
 
 Mode = Literal["train", "prefill"]
 
-KNOBS: Mapping[str, tuple[str, ...]] = {"ladder": ("ladder_layers",), "iso": ("split",), "t3": ("tiles",)}
-"""What a schedule's run takes beside ``mode``."""
 
-T3_STAND_IN = "tile-wise software decomposition, not T3"
-
-
-def train_tensor_parallel(env: RunEnv, schedule: str, *, mode: Mode = "train", **knobs: Any) -> RunRecord:
+def train_tensor_parallel(env: RunEnv, schedule: Schedule, *, mode: Mode = "train", stand_in: str = "") -> RunRecord:
     """Train the decoder of ``env.spec``, one part of it on this rank; all ranks are one tensor-parallel group.
 
     Parameters
     ----------
     env : RunEnv
-    schedule : {'tensor-parallel', 'parallel-attention', 'ladder', 'iso', 't3'}
+    schedule : Schedule
+        What a technique brings (``TensorParallelRun.schedule`` in ``densing.efficiency.techniques.planner``).
     mode : {'train', 'prefill'}
         ``prefill``: forward passes only, as in inference's first one; the weights stay as they were drawn.
-    **knobs
-        ``ladder_layers`` of ladder, ``split`` of iso, ``tiles`` of t3: see
-        :class:`~densing.efficiency.parallel.tensor_parallel.schedules.Schedule`.
+    stand_in : str
+        What the run is instead of the technique itself; the record says so.
 
     Returns
     -------
@@ -46,32 +41,11 @@ def train_tensor_parallel(env: RunEnv, schedule: str, *, mode: Mode = "train", *
     Raises
     ------
     InputError
-        When the ranks cannot share the model, or a knob is outside its range or none of the schedule's.
+        When the ranks cannot share the model, or the schedule its sequence.
     """
     if mode not in get_args(Mode):
         raise UnknownNameError("mode", mode, get_args(Mode))
-    chosen = scheduled(schedule, knobs)
-    return run(env, lambda clock: TensorTrainee(env, chosen, clock, mode))
-
-
-def scheduled(name: str, knobs: Mapping[str, Any]) -> Schedule:
-    """Return a schedule with its knobs.
-
-    Raises
-    ------
-    InputError
-        When there is no such schedule, or it has no such knob.
-
-    Examples
-    --------
-    >>> scheduled("iso", {"split": 0.4}).parts(10)
-    [4, 6]
-    """
-    own = KNOBS.get(name, ())
-    other = sorted(set(knobs) - set(own))
-    if name in SCHEDULES and other:
-        raise InputError(f"{name}: {other[0]} is no knob of a run; its knobs are {', '.join(('mode', *own))}")
-    return Schedule(name, **knobs)
+    return run(env, lambda clock: TensorTrainee(env, schedule, clock, mode, stand_in))
 
 
 class TensorTrainee:
@@ -83,12 +57,13 @@ class TensorTrainee:
     schedule : Schedule
     clock : Clock
     mode : {'train', 'prefill'}
+    stand_in : str
     """
 
     data_rank = 0
     data_ranks = 1
 
-    def __init__(self, env: RunEnv, schedule: Schedule, clock: Clock, mode: Mode = "train") -> None:
+    def __init__(self, env: RunEnv, schedule: Schedule, clock: Clock, mode: Mode = "train", stand_in: str = "") -> None:
         spec = env.spec
         schedule.parts(spec.sequence)
         self._schedule, self._mode = schedule, mode
@@ -102,7 +77,7 @@ class TensorTrainee:
         self._optimizer = torch.optim.AdamW(self._decoder.parameters(), lr=spec.lr)
         self._steps = 0
         self.parameters = count_parameters(self._decoder.state_dict(), env.world_size)
-        self.stand_in = T3_STAND_IN if schedule.name == "t3" else ""
+        self.stand_in = stand_in
 
     def step(self, batch: Tensor) -> float:
         """Take one step on int64 tokens (batch, sequence + 1); return the loss, nats per token."""

@@ -100,7 +100,9 @@ def collective_seconds(
     if len(members) < 2 or count == 0:
         return 0.0
     if op == "send_recv":
-        return _pair(count, cluster, members, concurrent)
+        if len(members) != 2:
+            raise InputError(f"send_recv: {len(members)} ranks; it joins two")
+        return _shared(cluster.link(*members), concurrent).seconds(count)
     levels = levels_of(cluster, members)
     if algorithm == "ring" or (algorithm == "auto" and len(levels) == 1):
         return _flat(ring_terms(op, len(members)), count, cluster, members, concurrent)
@@ -187,13 +189,13 @@ def levels_of(cluster: Cluster, ranks: Sequence[int]) -> tuple[Level, ...]:
     site_ranks = Counter[int]()
     for node, many in nodes.items():
         site_ranks[_site(cluster, node)] += many
-    found = [
+    levels = [
         Level("intra", cluster.intra, max(nodes.values()), 1),
         Level("inter", cluster.inter, max(sites.values()), fewest),
     ]
     if cluster.wide is not None:
-        found.append(Level("wide", cluster.wide, len(sites), min(site_ranks.values())))
-    return tuple(level for level in found if level.size > 1)
+        levels.append(Level("wide", cluster.wide, len(sites), min(site_ranks.values())))
+    return tuple(level for level in levels if level.size > 1)
 
 
 def span_of(cluster: Cluster, ranks: Sequence[int]) -> str:
@@ -251,12 +253,6 @@ def _shared(link: Link, flows: int) -> Link:
     return link.faster(1 / flows) if link.shared and flows > 1 else link
 
 
-def _pair(count: float, cluster: Cluster, ranks: Sequence[int], concurrent: int) -> float:
-    if len(ranks) != 2:
-        raise InputError(f"send_recv: {len(ranks)} ranks; it joins two")
-    return _shared(cluster.link(*ranks), concurrent).seconds(count)
-
-
 def _members(cluster: Cluster, ranks: Sequence[int]) -> list[int]:
     members = sorted(ranks)
     if not members:
@@ -264,8 +260,8 @@ def _members(cluster: Cluster, ranks: Sequence[int]) -> list[int]:
     if len(set(members)) < len(members):
         raise InputError(f"ranks: {members} names a rank twice; name each once")
     if members[0] < 0 or members[-1] >= cluster.n:
-        given = f"{members[0]} to {members[-1]}"
-        raise InputError(f"ranks: {given} are not all of cluster {cluster.name}, which has 0 to {cluster.n - 1}")
+        span = f"{members[0]} to {members[-1]}"
+        raise InputError(f"ranks: {span} are not all of cluster {cluster.name}, which has 0 to {cluster.n - 1}")
     return members
 
 

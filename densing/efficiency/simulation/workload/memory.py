@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from densing.core import InputError
-from densing.efficiency.simulation.workload.modules import stages
-from densing.efficiency.simulation.workload.workload import Module, Workload
+from densing.efficiency.simulation.workload.modules import Module, Workload, stages
 
 ZERO_STAGES = (0, 1, 2, 3)
 
@@ -80,9 +79,10 @@ def memory(
             raise InputError(f"{name}: {value!r} is out of range; give 0 to 1024 bytes per parameter")
     optimizer_bytes = adam_bytes(workload.dtype_bytes) if optimizer_bytes is None else optimizer_bytes
     gradients = workload.dtype_bytes if gradient_bytes is None else gradient_bytes
-    found = stages(workload)
+    by_stage = stages(workload)
     needs = [
-        _stage(workload, stage, len(found) - at, zero, (gradients, optimizer_bytes)) for at, stage in enumerate(found)
+        _stage(workload, stage, len(by_stage) - at, zero, (gradients, optimizer_bytes))
+        for at, stage in enumerate(by_stage)
     ]
     return max(needs, key=lambda need: sum(need.values()))
 
@@ -101,12 +101,12 @@ def _stage(
             "kv_cache": _kv_cache(workload, sum(module.name == "attention" for module in stage)),
         }
     gradient_bytes, optimizer_bytes = state_bytes
-    kept, again = _activations(workload, stage)
+    retained, again = _activations(workload, stage)
     return {
         "parameters": weights / (dp if zero >= 3 else 1),
         "gradients": parameters * gradient_bytes / (dp if zero >= 2 else 1),
         "optimizer": parameters * optimizer_bytes / (dp if zero >= 1 else 1),
-        "activations": float(kept * min(in_flight, workload.micro_batches) + again),
+        "activations": float(retained * min(in_flight, workload.micro_batches) + again),
         "kv_cache": 0.0,
     }
 

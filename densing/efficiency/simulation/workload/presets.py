@@ -1,8 +1,12 @@
-"""Named workloads: the models of the papers, each with the step it was measured on, and models of the user's own."""
+"""Named workloads: the models of the papers, each with the step it was measured on, and models of the user's own.
+
+A model of the user's own is the ``config.json`` of a Hugging Face model.
+"""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from math import gcd
 from pathlib import Path
@@ -12,9 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from densing.core import InputError, UnknownNameError
-from densing.efficiency.simulation.workload.hf_config import read_config
-from densing.efficiency.simulation.workload.modules import check
-from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
+from densing.efficiency.simulation.workload.modules import Split, Transformer, Workload, check
 
 FILE = Path(__file__).with_name("presets.toml")
 SPLIT = {"dp": "dp", "tp": "tp", "pp": "pp", "sequence_parallel": "sequence"}
@@ -62,17 +64,21 @@ def load_workload(name: str | Path, **overrides: Any) -> Workload:
     >>> step.batch, step.sequence, step.micro_batches
     (8, 8192, 8)
     """
-    given = {key: value for key, value in overrides.items() if value is not None}
-    train = given.get("mode", "train") == "train"
-    found = (_training() if "mode" in given and train else {}).get(str(name)) or _presets().get(str(name))
-    found = found or Workload(_own(name), **(OWN if train else {}))
-    for key in given:
+    options = {key: value for key, value in overrides.items() if value is not None}
+    train = options.get("mode", "train") == "train"
+    preset = (_training() if "mode" in options and train else {}).get(str(name)) or _presets().get(str(name))
+    if preset is None:
+        path = Path(name)
+        if path.suffix != ".json" and len(path.parts) < 2 and not path.is_dir():
+            raise UnknownNameError("model (nor a config.json)", str(name), workload_names())
+        preset = Workload(read_config(path), **(OWN if train else {}))
+    for key in options:
         if key not in (*STEP, *SPLIT):
             raise UnknownNameError("override", key, (*STEP, *SPLIT))
-    if isinstance(batch := given.get("batch"), int) and batch > 0 and "micro_batches" not in given:
-        found = resized(found, batch)
-    split = replace(found.split, **{SPLIT[key]: value for key, value in given.items() if key in SPLIT})
-    changed = replace(found, split=split, **{key: value for key, value in given.items() if key in STEP})
+    if isinstance(batch := options.get("batch"), int) and batch > 0 and "micro_batches" not in options:
+        preset = resized(preset, batch)
+    split = replace(preset.split, **{SPLIT[key]: value for key, value in options.items() if key in SPLIT})
+    changed = replace(preset, split=split, **{key: value for key, value in options.items() if key in STEP})
     check(changed)
     return changed
 
@@ -91,13 +97,6 @@ def resized(workload: Workload, batch: int) -> Workload:
     return replace(workload, batch=batch, micro_batches=parts)
 
 
-def _own(name: str | Path) -> Transformer:
-    path = Path(name)
-    if path.suffix != ".json" and len(path.parts) < 2 and not path.is_dir():
-        raise UnknownNameError("model (nor a config.json)", str(name), workload_names())
-    return read_config(path)
-
-
 @cache
 def _presets() -> dict[str, Workload]:
     return {name: _workload(name, table, table["step"]) for name, table in _tables().items()}
@@ -106,9 +105,9 @@ def _presets() -> dict[str, Workload]:
 @cache
 def _training() -> dict[str, Workload]:
     """Those whose own step is one of inference, with a training step on the same split."""
-    found = {name: table for name, table in _tables().items() if "train" in table}
-    steps = {name: {**table["step"], **table["train"], "mode": "train"} for name, table in found.items()}
-    return {name: _workload(name, table, steps[name]) for name, table in found.items()}
+    tables = {name: table for name, table in _tables().items() if "train" in table}
+    steps = {name: {**table["step"], **table["train"], "mode": "train"} for name, table in tables.items()}
+    return {name: _workload(name, table, steps[name]) for name, table in tables.items()}
 
 
 def _tables() -> dict[str, dict[str, Any]]:
@@ -123,3 +122,111 @@ def _workload(name: str, table: dict[str, Any], step: dict[str, Any]) -> Workloa
         return Workload(msgspec.convert({"name": name, **table}, Transformer), split=split, **step)
     except (msgspec.ValidationError, TypeError) as error:
         raise InputError(f"preset {name}: {error}") from error
+
+
+_LLAMAS = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "olmo", "olmo2", "granite", "smollm3", "minicpm"}
+GATED = frozenset(_LLAMAS | {"phi3", "internlm2", "baichuan"})
+PLAIN = frozenset({"gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "phi", "bloom", "starcoder2"})
+TIED = frozenset({"gpt2", "gpt_neo", "opt", "bloom", "gemma", "gemma2"})
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "layers": ("num_hidden_layers", "n_layer", "num_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "num_heads"),
+    "kv_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim",),
+    "ffn": ("intermediate_size", "n_inner", "ffn_dim"),
+    "vocabulary": ("vocab_size",),
+}
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+MOST = 10**9
+
+
+def read_config(path: Path) -> Transformer:
+    """Read ``config.json``, or that of a model's folder.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, a field is missing or no positive whole number, or the architecture is not one of
+        dense decoders.
+    """
+    import msgspec
+
+    from densing.core import read_text
+
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        data = msgspec.json.decode(read_text(file, str(file)))
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        raise InputError(f"{file}: no readable JSON ({error}); give a model's config.json") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{file}: holds no object; give a model's config.json")
+    return transformer_of(data, str(file), file.resolve().parent.name)
+
+
+def transformer_of(config: Mapping[str, Any], where: str, name: str = "") -> Transformer:
+    """Take a shape from a configuration's fields.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_config`.
+
+    Examples
+    --------
+    >>> config = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257}
+    >>> found = transformer_of(config, "config.json")
+    >>> found.ffn, found.kv_heads, found.head_dim, found.gated, found.tied
+    (3072, 12, 64, False, True)
+    >>> transformer_of({"model_type": "llama", "hidden_size": 64}, "config.json")
+    Traceback (most recent call last):
+    ...
+    densing.core.errors.InputError: config.json: num_hidden_layers: missing; a llama configuration needs it
+    """
+    kind = config.get("model_type")
+    if kind not in GATED | PLAIN:
+        raise InputError(
+            f"{where}: model_type: {kind!r} is not known; known are {', '.join(sorted(GATED | PLAIN))} (dense decoders)"
+        )
+    for field in EXPERTS:
+        if config.get(field) not in (None, 0, 1):
+            raise InputError(f"{where}: {field}: {config[field]!r}: a mixture of experts; give a dense model")
+    layers, hidden, heads = (_size(config, field, where) for field in ("layers", "hidden", "heads"))
+    if "head_dim" not in config and hidden % heads:
+        raise InputError(f"{where}: {hidden} columns cannot be divided by {heads} heads; give head_dim")
+    return Transformer(
+        str(config.get("_name_or_path") or name or kind),
+        layers,
+        hidden,
+        heads,
+        _size(config, "kv_heads", where, heads),
+        _size(config, "head_dim", where, max(hidden // heads, 1)),
+        _size(config, "ffn", where, None if kind in GATED else 4 * hidden),
+        _size(config, "vocabulary", where),
+        gated=kind in GATED,
+        tied=_flag(config, "tie_word_embeddings", kind in TIED, where),
+        source=where,
+        evidence="first-hand",
+    )
+
+
+def _size(config: Mapping[str, Any], field: str, where: str, default: int | None = None) -> int:
+    """The first spelling that is there; null counts as absent."""
+    spellings = [key for key in NAMES[field] if config.get(key) is not None]
+    if not spellings:
+        if default is None:
+            raise InputError(f"{where}: {NAMES[field][0]}: missing; a {config['model_type']} configuration needs it")
+        return default
+    value = config[spellings[0]]
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+        raise InputError(f"{where}: {spellings[0]}: {value!r} is out of range; give a whole number from 1 to {MOST}")
+    return value
+
+
+def _flag(config: Mapping[str, Any], field: str, default: bool, where: str) -> bool:
+    value = config.get(field)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise InputError(f"{where}: {field}: {value!r} is neither true nor false")
+    return value

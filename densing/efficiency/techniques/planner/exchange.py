@@ -1,19 +1,118 @@
-"""How data-parallel replicas come to agree: hooks around the modules of a pass and at the end of a step."""
+"""A pass over a stage's modules, and the two hooks that techniques are made of.
+
+A :class:`TensorSchedule` places the sums of a tensor-parallel group among the modules; an :class:`Exchange` brings the
+data-parallel replicas to agree, around the modules of a pass and at the end of a step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 from math import inf
+from typing import Protocol
 
-from densing.efficiency.simulation import Module
-from densing.efficiency.techniques.planner.events import NOTHING, Event, join
-from densing.efficiency.techniques.planner.passes import Pass
-from densing.efficiency.techniques.planner.stage import Stage
-from densing.efficiency.techniques.planner.work import FULL_BYTES, copy_seconds, outer_seconds, update_seconds
+from densing.efficiency.simulation import Module, adam_bytes
+from densing.efficiency.techniques.planner.stage import (
+    FULL_BYTES,
+    NOTHING,
+    WHOLE,
+    Event,
+    Piece,
+    Stage,
+    join,
+    module_seconds,
+)
+
+BLOCK = ("attention", "mlp")
+
+
+class Pass:
+    """A pass, as a schedule lays it.
+
+    Parameters
+    ----------
+    stage : Stage
+    exchange : Exchange
+        Told of every module as it begins and ends.
+    phase : {"forward", "backward"}
+    last : bool
+        Of the step's micro-batches.
+    """
+
+    def __init__(self, stage: Stage, exchange: Exchange, phase: str, last: bool) -> None:
+        self.stage, self.exchange, self.phase, self.last = stage, exchange, phase, last
+        self.modules = stage.modules if phase == "forward" else stage.modules[::-1]
+
+    def seconds(self, module: Module, piece: Piece = WHOLE) -> float:
+        """Return what this pass takes over a module, or a piece of its tokens."""
+        return module_seconds(self.stage.workload, self.stage.device, module, self.phase, piece)
+
+    def compute(
+        self,
+        module: Module,
+        after: Event,
+        seconds: float | None = None,
+        *,
+        opens: bool = True,
+        closes: bool = True,
+        label: str = "",
+    ) -> Event:
+        """Add a module's computation, or a part of it: its first part ``opens`` it, its last one ``closes`` it."""
+        gate = self.exchange.before(self, module) if opens else NOTHING
+        name = f"{self.phase} {module.name}{label}" + ("" if module.name not in BLOCK else f" {module.layer}")
+        cost = self.seconds(module) if seconds is None else seconds
+        done = self.stage.compute(name, cost, join(after, gate))
+        if closes:
+            self.exchange.after(self, module, done)
+        return done
+
+    def reduces(self, module: Module) -> bool:
+        """Return whether the tensor-parallel group must sum up what this module leaves.
+
+        Attention and MLP in both directions; in training, if embedding and head are split over the vocabulary, the
+        embedding's output and the gradient of the head's input too. Source: Shoeybi et al. 2019, section 3 (recalled).
+        """
+        if self.stage.size("tp") == 1:
+            return False
+        edge = "embedding" if self.phase == "forward" else "head"
+        return module.name in BLOCK or (module.name == edge and self.stage.workload.mode == "train")
+
+    def reduce(self, module: Module, after: Event, share: float = 1.0, label: str = "") -> Event:
+        """Add the sum over the tensor-parallel group of a module's output, or of its input's gradient.
+
+        Where the sequence is split between such sums, a reduce-scatter and, before the next module, an all-gather.
+        """
+        count, name = module.activation * share, f"{module.name}{label}"
+        if not self.stage.workload.split.sequence:
+            return self.stage.collective(f"all_reduce {name}", "all_reduce", count, "tp", after)
+        scattered = self.stage.collective(f"reduce_scatter {name}", "reduce_scatter", count, "tp", after)
+        return self.stage.collective(f"all_gather {name}", "all_gather", count, "tp", scattered)
+
+
+class TensorSchedule(Protocol):
+    """Lays out one pass of one micro-batch over a stage."""
+
+    def lay(self, run: Pass, after: Event) -> Event:
+        """Add the pass's tasks, and return when its output is there."""
+
+
+class Blocking:
+    """Each module's sum before the next module; without a tensor-parallel group, just the modules.
+
+    Source: Shoeybi et al. 2019, arXiv 1909.08053, section 3 (recalled).
+    """
+
+    def lay(self, run: Pass, after: Event) -> Event:
+        """Add the pass's tasks, and return when its output is there."""
+        for module in run.modules:
+            after = run.compute(module, after)
+            if run.reduces(module):
+                after = run.reduce(module, after)
+        return after
+
 
 MEBIBYTE = 1024.0**2
-FIRST_BUCKET, BUCKET = MEBIBYTE, 25 * MEBIBYTE
+FIRST_BUCKET_BYTES, BUCKET_BYTES = MEBIBYTE, 25 * MEBIBYTE
 """Bytes of torch's first bucket and of its others where nothing is said."""
 STREAM = "comm.dp"
 
@@ -53,22 +152,25 @@ class Exchange:
         self.update(done)
 
     def update(self, done: Event, shards: int = 1) -> Event:
-        """Add the optimizer's update of this rank's share of the parameters."""
-        stage = self.stage
-        seconds = update_seconds(stage.device, stage.parameters / shards, stage.workload.dtype_bytes)
-        return stage.compute("update", seconds, done)
+        """Add the optimizer's update of this rank's share of the parameters.
+
+        Adam moves gradient and weight, and momentum, variance and any master copy twice.
+        """
+        size = self.stage.workload.dtype_bytes
+        return self._move("update", self.stage.parameters / shards * (2 * size + 2 * adam_bytes(size)), done)
 
     def outer_update(self, done: Event) -> Event:
-        """Add a momentum step on the average of the replicas."""
-        stage = self.stage
-        return stage.compute(
-            "outer update", outer_seconds(stage.device, stage.parameters, stage.workload.dtype_bytes), done
-        )
+        """Add a momentum step on the average of the replicas: average and weight move, anchor and momentum twice."""
+        size = self.stage.workload.dtype_bytes
+        return self._move("outer update", self.stage.parameters * (FULL_BYTES + size + 2 * 2 * FULL_BYTES), done)
 
     def copy(self, done: Event) -> Event:
         """Add a copy of the parameters to or from a buffer of their own, which is in full precision."""
-        stage = self.stage
-        return stage.compute("copy", copy_seconds(stage.device, stage.parameters, stage.workload.dtype_bytes), done)
+        return self._move("copy", self.stage.parameters * (self.stage.workload.dtype_bytes + FULL_BYTES), done)
+
+    def _move(self, name: str, count: float, done: Event) -> Event:
+        """Add work on every parameter that is a matter of so many bytes to and from memory."""
+        return self.stage.compute(name, self.stage.device.seconds(0.0, count), done)
 
     def average(self, done: Event, bucket_mb: float, beside: int = 0, size: int = FULL_BYTES) -> Event:
         """Add the average of all parameters over the replicas, of ``size`` bytes each, and of some numbers beside them.
@@ -133,7 +235,7 @@ class Buckets(Exchange):
         """Return the bytes at which the buckets of a pass are full, one after the other."""
         if not self.stage.graph.step:
             return repeat(inf)
-        return chain([FIRST_BUCKET], repeat(BUCKET)) if self.bucket is None else repeat(self.bucket)
+        return chain([FIRST_BUCKET_BYTES], repeat(BUCKET_BYTES)) if self.bucket is None else repeat(self.bucket)
 
     def begin(self, run: Pass) -> None:
         """Begin with the first bucket."""
@@ -148,7 +250,7 @@ class Buckets(Exchange):
         self.pending += module.parameters * self.stage.workload.dtype_bytes
         if self.early:
             while self.pending >= self._limit:
-                self._send(self._limit, done)
+                self._fill(self._limit, done)
             if self.each and module is run.modules[-1]:
                 self._flush(done)
 
@@ -164,13 +266,20 @@ class Buckets(Exchange):
 
     def _flush(self, done: Event) -> None:
         while self.pending > 0:
-            self._send(min(self._limit, self.pending), done)
+            self._fill(min(self._limit, self.pending), done)
 
-    def _send(self, count: float, done: Event) -> None:
+    def _fill(self, count: float, done: Event) -> None:
         self.pending -= count
         self._limit = next(self._limits)
         if self.stage.size(self.kind) > 1:
-            self.sent = self.stage.collective(f"{self.op} gradients", self.op, count, self.kind, done, STREAM)
+            self.sent = self.send(count, done)
+
+    def send(self, count: float, done: Event) -> Event:
+        """Add what a full bucket of ``count`` bytes puts on the wire, and return when it has come.
+
+        For subclasses that send something else: fewer bytes, several collectives, work before and after them.
+        """
+        return self.stage.collective(f"{self.op} gradients", self.op, count, self.kind, done, STREAM)
 
 
 def cut(total: float, bucket: float) -> list[float]:

@@ -127,14 +127,14 @@ class Layout:
 
     @cached_property
     def _concurrent(self) -> dict[str, int]:
-        found: dict[str, int] = {}
+        result: dict[str, int] = {}
         for kind in ("tp", "dp", "inner", "outer"):
             count = Counter[int]()
             for stage in range(self.split.pp):
                 for ranks in self.real(kind, stage):
                     count.update({rank // self.cluster.per_node for rank in ranks})
-            found[kind] = max(count.values())
-        return found
+            result[kind] = max(count.values())
+        return result
 
     def _rank(self, d: int, t: int, stage: int) -> int:
         return t + self.split.tp * (d + self.split.dp * stage)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from densing.efficiency.simulation import Cluster, Module, Workload
+from densing.efficiency.simulation import Cluster, Graph, Module, Task, Workload
+from densing.efficiency.simulation import stages as stage_modules
+from densing.efficiency.techniques.plan import Plan
 from densing.efficiency.techniques.planner.collectives import CostModel, Maker
-from densing.efficiency.techniques.planner.events import NOTHING, Event
-from densing.efficiency.techniques.planner.exchange import Exchange, ExchangeMaker
+from densing.efficiency.techniques.planner.exchange import Exchange, ExchangeMaker, Pass, TensorSchedule
 from densing.efficiency.techniques.planner.layout import Layout
-from densing.efficiency.techniques.planner.merge import merged
-from densing.efficiency.techniques.planner.order import Turn, forward_only, one_forward_one_backward
-from densing.efficiency.techniques.planner.passes import Pass
-from densing.efficiency.techniques.planner.stage import Program, Stage
-from densing.efficiency.techniques.planner.tensor import TensorSchedule
-from densing.efficiency.techniques.planner.work import tokens
-from densing.efficiency.techniques.protocol import Plan
+from densing.efficiency.techniques.planner.stage import NOTHING, Event, Program, Stage, tokens
+from densing.efficiency.timeline import Kind
 
 
 def plan_steps(
@@ -60,7 +57,7 @@ def plan_steps(
     tokens(workload)
     program = Program(workload, cluster, Layout(workload.split, cluster, inner), collectives)
     train = workload.mode == "train"
-    stages = [Stage(program, index, found) for index, found in enumerate(modules or _stages(workload))]
+    stages = [Stage(program, index, own) for index, own in enumerate(modules or stage_modules(workload))]
     exchanges = [exchange(stage) if train else Exchange(stage) for stage in stages]
     builder = _Builder(stages, exchanges, tensor)
     for step in range(warmup + steps):
@@ -89,17 +86,28 @@ class _Builder:
     def step(self) -> None:
         """Add a step: stages take turns as what they wait for has been added."""
         self.began = len(self.graph)
-        turns = [self._turns(stage.index) for stage in self.stages]
-        arrived: dict[tuple[str, int, int], Event] = self._inputs()
+        micro_batches, train = self.workload.micro_batches, self.workload.mode == "train"
+        turns = [
+            one_forward_one_backward(stage.index, len(self.stages), micro_batches)
+            if train
+            else forward_only(micro_batches)
+            for stage in self.stages
+        ]
+        # A decoding step begins with the tokens that the step before left.
+        outputs = self.outputs if self.workload.mode == "decode" else {}
+        # Inputs that are there, by phase, micro-batch and stage.
+        arrived = {("forward", micro, 0): outputs.get(micro, NOTHING) for micro in range(micro_batches)}
         while any(turns):
             for stage in self.stages:
                 mine = turns[stage.index]
                 while mine and (mine[0].phase, mine[0].micro, stage.index) in arrived:
                     turn = mine.pop(0)
-                    done = self._pass(stage, turn, arrived.pop((turn.phase, turn.micro, stage.index)))
+                    run = Pass(stage, self.exchanges[stage.index], turn.phase, turn.micro == micro_batches - 1)
+                    run.exchange.begin(run)
+                    done = self.tensor.lay(run, arrived.pop((turn.phase, turn.micro, stage.index)))
                     self._hand_on(stage, turn, done, arrived)
-                    if not mine:
-                        self._finish(stage, done)
+                    if train and not mine:
+                        run.exchange.finish(done)
 
     def repeat(self) -> None:
         """Add the step before once more, much quicker than planning it anew."""
@@ -110,22 +118,6 @@ class _Builder:
         ]
         tasks += again
         self.began += size
-
-    def _turns(self, stage: int) -> list[Turn]:
-        if self.workload.mode != "train":
-            return forward_only(self.workload.micro_batches)
-        return one_forward_one_backward(stage, len(self.stages), self.workload.micro_batches)
-
-    def _inputs(self) -> dict[tuple[str, int, int], Event]:
-        decode = self.workload.mode == "decode"
-        micros = range(self.workload.micro_batches)
-        return {("forward", micro, 0): self.outputs.get(micro, NOTHING) if decode else NOTHING for micro in micros}
-
-    def _pass(self, stage: Stage, turn: Turn, after: Event) -> Event:
-        last = turn.micro == self.workload.micro_batches - 1
-        run = Pass(stage, self.exchanges[stage.index], turn.phase, last)
-        run.exchange.begin(run)
-        return self.tensor.lay(run, after)
 
     def _hand_on(self, stage: Stage, turn: Turn, done: Event, arrived: dict[tuple[str, int, int], Event]) -> None:
         forward = turn.phase == "forward"
@@ -140,12 +132,88 @@ class _Builder:
             self.outputs[turn.micro] = done
             arrived["backward", turn.micro, stage.index] = done
 
-    def _finish(self, stage: Stage, done: Event) -> None:
-        if self.workload.mode == "train":
-            self.exchanges[stage.index].finish(done)
+
+class Turn(NamedTuple):
+    """A pass of one micro-batch."""
+
+    phase: str
+    micro: int
 
 
-def _stages(workload: Workload) -> Sequence[Sequence[Module]]:
-    from densing.efficiency.simulation import stages
+def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> list[Turn]:
+    """Return a stage's turns: forward passes until the pipeline is full, then in turn, then the backward passes left.
 
-    return stages(workload)
+    With one stage this is gradient accumulation. Source: Narayanan et al., SC 2021, arXiv 2104.04473, section 2.2
+    (PipeDream-Flush; recalled).
+
+    Examples
+    --------
+    >>> [f"{turn.phase[0]}{turn.micro}" for turn in one_forward_one_backward(0, 2, 3)]
+    ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
+    """
+    ahead = min(stages - 1 - stage, micro_batches)
+    turns = [Turn("forward", micro) for micro in range(ahead)]
+    for micro in range(micro_batches - ahead):
+        turns += [Turn("forward", micro + ahead), Turn("backward", micro)]
+    return turns + [Turn("backward", micro) for micro in range(micro_batches - ahead, micro_batches)]
+
+
+def forward_only(micro_batches: int) -> list[Turn]:
+    """Return the turns of inference."""
+    return [Turn("forward", micro) for micro in range(micro_batches)]
+
+
+def merged(graph: Graph) -> Graph:
+    """Return the graph with neighbouring computations of a rank joined, where no other task waits between them.
+
+    When anything begins and ends stays as it was, contention included; a phase of a step keeps its name, its modules
+    lose theirs.
+
+    Examples
+    --------
+    >>> graph = Graph()
+    >>> first = graph.add("forward mlp 0", Kind.COMPUTE, (0,), "compute", 1.0)
+    >>> second = graph.add("forward mlp 1", Kind.COMPUTE, (0,), "compute", 2.0, after=[first])
+    >>> [(task.name, task.seconds) for task in merged(graph).tasks]
+    [('forward', 3.0)]
+    """
+    joins = _joins(graph.tasks)
+    if not joins:
+        return graph
+    slim, number = Graph(), dict[int, int]()
+    for old, task in enumerate(graph.tasks):
+        if old in joins:
+            new = number[joins[old]]
+            first = slim.tasks[new]
+            slim.tasks[new] = first._replace(name=_phase(first), seconds=first.seconds + task.seconds)
+        else:
+            new = len(slim.tasks)
+            slim.tasks.append(task._replace(after=tuple(dict.fromkeys(number[each] for each in task.after))))
+        number[old] = new
+    slim.step = graph.step
+    return slim
+
+
+def _joins(tasks: list[Task]) -> dict[int, int]:
+    """Which task is a mere continuation of which."""
+    before: dict[int, int] = {}
+    waited: dict[int, int] = {}
+    newest: dict[int, int] = {}
+    for number, task in enumerate(tasks):
+        if task.kind is Kind.COMPUTE and len(task.ranks) == 1:
+            previous = newest.get(task.ranks[0])
+            if previous is not None and set(task.after) <= {previous} and _same_phase(tasks[previous], task):
+                before[number] = previous
+            newest[task.ranks[0]] = number
+        for each in task.after:
+            if before.get(number) != each:
+                waited[each] = number
+    return {number: previous for number, previous in before.items() if previous not in waited}
+
+
+def _same_phase(a: Task, b: Task) -> bool:
+    return a.step == b.step and a.stream == b.stream and not (a.resources or b.resources) and _phase(a) == _phase(b)
+
+
+def _phase(task: Task) -> str:
+    return task.name.partition(" ")[0]

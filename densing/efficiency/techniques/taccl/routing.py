@@ -1,22 +1,235 @@
-"""Which way each chunk goes: the routing MILP of TACCL with relaxed bandwidth, solved by HiGHS."""
+"""Which way each chunk goes: what a collective asks for, routes without a solver, and the routing MILP of TACCL.
+
+The MILP, with relaxed bandwidth, is solved by HiGHS; what a symmetry maps on one another is one variable, not many with
+equality rows. Without a solver the tree of each chunk grows by the cheapest channel, counting what others already send.
+"""
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from densing.core import InputError, Record
-from densing.efficiency.techniques.taccl.classes import Classes
-from densing.efficiency.techniques.taccl.demand import Demand
-from densing.efficiency.techniques.taccl.greedy import Trees, greedy_routes, pruned, relaxed_time
-from densing.efficiency.techniques.taccl.rows import Rows
+from densing.core import InputError, Record, UnknownNameError
+from densing.efficiency.techniques.taccl.milp import Rows, minimise
 from densing.efficiency.techniques.taccl.sketch import Sketch, permutation
-from densing.efficiency.techniques.taccl.solver import minimise
-from densing.efficiency.techniques.taccl.topology import Topology, distances
+from densing.efficiency.techniques.taccl.topology import Channel, Topology, distances, leaving
+
+OPS = ("all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter", "send_recv")
+GATHERING = ("all_gather", "all_to_all", "broadcast", "send_recv")
+"""Collectives that only copy; the others are these turned round in time."""
+
+
+class Demand(Record, frozen=True):
+    """Chunks of a copying collective: chunk ``c`` is at ``source[c]`` and must come to ``wanted[c]``.
+
+    Parameters
+    ----------
+    op : str
+    n : int
+    source : tuple of int
+    wanted : tuple of tuple of int
+        Without the source.
+    part : tuple of int
+        Which of its source's (or, in all-to-all, its pair's) chunks it is.
+    """
+
+    op: str
+    n: int
+    source: tuple[int, ...]
+    wanted: tuple[tuple[int, ...], ...]
+    part: tuple[int, ...]
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks."""
+        return len(self.source)
+
+    def image(self, ranks: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Return what each chunk becomes when ranks are renamed; None where the collective then is another one."""
+        number = {self.key(c, tuple(range(self.n))): c for c in range(self.chunks)}
+        result = tuple(number.get(self.key(c, ranks), -1) for c in range(self.chunks))
+        return None if -1 in result else result
+
+    def key(self, chunk: int, ranks: tuple[int, ...]) -> tuple[int, tuple[int, ...], int]:
+        """Return what tells a chunk from the others, in renamed ranks."""
+        request = tuple(sorted(ranks[rank] for rank in self.wanted[chunk]))
+        return ranks[self.source[chunk]], request, self.part[chunk]
+
+
+def demand(op: str, n: int, parts: int = 1) -> Demand:
+    """Return the chunks of a copying collective over ``n`` ranks, each input cut into ``parts``.
+
+    ``broadcast`` begins at rank 0, ``send_recv`` goes from rank 0 to rank 1.
+
+    Raises
+    ------
+    UnknownNameError
+
+    Examples
+    --------
+    >>> demand("all_gather", 3).wanted
+    ((1, 2), (0, 2), (0, 1))
+    >>> demand("all_to_all", 2).wanted
+    ((1,), (0,))
+    """
+    ranks = range(n)
+    others = {a: tuple(b for b in ranks if b != a) for a in ranks}
+    rows: list[tuple[int, tuple[int, ...]]] = []
+    if op == "all_gather":
+        rows = [(a, others[a]) for a in ranks]
+    elif op == "all_to_all":
+        rows = [(a, (b,)) for a in ranks for b in others[a]]
+    elif op == "broadcast":
+        rows = [(0, others[0])]
+    elif op == "send_recv":
+        rows = [(0, (1,))]
+    else:
+        raise UnknownNameError("collective", op, GATHERING)
+    cut = [(a, request, part) for a, request in rows for part in range(parts)]
+    return Demand(op, n, tuple(r[0] for r in cut), tuple(r[1] for r in cut), tuple(r[2] for r in cut))
+
+
+Trees = tuple[tuple[int, ...], ...]
+"""By chunk: the channels it travels, parents before children."""
+
+
+def greedy_routes(topology: Topology, wanted: Demand) -> Trees:
+    """Return a tree of channels per chunk.
+
+    Raises
+    ------
+    InputError
+        When a chunk cannot come to where it is wanted.
+    """
+    load: dict[str | int, float] = {}
+    out = leaving(topology)
+    trees: list[tuple[int, ...]] = []
+    for chunk in range(wanted.chunks):
+        into = _grow(topology, out, wanted, chunk, load)
+        tree = pruned(topology, wanted, chunk, into)
+        trees.append(tree)
+        for number in tree:
+            _carry(load, topology.channels[number], number)
+    return tuple(trees)
+
+
+def _grow(
+    topology: Topology, out: list[list[int]], request: Demand, chunk: int, load: dict[str | int, float]
+) -> dict[int, int]:
+    """The channel by which each rank is reached; to a single rank the shortest way, to many the cheapest tree."""
+    single = len(request.wanted[chunk]) == 1
+    source, into = request.source[chunk], dict[int, int]()
+    heap: list[tuple[float, float, int, int]] = [(0.0, 0.0, -1, source)]
+    while heap:
+        weight, at, number, rank = heapq.heappop(heap)
+        if rank in into:
+            continue
+        into[rank] = number
+        for nxt in out[rank]:
+            channel = topology.channels[nxt]
+            names: tuple[str | int, ...] = (nxt, *channel.ports)
+            busy = max(load.get(name, 0.0) for name in names)
+            grown = channel.cost() + busy + (weight if single else 0.0)
+            heapq.heappush(heap, (grown, at + channel.cost(), nxt, channel.dst))
+    missing = [rank for rank in request.wanted[chunk] if rank not in into]
+    if missing:
+        raise InputError(f"topology {topology.name!r}: nothing leads from rank {source} to rank {missing[0]}")
+    return into
+
+
+def pruned(topology: Topology, wanted: Demand, chunk: int, into: dict[int, int]) -> tuple[int, ...]:
+    """Return the channels that lead to a wanted rank, parents before children, of ``into``: rank -> channel."""
+    remaining: dict[int, None] = {}
+    for rank in wanted.wanted[chunk]:
+        way: list[int] = []
+        while rank != wanted.source[chunk] and into[rank] not in remaining:
+            way.append(into[rank])
+            rank = topology.channels[into[rank]].src
+        remaining.update(dict.fromkeys(reversed(way)))
+    return tuple(remaining)
+
+
+def _carry(load: dict[str | int, float], channel: Channel, number: int) -> None:
+    load[number] = load.get(number, 0.0) + channel.cost()
+    for port in channel.ports:
+        load[port] = load.get(port, 0.0) + channel.held()
+
+
+def relaxed_time(topology: Topology, trees: Trees) -> float:
+    """Return the routing model's time of routes: the busiest channel or port, or the longest way if that is longer."""
+    load: dict[str | int, float] = {}
+    longest = 0.0
+    for tree in trees:
+        at: dict[int, float] = {}
+        for number in tree:
+            channel = topology.channels[number]
+            at[channel.dst] = at.get(channel.src, 0.0) + channel.cost()
+            _carry(load, channel, number)
+        longest = max(longest, *at.values(), 0.0) if at else longest
+    return max([longest, *load.values()])
+
+
+Labels = NDArray[np.int64]
+
+
+class Classes:
+    """Classes of (chunk, channel), (chunk, rank), channels and chunks under a sketch's symmetries.
+
+    Parameters
+    ----------
+    topology : Topology
+    wanted : Demand
+    symmetries : sequence of tuple of int
+        Each what every rank becomes; a symmetry that the collective does not have (a broadcast's root) is left out.
+
+    Attributes
+    ----------
+    sent : int64 (chunks, channels)
+    at : int64 (chunks, ranks)
+    channel : int64 (channels,)
+    chunk : int64 (chunks,)
+        Class numbers.
+    """
+
+    def __init__(self, topology: Topology, request: Demand, symmetries: Sequence[tuple[int, ...]]) -> None:
+        number = {(c.src, c.dst): i for i, c in enumerate(topology.channels)}
+        channels, chunks = len(topology.channels), request.chunks
+        maps: list[tuple[Labels, Labels, Labels]] = []
+        for ranks in symmetries:
+            image = request.image(ranks)
+            if image is not None:
+                try:
+                    link = [number[ranks[c.src], ranks[c.dst]] for c in topology.channels]
+                except KeyError:
+                    raise InputError(f"topology {topology.name!r} does not have the symmetry {ranks}") from None
+                maps.append((np.array(image), np.array(link, np.int64), np.array(ranks)))
+        self.sent = _joined([image[:, None] * channels + link for image, link, _ in maps], (chunks, channels))
+        self.at = _joined([image[:, None] * topology.n + rank for image, _, rank in maps], (chunks, topology.n))
+        self.channel = _joined([link for _, link, _ in maps], (channels,))
+        self.chunk = _joined([image for image, _, _ in maps], (chunks,))
+
+
+def _joined(images: Sequence[Labels], shape: tuple[int, ...]) -> Labels:
+    """Number the orbits of some maps on ``0 .. size-1``, in order of their first members."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    size = int(np.prod(shape))
+    if not images or not size:
+        return np.arange(size, dtype=np.int64).reshape(shape)
+    to = np.concatenate([image.ravel() for image in images])
+    start = np.tile(np.arange(size), len(images))
+    graph: Any = coo_array((np.ones(len(to), np.int8), (start, to)), shape=(size, size))
+    labels = connected_components(graph, directed=False)[1]
+    first = np.unique(labels, return_inverse=True)[1]
+    return np.asarray(first, np.int64).reshape(shape)
+
 
 LARGEST = 6000
 """Binaries above which no MILP is tried: greedy routes instead, and the status says so."""
@@ -102,15 +315,15 @@ def route(
 class _Model:
     """Columns: sent by class, arrival by class, used channels, time."""
 
-    def __init__(self, topology: Topology, wanted: Demand, sketch: Sketch, known: float, symmetric: bool) -> None:
-        self.topology, self.wanted, self.sketch = topology, wanted, sketch
+    def __init__(self, topology: Topology, request: Demand, sketch: Sketch, known: float, symmetric: bool) -> None:
+        self.topology, self.wanted, self.sketch = topology, request, sketch
         ranks = [permutation(topology.n, *pair) for pair in sketch.symmetry] if symmetric else []
-        self.classes = Classes(topology, wanted, ranks)
+        self.classes = Classes(topology, request, ranks)
         # In the solver's own scale: its tolerances are absolute.
         self.scale = 100.0 / known
         self.cost = np.array([channel.cost() for channel in topology.channels]) * self.scale
         self.held = np.array([channel.held() for channel in topology.channels]) * self.scale
-        self.near = np.array([distances(topology, [source]) for source in wanted.source]) * self.scale
+        self.near = np.array([distances(topology, [source]) for source in request.source]) * self.scale
         self.open = self._open()
         used, self.column = np.unique(self.classes.sent[self.open], return_inverse=True)
         self.binaries = len(used)
@@ -121,17 +334,17 @@ class _Model:
 
     def _open(self) -> Any:
         """Chunk may use channel: both ends lie on a shortest path to somebody who wants it, and it leads onwards."""
-        topology, wanted = self.topology, self.wanted
+        topology, request = self.topology, self.wanted
         back = topology.reversed()
         towards = np.array([distances(back, [rank]) for rank in range(topology.n)]) * self.scale
         src = np.array([channel.src for channel in topology.channels])
         dst = np.array([channel.dst for channel in topology.channels])
-        found = np.zeros((wanted.chunks, len(src)), bool)
-        for chunk, source in enumerate(wanted.source):
-            near, to = self.near[chunk], list(wanted.wanted[chunk])
+        result = np.zeros((request.chunks, len(src)), bool)
+        for chunk, source in enumerate(request.source):
+            near, to = self.near[chunk], list(request.wanted[chunk])
             on_path = (near[None, :] + towards[to] <= near[to][:, None] * (1 + 1e-9)).any(axis=0)
-            found[chunk] = on_path[src] & on_path[dst] & (dst != source)
-        return found
+            result[chunk] = on_path[src] & on_path[dst] & (dst != source)
+        return result
 
     def rows(self) -> Rows:
         """All rows but those of the objective's second stage."""

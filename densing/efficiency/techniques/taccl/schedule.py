@@ -188,9 +188,9 @@ def from_json(text: str) -> Schedule:
         When it is no schedule, or one of another version.
     """
     try:
-        found = msgspec.json.decode(text, type=Schedule)
+        result = msgspec.json.decode(text, type=Schedule)
     except msgspec.MsgspecError as error:
         raise ArtefactError(f"no schedule of a collective: {error}") from None
-    if found.format != FORMAT:
-        raise ArtefactError(f"schedule of format {found.format!r}; this version reads {FORMAT!r}")
-    return found
+    if result.format != FORMAT:
+        raise ArtefactError(f"schedule of format {result.format!r}; this version reads {FORMAT!r}")
+    return result

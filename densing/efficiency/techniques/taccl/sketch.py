@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from densing.core import InputError, Record
-from densing.efficiency.techniques.taccl.topology import Channel, Topology, checked
+from densing.efficiency.techniques.taccl.topology import Topology, checked
 
 
 class Sketch(Record, frozen=True):
@@ -55,23 +55,20 @@ def logical(topology: Topology, sketch: Sketch) -> Topology:
         raise InputError(f"sketch {sketch.name!r}: policy {sketch.policy!r} is neither uc-min nor uc-max nor empty")
     if any(not 0 <= place < topology.per_node for pair in sketch.relays for place in pair):
         raise InputError(f"sketch {sketch.name!r}: relays {sketch.relays} are not within a node of {topology.per_node}")
-    kept = [_cut(c, sketch.chunks_up) for c in topology.channels if _allowed(c, topology.per_node, sketch)]
-    found = checked(replace(topology, channels=tuple(kept)))
+    size = topology.per_node
+    allowed = [
+        replace(channel, beta=channel.beta / sketch.chunks_up)
+        for channel in topology.channels
+        if not channel.inter or not sketch.relays or (channel.src % size, channel.dst % size) in sketch.relays
+    ]
+    result = checked(replace(topology, channels=tuple(allowed)))
     for offset, block in sketch.symmetry:
-        if not is_symmetric(found, permutation(topology.n, offset, block)):
+        if not is_symmetric(result, permutation(topology.n, offset, block)):
             raise InputError(
                 f"sketch {sketch.name!r}: topology {topology.name!r} looks different after the symmetry "
                 f"({offset}, {block}); leave it out"
             )
-    return found
-
-
-def _allowed(channel: Channel, per_node: int, sketch: Sketch) -> bool:
-    return not channel.inter or not sketch.relays or (channel.src % per_node, channel.dst % per_node) in sketch.relays
-
-
-def _cut(channel: Channel, parts: int) -> Channel:
-    return replace(channel, beta=channel.beta / parts)
+    return result
 
 
 def permutation(n: int, offset: int, block: int) -> tuple[int, ...]:

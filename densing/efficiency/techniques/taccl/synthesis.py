@@ -8,10 +8,21 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from densing.core import InputError, Record, UnknownNameError
-from densing.efficiency.techniques.taccl import contiguity
-from densing.efficiency.techniques.taccl.demand import GATHERING, OPS, Demand, demand
-from densing.efficiency.techniques.taccl.ordering import Hop, Line, Message, alone, hops, makespan, occupy, priorities
-from densing.efficiency.techniques.taccl.routing import Routing, route
+from densing.efficiency.techniques.taccl.ordering import (
+    EXACT,
+    TOGETHER,
+    Hop,
+    Line,
+    Message,
+    alone,
+    exact,
+    hops,
+    makespan,
+    occupy,
+    priorities,
+    runs,
+)
+from densing.efficiency.techniques.taccl.routing import GATHERING, OPS, Demand, Routing, demand, route
 from densing.efficiency.techniques.taccl.schedule import Schedule, Send, check, ordered
 from densing.efficiency.techniques.taccl.sketch import Sketch, logical, maps_onto, sketches
 from densing.efficiency.techniques.taccl.topology import Topology, ring_time
@@ -64,7 +75,7 @@ def synthesise(
     op: str = "all_gather",
     sketch: Sketch | None = None,
     *,
-    together: int = contiguity.TOGETHER,
+    together: int = TOGETHER,
     time_limit: float = 20.0,
 ) -> Synthesis:
     """Synthesise a schedule of a collective; the result is checked before it is returned.
@@ -88,7 +99,7 @@ def synthesise(
 
     Examples
     --------
-    >>> from densing.efficiency.techniques.taccl.profiles import profile_topology
+    >>> from densing.efficiency.techniques.taccl.topology import profile_topology
     >>> found = synthesise(profile_topology("ndv2-1mb", 2, 2, "full"), "all_gather")
     >>> found.bound, found.makespan, found.ring
     (214.0, 237.0, 321.0)
@@ -98,32 +109,32 @@ def synthesise(
     if topology.n < 2 or together < 1:
         raise InputError(f"a collective needs 2 ranks or more (here {topology.n}), and together >= 1 (here {together})")
     tried = (sketch,) if sketch else sketches(topology)
-    found = [_cached(topology, op, one, together, time_limit) for one in tried]
-    return min(found, key=lambda s: s.makespan)
+    candidates = [_cached(topology, op, one, together, time_limit) for one in tried]
+    return min(candidates, key=lambda s: s.makespan)
 
 
 @lru_cache(maxsize=256)
 def _cached(topology: Topology, op: str, sketch: Sketch, together: int, time_limit: float) -> Synthesis:
     machine = logical(topology, sketch)
     if op in GATHERING:
-        found = _gather(machine, op, sketch, together, time_limit)
+        result = _gather(machine, op, sketch, together, time_limit)
     elif op == "reduce_scatter":
-        found = _scatter(machine, sketch, together, time_limit)
+        result = _scatter(machine, sketch, together, time_limit)
     else:
         first = _scatter(machine, sketch, together, time_limit)
-        found = _both(first, _gather(machine, "all_gather", sketch, together, time_limit))
-    check(found.schedule, machine)
+        result = _both(first, _gather(machine, "all_gather", sketch, together, time_limit))
+    check(result.schedule, machine)
     twice = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}.get(op, 0)
-    return replace(found, ring=twice * ring_time(topology))
+    return replace(result, ring=twice * ring_time(topology))
 
 
 @lru_cache(maxsize=256)
 def _gather(machine: Topology, op: str, sketch: Sketch, together: int, time_limit: float) -> Synthesis:
-    wanted = demand(op, machine.n, sketch.chunks_up)
-    routing = route(machine, wanted, sketch, time_limit=time_limit)
+    request = demand(op, machine.n, sketch.chunks_up)
+    routing = route(machine, request, sketch, time_limit=time_limit)
     work = hops(machine, routing.trees)
-    messages, order = _scheduled(machine, wanted, work, together, time_limit)
-    schedule = _schedule(machine, op, wanted, work, messages, sketch.chunks_up)
+    messages, order = _scheduled(machine, request, work, together, time_limit)
+    schedule = _schedule(machine, op, request, work, messages, sketch.chunks_up)
     return _synthesis(machine, sketch, schedule, routing, order)
 
 
@@ -142,15 +153,15 @@ def _scheduled(
         Line(machine, work, single, priority).run()
         tried = [single]
         for size in sizes if waits else ():
-            messages = contiguity.runs(machine, work, single, size)
+            messages = runs(machine, work, single, size)
             if Line(machine, work, messages, priority).run():
                 tried.append(messages)
         for messages in tried:
             if best is None or makespan(messages) < best[0] * (1 - 1e-12):
                 best = makespan(messages), messages, name
     assert best is not None
-    if waits and together > 1 and 0 < len(work) <= contiguity.EXACT:
-        better = contiguity.exact(machine, work, best[1], together, time_limit / 2)
+    if waits and together > 1 and 0 < len(work) <= EXACT:
+        better = exact(machine, work, best[1], together, time_limit / 2)
         if better is not None and makespan(better) < best[0]:
             return better, best[2] + ", exact"
     return best[1], best[2]
@@ -189,12 +200,12 @@ def _scatter(machine: Topology, sketch: Sketch, together: int, time_limit: float
     turned = machine.reversed()
     # The all-gather itself where turning round changes nothing: it is known already, or will be needed.
     turned = machine if maps_onto(turned, machine, tuple(range(machine.n))) else turned
-    found = _gather(turned, "all_gather", sketch, together, time_limit)
-    end = found.makespan
-    sends = [Send(s.dst, s.src, s.chunks, end - s.end, end - s.start, True) for s in found.schedule.sends]
-    nobody = tuple(() for _ in found.schedule.home)
-    schedule = replace(found.schedule, op="reduce_scatter", wanted=nobody, sends=ordered(sends))
-    return replace(found, schedule=compact(schedule, machine), topology=machine)
+    result = _gather(turned, "all_gather", sketch, together, time_limit)
+    end = result.makespan
+    sends = [Send(s.dst, s.src, s.chunks, end - s.end, end - s.start, True) for s in result.schedule.sends]
+    nobody = tuple(() for _ in result.schedule.home)
+    schedule = replace(result.schedule, op="reduce_scatter", wanted=nobody, sends=ordered(sends))
+    return replace(result, schedule=compact(schedule, machine), topology=machine)
 
 
 def _both(first: Synthesis, second: Synthesis) -> Synthesis:

@@ -16,14 +16,12 @@ from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.cluster.presets import cluster_names, load_cluster
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
+from densing.efficiency.simulation.workload.modules import Split, Transformer, Workload
 from densing.efficiency.simulation.workload.presets import load_workload, workload_names
-from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
 from densing.efficiency.techniques.comparison import compare, timelines, title
-from densing.efficiency.techniques.fitting import remedy
-from densing.efficiency.techniques.measure import measure, timeline_of
-from densing.efficiency.techniques.protocol import Plan
+from densing.efficiency.techniques.plan import Plan, measure, timeline_of
 from densing.efficiency.techniques.registry import get_technique, technique_names
-from densing.efficiency.techniques.splits import split_over
+from densing.efficiency.techniques.splits import remedy, split_over
 from densing.efficiency.timeline.spans import Comm, Kind
 
 LINK = Link(1e-5, 1e-9)
@@ -77,7 +75,7 @@ def ticks(plan: Plan) -> dict[str, float]:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(plans())
 def test_measured_equals_a_count_of_ticks(plan: Plan) -> None:
     found = measure(plan, TOY)

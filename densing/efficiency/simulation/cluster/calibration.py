@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from densing.core import InputError, Note, Record, UnknownNameError
+from densing.efficiency.simulation.cluster.cluster import Cluster, Figure, Link
 from densing.efficiency.simulation.cluster.costs import OPS, Terms, ring_terms, tree_terms
-from densing.efficiency.simulation.cluster.least_squares import Estimate, Floats, Residuals, fit, rms, stretch
 
 LEAST_SPREAD = 0.1
 """Shares beside other work must differ by so much to tell contention."""
@@ -104,7 +107,7 @@ def calibrate(
 
     Notes
     -----
-    Standard errors: see :func:`densing.efficiency.simulation.cluster.least_squares.fit`.
+    Standard errors: see :func:`densing.efficiency.simulation.cluster.calibration.fit`.
 
     Examples
     --------
@@ -235,10 +238,154 @@ def _kappa(computations: Sequence[Computation]) -> tuple[Estimate | None, float 
         left = target - stretch(beside, float(x[0]))
         return left - (np.bincount(number, left) / counts)[number]
 
-    found = fit(residuals, [0.2], [1.0], lost=len(spread))[0]
-    return found, rms(residuals(np.array([found.value]))), ()
+    estimate = fit(residuals, [0.2], [1.0], lost=len(spread))[0]
+    return estimate, rms(residuals(np.array([estimate.value]))), ()
 
 
 def _spread(group: Sequence[Computation]) -> float:
     shares = [one.overlapped for one in group]
     return max(shares) - min(shares)
+
+
+Floats: TypeAlias = NDArray[np.float64]
+Residuals: TypeAlias = Callable[[Floats], Floats]
+SOFT = 0.1
+"""Relative residual from which on the robust loss grows linearly."""
+
+
+class Estimate(Record, frozen=True):
+    """A fitted figure with its standard error and 95 % interval (cut at 0)."""
+
+    value: float
+    standard_error: float
+    low: float
+    high: float
+
+
+def fit(residuals: Residuals, begin: Sequence[float], scales: Sequence[float], lost: int = 0) -> list[Estimate]:
+    """Fit parameters from 0 up.
+
+    Parameters
+    ----------
+    residuals : callable
+        Parameters (p,) to residuals (n,).
+    begin : sequence of float
+        Where to begin; parameters are near 1.
+    scales : sequence of float
+        Multiply the parameters.
+    lost : int
+        Degrees of freedom that the residuals have lost already.
+
+    Notes
+    -----
+    Loss: soft L1. Standard errors: from the Jacobian and the variance at the minimum, both weighted as the loss does;
+    interval: Student's t with n - p degrees of freedom.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> seen = np.log([2.0, 2.0, 2.2, 1.8])
+    >>> found = fit(lambda x: np.log(x[0]) - seen, [1.0], [1.0])[0]
+    >>> round(found.value, 2), found.low < 2 < found.high
+    (2.0, True)
+    """
+    from scipy.optimize import least_squares
+    from scipy.stats import t
+
+    solution = least_squares(residuals, begin, bounds=(0, np.inf), loss="soft_l1", f_scale=SOFT, x_scale="jac")
+    last = residuals(solution.x)
+    free = max(len(last) - len(begin) - lost, 1)
+    weight = 1 / np.sqrt(1 + (last / SOFT) ** 2)
+    jacobian = _jacobian(residuals, solution.x)
+    covariance = (weight * last**2).sum() / free * np.linalg.pinv(jacobian.T @ (weight[:, None] * jacobian))
+    wide = float(t.ppf(0.975, free))
+    estimates = []
+    for at, (value, scale) in enumerate(zip(solution.x, scales, strict=True)):
+        error = math.sqrt(max(float(covariance[at, at]), 0.0))
+        low, high = max(float(value) - wide * error, 0.0), float(value) + wide * error
+        estimates.append(Estimate(float(value) * scale, error * scale, low * scale, high * scale))
+    return estimates
+
+
+def stretch(beside: Floats, kappa: float) -> Floats:
+    """Return the logarithm of how many times longer work takes of whose duration a share ran at 1/(1 + kappa).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> np.exp(stretch(np.array([0.0, 1.0]), 0.5)).round(6).tolist()
+    [1.0, 1.5]
+    """
+    return -np.log1p(-beside * kappa / (1 + kappa))
+
+
+def rms(residuals: Floats) -> float:
+    """Return the root mean square."""
+    return float(np.sqrt(np.mean(residuals**2)))
+
+
+def _jacobian(residuals: Residuals, x: Floats) -> Floats:
+    """Central differences; one-sided at 0."""
+    columns = []
+    for at in range(len(x)):
+        step = 1e-6 * max(abs(float(x[at])), 1e-3)
+        up, down = x.copy(), x.copy()
+        up[at] += step
+        down[at] = max(down[at] - step, 0.0)
+        columns.append((residuals(up) - residuals(down)) / (up[at] - down[at]))
+    return np.stack(columns, axis=1)
+
+
+LEVELS = ("intra", "inter", "wide")
+
+
+def calibrated(cluster: Cluster, found: Calibration, level: str, source: str) -> Cluster:
+    """Put measured figures into a cluster; what could not be measured stays.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    found : Calibration
+    level : {"intra", "inter", "wide"}
+        Which link was measured.
+    source : str
+        What was measured, for :attr:`Cluster.sources`.
+
+    Raises
+    ------
+    InputError
+        When the cluster has no such link, or neither latency nor bandwidth was found.
+
+    Examples
+    --------
+    >>> from densing.efficiency.simulation.cluster.calibration import Observation, calibrate
+    >>> from densing.efficiency.simulation.cluster.presets import load_cluster
+    >>> seen = [Observation("all_reduce", size, 2, 2 * 1e-3 + size * 4e-8) for size in (1e4, 1e5, 1e6, 1e7)]
+    >>> cluster = calibrated(load_cluster("cpu2"), calibrate(seen), "inter", "an example")
+    >>> round(cluster.inter.alpha_s, 6), cluster.sources["inter.alpha_s"].evidence
+    (0.001, 'measured')
+    """
+    if level not in LEVELS:
+        raise UnknownNameError("level", level, LEVELS)
+    link: Link | None = getattr(cluster, level)
+    if link is None:
+        raise InputError(f"cluster {cluster.name} has no link {level}; measure another level")
+    if found.alpha_s is None or found.beta_s_per_byte is None:
+        text = "; ".join(note.message for note in found.notes) or "nothing was measured"
+        raise InputError(f"no link can be written: {text}")
+    measured = replace(link, alpha_s=found.alpha_s.value, beta_s_per_byte=found.beta_s_per_byte.value)
+    sources = dict(cluster.sources)
+    sources[f"{level}.alpha_s"] = _figure(source, found.alpha_s, found.residual)
+    sources[f"{level}.beta_s_per_byte"] = _figure(source, found.beta_s_per_byte, found.residual)
+    changes: dict[str, object] = {level: measured}
+    for name, residual in (("kappa", found.compute_residual), ("kappa_comm", found.residual)):
+        estimate: Estimate | None = getattr(found, name)
+        if estimate is not None:
+            changes[name] = estimate.value
+            sources[name] = _figure(source, estimate, residual)
+    return cluster.change(**changes, sources=sources)
+
+
+def _figure(source: str, estimate: Estimate, residual: float | None) -> Figure:
+    about = f"{source}; 95 % interval {estimate.low:.3g} to {estimate.high:.3g}"
+    return Figure(about + ("" if residual is None else f", relative residual {residual:.2g}"), "measured")

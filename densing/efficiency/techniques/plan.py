@@ -1,10 +1,11 @@
-"""What a plan costs: simulated, and read off the steady steps of its timeline as if it had been recorded."""
+"""What a plan is, and what it costs: simulated, and read off its steady steps as if it had been recorded."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -12,9 +13,43 @@ import numpy as np
 from densing.core import InputError, Record
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation import Cluster
-    from densing.efficiency.techniques.protocol import Plan
-    from densing.efficiency.timeline import Comm, Partition, RankTimeline, Timeline
+    from densing.efficiency.simulation import Cluster, Graph, Workload
+    from densing.efficiency.timeline import Comm, RankTimeline, Timeline
+
+
+class Plans(Protocol):
+    """Whatever plans the steps of a workload; techniques do."""
+
+    def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:
+        """Return the tasks of some steps."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a technique gives the simulator.
+
+    Parameters
+    ----------
+    graph : Graph
+        Its tasks carry their step.
+    ranks : int
+        Ranks simulated: equal ranks may be represented by one.
+    warmup : int
+        Steps before the steady state.
+    steps : int
+        Steps of the steady state: one period or several (CO2: a multiple of tau).
+    memory : mapping of str to float
+        Bytes per rank by purpose: parameters, gradients, optimizer, activations, technique.
+    stands_for : mapping of int to int
+        How many real ranks a simulated rank represents; empty: one each.
+    """
+
+    graph: Graph
+    ranks: int
+    warmup: int
+    steps: int
+    memory: Mapping[str, float] = field(default_factory=dict)
+    stands_for: Mapping[int, int] = field(default_factory=dict)
 
 
 class Measured(Record, frozen=True):
@@ -54,10 +89,15 @@ def measure(plan: Plan, cluster: Cluster) -> Measured:
     InputError
         When the timeline has fewer steps than the plan says.
     """
+    from densing.efficiency.timeline import Window, partition
+
     timeline = timeline_of(plan, cluster)
     weights = np.array([plan.stands_for.get(rank.rank, 1) for rank in timeline.ranks], float)
     windows = [_steady(rank, plan) for rank in timeline.ranks]
-    parts = [_partition(rank, window) for rank, window in zip(timeline.ranks, windows, strict=True)]
+    parts = [
+        partition(Window("steps", *window, rank.work.within(*window)))
+        for rank, window in zip(timeline.ranks, windows, strict=True)
+    ]
     sent = [_sent(rank, window, cluster) for rank, window in zip(timeline.ranks, windows, strict=True)]
 
     def mean(values: list[float]) -> float:
@@ -90,12 +130,6 @@ def _steady(rank: RankTimeline, plan: Plan) -> tuple[int, int]:
     return steps[0].start, steps[-1].end
 
 
-def _partition(rank: RankTimeline, window: tuple[int, int]) -> Partition:
-    from densing.efficiency.timeline import Window, partition
-
-    return partition(Window("steps", *window, rank.work.within(*window)))
-
-
 def _sent(rank: RankTimeline, window: tuple[int, int], cluster: Cluster) -> dict[str, float]:
     """Bytes sent in communications that end within the window, by link.
 
@@ -105,12 +139,12 @@ def _sent(rank: RankTimeline, window: tuple[int, int], cluster: Cluster) -> dict
 
     work = rank.work.of(Kind.COMM)
     inside = (work.end > window[0]) & (work.end <= window[1]) & (work.bytes > 0)
-    found: dict[str, float] = defaultdict(float)
+    by_link: dict[str, float] = defaultdict(float)
     sums = np.bincount(work.comm[inside] + 1, weights=work.bytes[inside])
     for number in np.flatnonzero(sums).tolist():
         link = link_name(work.comms[number - 1], cluster) if number else "unknown"
-        found[link] += _on_wire(work.comms[number - 1], float(sums[number])) if number else float(sums[number])
-    return dict(found)
+        by_link[link] += _on_wire(work.comms[number - 1], float(sums[number])) if number else float(sums[number])
+    return dict(by_link)
 
 
 def _on_wire(comm: Comm, put_in: float) -> float:

@@ -1,9 +1,12 @@
-"""Rows of a MILP, each once: what is symmetric gives the same row again."""
+"""Mixed-integer programs: rows, each once, and HiGHS through scipy, silent and in its own scale."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,9 +32,9 @@ class Rows:
         summed: dict[int, float] = {}
         for column, coefficient in terms:
             summed[int(column)] = summed.get(int(column), 0.0) + float(coefficient)
-        kept = tuple(sorted((c, v) for c, v in summed.items() if v))
-        if kept or low > 0:
-            self._seen.setdefault((kept, float(low), float(high)))
+        remaining = tuple(sorted((c, v) for c, v in summed.items() if v))
+        if remaining or low > 0:
+            self._seen.setdefault((remaining, float(low), float(high)))
 
     def use(self, sent: Any, used: Callable[[int], int], sign: float) -> None:
         """Tie "used" columns to "sent": at least each of them (few are wanted), or at most their sum (many are)."""
@@ -53,3 +56,43 @@ class Rows:
         matrix = coo_array((value, (row, column)), shape=(len(self._seen), width)).tocsc()
         low, high = (np.array([key[side] for key in self._seen]) for side in (1, 2))
         return LinearConstraint(matrix, low, high)
+
+
+def minimise(objective: Any, rows: Rows, lower: Any, upper: Any, integral: Any, **options: float) -> Any:
+    """Return scipy's result of a mixed-integer program.
+
+    Parameters
+    ----------
+    objective, lower, upper, integral : array (columns,)
+    rows : Rows
+    **options
+        ``time_limit``, ``node_limit``, ``mip_rel_gap``.
+    """
+    from scipy.optimize import Bounds, milp
+
+    with _silent():
+        return milp(
+            objective,
+            bounds=Bounds(lower, upper),
+            constraints=rows.build(len(objective)),
+            integrality=np.asarray(integral, np.int8),
+            options=options,
+        )
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep what the solver's C++ prints on its own off the standard output, where commands write their one document."""
+    sys.stdout.flush()
+    try:
+        remaining = os.dup(1)
+    except OSError:
+        yield
+        return
+    try:
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+            os.dup2(nowhere.fileno(), 1)
+        yield
+    finally:
+        os.dup2(remaining, 1)
+        os.close(remaining)

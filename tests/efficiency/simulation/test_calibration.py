@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 
 from densing.core.errors import InputError, UnknownNameError
 from densing.efficiency.profile.observations import of_timeline, recorded
-from densing.efficiency.simulation.cluster.calibrate import Computation, Observation, calibrate
-from densing.efficiency.simulation.cluster.calibrated import calibrated
+from densing.efficiency.simulation.cluster.calibration import Computation, Observation, calibrate, calibrated
 from densing.efficiency.simulation.cluster.costs import collective_seconds
-from densing.efficiency.simulation.cluster.presets import load_cluster
-from densing.efficiency.simulation.cluster.reading import to_toml
+from densing.efficiency.simulation.cluster.presets import load_cluster, to_toml
 from densing.efficiency.timeline.spans import Comm, Kind, Spans
 from densing.efficiency.timeline.timeline import RankTimeline, Step, Timeline
 from tests.support import folders
@@ -52,7 +50,7 @@ def measured(
 
 
 @given(alpha=st.floats(1e-6, 1e-2), beta=st.floats(1e-11, 1e-6), kappa=st.floats(0, 2), n=st.integers(2, 8))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_exact_measurements_are_recovered_exactly(alpha: float, beta: float, kappa: float, n: int) -> None:
     # Both terms must matter somewhere among the sizes.
     if not SIZES[0] * beta / 3 < alpha < SIZES[-1] * beta * 3:
@@ -78,7 +76,7 @@ def test_intervals_hold_what_they_promise() -> None:
 
 
 @given(seed=st.integers(0, 10**6), outliers=st.integers(0, 5))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_outliers_do_not_carry_the_fit_away(seed: int, outliers: int) -> None:
     seen = measured(2e-4, 1e-8, 0.3, noise=0.02, seed=seed)
     worse = [Observation(one.op, one.count, one.n, one.seconds * 10, one.overlapped) for one in seen[:outliers]]
@@ -89,7 +87,7 @@ def test_outliers_do_not_carry_the_fit_away(seed: int, outliers: int) -> None:
 
 
 @given(kappa=st.floats(0, 3), works=st.integers(1, 4), seed=st.integers(0, 100))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_kappa_of_compute(kappa: float, works: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     seen = []

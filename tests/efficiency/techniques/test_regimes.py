@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from densing.cli.techniques_map import map_lines
+from densing.cli.techniques import map_lines
 from densing.core.errors import InputError
 from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
-from densing.efficiency.simulation.workload.workload import Split, Transformer, Workload
+from densing.efficiency.simulation.workload.modules import Split, Transformer, Workload
 from densing.efficiency.techniques.comparison import compare
 from densing.efficiency.techniques.regimes import MARGIN, regime, verdict
 
