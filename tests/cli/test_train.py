@@ -20,8 +20,8 @@ pytest.importorskip("torch")
 from densing.cli import training_specs
 from densing.core.errors import InputError, UnavailableError, UnknownNameError
 from densing.efficiency.parallel.distributed import folder, launch, namespaces
-from densing.efficiency.parallel.distributed.diagnosis import RunFailedError
 from densing.efficiency.parallel.distributed.spec import RunSpec
+from densing.efficiency.parallel.distributed.supervisor import RunFailedError
 
 pytestmark = pytest.mark.slow
 

@@ -20,13 +20,13 @@ from msgspec.structs import replace
 
 pytest.importorskip("torch")
 
-from densing.core.errors import InputError
-from densing.efficiency.parallel.distributed import folder, namespaces, processes
-from densing.efficiency.parallel.distributed.diagnosis import RunFailedError
-from densing.efficiency.parallel.distributed.gather import timed_steps
+from densing.core import InputError, processes
+from densing.efficiency.parallel.distributed import folder, namespaces
 from densing.efficiency.parallel.distributed.launch import launch
 from densing.efficiency.parallel.distributed.rank import _fault
+from densing.efficiency.parallel.distributed.results import timed_steps
 from densing.efficiency.parallel.distributed.spec import RunSpec
+from densing.efficiency.parallel.distributed.supervisor import RunFailedError
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,7 @@ def rank_pid(out: Path, rank: int) -> int:
 
 
 def agents(out: Path) -> list[int]:
-    return [pid for pid in left(out) if b"distributed.agent" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in left(out) if b"distributed.launch" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def kill_later(out: Path, victim: Callable[[], int], seen: set[Path]) -> threading.Thread:

@@ -21,8 +21,7 @@ import sys
 from collections.abc import Sequence
 from types import TracebackType
 
-from densing.core import InputError, UnavailableError
-from densing.efficiency.parallel.distributed import processes
+from densing.core import InputError, UnavailableError, processes
 from densing.efficiency.parallel.distributed.rates import Rate, parse_rate
 
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux"}
@@ -162,7 +161,7 @@ class Net:
         for holder in self._holders:
             if holder.stdin is not None:
                 holder.stdin.close()
-        processes.end(self._holders, grace_s=0.2)
+        processes.stop(self._holders, grace_s=0.2)
         for holder in self._holders:
             if holder.stdout is not None:
                 holder.stdout.close()
@@ -172,10 +171,10 @@ class Net:
 def _holder(prefix: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start a process that holds a namespace open until the pipe to it closes."""
     command = [*prefix, "sh", "-c", "echo ready; read -r line"]
-    holder = processes.start(command, log=subprocess.PIPE, stdin=subprocess.PIPE)
+    holder = processes.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None)
     assert holder.stdout is not None
     if holder.stdout.readline() != b"ready\n":
-        processes.end([holder])
+        processes.stop([holder])
         raise UnavailableError("no shaped link: this user may not make network namespaces here; run as root")
     return holder
 

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from densing.core.errors import InputError, UnavailableError
-from densing.scores.ladder.fitting import VALIDATION, TaskFit, fit_tasks, fit_validation, rollout_misses, ruler
-from densing.scores.ladder.known import check_targets
-from densing.scores.ladder.measured import MEASURED, measured_table, validation_table
+from densing.scores.ladder.fits import VALIDATION, TaskFit, fit_tasks, fit_validation, rollout_misses, ruler
+from densing.scores.ladder.measurements import MEASURED, measured_table, validation_table
 from densing.scores.ladder.presets import get_preset
+from densing.scores.ladder.targets import check_targets
 from densing.scores.references import load_reference
 
 E, A, B, ALPHA, BETA = 0.4, 30.0, 900.0, 0.6, 0.6
