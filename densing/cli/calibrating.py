@@ -89,8 +89,7 @@ def from_link(asked: Asked, quiet: bool) -> Measured:
         When the link or the model make no sense, or torch is missing.
     """
     from densing.cli.output import timed_bar
-    from densing.cli.training_specs import shape
-    from densing.efficiency.parallel import RunSpec, launch
+    from densing.efficiency.parallel import RunSpec, launch, named_shape
 
     if asked.mode not in MODES:
         raise UnknownNameError("mode", asked.mode, MODES)
@@ -101,7 +100,7 @@ def from_link(asked: Asked, quiet: bool) -> Measured:
             {"mode": asked.mode},
             nproc=asked.nproc,
             steps=asked.repeats,
-            model=shape(asked.model, **asked.changes),
+            model=named_shape(asked.model, **asked.changes),
             batch=asked.batch,
             sequence=asked.sequence,
             link=asked.link,

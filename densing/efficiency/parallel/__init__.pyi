@@ -14,9 +14,12 @@ from .distributed.rank import run_rank as run_rank
 from .distributed.results import FILE as FILE
 from .distributed.results import Probed as Probed
 from .distributed.results import Run as Run
+from .distributed.results import SeedMean as SeedMean
+from .distributed.results import seed_means as seed_means
 from .distributed.spec import LmShape as LmShape
 from .distributed.spec import RunEnv as RunEnv
 from .distributed.spec import RunRecord as RunRecord
 from .distributed.spec import RunSpec as RunSpec
+from .distributed.spec import named_shape as named_shape
 from .distributed.spec import workload_of as workload_of
 from .tensor_parallel.train import train_tensor_parallel as train_tensor_parallel

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from densing.core import ArtefactError, Record
+from densing.core import ArtefactError, Note, Record
 from densing.efficiency.parallel.distributed import folder
 from densing.efficiency.parallel.distributed.spec import LmShape, RunRecord, RunSpec
 from densing.efficiency.simulation import Computation, Device, Observation
@@ -90,6 +90,72 @@ class Run(Record, frozen=True):
     traces: str | None
     extra: Mapping[str, float]
     versions: Mapping[str, str]
+
+    def notes(self) -> list[Note]:
+        """Return what a reader of the figures must know: an emulated link, a stand-in for the technique."""
+        notes = []
+        if self.link.kind == "emulated":
+            why = f" ({self.link.reason})" if self.link.reason else ""
+            message = f"the link is emulated{why}: waiting was added to loopback; no real network carried these bytes"
+            notes.append(Note("emulated-link", "warning", message))
+        if self.stand_in:
+            notes.append(Note("stand-in", "warning", f"{self.technique}: {self.stand_in}"))
+        return notes
+
+
+class SeedMean(Record, frozen=True):
+    """A technique over its seeds; seconds are per step, ``predicted_*`` simulated beforehand or None.
+
+    ``final_loss_sd`` is the standard deviation of one run, None with a single seed.
+    """
+
+    technique: str
+    seeds: tuple[int, ...]
+    link: str
+    link_kind: str
+    stand_in: str
+    step_s: float
+    wait_s: float
+    exposed: float
+    final_loss: float
+    final_loss_sd: float | None
+    predicted_step_s: float | None = None
+    predicted_wait_s: float | None = None
+    predicted_tau_min: float | None = None
+
+
+def seed_means(runs: Sequence[Run], predictions: Sequence[Mapping[str, Any] | None]) -> list[SeedMean]:
+    """Average over seeds: one row per technique, in the order of the runs.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+    predictions : sequence of mapping or None
+        Of each run: ``step_s``, ``exposed_s`` and ``tau_min`` as simulated beforehand; the seed changes none of them.
+    """
+    rows = []
+    for name in dict.fromkeys(run.technique for run in runs):
+        own = [run for run in runs if run.technique == name]
+        predicted = next(each for run, each in zip(runs, predictions, strict=True) if run.technique == name) or {}
+        losses = [run.final_loss for run in own]
+        rows.append(
+            SeedMean(
+                technique=name,
+                seeds=tuple(run.seed for run in own),
+                link=own[0].link.rate,
+                link_kind=own[0].link.kind,
+                stand_in=own[0].stand_in,
+                step_s=statistics.fmean(run.step_s for run in own),
+                wait_s=statistics.fmean(run.wait_s for run in own),
+                exposed=statistics.fmean(run.exposed for run in own),
+                final_loss=statistics.fmean(losses),
+                final_loss_sd=statistics.stdev(losses) if len(losses) > 1 else None,
+                predicted_step_s=predicted.get("step_s"),
+                predicted_wait_s=predicted.get("exposed_s"),
+                predicted_tau_min=predicted.get("tau_min"),
+            )
+        )
+    return rows
 
 
 def gather(spec: RunSpec, link: RunLink) -> Run:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from densing.core import Record
+from densing.core import InputError, Record, UnknownNameError
 from densing.efficiency.simulation import Split, Transformer, Workload
 
 
@@ -19,6 +20,38 @@ class LmShape(Record, frozen=True):
     heads: int = 4
     ffn: int = 704
     vocabulary: int = 256
+
+
+SHAPES: Mapping[str, LmShape] = {
+    "tiny": LmShape(layers=2, hidden=64, heads=2, ffn=176),
+    "small": LmShape(),
+    "medium": LmShape(layers=6, hidden=512, heads=8, ffn=1408),
+}
+
+
+def named_shape(name: str, **changes: int | None) -> LmShape:
+    """Return a model by name, with what the user changes of it.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is none of that name.
+    InputError
+        When heads of even width cannot share its width.
+
+    Examples
+    --------
+    >>> named_shape("tiny", layers=3).layers
+    3
+    """
+    if name not in SHAPES:
+        raise UnknownNameError("model", name, SHAPES)
+    shape = replace(SHAPES[name], **{field: value for field, value in changes.items() if value is not None})
+    if shape.hidden % (2 * shape.heads):
+        raise InputError(
+            f"--hidden {shape.hidden} --heads {shape.heads}: hidden must be a multiple of twice the heads; change one"
+        )
+    return shape
 
 
 def workload_of(
