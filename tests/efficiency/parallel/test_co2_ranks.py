@@ -167,7 +167,7 @@ def grouped(rank: int, sharded: bool) -> dict[str, Any]:
     """Two groups of two: gradients averaged inside, parameters across."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    from densing.efficiency.parallel.data_parallel.groups import split_groups
+    from densing.efficiency.parallel.data_parallel.link import split_groups
 
     within, across = split_groups(2)
     model = own_bowl(0)

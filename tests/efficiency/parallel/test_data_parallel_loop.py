@@ -13,7 +13,7 @@ from densing.core.errors import DensingError
 
 torch = pytest.importorskip("torch")
 
-from densing.efficiency.parallel.data_parallel.groups import members  # noqa: E402
+from densing.efficiency.parallel.data_parallel.link import members  # noqa: E402
 from densing.efficiency.parallel.data_parallel.train import train_data_parallel  # noqa: E402
 from densing.efficiency.parallel.distributed import corpus  # noqa: E402
 from densing.efficiency.parallel.distributed.clock import Clock  # noqa: E402
