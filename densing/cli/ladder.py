@@ -162,8 +162,8 @@ def fit(
             }
         )
         return
-    shown = ["task", "quantity", "law", "unit", "n", "runs", "r2", "rollout_mean", "rollout_worst", "status"]
-    emit_table(pd.DataFrame(laws)[shown], f"Laws of {folder}")
+    law_columns = ["task", "quantity", "law", "unit", "n", "runs", "r2", "rollout_mean", "rollout_worst", "status"]
+    emit_table(pd.DataFrame(laws)[law_columns], f"Laws of {folder}")
     if len(result.targets):
         columns = ["task", "target", "size", "tokens", "runs", "loss", "loss_law_lo", "loss_law_hi", "density",
                    "density_lo", "density_hi", "density_law", "agrees"]  # fmt: skip

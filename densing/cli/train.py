@@ -186,14 +186,14 @@ def specifications(
         raise InputError(f"--technique: {double[0]} is named twice; name it once")
     numbers = _seeds(seeds)
     knobs = _settings(names, tau, settings)
-    alone = len(names) == 1 and len(numbers) == 1
+    single = len(names) == 1 and len(numbers) == 1
     return [
         replace(
             base,
             technique=name,
             knobs=knobs[name],
             seed=seed,
-            out=str(out if alone else out / f"{name}-seed{seed}"),
+            out=str(out if single else out / f"{name}-seed{seed}"),
         )
         for name in names
         for seed in numbers
@@ -224,27 +224,27 @@ def _settings(names: list[str], tau: int | None, texts: tuple[str, ...]) -> dict
     from densing.cli.techniques_compare import settings
     from densing.efficiency.techniques import get_technique
 
-    found = {name: get_technique(name) for name in names}
+    chosen = {name: get_technique(name) for name in names}
     shared = [*texts, *([f"tau={tau}"] if tau is not None else [])]
-    asked = settings(tuple(place for text in shared for place in _places(text, found)))
-    return {name: {**_defaults(technique), **asked.get(name, {})} for name, technique in found.items()}
+    parsed = settings(tuple(setting for text in shared for setting in _places(text, chosen)))
+    return {name: {**_defaults(technique), **parsed.get(name, {})} for name, technique in chosen.items()}
 
 
 def _places(text: str, techniques: Mapping[str, Technique]) -> list[str]:
     """Return a setting for each technique that it is meant for: the one it names, or all that have the knob."""
     from densing.core import InputError
 
-    place, _, _ = text.partition("=")
-    name, dot, knob = place.rpartition(".")
+    target, _, _ = text.partition("=")
+    name, dot, knob = target.rpartition(".")
     if dot:
         if name not in techniques:
             raise InputError(f"--set {text}: {name} is not among the techniques to run; add it to --technique")
         if knob not in _defaults(techniques[name]):
             raise _no_knob(knob, {name: techniques[name]})
         return [text]
-    having = [name for name, technique in techniques.items() if place in _defaults(technique)]
+    having = [name for name, technique in techniques.items() if target in _defaults(technique)]
     if not having:
-        raise _no_knob(place, techniques)
+        raise _no_knob(target, techniques)
     return [f"{name}.{text}" for name in having]
 
 
@@ -330,7 +330,7 @@ def _write_report(
     from densing.core import DensingError, Note
     from densing.report import build_techniques
 
-    shown = list(notes)
+    remarks = list(notes)
     timelines: list[tuple[str, Timeline]] = []
     firsts: dict[str, tuple[RunSpec, Run]] = {}
     for spec, run in zip(specs, runs, strict=True):
@@ -340,7 +340,7 @@ def _write_report(
             try:
                 timeline = make(spec, run)
             except DensingError as error:
-                shown.append(Note("no-timeline", "warning", f"{name}, {kind}: {error}"))
+                remarks.append(Note("no-timeline", "warning", f"{name}, {kind}: {error}"))
                 continue
             if timeline is not None:
                 timelines.append((f"{name}, {kind}", timeline))
@@ -365,7 +365,7 @@ def _write_report(
         )
         if simulated is not None
     ]
-    build_techniques(path, timelines=timelines, tau=tau or None, predicted=predicted or None, notes=shown)
+    build_techniques(path, timelines=timelines, tau=tau or None, predicted=predicted or None, notes=remarks)
     say(f"wrote {path}")
 
 

@@ -123,14 +123,14 @@ class Executor(Protocol):
         ...  # pragma: no cover
 
 
-def whole_option(name: str, value: int | str, least: int) -> int:
+def whole_option(name: str, value: int | str, minimum: int) -> int:
     """Return an option as a whole number, or say what it should be."""
     try:
         number = int(value)
     except (TypeError, ValueError):
-        number = least - 1
-    if number < least:
-        raise InputError(f"--executor-arg {name}={value}: a whole number from {least} up is needed")
+        number = minimum - 1
+    if number < minimum:
+        raise InputError(f"--executor-arg {name}={value}: a whole number from {minimum} up is needed")
     return number
 
 

@@ -92,8 +92,8 @@ class SlurmExecutor:
         poll: float | str = 5.0,
     ) -> None:
         _check_installed()
-        named = {"partition": partition, "account": account, "qos": qos, "constraint": constraint}
-        self.options: dict[str, Any] = {key: value for key, value in named.items() if value}
+        texts = {"partition": partition, "account": account, "qos": qos, "constraint": constraint}
+        self.options: dict[str, Any] = {key: value for key, value in texts.items() if value}
         self.options |= {
             "time": whole_option("time", time, 1),
             "cpus_per_task": whole_option("cpus", cpus, 1),
@@ -152,8 +152,8 @@ class SlurmExecutor:
             with _environment({**values, "PYTHONSAFEPATH": "1"}), executor.batch():
                 handles = [executor.submit(task) for task in tasks]
         except (FailedJobError, subprocess.CalledProcessError) as error:
-            words = mask(str(error), tuple(values.values())).strip().splitlines()
-            reason = next((line for line in words if line.startswith("sbatch: error")), words[-1])
+            lines = mask(str(error), tuple(values.values())).strip().splitlines()
+            reason = next((line for line in lines if line.startswith("sbatch: error")), lines[-1])
             raise InputError(f"--executor slurm: {reason}; check --executor-arg") from error
         return handles
 

@@ -168,13 +168,13 @@ def _write_tokens(texts: list[str], folder: Path, vocabulary: int, digest: str, 
     end = tokenizer.convert_tokens_to_ids(EOS)
     parts = [np.array([end, *tokenizer(text, verbose=False)["input_ids"]], dtype=np.uint32) for text in texts]
     tokens = np.concatenate(parts)
-    held = min(VALIDATION_TOKENS, len(tokens) // 100)
-    if held < 100:
+    held_out = min(VALIDATION_TOKENS, len(tokens) // 100)
+    if held_out < 100:
         raise InputError(f"--corpus {source}: {len(tokens)} tokens are too few; 10,000 or more are needed")
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(folder / "tokenizer")
-    np.save(folder / "train.npy", tokens[:-held])
-    np.save(folder / "validation.npy", tokens[-held:])
+    np.save(folder / "train.npy", tokens[:-held_out])
+    np.save(folder / "validation.npy", tokens[-held_out:])
     about = {"source": source, "digest": digest, "vocabulary": len(tokenizer), "tokens": len(tokens)}
     write_text(folder / "corpus.json", json.dumps(about, indent=2) + "\n")
 

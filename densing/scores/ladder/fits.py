@@ -212,13 +212,13 @@ def rollout_misses(law: str, final: pd.DataFrame) -> dict[str, float]:
         the smaller sizes are too few.
     """
     largest = final["params_non_embedding"].eq(final["params_non_embedding"].max())
-    held = final[largest]
+    held_out = final[largest]
     try:
         fit = _fit_loss(law, final[~largest], 0, 0)
     except (FitError, InputError):
         return {"rollout_mean": float("nan"), "rollout_worst": float("nan")}
-    x = {"params": held["params_non_embedding"].to_numpy(float), "tokens": held["tokens"].to_numpy(float)}
-    miss = fit.predict(x) / held["loss"].to_numpy(float) - 1
+    x = {"params": held_out["params_non_embedding"].to_numpy(float), "tokens": held_out["tokens"].to_numpy(float)}
+    miss = fit.predict(x) / held_out["loss"].to_numpy(float) - 1
     return {"rollout_mean": float(miss.mean()), "rollout_worst": float(miss[np.argmax(np.abs(miss))])}
 
 
@@ -363,16 +363,18 @@ def fit_folder(folder: Path, *, draws: int = 1000, seed: int = 0, level: float =
 
 def _target_table(tasks: Sequence[TaskFit], measured: pd.DataFrame, level: float, seed: int) -> pd.DataFrame:
     """Check the targets of every task that has scores."""
-    held = measured[measured["held_out"].astype(bool)]
+    targets = measured[measured["held_out"].astype(bool)]
     own = measured[~measured["held_out"].astype(bool)]
-    if held.empty:
+    if targets.empty:
         return pd.DataFrame()
-    about = held.drop_duplicates("run").set_index("run")[["target", "size", "useful"]]
+    about = targets.drop_duplicates("run").set_index("run")[["target", "size", "useful"]]
     tables = []
     for task in tasks:
         if task.two_step is None:
             continue
-        points = ladder_data(held, task.tasks).held_out.rename(columns={"bits_per_byte": "loss"}).join(about, on="run")
+        points = (
+            ladder_data(targets, task.tasks).held_out.rename(columns={"bits_per_byte": "loss"}).join(about, on="run")
+        )
         points["useful_ladder"] = float(own["useful"].iloc[0])
         table = check_targets(task.losses["chinchilla"], points, float(own["tokens"].max()), level=level, seed=seed)
         table.insert(0, "task", task.task)

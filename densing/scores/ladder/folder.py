@@ -150,8 +150,8 @@ def versions() -> dict[str, str]:
 
     import densing
 
-    named = {"densing": densing, "numpy": numpy, "torch": torch, "transformers": transformers}
-    return {name: str(module.__version__) for name, module in named.items()}
+    modules = {"densing": densing, "numpy": numpy, "torch": torch, "transformers": transformers}
+    return {name: str(module.__version__) for name, module in modules.items()}
 
 
 def read_exports(folder: Path) -> Iterator[dict[str, Any]]:

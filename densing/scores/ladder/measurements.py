@@ -52,8 +52,8 @@ def measured_table(exports: Iterable[Mapping[str, Any]], measurements: pd.DataFr
     """
     described = {str(export["name"]): export for export in exports}
     # lm-eval's results files are named after the time of writing; ``date`` is only a day.
-    written = measurements.assign(name=[str(file).replace("\\", "/").split("/")[-1] for file in measurements["file"]])
-    last = written.sort_values("name", kind="stable").groupby("task")["task_hash"].last()
+    dated = measurements.assign(name=[str(file).replace("\\", "/").split("/")[-1] for file in measurements["file"]])
+    last = dated.sort_values("name", kind="stable").groupby("task")["task_hash"].last()
     # Other questions are another measurement.
     measurements = measurements[measurements["task_hash"].eq(measurements["task"].map(last))]
     rows = [
