@@ -19,7 +19,7 @@ if not torch.distributed.is_available():
     pytest.skip("this build of torch has no torch.distributed", allow_module_level=True)
 
 from densing.training import CO2, LocalSGD, SlowMo  # noqa: E402
-from tests.efficiency.parallel.test_co2 import Bowl, bowl, co2_by_hand, slope, steps_of  # noqa: E402
+from tests.support.co2_by_hand import Bowl, bowl, co2_by_hand, slope, steps_of  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

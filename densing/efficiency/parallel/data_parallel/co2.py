@@ -209,8 +209,8 @@ class CO2(Rounds):
         self._check_finite(self._buffer)
         penalty = self.gap_penalty if self.gap == "constant" else self._gaps.penalty(float(self._buffer[-1]))
         # In place of the average, which is no longer needed: no fifth copy.
-        way = torch.sub(self.previous, self._buffer[:-1], out=self._buffer[:-1]).div_(penalty)
-        self.momentum.mul_(self.outer_momentum).add_(way)
+        pseudo_gradient = torch.sub(self.previous, self._buffer[:-1], out=self._buffer[:-1]).div_(penalty)
+        self.momentum.mul_(self.outer_momentum).add_(pseudo_gradient)
         if self.clip is not None:
             self.momentum.clamp_(-self.clip, self.clip)
         self.previous.copy_(self.anchor)

@@ -116,6 +116,6 @@ def split_groups(inner: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
     rank = dist.get_rank()
     mine = []
     for side in members(dist.get_world_size(), inner):
-        made = [(ranks, dist.new_group(ranks)) for ranks in side]
-        mine.append(next(group for ranks, group in made if rank in ranks))
+        groups = [(ranks, dist.new_group(ranks)) for ranks in side]
+        mine.append(next(group for ranks, group in groups if rank in ranks))
     return mine[0], mine[1]

@@ -96,7 +96,7 @@ def check(spec: RunSpec) -> Rate:
         raise UnavailableError("real runs need PyTorch; pip install 'densing[train]'")
     if not spec.out:
         raise InputError("a run needs a folder; name one with --out")
-    for name, value, least in (
+    for name, value, minimum in (
         ("nproc", spec.nproc, 1),
         ("steps", spec.steps, 1),
         ("batch", spec.batch, 1),
@@ -104,8 +104,8 @@ def check(spec: RunSpec) -> Rate:
         ("trace_steps", spec.trace_steps, 0),
         ("checkpoint_every", spec.checkpoint_every, 0),
     ):
-        if value < least:
-            raise InputError(f"{name}={value}: a whole number from {least} up is needed")
+        if value < minimum:
+            raise InputError(f"{name}={value}: a whole number from {minimum} up is needed")
     for name, number in (("timeout_s", spec.timeout_s), ("lr", spec.lr)):
         if not 0 < number < float("inf"):
             raise InputError(f"{name}={number}: a positive number is needed")
@@ -141,13 +141,13 @@ def _same(spec: RunSpec) -> RunSpec:
 def _prepare(spec: RunSpec, resume: bool) -> None:
     """Refuse a folder in use; forget what an earlier attempt left of its ending."""
     out = Path(spec.out)
-    others = sorted(entry.name for entry in out.iterdir() if entry.name != ".lock")
-    if others and not resume:
-        held = "an unfinished or other run" if folder.SPEC in others else f"other files ({', '.join(others[:3])})"
+    entries = sorted(entry.name for entry in out.iterdir() if entry.name != ".lock")
+    if entries and not resume:
+        held = "an unfinished or other run" if folder.SPEC in entries else f"other files ({', '.join(entries[:3])})"
         raise InputError(f"{out}: holds {held}; choose another --out, or go on with --resume")
-    if others and folder.SPEC not in others:
+    if entries and folder.SPEC not in entries:
         raise InputError(f"{out}: holds no run to resume; choose another --out")
-    if others:
+    if entries:
         # Another run is refused before anything of the one that lies here is lost.
         path = out / folder.SPEC
         before, now = identity(RunSpec.from_dict(folder.read_json(path))), identity(spec)

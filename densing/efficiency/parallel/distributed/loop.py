@@ -264,20 +264,20 @@ class _Journey:
 
 
 @contextmanager
-def _recorder(env: RunEnv, left: int) -> Iterator[Callable[[], None]]:
+def _recorder(env: RunEnv, steps_left: int) -> Iterator[Callable[[], None]]:
     """Record the last steps, the one before them as a warm-up."""
-    active = min(env.spec.trace_steps, max(left - 1, 1))
+    active = min(env.spec.trace_steps, max(steps_left - 1, 1))
     if active < 1:
         yield lambda: None
         return
     traces = Path(env.spec.out) / "traces"
     # This run was cut off after it had written its trace: what it repeats now is recorded again.
     (traces / f"rank{env.rank:05d}{SUFFIX}").unlink(missing_ok=True)
-    warmup = min(1, left - active)
+    warmup = min(1, steps_left - active)
     with warnings.catch_warnings():
         # A run of a single step has none to warm up with, and torch would say so.
         warnings.filterwarnings("ignore", "Profiler won't be using warmup")
-        recorder = record(traces, wait=left - active - warmup, warmup=warmup, active=active).start()
+        recorder = record(traces, wait=steps_left - active - warmup, warmup=warmup, active=active).start()
     with ExitStack() as stack:
         stack.push(recorder)
         yield recorder

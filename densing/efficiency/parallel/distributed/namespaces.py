@@ -182,9 +182,9 @@ def _holder(prefix: Sequence[str]) -> subprocess.Popen[bytes]:
 def _run(command: Sequence[str], lines: Sequence[str]) -> None:
     text = "\n".join(lines) + "\n"
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+        result = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
     except subprocess.TimeoutExpired:
         raise UnavailableError(f"no shaped link: {command[-3]} did not answer within {_PATIENCE_S:g} s") from None
-    if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["no reason given"]
-        raise UnavailableError(f"no shaped link: {command[-3]} says {said[0]!r}")
+    if result.returncode:
+        reasons = (result.stderr.strip() or result.stdout.strip()).splitlines() or ["no reason given"]
+        raise UnavailableError(f"no shaped link: {command[-3]} says {reasons[0]!r}")

@@ -68,22 +68,22 @@ def _collectives(env: RunEnv) -> Iterator[Observation]:
         if first > MOST_S:
             return
         # A rank that comes to a short one late finds it done: only a run of them tells what one takes.
-        many = min(max(int(RUN_S / first), 1), 32)
-        took = [_run_of(many, size) for _ in range(3 if first * many > RUN_S else 5)]
+        count = min(max(int(RUN_S / first), 1), 32)
+        took = [_run_of(count, size) for _ in range(3 if first * count > RUN_S else 5)]
         yield from (Observation("all_reduce", 4 * (size // 4), env.world_size, seconds) for seconds in took)
 
 
-def _run_of(many: int, size: int, at_once: int = 1) -> float:
+def _run_of(count: int, size: int, at_once: int = 1) -> float:
     """Seconds of each of so many all-reduces in a row, or of so many that are started together."""
     tensors = [torch.ones(size // 4) for _ in range(at_once)]
     dist.barrier()
     began = time.perf_counter()
-    for _ in range(many):
+    for _ in range(count):
         handles = [comm.all_reduce(tensor) for tensor in tensors]
         for handle, tensor in zip(handles, tensors, strict=True):
             handle.wait()
             tensor.fill_(1.0)
-    return (time.perf_counter() - began) / many
+    return (time.perf_counter() - began) / count
 
 
 def _pipelined(env: RunEnv) -> float:
@@ -92,9 +92,9 @@ def _pipelined(env: RunEnv) -> float:
     Alone and together take turns, so that a machine that slows down slows both.
     """
     size = SIZES[0]
-    many = min(max(int(RUN_S / _agreed(_run_of(1, size))), 1), 32)
-    took = [(_run_of(many, size), _run_of(many, size, at_once=2)) for _ in range(7)]
-    return min(max(2 - statistics.median(both / alone for alone, both in took), 0.0), 1.0)
+    count = min(max(int(RUN_S / _agreed(_run_of(1, size))), 1), 32)
+    took = [(_run_of(count, size), _run_of(count, size, at_once=2)) for _ in range(7)]
+    return min(max(2 - statistics.median(both / single for single, both in took), 0.0), 1.0)
 
 
 def _agreed(seconds: float) -> float:
@@ -164,13 +164,13 @@ def _merged(env: RunEnv, ranks: list[Any], mode: str) -> Probed:
         means.append(Timed.from_dict(fields))
     wholes = [rank["whole"] for rank in ranks]
     passes_s, update_s = (statistics.fmean(getattr(one, key) for one in wholes) for key in ("passes_s", "update_s"))
-    whole = Whole(passes_s, update_s, wholes[0].parameters)
+    step = Whole(passes_s, update_s, wholes[0].parameters)
     own = [one for one in means if one.parts == 1 and one.tokens == env.spec.sequence]
     times = {"attention": env.spec.model.layers, "mlp": env.spec.model.layers}
     total = sum(one.seconds * times.get(one.name, 1) for one in own)
     computations = tuple(one for rank in ranks for one in rank["computations"])
     pipelined = statistics.fmean(rank["pipelined"] for rank in ranks)
-    return Probed(tuple(collectives), computations, tuple(means), whole, total, mode, pipelined)
+    return Probed(tuple(collectives), computations, tuple(means), step, total, mode, pipelined)
 
 
 def time_steps(
@@ -192,13 +192,13 @@ def time_steps(
         The first quarter does not count.
     """
     rows = [_Cut(shape, batch, parts, tokens, mode == "train") for parts, tokens in cuts]
-    whole = _Step(shape, batch, cuts[0][1])
+    step = _Step(shape, batch, cuts[0][1])
     for repeat in range(repeats):
         counts = repeat >= repeats // 4
         for row in rows:
             row.run(counts)
-        whole.run(counts)
-    return tuple(timed for row in rows for timed in row.result()), whole.result()
+        step.run(counts)
+    return tuple(timed for row in rows for timed in row.result()), step.result()
 
 
 class _Cut:

@@ -51,23 +51,19 @@ def run_rank(spec_file: str, find: Callable[[RunSpec], Part]) -> None:
     folder.pid_file(out, rank).write_text(f"{os.getpid()} {processes.started_at(os.getpid())}")
     try:
         spec = RunSpec.from_dict(folder.read_json(Path(spec_file)))
-        _pin(spec, rank)
+        if spec.device == "cpu":
+            # A core of its own, and one thread on it.
+            if hasattr(os, "sched_setaffinity"):
+                cores = sorted(os.sched_getaffinity(0))
+                os.sched_setaffinity(0, {cores[rank % len(cores)]})
+            import torch
+
+            torch.set_num_threads(1)
         _take_part(RunEnv(spec, rank, world), find)
     except BaseException as error:
         _leave_reason(out, rank, error)
         # A process group that has lost a member may wait for it when it is taken down.
         os._exit(1)
-
-
-def _pin(spec: RunSpec, rank: int) -> None:
-    if spec.device != "cpu":
-        return
-    if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    import torch
-
-    torch.set_num_threads(1)
 
 
 def _take_part(env: RunEnv, find: Callable[[RunSpec], Part]) -> None:

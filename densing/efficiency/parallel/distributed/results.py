@@ -95,8 +95,8 @@ class Run(Record, frozen=True):
         """Return what a reader of the figures must know: an emulated link, a stand-in for the technique."""
         notes = []
         if self.link.kind == "emulated":
-            why = f" ({self.link.reason})" if self.link.reason else ""
-            message = f"the link is emulated{why}: waiting was added to loopback; no real network carried these bytes"
+            cause = f" ({self.link.reason})" if self.link.reason else ""
+            message = f"the link is emulated{cause}: waiting was added to loopback; no real network carried these bytes"
             notes.append(Note("emulated-link", "warning", message))
         if self.stand_in:
             notes.append(Note("stand-in", "warning", f"{self.technique}: {self.stand_in}"))
@@ -167,12 +167,21 @@ def gather(spec: RunSpec, link: RunLink) -> Run:
         When a rank left none, or a damaged one.
     """
     out = Path(spec.out)
-    records = [_record(folder.record_file(out, rank)) for rank in range(spec.nproc)]
+    records = []
+    for rank in range(spec.nproc):
+        path = folder.record_file(out, rank)
+        try:
+            records.append(RunRecord.from_dict(folder.read_json(path)))
+        except msgspec.ValidationError as error:
+            raise ArtefactError(f"{path}: no record of a rank ({error}); run again with another --out") from error
     first = records[0]
     timed = timed_steps(len(first.step_s), spec.trace_steps, spec.knobs)
     steps = [record.step_s[timed] for record in records]
     waits = [record.wait_s[timed] for record in records]
     step_s, wait_s = _mean(steps), _mean(waits)
+    # Each figure over the ranks that have it.
+    figures = dict.fromkeys(name for record in records for name in record.extra)
+    extra = {name: statistics.fmean(r.extra[name] for r in records if name in r.extra) for name in figures}
     return Run(
         technique=spec.technique,
         knobs=spec.knobs,
@@ -198,7 +207,7 @@ def gather(spec: RunSpec, link: RunLink) -> Run:
         corpus=spec.corpus,
         device=spec.device,
         traces="traces" if any(out.glob("traces/*.json*")) else None,
-        extra=_extra(records),
+        extra=extra,
         versions=versions(),
     )
 
@@ -222,8 +231,8 @@ def timed_steps(count: int, traced: int, knobs: Mapping[str, Any]) -> slice:
     early = max(1, rounds // 4) if rounds > 2 else 0
     if (warming := knobs.get("warmup_rounds", 0)) and isinstance(warming, int):
         early = max(early, warming + 1)
-    kept = max(1, rounds - early)
-    return slice(max(0, stop - kept * period), stop)
+    timed_rounds = max(1, rounds - early)
+    return slice(max(0, stop - timed_rounds * period), stop)
 
 
 def versions() -> dict[str, str]:
@@ -233,22 +242,9 @@ def versions() -> dict[str, str]:
     return {"densing": version("densing"), "python": platform.python_version(), "torch": version("torch")}
 
 
-def _record(path: Path) -> RunRecord:
-    try:
-        return RunRecord.from_dict(folder.read_json(path))
-    except msgspec.ValidationError as error:
-        raise ArtefactError(f"{path}: no record of a rank ({error}); run again with another --out") from error
-
-
 def _mean(rows: Sequence[Sequence[float]]) -> float:
     values = [value for row in rows for value in row]
     return statistics.fmean(values) if values else 0.0
-
-
-def _extra(records: Sequence[RunRecord]) -> dict[str, float]:
-    """Average each figure over the ranks that have it."""
-    names = dict.fromkeys(name for record in records for name in record.extra)
-    return {name: statistics.fmean(r.extra[name] for r in records if name in r.extra) for name in names}
 
 
 FILE = "probe.json"

@@ -92,20 +92,20 @@ class Supervisor:
         return since_s > _GRACE_S / 6 and any(self.codes) and all(self.codes[agent] is not None for agent in agents)
 
 
-def diagnose(seen: Supervisor) -> DensingError:
+def diagnose(supervisor: Supervisor) -> DensingError:
     """Return the error to raise, once every process of the run has ended.
 
     What a rank says itself comes before what torchrun says of it; a rank that only lost its peers comes last.
     """
     errors: dict[int, dict[str, Any]] = {}
-    for rank in range(seen.nproc):
+    for rank in range(supervisor.nproc):
         with suppress(DensingError):
-            errors[rank] = folder.read_json(folder.error_file(seen.out, rank))
+            errors[rank] = folder.read_json(folder.error_file(supervisor.out, rank))
     for error in errors.values():
         if error["fault"] == "input":
             return InputError(str(error["message"]))
-    cause = next(_causes(seen, errors), "torchrun ended without a word")
-    step = folder.newest_checkpoint(seen.out, seen.nproc)
+    cause = next(_causes(supervisor, errors), "torchrun ended without a word")
+    step = folder.newest_checkpoint(supervisor.out, supervisor.nproc)
     if step >= 0:
         remedy = f"The same command with --resume goes on from step {step}"
     else:
@@ -113,37 +113,39 @@ def diagnose(seen: Supervisor) -> DensingError:
     return RunFailedError(f"{cause}; all ranks were stopped. {remedy}")
 
 
-def _causes(seen: Supervisor, errors: dict[int, dict[str, Any]]) -> Iterator[str]:
+def _causes(supervisor: Supervisor, errors: dict[int, dict[str, Any]]) -> Iterator[str]:
     """Give explanations, the surest first."""
-    logs = [_tail(folder.agent_log(seen.out, number)) for number in range(len(seen.codes))]
+    logs = [_tail(folder.agent_log(supervisor.out, number)) for number in range(len(supervisor.codes))]
     codes = {int(pid): int(code) for log in logs for code, pid in _EXIT.findall(log)}
-    silent = [rank for rank in seen.dead if rank not in errors]
-    reported = {rank: codes[seen.pids[rank]] for rank in silent if seen.pids[rank] in codes}
+    silent = [rank for rank in supervisor.dead if rank not in errors]
+    reported = {rank: codes[supervisor.pids[rank]] for rank in silent if supervisor.pids[rank] in codes}
     # torchrun ends the others by SIGTERM, and reports that no differently.
-    yield from (f"rank {rank} {_ended(code)}{_log(seen, rank)}" for rank, code in reported.items() if code != -_SIGTERM)
-    yield from _spoken(seen, errors, "own", "failed")
-    for number, code in enumerate(seen.codes):
+    yield from (
+        f"rank {rank} {_ended(code)}{_log(supervisor, rank)}" for rank, code in reported.items() if code != -_SIGTERM
+    )
+    yield from _spoken(supervisor, errors, "own", "failed")
+    for number, code in enumerate(supervisor.codes):
         if code is not None and code < 0:
-            ranks = f"rank {number}" if len(seen.codes) > 1 else "all ranks"
+            ranks = f"rank {number}" if len(supervisor.codes) > 1 else "all ranks"
             yield f"torchrun, which runs {ranks}, {_ended(code)}"
-    yield from _spoken(seen, errors, "timeout", "waited in vain for another rank, which hangs or is stopped")
-    yield from (f"rank {rank} {_ended(code)}{_log(seen, rank)}" for rank, code in reported.items())
-    yield from (f"rank {rank} died without a word{_log(seen, rank)}" for rank in silent)
-    yield from _spoken(seen, errors, "peer", "lost another rank")
-    for code, log in zip(seen.codes, logs, strict=True):
+    yield from _spoken(supervisor, errors, "timeout", "waited in vain for another rank, which hangs or is stopped")
+    yield from (f"rank {rank} {_ended(code)}{_log(supervisor, rank)}" for rank, code in reported.items())
+    yield from (f"rank {rank} died without a word{_log(supervisor, rank)}" for rank in silent)
+    yield from _spoken(supervisor, errors, "peer", "lost another rank")
+    for code, log in zip(supervisor.codes, logs, strict=True):
         if code:
             lines = [line for line in log.splitlines() if line.strip()]
             yield f"torchrun ended with code {code}: {lines[-1].strip()[:300] if lines else 'it left no log'}"
 
 
-def _spoken(seen: Supervisor, errors: dict[int, dict[str, Any]], fault: str, verb: str) -> Iterator[str]:
+def _spoken(supervisor: Supervisor, errors: dict[int, dict[str, Any]], fault: str, verb: str) -> Iterator[str]:
     for rank, error in errors.items():
         if error["fault"] == fault:
-            yield f"rank {rank} {verb}: {error['message']}{_log(seen, rank)}"
+            yield f"rank {rank} {verb}: {error['message']}{_log(supervisor, rank)}"
 
 
-def _log(seen: Supervisor, rank: int) -> str:
-    return f" (log: {folder.rank_log(seen.out, rank)})"
+def _log(supervisor: Supervisor, rank: int) -> str:
+    return f" (log: {folder.rank_log(supervisor.out, rank)})"
 
 
 def _ended(code: int) -> str:
