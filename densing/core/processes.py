@@ -1,8 +1,8 @@
 """Processes that end with the one that started them, however that one ends.
 
-There are two ways in. :func:`start` starts any command: a short script (this file, run as ``processes.py PARENT_PID
-COMMAND...``) ties itself to the parent and then becomes the command. :func:`die_with_parent` is for Python processes
-that something else starts (a pool of :mod:`concurrent.futures`, torchrun): they tie themselves.
+There are two ways in. :func:`start` starts any command: a short script (:mod:`densing.core.tether`) ties itself to the
+parent and then becomes the command. :func:`die_with_parent` is for Python processes that something else starts (a pool
+of :mod:`concurrent.futures`, torchrun): they tie themselves.
 
 On Linux the kernel does it (``PR_SET_PDEATHSIG``), even when the parent is killed and cannot clean up; elsewhere a
 Python process asks now and then whether its parent is still there, and of other commands the parent's own clean-up has
@@ -12,7 +12,6 @@ ours between fork and exec (``preexec_fn``) may hang in a process that has threa
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -24,11 +23,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from densing.core import tether
+
 RUN_MARK = "DENSING_RUN"
 """Environment variable that every process of a run carries: a word that no other run has."""
 
-_PR_SET_PDEATHSIG = 1
-_NOT_FOUND = 127
 _POLL_SECONDS = 0.5
 
 
@@ -51,7 +50,7 @@ def start(
     b'hello\\n'
     """
     # -I and -S: nothing of the user's environment or of installed packages may stand between us and the command.
-    script = [sys.executable, "-I", "-S", __file__, str(os.getpid())]
+    script = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
     return subprocess.Popen(
         [*script, *command], stdin=stdin, stdout=stdout, stderr=stderr, cwd=cwd, env=env, start_new_session=True
     )
@@ -64,7 +63,7 @@ def die_with_parent(parent: int) -> None:
     its credentials, as on entering a user namespace: ask after that.
     """
     if sys.platform == "linux":
-        _ask_kernel()
+        tether.ask_kernel()
         if os.getppid() != parent:
             os._exit(1)
         return
@@ -75,10 +74,6 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
-
-
-def _ask_kernel() -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
@@ -171,22 +166,3 @@ def processors() -> int:
     except AttributeError:
         # Not on macOS and Windows.
         return os.cpu_count() or 1
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Tie this process to its parent and become the command; returns only when that fails."""
-    parent, command = int(arguments[0]), list(arguments[1:])
-    if sys.platform == "linux":
-        _ask_kernel()
-        if os.getppid() != parent:
-            # It died before the signal was set.
-            return -signal.SIGKILL
-    try:
-        os.execvp(command[0], command)
-    except OSError as error:
-        sys.stderr.write(f"{command[0]}: cannot run ({error.strerror})\n")
-    return _NOT_FOUND
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

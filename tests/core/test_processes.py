@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from densing.core import processes
+from densing.core import processes, tether
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 COMMAND = "import sys; from densing.core import processes; processes.start(sys.argv[1:], stdout=1).wait()"
@@ -51,7 +51,7 @@ def test_a_process_whose_parent_is_gone_already_ends_at_once() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     # The same of the script that becomes a command.
-    assert processes.main([str(1 << 30), "echo"]) == -signal.SIGKILL
+    assert tether.main([str(1 << 30), "echo"]) == -signal.SIGKILL
 
 
 def test_a_command_that_cannot_be_run_says_so() -> None:
