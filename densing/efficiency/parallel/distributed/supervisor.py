@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,6 @@ _GRACE_S = 3.0
 # How torchrun reports a process: "exitcode : -9 (pid: 123)".
 _EXIT = re.compile(r"exitcode\s*:\s*(-?\d+)\s*\(pid:\s*(\d+)\)")
 _LOG_BYTES = 1 << 16
-_SIGTERM = 15
 
 
 class RunFailedError(DensingError):
@@ -119,17 +119,16 @@ def _causes(supervisor: Supervisor, errors: dict[int, dict[str, Any]]) -> Iterat
     codes = {int(pid): int(code) for log in logs for code, pid in _EXIT.findall(log)}
     silent = [rank for rank in supervisor.dead if rank not in errors]
     reported = {rank: codes[supervisor.pids[rank]] for rank in silent if supervisor.pids[rank] in codes}
+    deaths = {rank: f"rank {rank} {_ended(code)}{_log(supervisor, rank)}" for rank, code in reported.items()}
     # torchrun ends the others by SIGTERM, and reports that no differently.
-    yield from (
-        f"rank {rank} {_ended(code)}{_log(supervisor, rank)}" for rank, code in reported.items() if code != -_SIGTERM
-    )
+    yield from (deaths[rank] for rank, code in reported.items() if code != -signal.SIGTERM)
     yield from _spoken(supervisor, errors, "own", "failed")
     for number, code in enumerate(supervisor.codes):
         if code is not None and code < 0:
             ranks = f"rank {number}" if len(supervisor.codes) > 1 else "all ranks"
             yield f"torchrun, which runs {ranks}, {_ended(code)}"
     yield from _spoken(supervisor, errors, "timeout", "waited in vain for another rank, which hangs or is stopped")
-    yield from (f"rank {rank} {_ended(code)}{_log(supervisor, rank)}" for rank, code in reported.items())
+    yield from deaths.values()
     yield from (f"rank {rank} died without a word{_log(supervisor, rank)}" for rank in silent)
     yield from _spoken(supervisor, errors, "peer", "lost another rank")
     for code, log in zip(supervisor.codes, logs, strict=True):
