@@ -90,8 +90,7 @@ def calibrate(
     else:
         if base is not None or level is not None:
             raise typer.BadParameter("--base and --level go with recorded runs", param_hint="--link")
-        from densing.cli.training_specs import shape
-        from densing.efficiency.parallel import RunSpec
+        from densing.efficiency.parallel import RunSpec, named_shape
 
         if mode not in MODES:
             raise UnknownNameError("mode", mode, MODES)
@@ -101,7 +100,7 @@ def calibrate(
                 {"mode": mode},
                 nproc=nproc,
                 steps=repeats,
-                model=shape(model, layers=layers, hidden=hidden, heads=heads, ffn=ffn),
+                model=named_shape(model, layers=layers, hidden=hidden, heads=heads, ffn=ffn),
                 batch=batch,
                 sequence=sequence,
                 link=link,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from densing.cli import options as o
 
 if TYPE_CHECKING:
-    from densing.scores.ladder import Run
+    from densing.scores.ladder import Corpus, Run
 
 app = typer.Typer(no_args_is_help=True, help="A reference ladder of your own: train small models, measure, fit.")
 Folder = Annotated[Path, typer.Argument(exists=True, file_okay=False, help="A ladder's folder (`ladder train --out`).")]
@@ -55,14 +57,27 @@ def train(
 
     Example: densing ladder train --preset cpu --out ladders/cpu --workers 2
     """
-    from densing.cli.laddering import ask_runs, processes, steps_bar
+    from importlib.util import find_spec
+
     from densing.cli.output import emit_json, say
+    from densing.core import UnavailableError
+    from densing.scores.ladder import Generated, describe_ladder, get_preset, ladder_runs, prepare, target_runs
     from densing.scores.ladder import train as train_runs
 
-    asked = {"sizes": sizes or [], "seeds": seeds, "seed": seed, "target": target, "factor": tokens_factor}
-    runs: list[Run] = ask_runs(out, preset, corpus, vocabulary, asked)
-    with steps_bar(json, runs) as tell:
-        done = train_runs(runs, out, workers=processes(workers, device), device=device, threads=threads, progress=tell)
+    for name in ("torch", "transformers"):
+        if find_spec(name) is None:
+            raise UnavailableError(f"{name} is not installed; pip install 'densing[evals]'")
+    chosen = get_preset(preset)
+    source: Corpus = Generated()
+    if corpus is not None:
+        source = prepare(corpus, out / "corpus", vocabulary or chosen.vocabulary)
+    if target is None:
+        runs = ladder_runs(chosen, source, sizes=sizes or [], seeds=seeds, seed=seed)
+    else:
+        runs = target_runs(chosen, source, target, sizes=sizes or [], seeds=seeds, seed=seed, factor=tokens_factor)
+    describe_ladder(out, {"preset": preset, **source.describe()})
+    with _steps_bar(json, runs) as tell:
+        done = train_runs(runs, out, workers=_processes(workers, device), device=device, threads=threads, progress=tell)
     exported = sum(done.values())
     models = sum(len(run.budgets) for run in runs)
     if json:
@@ -87,19 +102,21 @@ def evaluate(
 
     Example: densing ladder eval ladders/cpu
     """
-    from densing.cli.laddering import processes
-    from densing.cli.laddering_eval import evaluate_ladder
-    from densing.cli.output import emit_json, say, show_notes
+    from densing.cli.output import emit_json, say, show_notes, timed_bar
+    from densing.scores.ladder import evaluate_ladder
 
-    result: dict[str, Any] = evaluate_ladder(folder, questions, processes(workers, device), device, quiet=json)
+    with timed_bar(json) as show:
+        result = evaluate_ladder(
+            folder, questions=questions, workers=_processes(workers, device), device=device, progress=show
+        )
     if json:
-        emit_json(result)
+        emit_json(vars(result))
     else:
-        counts = ", ".join(f"{count} {state}" for state, count in result["states"].items())
+        counts = ", ".join(f"{count} {state}" for state, count in result.states.items())
         say(f"{counts}; next: densing ladder fit {folder}")
-        show_notes(result["notes"])
-    if result["failed"]:
-        for line in result["failed"][:5]:
+        show_notes(result.notes)
+    if result.failed:
+        for line in result.failed[:5]:
             say(f"failed: {line}", "bold red")
         raise typer.Exit(1)
 
@@ -123,11 +140,59 @@ def fit(
 
     Example: densing ladder fit ladders/cpu --json
     """
-    from densing.cli.laddering_fit import fit_ladder_folder, show_fits
-    from densing.cli.output import emit_json
+    import pandas as pd
 
-    result = fit_ladder_folder(folder, out or folder / "fits", (bootstrap, seed, level))
+    from densing.cli.output import emit_json, emit_table, say, show_notes
+    from densing.scores.ladder import fit_folder
+
+    result = fit_folder(folder, draws=bootstrap, seed=seed, level=level)
+    files = result.write(out or folder / "fits")
+    laws = [row for task in result.tasks for row in task.rows(level)]
     if json:
-        emit_json(result)
-    else:
-        show_fits(result)
+        emit_json(
+            {
+                "folder": str(folder),
+                "preset": result.preset,
+                "models": len(result.exports),
+                "tokens": result.tokens,
+                "fits": laws,
+                "targets": result.targets,
+                "files": files,
+                "notes": result.notes,
+            }
+        )
+        return
+    law_columns = ["task", "quantity", "law", "unit", "n", "runs", "r2", "rollout_mean", "rollout_worst", "status"]
+    emit_table(pd.DataFrame(laws)[law_columns], f"Laws of {folder}")
+    if len(result.targets):
+        columns = ["task", "target", "size", "tokens", "runs", "loss", "loss_law_lo", "loss_law_hi", "density",
+                   "density_lo", "density_hi", "density_law", "agrees"]  # fmt: skip
+        emit_table(result.targets[columns], "Targets: measured, and what the loss law says")
+    show_notes(result.notes)
+    say(f"wrote {len(files)} fits below {Path(files[0]).parent}")
+
+
+def _processes(workers: int | None, device: str) -> int:
+    """Return how many processes to use; another device than the CPU is not shared unless asked."""
+    from densing.core import processes
+
+    if workers is None and device != "cpu":
+        return 1
+    return workers or processes.processors()
+
+
+@contextmanager
+def _steps_bar(quiet: bool, runs: Sequence[Run]) -> Iterator[Callable[[str, int], None]]:
+    """Yield ``tell(run, steps done)``; shows one bar over all runs, weighted by their cost, with the time left."""
+    from densing.cli.output import timed_bar
+
+    cost = {run.name: run.step_cost for run in runs}
+    total = sum(run.step_cost * run.work for run in runs)
+    steps: dict[str, int] = {}
+    with timed_bar(quiet) as show:
+
+        def tell(name: str, done: int) -> None:
+            steps[name] = done
+            show(name, sum(cost[run] * count for run, count in steps.items()), total)
+
+        yield tell

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from densing.cli.options import JsonFlag
+
+if TYPE_CHECKING:
+    from densing.core import Note
+    from densing.efficiency.parallel import Run, RunSpec, SeedMean
+    from densing.efficiency.timeline import Timeline
+
+SUMMARY = "summary.json"
+MOST_SEEDS = 1000
 
 Techniques = Annotated[
     str,
@@ -39,7 +48,7 @@ Hidden = Annotated[int | None, typer.Option("--hidden", min=1, help="Width.")]
 Heads = Annotated[int | None, typer.Option("--heads", min=1, help="Attention heads.")]
 Ffn = Annotated[int | None, typer.Option("--ffn", min=1, help="Width inside the feed-forward block.")]
 Batch = Annotated[int, typer.Option("--batch", help="Sequences per rank and step (tensor-parallel: per group).")]
-Sequence = Annotated[int, typer.Option("--sequence", help="Tokens (bytes) per sequence.")]
+SequenceLength = Annotated[int, typer.Option("--sequence", help="Tokens (bytes) per sequence.")]
 Rate = Annotated[float, typer.Option("--lr", help="Learning rate of AdamW.")]
 Corpus = Annotated[
     str, typer.Option("--corpus", help="Text file or folder; default: documentation that Python comes with.")
@@ -71,7 +80,7 @@ def train(
     heads: Heads = None,
     ffn: Ffn = None,
     batch: Batch = 4,
-    sequence: Sequence = 128,
+    sequence: SequenceLength = 128,
     lr: Rate = 1e-3,
     corpus: Corpus = "",
     trace_steps: Traced = 8,
@@ -92,15 +101,16 @@ def train(
 
     Example: densing train --technique ddp,local-sgd,co2 --tau 8 --link 200mbit --seeds 0,1,2 --out runs
     """
-    from densing.cli import training_runs, training_specs
-    from densing.efficiency.parallel import RunSpec
+    from densing.cli.output import emit_plain, finish, say, show_notes
+    from densing.core import once
+    from densing.efficiency.parallel import RunSpec, check, named_shape, seed_means, write_json
+    from densing.efficiency.techniques import find
 
-    shape = training_specs.shape(model, layers=layers, hidden=hidden, heads=heads, ffn=ffn)
-    spec = RunSpec(
+    base = RunSpec(
         technique="",
         nproc=nproc,
         steps=steps,
-        model=shape,
+        model=named_shape(model, layers=layers, hidden=hidden, heads=heads, ffn=ffn),
         batch=batch,
         sequence=sequence,
         lr=lr,
@@ -111,5 +121,218 @@ def train(
         timeout_s=timeout,
         device=device,
     )
-    specs = training_specs.specs(spec, technique, seeds, out, tau, tuple(settings or ()))
-    training_runs.answer(specs, out, resume=resume, predict=predict, html=html, json=json)
+    specs = specifications(base, technique, seeds, out, tau, tuple(settings or ()))
+    # What cannot be run is refused at once, before the first of several runs has taken its time.
+    for spec in specs:
+        find(spec)
+        check(spec)
+    predictions = [_predicted(spec, predict) for spec in specs]
+    runs = [_launched(spec, resume, quiet=json) for spec in specs]
+    rows = seed_means(runs, predictions)
+    notes = once(note for run in runs for note in run.notes())
+    document: dict[str, Any]
+    if len(runs) > 1:
+        each = [
+            {**run.to_dict(), "out": spec.out, "predicted": predicted}
+            for spec, run, predicted in zip(specs, runs, predictions, strict=True)
+        ]
+        document = {"rows": [row.to_dict() for row in rows], "runs": each, "notes": [note.to_dict() for note in notes]}
+        write_json(out / SUMMARY, document)
+    else:
+        predicted = {name: value for name, value in rows[0].to_dict().items() if name.startswith("predicted_")}
+        notes_plain = [note.to_dict() for note in notes]
+        document = {**runs[0].to_dict(), **predicted, "out": specs[0].out, "notes": notes_plain}
+    if html is not None:
+        _write_report(html, specs, runs, rows, predict, notes)
+    if json:
+        emit_plain(document)
+    else:
+        typer.echo("\n".join(_lines(runs, rows)))
+        show_notes(notes)
+        say(f"wrote {out}")
+    finish(notes)
+
+
+def _launched(spec: RunSpec, resume: bool, quiet: bool) -> Run:
+    """Run a technique under a bar."""
+    from densing.cli.output import timed_bar
+    from densing.efficiency.parallel import launch
+
+    label = f"{spec.technique}, seed {spec.seed}"
+    with timed_bar(quiet, spec.technique) as show:
+        return launch(spec, resume=resume, on_step=lambda step: show(label, step, spec.steps))
+
+
+def specifications(
+    base: RunSpec, techniques: str, seeds: str, out: Path, tau: int | None, settings: tuple[str, ...]
+) -> list[RunSpec]:
+    """Return one specification per technique and seed, in the order given.
+
+    Raises
+    ------
+    InputError, UnknownNameError
+        When a technique, a knob or a seed is none, or is given twice.
+    """
+    from msgspec.structs import replace
+
+    from densing.core import InputError
+    from densing.efficiency.techniques import run_settings
+
+    names = [name.strip() for name in techniques.split(",") if name.strip()]
+    if not names:
+        raise InputError("--technique: name at least one; `densing techniques list` shows them")
+    double = sorted({name for name in names if names.count(name) > 1})
+    if double:
+        raise InputError(f"--technique: {double[0]} is named twice; name it once")
+    numbers = _seeds(seeds)
+    knobs = run_settings(names, settings, tau=tau)
+    single = len(names) == 1 and len(numbers) == 1
+    return [
+        replace(
+            base,
+            technique=name,
+            knobs=knobs[name],
+            seed=seed,
+            out=str(out if single else out / f"{name}-seed{seed}"),
+        )
+        for name in names
+        for seed in numbers
+    ]
+
+
+def _seeds(text: str) -> list[int]:
+    """Parse seeds.
+
+    Examples
+    --------
+    >>> _seeds("0, 1,2")
+    [0, 1, 2]
+    """
+    from densing.core import InputError
+
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise InputError(f"--seed {text[:60]!r}: write whole numbers from 0 up, with commas between")
+    numbers = [int(part) for part in parts]
+    if len(set(numbers)) < len(numbers) or len(numbers) > MOST_SEEDS:
+        raise InputError(f"--seed {text[:60]!r}: give each seed once, {MOST_SEEDS} at most")
+    return numbers
+
+
+def _predicted(spec: RunSpec, cluster: str | None) -> dict[str, Any] | None:
+    """Return what the simulator says of a run, before it is made."""
+    if cluster is None:
+        return None
+    from densing.efficiency.simulation import load_cluster
+    from densing.efficiency.techniques import predict
+
+    return dict(predict(spec, load_cluster(cluster)).to_dict())
+
+
+def _lines(runs: Sequence[Run], rows: Sequence[SeedMean]) -> list[str]:
+    """Return what is shown on a screen, line by line."""
+    from densing.cli.columns import columns
+
+    first = runs[0]
+    link = first.link.rate if first.link.kind == "none" else f"{first.link.rate}, {first.link.kind}"
+    head = (
+        f"{first.nproc} ranks, {first.steps} steps, {first.parameters:,} parameters, {first.tokens} tokens per step; "
+        f"link: {link}"
+    )
+    title = ("technique", "seeds", "step ms", "waiting ms", "waiting %", "loss", "predicted ms", "predicted waiting ms")
+    cells = [
+        (
+            row.technique + (" (stand-in)" if row.stand_in else ""),
+            ",".join(map(str, row.seeds)),
+            _ms(row.step_s),
+            _ms(row.wait_s),
+            f"{100 * row.exposed:.1f}",
+            f"{row.final_loss:.4f}" + ("" if row.final_loss_sd is None else f" ± {row.final_loss_sd:.4f}"),
+            _ms(row.predicted_step_s),
+            _ms(row.predicted_wait_s),
+        )
+        for row in rows
+    ]
+    return [
+        head,
+        "",
+        *columns(title, cells),
+        "",
+        "measured; waiting: the training thread stood still for communication",
+    ]
+
+
+def _ms(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{1e3 * seconds:.1f}"
+
+
+def _write_report(
+    path: Path,
+    specs: Sequence[RunSpec],
+    runs: Sequence[Run],
+    rows: Sequence[SeedMean],
+    cluster: str | None,
+    notes: Sequence[Note],
+) -> None:
+    """Write one HTML file: timelines recorded and simulated, waiting against tau, predicted and measured.
+
+    A timeline that cannot be had becomes a note in it.
+    """
+    from densing.cli.output import say
+    from densing.core import DensingError, Note
+    from densing.report import build_techniques
+
+    remarks = list(notes)
+    timelines: list[tuple[str, Timeline]] = []
+    firsts: dict[str, tuple[RunSpec, Run]] = {}
+    for spec, run in zip(specs, runs, strict=True):
+        firsts.setdefault(run.technique, (spec, run))
+    for name, (spec, run) in firsts.items():
+        for kind, make in (("recorded", _recorded), ("simulated", lambda spec, _: _simulated(spec, cluster))):
+            try:
+                timeline = make(spec, run)
+            except DensingError as error:
+                remarks.append(Note("no-timeline", "warning", f"{name}, {kind}: {error}"))
+                continue
+            if timeline is not None:
+                timelines.append((f"{name}, {kind}", timeline))
+    tau = [
+        {
+            "technique": run.technique,
+            "tau": run.knobs["tau"],
+            "link": run.link.rate,
+            "exposed_s": run.wait_s,
+            "step_s": run.step_s,
+            "predicted": False,
+        }
+        for run in runs
+        if "tau" in run.knobs
+    ]
+    predicted = [
+        {"technique": row.technique, "quantity": quantity, "predicted": simulated, "measured": measured, "unit": "s"}
+        for row in rows
+        for quantity, simulated, measured in (
+            ("step", row.predicted_step_s, row.step_s),
+            ("waiting per step", row.predicted_wait_s, row.wait_s),
+        )
+        if simulated is not None
+    ]
+    build_techniques(path, timelines=timelines, tau=tau or None, predicted=predicted or None, notes=remarks)
+    say(f"wrote {path}")
+
+
+def _recorded(spec: RunSpec, run: Run) -> Timeline | None:
+    from densing.efficiency.traces import read_timeline
+
+    return None if run.traces is None else read_timeline([Path(spec.out) / run.traces])
+
+
+def _simulated(spec: RunSpec, cluster: str | None) -> Timeline | None:
+    if cluster is None:
+        return None
+    from densing.efficiency.simulation import load_cluster
+    from densing.efficiency.techniques import get_technique, timeline_of, workload_of_run
+
+    loaded = load_cluster(cluster)
+    plan = get_technique(spec.technique).plan(workload_of_run(spec), loaded, **spec.knobs)
+    return timeline_of(plan, loaded)

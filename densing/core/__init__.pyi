@@ -1,3 +1,4 @@
+from . import processes as processes
 from .arrays import Array as Array
 from .errors import SHOWN_PROBLEMS as SHOWN_PROBLEMS
 from .errors import ArtefactError as ArtefactError

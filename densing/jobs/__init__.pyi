@@ -1,9 +1,9 @@
+from .attempt import describe as describe
 from .base import NO_RETRY as NO_RETRY
 from .base import Executor as Executor
 from .base import Job as Job
 from .base import JobEvent as JobEvent
 from .base import JobResult as JobResult
 from .base import OnEvent as OnEvent
-from .process import describe as describe
 from .registry import executor_names as executor_names
 from .registry import get_executor as get_executor

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
+from densing.core import InputError
+
 NO_RETRY = 64
 """Exit code of a job that has said what is wrong and would say it again: it is not restarted."""
 
@@ -119,3 +121,25 @@ class Executor(Protocol):
         A failed job is a result, not an exception; exceptions say that the executor cannot work at all.
         """
         ...  # pragma: no cover
+
+
+def whole_option(name: str, value: int | str, minimum: int) -> int:
+    """Return an option as a whole number, or say what it should be."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = minimum - 1
+    if number < minimum:
+        raise InputError(f"--executor-arg {name}={value}: a whole number from {minimum} up is needed")
+    return number
+
+
+def positive_option(name: str, value: float | str) -> float:
+    """Return an option as a number above 0, or say what it should be."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise InputError(f"--executor-arg {name}={value}: a number above 0 is needed")
+    return number

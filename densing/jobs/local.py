@@ -7,12 +7,21 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from densing.core import InputError
 from densing.jobs import machine
-from densing.jobs.base import NO_RETRY, Job, JobEvent, JobResult, OnEvent, ignore
-from densing.jobs.process import Attempt, describe
+from densing.jobs.attempt import Attempt, describe
+from densing.jobs.base import (
+    NO_RETRY,
+    EventKind,
+    Job,
+    JobEvent,
+    JobResult,
+    OnEvent,
+    ignore,
+    positive_option,
+    whole_option,
+)
 
 POLL_SECONDS = 0.1
 
@@ -53,10 +62,16 @@ class LocalExecutor:
         memory_gb: float | str | None = None,
         retries: int | str = 2,
     ) -> None:
-        self.workers = whole("workers", workers, 1)
-        self.retries = whole("retries", retries, 0)
-        self.memory_gb = machine.total_memory_gb() if memory_gb is None else positive("memory_gb", memory_gb)
-        self.devices = _devices(devices)
+        self.workers = whole_option("workers", workers, 1)
+        self.retries = whole_option("retries", retries, 0)
+        self.memory_gb = machine.total_memory_gb() if memory_gb is None else positive_option("memory_gb", memory_gb)
+        if devices is None:
+            self.devices = machine.accelerators()
+        else:
+            names = [part.strip() for part in (devices.split(",") if isinstance(devices, str) else devices)]
+            if len(set(names)) != len(names):
+                raise InputError(f"--executor-arg devices={devices}: a device is named twice")
+            self.devices = [name for name in names if name]
 
     def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> list[JobResult]:
         """Run every job to its end; see :class:`densing.jobs.Executor`.
@@ -67,7 +82,16 @@ class LocalExecutor:
             When a job needs more memory or devices than there are, before anything is started.
         """
         for job in jobs:
-            self._check(job)
+            if job.memory_gb is not None and job.memory_gb > self.memory_gb:
+                raise InputError(
+                    f"job {job.name} needs {job.memory_gb:.3g} GB of memory, this machine has {self.memory_gb:.3g} GB; "
+                    "choose a smaller model or dtype, or --executor-arg memory_gb=..."
+                )
+            if job.devices > len(self.devices):
+                raise InputError(
+                    f"job {job.name} needs {job.devices} device(s), this machine has {len(self.devices)}; "
+                    "choose --device cpu, or --executor-arg devices=..."
+                )
         queue = _Queue(self, jobs, on_event)
         with queue.processes():
             while queue.unfinished():
@@ -75,18 +99,6 @@ class LocalExecutor:
                 queue.listen()
                 queue.collect()
         return queue.results()
-
-    def _check(self, job: Job) -> None:
-        if job.memory_gb is not None and job.memory_gb > self.memory_gb:
-            raise InputError(
-                f"job {job.name} needs {job.memory_gb:.3g} GB of memory, this machine has {self.memory_gb:.3g} GB; "
-                "choose a smaller model or dtype, or --executor-arg memory_gb=..."
-            )
-        if job.devices > len(self.devices):
-            raise InputError(
-                f"job {job.name} needs {job.devices} device(s), this machine has {len(self.devices)}; "
-                "choose --device cpu, or --executor-arg devices=..."
-            )
 
 
 @dataclass
@@ -137,9 +149,16 @@ class _Queue:
     def start_what_fits(self) -> None:
         """Start waiting jobs in order; one that does not fit lets smaller ones pass."""
         for slot in [slot for slot in self.waiting if self._fits(slot.job)]:
-            if self._fits(slot.job):
-                self.waiting.remove(slot)
-                self._start(slot)
+            # Again: what was started since may have taken its room.
+            if not self._fits(slot.job):
+                continue
+            self.waiting.remove(slot)
+            devices, self.free = self.free[: slot.job.devices], self.free[slot.job.devices :]
+            slot.attempts += 1
+            slot.attempt = Attempt(slot.job, devices)
+            self.selector.register(slot.attempt.pipe, selectors.EVENT_READ, slot)
+            kind: EventKind = "started" if slot.attempts == 1 else "restarted"
+            self.on_event(JobEvent(slot.job, kind, "; ".join(slot.reasons[-1:]), slot.attempts))
 
     def listen(self) -> None:
         """Wait briefly for output and pass it on."""
@@ -162,7 +181,13 @@ class _Queue:
             self._tell(slot, attempt.close())
             slot.attempt = None
             self.free = [name for name in self.executor.devices if name in (*self.free, *attempt.devices)]
-            self._ended(slot, attempt, code)
+            if code:
+                slot.reasons.append(f"attempt {slot.attempts}: {describe(code)}")
+                if code != NO_RETRY and slot.attempts <= self.executor.retries:
+                    self.waiting.appendleft(slot)
+                    continue
+            slot.result = JobResult(slot.job, code, slot.attempts, tuple(attempt.lines), "; ".join(slot.reasons))
+            self.on_event(JobEvent(slot.job, "failed" if code else "finished", slot.result.reason, slot.attempts))
 
     def _fits(self, job: Job) -> bool:
         if job.devices > len(self.free):
@@ -175,54 +200,6 @@ class _Queue:
         reserved = sum(slot.job.memory_gb or 0.0 for slot in self.running)
         return reserved + job.memory_gb <= self.executor.memory_gb and job.memory_gb <= machine.available_memory_gb()
 
-    def _start(self, slot: _Slot) -> None:
-        devices, self.free = self.free[: slot.job.devices], self.free[slot.job.devices :]
-        slot.attempts += 1
-        slot.attempt = Attempt(slot.job, devices)
-        self.selector.register(slot.attempt.pipe, selectors.EVENT_READ, slot)
-        kind: Any = "started" if slot.attempts == 1 else "restarted"
-        self.on_event(JobEvent(slot.job, kind, "; ".join(slot.reasons[-1:]), slot.attempts))
-
-    def _ended(self, slot: _Slot, attempt: Attempt, code: int) -> None:
-        if code:
-            slot.reasons.append(f"attempt {slot.attempts}: {describe(code)}")
-            if code != NO_RETRY and slot.attempts <= self.executor.retries:
-                self.waiting.appendleft(slot)
-                return
-        slot.result = JobResult(slot.job, code, slot.attempts, tuple(attempt.lines), "; ".join(slot.reasons))
-        self.on_event(JobEvent(slot.job, "failed" if code else "finished", slot.result.reason, slot.attempts))
-
     def _tell(self, slot: _Slot, lines: Sequence[str]) -> None:
         for line in lines:
             self.on_event(JobEvent(slot.job, "output", line, slot.attempts))
-
-
-def whole(name: str, value: int | str, least: int) -> int:
-    """Return an option as a whole number, or say what it should be."""
-    try:
-        number = int(value)
-    except (TypeError, ValueError):
-        number = least - 1
-    if number < least:
-        raise InputError(f"--executor-arg {name}={value}: a whole number from {least} up is needed")
-    return number
-
-
-def positive(name: str, value: float | str) -> float:
-    """Return an option as a number above 0, or say what it should be."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise InputError(f"--executor-arg {name}={value}: a number above 0 is needed")
-    return number
-
-
-def _devices(given: str | Sequence[str] | None) -> list[str]:
-    if given is None:
-        return machine.accelerators()
-    names = [part.strip() for part in (given.split(",") if isinstance(given, str) else given)]
-    if len(set(names)) != len(names):
-        raise InputError(f"--executor-arg devices={given}: a device is named twice")
-    return [name for name in names if name]

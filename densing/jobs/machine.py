@@ -45,11 +45,11 @@ def accelerators() -> list[str]:
         answer = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=ASK_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return [str(index) for index, line in enumerate(_lines(answer)) if line]
-
-
-def _lines(answer: subprocess.CompletedProcess[str]) -> list[str]:
-    return [line for line in answer.stdout.splitlines() if line.startswith("GPU ")] if answer.returncode == 0 else []
+    if answer.returncode:
+        return []
+    # A line per GPU; those of its MIG instances are indented.
+    count = sum(line.startswith("GPU ") for line in answer.stdout.splitlines())
+    return [str(index) for index in range(count)]
 
 
 def _meminfo(field: str) -> float:

@@ -12,19 +12,7 @@ from densing.jobs.base import Executor
 GROUP = "densing.executors"
 
 
-def _local(**options: Any) -> Executor:
-    from densing.jobs.local import LocalExecutor
-
-    return LocalExecutor(**options)
-
-
-def _slurm(**options: Any) -> Executor:
-    from densing.jobs.slurm import SlurmExecutor
-
-    return SlurmExecutor(**options)
-
-
-BUILT_IN: dict[str, Callable[..., Executor]] = {"local": _local, "slurm": _slurm}
+BUILT_IN = {"local": "densing.jobs.local:LocalExecutor", "slurm": "densing.jobs.slurm:SlurmExecutor"}
 
 
 def executor_names() -> list[str]:
@@ -55,7 +43,7 @@ def get_executor(name: str, **options: Any) -> Executor:
     >>> get_executor("local", workers=1).name
     'local'
     """
-    factory = BUILT_IN.get(name) or _load(name)
+    factory = _load(name)
     try:
         executor = factory(**options)
     except TypeError as error:
@@ -71,11 +59,14 @@ def _registered() -> dict[str, EntryPoint]:
 
 
 def _load(name: str) -> Callable[..., Executor]:
+    if name in BUILT_IN:
+        factory: Callable[..., Executor] = EntryPoint(name, BUILT_IN[name], GROUP).load()
+        return factory
     points = _registered()
     if name not in points:
         raise UnknownNameError("executor", name, executor_names())
     try:
-        factory: Callable[..., Executor] = points[name].load()
+        factory = points[name].load()
     except Exception as error:
         # Code of another package: whatever it raises, the user needs its name.
         raise UnavailableError(

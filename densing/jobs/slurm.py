@@ -1,4 +1,7 @@
-"""Jobs on a Slurm cluster: one array job through submitit, requeued when a node fails or time runs out."""
+"""Jobs on a Slurm cluster: one array job through submitit, requeued when a node fails or time runs out.
+
+:class:`SlurmExecutor` submits and watches; :class:`SlurmTask` is what runs on a node.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,36 @@ import os
 import pickle
 import shutil
 import subprocess
+import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from densing.core import InputError, UnavailableError, is_secret_name, mask
-from densing.jobs.base import LAST_LINES, Job, JobEvent, JobResult, OnEvent, ignore
-from densing.jobs.local import positive, whole
-from densing.jobs.process import flags
-from densing.jobs.slurm_task import SlurmTask
+from densing.jobs.attempt import Attempt, describe, flags
+from densing.jobs.base import (
+    LAST_LINES,
+    NO_RETRY,
+    EventKind,
+    Job,
+    JobEvent,
+    JobResult,
+    OnEvent,
+    ignore,
+    positive_option,
+    whole_option,
+)
 
 PROGRAMS = ("sbatch", "srun", "squeue", "scancel")
 LOST_SECONDS = 20.0
 """How long a task may be neither queued nor finished: shared file systems show new files late."""
 ASK_SECONDS = 60.0
 MAX_TIMEOUTS = 1000
+TASK_POLL_SECONDS = 0.2
 WAITING = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "SUSPENDED", "STOPPED")
 
 
@@ -78,19 +92,19 @@ class SlurmExecutor:
         poll: float | str = 5.0,
     ) -> None:
         _check_installed()
-        named = {"partition": partition, "account": account, "qos": qos, "constraint": constraint}
-        self.options: dict[str, Any] = {key: value for key, value in named.items() if value}
+        texts = {"partition": partition, "account": account, "qos": qos, "constraint": constraint}
+        self.options: dict[str, Any] = {key: value for key, value in texts.items() if value}
         self.options |= {
-            "time": whole("time", time, 1),
-            "cpus_per_task": whole("cpus", cpus, 1),
-            "array_parallelism": whole("parallel", parallel, 1),
+            "time": whole_option("time", time, 1),
+            "cpus_per_task": whole_option("cpus", cpus, 1),
+            "array_parallelism": whole_option("parallel", parallel, 1),
         }
         if setup:
             self.options["setup"] = [setup]
-        self.memory_gb = None if memory_gb is None else positive("memory_gb", memory_gb)
-        self.retries = whole("retries", retries, 0)
+        self.memory_gb = None if memory_gb is None else positive_option("memory_gb", memory_gb)
+        self.retries = whole_option("retries", retries, 0)
         self.logs = None if logs is None else Path(logs)
-        self.poll = positive("poll", poll)
+        self.poll = positive_option("poll", poll)
 
     def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> list[JobResult]:
         """Submit every job, wait for all; see :class:`densing.jobs.Executor`.
@@ -125,19 +139,21 @@ class SlurmExecutor:
             for job, names in zip(jobs, stored, strict=True)
         ]
         for job in jobs:
-            _check_argv(job)
+            # Command lines are stored in the log folder: no credential may stand in one.
+            for name in filter(is_secret_name, flags(job.argv)):
+                raise InputError(f"job {job.name}: --{name} would be written to disk; hand it over in the environment")
         folder.mkdir(parents=True, exist_ok=True)
         executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=MAX_TIMEOUTS)
         executor.update_parameters(**self._parameters(jobs))
         values = {
-            place: job.env[name] for job, names in zip(jobs, stored, strict=True) for name, place in names.items()
+            variable: job.env[name] for job, names in zip(jobs, stored, strict=True) for name, variable in names.items()
         }
         try:
             with _environment({**values, "PYTHONSAFEPATH": "1"}), executor.batch():
                 handles = [executor.submit(task) for task in tasks]
         except (FailedJobError, subprocess.CalledProcessError) as error:
-            words = mask(str(error), tuple(values.values())).strip().splitlines()
-            reason = next((line for line in words if line.startswith("sbatch: error")), words[-1])
+            lines = mask(str(error), tuple(values.values())).strip().splitlines()
+            reason = next((line for line in lines if line.startswith("sbatch: error")), lines[-1])
             raise InputError(f"--executor slurm: {reason}; check --executor-arg") from error
         return handles
 
@@ -184,7 +200,7 @@ class _Array:
             if task.result is None:
                 self._follow(task, queue, on_event)
             if task.result is not None:
-                kind: Any = "finished" if task.result.ok else "failed"
+                kind: EventKind = "finished" if task.result.ok else "failed"
                 on_event(JobEvent(task.job, kind, task.result.reason, task.result.attempts))
 
     def _follow(self, task: _Task, queue: dict[str, tuple[str, str]] | None, on_event: OnEvent) -> None:
@@ -260,13 +276,6 @@ def _check_installed() -> None:
         raise UnavailableError("--executor slurm: submitit is not installed; pip install 'densing[slurm]'") from error
 
 
-def _check_argv(job: Job) -> None:
-    """Command lines are stored in the log folder: no credential may stand in one."""
-    for name in flags(job.argv):
-        if is_secret_name(name):
-            raise InputError(f"job {job.name}: --{name} would be written to disk; hand it over in the environment")
-
-
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
     """Set variables for sbatch, which hands them to the job without writing them into the script."""
@@ -280,3 +289,69 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+Outcome = tuple[int, int, tuple[str, ...], str]
+"""Exit code, attempts, last lines, reason."""
+
+
+@dataclass(frozen=True)
+class SlurmTask:
+    """A job as submitit stores it on disk: without the values of its variables, which travel in the environment.
+
+    Parameters
+    ----------
+    argv, name, workdir
+        As in :class:`densing.jobs.Job`.
+    variables : mapping of str to str
+        The job's variables, each by the name under which the environment of the Slurm job holds it.
+    retries : int
+        How often a crashed command is started again on the node.
+    """
+
+    argv: tuple[str, ...]
+    name: str
+    workdir: str
+    variables: Mapping[str, str]
+    retries: int
+
+    def __call__(self) -> Outcome:
+        """Run the command to its end."""
+        env = {name: os.environ[stored] for name, stored in self.variables.items() if stored in os.environ}
+        job = Job(self.argv, self.name, workdir=Path(self.workdir), env=env)
+        before = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+        reasons = [f"requeued by Slurm {before} time(s)"] if before else []
+        for number in range(1, self.retries + 2):
+            code, lines = _run(job)
+            if code:
+                reasons.append(f"attempt {before + number}: {describe(code)}")
+            if code in (0, NO_RETRY):
+                break
+        return code, before + number, lines, "; ".join(reasons)
+
+    def checkpoint(self) -> Any:
+        """Ask submitit to run the same again in a new slot: the store knows what is done."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+def _run(job: Job) -> tuple[int, tuple[str, ...]]:
+    attempt = Attempt(job, None)
+    code: int | None = None
+    try:
+        while (code := attempt.finished()) is None:
+            _forward(attempt.read())
+            time.sleep(TASK_POLL_SECONDS)
+        _forward(attempt.close())
+    finally:
+        if code is None:
+            # A signal of Slurm's: time is up, or the job makes room for another.
+            attempt.stop()
+    return code, tuple(attempt.lines)
+
+
+def _forward(lines: list[str]) -> None:
+    for line in lines:
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

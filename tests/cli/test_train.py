@@ -17,11 +17,12 @@ from msgspec.structs import replace
 
 pytest.importorskip("torch")
 
-from densing.cli import training_specs
+from densing.cli.train import specifications
 from densing.core.errors import InputError, UnavailableError, UnknownNameError
+from densing.efficiency.parallel import named_shape
 from densing.efficiency.parallel.distributed import folder, launch, namespaces
-from densing.efficiency.parallel.distributed.diagnosis import RunFailedError
 from densing.efficiency.parallel.distributed.spec import RunSpec
+from densing.efficiency.parallel.distributed.supervisor import RunFailedError
 
 pytestmark = pytest.mark.slow
 
@@ -74,8 +75,8 @@ def test_several_techniques_beside_their_prediction(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_goes_on_with_the_same_losses(tmp_path: Path) -> None:
-    base = RunSpec("", nproc=2, steps=24, model=training_specs.shape("tiny"), checkpoint_every=3, trace_steps=2)
-    whole = training_specs.specs(base, "co2", "7", tmp_path / "whole", 4, ())[0]
+    base = RunSpec("", nproc=2, steps=24, model=named_shape("tiny"), checkpoint_every=3, trace_steps=2)
+    whole = specifications(base, "co2", "7", tmp_path / "whole", 4, ())[0]
     broken = replace(whole, out=str(tmp_path / "broken"))
     out = Path(broken.out)
 
@@ -116,7 +117,7 @@ def test_the_help_has_an_example() -> None:
 
 
 def specs(techniques: str, seeds: str = "0", tau: int | None = None, *settings: str) -> list[Any]:
-    return training_specs.specs(RunSpec(""), techniques, seeds, Path("out"), tau, settings)
+    return specifications(RunSpec(""), techniques, seeds, Path("out"), tau, settings)
 
 
 def test_one_specification_per_technique_and_seed() -> None:
@@ -157,9 +158,9 @@ def test_settings_that_make_no_sense_are_refused(arguments: tuple[Any, ...], err
 
 def test_heads_must_share_the_width() -> None:
     with pytest.raises(InputError, match="multiple of twice the heads"):
-        training_specs.shape("tiny", heads=3)
+        named_shape("tiny", heads=3)
     with pytest.raises(UnknownNameError, match="small"):
-        training_specs.shape("smal")
+        named_shape("smal")
 
 
 def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

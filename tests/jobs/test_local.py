@@ -270,7 +270,7 @@ def test_listener_that_fails_leaves_no_process() -> None:
 
 
 def test_job_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("densing.jobs.process.GRACE_SECONDS", 0.3)
+    monkeypatch.setattr("densing.jobs.attempt.GRACE_SECONDS", 0.3)
     pids: list[int] = []
 
     def listen(event: JobEvent) -> None:

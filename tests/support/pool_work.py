@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from densing.scores.ladder.pool import each
+from densing.scores.ladder.workers import each
 
 
 def square(number: int, tell: Callable[..., object]) -> int:

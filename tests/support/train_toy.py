@@ -9,8 +9,7 @@ import time
 import torch
 
 from densing.core.errors import InputError
-from densing.efficiency.parallel.distributed import comm
-from densing.efficiency.parallel.distributed.progress import tell
+from densing.efficiency.parallel.distributed import comm, folder
 from densing.efficiency.parallel.distributed.rank import run_rank
 from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord
 
@@ -45,7 +44,7 @@ def part(env: RunEnv) -> RunRecord:
         steps.append(now - began)
         waits.append(now - waiting)
         losses.append(float(tensor[0]))
-        tell(env.spec.out, env.rank, step + 1)
+        folder.write_progress(env.spec.out, env.rank, step + 1)
     affinity = sorted(os.sched_getaffinity(0))
     extra = {"core": float(affinity[0]), "cores": float(len(affinity)), "threads": float(torch.get_num_threads())}
     return RunRecord(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from densing.scores.ladder.corpus import Generated
 from densing.scores.ladder.presets import Shape, get_preset
-from densing.scores.ladder.run import Run
+from densing.scores.ladder.runs import Run
 
 
 def micro_run(seed: int = 0, steps: tuple[int, ...] = (20, 40), name: str = "d8") -> Run:
@@ -50,7 +50,7 @@ def killed_at(moments: list[int], folder: Path) -> int:
 if __name__ == "__main__":
     import torch
 
-    from densing.scores.ladder.model import build_model
+    from densing.scores.ladder.trainer import build_model
 
     torch.set_num_threads(1)
     # Imported once, before the forks.

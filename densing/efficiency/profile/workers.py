@@ -8,7 +8,6 @@ import pickle
 import socket
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections import deque
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
-from densing.core import DensingError
+from densing.core import DensingError, processes
 from densing.jobs import describe
 
 Item = TypeVar("Item")
@@ -26,7 +25,6 @@ Tell = Callable[[int], object]
 Work = Callable[[Any, Tell], Mapping[str, Any]]
 
 TELL_SECONDS = 0.1
-LOOK_SECONDS = 0.5
 GRACE_SECONDS = 5.0
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -182,7 +180,7 @@ _BEGIN = (
 
 def serve(handle: int, parent: int) -> None:
     """What a process does: receive the work, then work on what comes until nobody listens."""
-    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    processes.die_with_parent(parent)
     pipe = Connection(handle)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
@@ -210,13 +208,6 @@ def _serve_one(pipe: Connection, work: Work, item: Any) -> None:
         raise
     except Exception as error:
         pipe.send(("bug", _portable(error)))
-
-
-def _follow(parent: int) -> None:
-    """End this process when its parent is gone: a killed command must not leave workers behind."""
-    while os.getppid() == parent:
-        time.sleep(LOOK_SECONDS)
-    os._exit(1)
 
 
 def _attempt(work: Work, item: Any, tell: Tell) -> tuple[Mapping[str, Any] | None, str]:

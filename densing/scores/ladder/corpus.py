@@ -1,18 +1,25 @@
-"""What a run trains on: the generated corpus, or a user's text once it is tokens."""
+"""What a run trains on: the generated corpus, or a user's text turned into tokens; and the tokenizers of both."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from densing.core import ArtefactError, InputError, read_text, write_text
 from densing.scores.ladder.world import CORPUS_SEED, VOCABULARY, corpus_hash, generate, get_recipe
 
 Tokens = NDArray[np.integer[Any]]
 VALIDATION_TOKENS = 65_536
+SUFFIXES = (".txt", ".md", ".text")
+EOS = "<eos>"
+_BYTES_ONLY = 257
 
 
 class Corpus(Protocol):
@@ -65,8 +72,6 @@ class Generated:
 
     def tokenizer(self) -> Any:
         """Return a tokenizer of whole words."""
-        from densing.scores.ladder.tokenizers import word_tokenizer
-
         return word_tokenizer(VOCABULARY)
 
     def describe(self) -> Mapping[str, Any]:
@@ -78,6 +83,157 @@ class Generated:
             "corpus_hash": corpus_hash(recipe, self.seed),
             "useful": recipe.useful,
         }
+
+
+@dataclass(frozen=True)
+class TextCorpus:
+    """A text that :func:`prepare` has turned into tokens.
+
+    Parameters
+    ----------
+    folder : Path
+        Where its tokens and tokenizer lie.
+    vocabulary : int
+        Number of tokens.
+    digest : str
+        sha256 of the text and the tokenizer's size.
+    """
+
+    folder: Path
+    vocabulary: int
+    digest: str
+
+    def stream(self, tokens: int) -> Tokens:
+        """Return the whole training part, whatever was asked: longer runs pass over it again."""
+        stream: Tokens = np.load(self.folder / "train.npy", mmap_mode="r")
+        return stream[: tokens or None]
+
+    def validation(self) -> Tokens:
+        """Return the end of the text."""
+        return np.asarray(np.load(self.folder / "validation.npy"))
+
+    def tokenizer(self) -> Any:
+        """Return the tokenizer that was trained on the text."""
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast.from_pretrained(self.folder / "tokenizer")
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return name and hash."""
+        return {"corpus": "text", "corpus_hash": self.digest, "useful": 1.0}
+
+
+def prepare(source: Path, folder: Path, vocabulary: int) -> TextCorpus:
+    """Turn a text file, or a folder of them, into tokens; done once for one text and vocabulary.
+
+    The last hundredth of the tokens (at most 65,536) is held out.
+
+    Parameters
+    ----------
+    source : Path
+        A file, or a folder whose ``.txt``, ``.text`` and ``.md`` files are read in order of name.
+    folder : Path
+        Where tokens and tokenizer go.
+    vocabulary : int
+        Size of the byte-level BPE vocabulary; 257 or fewer means plain bytes and an end token.
+
+    Raises
+    ------
+    InputError
+        When there is no text to read, or too little of it.
+    """
+    if not source.exists():
+        raise InputError(f"--corpus {source}: no such file or folder")
+    files = [source]
+    if source.is_dir():
+        files = sorted(path for path in source.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+    if not files:
+        raise InputError(f"--corpus {source}: holds no {', '.join(SUFFIXES)} file")
+    texts = [read_text(path, str(path)) for path in files]
+    digest = hashlib.sha256(json.dumps([vocabulary, texts]).encode()).hexdigest()
+    folder = folder / digest[:12]
+    description = folder / "corpus.json"
+    if not description.is_file():
+        _write_tokens(texts, folder, vocabulary, digest, str(source))
+    try:
+        about = json.loads(read_text(description, str(description)))
+        return TextCorpus(folder, int(about["vocabulary"]), str(about["digest"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtefactError(f"{description}: damaged ({error}); delete its folder") from error
+
+
+def _write_tokens(texts: list[str], folder: Path, vocabulary: int, digest: str, source: str) -> None:
+    """Train the tokenizer, and write it with the tokens of both parts; the description comes last."""
+    tokenizer = text_tokenizer(iter(texts), max(vocabulary, _BYTES_ONLY))
+    end = tokenizer.convert_tokens_to_ids(EOS)
+    parts = [np.array([end, *tokenizer(text, verbose=False)["input_ids"]], dtype=np.uint32) for text in texts]
+    tokens = np.concatenate(parts)
+    held_out = min(VALIDATION_TOKENS, len(tokens) // 100)
+    if held_out < 100:
+        raise InputError(f"--corpus {source}: {len(tokens)} tokens are too few; 10,000 or more are needed")
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(folder / "tokenizer")
+    np.save(folder / "train.npy", tokens[:-held_out])
+    np.save(folder / "validation.npy", tokens[-held_out:])
+    about = {"source": source, "digest": digest, "vocabulary": len(tokenizer), "tokens": len(tokens)}
+    write_text(folder / "corpus.json", json.dumps(about, indent=2) + "\n")
+
+
+def word_tokenizer(words: Sequence[str]) -> Any:
+    """Return a tokenizer of whole words, split at white space; ids are positions in ``words``.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The vocabulary; ``<eos>`` must be in it and also serves as beginning, padding and unknown.
+
+    Returns
+    -------
+    transformers.PreTrainedTokenizerFast
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    core = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=EOS))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return wrap(core)
+
+
+def text_tokenizer(texts: Iterator[str], vocabulary: int) -> Any:
+    """Return a byte-level BPE tokenizer trained on texts; with 257 tokens or fewer it is plain bytes and ``<eos>``.
+
+    Parameters
+    ----------
+    texts : iterator of str
+        What it is trained on.
+    vocabulary : int
+        Number of tokens.
+
+    Returns
+    -------
+    transformers.PreTrainedTokenizerFast
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=max(vocabulary, 257),
+        special_tokens=[EOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    core.train_from_iterator(texts, trainer)
+    return wrap(core)
+
+
+def wrap(core: Any) -> Any:
+    """Return a tokenizers.Tokenizer as transformers knows it, with ``<eos>`` in every special role."""
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, bos_token=EOS, eos_token=EOS, pad_token=EOS, unk_token=EOS, padding_side="left"
+    )
 
 
 def blocks(stream: Tokens, block: int) -> Tokens:
@@ -120,9 +276,6 @@ class Order:
         [np.int64(0), np.int64(1), np.int64(2), np.int64(3), np.int64(4), np.int64(5)]
         """
         positions = np.arange(step * self.batch, (step + 1) * self.batch)
-        return np.array([self._pass(int(p) // self.count, passes)[p % self.count] for p in positions])
-
-    def _pass(self, number: int, passes: dict[int, Tokens]) -> Tokens:
-        if number not in passes:
+        for number in {int(position) // self.count for position in positions} - set(passes):
             passes[number] = np.random.default_rng([self.seed, 3, number]).permutation(self.count)
-        return passes[number]
+        return np.array([passes[int(position) // self.count][position % self.count] for position in positions])

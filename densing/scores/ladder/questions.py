@@ -78,13 +78,13 @@ def questions(name: str, count: int, seed: int = w.CORPUS_SEED) -> list[dict[str
     """
     rng = np.random.default_rng([seed, QUESTION_SEED, list(SETS).index(name)])
     heads, answer, wrong = SETS[name].ask(w.build_world(seed), rng, count)
-    place = rng.integers(CHOICES, size=count)
+    gold = rng.integers(CHOICES, size=count)
     rows = []
     for number in range(count):
         choices = [w.VOCABULARY[token] for token in wrong[number]]
-        choices.insert(int(place[number]), w.VOCABULARY[answer[number]])
+        choices.insert(int(gold[number]), w.VOCABULARY[answer[number]])
         prompt = " ".join(w.VOCABULARY[token] for token in heads[number])
-        rows.append({"query": prompt, "choices": [f" {word}" for word in choices], "gold": int(place[number])})
+        rows.append({"query": prompt, "choices": [f" {word}" for word in choices], "gold": int(gold[number])})
     return rows
 
 
@@ -160,19 +160,19 @@ def _skip(world: w.World, rng: np.random.Generator, count: int) -> tuple[Ids, Id
 
 
 def _word_questions(
-    successors: Ids, rng: np.random.Generator, count: int, words: NDArray[np.float64], filler: Ids | None = None
+    successors: Ids, rng: np.random.Generator, count: int, frequencies: NDArray[np.float64], filler: Ids | None = None
 ) -> tuple[Ids, Ids, Ids]:
-    head = rng.choice(w.WORDS, size=count, p=words)
+    head = rng.choice(w.WORDS, size=count, p=frequencies)
     rank = rng.choice(w.SUCCESSORS, size=count, p=w.zipf(w.SUCCESSORS, w.SUCCESSOR_ZIPF))
     answer = successors[head, rank]
-    wrong = _others(rng, answer, marginal(successors, words))
+    wrong = _others(rng, answer, marginal(successors, frequencies))
     start = _prompt(w.SAY, w.FIRST["w"] + head) if filler is None else _prompt(w.SKIP, w.FIRST["w"] + head, filler)
     return start, w.FIRST["w"] + answer, w.FIRST["w"] + wrong
 
 
-def marginal(successors: Ids, words: NDArray[np.float64]) -> NDArray[np.float64]:
+def marginal(successors: Ids, frequencies: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return how frequent each word is as a successor of words of these frequencies, shape (400,)."""
-    joint = words[:, None] * w.zipf(w.SUCCESSORS, w.SUCCESSOR_ZIPF)
+    joint = frequencies[:, None] * w.zipf(w.SUCCESSORS, w.SUCCESSOR_ZIPF)
     return np.bincount(successors.ravel(), weights=joint.ravel(), minlength=w.WORDS).astype(float)
 
 
@@ -203,8 +203,8 @@ def _others(rng: np.random.Generator, answer: Ids, share: NDArray[np.float64]) -
     return np.argsort(-key, axis=1)[:, : CHOICES - 1]
 
 
-def _prompt(*words: Ids | int) -> Ids:
-    return np.stack(np.broadcast_arrays(w.EOS, *words), axis=1)
+def _prompt(*tokens: Ids | int) -> Ids:
+    return np.stack(np.broadcast_arrays(w.EOS, *tokens), axis=1)
 
 
 SETS = {

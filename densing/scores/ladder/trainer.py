@@ -1,9 +1,11 @@
-"""Training one run: stable stage, decays, checkpoints, exports."""
+"""Training one run: a Llama decoder of transformers through stable stage, decays, checkpoints and exports."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import os
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,11 @@ import numpy as np
 import torch
 from filelock import FileLock
 
-from densing.core import DensingError
-from densing.scores.ladder import checkpoint
+from densing.core import ArtefactError, DensingError
 from densing.scores.ladder.corpus import Order, Tokens, blocks
-from densing.scores.ladder.export import export
-from densing.scores.ladder.model import build_model
-from densing.scores.ladder.run import Run
-from densing.scores.ladder.schedule import Budget, factor
+from densing.scores.ladder.folder import export
+from densing.scores.ladder.presets import Shape
+from densing.scores.ladder.runs import Budget, Run, factor
 
 AVERAGE = 0.98
 REPORT_STEPS = 50
@@ -27,6 +27,48 @@ VALIDATION_BATCH = 32
 
 class DivergedError(DensingError):
     """A run's loss is no number any more."""
+
+
+def build_model(shape: Shape, vocabulary: int, block: int, seed: int, device: str = "cpu") -> Any:
+    """Return a freshly initialised model.
+
+    Parameters
+    ----------
+    shape : Shape
+        Its proportions.
+    vocabulary : int
+        Number of tokens; token 0 is beginning, end and padding.
+    block : int
+        Tokens per training sequence; positions go to four times as many.
+    seed : int
+        Seed of the initialisation, which is drawn on the CPU whatever the device.
+    device : str
+        Where it goes.
+
+    Returns
+    -------
+    transformers.LlamaForCausalLM
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=shape.width,
+        intermediate_size=shape.ffn,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_width,
+        max_position_embeddings=4 * block,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config)
+    return model.to(device)
 
 
 @dataclass
@@ -91,14 +133,19 @@ class Trainer:
         """Train up to a step, leaving checkpoints at ``path``."""
         every = self.run.preset.checkpoint
         while self.step < until:
-            self._one(factor(self.step, self.run.preset.warmup, budget))
+            self.take_step(factor(self.step, self.run.preset.warmup, budget))
             if self.step % every == 0 or self.step == until:
-                self._check()
-                checkpoint.save(self.state(), path)
+                if not math.isfinite(float(self.loss)):
+                    raise DivergedError(
+                        f"run {self.run.name}: the loss is no number at step {self.step}; lower the learning rate or "
+                        f"drop the size"
+                    )
+                save_checkpoint(self.state(), path)
             if self.step % REPORT_STEPS == 0 or self.step == until:
                 self.report(self.before + self.step)
 
-    def _one(self, share: float) -> None:
+    def take_step(self, share: float) -> None:
+        """Train on the next batch at a share of the peak learning rate."""
         rows = self._blocks[self._order.rows(self.step, self._passes)]
         batch = torch.from_numpy(rows.astype(np.int64)).to(self.device)
         self.optimiser.param_groups[0]["lr"] = share * self.run.preset.rate(self.run.shape)
@@ -109,13 +156,6 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         self.loss = AVERAGE * self.loss + (1 - AVERAGE) * loss.detach()
         self.step += 1
-
-    def _check(self) -> None:
-        if not math.isfinite(float(self.loss)):
-            raise DivergedError(
-                f"run {self.run.name}: the loss is no number at step {self.step}; lower the learning rate or drop "
-                f"the size"
-            )
 
     def validate(self) -> float:
         """Return the mean loss on held-out blocks, nats per token."""
@@ -147,6 +187,38 @@ def batch_loss(model: Any, batch: torch.Tensor, precision: str) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
 
 
+def save_checkpoint(state: dict[str, Any], path: Path) -> None:
+    """Write a state: the file is whole, old or absent, after a loss of power too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            torch.save(state, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def load_checkpoint(path: Path, device: str) -> dict[str, Any] | None:
+    """Return the state at ``path``, or None when there is none.
+
+    Raises
+    ------
+    ArtefactError
+        When the file is damaged.
+    """
+    if not path.exists():
+        return None
+    try:
+        # Tensors and plain values only: a checkpoint is data, never code.
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:
+        raise ArtefactError(f"{path}: damaged checkpoint ({type(error).__name__}); delete it to train again") from error
+    return state
+
+
 def train_run(run: Run, folder: Path, device: str = "cpu", report: Callable[[int], object] = lambda done: None) -> int:
     """Train what is missing of a run, and return how many budgets were exported now.
 
@@ -171,34 +243,30 @@ def train_run(run: Run, folder: Path, device: str = "cpu", report: Callable[[int
     # Another command that is at this run finishes it; then there is nothing left to do here.
     with FileLock(lock):
         todo = [budget for budget in run.budgets if not run.exported(folder, budget)]
-        if todo:
-            _train_budgets(run, todo, folder, device, report)
+        if not todo:
+            return 0
+        stable = run.checkpoint(folder, "stable")
+        trainer = Trainer(run, device, report)
+        for budget in todo:
+            _train_budget(trainer, budget, folder, stable)
+        stable.unlink(missing_ok=True)
     return len(todo)
 
 
-def _train_budgets(
-    run: Run, todo: Sequence[Budget], folder: Path, device: str, report: Callable[[int], object]
-) -> None:
-    stable = run.checkpoint(folder, "stable")
-    trainer = Trainer(run, device, report)
-    for budget in todo:
-        _train_budget(trainer, budget, folder, stable)
-    stable.unlink(missing_ok=True)
-
-
 def _train_budget(trainer: Trainer, budget: Budget, folder: Path, stable: Path) -> None:
+    """Train the stable stage up to a budget's branch, then its decay, and export the model."""
     run, device = trainer.run, trainer.device
-    kept = checkpoint.load(stable, device)
-    if kept is None or kept["step"] > budget.branch:
+    state = load_checkpoint(stable, device)
+    if state is None or state["step"] > budget.branch:
         trainer.fresh()
     else:
-        trainer.restore(kept)
+        trainer.restore(state)
     trainer.before = sum(b.end - b.branch for b in run.budgets if b.end < budget.end)
     trainer.advance(budget.branch, None, stable)
     decay = run.checkpoint(folder, f"decay-{budget.end}")
-    begun = checkpoint.load(decay, device)
-    if begun is not None:
-        trainer.restore(begun)
+    state = load_checkpoint(decay, device)
+    if state is not None:
+        trainer.restore(state)
     trainer.advance(budget.end, budget, decay)
     export(trainer.model, run, budget, folder, {"train": float(trainer.loss), "validation": trainer.validate()})
     decay.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ What is rare follows Zipf's law, so losses fall as power laws in size and tokens
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -172,29 +172,21 @@ def generate(recipe: Recipe, tokens: int, seed: int = CORPUS_SEED, part: str = "
     >>> VOCABULARY[stream[0]], len(stream)
     ('<eos>', 12)
     """
-    found: list[NDArray[np.uint16]] = []
-    have = 0
-    for chunk in _chunks(recipe, seed, part):
-        found.append(chunk)
-        have += len(chunk)
-        if have >= tokens:
-            break
-    return np.concatenate(found)[:tokens]
+    world = build_world(seed)
+    chunks: list[NDArray[np.uint16]] = []
+    length = 0
+    while not chunks or length < tokens:
+        # Every chunk has a generator of its own: a longer stream draws nothing before its new chunks.
+        key = [seed, {"train": 1, "validation": 2}[part], len(chunks)]
+        chunks.append(_documents(recipe, world, np.random.default_rng(key)))
+        length += len(chunks[-1])
+    return np.concatenate(chunks)[:tokens]
 
 
 def corpus_hash(recipe: Recipe, seed: int, block: int = _CHUNK) -> str:
     """Return the sha256 of the first tokens of both parts: it changes when the generator does."""
     parts = [generate(recipe, block, seed, part).tobytes() for part in ("train", "validation")]
     return hashlib.sha256(b"".join(parts)).hexdigest()
-
-
-def _chunks(recipe: Recipe, seed: int, part: str) -> Iterator[NDArray[np.uint16]]:
-    world = build_world(seed)
-    number = 0
-    while True:
-        key = [seed, {"train": 1, "validation": 2}[part], number]
-        yield _documents(recipe, world, np.random.default_rng(key))
-        number += 1
 
 
 def _documents(recipe: Recipe, world: World, rng: np.random.Generator) -> NDArray[np.uint16]:
@@ -205,20 +197,15 @@ def _documents(recipe: Recipe, world: World, rng: np.random.Generator) -> NDArra
     family = rng.choice(len(names), size=_CHUNK, p=weight / weight.sum())
     start = np.concatenate([[0], np.cumsum(length[family])])
     stream = np.empty(start[-1], dtype=np.uint16)
-    for place, name in enumerate(names):
-        rows = np.flatnonzero(family == place)
+    for number, name in enumerate(names):
+        rows = np.flatnonzero(family == number)
         documents = _FAMILIES[name].write(world, rng, len(rows))
-        if recipe.shuffled:
-            _shuffle(documents, _FAMILIES[name].answers, rng)
-        stream[start[rows][:, None] + np.arange(length[place])] = documents
+        answers = _FAMILIES[name].answers
+        if recipe.shuffled and answers:
+            cells = documents[:, answers]
+            documents[:, answers] = rng.permutation(cells.ravel()).reshape(cells.shape)
+        stream[start[rows][:, None] + np.arange(length[number])] = documents
     return stream
-
-
-def _shuffle(documents: Ids, answers: tuple[int, ...], rng: np.random.Generator) -> None:
-    """Permute the answers among the documents, in place."""
-    if answers:
-        cells = documents[:, answers]
-        documents[:, answers] = rng.permutation(cells.ravel()).reshape(cells.shape)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ if not torch.distributed.is_available():
     pytest.skip("this build of torch has no torch.distributed", allow_module_level=True)
 
 from densing.training import CO2, LocalSGD, SlowMo  # noqa: E402
-from tests.efficiency.parallel.test_co2 import Bowl, bowl, co2_by_hand, slope, steps_of  # noqa: E402
+from tests.support.co2_by_hand import Bowl, bowl, co2_by_hand, slope, steps_of  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -167,7 +167,7 @@ def grouped(rank: int, sharded: bool) -> dict[str, Any]:
     """Two groups of two: gradients averaged inside, parameters across."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    from densing.efficiency.parallel.data_parallel.groups import split_groups
+    from densing.efficiency.parallel.data_parallel.link import split_groups
 
     within, across = split_groups(2)
     model = own_bowl(0)

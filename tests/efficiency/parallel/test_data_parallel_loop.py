@@ -13,12 +13,11 @@ from densing.core.errors import DensingError
 
 torch = pytest.importorskip("torch")
 
-from densing.efficiency.parallel.data_parallel.groups import members  # noqa: E402
+from densing.efficiency.parallel.data_parallel.link import members  # noqa: E402
 from densing.efficiency.parallel.data_parallel.train import train_data_parallel  # noqa: E402
-from densing.efficiency.parallel.distributed import text  # noqa: E402
-from densing.efficiency.parallel.distributed.checkpoint import Checkpoints  # noqa: E402
+from densing.efficiency.parallel.distributed import corpus  # noqa: E402
 from densing.efficiency.parallel.distributed.clock import Clock  # noqa: E402
-from densing.efficiency.parallel.distributed.loop import run  # noqa: E402
+from densing.efficiency.parallel.distributed.loop import Checkpoints, run  # noqa: E402
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
 from densing.efficiency.techniques import get_technique  # noqa: E402
 
@@ -52,14 +51,14 @@ class Toy:
         return {"taken": float(self.taken)}
 
 
-def corpus(folder: Path, size: int = 20_000) -> str:
+def corpus_file(folder: Path, size: int = 20_000) -> str:
     path = folder / "words.txt"
     path.write_bytes(bytes(np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8)))
     return str(path)
 
 
 def environment(folder: Path, **changes: Any) -> RunEnv:
-    options = {"steps": 10, "batch": 2, "sequence": 16, "trace_steps": 0, "corpus": corpus(folder)}
+    options = {"steps": 10, "batch": 2, "sequence": 16, "trace_steps": 0, "corpus": corpus_file(folder)}
     spec = RunSpec("toy", **{**options, "out": str(folder / "out"), **changes})
     return RunEnv(spec, 0, 1)
 
@@ -127,27 +126,27 @@ def test_the_last_steps_are_recorded(tmp_path: Path, steps: int, traced: int) ->
 
 
 def test_batches_depend_on_seed_rank_and_step_only() -> None:
-    data, _ = text.load_bytes()
+    data, _ = corpus.load_bytes()
     key = {"batch": 3, "sequence": 20, "seed": 1, "rank": 2, "step": 3}
-    first = text.batches(data, **key)
+    first = corpus.batches(data, **key)
     assert first.shape == (3, 21)
     assert first.dtype == np.int64
-    assert np.array_equal(first, text.batches(data, **key))
+    assert np.array_equal(first, corpus.batches(data, **key))
     for name in ("seed", "rank", "step"):
-        assert not np.array_equal(first, text.batches(data, **{**key, name: 9}))
+        assert not np.array_equal(first, corpus.batches(data, **{**key, name: 9}))
 
 
 def test_the_installed_text_is_text_and_its_end_is_like_the_rest() -> None:
-    train_part, held_out = text.load_bytes()
+    train_part, held_out = corpus.load_bytes()
     assert len(train_part) > 500_000
-    assert text.digest(train_part, held_out) == text.digest(*text.load_bytes())
+    assert corpus.digest(train_part, held_out) == corpus.digest(*corpus.load_bytes())
     shares = [np.bincount(part, minlength=256) / len(part) for part in (train_part, held_out)]
     assert np.abs(shares[0] - shares[1]).sum() < 0.2
 
 
 def test_held_out_passages_do_not_overlap() -> None:
     data = np.arange(200, dtype=np.uint8)
-    rows = np.concatenate(list(text.held_out_batches(data, 4, 9)))
+    rows = np.concatenate(list(corpus.held_out_batches(data, 4, 9)))
     assert rows.shape == (20, 10)
     assert sorted(rows.flatten()) == list(range(200))
 
@@ -155,7 +154,7 @@ def test_held_out_passages_do_not_overlap() -> None:
 def test_a_folder_is_read_in_order_of_name(tmp_path: Path) -> None:
     for name in ("b.md", "a.txt", "c.py"):
         (tmp_path / name).write_bytes(name[:1].encode() * 6000)
-    data = np.concatenate(text.load_bytes(str(tmp_path)))
+    data = np.concatenate(corpus.load_bytes(str(tmp_path)))
     assert bytes(data) == b"a" * 6000 + b"\n" + b"b" * 6000
 
 
@@ -171,7 +170,7 @@ def test_refused_texts(tmp_path: Path, name: str, size: int | None, says: str) -
     if size is not None:
         (tmp_path / name).write_bytes(b"x" * size)
     with pytest.raises(DensingError, match=says):
-        text.load_bytes(str(tmp_path / name))
+        corpus.load_bytes(str(tmp_path / name))
 
 
 def test_sequences_longer_than_the_text_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,13 @@ from msgspec.structs import replace
 
 pytest.importorskip("torch")
 
-from densing.core.errors import InputError
-from densing.efficiency.parallel.distributed import folder, namespaces, processes
-from densing.efficiency.parallel.distributed.diagnosis import RunFailedError
-from densing.efficiency.parallel.distributed.gather import timed_steps
+from densing.core import InputError
+from densing.efficiency.parallel.distributed import folder, namespaces
 from densing.efficiency.parallel.distributed.launch import launch
 from densing.efficiency.parallel.distributed.rank import _fault
+from densing.efficiency.parallel.distributed.results import timed_steps
 from densing.efficiency.parallel.distributed.spec import RunSpec
+from densing.efficiency.parallel.distributed.supervisor import RunFailedError
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,7 @@ def rank_pid(out: Path, rank: int) -> int:
 
 
 def agents(out: Path) -> list[int]:
-    return [pid for pid in left(out) if b"distributed.agent" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in left(out) if b"distributed.launch" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def kill_later(out: Path, victim: Callable[[], int], seen: set[Path]) -> threading.Thread:
@@ -224,35 +224,6 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> Non
         with pytest.raises(InputError, match="choose another --out"):
             toy(spec_of(tmp_path), resume=resume)
     assert (tmp_path / "thesis.txt").read_text() == "mine"
-
-
-@pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    environment = {**os.environ, processes.RUN_MARK: "a-word"}
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], env=environment)
-    yield process
-    process.kill()
-    process.wait()
-
-
-@linux
-def test_only_processes_that_carry_the_mark_are_swept_away(sleeper: subprocess.Popen[bytes]) -> None:
-    time.sleep(0.2)
-    assert processes.sweep("a-wor", 0.1) == processes.sweep("another", 0.1) == 0
-    assert sleeper.poll() is None
-    # A zombie carries nothing any more: this process is its parent, and has not asked for it yet.
-    assert processes.sweep("a-word") == 1
-    assert sleeper.wait() == -signal.SIGKILL
-
-
-@linux
-def test_a_reused_process_number_is_told_apart() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        began = processes.started_at(process.pid)
-        assert began is not None
-        assert began == processes.started_at(process.pid)
-        assert began != processes.started_at(os.getpid())
-    assert processes.started_at(process.pid) is None
 
 
 @pytest.mark.parametrize(

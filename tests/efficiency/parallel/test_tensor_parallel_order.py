@@ -87,7 +87,7 @@ def test_tiles_hide_each_other_within_a_module() -> None:
     assert hidden_under(schedule_of("t3", tiles=4)) == ([0, 1, 2, 3] * 4, [0, 1, 2, 3] * 4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     layers=st.integers(1, 3),
     heads=st.integers(1, 3),

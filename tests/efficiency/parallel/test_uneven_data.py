@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available():
     pytest.skip("this build of torch has no torch.distributed", allow_module_level=True)
 
-from densing.efficiency.parallel.data_parallel.groups import split_groups  # noqa: E402
+from densing.efficiency.parallel.data_parallel.link import split_groups  # noqa: E402
 from densing.training import CO2, LocalSGD, SlowMo  # noqa: E402
 from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from densing.core.errors import InputError, UnknownNameError
-from densing.efficiency.parallel.distributed.probed import Probed, Timed, Whole
+from densing.efficiency.parallel.distributed.results import Probed, Timed, Whole
 from densing.efficiency.parallel.distributed.spec import LmShape, RunSpec
 from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.cluster.presets import load_cluster

@@ -16,7 +16,7 @@ from densing.cli import app
 torch = pytest.importorskip("torch", reason="needs the extra 'evals'")
 pytest.importorskip("lm_eval", reason="needs the extra 'evals'")
 
-from densing.scores.ladder.export import read_exports  # noqa: E402
+from densing.scores.ladder.folder import read_exports  # noqa: E402
 from densing.scores.ladder.questions import SETS, questions  # noqa: E402
 
 pytestmark = pytest.mark.slow

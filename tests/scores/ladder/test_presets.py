@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import DomainError, UnknownNameError
-from densing.scores.ladder.plan import choose, ladder_runs, target_runs
 from densing.scores.ladder.presets import PRESETS, get_preset
-from densing.scores.ladder.schedule import Budget, budgets, factor
+from densing.scores.ladder.runs import Budget, budgets, choose, factor, ladder_runs, target_runs
 
 # arXiv 2412.04315, Table 1: layers, d, d_ffn, d_head, heads, key-value heads, batch; and the counts that follow from
 # it, as the repository openbmb/DensingLaw-ScalingModels states them (s1 to s6).
@@ -69,7 +68,8 @@ def test_cpu_preset_spans_what_the_issue_asks() -> None:
 def test_counts_are_those_of_the_real_models(name: str) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from densing.scores.ladder.model import build_model, count_parameters
+    from densing.scores.ladder.folder import count_parameters
+    from densing.scores.ladder.trainer import build_model
 
     vocabulary = 101
     for shape in get_preset(name).shapes:

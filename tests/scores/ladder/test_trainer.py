@@ -19,15 +19,19 @@ from tests.support.training_runs import micro_run
 torch = pytest.importorskip("torch", reason="needs the extra 'evals'")
 pytest.importorskip("transformers", reason="needs the extra 'evals'")
 
-from densing.scores.ladder import checkpoint  # noqa: E402
-from densing.scores.ladder.corpus import Order, blocks  # noqa: E402
-from densing.scores.ladder.export import read_exports  # noqa: E402
-from densing.scores.ladder.model import build_model  # noqa: E402
-from densing.scores.ladder.plan import ladder_runs  # noqa: E402
+
+from densing.scores.ladder.corpus import Order, blocks, prepare  # noqa: E402
+from densing.scores.ladder.folder import read_exports  # noqa: E402
 from densing.scores.ladder.presets import get_preset  # noqa: E402
-from densing.scores.ladder.run import Run  # noqa: E402
-from densing.scores.ladder.text import prepare  # noqa: E402
-from densing.scores.ladder.trainer import Trainer, batch_loss, train_run  # noqa: E402
+from densing.scores.ladder.runs import Run, ladder_runs  # noqa: E402
+from densing.scores.ladder.trainer import (  # noqa: E402
+    Trainer,
+    batch_loss,
+    build_model,
+    load_checkpoint,
+    save_checkpoint,
+    train_run,
+)
 from densing.scores.ladder.workers import train  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -88,7 +92,7 @@ def test_killed_runs_end_with_the_bits_of_an_unbroken_one(trained: Path, tmp_pat
 
 def test_a_checkpoint_is_whole_or_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "stable.pt"
-    checkpoint.save({"step": 1}, path)
+    save_checkpoint({"step": 1}, path)
 
     def half(state: object, stream: object) -> None:
         stream.write(b"half")  # type: ignore[attr-defined]
@@ -96,12 +100,12 @@ def test_a_checkpoint_is_whole_or_old(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(torch, "save", half)
     with pytest.raises(OSError, match="disk full"):
-        checkpoint.save({"step": 2}, path)
-    assert checkpoint.load(path, "cpu") == {"step": 1}
+        save_checkpoint({"step": 2}, path)
+    assert load_checkpoint(path, "cpu") == {"step": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["stable.pt"]
     path.write_bytes(b"half")
     with pytest.raises(ArtefactError, match="delete it"):
-        checkpoint.load(path, "cpu")
+        load_checkpoint(path, "cpu")
 
 
 def test_a_decay_leaves_no_trace_in_later_budgets(trained: Path, tmp_path: Path) -> None:
@@ -188,7 +192,7 @@ def test_smallest_gpu_size_takes_steps_on_a_cpu(tmp_path: Path) -> None:
     shape = dataclasses.replace(preset.shapes[0], batch=1, steps=(2,))
     trainer = Trainer(Run(preset, shape, 0, micro_run().corpus, shape.steps))
     trainer.advance(2, None, tmp_path / "stable.pt")
-    state = checkpoint.load(tmp_path / "stable.pt", "cpu")
+    state = load_checkpoint(tmp_path / "stable.pt", "cpu")
     assert state is not None
     assert state["step"] == 2
     assert math.isfinite(float(state["loss"]))

@@ -20,13 +20,47 @@ import torch
 import torch.distributed as dist
 
 from densing.core import UnknownNameError
-from densing.efficiency.parallel.data_parallel.gap import Gap
 from densing.efficiency.parallel.data_parallel.link import Waiting
 from densing.efficiency.parallel.data_parallel.rounds import Rounds, number, whole
 from densing.efficiency.parallel.distributed import Handle
 
 GapMode = Literal["aware", "constant"]
 GAP_NAMES = {"aware": "Gap-Aware form (paper's Eq. 3 not available)", "constant": "constant, as in the released code"}
+
+
+class Gap:
+    """How stale a late average is: the anchor's last way, against its ways before.
+
+    The penalty is ``1 + |x_{t,0} - x_{t-1,0}| / C_t``, C_t being the mean of earlier such norms.
+
+    While there is no earlier way (or the anchor has not moved) the penalty is 1. This is a Gap-Aware form, after
+    Barkai et al., "Gap-Aware Mitigation of Gradient Staleness", arXiv 1909.10802; Eq. 3 of the CO2 paper is not
+    available to us.
+
+    Examples
+    --------
+    >>> gap = Gap()
+    >>> [gap.penalty(norm) for norm in (0.0, 2.0, 2.0, 4.0)]
+    [1.0, 1.0, 2.0, 3.0]
+    """
+
+    def __init__(self) -> None:
+        self.total, self.count = 0.0, 0
+
+    def penalty(self, norm: float) -> float:
+        """Return the penalty of a norm, and remember the norm."""
+        penalty = 1.0 + norm * self.count / self.total if self.count else 1.0
+        if norm > 0.0:
+            self.total, self.count = self.total + norm, self.count + 1
+        return penalty
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return sum and number of the norms."""
+        return {"total": self.total, "count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with these norms."""
+        self.total, self.count = float(state["total"]), int(state["count"])
 
 
 class CO2(Rounds):
@@ -175,8 +209,8 @@ class CO2(Rounds):
         self._check_finite(self._buffer)
         penalty = self.gap_penalty if self.gap == "constant" else self._gaps.penalty(float(self._buffer[-1]))
         # In place of the average, which is no longer needed: no fifth copy.
-        way = torch.sub(self.previous, self._buffer[:-1], out=self._buffer[:-1]).div_(penalty)
-        self.momentum.mul_(self.outer_momentum).add_(way)
+        pseudo_gradient = torch.sub(self.previous, self._buffer[:-1], out=self._buffer[:-1]).div_(penalty)
+        self.momentum.mul_(self.outer_momentum).add_(pseudo_gradient)
         if self.clip is not None:
             self.momentum.clamp_(-self.clip, self.clip)
         self.previous.copy_(self.anchor)

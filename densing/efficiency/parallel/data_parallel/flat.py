@@ -109,19 +109,19 @@ class Flat:
         ------
         InputError
         """
-        known = {id(p) for p in self.model.parameters()}
-        held = [p for group in optimizer.param_groups for p in group["params"]]
-        strange = sum(id(p) not in known for p in held)
-        if strange or not held:
-            what = f"{strange} parameter(s) that are not the model's" if strange else "no parameters"
-            raise InputError(f"the optimizer holds {what}; make it from model.parameters() of the same model")
+        own = {id(p) for p in self.model.parameters()}
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        foreign = sum(id(p) not in own for p in parameters)
+        if foreign or not parameters:
+            content = f"{foreign} parameter(s) that are not the model's" if foreign else "no parameters"
+            raise InputError(f"the optimizer holds {content}; make it from model.parameters() of the same model")
 
     def not_finite(self) -> str:
         """Return the name of the first parameter that holds inf or NaN; empty if all are finite."""
         names = {id(p): name for name, p in self.model.named_parameters()}
         bad = (p for p in self.parameters if not bool(torch.isfinite(p).all()))
-        found = next(bad, None)
-        return "" if found is None else names[id(found)]
+        first = next(bad, None)
+        return "" if first is None else names[id(first)]
 
 
 def floating_buffers(model: nn.Module) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Averages over a group, also where there is none: a single process is a group of one."""
+"""The group a rank averages over, also where there is none (a process alone), and groups within groups."""
 
 from __future__ import annotations
 
@@ -75,6 +75,47 @@ class Link:
         source = dist.get_global_rank(self.group, 0) if self.group is not None else 0
         for tensor in tensors:
             # Collectives take neither truth values nor gaps between elements (convolutions in channels-last).
-            whole = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor.contiguous()
-            comm.broadcast(whole, source, group=self.group).wait()
-            tensor.copy_(whole)
+            buffer = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor.contiguous()
+            comm.broadcast(buffer, source, group=self.group).wait()
+            tensor.copy_(buffer)
+
+
+def members(world_size: int, inner: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the ranks of the groups of ``inner`` neighbours, and of the groups across: the i-th of each.
+
+    Raises
+    ------
+    InputError
+        When the ranks do not fall into such groups.
+
+    Examples
+    --------
+    >>> members(4, 2)
+    ([[0, 1], [2, 3]], [[0, 2], [1, 3]])
+    """
+    if inner < 1 or world_size % inner:
+        raise InputError(f"inner={inner}: {world_size} ranks do not fall into groups of that size")
+    within = [list(range(begin, begin + inner)) for begin in range(0, world_size, inner)]
+    return within, [list(range(first, world_size, inner)) for first in range(inner)]
+
+
+def split_groups(inner: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+    """Make this rank's group of ``inner`` neighbours (a node, say), and its group of peers in the other ones.
+
+    Every rank must call it. Hand them to ``CO2(..., inner_group=..., group=...)``.
+
+    Returns
+    -------
+    within, across : ProcessGroup
+
+    Raises
+    ------
+    InputError
+        When the ranks do not fall into such groups.
+    """
+    rank = dist.get_rank()
+    mine = []
+    for side in members(dist.get_world_size(), inner):
+        groups = [(ranks, dist.new_group(ranks)) for ranks in side]
+        mine.append(next(group for ranks, group in groups if rank in ranks))
+    return mine[0], mine[1]

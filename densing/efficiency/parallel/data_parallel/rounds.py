@@ -209,21 +209,21 @@ class Rounds(ABC):
         """Stop on all ranks in the same round: whoever diverged has spoilt the mean for all."""
         if bool(torch.isfinite(mean).all()):
             return
-        where = f"parameter {self._spoilt} of this rank" if self._spoilt else "the average, through another rank,"
+        culprit = f"parameter {self._spoilt} of this rank" if self._spoilt else "the average, through another rank,"
         raise InputError(
-            f"round {self.round}: {where} holds inf or NaN; lower the learning rate (or clip gradients), and go on "
+            f"round {self.round}: {culprit} holds inf or NaN; lower the learning rate (or clip gradients), and go on "
             "from a checkpoint"
         )
 
     def _restore(self, state: Mapping[str, Any], name: str, into: torch.Tensor) -> None:
-        found = state.get(name)
-        if not isinstance(found, torch.Tensor) or found.shape != into.shape:
-            shape = tuple(found.shape) if isinstance(found, torch.Tensor) else None
+        stored = state.get(name)
+        if not isinstance(stored, torch.Tensor) or stored.shape != into.shape:
+            shape = tuple(stored.shape) if isinstance(stored, torch.Tensor) else None
             raise InputError(f"{name} of the state has shape {shape}, this model needs {tuple(into.shape)}")
-        into.copy_(found)
+        into.copy_(stored)
 
 
-def whole(name: str, value: Any, least: int) -> int:
+def whole(name: str, value: Any, minimum: int) -> int:
     """Return a whole number of at least ``least``.
 
     Raises
@@ -235,12 +235,12 @@ def whole(name: str, value: Any, least: int) -> int:
     >>> whole("tau", 8, 1)
     8
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name}={value!r}: a whole number from {least} up is needed")
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise InputError(f"{name}={value!r}: a whole number from {minimum} up is needed")
     return value
 
 
-def number(name: str, value: Any, least: float, below: float = float("inf"), *, strict: bool = False) -> float:
+def number(name: str, value: Any, minimum: float, below: float = float("inf"), *, strict: bool = False) -> float:
     """Return a number from ``least`` (``strict``: above it) to below ``below``.
 
     Raises
@@ -253,8 +253,8 @@ def number(name: str, value: Any, least: float, below: float = float("inf"), *, 
     1.0
     """
     good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not least <= value < below or (strict and value == least):
+    if not good or not minimum <= value < below or (strict and value == minimum):
         above = "above" if strict else "from"
         limit = "" if below == float("inf") else f" and below {below:g}"
-        raise InputError(f"{name}={value!r}: a number {above} {least:g}{limit} is needed")
+        raise InputError(f"{name}={value!r}: a number {above} {minimum:g}{limit} is needed")
     return float(value)

@@ -82,8 +82,8 @@ class Sharded:
 
     def _reduced(self) -> None:
         """When one more reduction has begun, drop what earlier ones no longer need."""
-        held = sum(bucket.held for bucket in self.buckets)
-        self.most = max(self.most, held)
+        bytes_held = sum(bucket.held for bucket in self.buckets)
+        self.most = max(self.most, bytes_held)
         if self.stage == 2:
             for bucket in self.buckets:
                 bucket.release()
@@ -144,14 +144,14 @@ class Bucket:
         held = self._mean if self._all is None else self._all
         return held.numel() * held.element_size()
 
-    def listen(self, told: Callable[[], None]) -> None:
+    def listen(self, on_start: Callable[[], None]) -> None:
         """Reduce the bucket as soon as all its gradients are there, and tell when that has begun."""
 
         def arrived(_: torch.Tensor) -> None:
             self._ready += 1
             if self._ready == len(self.parameters):
                 self._reduce()
-                told()
+                on_start()
 
         for parameter in self.parameters:
             parameter.register_post_accumulate_grad_hook(arrived)

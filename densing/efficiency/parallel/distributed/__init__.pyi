@@ -3,12 +3,12 @@ from . import folder as folder
 from . import probe as probe
 from .clock import Clock as Clock
 from .comm import Handle as Handle
+from .lm import Attention as Attention
 from .lm import Block as Block
 from .lm import Decoder as Decoder
 from .lm import Wiring as Wiring
 from .lm import build_lm as build_lm
 from .lm import sublayers as sublayers
-from .lm_modules import Attention as Attention
 from .loop import run as run
 from .spec import LmShape as LmShape
 from .spec import RunEnv as RunEnv

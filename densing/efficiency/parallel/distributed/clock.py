@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from densing.efficiency.timeline import MARK
@@ -62,10 +62,14 @@ class Clock:
 
         While a profiler records, the block is marked in the trace as ``densing::wait``.
         """
+        import torch
+
+        # Waits on an emulated link are none of gloo's, and nobody else marks them.
+        recording = torch.autograd._profiler_enabled()
         self._depth += 1
         began = self._now() if self._depth == 1 else 0.0
         try:
-            with _marked():
+            with torch.profiler.record_function(MARK) if recording else nullcontext():
                 yield
         finally:
             self._depth -= 1
@@ -88,15 +92,3 @@ class Clock:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue after a checkpoint."""
         self.step_s, self.wait_s = list(state["step_s"]), list(state["wait_s"])
-
-
-@contextmanager
-def _marked() -> Iterator[None]:
-    """Mark a wait in the trace; waits on an emulated link are none of gloo's, and nobody else marks them."""
-    import torch
-
-    if not torch.autograd._profiler_enabled():
-        yield
-        return
-    with torch.profiler.record_function(MARK):
-        yield

@@ -193,8 +193,8 @@ def gradient_hook(
 
 
 def _collective(name: str, older: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(dist, name, None) or getattr(dist, older)
-    return found
+    function: Callable[..., Any] = getattr(dist, name, None) or getattr(dist, older)
+    return function
 
 
 def _start(

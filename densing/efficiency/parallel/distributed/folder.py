@@ -1,10 +1,12 @@
-"""Where a run keeps what: names of the files below its ``out``."""
+"""The folder of a run: the names of its files, its documents, and how far the run is."""
 
 from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +76,41 @@ def checkpoint_file(out: Path, step: int, rank: int) -> Path:
 
 def checkpoint_steps(out: Path) -> list[int]:
     """Return the steps of which some rank has written a checkpoint, in order."""
-    found = (_STEP.match(folder.name) for folder in out.glob("checkpoints/step*"))
-    return sorted(int(match[1]) for match in found if match)
+    matches = (_STEP.match(folder.name) for folder in out.glob("checkpoints/step*"))
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def newest_checkpoint(out: Path, nproc: int) -> int:
     """Return the newest step of which every rank has a checkpoint; -1 if there is none."""
-    whole = (
+    complete = (
         step
         for step in checkpoint_steps(out)
         if all(checkpoint_file(out, step, rank).is_file() for rank in range(nproc))
     )
-    return max(whole, default=-1)
+    return max(complete, default=-1)
+
+
+_PROGRESS_EVERY_S = 0.2
+_last_progress = 0.0
+
+
+def write_progress(out: str | Path, rank: int, step: int) -> None:
+    """Say that so many steps are done; other ranks than 0, and calls that follow too fast, say nothing."""
+    global _last_progress
+    now = time.monotonic()
+    if rank != 0 or now - _last_progress < _PROGRESS_EVERY_S:
+        return
+    _last_progress = now
+    target = progress_file(Path(out))
+    # Who only looks on must never stop a run, and nobody needs this after a crash: no fsync.
+    with suppress(OSError):
+        temporary = target.with_name(".progress")
+        temporary.write_text(str(step))
+        temporary.replace(target)
+
+
+def read_progress(out: Path) -> int:
+    """Return the steps done, as last written; 0 before the first."""
+    with suppress(OSError, ValueError):
+        return int(progress_file(out).read_text())
+    return 0

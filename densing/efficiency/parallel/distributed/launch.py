@@ -1,6 +1,7 @@
 """Start the ranks of a run through torchrun, joined by the link it asks for, and see it to its end.
 
-Nothing of a run outlives this process: agents, ranks and namespaces end with it, however it ends.
+Nothing of a run outlives this process: agents, ranks and namespaces end with it, however it ends. Run as a module
+(``python -m``), this file is the agent: torchrun, tied to the process that started it.
 """
 
 from __future__ import annotations
@@ -10,24 +11,26 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from densing.core import InputError, UnavailableError
-from densing.efficiency.parallel.distributed import folder, processes
-from densing.efficiency.parallel.distributed.agent import LAUNCHER
-from densing.efficiency.parallel.distributed.diagnosis import diagnose
-from densing.efficiency.parallel.distributed.gather import Run, RunLink, gather
+from densing.core import InputError, UnavailableError, processes
+from densing.efficiency.parallel.distributed import folder
 from densing.efficiency.parallel.distributed.namespaces import INTERFACE, Net
+from densing.efficiency.parallel.distributed.rank import AGENT
 from densing.efficiency.parallel.distributed.rates import Rate, parse_rate
-from densing.efficiency.parallel.distributed.spec import RunSpec, identity
-from densing.efficiency.parallel.distributed.watch import Watch
+from densing.efficiency.parallel.distributed.results import Run, RunLink, gather
+from densing.efficiency.parallel.distributed.spec import RunSpec, first_difference, identity
+from densing.efficiency.parallel.distributed.supervisor import Supervisor, diagnose
 
 WORKER = "densing.efficiency.techniques.worker"
+LAUNCHER = "DENSING_LAUNCHER"
+"""Environment variable: process id of who started the agents."""
+
 _PORT = 29500
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -67,9 +70,10 @@ def launch(
     spec = replace(spec, out=str(Path(spec.out).resolve()))
     out = Path(spec.out)
     with _alone(out):
-        finished = _finished(spec)
-        if finished is not None:
-            return finished
+        if (out / folder.RUN).exists():
+            before = RunSpec.from_dict(folder.read_json(out / folder.SPEC))
+            if _same(before) == _same(spec):
+                return Run.from_dict(folder.read_json(out / folder.RUN))
         _prepare(spec, resume)
         with _link(spec.nproc, rate) as (net, link):
             used = replace(spec, link=f"emulated:{rate.text}" if link.reason else spec.link)
@@ -92,7 +96,7 @@ def check(spec: RunSpec) -> Rate:
         raise UnavailableError("real runs need PyTorch; pip install 'densing[train]'")
     if not spec.out:
         raise InputError("a run needs a folder; name one with --out")
-    for name, value, least in (
+    for name, value, minimum in (
         ("nproc", spec.nproc, 1),
         ("steps", spec.steps, 1),
         ("batch", spec.batch, 1),
@@ -100,8 +104,8 @@ def check(spec: RunSpec) -> Rate:
         ("trace_steps", spec.trace_steps, 0),
         ("checkpoint_every", spec.checkpoint_every, 0),
     ):
-        if value < least:
-            raise InputError(f"{name}={value}: a whole number from {least} up is needed")
+        if value < minimum:
+            raise InputError(f"{name}={value}: a whole number from {minimum} up is needed")
     for name, number in (("timeout_s", spec.timeout_s), ("lr", spec.lr)):
         if not 0 < number < float("inf"):
             raise InputError(f"{name}={number}: a positive number is needed")
@@ -129,15 +133,6 @@ def _alone(out: Path) -> Iterator[None]:
         yield
 
 
-def _finished(spec: RunSpec) -> Run | None:
-    """Return the run that the folder holds, if it is this one and complete."""
-    out = Path(spec.out)
-    if not (out / folder.RUN).exists():
-        return None
-    before = RunSpec.from_dict(folder.read_json(out / folder.SPEC))
-    return Run.from_dict(folder.read_json(out / folder.RUN)) if _same(before) == _same(spec) else None
-
-
 def _same(spec: RunSpec) -> RunSpec:
     """Return what of a specification makes it this run: not its place, nor that its link had to be emulated."""
     return replace(spec, out="", link=spec.link.removeprefix("emulated:"))
@@ -146,31 +141,27 @@ def _same(spec: RunSpec) -> RunSpec:
 def _prepare(spec: RunSpec, resume: bool) -> None:
     """Refuse a folder in use; forget what an earlier attempt left of its ending."""
     out = Path(spec.out)
-    others = sorted(entry.name for entry in out.iterdir() if entry.name != ".lock")
-    if others and not resume:
-        held = "an unfinished or other run" if folder.SPEC in others else f"other files ({', '.join(others[:3])})"
+    entries = sorted(entry.name for entry in out.iterdir() if entry.name != ".lock")
+    if entries and not resume:
+        held = "an unfinished or other run" if folder.SPEC in entries else f"other files ({', '.join(entries[:3])})"
         raise InputError(f"{out}: holds {held}; choose another --out, or go on with --resume")
-    if others and folder.SPEC not in others:
+    if entries and folder.SPEC not in entries:
         raise InputError(f"{out}: holds no run to resume; choose another --out")
-    if others:
-        _resumable(spec)
+    if entries:
+        # Another run is refused before anything of the one that lies here is lost.
+        path = out / folder.SPEC
+        before, now = identity(RunSpec.from_dict(folder.read_json(path))), identity(spec)
+        field = first_difference(before, now)
+        if field is not None:
+            raise InputError(
+                f"{path}: {field} was {before[field]!r}, now it is {now[field]!r}; resume with the same options, or "
+                "choose another --out"
+            )
     shutil.rmtree(out / "ranks", ignore_errors=True)
     with suppress(FileNotFoundError):
         (out / folder.RUN).unlink()
     for name in ("ranks", "logs"):
         (out / name).mkdir(exist_ok=True)
-
-
-def _resumable(spec: RunSpec) -> None:
-    """Refuse to go on with another run, before anything of it is lost."""
-    path = Path(spec.out) / folder.SPEC
-    before, now = identity(RunSpec.from_dict(folder.read_json(path))), identity(spec)
-    other = next((name for name in now if now[name] != before[name]), None)
-    if other is not None:
-        raise InputError(
-            f"{path}: {other} was {before[other]!r}, now it is {now[other]!r}; resume with the same options, or choose "
-            "another --out"
-        )
 
 
 @contextmanager
@@ -189,38 +180,10 @@ def _link(nproc: int, rate: Rate) -> Iterator[tuple[Net | None, RunLink]]:
 
 
 def _run_ranks(spec: RunSpec, net: Net | None, module: str, on_step: Callable[[int], None]) -> None:
-    mark = uuid.uuid4().hex
-    out = Path(spec.out)
-    agents: list[subprocess.Popen[bytes]] = []
-    try:
-        for number, command in enumerate(_commands(spec, net, module)):
-            with folder.agent_log(out, number).open("ab") as log:
-                agents.append(processes.start(command, log=log, env=_environment(mark, net)))
-        seen = Watch(out, spec.nproc, agents)
-        well = seen.until_over(on_step)
-    finally:
-        processes.end(agents)
-        processes.sweep(mark)
-    if not well:
-        raise diagnose(seen)
-
-
-def _commands(spec: RunSpec, net: Net | None, module: str) -> list[list[str]]:
-    """Return how torchrun is started: once for all ranks, or in the namespace of each."""
-    python = [sys.executable, "-m", "densing.efficiency.parallel.distributed.agent", "--max-restarts=0"]
-    what = ["-m", module, str(Path(spec.out) / folder.SPEC)]
-    if net is None:
-        return [[*python, "--standalone", f"--nproc-per-node={spec.nproc}", *what]]
-    master = [f"--master-addr={net.address(0)}", f"--master-port={_PORT}", f"--nnodes={spec.nproc}"]
-    return [
-        [*net.inside(rank), *python, *master, f"--node-rank={rank}", "--nproc-per-node=1", *what]
-        for rank in range(spec.nproc)
-    ]
-
-
-def _environment(mark: str, net: Net | None) -> Mapping[str, str]:
+    """Start the agents, see them to their end, and leave nothing of them."""
+    out, mark = Path(spec.out), uuid.uuid4().hex
     loopback = "lo0" if sys.platform == "darwin" else "lo"
-    return {
+    environment = {
         **os.environ,
         **dict.fromkeys(_THREADS, "1"),
         processes.RUN_MARK: mark,
@@ -230,3 +193,44 @@ def _environment(mark: str, net: Net | None) -> Mapping[str, str]:
         "TORCHELASTIC_RESTART_COUNT": "0",
         "PYTHONUNBUFFERED": "1",
     }
+    agents: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, command in enumerate(_commands(spec, net, module)):
+            with folder.agent_log(out, number).open("ab") as log:
+                agents.append(processes.start(command, stdout=log, env=environment))
+        supervisor = Supervisor(out, spec.nproc, agents)
+        well = supervisor.wait(on_step)
+    finally:
+        processes.stop(agents)
+        processes.sweep(mark)
+    if not well:
+        raise diagnose(supervisor)
+
+
+def _commands(spec: RunSpec, net: Net | None, module: str) -> list[list[str]]:
+    """Return how torchrun is started: once for all ranks, or in the namespace of each."""
+    agent = [sys.executable, "-m", __name__, "--max-restarts=0"]
+    worker = ["-m", module, str(Path(spec.out) / folder.SPEC)]
+    if net is None:
+        return [[*agent, "--standalone", f"--nproc-per-node={spec.nproc}", *worker]]
+    master = [f"--master-addr={net.address(0)}", f"--master-port={_PORT}", f"--nnodes={spec.nproc}"]
+    return [
+        [*net.inside(rank), *agent, *master, f"--node-rank={rank}", "--nproc-per-node=1", *worker]
+        for rank in range(spec.nproc)
+    ]
+
+
+def run_agent() -> None:
+    """Run torchrun with this process's arguments, tied to the launcher.
+
+    It ties itself: entering a namespace of its own, it forgot what :func:`densing.core.processes.start` had asked for.
+    """
+    processes.die_with_parent(int(os.environ[LAUNCHER]))
+    os.environ[AGENT] = str(os.getpid())
+    from torch.distributed.run import main as torchrun
+
+    torchrun(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    run_agent()

@@ -1,4 +1,7 @@
-"""The loop of every real run: batches, steps, clock, trace, checkpoints and record; what it trains is a Trainee."""
+"""The loop of every real run: batches, steps, clock, trace, checkpoints and record; what it trains is a Trainee.
+
+Of the checkpoints of several ranks a step counts once every rank's file is there.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,18 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
-from densing.core import InputError
-from densing.efficiency.parallel.distributed.checkpoint import Checkpoints
+from densing.core import ArtefactError, InputError, replacing
+from densing.efficiency.parallel.distributed import folder
 from densing.efficiency.parallel.distributed.clock import Clock
-from densing.efficiency.parallel.distributed.folder import write_json
-from densing.efficiency.parallel.distributed.progress import tell
-from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord, RunSpec
-from densing.efficiency.parallel.distributed.text import Bytes, batches, digest, held_out_batches, load_bytes
+from densing.efficiency.parallel.distributed.corpus import Bytes, batches, digest, held_out_batches, load_bytes
+from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord, first_difference, identity
 from densing.efficiency.traces import SUFFIX, record
 
 
@@ -92,7 +93,13 @@ def run(env: RunEnv, build: Callable[[Clock], Trainee]) -> RunRecord:
     journey = _Journey(env, trainee, clock)
     journey.resume()
     if env.rank == 0:
-        _note_corpus(env.spec, digest(train, held_out), len(train), len(held_out))
+        about = {
+            "corpus": env.spec.corpus or "documentation of the Python installation",
+            "sha256": digest(train, held_out),
+            "train_bytes": len(train),
+            "held_out_bytes": len(held_out),
+        }
+        folder.write_json(Path(env.spec.out) / "corpus.json", about)
     journey.train(train)
     drain_s = journey.finish()
     final = trainee.evaluate(
@@ -114,6 +121,78 @@ def run(env: RunEnv, build: Callable[[Clock], Trainee]) -> RunRecord:
     )
 
 
+class Checkpoints:
+    """The checkpoints of one rank, under ``OUT/checkpoints/step00000016/rank00000.pt``; ``OUT`` is shared by all ranks.
+
+    Parameters
+    ----------
+    env : RunEnv
+    """
+
+    def __init__(self, env: RunEnv) -> None:
+        self.env, self.out = env, Path(env.spec.out)
+
+    def save(self, step: int, state: Mapping[str, Any]) -> None:
+        """Write this rank's state after ``step`` steps, whole or not at all; drop its older ones that nobody needs.
+
+        Raises
+        ------
+        InputError
+            When the place cannot be written to, or the disk is full.
+        """
+        spec, world_size = identity(self.env.spec), self.env.world_size
+        checkpoint = {"spec": spec, "world_size": world_size, "step": step, "state": state}
+        with replacing(self._file(step)) as temporary:
+            try:
+                torch.save(checkpoint, temporary)
+            except RuntimeError as error:
+                # torch reports a full disk as an error of its own file writer.
+                raise InputError(f"{temporary.parent}: cannot write a checkpoint ({error}); check space") from error
+        # Own files before the newest complete step are not needed; a later step is never complete before it.
+        newest = self.newest()
+        for older in (step for step in folder.checkpoint_steps(self.out) if step < newest):
+            self._file(older).unlink(missing_ok=True)
+            # Where another rank's file is still there, that rank removes the folder.
+            with suppress(OSError):
+                self._file(older).parent.rmdir()
+
+    def newest(self) -> int:
+        """Return the newest step that every rank has written; -1 if there is none."""
+        return folder.newest_checkpoint(self.out, self.env.world_size)
+
+    def load(self, step: int) -> dict[str, Any]:
+        """Return this rank's state after ``step`` steps.
+
+        Raises
+        ------
+        ArtefactError
+            When the file is damaged.
+        InputError
+            When another run wrote it.
+        """
+        path = self._file(step)
+        try:
+            # Tensors and plain values only: a checkpoint is data, never code.
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+            stored, world_size, state = checkpoint["spec"], checkpoint["world_size"], dict(checkpoint["state"])
+        except Exception as error:
+            raise ArtefactError(
+                f"{path}: damaged checkpoint ({type(error).__name__}); delete {path.parent.name} and start anew"
+            ) from error
+        stored = {**stored, "world_size": world_size}
+        own = {**identity(self.env.spec), "world_size": self.env.world_size}
+        field = first_difference(stored, own)
+        if field is not None:
+            raise InputError(
+                f"{path}: written with {field}={stored.get(field)!r}, this run has {own[field]!r}; resume with the "
+                "same options, or choose another --out"
+            )
+        return state
+
+    def _file(self, step: int) -> Path:
+        return folder.checkpoint_file(self.out, step, self.env.rank)
+
+
 class _Journey:
     """A run on its way: what has been lost so far, and what a checkpoint of it holds."""
 
@@ -125,7 +204,12 @@ class _Journey:
 
     def resume(self) -> None:
         """Go back to where all ranks have been."""
-        step = _agreed(self.checkpoints.newest())
+        step = self.checkpoints.newest()
+        if _grouped():
+            # Rank 0's view: all must go on from the same one.
+            view = torch.tensor([step])
+            dist.broadcast(view, 0)
+            step = int(view)
         if step < 0:
             return
         if step > self.env.spec.steps:
@@ -151,19 +235,26 @@ class _Journey:
             for step in range(begun, spec.steps):
                 rows = batches(text, spec.batch, spec.sequence, spec.seed, self.trainee.data_rank, step)
                 loss = self.trainee.step(torch.from_numpy(rows))
-                self.losses.append(_finite(loss, step))
+                if not math.isfinite(loss):
+                    raise InputError(
+                        f"step {step}: the loss is {loss}; lower the learning rate (--lr) or the outer one"
+                    )
+                self.losses.append(loss)
                 self.clock.step()
                 with self.clock.paused():
                     recorded()
-                    self._save(step + 1)
-                    tell(spec.out, self.env.rank, step + 1)
+                    if spec.checkpoint_every >= 1 and (step + 1) % spec.checkpoint_every == 0:
+                        self.checkpoints.save(step + 1, self.state())
+                    folder.write_progress(spec.out, self.env.rank, step + 1)
 
-    def _save(self, done: int) -> None:
-        every = self.env.spec.checkpoint_every
-        if every < 1 or done % every:
-            return
-        state = {"trainee": self.trainee.state_dict(), "clock": self.clock.state_dict(), "losses": self.losses}
-        self.checkpoints.save(done, {**state, "random": torch.get_rng_state()})
+    def state(self) -> dict[str, Any]:
+        """Return all that the next step depends on."""
+        return {
+            "trainee": self.trainee.state_dict(),
+            "clock": self.clock.state_dict(),
+            "losses": self.losses,
+            "random": torch.get_rng_state(),
+        }
 
     def finish(self) -> float:
         """End what is under way; return the seconds it took."""
@@ -173,42 +264,27 @@ class _Journey:
 
 
 @contextmanager
-def _recorder(env: RunEnv, left: int) -> Iterator[Callable[[], None]]:
+def _recorder(env: RunEnv, steps_left: int) -> Iterator[Callable[[], None]]:
     """Record the last steps, the one before them as a warm-up."""
-    active = min(env.spec.trace_steps, max(left - 1, 1))
+    active = min(env.spec.trace_steps, max(steps_left - 1, 1))
     if active < 1:
         yield lambda: None
         return
-    folder = Path(env.spec.out) / "traces"
+    traces = Path(env.spec.out) / "traces"
     # This run was cut off after it had written its trace: what it repeats now is recorded again.
-    (folder / f"rank{env.rank:05d}{SUFFIX}").unlink(missing_ok=True)
-    warmup = min(1, left - active)
+    (traces / f"rank{env.rank:05d}{SUFFIX}").unlink(missing_ok=True)
+    warmup = min(1, steps_left - active)
     with warnings.catch_warnings():
         # A run of a single step has none to warm up with, and torch would say so.
         warnings.filterwarnings("ignore", "Profiler won't be using warmup")
-        recorder = record(folder, wait=left - active - warmup, warmup=warmup, active=active).start()
+        recorder = record(traces, wait=steps_left - active - warmup, warmup=warmup, active=active).start()
     with ExitStack() as stack:
         stack.push(recorder)
         yield recorder
 
 
-def _finite(loss: float, step: int) -> float:
-    if not math.isfinite(loss):
-        raise InputError(f"step {step}: the loss is {loss}; lower the learning rate (--lr) or the outer one")
-    return loss
-
-
 def _grouped() -> bool:
     return dist.is_available() and dist.is_initialized()
-
-
-def _agreed(step: int) -> int:
-    """Return rank 0's view of the newest checkpoint: all must go on from the same one."""
-    if not _grouped():
-        return step
-    view = torch.tensor([step])
-    dist.broadcast(view, 0)
-    return int(view)
 
 
 def _mean_over_ranks(losses: list[float]) -> tuple[float, ...]:
@@ -219,9 +295,3 @@ def _mean_over_ranks(losses: list[float]) -> tuple[float, ...]:
     every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(every, mine)
     return tuple(torch.stack(every).mean(0).tolist())
-
-
-def _note_corpus(spec: RunSpec, sha256: str, train: int, held_out: int) -> None:
-    source = spec.corpus or "documentation of the Python installation"
-    about = {"corpus": source, "sha256": sha256, "train_bytes": train, "held_out_bytes": held_out}
-    write_json(Path(spec.out) / "corpus.json", about)

@@ -21,8 +21,7 @@ import sys
 from collections.abc import Sequence
 from types import TracebackType
 
-from densing.core import InputError, UnavailableError
-from densing.efficiency.parallel.distributed import processes
+from densing.core import InputError, UnavailableError, processes
 from densing.efficiency.parallel.distributed.rates import Rate, parse_rate
 
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux"}
@@ -162,7 +161,7 @@ class Net:
         for holder in self._holders:
             if holder.stdin is not None:
                 holder.stdin.close()
-        processes.end(self._holders, grace_s=0.2)
+        processes.stop(self._holders, grace_s=0.2)
         for holder in self._holders:
             if holder.stdout is not None:
                 holder.stdout.close()
@@ -172,10 +171,10 @@ class Net:
 def _holder(prefix: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start a process that holds a namespace open until the pipe to it closes."""
     command = [*prefix, "sh", "-c", "echo ready; read -r line"]
-    holder = processes.start(command, log=subprocess.PIPE, stdin=subprocess.PIPE)
+    holder = processes.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None)
     assert holder.stdout is not None
     if holder.stdout.readline() != b"ready\n":
-        processes.end([holder])
+        processes.stop([holder])
         raise UnavailableError("no shaped link: this user may not make network namespaces here; run as root")
     return holder
 
@@ -183,9 +182,9 @@ def _holder(prefix: Sequence[str]) -> subprocess.Popen[bytes]:
 def _run(command: Sequence[str], lines: Sequence[str]) -> None:
     text = "\n".join(lines) + "\n"
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+        result = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
     except subprocess.TimeoutExpired:
         raise UnavailableError(f"no shaped link: {command[-3]} did not answer within {_PATIENCE_S:g} s") from None
-    if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["no reason given"]
-        raise UnavailableError(f"no shaped link: {command[-3]} says {said[0]!r}")
+    if result.returncode:
+        reasons = (result.stderr.strip() or result.stdout.strip()).splitlines() or ["no reason given"]
+        raise UnavailableError(f"no shaped link: {command[-3]} says {reasons[0]!r}")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn import functional
 
 from densing.efficiency.parallel.distributed import comm, folder
-from densing.efficiency.parallel.distributed.lm import Decoder, initialise
-from densing.efficiency.parallel.distributed.probe_modules import time_steps
-from densing.efficiency.parallel.distributed.probed import FILE, Probed, Timed, Whole
-from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord
-from densing.efficiency.parallel.distributed.workload import workload_of
+from densing.efficiency.parallel.distributed.lm import Decoder, initialise, sublayers
+from densing.efficiency.parallel.distributed.results import FILE, Probed, Timed, Whole
+from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunRecord, workload_of
 from densing.efficiency.simulation import Computation, Observation, modules
 
 SIZES = (1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
@@ -33,7 +33,12 @@ def run(env: RunEnv) -> RunRecord:
     """
     torch.manual_seed(env.rank)
     mode, repeats = str(env.spec.knobs.get("mode", "train")), max(env.spec.steps, 4)
-    timed, whole = time_steps(env.spec.model, env.spec.batch, _cuts(env), mode, repeats)
+    # Whole modules and their tensor-parallel parts, of whole and of half sequences.
+    shape, sequence = env.spec.model, env.spec.sequence
+    shared = env.world_size > 1 and not shape.heads % env.world_size and not shape.ffn % env.world_size
+    lengths = (sequence, sequence // 2) if sequence > 1 else (sequence,)
+    cuts = [(parts, tokens) for parts in ((1, env.world_size) if shared else (1,)) for tokens in lengths]
+    timed, whole = time_steps(shape, env.spec.batch, cuts, mode, repeats)
     collectives = list(_collectives(env)) if env.world_size > 1 else []
     beside = list(_beside(env, collectives)) if env.world_size > 1 else []
     mine = {
@@ -53,14 +58,6 @@ def run(env: RunEnv) -> RunRecord:
     return RunRecord("probe", env.rank, env.world_size, (), (step_s,), (0.0,), 0, 0.0, whole.parameters)
 
 
-def _cuts(env: RunEnv) -> list[tuple[int, int]]:
-    """Whole modules and their tensor-parallel parts, of whole and of half sequences."""
-    shape, sequence = env.spec.model, env.spec.sequence
-    shared = env.world_size > 1 and not shape.heads % env.world_size and not shape.ffn % env.world_size
-    lengths = (sequence, sequence // 2) if sequence > 1 else (sequence,)
-    return [(parts, tokens) for parts in ((1, env.world_size) if shared else (1,)) for tokens in lengths]
-
-
 def _collectives(env: RunEnv) -> Iterator[Observation]:
     """All-reduces of rising size, one right after the other, until the next would take too long."""
     spec = env.spec
@@ -71,22 +68,22 @@ def _collectives(env: RunEnv) -> Iterator[Observation]:
         if first > MOST_S:
             return
         # A rank that comes to a short one late finds it done: only a run of them tells what one takes.
-        many = min(max(int(RUN_S / first), 1), 32)
-        took = [_run_of(many, size) for _ in range(3 if first * many > RUN_S else 5)]
+        count = min(max(int(RUN_S / first), 1), 32)
+        took = [_run_of(count, size) for _ in range(3 if first * count > RUN_S else 5)]
         yield from (Observation("all_reduce", 4 * (size // 4), env.world_size, seconds) for seconds in took)
 
 
-def _run_of(many: int, size: int, at_once: int = 1) -> float:
+def _run_of(count: int, size: int, at_once: int = 1) -> float:
     """Seconds of each of so many all-reduces in a row, or of so many that are started together."""
     tensors = [torch.ones(size // 4) for _ in range(at_once)]
     dist.barrier()
     began = time.perf_counter()
-    for _ in range(many):
+    for _ in range(count):
         handles = [comm.all_reduce(tensor) for tensor in tensors]
         for handle, tensor in zip(handles, tensors, strict=True):
             handle.wait()
             tensor.fill_(1.0)
-    return (time.perf_counter() - began) / many
+    return (time.perf_counter() - began) / count
 
 
 def _pipelined(env: RunEnv) -> float:
@@ -95,15 +92,9 @@ def _pipelined(env: RunEnv) -> float:
     Alone and together take turns, so that a machine that slows down slows both.
     """
     size = SIZES[0]
-    many = min(max(int(RUN_S / _agreed(_run_of(1, size))), 1), 32)
-    took = [(_run_of(many, size), _run_of(many, size, at_once=2)) for _ in range(7)]
-    return min(max(2 - statistics.median(both / alone for alone, both in took), 0.0), 1.0)
-
-
-def _all_reduce(size: int) -> comm.Handle:
-    tensor = torch.ones(size // 4)
-    dist.barrier()
-    return comm.all_reduce(tensor)
+    count = min(max(int(RUN_S / _agreed(_run_of(1, size))), 1), 32)
+    took = [(_run_of(count, size), _run_of(count, size, at_once=2)) for _ in range(7)]
+    return min(max(2 - statistics.median(both / single for single, both in took), 0.0), 1.0)
 
 
 def _agreed(seconds: float) -> float:
@@ -127,7 +118,9 @@ def _beside(env: RunEnv, alone: list[Observation]) -> Iterator[Observation | Com
         if repeat:
             yield Computation(f"rank {env.rank}", took)
     for _ in range(6):
-        handle = _all_reduce(int(size))
+        tensor = torch.ones(int(size) // 4)
+        dist.barrier()
+        handle = comm.all_reduce(tensor)
         began, pieces = time.perf_counter(), 0
         # From its beginning to its end: how much of a core a communication takes is not the same throughout.
         while not handle.done() or not pieces:
@@ -171,10 +164,140 @@ def _merged(env: RunEnv, ranks: list[Any], mode: str) -> Probed:
         means.append(Timed.from_dict(fields))
     wholes = [rank["whole"] for rank in ranks]
     passes_s, update_s = (statistics.fmean(getattr(one, key) for one in wholes) for key in ("passes_s", "update_s"))
-    whole = Whole(passes_s, update_s, wholes[0].parameters)
+    step = Whole(passes_s, update_s, wholes[0].parameters)
     own = [one for one in means if one.parts == 1 and one.tokens == env.spec.sequence]
     times = {"attention": env.spec.model.layers, "mlp": env.spec.model.layers}
     total = sum(one.seconds * times.get(one.name, 1) for one in own)
     computations = tuple(one for rank in ranks for one in rank["computations"])
     pipelined = statistics.fmean(rank["pipelined"] for rank in ranks)
-    return Probed(tuple(collectives), computations, tuple(means), whole, total, mode, pipelined)
+    return Probed(tuple(collectives), computations, tuple(means), step, total, mode, pipelined)
+
+
+def time_steps(
+    shape: LmShape, batch: int, cuts: Sequence[tuple[int, int]], mode: str, repeats: int
+) -> tuple[tuple[Timed, ...], Whole]:
+    """Time every kind of module in its place in a step, and the whole step; the median over the repeats.
+
+    All take turns, so that a machine that slows down slows all of them.
+
+    Parameters
+    ----------
+    shape, batch
+        Of the run.
+    cuts : sequence of (int, int)
+        Tensor-parallel ranks, and tokens of a sequence; the first is the run's own.
+    mode : {"train", "prefill"}
+        ``prefill``: forward only, without gradients.
+    repeats : int
+        The first quarter does not count.
+    """
+    rows = [_Cut(shape, batch, parts, tokens, mode == "train") for parts, tokens in cuts]
+    step = _Step(shape, batch, cuts[0][1])
+    for repeat in range(repeats):
+        counts = repeat >= repeats // 4
+        for row in rows:
+            row.run(counts)
+        step.run(counts)
+    return tuple(timed for row in rows for timed in row.result()), step.result()
+
+
+class _Cut:
+    """Modules of one cut of the model, timed one by one."""
+
+    def __init__(self, shape: LmShape, batch: int, parts: int, tokens: int, train: bool) -> None:
+        self.parts, self.tokens, self.train = parts, tokens, train
+        self.model = _model(shape, tokens, parts)
+        self.input = _tokens(shape, batch, tokens)
+        self.workload = workload_of(shape, batch, tokens, tp=parts)
+        self.seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+
+    def run(self, counts: bool) -> None:
+        """Take a step."""
+        for key, values in time_modules(self.model, self.input, self.train).items():
+            if counts:
+                self.seconds[key].append(statistics.fmean(values))
+
+    def result(self) -> list[Timed]:
+        """Return the medians."""
+        counted: dict[tuple[str, str], tuple[float, float]] = {}
+        for module in modules(self.workload):
+            counted[module.name, "forward"] = (module.flops, module.moved)
+            counted[module.name, "backward"] = (module.backward_flops, module.backward_moved)
+        return [
+            Timed(name, phase, self.parts, self.tokens, *counted[name, phase], statistics.median(values))
+            for (name, phase), values in self.seconds.items()
+        ]
+
+
+class _Step:
+    """Whole steps of training."""
+
+    def __init__(self, shape: LmShape, batch: int, tokens: int) -> None:
+        self.model, self.input = _model(shape, tokens), _tokens(shape, batch, tokens)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.passes: list[float] = []
+        self.updates: list[float] = []
+
+    def run(self, counts: bool) -> None:
+        """Take a step."""
+        began = time.perf_counter()
+        logits = self.model(self.input[:, :-1])
+        functional.cross_entropy(logits.flatten(0, 1), self.input[:, 1:].flatten()).backward()
+        between = time.perf_counter()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if counts:
+            self.passes.append(between - began)
+            self.updates.append(time.perf_counter() - between)
+
+    def result(self) -> Whole:
+        """Return the medians."""
+        count = sum(weight.numel() for weight in self.model.parameters())
+        return Whole(statistics.median(self.passes), statistics.median(self.updates), count)
+
+
+def _model(shape: LmShape, tokens: int, parts: int = 1) -> Decoder:
+    model = Decoder(shape, tokens, parts=parts)
+    initialise(model, 0)
+    return model
+
+
+def _tokens(shape: LmShape, batch: int, tokens: int) -> torch.Tensor:
+    return torch.randint(shape.vocabulary, (batch, tokens + 1), generator=torch.Generator().manual_seed(0))
+
+
+def time_modules(model: Decoder, tokens: torch.Tensor, train: bool) -> dict[tuple[str, str], list[float]]:
+    """Run one step module by module, each with its own graph, as the tensor-parallel runs do.
+
+    Returns
+    -------
+    dict of (name, phase) to list of float
+        Seconds of every module of that kind.
+    """
+    seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    model.zero_grad()
+    with torch.set_grad_enabled(train):
+        residual, graphs = model.embed(tokens[:, :-1]).detach(), []
+        for block in model.blocks:
+            for name, (norm, module) in zip(("attention", "mlp"), sublayers(block), strict=True):
+                entered = residual.detach().requires_grad_(train)
+                began = time.perf_counter()
+                residual = entered + module(norm(entered))
+                seconds[name, "forward"].append(time.perf_counter() - began)
+                graphs.append((name, entered, residual))
+        last = residual.detach().requires_grad_(train)
+        began = time.perf_counter()
+        loss = functional.cross_entropy(model.predict(last).flatten(0, 1), tokens[:, 1:].flatten())
+        seconds["head", "forward"].append(time.perf_counter() - began)
+    if not train:
+        return seconds
+    began = time.perf_counter()
+    loss.backward()
+    seconds["head", "backward"].append(time.perf_counter() - began)
+    gradient = last.grad
+    for name, entered, output in reversed(graphs):
+        began = time.perf_counter()
+        torch.autograd.backward(output, gradient)
+        seconds[name, "backward"].append(time.perf_counter() - began)
+        gradient = entered.grad
+    return seconds

@@ -12,14 +12,15 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from densing.core import DensingError
+from densing.core import DensingError, processes
 from densing.efficiency.parallel.distributed import folder
-from densing.efficiency.parallel.distributed.agent import AGENT
-from densing.efficiency.parallel.distributed.processes import die_with_parent, orphaned, started_at
 from densing.efficiency.parallel.distributed.rates import parse_rate
 from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord, RunSpec
 
 Part = Callable[[RunEnv], RunRecord]
+
+AGENT = "DENSING_AGENT"
+"""Environment variable: process id of the agent of a rank."""
 
 # How gloo, NCCL and the store speak when a peer is gone: the fault of another rank, not of this one.
 _OF_PEERS = re.compile(r"(?i)gloo|nccl|connection|timed? ?out|broken pipe|\bpeer|tcpstore|socket")
@@ -37,41 +38,32 @@ def run_rank(spec_file: str, find: Callable[[RunSpec], Part]) -> None:
     find : callable
         Gives what a rank of this spec does.
     """
-    die_with_parent()
-    if AGENT in os.environ and orphaned(int(os.environ[AGENT])):
-        os._exit(1)
+    # Without our agent the parent is whoever it is now.
+    processes.die_with_parent(int(os.environ.get(AGENT, os.getppid())))
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     out = Path(spec_file).parent
-    _redirect(folder.rank_log(out, rank))
-    folder.pid_file(out, rank).write_text(f"{os.getpid()} {started_at(os.getpid())}")
+    # All that is printed, by C++ too, goes to the log; a resumed run adds to it.
+    log = os.open(folder.rank_log(out, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    faulthandler.enable()
+    folder.pid_file(out, rank).write_text(f"{os.getpid()} {processes.started_at(os.getpid())}")
     try:
         spec = RunSpec.from_dict(folder.read_json(Path(spec_file)))
-        _pin(spec, rank)
+        if spec.device == "cpu":
+            # A core of its own, and one thread on it.
+            if hasattr(os, "sched_setaffinity"):
+                cores = sorted(os.sched_getaffinity(0))
+                os.sched_setaffinity(0, {cores[rank % len(cores)]})
+            import torch
+
+            torch.set_num_threads(1)
         _take_part(RunEnv(spec, rank, world), find)
     except BaseException as error:
         _leave_reason(out, rank, error)
         # A process group that has lost a member may wait for it when it is taken down.
         os._exit(1)
-
-
-def _redirect(log: Path) -> None:
-    """Send all that is printed, by C++ too, to the log; a resumed run adds to it."""
-    stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(stream, 1)
-    os.dup2(stream, 2)
-    os.close(stream)
-    faulthandler.enable()
-
-
-def _pin(spec: RunSpec, rank: int) -> None:
-    if spec.device != "cpu":
-        return
-    if hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    import torch
-
-    torch.set_num_threads(1)
 
 
 def _take_part(env: RunEnv, find: Callable[[RunSpec], Part]) -> None:

@@ -74,10 +74,10 @@ def parse_rate(text: str) -> Rate:
     plain = text.strip().lower()
     if plain in ("", "none"):
         return NONE
-    found = _FORM.fullmatch(plain)
-    if found is None:
+    match = _FORM.fullmatch(plain)
+    if match is None:
         raise InputError(f"link {text[:60]!r}: write none, a rate like 200mbit or 1gbit, or emulated:200mbit")
-    emulated, number, unit, wait, wait_unit = found.groups()
+    emulated, number, unit, wait, wait_unit = match.groups()
     if unit not in _BITS:
         raise InputError(
             f"link {text[:60]!r}: unit {unit[:20]!r} is unknown; write bit, kbit, mbit or gbit (per second)"

@@ -1,4 +1,4 @@
-"""What is to be run, what a rank knows of itself, and what it leaves."""
+"""What is to be run: model, technique and options; what a rank knows of itself, and what it leaves."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from densing.core import Record
+from densing.core import InputError, Record, UnknownNameError
+from densing.efficiency.simulation import Split, Transformer, Workload
 
 
 class LmShape(Record, frozen=True):
@@ -18,6 +20,57 @@ class LmShape(Record, frozen=True):
     heads: int = 4
     ffn: int = 704
     vocabulary: int = 256
+
+
+SHAPES: Mapping[str, LmShape] = {
+    "tiny": LmShape(layers=2, hidden=64, heads=2, ffn=176),
+    "small": LmShape(),
+    "medium": LmShape(layers=6, hidden=512, heads=8, ffn=1408),
+}
+
+
+def named_shape(name: str, **changes: int | None) -> LmShape:
+    """Return a model by name, with what the user changes of it.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is none of that name.
+    InputError
+        When heads of even width cannot share its width.
+
+    Examples
+    --------
+    >>> named_shape("tiny", layers=3).layers
+    3
+    """
+    if name not in SHAPES:
+        raise UnknownNameError("model", name, SHAPES)
+    shape = replace(SHAPES[name], **{field: value for field, value in changes.items() if value is not None})
+    if shape.hidden % (2 * shape.heads):
+        raise InputError(
+            f"--hidden {shape.hidden} --heads {shape.heads}: hidden must be a multiple of twice the heads; change one"
+        )
+    return shape
+
+
+def workload_of(
+    shape: LmShape, batch: int, sequence: int, *, dp: int = 1, tp: int = 1, mode: str = "train"
+) -> Workload:
+    """Return the workload of a real run: float32, embedding and head whole on every rank."""
+    model = Transformer(
+        "small LM",
+        shape.layers,
+        shape.hidden,
+        shape.heads,
+        shape.heads,
+        shape.hidden // shape.heads,
+        shape.ffn,
+        shape.vocabulary,
+        source="densing.efficiency.parallel.distributed.lm",
+        evidence="first-hand",
+    )
+    return Workload(model, mode, batch, sequence, Split(dp=dp, tp=tp, vocabulary=False), dtype_bytes=4)
 
 
 class RunSpec(Record, frozen=True):
@@ -79,6 +132,17 @@ def identity(spec: RunSpec) -> dict[str, Any]:
     """
     plain = msgspec.to_builtins(spec)
     return {name: value for name, value in plain.items() if name not in FREE}
+
+
+def first_difference(stored: Mapping[str, Any], own: Mapping[str, Any]) -> str | None:
+    """Return the name of the first field in which a stored identity is another than one's own; None if there is none.
+
+    Examples
+    --------
+    >>> first_difference({"seed": 0, "steps": 4}, {"seed": 3})
+    'seed'
+    """
+    return next((name for name in own if stored.get(name) != own[name]), None)
 
 
 class RunEnv(Record, frozen=True):

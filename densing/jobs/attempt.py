@@ -6,18 +6,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 
-from densing.core import mask, secrets_of
+from densing.core import mask, processes, secrets_of
 from densing.jobs.base import LAST_LINES, Job
 
-LAUNCHER = Path(__file__).with_name("launch.py")
 GRACE_SECONDS = 5.0
 CHUNK = 65536
 CHUNKS = 4
@@ -41,24 +38,15 @@ class Attempt:
         self._secrets = _secrets(job)
         self.silent = False
         self._rest = b""
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", str(LAUNCHER), str(os.getpid()), *job.argv],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=job.workdir,
-            env=_environment(job, devices),
-            # A group of its own: Ctrl-C reaches it through us, and its children end with it.
-            start_new_session=True,
+        # PYTHONSAFEPATH: `python -m` would otherwise import from the folder it is started in before anything else.
+        fixed = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+        visible = {} if devices is None else {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
+        self._process = processes.start(
+            job.argv, stdout=subprocess.PIPE, cwd=job.workdir, env={**os.environ, **fixed, **visible, **job.env}
         )
         assert self._process.stdout is not None
         self.pipe = self._process.stdout.fileno()
         os.set_blocking(self.pipe, False)
-
-    @property
-    def pid(self) -> int:
-        """Process id, also that of the group."""
-        return self._process.pid
 
     def read(self) -> list[str]:
         """Return lines written since the last call, secrets removed; not all, when there are very many."""
@@ -72,9 +60,9 @@ class Attempt:
             if not data:
                 self.silent = True
                 break
-            *whole, self._rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
+            *lines, self._rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
             self._rest = self._rest[-MAX_LINE:]
-            new += [self._text(line) for line in whole if line.strip()]
+            new += [self._text(line) for line in lines if line.strip()]
         self.lines.extend(new)
         return new
 
@@ -84,7 +72,7 @@ class Attempt:
 
     def close(self) -> list[str]:
         """End what is left of the group, read what is left, and let go of the pipe."""
-        self._signal(signal.SIGKILL)
+        processes.signal_group(self._process, signal.SIGKILL)
         new: list[str] = []
         while lines := self.read():
             new += lines
@@ -97,19 +85,15 @@ class Attempt:
 
     def stop(self) -> None:
         """Ask the group to end, and kill it when it has not within ``GRACE_SECONDS``."""
-        self._signal(signal.SIGTERM)
+        processes.signal_group(self._process, signal.SIGTERM)
         end = time.monotonic() + GRACE_SECONDS
         while self.finished() is None and time.monotonic() < end:
             # A full pipe would keep it from ending.
             self.read()
             time.sleep(0.02)
-        self._signal(signal.SIGKILL)
+        processes.signal_group(self._process, signal.SIGKILL)
         self._process.wait()
         self.close()
-
-    def _signal(self, number: int) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
 
     def _text(self, line: bytes) -> str:
         return mask(line[:MAX_LINE].decode("utf-8", "replace").rstrip(), self._secrets)
@@ -125,27 +109,17 @@ def describe(returncode: int) -> str:
     """
     if returncode >= 0:
         return f"exit code {returncode}"
-    try:
-        name = signal.Signals(-returncode).name
-    except ValueError:
-        name = f"signal {-returncode}"
+    name = processes.signal_name(returncode)
     return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-
-
-def _environment(job: Job, devices: Sequence[str] | None) -> dict[str, str]:
-    # PYTHONSAFEPATH: `python -m` would otherwise import from the folder it is started in before anything else.
-    fixed = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
-    visible = {} if devices is None else {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
-    return {**os.environ, **fixed, **visible, **job.env}
 
 
 def _secrets(job: Job) -> tuple[str, ...]:
     """Return what must not show in the output; a variable may also hold several credentials as JSON."""
-    found = [*secrets_of(dict(job.env)), *secrets_of(flags(job.argv))]
+    secrets = [*secrets_of(dict(job.env)), *secrets_of(flags(job.argv))]
     for value in job.env.values():
         with suppress(ValueError):
-            found += secrets_of(json.loads(value))
-    return tuple(found)
+            secrets += secrets_of(json.loads(value))
+    return tuple(secrets)
 
 
 def flags(argv: Sequence[str]) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Exports: a model and its tokenizer as transformers loads them, and ``densing.json`` saying what they are."""
+"""A ladder's folder: ``ladder.json`` says what it is, and below ``models/`` lie the exports.
+
+An export is a model and its tokenizer as transformers loads them, and ``densing.json`` saying what they are.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,60 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from densing.core import ArtefactError, read_text, write_text
-from densing.scores.ladder.model import count_parameters
-from densing.scores.ladder.run import Run
-from densing.scores.ladder.schedule import Budget
+from densing.core import ArtefactError, InputError, read_text, write_text
+from densing.scores.ladder.runs import Budget, Run
 
+LADDER = "ladder.json"
 DESCRIPTION = "densing.json"
+STORE = "eval"
+"""The store of the models' results, below the folder."""
+
+
+def describe_ladder(folder: Path, about: Mapping[str, Any]) -> None:
+    """Write ``ladder.json``; a folder holds one ladder, because its laws are fitted together.
+
+    Parameters
+    ----------
+    folder : Path
+        The ladder's folder.
+    about : mapping
+        ``preset``, and what the corpus says of itself (``corpus_hash`` among it).
+
+    Raises
+    ------
+    InputError
+        When the folder holds a ladder of another preset or corpus.
+    """
+    path = folder / LADDER
+    if not path.exists():
+        write_text(path, json.dumps({"schema": 1, **about}, indent=2) + "\n")
+        return
+    stored = read_ladder(folder)
+    for key in ("preset", "corpus_hash"):
+        if stored.get(key) != about[key]:
+            raise InputError(
+                f"{path}: holds a ladder of {key} {stored.get(key)!r}, not {about[key]!r}; choose another --out"
+            )
+
+
+def read_ladder(folder: Path) -> dict[str, Any]:
+    """Return ``ladder.json``.
+
+    Raises
+    ------
+    InputError
+        When the folder holds no ladder.
+    ArtefactError
+        When the file is damaged.
+    """
+    path = folder / LADDER
+    if not path.is_file():
+        raise InputError(f"{folder}: no ladder here ({LADDER} is missing); run `densing ladder train --out {folder}`")
+    try:
+        about = json.loads(read_text(path, str(path)))
+        return {"preset": str(about["preset"]), **about}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtefactError(f"{path}: damaged ({error}); train again into another folder") from error
 
 
 def export(model: Any, run: Run, budget: Budget, folder: Path, losses: Mapping[str, float]) -> Path:
@@ -33,9 +84,9 @@ def export(model: Any, run: Run, budget: Budget, folder: Path, losses: Mapping[s
     """
     final = run.export_folder(folder, budget)
     final.parent.mkdir(parents=True, exist_ok=True)
-    for left in final.parent.glob(f".{final.name}.*"):
+    for leftover in final.parent.glob(f".{final.name}.*"):
         # Of a process that was killed while it wrote.
-        shutil.rmtree(left, ignore_errors=True)
+        shutil.rmtree(leftover, ignore_errors=True)
     staging = Path(tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}."))
     try:
         model.save_pretrained(staging)
@@ -85,6 +136,12 @@ def describe(model: Any, run: Run, budget: Budget, losses: Mapping[str, float]) 
     }
 
 
+def count_parameters(model: Any) -> tuple[int, int]:
+    """Return a model's parameters in all and without embeddings."""
+    total = sum(parameter.numel() for parameter in model.parameters())
+    return total, total - model.get_input_embeddings().weight.numel()
+
+
 def versions() -> dict[str, str]:
     """Return the versions that decide a run's bits."""
     import numpy
@@ -93,8 +150,8 @@ def versions() -> dict[str, str]:
 
     import densing
 
-    named = {"densing": densing, "numpy": numpy, "torch": torch, "transformers": transformers}
-    return {name: str(module.__version__) for name, module in named.items()}
+    modules = {"densing": densing, "numpy": numpy, "torch": torch, "transformers": transformers}
+    return {name: str(module.__version__) for name, module in modules.items()}
 
 
 def read_exports(folder: Path) -> Iterator[dict[str, Any]]:
@@ -109,7 +166,7 @@ def read_exports(folder: Path) -> Iterator[dict[str, Any]]:
         if path.parent.name.startswith("."):
             continue
         try:
-            found = json.loads(read_text(path, str(path)))
-            yield {**found, "path": path.parent}
+            export = json.loads(read_text(path, str(path)))
+            yield {**export, "path": path.parent}
         except (ValueError, TypeError) as error:
             raise ArtefactError(f"{path}: not a description of a model ({error}); delete its folder") from error

@@ -45,13 +45,13 @@ def check_targets(
     """
     rows = []
     for (kind, size, trained), group in targets.groupby(["target", "size", "tokens"], sort=True):
-        found = _check(fit, group, tokens, level, seed)
+        row = _check(fit, group, tokens, level, seed)
         if kind == FLOOR:
             lowest = fit.domain["params"][0] / float(group["params_non_embedding"].iloc[0])
-            nothing = {name: 0.0 for name in found if name.startswith("density_law")}
-            unknown = {name: float("nan") for name in found if name.startswith("loss_law")}
-            found |= {**nothing, **unknown, "agrees": found["density_hi"] < lowest}
-        rows.append({"target": kind, "size": size, "tokens": trained, "runs": len(group), **found})
+            row |= {name: 0.0 for name in row if name.startswith("density_law")}
+            row |= {name: float("nan") for name in row if name.startswith("loss_law")}
+            row["agrees"] = row["density_hi"] < lowest
+        rows.append({"target": kind, "size": size, "tokens": trained, "runs": len(group), **row})
     return pd.DataFrame(rows)
 
 
@@ -62,16 +62,16 @@ def _check(fit: LawFit, group: pd.DataFrame, tokens: float, level: float, seed: 
     x = {"params": np.array([size]), "tokens": np.array([trained])}
     measured = float(np.exp(np.log(group["loss"].to_numpy(float)).mean()))
     noise = np.exp(_run_noise(fit, len(group), seed))
-    said, draws = float(fit.law.predict(fit.theta, x)[0]), fit.law.predict(fit.draws, x)[:, 0]
+    predicted, draws = float(fit.law.predict(fit.theta, x)[0]), fit.law.predict(fit.draws, x)[:, 0]
     low, high = (float(end) for end in spread(draws * noise, level))
     return {
         "accuracy": float(group["accuracy"].mean()),
         "loss": measured,
-        "loss_law": said,
+        "loss_law": predicted,
         "loss_law_lo": low,
         "loss_law_hi": high,
         **_density("density", fit, measured, measured * noise, tokens, size, level),
-        **_density("density_law", fit, said, draws, tokens, size, level),
+        **_density("density_law", fit, predicted, draws, tokens, size, level),
         "agrees": low <= measured <= high,
     }
 

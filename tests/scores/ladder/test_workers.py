@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from densing.scores.ladder.pool import WorkerError, each
+from densing.scores.ladder.workers import WorkerError, each
 from tests.support import pool_work
 
 

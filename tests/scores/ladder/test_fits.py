@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from densing.core.errors import InputError, UnavailableError
-from densing.scores.ladder.fitting import VALIDATION, TaskFit, fit_tasks, fit_validation, rollout_misses, ruler
-from densing.scores.ladder.known import check_targets
-from densing.scores.ladder.measured import MEASURED, measured_table, validation_table
+from densing.core import InputError, UnavailableError, write_text
+from densing.scores.fit import LawFit
+from densing.scores.ladder.fits import (
+    VALIDATION,
+    TaskFit,
+    fit_folder,
+    fit_tasks,
+    fit_validation,
+    rollout_misses,
+    ruler,
+    score_r2,
+)
+from densing.scores.ladder.folder import describe_ladder
+from densing.scores.ladder.measurements import MEASURED, measured_table, validation_table
 from densing.scores.ladder.presets import get_preset
+from densing.scores.ladder.targets import check_targets
 from densing.scores.references import load_reference
 
 E, A, B, ALPHA, BETA = 0.4, 30.0, 900.0, 0.6, 0.6
@@ -60,6 +73,47 @@ def test_fit_finds_the_law_that_made_the_losses(fitted: TaskFit) -> None:
     assert quality.loc["densing-loss", "r2"] < quality.loc["chinchilla", "r2"]
     assert fitted.losses["densing-loss"].law.name == "densing-loss"
     assert not {note.code for note in fitted.notes} & {"no-power-law", "at-chance"}
+
+
+def test_r2_of_the_scores_by_hand_and_rows_for_json(fitted: TaskFit) -> None:
+    fit = fitted.two_step
+    assert fit is not None
+    x = {name: np.asarray(values) for name, values in fit.x.items()}
+    residuals = fit.y - fit.predict(x)
+    r2 = 1 - np.sum(residuals**2) / np.sum((fit.y - fit.y.mean()) ** 2)
+    assert 0.9 < r2 < 1
+    assert score_r2(fit) == pytest.approx(r2, rel=1e-9)
+    assert np.isnan(score_r2(dataclasses.replace(fit, y=np.full(len(fit.y), 0.5))))
+    rows = fitted.rows(0.9)
+    assert [(row["quantity"], row["unit"], row["runs"]) for row in rows] == [
+        ("loss", "bits/byte", 21),
+        ("loss", "bits/byte", 21),
+        ("score", "share", 21),
+    ]
+    assert rows[-1]["r2"] == score_r2(fit) and "rollout_mean" not in rows[-1]
+
+
+def exported(folder: Path, ladder: pd.DataFrame) -> None:
+    """Write descriptions of a ladder's models, as its exports hold them."""
+    describe_ladder(folder, {"preset": "cpu", "corpus": "generated/standard", "corpus_hash": "0"})
+    for number, row in ladder.reset_index(drop=True).iterrows():
+        about = {name: row[name] for name in ("run", "size", "seed", "target", "params_non_embedding", "tokens")}
+        about |= {"name": f"m{number}", "loss": {"validation_nats_per_token": row["bits_per_byte"]}}
+        write_text(folder / "models" / f"m{number}" / "densing.json", json.dumps(about))
+
+
+def test_a_folder_without_answers_is_fitted_on_its_validation_losses(tmp_path: Path) -> None:
+    ladder = made_ladder()
+    exported(tmp_path, ladder)
+    result = fit_folder(tmp_path, draws=20)
+    assert [task.task for task in result.tasks] == [VALIDATION]
+    assert result.notes[0].code == "not-evaluated" and result.measured is None and result.targets.empty
+    assert result.tokens == ladder["tokens"].max()
+    (file,) = result.write(tmp_path / "fits")
+    pd.testing.assert_series_equal(
+        LawFit.from_json(Path(file).read_text()).params, result.tasks[0].losses["chinchilla"].params
+    )
+    assert not (tmp_path / "fits" / "measured.csv").exists()
 
 
 def test_r2_and_rollout_by_hand(fitted: TaskFit) -> None:

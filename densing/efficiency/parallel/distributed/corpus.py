@@ -125,11 +125,7 @@ def _installed() -> bytes:
     """Join what Python's installation says of itself; a hash decides the order, so that the end is like the rest."""
     from pydoc_data.topics import topics
 
-    pieces = {text.strip().encode("utf-8", "replace") for text in (*topics.values(), *_docstrings())}
-    return b"\n\n".join(sorted(pieces, key=lambda piece: hashlib.sha256(piece).digest()))
-
-
-def _docstrings() -> Iterator[str]:
+    texts = list(topics.values())
     for file in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         try:
             tree = ast.parse(file.read_bytes())
@@ -137,4 +133,6 @@ def _docstrings() -> Iterator[str]:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                yield ast.get_docstring(node) or ""
+                texts.append(ast.get_docstring(node) or "")
+    pieces = {text.strip().encode("utf-8", "replace") for text in texts}
+    return b"\n\n".join(sorted(pieces, key=lambda piece: hashlib.sha256(piece).digest()))

@@ -1,7 +1,6 @@
-"""Become a command that dies with its parent: run as a script, ``launch.py PARENT_PID COMMAND...``.
+"""Become a command that dies with its parent: run as a script, ``tether.py PARENT_PID COMMAND...``.
 
-Standard library only, started with ``python -I``. The kernel sends the signal even when the parent itself is
-killed (Linux only; elsewhere the parent's own clean-up has to do).
+:func:`densing.core.processes.start` runs it before every command, so it imports next to nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +15,16 @@ PR_SET_PDEATHSIG = 1
 NOT_FOUND = 127
 
 
+def ask_kernel() -> None:
+    """Have the kernel kill this process when its parent ends, even if that is killed itself (Linux only)."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Tie this process to its parent and replace it by the command; returns only when that fails."""
     parent, command = int(arguments[0]), list(arguments[1:])
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ask_kernel()
         if os.getppid() != parent:
             # It died before the signal was set.
             return -signal.SIGKILL

@@ -34,7 +34,7 @@ def measured_table(exports: Iterable[Mapping[str, Any]], measurements: pd.DataFr
     Parameters
     ----------
     exports : iterable of mapping
-        Descriptions, see :func:`densing.scores.ladder.export.read_exports`.
+        Descriptions, see :func:`densing.scores.ladder.read_exports`.
     measurements : pandas.DataFrame
         ``model, task, benchmark, metric, value, n_items, task_hash, file``; models are named as their exports. Where a
         task was asked with several sets of questions, the last set counts, for every model.
@@ -51,7 +51,11 @@ def measured_table(exports: Iterable[Mapping[str, Any]], measurements: pd.DataFr
         When nothing that was trained has been measured.
     """
     described = {str(export["name"]): export for export in exports}
-    measurements = _latest(measurements)
+    # lm-eval's results files are named after the time of writing; ``date`` is only a day.
+    dated = measurements.assign(name=[str(file).replace("\\", "/").split("/")[-1] for file in measurements["file"]])
+    last = dated.sort_values("name", kind="stable").groupby("task")["task_hash"].last()
+    # Other questions are another measurement.
+    measurements = measurements[measurements["task_hash"].eq(measurements["task"].map(last))]
     rows = [
         _row(described[str(model)], str(task), group)
         for (model, task), group in measurements.groupby(["model", "task"], sort=True)
@@ -60,14 +64,6 @@ def measured_table(exports: Iterable[Mapping[str, Any]], measurements: pd.DataFr
     if not rows:
         raise InputError("no exported model has been evaluated; run `densing ladder eval` on this folder")
     return validate(pd.DataFrame(rows), MEASURED, "ladder")
-
-
-def _latest(measurements: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the last question set of each task: other questions are another measurement."""
-    # lm-eval's results files are named after the time of writing; ``date`` is only a day.
-    written = measurements.assign(name=[str(file).replace("\\", "/").split("/")[-1] for file in measurements["file"]])
-    last = written.sort_values("name", kind="stable").groupby("task")["task_hash"].last()
-    return measurements[measurements["task_hash"].eq(measurements["task"].map(last))]
 
 
 def _row(export: Mapping[str, Any], task: str, group: pd.DataFrame) -> dict[str, Any]:
@@ -92,9 +88,9 @@ def _row(export: Mapping[str, Any], task: str, group: pd.DataFrame) -> dict[str,
 
 def _value(group: pd.DataFrame, names: tuple[str, ...]) -> float | None:
     for name in names:
-        found = pd.to_numeric(group.loc[group["metric"].eq(name), "value"], errors="coerce").dropna()
-        if len(found):
-            return float(found.iloc[0])
+        values = pd.to_numeric(group.loc[group["metric"].eq(name), "value"], errors="coerce").dropna()
+        if len(values):
+            return float(values.iloc[0])
     return None
 
 

@@ -1,19 +1,24 @@
-"""The laws of a ladder: loss in size and tokens, score in loss, and how well each holds."""
+"""The laws of a ladder: loss in size and tokens, score in loss, how well each holds, and what they say of targets."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from densing.core import FitError, InputError, Note
+from densing.core import FitError, InputError, Note, write_csv, write_text
 from densing.scores.catalog import known_protocol
+from densing.scores.evals import RunStore
 from densing.scores.fit import LawFit, fit_law
+from densing.scores.ladder.folder import STORE, read_exports, read_ladder
+from densing.scores.ladder.measurements import measured_table, validation_table
 from densing.scores.ladder.questions import CHOICES, SETS
+from densing.scores.ladder.targets import check_targets
 from densing.scores.references import fit_ladder, ladder_data
 
 # Chinchilla, and the paper's eq. 2, which has no irreducible term.
@@ -55,6 +60,52 @@ class TaskFit:
     quality: pd.DataFrame
     notes: tuple[Note, ...]
 
+    def rows(self, level: float) -> list[dict[str, Any]]:
+        """Return plain data per law: parameters with their intervals at a level, R2 and, of loss laws, the rollout."""
+        rows = []
+        for (law, fit), quality in zip(self.losses.items(), self.quality.to_dict("records"), strict=True):
+            rows.append(
+                {
+                    "task": self.task,
+                    "quantity": "loss",
+                    "unit": "nats/token" if self.two_step is None else "bits/byte",
+                    "law": law,
+                    "equation": fit.law.equation,
+                    "status": fit.status,
+                    "n": len(fit.y),
+                    "runs": len(set(fit.options["clusters"])),
+                    "r2": quality["r2"],
+                    "rollout_mean": quality["rollout_mean"],
+                    "rollout_worst": quality["rollout_worst"],
+                    "params": fit.params,
+                    "intervals": fit.intervals(level),
+                }
+            )
+        if self.two_step is not None:
+            fit = self.two_step
+            rows.append(
+                {
+                    "task": self.task,
+                    "quantity": "score",
+                    "unit": "share",
+                    "law": fit.law.name,
+                    "equation": fit.law.equation,
+                    "status": fit.status,
+                    "n": len(fit.y),
+                    "runs": len(set(fit.options["steps"][1]["options"]["clusters"])),
+                    "r2": score_r2(fit),
+                    "params": fit.params,
+                    "intervals": fit.intervals(level),
+                }
+            )
+        return rows
+
+
+def score_r2(fit: LawFit) -> float:
+    """Return R2 of the scores; NaN where they are all the same. The objective is half the sum of squared residuals."""
+    spread = float(((fit.y - fit.y.mean()) ** 2).sum())
+    return 1 - 2 * fit.objective / spread if spread else float("nan")
+
 
 def fit_tasks(measured: pd.DataFrame, *, draws: int = 1000, seed: int = 0) -> list[TaskFit]:
     """Fit every task of a measured ladder, and the mean over those that are not emergent.
@@ -67,7 +118,7 @@ def fit_tasks(measured: pd.DataFrame, *, draws: int = 1000, seed: int = 0) -> li
     Parameters
     ----------
     measured : pandas.DataFrame
-        See :func:`densing.scores.ladder.measured.measured_table`; held-out rows do not enter.
+        See :func:`densing.scores.ladder.measured_table`; held-out rows do not enter.
     draws : int
         Bootstrap draws.
     seed : int
@@ -93,11 +144,11 @@ def fit_validation(losses: pd.DataFrame, *, draws: int = 1000, seed: int = 0) ->
     Parameters
     ----------
     losses : pandas.DataFrame
-        See :func:`densing.scores.ladder.measured.validation_table`.
+        See :func:`densing.scores.ladder.validation_table`.
     draws, seed
         As in :func:`fit_tasks`.
     """
-    return _joined(VALIDATION, (VALIDATION,), losses, None, pd.DataFrame(), draws, seed)
+    return _fit_losses(VALIDATION, (VALIDATION,), losses, None, pd.DataFrame(), draws, seed)
 
 
 def _fit_task(own: pd.DataFrame, name: str, tasks: tuple[str, ...], draws: int, seed: int) -> TaskFit:
@@ -107,12 +158,12 @@ def _fit_task(own: pd.DataFrame, name: str, tasks: tuple[str, ...], draws: int, 
         two_step, points = fit_ladder(data, draws, seed, "cluster")
     except FitError as error:
         raise FitError(f"task {name}: {error}") from error
-    fitted = _joined(name, tasks, final, two_step, points, draws, seed)
+    fitted = _fit_losses(name, tasks, final, two_step, points, draws, seed)
     items = int(own.loc[own["task"].isin(tasks), "n_items"].min())
     return dataclasses.replace(fitted, notes=(*fitted.notes, *_chance_notes(name, final["accuracy"], items)))
 
 
-def _joined(
+def _fit_losses(
     name: str,
     tasks: tuple[str, ...],
     final: pd.DataFrame,
@@ -122,7 +173,13 @@ def _joined(
     seed: int,
 ) -> TaskFit:
     losses = {law: _fit_loss(law, final, draws, seed) for law in LOSS_LAWS}
-    quality = pd.DataFrame([_quality(law, fit, final) for law, fit in losses.items()])
+    rows = []
+    for law, fit in losses.items():
+        # R2 of the log loss, and how the law fitted without the largest size misses it.
+        log = np.log(fit.y)
+        r2 = float(1 - np.sum(fit.residuals**2) / np.sum((log - log.mean()) ** 2))
+        rows.append({"law": law, "r2": r2, **rollout_misses(law, final)})
+    quality = pd.DataFrame(rows)
     return TaskFit(name, tasks, losses, two_step, points, quality, tuple(_law_notes(name, quality)))
 
 
@@ -136,13 +193,6 @@ def _fit_loss(law: str, final: pd.DataFrame, draws: int, seed: int) -> LawFit:
         clusters=final["run"].to_numpy(),
         seed=seed,
     )
-
-
-def _quality(law: str, fit: LawFit, final: pd.DataFrame) -> dict[str, Any]:
-    """Return R2 of the log loss, and how the law fitted without the largest size misses it."""
-    log = np.log(fit.y)
-    row = {"law": law, "r2": float(1 - np.sum(fit.residuals**2) / np.sum((log - log.mean()) ** 2))}
-    return row | rollout_misses(law, final)
 
 
 def rollout_misses(law: str, final: pd.DataFrame) -> dict[str, float]:
@@ -162,13 +212,13 @@ def rollout_misses(law: str, final: pd.DataFrame) -> dict[str, float]:
         the smaller sizes are too few.
     """
     largest = final["params_non_embedding"].eq(final["params_non_embedding"].max())
-    held = final[largest]
+    held_out = final[largest]
     try:
         fit = _fit_loss(law, final[~largest], 0, 0)
     except (FitError, InputError):
         return {"rollout_mean": float("nan"), "rollout_worst": float("nan")}
-    x = {"params": held["params_non_embedding"].to_numpy(float), "tokens": held["tokens"].to_numpy(float)}
-    miss = fit.predict(x) / held["loss"].to_numpy(float) - 1
+    x = {"params": held_out["params_non_embedding"].to_numpy(float), "tokens": held_out["tokens"].to_numpy(float)}
+    miss = fit.predict(x) / held_out["loss"].to_numpy(float) - 1
     return {"rollout_mean": float(miss.mean()), "rollout_worst": float(miss[np.argmax(np.abs(miss))])}
 
 
@@ -228,3 +278,105 @@ def ruler(fitted: TaskFit, tokens: float, title: str) -> LawFit:
         "notes": [note.to_dict() for note in fitted.notes],
     }
     return dataclasses.replace(fitted.two_step, meta={"reference": about, "licence": "", "sources": []})
+
+
+@dataclass(frozen=True)
+class LadderFit:
+    """Everything that a ladder's folder says.
+
+    Parameters
+    ----------
+    preset : str
+    exports : list of dict
+        Descriptions of the exported models.
+    tasks : tuple of TaskFit
+        The validation loss first.
+    measured : pandas.DataFrame or None
+        See :func:`densing.scores.ladder.measured_table`; None where no questions were asked.
+    targets : pandas.DataFrame
+        See :func:`densing.scores.ladder.check_targets`, with the task before; empty where there is none.
+    notes : tuple of Note
+    """
+
+    preset: str
+    exports: list[dict[str, Any]]
+    tasks: tuple[TaskFit, ...]
+    measured: pd.DataFrame | None
+    targets: pd.DataFrame
+    notes: tuple[Note, ...]
+
+    @property
+    def tokens(self) -> float:
+        """D0: the largest budget of the ladder's own runs."""
+        return float(max(export["tokens"] for export in self.exports if not export["target"]))
+
+    def write(self, out: Path) -> list[str]:
+        """Write one JSON file per task (a ruler where there are scores) and ``measured.csv``; return the JSON files."""
+        if self.measured is not None:
+            write_csv(self.measured, out / "measured.csv")
+        own = [export for export in self.exports if not export["target"]]
+        sizes = sorted({int(export["params_non_embedding"]) for export in own})
+        title = f"ladder of preset {self.preset} ({sizes[0]:,} to {sizes[-1]:,} parameters, {len(own)} models)"
+        files = []
+        for task in self.tasks:
+            fit = task.losses["chinchilla"] if task.two_step is None else ruler(task, self.tokens, title)
+            path = out / f"{task.task}.json"
+            write_text(path, fit.to_json() + "\n")
+            files.append(str(path))
+        return files
+
+
+def fit_folder(folder: Path, *, draws: int = 1000, seed: int = 0, level: float = 0.95) -> LadderFit:
+    """Fit everything that a ladder's folder holds, and compare its targets with what the loss law says of them.
+
+    Parameters
+    ----------
+    folder : Path
+        The ladder.
+    draws, seed
+        As in :func:`fit_tasks`.
+    level : float
+        Level of the targets' intervals.
+
+    Raises
+    ------
+    InputError
+        When the folder holds no ladder, or questions were asked and none of its models.
+    FitError
+        When there are too few runs for the laws.
+    """
+    about, exports = read_ladder(folder), list(read_exports(folder))
+    tasks = [fit_validation(validation_table(exports), draws=draws, seed=seed)]
+    notes: list[Note] = []
+    measured, targets = None, pd.DataFrame()
+    if (folder / STORE).is_dir():
+        measured = measured_table(exports, RunStore(folder / STORE).measurements())
+        tasks += fit_tasks(measured, draws=draws, seed=seed)
+        targets = _target_table(tasks, measured, level, seed)
+    else:
+        notes.append(
+            Note("not-evaluated", "warning", f"{folder}: no questions asked yet; run `densing ladder eval {folder}`")
+        )
+    notes += [note for task in tasks for note in task.notes]
+    return LadderFit(about["preset"], exports, tuple(tasks), measured, targets, tuple(notes))
+
+
+def _target_table(tasks: Sequence[TaskFit], measured: pd.DataFrame, level: float, seed: int) -> pd.DataFrame:
+    """Check the targets of every task that has scores."""
+    targets = measured[measured["held_out"].astype(bool)]
+    own = measured[~measured["held_out"].astype(bool)]
+    if targets.empty:
+        return pd.DataFrame()
+    about = targets.drop_duplicates("run").set_index("run")[["target", "size", "useful"]]
+    tables = []
+    for task in tasks:
+        if task.two_step is None:
+            continue
+        points = (
+            ladder_data(targets, task.tasks).held_out.rename(columns={"bits_per_byte": "loss"}).join(about, on="run")
+        )
+        points["useful_ladder"] = float(own["useful"].iloc[0])
+        table = check_targets(task.losses["chinchilla"], points, float(own["tokens"].max()), level=level, seed=seed)
+        table.insert(0, "task", task.task)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()

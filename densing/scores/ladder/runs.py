@@ -1,0 +1,265 @@
+"""The runs of a ladder: sizes times seeds, each at several token budgets, and targets of a density known beforehand.
+
+A run is one stable stage of training that serves every token budget, each with a short decay of its own (warm-up,
+stable, decay).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from densing.core import DomainError, InputError, UnknownNameError
+from densing.scores.ladder.corpus import Corpus, Generated
+from densing.scores.ladder.presets import Preset, Shape
+
+TARGETS = ("longer", "clean", "shuffled")
+# Targets are other models than the ladder's: their seeds begin where no ladder's end.
+TARGET_SEED = 1000
+# A step of the smallest model costs about as much as this many parameters times sequences do.
+STEP_OVERHEAD = 1_200_000
+
+
+@dataclass(frozen=True)
+class Budget:
+    """One token budget of a run.
+
+    Parameters
+    ----------
+    branch : int
+        Step at which its decay leaves the stable stage.
+    end : int
+        Step at which it is exported.
+    """
+
+    branch: int
+    end: int
+
+
+def budgets(steps: tuple[int, ...], decay: float) -> tuple[Budget, ...]:
+    """Return the budgets of a run; the decay is the last ``decay`` share of each.
+
+    Parameters
+    ----------
+    steps : tuple of int
+        Training steps of each budget, ascending.
+    decay : float
+        Share of a budget's steps, between 0 and 1.
+
+    Raises
+    ------
+    DomainError
+        When the steps are not ascending, or a decay would begin before the previous budget's.
+
+    Examples
+    --------
+    >>> budgets((100, 200), 0.2)
+    (Budget(branch=80, end=100), Budget(branch=160, end=200))
+    """
+    if not steps or steps[0] < 1 or any(b <= a for a, b in pairwise(steps)):
+        raise DomainError(f"budgets {steps}: steps must be positive and ascending")
+    if not 0 < decay < 1:
+        raise DomainError(f"decay {decay}: a share between 0 and 1 is needed")
+    return tuple(Budget(end - max(1, round(end * decay)), end) for end in steps)
+
+
+def factor(step: int, warmup: int, budget: Budget | None) -> float:
+    """Return the share of the peak learning rate at a step.
+
+    min(1, (s + 1) / warmup) while stable; from the branch on 1 - sqrt((s - branch) / (end - branch)).
+
+    Source: WSD schedule, arXiv 2404.06395, section 4; the square-root form of the decay, arXiv 2405.18392, eq. 1.
+
+    Parameters
+    ----------
+    step : int
+        The step about to be taken, from 0.
+    warmup : int
+        Steps of linear warm-up.
+    budget : Budget or None
+        The budget whose decay is under way; None in the stable stage.
+
+    Examples
+    --------
+    >>> [factor(s, 4, None) for s in (0, 3, 50)]
+    [0.25, 1.0, 1.0]
+    >>> [factor(s, 4, Budget(80, 100)) for s in (80, 85, 99)]
+    [1.0, 0.5, 0.02532056...]
+    """
+    rise = min(1.0, (step + 1) / warmup)
+    if budget is None or step < budget.branch:
+        return rise
+    return float(rise * (1.0 - ((step - budget.branch) / (budget.end - budget.branch)) ** 0.5))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A model to train: one stable stage, exported at every token budget.
+
+    Parameters
+    ----------
+    preset : Preset
+        Where its hyper-parameters come from.
+    shape : Shape
+        Its size.
+    seed : int
+        Seed of initialisation and of the order of blocks.
+    corpus : Corpus
+        What it is trained on.
+    steps : tuple of int
+        Training steps of each budget.
+    target : str
+        Empty for a run of the ladder; ``longer``, ``clean`` or ``shuffled`` for a target whose answer is known.
+    """
+
+    preset: Preset
+    shape: Shape
+    seed: int
+    corpus: Corpus
+    steps: tuple[int, ...]
+    target: str = ""
+
+    @property
+    def name(self) -> str:
+        """Size and seed, what kind of target it is, and how many times the tokens it has."""
+        factor = self.steps[-1] // (self.shape.steps or self.steps)[-1]
+        return "-".join(
+            filter(None, (self.target, f"{factor}x" if factor > 1 else "", self.shape.name, f"s{self.seed}"))
+        )
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """Branch and end of every budget."""
+        return budgets(self.steps, self.preset.decay)
+
+    def tokens(self, steps: int) -> int:
+        """Return the tokens that a number of steps trains on."""
+        return self.preset.tokens(self.shape, steps)
+
+    @property
+    def step_cost(self) -> int:
+        """What a step costs beside other sizes' (for a bar): parameters times sequences, and what all steps share."""
+        return self.shape.batch * self.shape.total(self.corpus.vocabulary) + STEP_OVERHEAD
+
+    @property
+    def work(self) -> int:
+        """Steps to take in all: the stable stage to the last branch, and every decay."""
+        plan = self.budgets
+        return plan[-1].branch + sum(budget.end - budget.branch for budget in plan)
+
+    def export_folder(self, folder: Path, budget: Budget) -> Path:
+        """Return where the model of a budget goes."""
+        return folder / "models" / f"{self.name}-{self.tokens(budget.end)}"
+
+    def checkpoint(self, folder: Path, stage: str) -> Path:
+        """Return where the state of a stage (``stable`` or ``decay``) is kept."""
+        return folder / "runs" / self.name / f"{stage}.pt"
+
+    def exported(self, folder: Path, budget: Budget) -> bool:
+        """Whether a budget is done: its description is written last."""
+        return (self.export_folder(folder, budget) / "densing.json").is_file()
+
+
+def ladder_runs(
+    preset: Preset, corpus: Corpus, *, sizes: Sequence[str] = (), seeds: int = 3, seed: int = 0
+) -> list[Run]:
+    """Return the runs of a ladder: every size with every seed.
+
+    Parameters
+    ----------
+    preset : Preset
+        Sizes and budgets.
+    corpus : Corpus
+        What they are trained on.
+    sizes : sequence of str
+        Names of sizes; all when empty.
+    seeds, seed : int
+        How many seeds, and the first one.
+
+    Examples
+    --------
+    >>> from densing.scores.ladder import get_preset
+    >>> [run.name for run in ladder_runs(get_preset("cpu"), Generated(), sizes=["d8"], seeds=2)]
+    ['d8-s0', 'd8-s1']
+    """
+    return [
+        Run(preset, shape, number, corpus, shape.steps)
+        for shape in choose(preset, sizes)
+        for number in range(seed, seed + seeds)
+    ]
+
+
+def target_runs(
+    preset: Preset,
+    corpus: Corpus,
+    target: str,
+    *,
+    sizes: Sequence[str] = (),
+    seeds: int = 3,
+    seed: int = 0,
+    factor: int = 2,
+) -> list[Run]:
+    """Return runs whose density the ladder's own law says beforehand.
+
+    ``longer``: the same sizes trained on ``factor`` times the tokens. ``clean``: on the corpus without its noise
+    documents, so the same tokens hold 1 / useful times as much to learn. ``shuffled``: on the corpus with the answers
+    of every family permuted among its documents, so nothing of the questions can be learnt.
+
+    Parameters
+    ----------
+    preset, corpus, seeds, seed
+        As in :func:`ladder_runs`; seeds are shifted by :data:`TARGET_SEED`.
+    target : {"longer", "clean", "shuffled"}
+        What differs from the ladder.
+    sizes : sequence of str
+        Names of sizes; the second smallest when empty, because what more tokens gain there is less than what a larger
+        size could gain, so the ladder can say how large.
+    factor : int
+        Of ``longer``; what lies far beyond the ladder's budgets tests the law's reach rather than the tool.
+
+    Raises
+    ------
+    InputError, UnknownNameError
+        When there is no such target, or the corpus has no such variant.
+
+    Examples
+    --------
+    >>> from densing.scores.ladder import get_preset
+    >>> run, = target_runs(get_preset("cpu"), Generated(), "longer", seeds=1)
+    >>> run.name, run.steps
+    ('longer-2x-d12-s1000', (6400,))
+    """
+    if target not in TARGETS:
+        raise UnknownNameError("target", target, TARGETS)
+    if factor < 2:
+        raise InputError(f"--tokens-factor {factor}: 2 or more is needed for a longer run")
+    if target != "longer":
+        if not isinstance(corpus, Generated):
+            raise InputError(
+                f"--target {target}: a text of yours has no {target} variant; train it on the generated corpus"
+            )
+        corpus = Generated(target, corpus.seed)
+    shapes = choose(preset, sizes or [preset.shapes[1].name])
+    first = TARGET_SEED + seed
+    return [
+        Run(preset, shape, number, corpus, (shape.steps[-1] * (factor if target == "longer" else 1),), target)
+        for shape in shapes
+        for number in range(first, first + seeds)
+    ]
+
+
+def choose(preset: Preset, sizes: Sequence[str]) -> list[Shape]:
+    """Return the shapes of a preset by name, all when none is named.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such size.
+    """
+    known = {shape.name: shape for shape in preset.shapes}
+    for name in sizes:
+        if name not in known:
+            raise UnknownNameError(f"size of preset {preset.name}", name, known)
+    return [shape for name, shape in known.items() if not sizes or name in sizes]

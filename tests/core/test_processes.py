@@ -1,0 +1,112 @@
+"""Processes that end with the one that started them: commands, Python processes of pools, and whole sessions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from densing.core import processes, tether
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
+COMMAND = "import sys; from densing.core import processes; processes.start(sys.argv[1:], stdout=1).wait()"
+POOL = """
+import os, subprocess, sys, time
+code = ("import os, sys, time; from densing.core import processes; processes.die_with_parent(int(sys.argv[1])); "
+        "print(os.getpid(), flush=True); time.sleep(100)")
+subprocess.Popen([sys.executable, "-c", code, str(os.getpid())]).wait()
+"""
+
+
+def eventually(true: Callable[[], bool], seconds: float = 30.0) -> bool:
+    until = time.monotonic() + seconds
+    while not true() and time.monotonic() < until:
+        time.sleep(0.02)
+    return true()
+
+
+@linux
+@pytest.mark.parametrize(
+    ("code", "command"),
+    [(COMMAND, [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(100)"]), (POOL, [])],
+)
+def test_a_process_dies_with_a_parent_that_is_killed(code: str, command: list[str]) -> None:
+    with subprocess.Popen([sys.executable, "-c", code, *command], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert processes.started_at(child) is not None
+        parent.kill()
+    assert eventually(lambda: processes.started_at(child) is None)
+
+
+@linux
+def test_a_process_whose_parent_is_gone_already_ends_at_once() -> None:
+    code = "from densing.core import processes; processes.die_with_parent(1 << 30); print('lives')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    # The same of the script that becomes a command.
+    assert tether.main([str(1 << 30), "echo"]) == -signal.SIGKILL
+
+
+def test_a_command_that_cannot_be_run_says_so() -> None:
+    done = processes.start(["/no/such/program"], stdout=subprocess.PIPE)
+    assert done.communicate()[0] == b"/no/such/program: cannot run (No such file or directory)\n"
+    assert done.returncode == 127
+
+
+def test_a_command_has_the_environment_and_folder_it_is_given(tmp_path: Path) -> None:
+    code = "import os; print(os.environ['WORD'], os.getcwd(), os.getsid(0) == os.getpid())"
+    environment = {**os.environ, "WORD": "here"}
+    process = processes.start([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment, cwd=tmp_path)
+    assert process.communicate()[0].decode().split() == ["here", str(tmp_path.resolve()), "True"]
+
+
+def test_stopping_ends_the_whole_session_and_kills_what_does_not_listen() -> None:
+    deaf = "import signal, subprocess; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    deaf += "child = subprocess.Popen(['sleep', '100']); print(child.pid, flush=True); child.wait()"
+    process = processes.start([sys.executable, "-c", deaf], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    processes.stop([process], grace_s=0.2)
+    assert process.returncode in (-signal.SIGKILL, 0)
+    if sys.platform == "linux":
+        assert eventually(lambda: processes.started_at(child) is None)
+    process.stdout.close()
+    # Nothing is left to stop: that is no error.
+    processes.stop([process])
+    processes.signal_group(process, signal.SIGTERM)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, processes.RUN_MARK: "a-word"}
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], env=environment)
+    yield process
+    process.kill()
+    process.wait()
+
+
+@linux
+def test_only_processes_that_carry_the_mark_are_swept_away(sleeper: subprocess.Popen[bytes]) -> None:
+    time.sleep(0.2)
+    assert processes.sweep("a-wor", 0.1) == processes.sweep("another", 0.1) == 0
+    assert sleeper.poll() is None
+    # A zombie carries nothing any more: this process is its parent, and has not asked for it yet.
+    assert processes.sweep("a-word") == 1
+    assert sleeper.wait() == -signal.SIGKILL
+
+
+@linux
+def test_a_reused_process_number_is_told_apart() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        began = processes.started_at(process.pid)
+        assert began is not None
+        assert began == processes.started_at(process.pid)
+        assert began != processes.started_at(os.getpid())
+    assert processes.started_at(process.pid) is None
