@@ -19,7 +19,7 @@ from densing.core import doubts, of_part
 if TYPE_CHECKING:
     from densing.core import Note
     from densing.efficiency.profile import Comparison, Hit, RunProfile, RunUtilisation
-    from densing.report import JoinedDensity
+    from densing.tradeoff import DensityCost
 
 CONDITION_HOLDS = 4
 """Exit code when a ``--fail-if`` holds or cannot be decided."""
@@ -47,7 +47,7 @@ def answer(run: RunProfile, asked: Asked, wanted: Wanted) -> None:
     comparison, of_base = _comparison(run, asked, wanted)
     run = replace(run, notes=(*run.notes, *of_base))
     hits = _conditions(run, used, wanted.conditions)
-    joined = density_of(wanted)
+    joined = density_of(wanted, run)
     if wanted.json:
         parts = {"utilisation": used, "comparison": comparison, "joined": joined}
         more = {name: part and part.to_dict() for name, part in parts.items()}
@@ -104,15 +104,19 @@ def _conditions(run: RunProfile, used: RunUtilisation | None, conditions: Sequen
     return check(conditions, told)
 
 
-def density_of(wanted: Wanted) -> JoinedDensity | None:
-    """Read the density to join, if one is named."""
+def density_of(wanted: Wanted, run: RunProfile | None = None) -> DensityCost | None:
+    """Join the density, if one is named, with the run."""
     if wanted.density is None:
         return None
-    from densing.report import read_density
+    from densing.tradeoff import join
 
     assert wanted.device_hours is not None, "checked before anything was read"
-    return read_density(
-        wanted.density, wanted.device_hours, model=wanted.density_model, benchmark=wanted.density_benchmark
+    return join(
+        wanted.density,
+        run,
+        device_hours=wanted.device_hours,
+        model=wanted.density_model,
+        benchmark=wanted.density_benchmark,
     )
 
 

@@ -13,7 +13,7 @@ from densing.efficiency.profile import SHOWN, cut_short, per_step
 
 if TYPE_CHECKING:
     from densing.efficiency.profile import Clocks, Comparison, RankProfile, RunProfile, RunUtilisation
-    from densing.report import JoinedDensity
+    from densing.tradeoff import DensityCost
 
 SHOWN_RANKS = 8
 SHOWN_COLLECTIVES = 5
@@ -28,7 +28,7 @@ def screen(
     run: RunProfile,
     used: RunUtilisation | None,
     comparison: Comparison | None,
-    joined: JoinedDensity | None,
+    joined: DensityCost | None,
     width: int | None = None,
 ) -> list[str]:
     """Return the summary, line by line: headline, ranks, communications, causes.
@@ -38,7 +38,7 @@ def screen(
     run : RunProfile
     used : RunUtilisation or None
     comparison : Comparison or None
-    joined : JoinedDensity or None
+    joined : DensityCost or None
     width : int, optional
         Sentences are folded to it; tables never are. None leaves them whole.
     """
@@ -47,9 +47,7 @@ def screen(
     if used is not None:
         lines += ["", *_folded([_used(used)], width)]
     if joined is not None:
-        from densing.report import joined_words
-
-        lines += ["", *_folded(joined_words(joined), width)]
+        lines += ["", *_folded(joined.bought, width)]
     if comparison is not None:
         lines += ["", *comparison_lines(comparison, width)]
     return lines

@@ -1,4 +1,4 @@
-"""What every room uses: errors, notes, records, files, tables with declared columns, secrets, seeds."""
+"""What every room uses: errors, notes, records, files, tables with declared columns, secrets, seeds, words."""
 
 import lazy_loader as lazy
 

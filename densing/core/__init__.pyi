@@ -1,3 +1,4 @@
+from . import words as words
 from .atomic import move as move
 from .atomic import replacing as replacing
 from .atomic import storage_errors as storage_errors

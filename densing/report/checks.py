@@ -1,7 +1,6 @@
-"""The checks of a trend as short sentences with their numbers.
+"""The checks of a trend and of its forecast as short sentences with their numbers.
 
-A check that is absent from the study is left out, never invented; the page also prints the raw data of all
-checks.
+A check that is absent from the study is left out, never invented; the page also prints the raw data of all checks.
 """
 
 from __future__ import annotations
@@ -13,62 +12,67 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from densing.plots import leave_one_out, text
-from densing.report.split import chatgpt_split
-from densing.scores.trend import words
+from densing.core import words
+from densing.plots import leave_one_out
+from densing.report.parts import flag
+from densing.scores.study import PAPER_MONTHS
+from densing.scores.trend import size_and_power
+from densing.scores.trend import words as trend_words
 
 if TYPE_CHECKING:
     from densing.scores.study import Study
 
-KEPT_ITEMS = 40
+
+# A longer list of the raw data is told by its length and ends.
+MOST_ITEMS = 40
 
 
 def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
     """Return (name, sentence) of every check the study holds."""
     checks = study.trend.checks
-    found = (
-        ("Permutation of release dates", words.shuffled(checks)),
-        ("Searched break", words.broken(checks)),
+    sentences = (
+        ("Permutation of release dates", trend_words.shuffled(checks)),
+        ("Searched break", trend_words.broken(checks)),
         ("Leave out", left_out(checks)),
         ("Without named groups", without_groups(study)),
-        ("Organisations as clusters", words.by_organisation(checks)),
+        ("Organisations as clusters", trend_words.by_organisation(checks)),
         ("Record-setter bias", record_setter_bias(checks)),
         ("Long window", long_window(study)),
         ("Replication", replication(study.replication)),
         ("ChatGPT split", chatgpt_split(study.split)),
         ("Where the uncertainty comes from", variance_shares(checks)),
     )
-    return tuple((name, sentence) for name, sentence in found if sentence)
+    return tuple((name, sentence) for name, sentence in sentences if sentence)
 
 
 def left_out(checks: Mapping[str, Any]) -> str:
     """Return the range of the doubling time when one family, or one organisation, at a time is left out."""
     frame = leave_one_out(checks)
-    found = []
+    sentences = []
     for kind, many in (("family", "families"), ("organisation", "organisations")):
         rows = frame[frame["kind"] == kind]
         if rows.empty:
             continue
         first, last = rows.iloc[0], rows.iloc[-1]
-        found.append(
-            f"Leaving out one of {text.plural(len(rows), kind, many)} at a time moves the headline between "
-            f"{_doubles(first['doubling_months'])} (without {text.clean(first['name'])}) and "
-            f"{_doubles(last['doubling_months'])} (without {text.clean(last['name'])})."
+        sentences.append(
+            f"Leaving out one of {words.plural(len(rows), kind, many)} at a time moves the headline between "
+            f"{_doubles(first['doubling_months'])} (without {words.clean(first['name'])}) and "
+            f"{_doubles(last['doubling_months'])} (without {words.clean(last['name'])})."
         )
-    return " ".join(found)
+    return " ".join(sentences)
 
 
 def without_groups(study: Study) -> str:
     """Return the headline, and the long window's, without each named group of families."""
-    near = words.without_groups(study.trend.checks, float(study.trend.headline["doubling_months"]))
+    near = trend_words.without_groups(study.trend.checks, float(study.trend.headline["doubling_months"]))
     if study.long_trend is None:
         return near
-    far = words.without_groups(study.long_trend.checks, float(study.long_trend.headline["doubling_months"]))
+    far = trend_words.without_groups(study.long_trend.checks, float(study.long_trend.headline["doubling_months"]))
     return f"{near} Over the long window: {far[:1].lower()}{far[1:]}" if near and far else near or far
 
 
 def _doubles(value: Any) -> str:
-    return "no doubling" if text.is_missing(value) or np.isinf(value) else f"{text.months(value)} months"
+    return "no doubling" if words.is_missing(value) or np.isinf(value) else f"{words.months(value)} months"
 
 
 def record_setter_bias(checks: Mapping[str, Any]) -> str:
@@ -82,21 +86,19 @@ def record_setter_bias(checks: Mapping[str, Any]) -> str:
     """
     entry = checks.get("record_setter_bias") or {}
     null, true = entry.get("no_trend") or {}, entry.get("with_trend") or {}
-    if text.is_missing(null.get("median_doubling_months")):
+    if words.is_missing(null.get("median_doubling_months")):
         return ""
-    words = (
+    prose = (
         "Record-setters rise even without a trend: on these dates, the paper's regression on data without "
-        f"any trend reports a doubling every {text.months(null['median_doubling_months'])} months in the "
+        f"any trend reports a doubling every {words.months(null['median_doubling_months'])} months in the "
         "median"
     )
-    if not text.is_missing(true.get("median_doubling_months")) and not text.is_missing(
-        true.get("true_doubling_months")
-    ):
-        words += (
-            f". If the headline's {text.months(true['true_doubling_months'])} months were true, it would "
-            f"read {text.months(true['median_doubling_months'])}"
+    if not any(words.is_missing(true.get(name)) for name in ("median_doubling_months", "true_doubling_months")):
+        prose += (
+            f". If the headline's {words.months(true['true_doubling_months'])} months were true, it would "
+            f"read {words.months(true['median_doubling_months'])}"
         )
-    return f"{words}."
+    return f"{prose}."
 
 
 def variance_shares(checks: Mapping[str, Any]) -> str:
@@ -107,20 +109,18 @@ def variance_shares(checks: Mapping[str, Any]) -> str:
     >>> variance_shares({"variance_shares": {"models": 0.9, "reference_law": 0.1, "score_noise": None}})
     'Shares of the variance of the slope: which models exist 90 %, the fitted ruler 10 %.'
     """
+    origins = {
+        "models": "which models exist",
+        "reference_law": "the fitted ruler",
+        "score_noise": "noise of the scores",
+    }
     shares = checks.get("variance_shares") or {}
     parts = [
-        f"{_SHARES.get(str(name), text.clean(name))} {text.percentage(share)}"
+        f"{origins.get(str(name), words.clean(name))} {words.percentage(share)}"
         for name, share in shares.items()
-        if not text.is_missing(share)
+        if not words.is_missing(share)
     ]
     return f"Shares of the variance of the slope: {', '.join(parts)}." if parts else ""
-
-
-_SHARES = {
-    "models": "which models exist",
-    "reference_law": "the fitted ruler",
-    "score_noise": "noise of the scores",
-}
 
 
 def diagnostics(checks: Mapping[str, Any]) -> str:
@@ -131,9 +131,14 @@ def diagnostics(checks: Mapping[str, Any]) -> str:
     >>> diagnostics({"diagnostics": {"n": 40, "reset_p": 0.2, "ljung_box_p": None}}).split(". ")[0]
     'On the 40 observed rows: curvature (RESET) p = 0.20'
     """
+    tests = {
+        "reset_p": "curvature (RESET)",
+        "breusch_pagan_p": "uneven scatter (Breusch–Pagan)",
+        "ljung_box_p": "serial correlation (Ljung–Box)",
+    }
     entry = checks.get("diagnostics") or {}
     parts = [
-        f"{name} {text.p_value(entry[key])}" for key, name in _TESTS.items() if not text.is_missing(entry.get(key))
+        f"{name} {words.p_value(entry[key])}" for key, name in tests.items() if not words.is_missing(entry.get(key))
     ]
     if not parts:
         return ""
@@ -141,13 +146,6 @@ def diagnostics(checks: Mapping[str, Any]) -> str:
         f"On the {entry.get('n')} observed rows: {', '.join(parts)}. These take models as independent, which families "
         "are not, so they accuse too often; their size and power were not simulated."
     )
-
-
-_TESTS = {
-    "reset_p": "curvature (RESET)",
-    "breusch_pagan_p": "uneven scatter (Breusch–Pagan)",
-    "ljung_box_p": "serial correlation (Ljung–Box)",
-}
 
 
 def long_window(study: Study) -> str:
@@ -158,20 +156,20 @@ def long_window(study: Study) -> str:
     head, near = trend.headline, study.trend.headline
     released = pd.DatetimeIndex(trend.data.released)
     level = float(trend.options.get("level", 0.95))
-    doubling = text.doubling(head["doubling_months"], head["lo"], head["hi"], level)
+    doubling = words.doubling(head["doubling_months"], head["lo"], head["hi"], level)
     # An organisation's families share more over years than over months: here the wider interval may be the right one.
-    more = f"{words.by_organisation(trend.checks, level)} {words.broken(trend.checks)}"
-    means = "" if ruler is None else f", ruler {text.clean(ruler.title)} on {text.clean(ruler.benchmark)}"
+    more = f"{trend_words.by_organisation(trend.checks, level)} {trend_words.broken(trend.checks)}"
+    measure = "" if ruler is None else f", ruler {words.clean(ruler.title)} on {words.clean(ruler.benchmark)}"
     return (
-        f"Over the long window, {text.month(released.min())} to {text.month(released.max())} "
-        f"({text.plural(len(released), 'model')}{means}), the doubling time is {doubling}, against "
+        f"Over the long window, {words.month(released.min())} to {words.month(released.max())} "
+        f"({words.plural(len(released), 'model')}{measure}), the doubling time is {doubling}, against "
         f"{_doubles(near['doubling_months'])} in the headline{_pace(head, near)}. {more.strip()}"
     ).rstrip()
 
 
 def _pace(head: Any, near: Any) -> str:
     slow, fast = head["doubling_months"], near["doubling_months"]
-    if text.is_missing(slow) or text.is_missing(fast) or np.isinf(slow) or np.isinf(fast):
+    if words.is_missing(slow) or words.is_missing(fast) or np.isinf(slow) or np.isinf(fast):
         return ""
     apart = head["lo"] > near["hi"] or head["hi"] < near["lo"]
     pace = "slower" if slow > fast else "faster"
@@ -182,11 +180,11 @@ def replication(frame: pd.DataFrame) -> str:
     """Return on how many rulers the paper's method covers the paper's figure."""
     if frame.empty:
         return ""
-    covering = frame[frame["covers_paper"].map(lambda cell: not text.is_missing(cell) and bool(cell))]
+    covering = frame[frame["covers_paper"].map(flag)]
     bounded = int(np.isfinite(pd.to_numeric(covering["hi"], errors="coerce")).sum())
     return (
-        f"The 95 % interval of the paper's own method covers its {text.PAPER_MONTHS} months on {len(covering)} of "
-        f"{text.plural(len(frame), 'ruler and benchmark set')}, {bounded} of these with an upper end; that method is "
+        f"The 95 % interval of the paper's own method covers its {PAPER_MONTHS} months on {len(covering)} of "
+        f"{words.plural(len(frame), 'ruler and benchmark set')}, {bounded} of these with an upper end; that method is "
         "biased fast and rests on few record-setters, so agreement replicates the procedure, not the rate."
     )
 
@@ -202,9 +200,158 @@ def _short(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return _short(value.tolist())
     if isinstance(value, (list, tuple)):
-        if len(value) > KEPT_ITEMS and not isinstance(value[0], Mapping):
-            return f"{len(value)} values, {text.number(np.nanmin(value))} to {text.number(np.nanmax(value))}"
+        if len(value) > MOST_ITEMS and not isinstance(value[0], Mapping):
+            return f"{len(value)} values, {words.number(np.nanmin(value))} to {words.number(np.nanmax(value))}"
         return [_short(entry) for entry in value]
     if isinstance(value, float) and not np.isfinite(value):
-        return text.number(value)
+        return words.number(value)
     return value
+
+
+def chatgpt_split(split: Mapping[str, Any]) -> str:
+    """Return whether the pace changed at the date named beforehand, beside the paper's rates.
+
+    Parameters
+    ----------
+    split : mapping
+        What :func:`densing.scores.study.split.chatgpt_split` found.
+
+    Examples
+    --------
+    >>> chatgpt_split({"reason": "2 observed models before the date"})
+    'A change of pace with ChatGPT cannot be tested here: 2 observed models before the date.'
+    """
+    stated, paper = split.get("stated") or {}, split.get("paper") or {}
+    reason = split.get("reason") or stated.get("reason")
+    if reason:
+        return f"A change of pace with ChatGPT cannot be tested here: {words.clean(reason, 300)}."
+    if not stated:
+        return ""
+    where = ""
+    if window := split.get("window"):
+        where = (
+            f" on {words.clean(split.get('benchmark'))} from {words.clean(window[0])} to {words.clean(window[1])}: "
+            f"{words.plural(stated['n_before'], 'model')} before, {stated['n_after']} after, scores of all evaluators "
+            "pooled, dates of early models unverified"
+        )
+    prose = (
+        f"At {words.clean(stated['date'])}, named beforehand, the slope of all models goes from "
+        f"{words.number(stated['slope_before'])} to {words.number(stated['slope_after'])} per day "
+        f"({words.p_value(stated['p'])}){where}. {size_and_power(stated, 'without a break')}"
+    )
+    sides = split.get("sides") or {}
+    before, after = ((sides.get(side) or {}).get("envelope") for side in ("before", "after"))
+    if before is None or after is None or not paper:
+        return prose
+    return (
+        f"{prose} The paper's envelope reads {words.number(before['slope_per_day'])} before and "
+        f"{words.number(after['slope_per_day'])} after ({before['n']} and {after['n']} record-setters); the paper "
+        f"prints {words.number(paper['before'])} and {words.number(paper['after'])}, untested."
+    )
+
+
+def backtest(row: Mapping[str, Any]) -> str:
+    """Return how forecasts made earlier would have fared.
+
+    Examples
+    --------
+    >>> print(backtest({"n": 40, "level": 0.9, "coverage": 0.85, "median_error": 0.7}))
+    Fitted to earlier cuts of the data, the line's 90 % band for single models held 85 % of the 40 that
+    followed (a model counts once for every cut before it); the median one had 2.0 times the line's density.
+    >>> backtest({"n": 0, "why": "too few models"})
+    'The forecast could not be back-tested: too few models.'
+    """
+    if not row.get("n"):
+        reason = row.get("why")
+        return "" if words.is_missing(reason) else f"The forecast could not be back-tested: {words.clean(reason, 300)}."
+    prose = (
+        f"Fitted to earlier cuts of the data, the line's {words.percentage(row['level'])} band for single models "
+        f"held {words.percentage(row['coverage'])} of the {int(row['n'])} that followed (a model counts once for every "
+        "cut before it)"
+    )
+    error = row.get("median_error")
+    if error is not None and not words.is_missing(error):
+        prose += f"; the median one had {words.number(np.exp(error))} times the line's density"
+    moved, still = row.get("frontier_error"), row.get("standstill_error")
+    if moved is None or still is None or words.is_missing(moved) or words.is_missing(still):
+        return f"{prose}."
+    better = "nearer" if beats_standing_still(row) else "no nearer"
+    return (
+        f"{prose}. In the median over the cuts, the densest model half a year on had "
+        f"{words.number(np.exp(moved))} times the density forecast for it, and {words.number(np.exp(still))} times the "
+        f"record at the time: the forecast came {better} than assuming no progress."
+    )
+
+
+def beats_standing_still(row: Mapping[str, Any]) -> bool:
+    """Return whether back-tests came nearer to what followed than the assumption that nothing moves.
+
+    Examples
+    --------
+    >>> beats_standing_still({"frontier_error": -0.3, "standstill_error": 0.5}), beats_standing_still({"n": 0})
+    (True, False)
+    """
+    moved, still = row.get("frontier_error"), row.get("standstill_error")
+    return not (words.is_missing(moved) or words.is_missing(still)) and abs(float(moved)) < abs(float(still))  # type: ignore[arg-type]
+
+
+def past(row: Mapping[str, Any]) -> str:
+    """Return what came of the headline's own forecast where its time has passed.
+
+    Examples
+    --------
+    >>> made, end = pd.Timestamp("2024-07-31"), pd.Timestamp("2025-01-30")
+    >>> print(past({"made": made, "end": end, "score": None}))
+    The headline's own forecast, made from models to July 2024, ended in January 2025: that has passed, and no later
+    model was measured on its ruler, so it is neither scored nor shown.
+    >>> score = {"date": end, "mid": 12.0, "lo90": 6.0, "hi90": 40.0, "came": 5.0, "model": "A", "record": 4.0}
+    >>> print(past({"made": made, "end": end, "score": score}))
+    The headline's own forecast, made from models to July 2024, put the frontier of 2025-01-30 at a density of 12 (90 %
+    range 6.0 to 40); what came was 5.0 (A), outside the range, from a record of 4.0 at the time.
+    """
+    if not row:
+        return ""
+    prose = f"The headline's own forecast, made from models to {words.month(row['made'])}, "
+    score = row.get("score")
+    if score is None:
+        return (
+            f"{prose}ended in {words.month(row['end'])}: that has passed, and no later model was measured on its "
+            "ruler, so it is neither scored nor shown."
+        )
+    side = "inside" if score["lo90"] <= score["came"] <= score["hi90"] else "outside"
+    ends = f"{words.number(score['lo90'])} to {words.number(score['hi90'])}"
+    return (
+        f"{prose}put the frontier of {words.day(score['date'])} at a density of {words.number(score['mid'])} (90 % "
+        f"range {ends}); what came was {words.number(score['came'])} ({words.clean(score['model'])}), {side} the "
+        f"range, from a record of {words.number(score['record'])} at the time."
+    )
+
+
+def questions(frame: pd.DataFrame) -> tuple[tuple[str, str], ...]:
+    """Return the forecast's questions and answers.
+
+    Examples
+    --------
+    >>> ask = pd.DataFrame([{"score": 0.75, "params": 8e9, "date": pd.Timestamp("2025-01-10"),
+    ...                      "date_lo": pd.Timestamp("2024-10-01"), "date_hi": pd.NaT, "note": ""}])
+    >>> questions(ask)[0][1]
+    'About 2025-01-10: not before 2024-10-01, no latest date.'
+    """
+    return tuple(
+        (
+            f"When does a score of {words.number(row['score'])} fit in {words.size(row['params'])} parameters?",
+            _answer(row),
+        )
+        for row in frame.to_dict("records")
+    )
+
+
+def _answer(row: Any) -> str:
+    note = "" if words.is_missing(row.get("note")) else f" ({words.clean(row['note'], 300).rstrip('.')})"
+    if words.is_missing(row["date"]):
+        early = "" if words.is_missing(row["date_lo"]) else f"; not before {words.day(row['date_lo'])}"
+        return f"No date can be given{early}{note}."
+    early = "no earliest date" if words.is_missing(row["date_lo"]) else f"not before {words.day(row['date_lo'])}"
+    late = "no latest date" if words.is_missing(row["date_hi"]) else f"at the latest {words.day(row['date_hi'])}"
+    level = "" if words.is_missing(row.get("level")) else f" ({words.percentage(row['level'])} range)"
+    return f"About {words.day(row['date'])}: {early}, {late}{level}{note}."

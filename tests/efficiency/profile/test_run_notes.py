@@ -11,7 +11,7 @@ from densing.efficiency.profile.run import RunProfile, merge_run
 from densing.efficiency.profile.run_notes import run_notes
 from densing.efficiency.profile.scaling import scaling_notes, scaling_of
 from densing.efficiency.profile.utilisation import parse_spec, run_utilisation
-from densing.report.efficiency import render
+from densing.report.profile import render
 from tests.efficiency.profile.test_run import profiles
 
 A100, H100 = "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"
