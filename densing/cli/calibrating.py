@@ -176,7 +176,7 @@ def _document(measured: Measured, written: str | None) -> dict[str, Any]:
 
 
 def _lines(found: Calibration, about: Mapping[str, Any]) -> list[str]:
-    from densing.cli.columns import columns
+    from densing.cli.table import columns
 
     rate = found.beta_s_per_byte
     rows = [

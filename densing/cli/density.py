@@ -230,9 +230,9 @@ def _limited(table: pd.DataFrame) -> pd.DataFrame:
 
 def _on_ruler(row: dict[str, Any]) -> str:
     """Return a density with its rank, a limit without one, and whether it was measured otherwise than the ruler."""
-    from densing.cli.table import sign
+    from densing.core import words
 
-    limit, otherwise = sign(row["bound"]), " differs" if row["protocol"] == "differs" else ""
+    limit, otherwise = words.sign(row["bound"]), " differs" if row["protocol"] == "differs" else ""
     return f"{limit}{row['density']:.3g}" + ("" if limit else f" ({row['rank']:.0f}/{row['ranked']})") + otherwise
 
 

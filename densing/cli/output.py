@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from densing.cli.columns import middle_cut
 from densing.cli.table import emit_table, visible
-from densing.core import Note, doubts, severest_first, worst
+from densing.core import Note, doubts, severest_first, words, worst
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,7 +128,7 @@ def show_notes(notes: Iterable[Note], verbose: bool = True, most: int | None = N
     shown = list(told.values())[:most]
     for note in shown:
         # A name from data may be endless, and what follows a line end in it must not pass for a message of ours.
-        lines = [middle_cut(line, LONGEST_NOTE) for line in note.message.split("\n")]
+        lines = [words.middle_cut(line, LONGEST_NOTE) for line in note.message.split("\n")]
         say(f"{note.severity}: " + "\n  ".join(lines), STYLES[note.severity])
     if len(shown) < len(told):
         say(f"... and {len(told) - len(shown)} more notes; all of them: --json")
@@ -200,4 +199,4 @@ def timed_bar(quiet: bool, label: str = "") -> Iterator[Callable[[str, float, fl
 
 def _label(text: str) -> str:
     """Return what stands before a bar: the name of a file is text, and leaves room for the bar."""
-    return visible(middle_cut(text, LONGEST_LABEL))
+    return visible(words.middle_cut(text, LONGEST_LABEL))

@@ -10,10 +10,10 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from densing.cli.columns import width
 from densing.cli.output import MOST_NOTES, emit_plain, finish, say, show_notes
 from densing.cli.profile_checks import OF_MFU
 from densing.cli.profiling import Asked, run_of, traces_of
+from densing.cli.table import width
 from densing.core import doubts, of_part
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from densing.cli.columns import columns, middle_cut, milliseconds, number, shortened
-from densing.cli.table import visible
-from densing.core import severest_first
+from densing.cli.table import columns, visible
+from densing.core import severest_first, words
 from densing.efficiency.profile import SHOWN, cut_short, per_step
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def _folded(sentences: Iterable[str], width: int | None) -> list[str]:
     >>> _folded(["1. the host launches too late"], 20)
     ['1. the host launches', '   too late']
     """
-    lines = [visible(middle_cut(sentence, LONGEST_TOLD)) for sentence in sentences]
+    lines = [visible(words.middle_cut(sentence, LONGEST_TOLD)) for sentence in sentences]
     if width is None:
         return lines
     fold = textwrap.TextWrapper(width, subsequent_indent="   ", break_on_hyphens=False)
@@ -94,11 +93,11 @@ def _unit(run: RunProfile) -> str:
 
 
 def _(value: object, digits: int = 1) -> str:
-    return number(value if isinstance(value, int | float) else None, digits)
+    return words.fixed(value if isinstance(value, int | float) else None, digits)
 
 
 def _ms(value: object) -> str:
-    return milliseconds(value if isinstance(value, int | float) else None)
+    return words.milliseconds_of(value if isinstance(value, int | float) else None)
 
 
 def _ranks(run: RunProfile) -> list[str]:
@@ -118,12 +117,12 @@ def _many(run: RunProfile) -> bool:
 def _rank(rank: RankProfile) -> tuple[str, ...]:
     part = rank.partition
     shares = (part.compute_ns, part.exposed_comm_ns, part.exposed_memcpy_ns, part.idle_ns)
-    told = [number(100 * ns / part.window_ns if part.window_ns else None) for ns in shares]
+    told = [words.fixed(100 * ns / part.window_ns if part.window_ns else None) for ns in shares]
     return (
         str(rank.rank),
-        milliseconds(part.window_ns / 1e6),
+        words.milliseconds_of(part.window_ns / 1e6),
         *told,
-        number(None if cut_short([rank]) else part.overlap_pct),
+        words.fixed(None if cut_short([rank]) else part.overlap_pct),
     )
 
 
@@ -137,13 +136,13 @@ def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
     rows = [
         (
             row.op or "unknown",
-            shortened(visible(row.group or row.group_label or "–"), room),
+            words.cut(visible(row.group or row.group_label or "–"), room),
             str(row.group_size) if row.group_size > 0 else "–",
             str(row.count),
-            number(row.bytes / row.count_sized / 1e6 if row.count_sized else None, 2),
-            number(row.busbw_gbps, 2),
-            number(None if run.figures["overlap_pct"] is None else row.hidden_pct),
-            milliseconds(row.exposed_ns / steps / 1e6),
+            words.fixed(row.bytes / row.count_sized / 1e6 if row.count_sized else None, 2),
+            words.fixed(row.busbw_gbps, 2),
+            words.fixed(None if run.figures["overlap_pct"] is None else row.hidden_pct),
+            words.milliseconds_of(row.exposed_ns / steps / 1e6),
         )
         for row in run.collectives[:SHOWN_COLLECTIVES]
     ]
@@ -219,7 +218,7 @@ def _unrecognised(run: RunProfile) -> Iterator[str]:
                     total[row.name] = total.get(row.name, 0) + row.total_ns
         if total:
             names = sorted(total, key=lambda name: -total[name])
-            shown = ", ".join(shortened(name, 40) for name in names[:3])
+            shown = ", ".join(words.cut(name, 40) for name in names[:3])
             yield ""
             yield (
                 f"No rule knows {len(names)} {what}{'s' * (len(names) != 1)} ({_ms(sum(total.values()) / 1e6)} ms in "
@@ -257,4 +256,4 @@ def comparison_lines(comparison: Comparison, width: int | None = None) -> list[s
 
 
 def _ns(ns: float | None) -> str:
-    return milliseconds(None if ns is None else ns / 1e6)
+    return words.milliseconds_of(None if ns is None else ns / 1e6)

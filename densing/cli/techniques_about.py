@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from densing.cli.columns import columns, shortened
 from densing.cli.output import emit_plain, show_notes, visible
+from densing.cli.table import columns
 from densing.cli.techniques_claims import figure
+from densing.core import words
 
 if TYPE_CHECKING:
     from densing.core import Note
@@ -24,7 +25,7 @@ def show_all(json: bool) -> None:
         emit_plain([_brief(technique) for technique in found])
     else:
         rows = [
-            (each.name, each.role, _runs(each), shortened(each.paper, 44), shortened(each.summary, 70))
+            (each.name, each.role, _runs(each), words.cut(each.paper, 44), words.cut(each.summary, 70))
             for each in found
         ]
         typer.echo("\n".join(columns(("technique", "role", "runs", "paper", "summary"), rows, left=5)))
@@ -88,7 +89,7 @@ def _plain(value: Any) -> Any:
 
 
 def _knob_lines(told: dict[str, Any]) -> list[str]:
-    rows = [(knob["name"], str(knob["default"]), shortened(knob["help"], 90)) for knob in told["knobs"]]
+    rows = [(knob["name"], str(knob["default"]), words.cut(knob["help"], 90)) for knob in told["knobs"]]
     return columns(("knob", "default", "meaning"), rows, left=3) if rows else []
 
 
@@ -96,8 +97,8 @@ def _claim_lines(told: dict[str, Any]) -> list[str]:
     rows = [
         (
             claim["id"],
-            shortened(claim["what"], 48),
-            shortened(claim["setup"], 40),
+            words.cut(claim["what"], 48),
+            words.cut(claim["setup"], 40),
             f"{figure(claim['published'])} {claim['unit']}".strip(),
             claim["evidence"],
             claim["grade"],

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from densing.cli.columns import columns, shortened
 from densing.cli.output import emit_plain, finish, say, show_notes, timed_bar
+from densing.cli.table import columns
+from densing.core import words
 
 if TYPE_CHECKING:
     from densing.efficiency.techniques import Finding, Validation
@@ -101,7 +102,7 @@ def _row(finding: Finding) -> tuple[str, ...]:
     return (
         finding.claim,
         finding.technique,
-        shortened(f"{finding.what} ({finding.setup})" if finding.setup else finding.what, 52),
+        words.cut(f"{finding.what} ({finding.setup})" if finding.setup else finding.what, 52),
         f"{figure(finding.published)} {finding.unit}".strip() + own,
         finding.evidence,
         figure(finding.ours),

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import typer
 
-from densing.cli.columns import columns, number
 from densing.cli.output import emit_plain, finish, say, show_notes, timed_bar, visible
-from densing.core import InputError, Record, UnknownNameError
+from densing.cli.table import columns
+from densing.core import InputError, Record, UnknownNameError, words
 
 if TYPE_CHECKING:
     from densing.core import Note
@@ -269,4 +269,4 @@ def lines(workload: Workload, cluster: Cluster, found: Comparison, where: Regime
 
 
 def _scaled(value: float | None, factor: float, digits: int) -> str:
-    return number(None if value is None else value * factor, digits)
+    return words.fixed(None if value is None else value * factor, digits)

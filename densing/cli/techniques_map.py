@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from densing.cli.columns import columns
+from densing.cli.table import columns
 
 if TYPE_CHECKING:
     from densing.efficiency.techniques import Cell, RegimeMap

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from densing.cli.columns import columns
 from densing.cli.output import emit_plain, finish, say, show_notes, timed_bar
+from densing.cli.table import columns
 from densing.core import Note, Record
 
 if TYPE_CHECKING:

@@ -314,7 +314,7 @@ def test_changes_in_words() -> None:
     same = changes(compare(runs.steps_of(1e6), runs.steps_of(1e6)))
     assert same.sentences[0].startswith("The step time has not changed beyond noise")
     faster = changes(compare(runs.steps_of(1e6), runs.steps_of(0.8e6)))
-    assert faster.sentences[0].startswith("A step is faster") and "−200 µs" in faster.words[0]
+    assert faster.sentences[0].startswith("A step is faster") and "−200 µs" in faster.sentences[0]
     few = changes(compare(runs.steps_of(1e6, 2), runs.steps_of(1e6, 3)))
     assert few.sentences[0] == "Too few steps to tell a change from noise (3 steps against 2)."
     assert set(column(few.table, "Interval")) == {"–"}
