@@ -121,7 +121,7 @@ def render(study: Study) -> str:
         "replication": replication_table(study.replication),
         "ruler": ruler_table(study.reference),
         "checks": check_sentences(study),
-        "tests": tests_table(study.trend.checks),
+        "tests": other_tests_table(study.trend.checks),
         "diagnostics": diagnostics(study.trend.checks),
         "check_data": check_data(study),
         "questions": questions(study.questions),
@@ -508,7 +508,7 @@ def provenance_table(provenance: pd.DataFrame) -> ShownTable:
     return shown("provenance-table", "Where the facts come from, and under which licence.", provenance, fields)
 
 
-def tests_table(checks: Mapping[str, Any]) -> ShownTable:
+def other_tests_table(checks: Mapping[str, Any]) -> ShownTable:
     """Return the tests that do not lead, with the size and power that say why."""
     from densing.scores.trend import other_tests
 
