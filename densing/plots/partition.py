@@ -188,7 +188,9 @@ def _columns(bars: Sequence[Bar], looks: Sequence[Look], title: str, first: Look
         marker = {**look.marker(), "line": {"width": 0}}
         hover = [
             _share_hover(
-                _column_label([bars[index].label for index in group]),
+                bars[group[0]].label
+                if len(group) == 1
+                else f"mean of {len(group)}: {words.listed((bars[index].label for index in group), most=6)}",
                 look,
                 float(row[group].mean()),
                 float(np.mean([bars[index].ns.get(look.key, 0) for index in group])),
@@ -202,11 +204,6 @@ def _columns(bars: Sequence[Bar], looks: Sequence[Look], title: str, first: Look
     most = f"from most to least {first.label}" if first else "from most to least in all"
     sideways = {"title": f"{len(bars)} ranks, {most}", "showticklabels": False, "ticks": ""}
     return style.axes(fig, {**sideways, "showgrid": False}, {"title": title, **_reach(bars, looks)})
-
-
-def _column_label(labels: Sequence[str]) -> str:
-    """Name the members of a column."""
-    return labels[0] if len(labels) == 1 else f"mean of {len(labels)}: {words.listed(labels, most=6)}"
 
 
 def parts_of(partition: Partition) -> dict[str, int]:

@@ -63,15 +63,10 @@ def plot_reference(reference: Reference, density: DensityResult | None = None, l
     ticks = style.log_ticks(*wide)
     ticks["ticktext"] = [words.size(value) for value in ticks["tickvals"]]
     x_axis = {"title": "parameters N (log scale)", **style.log_axis(*wide), **ticks}
-    return style.axes(
-        fig, x_axis, {"title": _quantity(reference), "rangemode": "normal" if _of_loss(reference) else "tozero"}
-    )
-
-
-def _quantity(reference: Reference) -> str:
     several = len(reference.benchmarks) > 1
-    named = "" if several else f" on {style.figure_text(reference.benchmark, 60)}"
-    return f"{'mean ' if several else ''}{_word(reference)}{named}"
+    benchmark = "" if several else f" on {style.figure_text(reference.benchmark, 60)}"
+    quantity = f"{'mean ' if several else ''}{_word(reference)}{benchmark}"
+    return style.axes(fig, x_axis, {"title": quantity, "rangemode": "normal" if _of_loss(reference) else "tozero"})
 
 
 def _word(reference: Reference) -> str:

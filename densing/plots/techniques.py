@@ -201,15 +201,13 @@ def _line(fig: go.Figure, key: tuple[str, str, bool], rows: Sequence[Row], numbe
         line={"color": colour, "width": 2, "dash": "dash" if predicted else "solid"},
         marker={"color": style.PAPER if predicted else colour, "symbol": symbol, "size": 9,
                 "line": {"color": colour, "width": 1.5}},
-        hovertext=[_point(name, row) for row in rows],
+        hovertext=[
+            f"<b>{style.figure_text(name, 60)}</b><br>tau {float(row['tau']):g}: "
+            + words.duration(1e9 * float(row["exposed_s"]))
+            + ("" if (step := known(row.get("step_s"))) is None else f" of a step of {words.duration(1e9 * step)}")
+            for row in rows
+        ],
     )  # fmt: skip
-
-
-def _point(name: str, row: Row) -> str:
-    step = known(row.get("step_s"))
-    of = "" if step is None else f" of a step of {words.duration(1e9 * step)}"
-    where = f"<b>{style.figure_text(name, 60)}</b><br>tau {float(row['tau']):g}"
-    return f"{where}: {words.duration(1e9 * float(row['exposed_s']))}{of}"
 
 
 def plot_regime(table: Any) -> go.Figure:
@@ -250,11 +248,13 @@ def plot_regime(table: Any) -> go.Figure:
         return style.empty("Nothing is to be compared with the baseline.")
     lines = lines[:-1] if lines[-1] is None else lines
     grid = [[None if line is None else cells.get((*line, gbps)) for gbps in bandwidths] for line in lines]
-    shades = [[_shade(cell) for cell in row] for row in grid]
+    # Logarithms of the speed-ups, so that 2 and 1/2 are as strong.
+    speedups = [[None if cell is None else known(cell["speedup"]) for cell in row] for row in grid]
+    shades = [[math.log2(value) if value is not None and value > 0 else None for value in row] for row in speedups]
     most = max((abs(value) for row in shades for value in row if value is not None), default=0.0) or 1.0
     signs = [[_sign(cell) if len(bandwidths) <= MOST_WORDS else "" for cell in row] for row in grid]
     fig = style.figure(150 + 24 * max(len(lines), 3))
-    # Ticks of the scale as factors; the shades themselves go by the logarithm, so that 2 and 1/2 are as strong.
+    # The ticks of the scale are factors again.
     ends = [-most, -most / 2, 0.0, most / 2, most]
     scale = style.bar_of_shades("speed-up")
     scale |= {"tickmode": "array", "tickvals": ends, "ticktext": [times(2**value) for value in ends]}
@@ -286,11 +286,6 @@ def contested(rows: Sequence[Row]) -> list[Row]:
         rated.setdefault(str(row["technique"]), []).append(known(row["speedup"]))
     base = {name for name, values in rated.items() if 1.0 in values and set(values) <= {1.0, None}}
     return [row for row in rows if str(row["technique"]) not in base]
-
-
-def _shade(cell: Row | None) -> float | None:
-    value = None if cell is None else known(cell["speedup"])
-    return None if value is None or value <= 0 else math.log2(value)
 
 
 def _sign(cell: Row | None) -> str:

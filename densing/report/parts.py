@@ -97,6 +97,12 @@ class Field:
         """CSS classes of the column's cells."""
         return " ".join(name for name, on in (("num", self.numeric), ("minor", self.minor)) if on)
 
+    def cell(self, row: Mapping[str, Any]) -> Cell:
+        """Return the column's cell of a row; text sorts by its letters, whatever their case."""
+        shown = self.show(row)
+        key = sort_key(row.get(self.key)) if self.key else shown.casefold()
+        return Cell(shown, key, safe_url(row.get(self.link)) if self.link else "")
+
 
 @dataclass(frozen=True)
 class ShownTable:
@@ -171,7 +177,7 @@ def shown(
     ((Cell(shown='1.5', key='1.5', url=''),),)
     """
     records = [] if frame is None else frame.to_dict("records")
-    rows = tuple(tuple(_cell(row, field) for field in fields) for row in records)
+    rows = tuple(tuple(field.cell(row) for field in fields) for row in records)
     titles = [field.title for field in fields]
     choices = tuple(
         (title, titles.index(title), tuple(sorted({row[titles.index(title)].shown for row in rows})))
@@ -179,12 +185,6 @@ def shown(
     )
     marked = frozenset(number for number, row in enumerate(records) if mark and flag(row.get(mark)))
     return ShownTable(name, caption, tuple(fields), rows, sortable, choices, marked)
-
-
-def _cell(row: Mapping[str, Any], field: Field) -> Cell:
-    address = safe_url(row.get(field.link)) if field.link else ""
-    shown = field.show(row)
-    return Cell(shown, sort_key(row.get(field.key)) if field.key else shown.casefold(), address)
 
 
 def sort_key(value: Any) -> str:

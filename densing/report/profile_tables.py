@@ -68,7 +68,10 @@ def collectives_table(run: RunProfile) -> ShownTable:
             **row.to_dict(),
             "hidden_pct": None if run.figures["overlap_pct"] is None else row.hidden_pct,
             "name": row.op or "not named",
-            "who": _group(row.group, row.group_label),
+            # A group is often called twice by one name.
+            "who": words.clean(
+                " · ".join(dict.fromkeys(filter(None, (row.group, row.group_label)))) or "not named", 60
+            ),
             "size": row.group_size if row.group_size > 0 else None,
             "exposed_each": row.exposed_ns / steps,
             "sum_each": row.sum_ns / steps,
@@ -109,11 +112,6 @@ def collectives_table(run: RunProfile) -> ShownTable:
         "of communication at the same time count each, so the rows may add up to more than the run's."
     )
     return shown("collectives-table", caption, records_frame(rows[:MOST_ROWS]), fields, sortable=True)
-
-
-def _group(name: str, label: str) -> str:
-    said = [part for part in (name, label) if part]
-    return words.clean(" · ".join(dict.fromkeys(said)), 60) if said else "not named"
 
 
 def waits_table(run: RunProfile) -> ShownTable:
