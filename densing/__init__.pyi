@@ -1,6 +1,7 @@
 __version__: str
 from . import profile as profile
 from . import timeline as timeline
+from . import tradeoff as tradeoff
 from . import training as training
 from .core import DensingError as DensingError
 from .core import Note as Note

@@ -178,7 +178,7 @@ def density(
 
 def _on_rulers(rulers: str, benchmark: str, options: dict[str, Any], out: Path | None, json: bool) -> None:
     from densing.cli.output import emit_json, emit_table, finish, save, show_notes
-    from densing.cli.table import sign
+    from densing.core import words
     from densing.scores.density import compare_rulers
 
     names = None if rulers == "all" else [name for name in rulers.split(",") if name]
@@ -212,7 +212,7 @@ def _on_rulers(rulers: str, benchmark: str, options: dict[str, Any], out: Path |
 
         def cell(row: dict[str, Any]) -> str:
             """Return a density with its rank, a limit without one, and whether it was measured otherwise."""
-            limit, otherwise = sign(row["bound"]), " differs" if row["protocol"] == "differs" else ""
+            limit, otherwise = words.sign(row["bound"]), " differs" if row["protocol"] == "differs" else ""
             rank = "" if limit else f" ({row['rank']:.0f}/{row['ranked']})"
             return f"{limit}{row['density']:.3g}{rank}{otherwise}"
 

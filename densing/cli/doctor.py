@@ -23,17 +23,17 @@ def doctor(
     from densing.scores.study import versions
 
     with progress(quiet=json) as step:
-        found: dict[str, Any] = {"versions": versions()}
+        document: dict[str, Any] = {"versions": versions()}
         notes = []
         for number, check in enumerate((_catalog, _fits, _extras, *((_refit,) if refit else ()))):
             step(check.__name__.strip("_"), number / 4)
             facts, more = check()
-            found |= facts
+            document |= facts
             notes += more
     if json:
-        emit_json({**found, "healthy": not notes, "notes": notes})
+        emit_json({**document, "healthy": not notes, "notes": notes})
     else:
-        for key, value in found.items():
+        for key, value in document.items():
             typer.echo(f"{key}: {', '.join(f'{k} {v}' for k, v in value.items())}")
         show_notes(notes)
         say("healthy" if not notes else "trouble, see above")
@@ -56,18 +56,18 @@ def _fits() -> tuple[dict[str, Any], list[Any]]:
     from densing.core import DensingError, Note, UnavailableError
     from densing.scores.references import available_benchmarks, family_names, load_reference
 
-    counted: dict[str, int] = {}
+    counts: dict[str, int] = {}
     notes = []
     for name in family_names():
         for benchmark in available_benchmarks(name):
             try:
                 load_reference(name, benchmark)
-                counted[name] = counted.get(name, 0) + 1
+                counts[name] = counts.get(name, 0) + 1
             except UnavailableError:
                 continue
             except DensingError as error:
                 notes.append(Note("fit-broken", "error", f"{error}; run `densing refs build {name}`"))
-    return {"reference_fits": counted}, notes
+    return {"reference_fits": counts}, notes
 
 
 # What each optional part needs, by distribution, and how to get it.
@@ -84,7 +84,7 @@ EXTRAS = {
 def _extras() -> tuple[dict[str, Any], list[Any]]:
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
+    extras = {}
     for part, (names, remedy) in EXTRAS.items():
         versions_of, missing = [], []
         for name in names:
@@ -92,8 +92,8 @@ def _extras() -> tuple[dict[str, Any], list[Any]]:
                 versions_of.append(f"{name} {version(name)}")
             except PackageNotFoundError:
                 missing.append(name)
-        found[part] = f"{', '.join(versions_of)}" if not missing else f"not installed ({remedy})"
-    return {"extras": found}, []
+        extras[part] = ", ".join(versions_of) if not missing else f"not installed ({remedy})"
+    return {"extras": extras}, []
 
 
 def _refit() -> tuple[dict[str, Any], list[Any]]:

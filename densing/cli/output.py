@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from densing.cli.columns import middle_cut
 from densing.cli.table import emit_table, visible
-from densing.core import Note, doubts, plain, severest_first, worst
+from densing.core import Note, doubts, plain, severest_first, words, worst
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,16 +78,16 @@ def say(message: str, style: str = "") -> None:
 
 def show_notes(notes: Iterable[Note], verbose: bool = True, most: int | None = None) -> None:
     """Print notes to stderr, each once, the severest first; of many the first ``most``."""
-    told: dict[str, Note] = {}
+    distinct: dict[str, Note] = {}
     for note in severest_first(notes if verbose else doubts(notes)):
-        told.setdefault(note.message, note)
-    shown = list(told.values())[:most]
+        distinct.setdefault(note.message, note)
+    shown = list(distinct.values())[:most]
     for note in shown:
         # A name from data may be endless, and what follows a line end in it must not pass for a message of ours.
-        lines = [middle_cut(line, LONGEST_NOTE) for line in note.message.split("\n")]
+        lines = [words.middle_cut(line, LONGEST_NOTE) for line in note.message.split("\n")]
         say(f"{note.severity}: " + "\n  ".join(lines), STYLES[note.severity])
-    if len(shown) < len(told):
-        say(f"... and {len(told) - len(shown)} more notes; all of them: --json")
+    if len(shown) < len(distinct):
+        say(f"... and {len(distinct) - len(shown)} more notes; all of them: --json")
 
 
 def finish(notes: Iterable[Note]) -> None:
@@ -156,4 +155,4 @@ def timed_bar(quiet: bool, label: str = "") -> Iterator[Callable[[str, float, fl
 
 def _label(text: str) -> str:
     """Return what stands before a bar: the name of a file is text, and leaves room for the bar."""
-    return visible(middle_cut(text, LONGEST_LABEL))
+    return visible(words.middle_cut(text, LONGEST_LABEL))

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from densing.cli.columns import columns, middle_cut, milliseconds, number, shortened, width
 from densing.cli.options import JsonFlag
 from densing.cli.output import MOST_NOTES, emit_plain, finish, say, show_notes, timed_bar
-from densing.cli.table import visible
-from densing.core import InputError, Note, UnknownNameError, doubts, of_part, severest_first
+from densing.cli.table import columns, visible, width
+from densing.core import InputError, Note, UnknownNameError, doubts, of_part, severest_first, words
 
 if TYPE_CHECKING:
     from densing.efficiency.profile import (
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
         RunUtilisation,
     )
     from densing.efficiency.traces import TraceFile
-    from densing.report import JoinedDensity
+    from densing.tradeoff import DensityCost
 
 CONDITION_HOLDS = 4
 """Exit code when a ``--fail-if`` holds or cannot be decided."""
@@ -170,14 +169,20 @@ class Outputs:
     device_hours: float | None = None
     seed: int = 0
 
-    def joined(self) -> JoinedDensity | None:
-        """Read the density to join, if one is named."""
+    def joined(self, run: RunProfile | None = None) -> DensityCost | None:
+        """Join the density, if one is named, with the run."""
         if self.density is None:
             return None
-        from densing.report import read_density
+        from densing.tradeoff import join
 
         assert self.device_hours is not None, "checked before anything was read"
-        return read_density(self.density, self.device_hours, model=self.density_model, benchmark=self.density_benchmark)
+        return join(
+            self.density,
+            run,
+            device_hours=self.device_hours,
+            model=self.density_model,
+            benchmark=self.density_benchmark,
+        )
 
 
 def profile(
@@ -578,7 +583,7 @@ def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
         if used is not None:
             figures = {**figures, **{key: used.to_dict()[key] for key in OF_MFU}}
         hits = check(outputs.conditions, figures)
-    joined = outputs.joined()
+    joined = outputs.joined(run)
     if outputs.json:
         parts = {"utilisation": used, "comparison": comparison, "joined": joined}
         more = {name: part and part.to_dict() for name, part in parts.items()}
@@ -616,7 +621,7 @@ def screen(
     run: RunProfile,
     used: RunUtilisation | None,
     comparison: Comparison | None,
-    joined: JoinedDensity | None,
+    joined: DensityCost | None,
     width: int | None = None,
 ) -> list[str]:
     """Return the summary, line by line: headline, ranks, communications, causes.
@@ -626,7 +631,7 @@ def screen(
     run : RunProfile
     used : RunUtilisation or None
     comparison : Comparison or None
-    joined : JoinedDensity or None
+    joined : DensityCost or None
     width : int, optional
         Sentences are folded to it; tables never are. None leaves them whole.
     """
@@ -635,9 +640,7 @@ def screen(
     if used is not None:
         lines += ["", *_folded([_used(used)], width)]
     if joined is not None:
-        from densing.report import joined_words
-
-        lines += ["", *_folded(joined_words(joined), width)]
+        lines += ["", *_folded(joined.bought, width)]
     if comparison is not None:
         lines += ["", *_comparison(comparison, width)]
     return lines
@@ -651,7 +654,7 @@ def _folded(sentences: Iterable[str], width: int | None) -> list[str]:
     >>> _folded(["1. the host launches too late"], 20)
     ['1. the host launches', '   too late']
     """
-    lines = [visible(middle_cut(sentence, LONGEST_SENTENCE)) for sentence in sentences]
+    lines = [visible(words.middle_cut(sentence, LONGEST_SENTENCE)) for sentence in sentences]
     if width is None:
         return lines
     fold = textwrap.TextWrapper(width, subsequent_indent="   ", break_on_hyphens=False)
@@ -688,11 +691,11 @@ def _unit(run: RunProfile) -> str:
 
 
 def _(value: object, digits: int = 1) -> str:
-    return number(value if isinstance(value, int | float) else None, digits)
+    return words.fixed(value if isinstance(value, int | float) else None, digits)
 
 
 def _ms(value: object) -> str:
-    return milliseconds(value if isinstance(value, int | float) else None)
+    return words.milliseconds_of(value if isinstance(value, int | float) else None)
 
 
 def _ranks(run: RunProfile) -> list[str]:
@@ -713,9 +716,9 @@ def _rank(rank: RankProfile) -> tuple[str, ...]:
     shares = (part.compute_ns, part.exposed_comm_ns, part.exposed_memcpy_ns, part.idle_ns)
     return (
         str(rank.rank),
-        milliseconds(part.window_ns / 1e6),
-        *(number(100 * ns / part.window_ns if part.window_ns else None) for ns in shares),
-        number(None if cut_short([rank]) else part.overlap_pct),
+        words.milliseconds_of(part.window_ns / 1e6),
+        *(words.fixed(100 * ns / part.window_ns if part.window_ns else None) for ns in shares),
+        words.fixed(None if cut_short([rank]) else part.overlap_pct),
     )
 
 
@@ -731,13 +734,13 @@ def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
     rows = [
         (
             row.op or "unknown",
-            shortened(visible(row.group or row.group_label or "–"), room),
+            words.cut(visible(row.group or row.group_label or "–"), room),
             str(row.group_size) if row.group_size > 0 else "–",
             str(row.count),
-            number(row.bytes / row.count_sized / 1e6 if row.count_sized else None, 2),
-            number(row.busbw_gbps, 2),
-            number(None if run.figures["overlap_pct"] is None else row.hidden_pct),
-            milliseconds(row.exposed_ns / steps / 1e6),
+            words.fixed(row.bytes / row.count_sized / 1e6 if row.count_sized else None, 2),
+            words.fixed(row.busbw_gbps, 2),
+            words.fixed(None if run.figures["overlap_pct"] is None else row.hidden_pct),
+            words.milliseconds_of(row.exposed_ns / steps / 1e6),
         )
         for row in run.collectives[:SHOWN_COLLECTIVES]
     ]
@@ -814,7 +817,7 @@ def _unrecognised(run: RunProfile) -> Iterator[str]:
                     total[row.name] = total.get(row.name, 0) + row.total_ns
         if total:
             names = sorted(total, key=lambda name: -total[name])
-            longest = ", ".join(shortened(name, 40) for name in names[:3])
+            longest = ", ".join(words.cut(name, 40) for name in names[:3])
             yield ""
             yield (
                 f"No rule knows {len(names)} {noun}{'s' * (len(names) != 1)} ({_ms(sum(total.values()) / 1e6)} ms in "
@@ -852,4 +855,4 @@ def _comparison(comparison: Comparison, width: int | None) -> list[str]:
 
 
 def _ns(ns: float | None) -> str:
-    return milliseconds(None if ns is None else ns / 1e6)
+    return words.milliseconds_of(None if ns is None else ns / 1e6)

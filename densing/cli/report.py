@@ -37,11 +37,11 @@ def report(
     if out.suffix not in (".html", ".md"):
         raise InputError(f"--out {out}: the name must end in .html (report) or .md (replication page)")
     o.parse_window(since, until)
-    asked = StudyOptions(
+    options = StudyOptions(
         reference, benchmark, since, until, selection=selection_of(include), denominator=denominator, seed=seed
     )
     with progress(quiet=json) as step:
-        study = run_study(load_catalog(*(catalog or [])), asked, step=step)
+        study = run_study(load_catalog(*(catalog or [])), options, step=step)
         path = build_report(study, out) if out.suffix == ".html" else build_replication(study, out)
     if json:
         emit_json({"report": str(path), "notes": list(study.notes)})

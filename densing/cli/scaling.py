@@ -79,19 +79,19 @@ def _check(runs: list[Path], kind: str, work: list[float]) -> None:
 
 
 def _show(efficiency: Scaling) -> None:
-    from densing.cli.columns import columns, number, shortened
-    from densing.cli.table import visible
+    from densing.cli.table import columns, visible
+    from densing.core import words
 
     typer.echo(f"{efficiency.kind} scaling, {efficiency.equation}; {efficiency.definition}")
     header = ("run", "devices", "step s", "work/s", "speed-up", "efficiency %")
     rows = [
         (
-            shortened(visible(row.name), 40),
+            words.cut(visible(row.name), 40),
             str(row.devices),
             f"{row.seconds:.4g}",
-            number(row.throughput),
-            number(row.speedup, 2),
-            number(100 * row.efficiency),
+            words.fixed(row.throughput),
+            words.fixed(row.speedup, 2),
+            words.fixed(100 * row.efficiency),
         )
         for row in efficiency.rows
     ]

@@ -1,12 +1,20 @@
-"""Tables on a terminal: sizes people can read, names that stay text, and no column squeezed beyond reading."""
+"""Tables on a terminal: sizes people can read, names that stay text, and no column squeezed beyond reading.
+
+:func:`emit_table` draws a DataFrame with rich; :func:`columns` aligns plain text, for commands that answer in a
+fraction of a second: loading what draws would take longer than they do.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
+
+from densing.core import words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +51,7 @@ def emit_table(frame: pd.DataFrame, title: str, bound: Iterable[object] = ()) ->
 
     cells = {str(name): [cell(value, str(name)) for value in frame[name]] for name in frame.columns}
     for name in LIMITED & cells.keys():
-        cells[name] = [sign(side) + value for side, value in zip_longest(bound, cells[name], fillvalue="")]
+        cells[name] = [words.sign(side) + value for side, value in zip_longest(bound, cells[name], fillvalue="")]
     fixed = {str(name): frame[name].dtype.kind in "fiuM" for name in frame.columns}
     widths = {name: max(map(len, [name, *column])) for name, column in cells.items()}
     least = {name: width if fixed[name] else min(width, TEXT_WIDTH) for name, width in widths.items()}
@@ -69,17 +77,6 @@ def emit_table(frame: pd.DataFrame, title: str, bound: Iterable[object] = ()) ->
     if hidden := [name for name in cells if name not in shown]:
         named = ", ".join(map(visible, hidden))
         Console(stderr=True).print(Text(f"No room for {named}: widen the terminal, or use --json."), soft_wrap=True)
-
-
-def sign(bound: object) -> str:
-    """Return what stands before a value that is only a limit.
-
-    Examples
-    --------
-    >>> sign("upper") + "1.237", sign("") + "0.71"
-    ('≤ 1.237', '0.71')
-    """
-    return {"upper": "≤ ", "lower": "≥ "}.get(str(bound), "")
 
 
 def fitting(widths: dict[str, int], room: int) -> list[str]:
@@ -110,26 +107,41 @@ def cell(value: Any, column: str = "") -> str:
     """
     import pandas as pd
 
-    if value is None or value is pd.NaT or (isinstance(value, float) and math.isnan(value)):
-        return "–"
+    if not isinstance(value, str) and words.is_missing(value):
+        return words.MISSING
     if isinstance(value, pd.Timestamp):
-        return str(value.date())
+        return words.day(value)
     if isinstance(value, float) and math.isinf(value):
         return "∞"
     if column in COUNTS and isinstance(value, int | float):
-        return count(value)
+        # What rounds to a million is one; less has no unit.
+        return words.size(value) if value >= 1e6 * (1 - 5e-4) else f"{value:.3g}"
     return f"{value:.4g}" if isinstance(value, float) else visible(str(value))
 
 
-def count(value: float) -> str:
-    """Return a number of parameters or tokens in millions, billions or trillions.
+def width(most: int) -> int | None:
+    """Return the columns to fold sentences to, at most ``most``; None where the output is no terminal's."""
+    if "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty()):
+        return min(max(shutil.get_terminal_size().columns, 40), most)
+    return None
+
+
+def columns(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Return lines with aligned columns: the first ``left`` to the left, the others to the right.
 
     Examples
     --------
-    >>> count(70.6e9), count(124e6), count(15e12), count(812)
-    ('70.6 B', '124 M', '15 T', '812')
+    >>> print(chr(10).join(columns(("rank", "idle %"), [("0", "12.5"), ("10", "3.1")])))
+    rank  idle %
+    0       12.5
+    10       3.1
     """
-    for unit, name in ((1e12, " T"), (1e9, " B"), (1e6, " M")):
-        if value >= unit * (1 - 5e-4):
-            return f"{value / unit:.3g}{name}" if value < 1e15 else f"{value:.3g}"
-    return f"{value:.3g}"
+    table = [[visible(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[at]) for row in table) for at in range(len(header))]
+    return [
+        "  ".join(
+            cell.ljust(width) if at < left else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from densing.cli.columns import columns, number, shortened
 from densing.cli.options import JsonFlag
 from densing.cli.output import emit_plain, finish, say, show_notes, timed_bar, visible
-from densing.core import InputError, Note
+from densing.cli.table import columns
+from densing.core import InputError, Note, words
 
 if TYPE_CHECKING:
     from densing.efficiency.simulation import Cluster, Workload
@@ -48,7 +48,7 @@ def list_(json: JsonFlag = False) -> None:
         emit_plain([_brief(technique) for technique in loaded])
     else:
         rows = [
-            (each.name, each.role, _runs(each), shortened(each.paper, 44), shortened(each.summary, 70))
+            (each.name, each.role, _runs(each), words.cut(each.paper, 44), words.cut(each.summary, 70))
             for each in loaded
         ]
         typer.echo("\n".join(columns(("technique", "role", "runs", "paper", "summary"), rows, left=5)))
@@ -81,12 +81,12 @@ def show(
     typer.echo(visible(f"{technique.name} ({technique.role}): {technique.summary}"))
     typer.echo(visible(f"paper: {technique.paper or 'none'}"))
     typer.echo(visible(f"runs for real: {_runs(technique)}"))
-    knob_rows = [(knob.name, str(_plain(knob.default)), shortened(knob.help, 90)) for knob in technique.knobs]
+    knob_rows = [(knob.name, str(_plain(knob.default)), words.cut(knob.help, 90)) for knob in technique.knobs]
     claim_rows = [
         (
             claim.id,
-            shortened(claim.what, 48),
-            shortened(claim.setup, 40),
+            words.cut(claim.what, 48),
+            words.cut(claim.setup, 40),
             f"{figure(claim.published)} {claim.unit}".strip(),
             claim.evidence,
             claim.grade,
@@ -381,7 +381,7 @@ def _comparison_lines(workload: Workload, cluster: Cluster, comparison: Comparis
 
 
 def _scaled(value: float | None, factor: float, digits: int) -> str:
-    return number(None if value is None else value * factor, digits)
+    return words.fixed(None if value is None else value * factor, digits)
 
 
 def map_lines(grid: RegimeMap) -> list[str]:
@@ -467,7 +467,7 @@ def _finding_row(finding: Finding) -> tuple[str, ...]:
     return (
         finding.claim,
         finding.technique,
-        shortened(f"{finding.what} ({finding.setup})" if finding.setup else finding.what, 52),
+        words.cut(f"{finding.what} ({finding.setup})" if finding.setup else finding.what, 52),
         f"{figure(finding.published)} {finding.unit}".strip() + own,
         finding.evidence,
         figure(finding.ours),

@@ -48,14 +48,14 @@ def build(only: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     tree.callback()(_root)
-    for name, place in COMMANDS.items():
+    for name, target in COMMANDS.items():
         if only in (None, name):
-            module, attribute = place.split(":")
-            found = getattr(import_module(f"densing.cli.{module}"), attribute)
-            if isinstance(found, typer.Typer):
-                tree.add_typer(found, name=name)
+            module, attribute = target.split(":")
+            command = getattr(import_module(f"densing.cli.{module}"), attribute)
+            if isinstance(command, typer.Typer):
+                tree.add_typer(command, name=name)
             else:
-                tree.command(name)(found)
+                tree.command(name)(command)
     return tree
 
 
@@ -81,11 +81,14 @@ def main() -> None:
         # A terminal that cannot show a character shows its escape instead.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    named = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in COMMANDS else None
-    if named in _READERS:
+    command = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in COMMANDS else None
+    if command in _READERS:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        _run(named)
+        build(command)()
+    except KeyboardInterrupt:
+        # Pressed while modules are loaded; once a command runs, typer ends it in the same way.
+        raise SystemExit(130) from None
     except DensingError as error:
         _fail(str(error))
     except BrokenPipeError:
@@ -105,14 +108,6 @@ def main() -> None:
         )
     finally:
         gc.freeze()
-
-
-def _run(named: str | None) -> None:
-    try:
-        build(named)()
-    except KeyboardInterrupt:
-        # Pressed while modules are loaded; once a command runs, typer ends it in the same way.
-        raise SystemExit(130) from None
 
 
 def _fail(message: str) -> None:

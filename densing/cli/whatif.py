@@ -23,9 +23,9 @@ def what_if(
 
     Example: densing what-if trace-AR.parquet
     """
-    from densing.cli.columns import columns, number
     from densing.cli.output import emit_plain
-    from densing.core import InputError
+    from densing.cli.table import columns
+    from densing.core import InputError, words
     from densing.efficiency.profile import what_if_job
 
     for path in (trace, *([meta] if meta else [])):
@@ -40,7 +40,9 @@ def what_if(
         f"({100 * result.waste:.1f} % of device time lost), by launch delays {result.launch_slowdown:.3f}\n"
     )
     parts = (("operation", result.by_optype), ("dp rank", result.by_dp_rank), ("stage", result.by_stage))
-    rows = [(f"{kind} {name}", number(slow.mean, 3)) for kind, part in parts for name, slow in list(part.items())[:5]]
+    rows = [
+        (f"{kind} {name}", words.fixed(slow.mean, 3)) for kind, part in parts for name, slow in list(part.items())[:5]
+    ]
     typer.echo("\n".join(columns(("only this slow", "slowdown"), rows)))
     for workers, part in (("the slowest 3 % of workers", result.workers), ("the last stage", result.last_stage)):
         share = "–" if part.explained is None else f"{100 * part.explained:.1f} %"

@@ -1,4 +1,4 @@
-"""What every room uses: errors, notes, records, arrays, files, tables with declared columns, secrets, seeds."""
+"""What every room uses: errors, notes, records, arrays, files, declared columns, secrets, seeds, words."""
 
 import lazy_loader as lazy
 

@@ -1,4 +1,5 @@
 from . import processes as processes
+from . import words as words
 from .arrays import Array as Array
 from .errors import SHOWN_PROBLEMS as SHOWN_PROBLEMS
 from .errors import ArtefactError as ArtefactError
@@ -39,7 +40,9 @@ from .seeds import named_seed as named_seed
 from .seeds import named_stream as named_stream
 from .tables import Column as Column
 from .tables import Table as Table
+from .tables import TableLike as TableLike
 from .tables import read_cells as read_cells
 from .tables import read_table as read_table
+from .tables import text_cells as text_cells
 from .tables import to_date as to_date
 from .tables import validate as validate

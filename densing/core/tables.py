@@ -9,11 +9,11 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import pandas as pd
 
@@ -22,6 +22,9 @@ from densing.core.files import read_text
 
 Kind = Literal["text", "number", "integer", "date", "flag"]
 MAX_FIELD = 32 * 1024
+TableLike: TypeAlias = Path | str | pd.DataFrame | Sequence[Mapping[str, Any]]
+"""What functions take for a table: a file, a DataFrame, or records."""
+
 _TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
 
 
@@ -134,6 +137,45 @@ def read_cells(source: Path | str | io.TextIOBase, where: str | None = None) -> 
     name = where or str(source)
     header, rows = parse_csv(read_text(source, name), name)
     return pd.DataFrame(list(rows.values()), index=list(rows), columns=header, dtype=object)
+
+
+def text_cells(rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return a table in memory as text cells, indexed as a CSV file of it would be (the header is row 1).
+
+    What is missing (None, NaN, NaT, a key that a record lacks) becomes an empty cell, and a date is written without
+    its time, so that a table gives the same result as the file that it would be written to.
+
+    Parameters
+    ----------
+    rows : pandas.DataFrame or sequence of mapping
+        A table, or records with the columns as keys.
+
+    Raises
+    ------
+    InputError
+        When it is neither.
+
+    Examples
+    --------
+    >>> text_cells([{"model": "a", "params": 7e9}, {"model": "b"}]).to_dict("index")
+    {2: {'model': 'a', 'params': '7000000000.0'}, 3: {'model': 'b', 'params': ''}}
+    """
+    if not isinstance(rows, pd.DataFrame):
+        if not isinstance(rows, Sequence) or not all(isinstance(row, Mapping) for row in rows):
+            raise InputError("a table is a path, a DataFrame, or a list of records ({'model': ..., 'params': ...})")
+        rows = pd.DataFrame(list(rows))
+    text = rows.astype(object).map(_text)
+    text.columns = [str(column) for column in rows.columns]
+    text.index = pd.RangeIndex(2, 2 + len(rows))
+    return text
+
+
+def _text(cell: Any) -> str:
+    if cell is None or cell != cell:
+        return ""
+    if isinstance(cell, datetime):
+        return str(cell.date()) if cell.time() == datetime.min.time() else str(cell)
+    return str(cell)
 
 
 def parse_csv(text: str, name: str) -> tuple[list[str], dict[int, list[str]]]:

@@ -1,4 +1,4 @@
-"""Density against release date: frontier, headline line, forecast fan and the models shown apart."""
+"""Density of every model against its release date, with frontier, line and forecast fan; and skill by skill."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from densing.plots import status, style, text
+from densing.core import words
+from densing.plots import style
 
 if TYPE_CHECKING:
     from densing.scores.density import DensityResult
     from densing.scores.trend import TrendResult
 
-_APART_SYMBOLS = (
-    "square-open",
-    "diamond-open",
-    "cross-open",
-    "x-open",
-    "star-open",
-    "hexagon-open",
-    "pentagon-open",
-)
+
+APART_SYMBOLS = tuple(f"{symbol}-open" for symbol in ("square", "diamond", "cross", "x", "star", "hexagon", "pentagon"))
+SHOWN_MODELS = 24
+ROW_HEIGHT = 26
+# Level of the line's band.
+LEVEL = 0.95
 LINE_POINTS = 60
 
 
@@ -70,15 +68,26 @@ def plot_density(
         return style.empty("No model has both a release date and a density.")
     fig = style.figure(560)
     shown = [rows["at"].to_numpy()]
-    _add_unit_line(fig, rows, forecast)
+    # Density 1 is the ruler itself.
+    dates = [rows["released"].min(), rows["released"].max()]
+    if forecast is not None and not forecast.empty:
+        dates[1] = max(dates[1], pd.to_datetime(forecast["date"]).max())
+    unit = {"color": style.MUTED, "width": 1, "dash": "dot"}
+    fig.add_scatter(x=dates, y=[1, 1], mode="lines", line=unit, name="density 1 = the ruler itself", hoverinfo="skip")
     if forecast is not None and not forecast.empty:
         _add_fan(fig, forecast)
         shown.append(forecast[["lo90", "hi90"]].to_numpy(dtype=float).ravel())
     if trend is not None:
         _add_line(fig, trend)
-    _add_models(fig, rows, _window_models(trend))
+    _add_models(fig, rows, None if trend is None else set(map(str, trend.data.model)))
     if apart is not None:
-        _add_apart(fig, drawable(apart.table))
+        others = drawable(apart.table)
+        strata = others["stratum"].map(words.clean) if "stratum" in others else pd.Series("shown apart", others.index)
+        for index, (stratum, group) in enumerate(others.groupby(strata, sort=True)):
+            symbol = APART_SYMBOLS[index % len(APART_SYMBOLS)]
+            colour = style.CYCLE[(index + 3) % len(style.CYCLE)]
+            name = f"apart: {style.figure_text(stratum, 40)}"
+            _markers(fig, group, name, symbol, colour, 8, visible="legendonly")
     if placed is not None:
         stars = drawable(placed.table)
         _markers(fig, stars, "measured here", "star", style.GREEN, 16, bars=True)
@@ -98,54 +107,36 @@ def drawable(table: pd.DataFrame) -> pd.DataFrame:
     for column in ("status", "bound"):
         rows[column] = rows[column].fillna("").astype(str) if column in rows else ""
     rows["released"] = pd.to_datetime(rows["released"], errors="coerce")
-    columns = [rows[name].where(np.isfinite(rows[name]) & (rows[name] > 0)) for name in _HEIGHTS]
-    rows["at"] = columns[0].fillna(columns[1]).fillna(columns[2])
+    value, upper, lower = (
+        rows[name].where(np.isfinite(rows[name]) & (rows[name] > 0)) for name in ("density", "density_hi", "density_lo")
+    )
+    rows["at"] = value.fillna(upper).fillna(lower)
     return rows.dropna(subset=["released", "at"]).sort_values("released", kind="stable").reset_index(drop=True)
-
-
-_HEIGHTS = ("density", "density_hi", "density_lo")
 
 
 def hover(row: Mapping[str, Any]) -> str:
     """Return what a model's marker says: name, date, sizes, score, density, source and status."""
-    quoted = text.figure_text
-    scored = "score" if text.is_missing(row.get("benchmark")) else f"score ({quoted(row.get('benchmark'), 40)})"
-    named = {
+    quoted = style.figure_text
+    scored = "score" if words.is_missing(row.get("benchmark")) else f"score ({quoted(row.get('benchmark'), 40)})"
+    lines = {
         "family": quoted(row.get("family"), 60),
         "kind": quoted(row.get("stratum"), 60),
-        "released": text.day(row.get("released")),
-        "size": f"{text.size(row.get('n_params'))} ({quoted(row.get('denominator'), 30)})",
-        "effective size": _ranged(row, "n_eff", text.size),
-        "density": _ranged(row, "density", text.number),
-        scored: _scored(row),
-        "status": quoted(status.in_words(row.get("status"), row.get("bound"))),
+        "released": words.day(row.get("released")),
+        "size": f"{words.size(row.get('n_params'))} ({quoted(row.get('denominator'), 30)})",
+        "effective size": _ranged(row, "n_eff", words.size),
+        "density": _ranged(row, "density", words.number),
+        scored: words.with_error(row.get("score"), row.get("score_se")),
+        "status": quoted(words.status(row.get("status"), row.get("bound"))),
         "source": quoted(row.get("source"), 90),
     }
-    kept = [f"{name}: {value}" for name, value in named.items() if value != text.MISSING]
-    return "<br>".join([f"<b>{quoted(row.get('model'), 60)}</b>", *kept])
+    known = [f"{name}: {value}" for name, value in lines.items() if value != words.MISSING]
+    return "<br>".join([f"<b>{quoted(row.get('model'), 60)}</b>", *known])
 
 
 def _ranged(row: Mapping[str, Any], name: str, show: Any) -> str:
-    if text.is_missing(row.get(f"{name}_lo")) and text.is_missing(row.get(f"{name}_hi")):
+    if words.is_missing(row.get(f"{name}_lo")) and words.is_missing(row.get(f"{name}_hi")):
         return str(show(row.get(name)))
     return f"{show(row.get(name))} ({show(row.get(f'{name}_lo'))} to {show(row.get(f'{name}_hi'))})"
-
-
-def _scored(row: Mapping[str, Any]) -> str:
-    error = row.get("score_se")
-    return text.number(row.get("score"), 3) + ("" if text.is_missing(error) else f" ± {text.number(error)}")
-
-
-def _window_models(trend: TrendResult | None) -> set[str] | None:
-    return None if trend is None else set(map(str, trend.data.model))
-
-
-def _add_unit_line(fig: go.Figure, rows: pd.DataFrame, forecast: pd.DataFrame | None) -> None:
-    dates = [rows["released"].min(), rows["released"].max()]
-    if forecast is not None and not forecast.empty:
-        dates[1] = max(dates[1], pd.to_datetime(forecast["date"]).max())
-    line = {"color": style.MUTED, "width": 1, "dash": "dot"}
-    fig.add_scatter(x=dates, y=[1, 1], mode="lines", line=line, name="density 1 = the ruler itself", hoverinfo="skip")
 
 
 def _add_fan(fig: go.Figure, forecast: pd.DataFrame) -> None:
@@ -166,16 +157,16 @@ def _add_fan(fig: go.Figure, forecast: pd.DataFrame) -> None:
             fillcolor=colour,
             name=f"forecast, {level} % of draws",
         )
-    words = [
-        f"forecast frontier {text.day(r.date)}: {text.number(r.mid)}<br>"
-        f"50 %: {text.number(r.lo50)} to {text.number(r.hi50)}<br>"
-        f"90 %: {text.number(r.lo90)} to {text.number(r.hi90)}"
+    hovers = [
+        f"forecast frontier {words.day(r.date)}: {words.number(r.mid)}<br>"
+        f"50 %: {words.number(r.lo50)} to {words.number(r.hi50)}<br>"
+        f"90 %: {words.number(r.lo90)} to {words.number(r.hi90)}"
         for r in forecast.itertuples()
     ]
     line = {"color": style.BLUE, "width": 2, "dash": "dash"}
     fig.add_scatter(
         x=forecast["date"], y=forecast["mid"], mode="lines", line=line, name="forecast frontier",
-        hovertext=words, hoverinfo="text",
+        hovertext=hovers, hoverinfo="text",
     )  # fmt: skip
 
 
@@ -191,9 +182,9 @@ def _add_line(fig: go.Figure, trend: TrendResult) -> None:
     shared = {"x": dates, "mode": "lines", "line": edge, "hoverinfo": "skip", "legendgroup": "line"}
     fig.add_scatter(**shared, y=line["hi"], showlegend=False)
     fig.add_scatter(**shared, y=line["lo"], showlegend=False, fill="tonexty", fillcolor=style.BAND)
-    method, months = text.figure_text(trend.headline.get("method"), 40), trend.headline.get("doubling_months")
+    method, months = style.figure_text(trend.headline.get("method"), 40), trend.headline.get("doubling_months")
     pace = (
-        "not rising" if text.is_missing(months) or np.isinf(months) else f"doubled every {text.months(months)} months"
+        "not rising" if words.is_missing(months) or np.isinf(months) else f"doubled every {words.months(months)} months"
     )
     name = f"headline line: {pace} {window(released)} ({method})"
     fig.add_scatter(
@@ -202,35 +193,23 @@ def _add_line(fig: go.Figure, trend: TrendResult) -> None:
     )  # fmt: skip
 
 
-LEVEL = 0.95
-
-
 def _add_models(fig: go.Figure, rows: pd.DataFrame, window: set[str] | None) -> None:
-    seen = rows[rows["bound"] == ""]
-    record = seen["at"] > seen["at"].cummax().shift(fill_value=0.0)
-    steps = seen[record]
+    values = rows[rows["bound"] == ""]
+    record = values["at"] > values["at"].cummax().shift(fill_value=0.0)
+    steps = values[record]
     last = rows["released"].max()
     fig.add_scatter(
         x=[*steps["released"], last], y=[*steps["at"], steps["at"].iloc[-1]] if len(steps) else [None],
         mode="lines", line={"color": style.VERMILLION, "width": 1.5, "shape": "hv"},
         name="frontier (densest so far)", hoverinfo="skip",
     )  # fmt: skip
-    inside = seen["model"].astype(str).isin(window) if window is not None else pd.Series(True, seen.index)
-    _markers(fig, seen[~record & inside], "models", "circle", style.BLUE, 8, bars=True)
-    _markers(fig, seen[~record & ~inside], "models outside the window", "circle-open", style.BLUE, 7)
+    inside = values["model"].astype(str).isin(window) if window is not None else pd.Series(True, values.index)
+    _markers(fig, values[~record & inside], "models", "circle", style.BLUE, 8, bars=True)
+    _markers(fig, values[~record & ~inside], "models outside the window", "circle-open", style.BLUE, 7)
     _markers(fig, steps, "record when released", "diamond", style.VERMILLION, 11, bars=True)
     for bound, symbol in style.BOUND_SYMBOLS.items():
-        words = {"upper": "limit: true value below (▽)", "lower": "limit: true value above (△)"}[bound]
-        _markers(fig, rows[rows["bound"] == bound], words, symbol, style.ORANGE, 11)
-
-
-def _add_apart(fig: go.Figure, rows: pd.DataFrame) -> None:
-    strata = rows["stratum"].map(text.clean) if "stratum" in rows else pd.Series("shown apart", rows.index)
-    for number, (stratum, group) in enumerate(rows.groupby(strata, sort=True)):
-        symbol = _APART_SYMBOLS[number % len(_APART_SYMBOLS)]
-        colour = style.CYCLE[(number + 3) % len(style.CYCLE)]
-        name = f"apart: {text.figure_text(stratum, 40)}"
-        _markers(fig, group, name, symbol, colour, 8, visible="legendonly")
+        name = {"upper": "limit: true value below (▽)", "lower": "limit: true value above (△)"}[bound]
+        _markers(fig, rows[rows["bound"] == bound], name, symbol, style.ORANGE, 11)
 
 
 def _markers(
@@ -260,3 +239,70 @@ def _markers(
         marker={"symbol": symbol, "color": colour, "size": size, "line": line},
         hovertext=[hover(row) for row in rows.to_dict("records")], **error, **more,
     )  # fmt: skip
+
+
+def plot_skills(skills: pd.DataFrame, shown: int = SHOWN_MODELS) -> go.Figure:
+    """Draw the density of the densest models once per skill, one row per model.
+
+    Filled markers are values, open ones limits; each skill has its own symbol.
+
+    Parameters
+    ----------
+    skills : pandas.DataFrame
+        Columns model, skill, density, density_lo, density_hi, status.
+    shown : int
+        Number of models, by the median density over their skills.
+    """
+    rows = skills.copy()
+    if not rows.empty:
+        rows["density"] = pd.to_numeric(rows["density"], errors="coerce")
+        rows = rows[np.isfinite(rows["density"]) & (rows["density"] > 0)]
+    if rows.empty:
+        return style.empty("No model has scores for a single skill.")
+    order = densest(rows, shown)
+    rows = rows[rows["model"].isin(order)]
+    row_of = {model: index for index, model in enumerate(order)}
+    names = sorted(rows["skill"].astype(str).unique())
+    fig = style.figure(130 + ROW_HEIGHT * max(len(order), 4))
+    fig.add_vline(x=1, line={"color": style.MUTED, "width": 1, "dash": "dot"})
+    for number, skill in enumerate(names):
+        group = rows[rows["skill"].astype(str) == skill]
+        symbol = style.SYMBOLS[number % len(style.SYMBOLS)]
+        limits = group["status"].astype(str) != "ok"
+        colour = style.CYCLE[number % len(style.CYCLE)]
+        fig.add_scatter(
+            x=group["density"], y=group["model"].map(row_of), mode="markers", name=style.figure_text(skill, 40),
+            hoverinfo="text", hovertext=[_skill_hover(row) for row in group.to_dict("records")],
+            marker={
+                "symbol": [f"{symbol}-open" if limit else symbol for limit in limits],
+                "size": 10, "color": colour, "line": {"width": 1.5, "color": colour},
+            },
+        )  # fmt: skip
+    labels = [style.figure_text(model, 32) for model in order]
+    low, high = style.log_range(rows["density"])
+    y_axis = {"tickmode": "array", "tickvals": list(range(len(order))), "ticktext": labels}
+    y_axis["range"] = [len(order) - 0.4, -0.6]
+    return style.axes(fig, {"title": "density ρ by skill (log scale)", **style.log_axis(low, high)}, y_axis)
+
+
+def densest(rows: pd.DataFrame, shown: int) -> list[str]:
+    """Return the models with the highest median density over skills, densest first.
+
+    Examples
+    --------
+    >>> densest(pd.DataFrame({"model": ["a", "b", "b"], "density": [1.0, 3.0, 5.0]}), 1)
+    ['b']
+    """
+    median = rows.groupby("model")["density"].median().sort_values(ascending=False, kind="stable")
+    return [str(model) for model in median.index[:shown]]
+
+
+def _skill_hover(row: dict[str, object]) -> str:
+    ends = f"{words.number(row.get('density_lo'))} to {words.number(row.get('density_hi'))}"
+    lines = [
+        f"<b>{style.figure_text(row.get('model'), 60)}</b>",
+        f"{style.figure_text(row.get('skill'), 40)}: density {words.number(row.get('density'))} ({ends})",
+        f"benchmarks: {style.figure_text(row.get('benchmarks'), 90)}",
+        style.figure_text(words.status(row.get("status"))),
+    ]
+    return "<br>".join(lines)

@@ -1,17 +1,169 @@
-"""All estimators of the doubling time side by side."""
+"""Doubling times with their intervals: estimator by estimator, with rows left out, and over every specification.
+
+One line each; an unbounded end runs to the axis edge and ends in an arrow.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
-from densing.plots import style, text
-from densing.plots.forest import forest
+from densing.core import words
+from densing.plots import style
+from densing.scores.study import PAPER_MONTHS
 
 if TYPE_CHECKING:
-    from densing.scores.trend import TrendResult
+    from densing.scores.trend import Checks, TrendResult
+
+
+ROW_HEIGHT = 34
+REACH = 3.0
+CHOICES = ("reference", "benchmark", "evaluator", "window", "denominator", "dates", "method")
+# With more specifications than this the marks of the choices would touch.
+CROWDED = 120
+JOURNAL_MONTHS = 3.5
+SECOND_HAND = "as reported second-hand"
+REFERENCE_LINES = (
+    (PAPER_MONTHS, "dash", f"{PAPER_MONTHS} months (arXiv 2412.04315)"),
+    (JOURNAL_MONTHS, "dot", f"{JOURNAL_MONTHS} months (journal, {SECOND_HAND})"),
+)
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Intervals cut to the drawn range of a logarithmic axis.
+
+    Parameters
+    ----------
+    value, lo, hi : numpy.ndarray, shape (n,)
+        Positions within ``[low, high]``.
+    open_lo, open_hi, off : numpy.ndarray of bool, shape (n,)
+        Whether the lower end, the upper end or the estimate itself lies beyond the axis.
+    low, high : float
+        Ends of the axis.
+    """
+
+    value: np.ndarray
+    lo: np.ndarray
+    hi: np.ndarray
+    open_lo: np.ndarray
+    open_hi: np.ndarray
+    off: np.ndarray
+    low: float
+    high: float
+
+
+def cut(frame: pd.DataFrame, also: tuple[float, ...] = ()) -> Ends:
+    """Return the intervals of a table (doubling_months, lo, hi) cut to a range worth drawing.
+
+    The axis covers the finite ends, but no more than ``REACH`` times beyond the outermost estimate: one
+    interval that is barely bounded must not flatten all others.
+
+    Examples
+    --------
+    >>> ends = cut(pd.DataFrame({"doubling_months": [3.0], "lo": [2.0], "hi": [float("inf")]}))
+    >>> bool(ends.open_hi[0]), bool(ends.hi[0] == ends.high)
+    (True, True)
+    """
+    columns = ("doubling_months", "lo", "hi")
+    value, lo, hi = (pd.to_numeric(frame[name], errors="coerce").to_numpy(float) for name in columns)
+    finite = np.concatenate([value[np.isfinite(value) & (value > 0)], np.asarray(also, dtype=float)])
+    base = finite if len(finite) else np.concatenate([lo, hi])
+    inner_low, inner_high = style.log_range(base, pad=0.0)
+    ends = np.clip(
+        np.concatenate([base, lo[np.isfinite(lo)], hi[np.isfinite(hi)]]),
+        inner_low / REACH,
+        inner_high * REACH,
+    )
+    low, high = style.log_range(ends, pad=0.05)
+    bare_lo, bare_hi = np.isnan(lo), np.isnan(hi)
+    lo, hi = np.where(bare_lo, value, lo), np.where(bare_hi, value, hi)
+    return Ends(
+        value=np.clip(value, low, high),
+        lo=np.clip(lo, low, high),
+        hi=np.clip(hi, low, high),
+        open_lo=(lo < low) & ~bare_lo,
+        open_hi=(hi > high) & ~bare_hi,
+        off=value > high,
+        low=low,
+        high=high,
+    )
+
+
+def forest(
+    frame: pd.DataFrame, colours: list[str], symbols: list[str], x_title: str, row_height: int = ROW_HEIGHT
+) -> go.Figure:
+    """Draw one line per row of a table: label, doubling_months, lo, hi and the hover text ``hover``.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        Rows from top to bottom; ``label`` is escaped here, ``hover`` must be safe already.
+    colours, symbols : list of str
+        One per row.
+    x_title : str
+        Title of the axis.
+    row_height : int
+        Pixels per row.
+    """
+    marks = tuple(months for months, _, _ in REFERENCE_LINES)
+    ends = cut(frame, marks)
+    rows = np.arange(len(frame))
+    fig = style.figure(130 + row_height * max(len(frame), 3))
+    for position, dash, name in REFERENCE_LINES:
+        line = {"color": style.MUTED, "width": 1.5, "dash": dash}
+        ends_of_line = {"x": [position, position], "y": [-0.6, len(frame) - 0.4]}
+        fig.add_scatter(**ends_of_line, mode="lines", line=line, name=name, hoverinfo="skip")
+    for row in rows:
+        line = {"color": colours[row], "width": 2.2}
+        fig.add_scatter(
+            x=[ends.lo[row], ends.hi[row]],
+            y=[row, row],
+            mode="lines",
+            line=line,
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    arrows(fig, ends, rows, "x", colours)
+    fig.add_scatter(
+        x=ends.value, y=rows, mode="markers", hoverinfo="text", hovertext=list(frame["hover"]),
+        showlegend=False, cliponaxis=False,
+        marker={
+            "symbol": np.where(ends.off, "triangle-right-open", symbols).tolist(),
+            "color": colours, "size": 12, "line": {"width": 1.5, "color": colours},
+        },
+    )  # fmt: skip
+    labels = [style.figure_text(label, 48) for label in frame["label"]]
+    y_axis = {"tickmode": "array", "tickvals": rows, "ticktext": labels, "range": [len(frame) - 0.4, -0.6]}
+    x_axis = {"title": x_title, **style.log_axis(ends.low, ends.high)}
+    return style.axes(fig, x_axis, {**y_axis, "showgrid": False})
+
+
+def arrows(fig: go.Figure, ends: Ends, position: Any, along: str, colours: list[str], **where: Any) -> None:
+    """Add an arrow head at every end that runs off the axis; ``along`` names the estimates' axis, x or y."""
+    symbols = {"x": ("triangle-left", "triangle-right"), "y": ("triangle-down", "triangle-up")}[along]
+    for open_end, at, symbol in ((ends.open_lo, ends.low, symbols[0]), (ends.open_hi, ends.high, symbols[1])):
+        chosen = np.flatnonzero(open_end & ~ends.off)
+        if not len(chosen):
+            continue
+        across = np.asarray(position)[chosen]
+        positions = {along: np.full(len(chosen), at), "y" if along == "x" else "x": across}
+        marker = {"symbol": symbol, "size": 9, "color": [colours[index] for index in chosen]}
+        fig.add_scatter(
+            **positions,
+            mode="markers",
+            marker=marker,
+            hoverinfo="skip",
+            showlegend=False,
+            cliponaxis=False,
+            **where,
+        )
 
 
 def plot_estimates(trend: TrendResult) -> go.Figure:
@@ -30,12 +182,20 @@ def plot_estimates(trend: TrendResult) -> go.Figure:
     from densing.scores.trend import window
 
     rows = trend.estimates.reset_index(drop=True)
-    rows = rows[~(rows["doubling_months"].map(text.is_missing) & rows["lo"].map(text.is_missing))]
+    rows = rows[~(rows["doubling_months"].map(words.is_missing) & rows["lo"].map(words.is_missing))]
     if rows.empty:
         return style.empty("No estimator could be computed from these rows.")
     records = rows.to_dict("records")
-    frame = rows.assign(label=[_label(row) for row in records], words=[_words(row) for row in records])
-    looks = [_look(row) for row in records]
+    labels = [f"{row.get('method')}{' ◆ headline' if row.get('headline') else ''}" for row in records]
+    frame = rows.assign(label=labels, hover=[_estimate_hover(row) for row in records])
+    looks = [
+        (style.VERMILLION, "diamond")
+        if row.get("headline")
+        else (style.MUTED, "square-open")
+        if is_replication(row["method"])
+        else (style.BLUE, "circle")
+        for row in records
+    ]
     axis = f"doubling time, months (log scale), {window(trend.data.released)}"
     return forest(frame, [look[0] for look in looks], [look[1] for look in looks], axis)
 
@@ -51,26 +211,267 @@ def is_replication(method: Any) -> bool:
     return any(word in str(method) for word in ("envelope", "running-max"))
 
 
-def _look(row: Mapping[str, Any]) -> tuple[str, str]:
-    if row.get("headline"):
-        return style.VERMILLION, "diamond"
-    return (style.MUTED, "square-open") if is_replication(row["method"]) else (style.BLUE, "circle")
-
-
-def _label(row: Mapping[str, Any]) -> str:
-    words = str(row.get("method"))
-    return f"{words} ◆ headline" if row.get("headline") else words
-
-
-def _words(row: Mapping[str, Any]) -> str:
-    level = text.doubling(row["doubling_months"], row["lo"], row["hi"])
-    dropped = 0 if text.is_missing(row.get("dropped")) else int(row["dropped"])
+def _estimate_hover(row: Mapping[str, Any]) -> str:
+    dropped = 0 if words.is_missing(row.get("dropped")) else int(row["dropped"])
     lines = [
-        f"<b>{text.figure_text(row.get('label', row['method']), 80)}</b>",
-        level,
-        f"{text.number(row.get('n'), 4)} rows, {text.number(row.get('clusters'), 4)} clusters",
-        f"standard error: {text.figure_text(row.get('se_type'))}",
+        f"<b>{style.figure_text(row.get('label', row['method']), 80)}</b>",
+        words.doubling(row["doubling_months"], row["lo"], row["hi"]),
+        f"{words.number(row.get('n'), 4)} rows, {words.number(row.get('clusters'), 4)} clusters",
+        f"standard error: {style.figure_text(row.get('se_type'))}",
     ]
     if dropped:
-        lines.append(f"{text.plural(dropped, 'censored row')} left out")
+        lines.append(f"{words.plural(dropped, 'censored row')} left out")
+    return "<br>".join(lines)
+
+
+def plot_permutation(checks: Checks) -> go.Figure:
+    """Draw the slope found in the data beside the slopes found after shuffling the dates of whole families.
+
+    Parameters
+    ----------
+    checks : Checks
+        ``TrendResult.checks``; of its tests ``permutation`` the one valid one is drawn.
+
+    Examples
+    --------
+    >>> from densing.scores.trend import Checks, PermutationTests, ShuffleTest
+    >>> test = ShuffleTest(0.03, 0.006, 0.001, None, ())
+    >>> [trace.name for trace in plot_permutation(Checks(permutation=PermutationTests(99, test, test, test))).data]
+    ['shuffled dates, median', 'the data']
+    """
+    test = None if checks.permutation is None else checks.permutation.headline_family_blocks
+    if test is None or words.is_missing(test.slope):
+        return style.empty("No slope was estimated, so there is nothing to shuffle.")
+    fig = style.figure(196)
+    if test.null_slopes:
+        ends = np.quantile(test.null_slopes, [0.05, 0.95])
+        hover = f"90 % of the shuffles: {words.number(ends[0])} to {words.number(ends[1])} per day"
+        fig.add_scatter(
+            x=ends, y=[0, 0], mode="lines+markers", line={"color": style.MUTED, "width": 5}, hovertext=hover,
+            marker={"symbol": "line-ns-open", "size": 12, "color": style.MUTED, "line": {"width": 3}},
+            hoverinfo="text", name="90 % of the shuffles",
+        )  # fmt: skip
+    looks = (
+        (test.null_median_slope, "shuffled dates, median", "circle-open", style.MUTED),
+        (test.slope, "the data", "diamond", style.VERMILLION),
+    )
+    for value, name, symbol, colour in looks:
+        hover = f"{name}: {words.number(value)} per day"
+        marker = {"symbol": symbol, "size": 13, "color": colour, "line": {"width": 2, "color": colour}}
+        fig.add_scatter(x=[value], y=[0], mode="markers", name=name, marker=marker, hovertext=hover, hoverinfo="text")
+    size = "" if words.is_missing(test.size) else f"<br>size {words.percentage(test.size)}"
+    label = f"whole families shuffled<br>{words.p_value(test.p)}{size}"
+    y_axis = {"tickmode": "array", "tickvals": [0], "ticktext": [label], "range": [0.6, -0.6]}
+    return style.axes(fig, {"title": "slope of ln ρ per day"}, {**y_axis, "showgrid": False})
+
+
+def plot_leave_one_out(checks: Checks) -> go.Figure:
+    """Draw the headline doubling time without each named group, organisation and family.
+
+    Parameters
+    ----------
+    checks : Checks
+        ``TrendResult.checks``; ``without_groups`` (diamonds, with their interval), ``leave_one_organisation_out``
+        (squares, where an organisation has several families) and ``leave_one_family_out`` (circles).
+    """
+    frame = leave_one_out(checks)
+    if frame.empty:
+        return style.empty("No family could be left out.")
+    hover = [
+        f"<b>without {style.figure_text(row['name'], 60)}</b> "
+        f"({row['kind']}, {words.plural(int(row['n']), 'model')})<br>"
+        f"doubling time {words.months(row['doubling_months'])} months"
+        for row in frame.to_dict("records")
+    ]
+    frame = frame.assign(label="without " + frame["name"].astype(str), hover=hover)
+    colours, symbols = ([look[part] for look in frame["kind"].map(_LOOKS)] for part in (0, 1))
+    return forest(frame, colours, symbols, "doubling time, months (log scale)", row_height=24)
+
+
+_LOOKS = {
+    "group": (style.VERMILLION, "diamond"),
+    "organisation": (style.GREEN, "square"),
+    "family": (style.BLUE, "circle"),
+}
+
+
+def leave_one_out(checks: Checks) -> pd.DataFrame:
+    """Return what is left out (kind, name, n) and the doubling time without it; groups first, then fastest first.
+
+    A slope that is not positive never doubles. Organisations of a single family repeat it and are left out.
+
+    Examples
+    --------
+    >>> from densing.scores.trend import Checks, LeaveOneOut, LeftOut
+    >>> rows = (LeftOut("a", 3, -0.001, np.inf), LeftOut("b", 2, 0.0076, 3.0))
+    >>> leave_one_out(Checks(leave_one_family_out=LeaveOneOut("family", rows)))["doubling_months"].tolist()
+    [3.0, inf]
+    """
+    rows: list[dict[str, Any]] = []
+    single: set[tuple[Any, Any]] = set()
+    for check in (checks.leave_one_family_out, checks.leave_one_organisation_out):
+        table = () if check is None else check.rows
+        effects = [(row.n, words.number(row.slope_per_day, 6)) for row in table]
+        fresh = [row for row, effect in zip(table, effects, strict=True) if effect not in single]
+        single = set(effects)
+        rows += [{**asdict(row), "kind": check.kind} for row in fresh if check is not None]
+    rows += [{**asdict(group), "kind": "group", "name": group.group} for group in checks.without_groups]
+    names = ["kind", "name", "n", "slope_per_day", "doubling_months", "lo", "hi"]
+    frame = pd.DataFrame(rows, columns=names)
+    frame = frame[frame["slope_per_day"].notna()]
+    doubling = pd.to_numeric(frame["doubling_months"], errors="coerce").fillna(np.inf)
+    ends = {name: pd.to_numeric(frame[name], errors="coerce") for name in ("lo", "hi")}
+    ends["hi"] = ends["hi"].where(ends["hi"].notna() | ends["lo"].isna(), np.inf)
+    order = frame["kind"].map({kind: index for index, kind in enumerate(_LOOKS)})
+    frame = frame.assign(doubling_months=doubling, **ends, order=order)
+    return frame.sort_values(["order", "doubling_months"], kind="stable").drop(columns="order").reset_index(drop=True)
+
+
+TOP_HEIGHT = 340
+DOT_HEIGHT = 21
+
+
+def plot_multiverse(multiverse: pd.DataFrame) -> go.Figure:
+    """Draw the specification curve of the doubling time.
+
+    Above: estimates in ascending order with their intervals; below: a mark in the row of every choice made.
+
+    Source: Simonsohn, Simmons and Nelson, Nature Human Behaviour 4:1208 (2020), specification curve.
+
+    Parameters
+    ----------
+    multiverse : pandas.DataFrame
+        Columns reference, benchmark, evaluator, window, denominator, method, doubling_months, lo, hi, n,
+        permutation_p, headline.
+    """
+    rows = specifications(multiverse)
+    if rows.empty:
+        return style.empty("No specification could be estimated.")
+    choices: list[tuple[str, str | None]] = []
+    # Of every choice that varies a heading (no value), and a line per value.
+    for column in CHOICES:
+        values = sorted(set(rows[column].map(words.clean))) if column in rows else []
+        if len(values) > 1:
+            choices += [(column, None), *((column, value) for value in values)]
+    bottom = DOT_HEIGHT * max(len(choices), 1) + 20
+    fig = _canvas(bottom)
+    ends = cut(rows, tuple(months for months, _, _ in REFERENCE_LINES))
+    _add_curve(fig, rows, ends)
+    _add_choices(fig, rows, choices)
+    fig.update_yaxes(title_text="doubling time, months", **style.log_axis(ends.low, ends.high), row=1, col=1)
+    fig.update_xaxes(range=[-1, len(rows)], showticklabels=False, ticks="", showgrid=False)
+    names = [
+        f"<b>{style.figure_text(column)}</b>" if value is None else style.figure_text(value, 26)
+        for column, value in choices
+    ]
+    ticks = {
+        "tickmode": "array",
+        "tickvals": list(range(len(choices))),
+        "ticktext": names,
+        "tickfont": {"size": 12},
+    }
+    fig.update_yaxes(**ticks, range=[len(choices) - 0.4, -0.6], row=2, col=1)
+    fig.update_xaxes(title_text=words.plural(len(rows), "specification"), row=2, col=1)
+    return fig
+
+
+def specifications(multiverse: pd.DataFrame) -> pd.DataFrame:
+    """Return the specifications that have an estimate or an interval, fastest doubling first.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"doubling_months": [np.inf, 2.0, np.nan], "lo": [5.0, 1.0, np.nan]})
+    >>> specifications(frame)["doubling_months"].tolist()
+    [2.0, inf]
+    """
+    if multiverse.empty:
+        return multiverse
+    value = pd.to_numeric(multiverse["doubling_months"], errors="coerce")
+    rows = multiverse.assign(doubling_months=value)[~value.isna()]
+    return rows.sort_values(["doubling_months", "lo"], kind="stable").reset_index(drop=True)
+
+
+def _canvas(bottom: int) -> go.Figure:
+    height = TOP_HEIGHT + bottom
+    shares = [TOP_HEIGHT / height, bottom / height]
+    grid = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.02, row_heights=shares)
+    fig = style.figure(height + 90)
+    axis_style = {"x": fig.layout.xaxis.to_plotly_json(), "y": fig.layout.yaxis.to_plotly_json()}
+    grid.update_layout(fig.layout.to_plotly_json() | grid.layout.to_plotly_json() | {"template": "none"})
+    for kind, update in (("x", grid.update_xaxes), ("y", grid.update_yaxes)):
+        update(**axis_style[kind])
+    return grid
+
+
+def _colours(rows: pd.DataFrame) -> list[str]:
+    headline = rows["headline"].map(lambda cell: cell is True or cell is np.True_ or cell == 1)
+    return [style.VERMILLION if chosen else style.BLUE for chosen in headline]
+
+
+def _add_curve(fig: go.Figure, rows: pd.DataFrame, ends: Ends) -> None:
+    upper = {"row": 1, "col": 1}
+    index = np.arange(len(rows))
+    colours = _colours(rows)
+    for position, dash, name in REFERENCE_LINES:
+        line = {"color": style.MUTED, "width": 1.5, "dash": dash}
+        fig.add_scatter(
+            x=[-1, len(rows)], y=[position] * 2, mode="lines", line=line, name=name, hoverinfo="skip", **upper
+        )
+    bars_x = np.column_stack([index, index, np.full(len(rows), np.nan)]).ravel()
+    bars_y = np.column_stack([ends.lo, ends.hi, np.full(len(rows), np.nan)]).ravel()
+    bar = {"color": style.MUTED, "width": 1}
+    fig.add_scatter(
+        x=bars_x,
+        y=bars_y,
+        mode="lines",
+        line=bar,
+        name="95 % interval",
+        hoverinfo="skip",
+        connectgaps=False,
+        **upper,
+    )
+    arrows(fig, ends, index, "y", [style.MUTED] * len(rows), **upper)
+    chosen = np.array([colour == style.VERMILLION for colour in colours])
+    hover = [_specification_hover(row) for row in rows.to_dict("records")]
+    for mask, name, symbol, size in (
+        (~chosen, "specification", "circle", 6),
+        (chosen, "headline", "diamond", 13),
+    ):
+        if not mask.any():
+            continue
+        marks = ["triangle-up-open" if off else symbol for off in ends.off[mask]]
+        colour = style.VERMILLION if symbol == "diamond" else style.BLUE
+        fig.add_scatter(
+            x=index[mask], y=ends.value[mask], mode="markers", name=name, hoverinfo="text",
+            hovertext=[word for word, keep in zip(hover, mask, strict=True) if keep],
+            marker={"symbol": marks, "size": size, "color": colour}, cliponaxis=False, **upper,
+        )  # fmt: skip
+
+
+def _add_choices(fig: go.Figure, rows: pd.DataFrame, choices: list[tuple[str, str | None]]) -> None:
+    headline = [colour == style.VERMILLION for colour in _colours(rows)]
+    columns = list(dict.fromkeys(column for column, _ in choices))
+    tall = 11 if len(rows) <= CROWDED else 8
+    for number, column in enumerate(columns):
+        height = {value: y for y, (name, value) in enumerate(choices) if name == column}
+        base = style.INK if number % 2 == 0 else style.BLUE
+        marker = {
+            "opacity": 1,
+            "symbol": ["diamond" if chosen else "line-ns-open" for chosen in headline],
+            "size": [9 if chosen else tall for chosen in headline],
+            "color": [style.VERMILLION if chosen else base for chosen in headline],
+            "line": {"width": 2 if len(rows) <= CROWDED else 1},
+        }
+        heights = [height[value] for value in rows[column].map(words.clean)]
+        shared = {"mode": "markers", "hoverinfo": "skip", "showlegend": False, "row": 2, "col": 1}
+        fig.add_scatter(x=np.arange(len(rows)), y=heights, marker=marker, **shared)
+
+
+def _specification_hover(row: Mapping[str, Any]) -> str:
+    choices = [f"{name}: {style.figure_text(row[name], 60)}" for name in CHOICES if not words.is_missing(row.get(name))]
+    lines = [
+        f"<b>{words.doubling(row['doubling_months'], row.get('lo'), row.get('hi'))}</b>",
+        *choices,
+        f"{words.number(row.get('n'), 4)} models; families shuffled {words.p_value(row.get('permutation_p'))}",
+    ]
     return "<br>".join(lines)

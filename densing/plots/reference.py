@@ -8,12 +8,14 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from densing.plots import status, style, text
+from densing.core import words
+from densing.plots import style
 from densing.scores.fit import GUARD
 
 if TYPE_CHECKING:
     from densing.scores.density import DensityResult
     from densing.scores.references import Reference
+
 
 CURVE_POINTS = 120
 # So few targets that each can be joined to its own size without clutter.
@@ -42,7 +44,11 @@ def plot_reference(reference: Reference, density: DensityResult | None = None, l
     sizes = points["params"][np.isfinite(points["params"]) & (points["params"] > 0)]
     if sizes.empty:
         return style.empty("This reference has no points.")
-    edges = _guard(reference, density)
+    # The ends of the guard; the usual one where densities were read without.
+    smallest, largest = reference.fit.domain["params"]
+    guard = GUARD if density is None else float(density.options.get("guard", GUARD))
+    guard = guard if np.isfinite(guard) else GUARD
+    edges = smallest / guard, largest * guard
     low, high = min(edges[0], float(sizes.min())), max(edges[1], float(sizes.max()))
     fig = style.figure(480)
     for edge in edges:
@@ -55,15 +61,12 @@ def plot_reference(reference: Reference, density: DensityResult | None = None, l
     _add_points(fig, points)
     wide = style.log_range([low, high], pad=0.04)
     ticks = style.log_ticks(*wide)
-    ticks["ticktext"] = [text.size(value) for value in ticks["tickvals"]]
+    ticks["ticktext"] = [words.size(value) for value in ticks["tickvals"]]
     x_axis = {"title": "parameters N (log scale)", **style.log_axis(*wide), **ticks}
-    return style.axes(fig, x_axis, {"title": _quantity(reference), "rangemode": _from_zero(reference)})
-
-
-def _quantity(reference: Reference) -> str:
     several = len(reference.benchmarks) > 1
-    named = "" if several else f" on {text.figure_text(reference.benchmark, 60)}"
-    return f"{'mean ' if several else ''}{_word(reference)}{named}"
+    benchmark = "" if several else f" on {style.figure_text(reference.benchmark, 60)}"
+    quantity = f"{'mean ' if several else ''}{_word(reference)}{benchmark}"
+    return style.axes(fig, x_axis, {"title": quantity, "rangemode": "normal" if _of_loss(reference) else "tozero"})
 
 
 def _word(reference: Reference) -> str:
@@ -74,18 +77,6 @@ def _of_loss(reference: Reference) -> bool:
     return getattr(reference.fit.law, "output", "score") == "loss"
 
 
-def _from_zero(reference: Reference) -> str:
-    return "normal" if _of_loss(reference) else "tozero"
-
-
-def _guard(reference: Reference, density: DensityResult | None) -> tuple[float, float]:
-    """Ends of the guard; the usual one where densities were read without."""
-    smallest, largest = reference.fit.domain["params"]
-    used = GUARD if density is None else float(density.options.get("guard", GUARD))
-    factor = used if np.isfinite(used) else GUARD
-    return smallest / factor, largest * factor
-
-
 def _add_curve(fig: go.Figure, reference: Reference, grid: Any, level: float) -> None:
     x = {"params": grid, **{name: np.full(grid.shape, value) for name, value in reference.given.items()}}
     band = reference.fit.band(x, level)
@@ -94,21 +85,21 @@ def _add_curve(fig: go.Figure, reference: Reference, grid: Any, level: float) ->
     fig.add_scatter(**shared, y=np.asarray(band["hi"]), showlegend=False)
     fig.add_scatter(
         **shared, y=np.asarray(band["lo"]), fill="tonexty", fillcolor=style.BAND,
-        name=f"{text.percentage(level)} band of the curve",
+        name=f"{words.percentage(level)} band of the curve",
     )  # fmt: skip
     curve = np.asarray(reference.fit.predict(x), dtype=float)
     word = _word(reference)
-    words = [f"N = {text.size(n)}: fitted {word} {text.number(s, 3)}" for n, s in zip(grid, curve, strict=True)]
+    hover = [f"N = {words.size(n)}: fitted {word} {words.number(s, 3)}" for n, s in zip(grid, curve, strict=True)]
     fig.add_scatter(
         x=grid, y=curve, mode="lines", line={"color": style.INK, "width": 2.5},
-        hovertext=words, hoverinfo="text",
-        name=f"fitted {text.figure_text(reference.fit.law.name, 40)} curve", legendgroup="curve",
+        hovertext=hover, hoverinfo="text",
+        name=f"fitted {style.figure_text(reference.fit.law.name, 40)} curve", legendgroup="curve",
     )  # fmt: skip
 
 
 def _add_points(fig: go.Figure, points: pd.DataFrame) -> None:
     if "held_out" in points:
-        held = points["held_out"].map(lambda cell: not text.is_missing(cell) and bool(cell))
+        held = points["held_out"].map(lambda cell: not words.is_missing(cell) and bool(cell))
     else:
         held = pd.Series(False, points.index)
     kinds = (
@@ -125,13 +116,12 @@ def _add_points(fig: go.Figure, points: pd.DataFrame) -> None:
             x=rows["params"], y=rows["score"], mode="markers", name=name, hoverinfo="text",
             marker={"symbol": symbol, "size": 11, "color": colour, "line": {"width": 2, "color": colour}},
             error_y=bar if errors is not None else None,
-            hovertext=[_point_words(row) for row in rows.to_dict("records")],
+            hovertext=[
+                f"<b>{style.figure_text(row.get('model'), 60)}</b><br>size: {words.size(row['params'])}<br>"
+                f"score: {words.number(row['score'], 3)}"
+                for row in rows.to_dict("records")
+            ],
         )  # fmt: skip
-
-
-def _point_words(row: dict[str, Any]) -> str:
-    model = text.figure_text(row.get("model"), 60)
-    return f"<b>{model}</b><br>size: {text.size(row['params'])}<br>score: {text.number(row['score'], 3)}"
 
 
 def _add_targets(fig: go.Figure, table: pd.DataFrame) -> None:
@@ -151,11 +141,12 @@ def _add_targets(fig: go.Figure, table: pd.DataFrame) -> None:
     for group, name, symbol, colour in kinds:
         if group.empty:
             continue
-        shapes = [symbol if kind == "" else f"{_SIDE[kind]}-open" for kind in group["bound"]]
+        sides = {"upper": "triangle-left", "lower": "triangle-right"}
+        shapes = [symbol if bound == "" else f"{sides[bound]}-open" for bound in group["bound"]]
         fig.add_scatter(
             x=group["at"], y=group["score"], mode="markers", name=name, hoverinfo="text",
             marker={"symbol": shapes, "size": 11, "color": colour, "line": {"width": 1.6, "color": colour}},
-            hovertext=[_target_words(row) for row in group.to_dict("records")],
+            hovertext=[_target_hover(row) for row in group.to_dict("records")],
         )  # fmt: skip
 
 
@@ -167,23 +158,20 @@ def _add_sizes(fig: go.Figure, table: pd.DataFrame) -> None:
             continue
         fig.add_scatter(
             x=ends, y=[row["score"]] * 2, mode="lines+markers", hoverinfo="text",
-            name=f"{text.figure_text(row['model'], 40)}: own size",
+            name=f"{style.figure_text(row['model'], 40)}: own size",
             line={"color": style.GREEN, "width": 1.5, "dash": "dot"},
             marker={"symbol": ["star", "line-ns-open"], "size": [16, 0], "color": style.GREEN},
-            hovertext=[_target_words(row)] * 2,
+            hovertext=[_target_hover(row)] * 2,
         )  # fmt: skip
 
 
-_SIDE = {"upper": "triangle-left", "lower": "triangle-right"}
-
-
-def _target_words(row: dict[str, Any]) -> str:
+def _target_hover(row: dict[str, Any]) -> str:
     lines = [
-        f"<b>{text.figure_text(row.get('model'), 60)}</b>",
-        f"score: {text.number(row['score'], 3)}",
-        f"effective size: {text.size(row['n_eff'])}",
-        f"95 % interval: {text.size(row['n_eff_lo'])} to {text.size(row['n_eff_hi'])}",
-        f"own size: {text.size(row.get('n_params'))}",
-        text.figure_text(status.in_words(row.get("status"), row.get("bound"))),
+        f"<b>{style.figure_text(row.get('model'), 60)}</b>",
+        f"score: {words.number(row['score'], 3)}",
+        f"effective size: {words.size(row['n_eff'])}",
+        f"95 % interval: {words.size(row['n_eff_lo'])} to {words.size(row['n_eff_hi'])}",
+        f"own size: {words.size(row.get('n_params'))}",
+        style.figure_text(words.status(row.get("status"), row.get("bound"))),
     ]
     return "<br>".join(lines)

@@ -10,10 +10,14 @@ Source: M. Okabe and K. Ito, Color Universal Design (2008), the eight-colour set
 
 from __future__ import annotations
 
+import html
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+
+from densing.core import words
 
 INK = "#1b1f24"
 MUTED = "#5b6470"
@@ -47,6 +51,18 @@ CYCLE = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, MUTED)
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "star", "hexagon", "pentagon")
 BOUND_SYMBOLS = {"upper": "triangle-down-open", "lower": "triangle-up-open"}
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+SHADES = [[0, PAPER], [1, BLUE]]
+
+
+def figure_text(value: Any, limit: int = 160) -> str:
+    """Return text that plotly shows as it stands: its pseudo-HTML (``<b>``, ``<a href>``) is escaped.
+
+    Examples
+    --------
+    >>> figure_text("<img src=x onerror=alert(1)>")
+    '&lt;img src=x onerror=alert(1)&gt;'
+    """
+    return html.escape(words.clean(value, limit), quote=False)
 
 
 def figure(height: int = 480, **layout: Any) -> go.Figure:
@@ -188,3 +204,37 @@ def log_axis(low: float, high: float) -> dict[str, Any]:
     """Return a logarithmic axis over ``[low, high]`` with plain tick labels."""
     axis = {"type": "log", "range": [float(np.log10(low)), float(np.log10(high))]}
     return {**axis, **log_ticks(low, high), "minor": {"ticks": ""}}
+
+
+def bar_of_shades(title: str) -> dict[str, Any]:
+    """Return the scale of a figure of shades: a narrow one at its right.
+
+    Above the figure it would change the upper margin after plotly has placed the axis' title, which then lands on the
+    labels.
+
+    Examples
+    --------
+    >>> bar_of_shades("ms")["thickness"]
+    10
+    """
+    label = {"text": title, "side": "right", "font": {"size": 13}}
+    look = {"thickness": 10, "outlinewidth": 0.5, "outlinecolor": MUTED, "tickfont": {"size": 12}}
+    return {"title": label, "x": 1.01, "xpad": 4, "ypad": 0, **look, "nticks": 5}
+
+
+def list_ticks(labels: Sequence[str], most: int | None = None) -> dict[str, Any]:
+    """Return an axis with a label at each whole number from 0 on; of more than ``most`` at every so manieth.
+
+    Examples
+    --------
+    >>> list_ticks(["a", "b", "c"], most=2)["ticktext"]
+    ['a', 'c']
+    """
+    every = 1 if most is None else -(-len(labels) // most)
+    positions = list(range(0, len(labels), every))
+    return {
+        "tickmode": "array",
+        "tickvals": positions,
+        "ticktext": [labels[position] for position in positions],
+        "showgrid": False,
+    }

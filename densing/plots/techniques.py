@@ -1,20 +1,24 @@
-"""Techniques side by side: what a step consists of, and what stays exposed as a period grows."""
+"""Techniques side by side: what a step consists of, what stays exposed as a period grows, and where each pays off."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
-from densing.core import InputError
-from densing.plots import style, text
-from densing.plots.efficiency_bars import ROW_HEIGHT
-from densing.plots.efficiency_style import COMPUTE, EXPOSED
-from densing.plots.efficiency_text import digits, duration, percent, unit_of
+from densing.core import InputError, words
+from densing.plots import style
+from densing.plots.partition import COMPUTE, EXPOSED, ROW_HEIGHT
 
 MOST_BARS = 60
 MOST_LINES = 12
+MOST_ROWS = 120
+MOST_WORDS = 12
+"""With more bandwidths than this, cells are too narrow for words."""
+SIGNS = {"wins": "▲", "ties": "=", "loses": "▼", "does not fit": "✕"}
+DIVERGING = [[0, style.VERMILLION], [0.5, style.PAPER], [1, style.BLUE]]
 COVERED = COMPUTE._replace(key="covered", label="the rest of the step")
 Row = dict[str, Any]
 
@@ -40,16 +44,13 @@ def rows_of(table: Any, needed: Sequence[str], what: str) -> list[Row]:
     >>> rows_of([{"technique": "ddp", "step_s": 0.5}], ("technique", "step_s"), "compare")
     [{'technique': 'ddp', 'step_s': 0.5}]
     """
-    plain: Iterable[Any] = table.to_dict("records") if hasattr(table, "columns") else table
-    rows = [dict(row) if isinstance(row, Mapping) else row.to_dict() for row in plain]
+    records: Iterable[Any] = table.to_dict("records") if hasattr(table, "columns") else table
+    rows = [dict(row) if isinstance(row, Mapping) else row.to_dict() for row in records]
     for number, row in enumerate(rows):
         lacks = [name for name in needed if name not in row]
         if lacks:
             raise InputError(f"{what}, row {number + 1}: has no column {lacks[0]!r}; it needs {', '.join(needed)}")
     return rows
-
-
-_MOST = 1e300
 
 
 def known(value: Any) -> float | None:
@@ -64,7 +65,7 @@ def known(value: Any) -> float | None:
         real = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return real if real == 0 or 1 / _MOST < abs(real) < _MOST else None
+    return real if real == 0 or 1e-300 < abs(real) < 1e300 else None
 
 
 def times(speedup: Any) -> str:
@@ -76,7 +77,7 @@ def times(speedup: Any) -> str:
     ('1.23×', '–')
     """
     value = known(speedup)
-    return text.MISSING if value is None else f"{digits(value)}×"
+    return words.MISSING if value is None else f"{words.digits(value)}×"
 
 
 def plot_compare(table: Any) -> go.Figure:
@@ -100,32 +101,33 @@ def plot_compare(table: Any) -> go.Figure:
     [[300.0], [200.0]]
     """
     rows = rows_of(table, ("technique", "step_s", "exposed_comm_s"), "compare")
-    drawn = [row for row in rows if (known(row["step_s"]) or -1) >= 0][:MOST_BARS]
-    if not drawn:
+    rows = [row for row in rows if (known(row["step_s"]) or -1) >= 0][:MOST_BARS]
+    if not rows:
         return style.empty("No technique's step is known.")
-    steps = [known(row["step_s"]) or 0.0 for row in drawn]
-    bare = [min(max(known(row["exposed_comm_s"]) or 0.0, 0.0), step) for row, step in zip(drawn, steps, strict=True)]
-    scale, unit = unit_of(1e9 * max(steps))
-    fig = style.figure(140 + ROW_HEIGHT * max(len(drawn), 2), barmode="stack", bargap=0.22)
+    steps = [known(row["step_s"]) or 0.0 for row in rows]
+    bare = [min(max(known(row["exposed_comm_s"]) or 0.0, 0.0), step) for row, step in zip(rows, steps, strict=True)]
+    scale, unit = words.unit_of(1e9 * max(steps))
+    fig = style.figure(140 + ROW_HEIGHT * max(len(rows), 2), barmode="stack", bargap=0.22)
     fig.update_layout(legend_traceorder="normal", showlegend=True)
     parts = ((COVERED, [step - part for step, part in zip(steps, bare, strict=True)]), (EXPOSED, bare))
     for look, seconds in parts:
         fig.add_bar(
-            y=list(range(len(drawn))), x=[1e9 * value / scale for value in seconds], orientation="h", name=look.label,
-            marker={**look.marker(), "opacity": [0.3 if _misfit(row) else 1.0 for row in drawn]},
+            y=list(range(len(rows))), x=[1e9 * value / scale for value in seconds], orientation="h", name=look.label,
+            marker={**look.marker(), "opacity": [0.3 if _misfit(row) else 1.0 for row in rows]},
             hoverinfo="text", textposition="none",
-            hovertext=[_words(row, look.label, value) for row, value in zip(drawn, seconds, strict=True)],
+            hovertext=[_bar_hover(row, look.label, value) for row, value in zip(rows, seconds, strict=True)],
         )  # fmt: skip
     fig.add_scatter(
-        y=list(range(len(drawn))), x=[1e9 * step / scale for step in steps], mode="text", showlegend=False,
-        text=[f" {_end(row)}" for row in drawn],
+        y=list(range(len(rows))), x=[1e9 * step / scale for step in steps], mode="text", showlegend=False,
+        text=[f" {_end(row)}" for row in rows],
         textposition="middle right", textfont={"size": 12, "color": style.INK}, hoverinfo="skip", cliponaxis=False,
     )  # fmt: skip
-    names = [text.figure_text(row["technique"], 28) for row in drawn]
-    ticks = {"tickmode": "array", "tickvals": list(range(len(drawn))), "ticktext": names, "showgrid": False}
-    longest = max(len(_end(row)) for row in drawn)
+    names = [style.figure_text(row["technique"], 28) for row in rows]
+    longest = max(len(_end(row)) for row in rows)
     reach = {"range": [0, (1.1 + 0.015 * longest) * 1e9 * max(steps) / scale or 1]}
-    return style.axes(fig, {"title": f"step, {unit}", **reach}, {**ticks, "range": [len(drawn) - 0.5, -0.5]})
+    return style.axes(
+        fig, {"title": f"step, {unit}", **reach}, {**style.list_ticks(names), "range": [len(rows) - 0.5, -0.5]}
+    )
 
 
 def _misfit(row: Mapping[str, Any]) -> bool:
@@ -141,12 +143,12 @@ def _end(row: Mapping[str, Any]) -> str:
     return times(row["speedup"]) + (", loss changes" if row.get("changes_loss") else "")
 
 
-def _words(row: Mapping[str, Any], label: str, seconds: float) -> str:
+def _bar_hover(row: Mapping[str, Any], label: str, seconds: float) -> str:
     step = 1e9 * (known(row["step_s"]) or 0.0)
     hidden = known(row.get("overlap_ratio"))
-    more = "" if hidden is None else f"<br>{percent(100 * hidden)} of its communication is hidden"
-    name = text.figure_text(row["technique"], 60)
-    return f"<b>{name}</b><br>{label}: {duration(1e9 * seconds)} of {duration(step)}{more}"
+    more = "" if hidden is None else f"<br>{words.percent(100 * hidden)} of its communication is hidden"
+    name = style.figure_text(row["technique"], 60)
+    return f"<b>{name}</b><br>{label}: {words.duration(1e9 * seconds)} of {words.duration(step)}{more}"
 
 
 def plot_exposed(table: Any) -> go.Figure:
@@ -178,7 +180,7 @@ def plot_exposed(table: Any) -> go.Figure:
     if not lines:
         return style.empty("Nothing was measured or predicted at several periods.")
     shown = [row for rows in list(lines.values())[:MOST_LINES] for row in rows]
-    scale, unit = unit_of(1e9 * max(known(row["exposed_s"]) or 0.0 for row in shown))
+    scale, unit = words.unit_of(1e9 * max(known(row["exposed_s"]) or 0.0 for row in shown))
     fig = style.figure(380, showlegend=True)
     looks = {pair: number for number, pair in enumerate(dict.fromkeys(key[:2] for key in lines))}
     for key, rows in list(lines.items())[:MOST_LINES]:
@@ -195,16 +197,112 @@ def _line(fig: go.Figure, key: tuple[str, str, bool], rows: Sequence[Row], numbe
     symbol = style.SYMBOLS[number % len(style.SYMBOLS)]
     fig.add_scatter(
         x=[float(row["tau"]) for row in rows], y=[1e9 * float(row["exposed_s"]) / scale for row in rows],
-        mode="lines+markers", name=text.figure_text(name, 40), hoverinfo="text",
+        mode="lines+markers", name=style.figure_text(name, 40), hoverinfo="text",
         line={"color": colour, "width": 2, "dash": "dash" if predicted else "solid"},
         marker={"color": style.PAPER if predicted else colour, "symbol": symbol, "size": 9,
                 "line": {"color": colour, "width": 1.5}},
-        hovertext=[_point(name, row) for row in rows],
+        hovertext=[
+            f"<b>{style.figure_text(name, 60)}</b><br>tau {float(row['tau']):g}: "
+            + words.duration(1e9 * float(row["exposed_s"]))
+            + ("" if (step := known(row.get("step_s"))) is None else f" of a step of {words.duration(1e9 * step)}")
+            for row in rows
+        ],
     )  # fmt: skip
 
 
-def _point(name: str, row: Row) -> str:
-    step = known(row.get("step_s"))
-    of = "" if step is None else f" of a step of {duration(1e9 * step)}"
-    where = f"<b>{text.figure_text(name, 60)}</b><br>tau {float(row['tau']):g}"
-    return f"{where}: {duration(1e9 * float(row['exposed_s']))}{of}"
+def plot_regime(table: Any) -> go.Figure:
+    """Draw each technique's speed-up at each bandwidth (left to right) and batch (a row each).
+
+    Blue and ▲ are faster than the baseline, orange and ▼ slower, = about as fast, ✕: it does not fit in memory; a blank
+    cell: it does not apply.
+
+    Parameters
+    ----------
+    table : DataFrame, or iterable of mapping or Record
+        bandwidth_gbps, batch, technique, speedup, verdict; optionally step_s. A technique whose speed-ups are all
+        exactly 1 is the baseline and is left out.
+
+    Raises
+    ------
+    InputError
+        When a column is missing.
+
+    Examples
+    --------
+    >>> rows = [{"bandwidth_gbps": gbps, "batch": 1, "technique": "co2", "speedup": up, "verdict": "wins"}
+    ...         for gbps, up in ((10, 2.0), (100, 1.25))]
+    >>> figure = plot_regime(rows)
+    >>> [[round(value, 3) for value in row] for row in figure.data[0].z], list(figure.data[0].text[0])
+    ([[1.0, 0.322]], ['▲ 2.00', '▲ 1.25'])
+    """
+    rows = rows_of(table, ("bandwidth_gbps", "batch", "technique", "speedup", "verdict"), "regime")
+    cells = {(str(row["technique"]), known(row["batch"]), known(row["bandwidth_gbps"])): row for row in rows}
+    bandwidths = sorted({key[2] for key in cells if key[2] is not None})
+    lines: list[tuple[str, float | None] | None] = []
+    for name in dict.fromkeys(str(row["technique"]) for row in contested(rows)):
+        batches = sorted({key[1] for key in cells if key[0] == name and key[1] is not None})
+        # A row of each batch, and a gap below them.
+        lines += [*((name, batch) for batch in batches), None]
+    lines = lines[: MOST_ROWS + 1]
+    if not lines or not bandwidths:
+        return style.empty("Nothing is to be compared with the baseline.")
+    lines = lines[:-1] if lines[-1] is None else lines
+    grid = [[None if line is None else cells.get((*line, gbps)) for gbps in bandwidths] for line in lines]
+    # Logarithms of the speed-ups, so that 2 and 1/2 are as strong.
+    speedups = [[None if cell is None else known(cell["speedup"]) for cell in row] for row in grid]
+    shades = [[math.log2(value) if value is not None and value > 0 else None for value in row] for row in speedups]
+    most = max((abs(value) for row in shades for value in row if value is not None), default=0.0) or 1.0
+    signs = [[_sign(cell) if len(bandwidths) <= MOST_WORDS else "" for cell in row] for row in grid]
+    fig = style.figure(150 + 24 * max(len(lines), 3))
+    # The ticks of the scale are factors again.
+    ends = [-most, -most / 2, 0.0, most / 2, most]
+    scale = style.bar_of_shades("speed-up")
+    scale |= {"tickmode": "array", "tickvals": ends, "ticktext": [times(2**value) for value in ends]}
+    del scale["nticks"]
+    fig.add_heatmap(
+        z=shades, x=list(range(len(bandwidths))), y=list(range(len(lines))), text=signs, texttemplate="%{text}",
+        hovertext=[[_cell_hover(cell) for cell in row] for row in grid], hoverinfo="text", textfont={"size": 12},
+        colorscale=DIVERGING, zmin=-most, zmax=most, colorbar=scale, xgap=2, ygap=2, hoverongaps=False,
+    )  # fmt: skip
+    labels = ["" if line is None else f"{style.figure_text(line[0], 20)}, {line[1]:g}" for line in lines]
+    y_axis = {**style.list_ticks(labels), "ticks": "", "range": [len(lines) - 0.5, -0.5]}
+    every = -(-len(bandwidths) // 10)
+    x_axis = {"tickmode": "array", "tickvals": list(range(0, len(bandwidths), every)), "showgrid": False,
+              "ticktext": [f"{words.digits(gbps)}" for gbps in bandwidths[::every]]}  # fmt: skip
+    return style.axes(fig, {"title": "bandwidth of the link, Gbit/s", **x_axis}, y_axis)
+
+
+def contested(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of all techniques but the baseline, whose speed-ups are all exactly 1.
+
+    Examples
+    --------
+    >>> [row["technique"] for row in contested([{"technique": "ddp", "speedup": 1.0},
+    ...                                         {"technique": "co2", "speedup": 1.2}])]
+    ['co2']
+    """
+    rated: dict[str, list[float | None]] = {}
+    for row in rows:
+        rated.setdefault(str(row["technique"]), []).append(known(row["speedup"]))
+    base = {name for name, values in rated.items() if 1.0 in values and set(values) <= {1.0, None}}
+    return [row for row in rows if str(row["technique"]) not in base]
+
+
+def _sign(cell: Row | None) -> str:
+    if cell is None:
+        return ""
+    if known(cell["speedup"]) is None:
+        return SIGNS["does not fit"] if cell["verdict"] == "does not fit" else ""
+    return f"{SIGNS.get(str(cell['verdict']), '')} {words.digits(float(cell['speedup']))}".strip()
+
+
+def _cell_hover(cell: Row | None) -> str:
+    if cell is None:
+        return ""
+    step = known(cell.get("step_s"))
+    took = "" if step is None else f", step {words.duration(1e9 * step)}"
+    return (
+        f"<b>{style.figure_text(cell['technique'], 60)}</b><br>{style.figure_text(cell['verdict'], 40)}: "
+        f"{times(cell['speedup'])}{took}<br>at {known(cell['bandwidth_gbps']) or 0:g} Gbit/s, "
+        f"batch {known(cell['batch']) or 0:g}"
+    )

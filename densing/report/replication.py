@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from densing.core import write_text
-from densing.report.split import chatgpt_split
+from densing.report.checks import chatgpt_split
 from densing.scores.study import PAPER_MONTHS, PAPER_WINDOW, Study
 from densing.scores.trend import doubling_text
 
@@ -148,9 +148,8 @@ def _long(study: Study) -> list[str]:
     envelope = doubling_text(float(record["doubling_months"]), float(record["lo"]), float(record["hi"]))
     return [
         f"{study.long_reference.title} on {study.long_reference.benchmark}, the one benchmark whose series two "
-        f"harnesses join, "
-        f"{len(study.long_trend.data)} models to {last}: **{study.long_trend.title}**; the paper's envelope on the "
-        f"same data: {envelope}.\n",
+        f"harnesses join, {len(study.long_trend.data)} models to {last}: **{study.long_trend.title}**; the paper's "
+        f"envelope on the same data: {envelope}.\n",
         *(f"- {sentence}" for sentence in study.long_trend.sentences()),
         "",
     ]
@@ -158,18 +157,15 @@ def _long(study: Study) -> list[str]:
 
 def _reasons(study: Study) -> list[str]:
     usual = study.multiverse[study.multiverse["denominator"].eq("total") & study.multiverse["dates"].eq("sourced")]
-    found = (_estimator_reason(study), _benchmark_reason(usual), _window_reason(usual), SCORES_REASON, SIZES_REASON)
-    return [*(f"- {sentence}" for sentence in found if sentence), ""]
-
-
-def _estimator_reason(study: Study) -> str:
     bias = study.trend.checks.record_setter_bias
     drift = None if bias is None or bias.no_trend is None else bias.no_trend.median_doubling_months
     null = f" On these dates it reads {drift:.1f} months where nothing improves at all." if drift else ""
-    return (
+    estimator = (
         f"**Estimator.** A regression on record-setters drifts upwards by itself.{null} The headline uses every model "
         "and treats scores beyond the ruler as bounds."
     )
+    reasons = (estimator, _benchmark_reason(usual), _window_reason(usual), SCORES_REASON, SIZES_REASON)
+    return [*(f"- {reason}" for reason in reasons if reason), ""]
 
 
 def _benchmark_reason(table: pd.DataFrame) -> str:
@@ -180,8 +176,8 @@ def _benchmark_reason(table: pd.DataFrame) -> str:
     fast, slow = medians.index[0], medians.index[-1]
     return (
         f"**Benchmark.** Median over rulers of the envelope's doubling time: from {medians.iloc[0]:.1f} months on "
-        f"{fast} to "
-        f"{medians.iloc[-1]:.1f} on {slow}. One number for all of them is an average over very different paces."
+        f"{fast} to {medians.iloc[-1]:.1f} on {slow}. One number for all of them is an average over very different "
+        "paces."
     )
 
 
@@ -192,9 +188,8 @@ def _window_reason(table: pd.DataFrame) -> str:
         return ""
     slower = int((pairs["long"] > pairs["paper"]).sum())
     return (
-        f"**Window.** On MMLU, the one joined series, the headline's estimator is slower to the end of the data than "
-        f"in the paper's "
-        f"window on {slower} of {len(pairs)} rulers."
+        "**Window.** On MMLU, the one joined series, the headline's estimator is slower to the end of the data than "
+        f"in the paper's window on {slower} of {len(pairs)} rulers."
     )
 
 

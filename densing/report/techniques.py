@@ -1,39 +1,56 @@
-"""Arrange a comparison of techniques as one self-contained HTML file."""
+"""The report on techniques: side by side, where each pays off, timelines, periods, and published figures."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from densing import __version__
-from densing.core import write_text
+from densing.core import words, write_text
+from densing.efficiency.techniques import DOES_NOT_FIT, MISSED, VERDICTS, counts_of, in_memory, untested
+from densing.efficiency.techniques import title as compared_title
+from densing.efficiency.timeline import partition, select
 from densing.plots import (
     BINS,
     MOST_RANKS,
+    Row,
     chosen_step,
-    duration,
+    contested,
+    known,
     plot_compare,
     plot_exposed,
     plot_gantts,
     plot_regime,
     rows_of,
-    text,
 )
-from densing.report import assets, page
-from densing.report import techniques_tables as tables
-from densing.report.efficiency import MOST_NOTES, pairs
-from densing.report.figures import ShownFigure, shown_figure
-from densing.report.sections import sentences
-from densing.report.techniques_timelines import timeline_table
-from densing.report.techniques_words import DEFINITIONS, Contents, headline
+from densing.plots import times as speedup_words
+from densing.report import page
+from densing.report.parts import (
+    Field,
+    Headline,
+    ShownFigure,
+    ShownTable,
+    column,
+    first_notes,
+    pairs,
+    records_frame,
+    shown,
+    shown_figure,
+    times,
+)
 
 if TYPE_CHECKING:
     from densing.core import Note
-    from densing.efficiency.timeline import Timeline
+    from densing.efficiency.timeline import RankTimeline, Timeline
+
 
 SECTIONS = (
     ("headline", "Headline"),
@@ -47,6 +64,15 @@ SECTIONS = (
     ("definitions", "Definitions"),
     ("versions", "Versions"),
 )
+MOST_ROWS = 2000
+MOST_TIMELINES = 400
+LABELS = {
+    "second-hand": "second-hand",
+    "recalled": "recalled, not the paper's",
+    "derived": "derived",
+    "measured": "measured by us",
+}
+"""Said beside a published figure wherever it is printed; first-hand ones need no label."""
 NEEDED = {
     "compare": ("technique", "step_s", "exposed_comm_s", "speedup"),
     "regime": ("bandwidth_gbps", "batch", "technique", "speedup", "verdict"),
@@ -55,6 +81,20 @@ NEEDED = {
     "claims": ("technique", "claim", "published", "evidence", "source", "ours", "error", "grade", "verdict"),
 }
 """Columns each table must have."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a page is about: each part's rows, empty where it was not asked for."""
+
+    compare: Sequence[Row] = ()
+    regime: Sequence[Row] = ()
+    claims: Sequence[Row] = ()
+    timelines: Sequence[tuple[str, Timeline]] = ()
+    tau: Sequence[Row] = ()
+    predicted: Sequence[Row] = ()
+    notes: Sequence[Note] = field(default_factory=tuple)
+    baseline: str = ""
 
 
 def build_techniques(
@@ -104,30 +144,38 @@ def build_techniques(
     densing.core.errors.InputError
         When a table lacks a column, or the file cannot be written.
     """
-    given = {"compare": compare, "regime": regime, "claims": claims, "tau": tau, "predicted": predicted}
-    rows = {name: [] if table is None else rows_of(table, NEEDED[name], name) for name, table in given.items()}
+    tables = {"compare": compare, "regime": regime, "claims": claims, "tau": tau, "predicted": predicted}
+    rows = {name: [] if table is None else rows_of(table, NEEDED[name], name) for name, table in tables.items()}
     target = Path(out)
     write_text(target, render(Contents(**rows, timelines=tuple(timelines), notes=tuple(notes), baseline=baseline)))
     return target
 
 
-def render(found: Contents) -> str:
+def render(contents: Contents) -> str:
     """Return the page as text."""
-    notes = sentences(found.notes)
+    compare, regime, claims = contents.compare, contents.regime, contents.claims
     context = {
-        "headline": headline(found),
-        "sections": [entry for entry in SECTIONS if getattr(found, entry[0], True) or entry[0] == "notes"],
-        "figures": figures(found),
-        **_tables(found),
-        "timelines": [(text.clean(label, 120), f"gantt-{at}") for at, (label, _) in enumerate(found.timelines)],
+        "headline": headline(contents),
+        "sections": [entry for entry in SECTIONS if getattr(contents, entry[0], True) or entry[0] == "notes"],
+        "figures": figures(contents),
+        "compare": compare_table(compare) if compare else None,
+        "regime": regime_table(regime) if regime else None,
+        "regime_sums": regime_sums(regime) if regime else None,
+        "timelines": [
+            (words.clean(label, 120), f"gantt-{number}") for number, (label, _) in enumerate(contents.timelines)
+        ],
         "timeline_words": TIMELINE_WORDS,
-        "notes": notes[:MOST_NOTES],
-        "more_notes": f"{len(notes) - MOST_NOTES} more notes are in the JSON output." * (len(notes) > MOST_NOTES),
+        "timeline_table": timeline_table(contents.timelines),
+        "tau": tau_table(contents.tau) if contents.tau else None,
+        "predicted": predicted_table(contents.predicted) if contents.predicted else None,
+        "claims": claims_table(claims) if claims else None,
+        "grades": grades_table(claims) if claims else None,
+        "assumptions": assumptions_table(claims),
+        **first_notes(contents.notes),
         "definitions": DEFINITIONS,
         "versions": pairs({"densing": __version__, "python": platform.python_version(), "numpy": np.__version__}),
     }
-    own = assets.inline(assets.static("techniques.css"))
-    return str(page.environment().get_template("techniques.html").render(**context, **page.frame(), own_css=own))
+    return page.fill("techniques.html", context, "techniques.css")
 
 
 TIMELINE_WORDS = (
@@ -152,18 +200,20 @@ TAU_WORDS = (
 )
 
 
-def figures(found: Contents) -> dict[str, ShownFigure]:
+def figures(contents: Contents) -> dict[str, ShownFigure]:
     """Return every figure of the page by name."""
-    drawn = []
-    for name, rows, plot, words in (
-        ("compare", found.compare, plot_compare, COMPARE_WORDS),
-        ("regime", found.regime, plot_regime, REGIME_WORDS),
-        ("tau", found.tau, plot_exposed, TAU_WORDS),
-    ):
-        drawn += [shown_figure(name, plot(rows), words)] if rows else []
-    gantts = plot_gantts([timeline for _, timeline in found.timelines])
-    for at, ((label, timeline), figure) in enumerate(zip(found.timelines, gantts, strict=True)):
-        drawn.append(shown_figure(f"gantt-{at}", figure, gantt_words(label, timeline)))
+    drawn = [
+        shown_figure(name, plot(rows), caption)
+        for name, rows, plot, caption in (
+            ("compare", contents.compare, plot_compare, COMPARE_WORDS),
+            ("regime", contents.regime, plot_regime, REGIME_WORDS),
+            ("tau", contents.tau, plot_exposed, TAU_WORDS),
+        )
+        if rows
+    ]
+    gantts = plot_gantts([timeline for _, timeline in contents.timelines])
+    for number, ((label, timeline), figure) in enumerate(zip(contents.timelines, gantts, strict=True)):
+        drawn.append(shown_figure(f"gantt-{number}", figure, gantt_words(label, timeline)))
     return {figure.name: figure for figure in drawn}
 
 
@@ -171,27 +221,465 @@ def gantt_words(label: str, timeline: Timeline) -> str:
     """Return what a timeline shows, for readers who cannot see it."""
     simulated = all(rank.origin.simulated for rank in timeline.ranks)
     steps = len(timeline.ranks[0].steps) if timeline.ranks else 0
-    held = f"{text.plural(len(timeline.ranks), 'rank')}, {text.plural(steps, 'step')}"
-    drawn = chosen_step(timeline)
-    which = f"; drawn is step {drawn.number}, {duration(drawn.length_ns)}, of steps of " if drawn else ""
-    which += f"{duration(drawn.mean_ns)} in the mean" if drawn else ""
-    return f"{text.clean(label, 120)}: {'simulated' if simulated else 'recorded'}, {held}{which}."
+    contents = f"{words.plural(len(timeline.ranks), 'rank')}, {words.plural(steps, 'step')}"
+    if step := chosen_step(timeline):
+        contents += f"; drawn is step {step.number}, {words.duration(step.length_ns)}, of steps of "
+        contents += f"{words.duration(step.mean_ns)} in the mean"
+    return f"{words.clean(label, 120)}: {'simulated' if simulated else 'recorded'}, {contents}."
 
 
-def _tables(found: Contents) -> dict[str, Any]:
-    makers = {
-        "compare": tables.compare_table,
-        "regime": tables.regime_table,
-        "tau": tables.tau_table,
-        "predicted": tables.predicted_table,
-        "claims": tables.claims_table,
+def headline(contents: Contents) -> Headline:
+    """Put a page in words; every caveat that holds for it comes with it."""
+    return Headline(title(contents), lead(contents), facts(contents), caveats(contents))
+
+
+def title(contents: Contents) -> str:
+    """Return the headline itself.
+
+    Examples
+    --------
+    >>> rows = [{"technique": "ddp", "speedup": 1.0}, {"technique": "co2", "speedup": 1.4}]
+    >>> title(Contents(compare=rows)), title(Contents(compare=rows[:1]))
+    ('co2 is 1.40× as fast as ddp per step', 'One technique: ddp')
+    """
+    if contents.compare:
+        rows = [{**row, "technique": words.clean(row["technique"], 60), "speedup": known(row["speedup"])}
+                for row in contents.compare]  # fmt: skip
+        return compared_title(rows, words.clean(contents.baseline, 60) if contents.baseline else "")
+    if contents.claims:
+        counts = Counter(str(row["verdict"]) for row in contents.claims)
+        answered = counts["reproduced"] + counts["not reproduced"]
+        if not answered:
+            return f"{words.plural(len(contents.claims), 'published figure')}, and no prediction of ours among them"
+        return f"{counts['reproduced']} of {words.plural(answered, 'prediction')} reproduced"
+    misses = [abs(value) for row in contents.predicted if (value := miss(row)) is not None]
+    if misses:
+        return f"Predictions miss what was measured by {words.percent(100 * float(np.median(misses)))} in the median"
+    return "Techniques that hide communication"
+
+
+def lead(contents: Contents) -> str:
+    """Return what the page holds, in a sentence or two."""
+    periods = {known(row["tau"]) for row in contents.tau}
+    parts = [
+        (contents.compare, f"{words.plural(len(contents.compare), 'technique')} on one workload and one cluster"),
+        (contents.regime, f"a map of {words.plural(len(contents.regime), 'cell')} over bandwidth and batch"),
+        (contents.timelines, words.plural(len(contents.timelines), "timeline")),
+        (contents.tau, f"exposed communication at {words.plural(len(periods), 'period')}"),
+        (contents.predicted, words.plural(len(contents.predicted), "prediction") + " beside what was measured"),
+        (contents.claims, f"{words.plural(len(contents.claims), 'published figure')} beside ours"),
+    ]
+    sentences = [prose for rows, prose in parts if rows]
+    return (
+        f"This page holds {words.clean('; '.join(sentences), 600)}."
+        if sentences
+        else "Nothing was handed over to be shown."
+    )
+
+
+def facts(contents: Contents) -> tuple[tuple[str, str], ...]:
+    """Return the figures to see first."""
+    fitting = [row for row in contents.compare if row.get("status") != DOES_NOT_FIT]
+    steps = [value for row in fitting if (value := known(row["step_s"])) is not None]
+    shown: list[tuple[str, str]] = []
+    if len(fitting) < len(contents.compare):
+        shown.append(("Do not fit in memory", f"{len(contents.compare) - len(fitting)} of {len(contents.compare)}"))
+    if steps:
+        shown += [
+            ("Shortest step", words.duration(1e9 * min(steps))),
+            ("Longest step", words.duration(1e9 * max(steps))),
+        ]
+        bare = [value for row in fitting if (value := known(row["exposed_comm_s"])) is not None]
+        shown += [("Least exposed per step", words.duration(1e9 * min(bare)))] if bare else []
+    for grade, count in counts_of(contents.claims).items():
+        if grade == "predicted":
+            shown += [(f"Predicted: {word}", str(count[word])) for word in VERDICTS if count[word]]
+        else:
+            shown.append((grade.capitalize(), f"{count['agrees']} of {count.total()} agree"))
+    cells = Counter(str(row["verdict"]) for row in contested(contents.regime))
+    shown += [(f"Cells: {name}", str(cells[name])) for name in ("wins", "ties", "loses") if contents.regime]
+    shown += [("Cells: does not fit", str(cells[DOES_NOT_FIT]))] if cells[DOES_NOT_FIT] else []
+    return tuple(shown)
+
+
+def caveats(contents: Contents) -> tuple[str, ...]:
+    """Return what to know before quoting the page."""
+    sentences: list[str] = []
+    if contents.compare or contents.regime:
+        sentences.append(
+            "Steps are simulated: tasks on streams and links whose times follow from a cluster's figures. "
+            "Nothing was timed, and the order of two techniques within a few percent of each other is not settled."
+        )
+    changing = [words.clean(row["technique"], 60) for row in contents.compare if row.get("changes_loss")]
+    if changing:
+        sentences.append(
+            f"{', '.join(changing)}: a step does not learn what one of plain synchronous training does, so a faster "
+            "step need not be a faster training run."
+        )
+    misfits = [row for row in contents.compare if row.get("status") == DOES_NOT_FIT]
+    sentences += [
+        f"{words.clean(row['technique'], 60)} does not fit in memory; its times are those of a step that cannot be "
+        f"run: {words.clean(row.get('reason') or 'it needs more than a device has', 300)}."
+        for row in misfits
+    ]
+    evidence = Counter(str(row["evidence"]) for row in contents.claims)
+    if second := evidence["second-hand"]:
+        sentences.append(
+            f"{words.plural(second, 'published figure')} {'is' if second == 1 else 'are'} second-hand: "
+            "read where someone else reports the paper, not in the paper. They are labelled."
+        )
+    if recalled := evidence["recalled"]:
+        sentences.append(
+            f"{words.plural(recalled, 'figure')} {'is' if recalled == 1 else 'are'} recalled and could not be "
+            "looked up; labelled, and not to be quoted as the paper's."
+        )
+    agreeing = {grade: count["agrees"] for grade, count in counts_of(contents.claims).items() if count["agrees"]}
+    if agreeing:
+        number = sum(agreeing.values())
+        grades = ", ".join(f"{count} {grade}" for grade, count in agreeing.items())
+        sentences.append(
+            f"{words.plural(number, 'row')} {'agrees' if number == 1 else 'agree'} without having been predicted "
+            f"({grades}): what went in, or follows from it, confirms nothing."
+        )
+    unseen = untested(contents.claims)
+    if unseen:
+        sentences.append(f"No row that holds notices {', '.join(unseen)}: agreement here does not test it.")
+    nulls = [
+        (abs(ours), abs(null))
+        for row in contents.claims
+        if (ours := known(row.get("error"))) is not None and (null := known(row.get("null_error"))) is not None
+    ]
+    if nulls:
+        closer = sum(ours < null - 0.001 for ours, null in nulls)
+        sentences.append(
+            f"In {closer} of {words.plural(len(nulls), 'calibrated figure')} ours comes closer, by over 0.1 point, "
+            "than a null model without a simulator does from the same inputs."
+        )
+    if any(known(row["exposed_s"]) is not None and bool(row.get("predicted")) for row in contents.tau):
+        sentences.append("Dashed lines and open symbols are predictions, solid lines and filled symbols measurements.")
+    return tuple(sentences)
+
+
+DEFINITIONS = (
+    ("Step", "From the end of one step's last computation to the end of the next one's, in the steady state."),
+    ("Exposed communication", "Time in which a rank communicates (or waits in a communication) and computes nothing."),
+    ("Hidden", "Share of the communication's time during which the same rank computes."),
+    ("Speed-up", "Step of the baseline over the technique's; the baseline's own is 1."),
+    ("Loss", "Whether a step learns what one of plain synchronous training does; the simulator tells times only."),
+    ("Does not fit", "What must be kept (parameters, gradients, optimizer, activations) is more than a device has."),
+    ("Wins, ties, loses", "Speed-up more than 2 % above 1, within 2 % of it, more than 2 % below."),
+    ("Error", "Ours over the published figure, less 1; a direction (one thing faster than another) has none."),
+    (
+        "Reproduced",
+        "A prediction within the tolerance that was said beforehand. What agrees without it was no prediction.",
+    ),
+    ("Predicted", "Nothing that the same source measured went into ours, and breaking the simulator's laws turns it."),
+    ("Calibrated on other rows", "Parameters were fitted to other figures of the same source, or of another one."),
+    ("Fitted", "The figure itself went in: that it comes out shows that it is possible."),
+    ("Algebraic", "Follows from what went in, whatever the simulator does."),
+    ("Counted", "Bytes or messages were counted; nothing was timed."),
+    ("Own measurement", "The figure is our own pilot's, not a paper's."),
+    ("Null", "Error of a model that has no simulator (a constant share of the communication stays exposed, say)."),
+    (
+        "Notices",
+        "Laws of the simulator that, once broken (ring costs x 3, latency x 10, no contention, no overlap), "
+        "turn the row's verdict or, where it has missed anyway, move it by more than its tolerance.",
+    ),
+    ("First-hand", "Read in the paper, its code or its data."),
+    ("Second-hand", "Read where someone else reports it."),
+    ("Derived", "Computed from figures that were read."),
+    ("Measured", "Measured by us."),
+    ("Recalled", "From memory, not looked up; never printed as a paper's figure."),
+)
+
+
+def seconds(name: str, key: str, hint: str = "") -> Field:
+    """Return a column of seconds, shown in the unit that suits each."""
+    return Field(name, column(key, lambda value: words.duration(_scaled(value, 1e9))), key, hint=hint)
+
+
+def _scaled(value: Any, factor: float) -> float | None:
+    real = known(value)
+    return None if real is None else factor * real
+
+
+def _frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    return records_frame(islice(rows, MOST_ROWS))
+
+
+def compare_table(rows: Sequence[Row]) -> ShownTable:
+    """Return techniques side by side, one that does not apply or does not fit with its reason."""
+    fields = (
+        Field("Technique", column("technique")),
+        Field("In memory", lambda row: in_memory(str(row.get("status")), row.get("room_bytes"))),
+        seconds("Step", "step_s"),
+        seconds("Exposed per step", "exposed_comm_s"),
+        Field("Hidden", column("overlap_ratio", lambda value: words.percent(_scaled(value, 100))), "overlap_ratio"),
+        Field("Bytes per step", column("bytes", lambda value: words.volume(known(value))), "bytes",
+              hint="Put into communication per rank"),
+        Field("Speed-up", column("speedup", speedup_words), "speedup"),
+        Field("Loss", loss_words, hint="Whether a step learns what one of plain synchronous training does"),
+        Field("Memory", column("memory_bytes", lambda value: words.volume(known(value))), "memory_bytes",
+              hint="Per rank"),
+        *([Field("Remark", lambda row: words.clean(row.get("reason") or "", 300))]
+          if any(row.get("reason") for row in rows) else []),
+    )  # fmt: skip
+    caption = "A step of the steady state, mean of the ranks. A dash: unknown, or the technique does not apply."
+    return shown("compare-table", caption, _frame(rows), fields, sortable=True)
+
+
+def loss_words(row: Mapping[str, Any]) -> str:
+    """Return whether a technique changes what a step learns.
+
+    Examples
+    --------
+    >>> [loss_words(row) for row in ({"changes_loss": "late"}, {"changes_loss": ""}, {"changes_loss": None}, {})]
+    ['changes', 'same', 'not said', '–']
+    """
+    if "changes_loss" not in row:
+        return words.MISSING
+    change = row["changes_loss"]
+    return "not said" if change is None else "changes" if change else "same"
+
+
+def regime_table(rows: Sequence[Row]) -> ShownTable:
+    """Return every cell of the map."""
+    fields = (
+        Field("Technique", column("technique")),
+        Field("Gbit/s", column("bandwidth_gbps", lambda value: words.digits(known(value))), "bandwidth_gbps"),
+        Field("Batch", column("batch", _count), "batch"),
+        seconds("Step", "step_s"),
+        Field("Speed-up", column("speedup", speedup_words), "speedup"),
+        Field("Verdict", column("verdict")),
+        Field("Null", null_words, hint="Error of a model without a simulator, from the same inputs"),
+    )
+    filters = ("Technique", "Verdict")
+    return shown("regime-table", "Every cell of the map.", _frame(rows), fields, filters, sortable=True)
+
+
+def regime_sums(rows: Sequence[Row]) -> ShownTable:
+    """Return how often each technique but the baseline wins, ties and loses, and where it does best and worst."""
+    sums = []
+    others = contested(rows)
+    for name in dict.fromkeys(str(row["technique"]) for row in others):
+        own = [row for row in others if str(row["technique"]) == name]
+        rated = sorted((row for row in own if known(row["speedup"]) is not None), key=lambda row: float(row["speedup"]))
+        verdicts = ("wins", "ties", "loses", "does not fit")
+        tally = {verdict: sum(row["verdict"] == verdict for row in own) for verdict in verdicts}
+        ends = {"best": _place(rated[-1]), "worst": _place(rated[0])} if rated else {}
+        sums.append({"technique": name, **tally, **ends})
+    fields = (
+        Field("Technique", column("technique")),
+        Field("Wins", column("wins", words.count), "wins"),
+        Field("Ties", column("ties", words.count), "ties"),
+        Field("Loses", column("loses", words.count), "loses"),
+        Field("Does not fit", column("does not fit", words.count), "does not fit"),
+        Field("Best", column("best")),
+        Field("Worst", column("worst")),
+    )
+    caption = "Cells in which each technique wins, ties and loses, and in which it does not fit in memory."
+    return shown("regime-sums", caption, _frame(sums), fields)
+
+
+def _place(row: Row) -> str:
+    bandwidth = words.digits(known(row["bandwidth_gbps"]))
+    return f"{speedup_words(row['speedup'])} at {bandwidth} Gbit/s, batch {_count(row['batch'])}"
+
+
+def tau_table(rows: Sequence[Row]) -> ShownTable:
+    """Return what stays exposed at each period."""
+    labelled = [{**row, "how": "predicted" if row.get("predicted") else "measured"} for row in rows]
+    fields = (
+        Field("Technique", column("technique")),
+        Field("Link", column("link")),
+        Field("Period, steps", column("tau", _count), "tau"),
+        seconds("Exposed per step", "exposed_s"),
+        seconds("Step", "step_s"),
+        Field("How", column("how")),
+    )
+    caption = "Communication that stays exposed, per step, as ranks exchange less often."
+    return shown("tau-table", caption, _frame(labelled), fields, sortable=True)
+
+
+def predicted_table(rows: Sequence[Row]) -> ShownTable:
+    """Return predictions beside what was measured."""
+    fields = (
+        Field("Technique", column("technique")),
+        Field("Figure", column("quantity")),
+        Field("Predicted", lambda row: value_words(row.get("predicted"), row.get("unit")), "predicted"),
+        Field("Measured", lambda row: value_words(row.get("measured"), row.get("unit")), "measured"),
+        Field("Error", column("error", error_words), "error", hint="Predicted over measured, less 1"),
+    )
+    caption = "What the simulator said before the run, and what the run then took."
+    return shown("predicted-table", caption, _frame({**row, "error": miss(row)} for row in rows), fields, sortable=True)
+
+
+def miss(row: Row) -> float | None:
+    """Return predicted over measured, less 1; None where either is unknown.
+
+    Examples
+    --------
+    >>> miss({"predicted": 1.5, "measured": 1.0}), miss({"predicted": 1.5, "measured": 0.0})
+    (0.5, None)
+    """
+    predicted, measured = known(row.get("predicted")), known(row.get("measured"))
+    return None if predicted is None or not measured else predicted / measured - 1
+
+
+def claims_table(rows: Sequence[Row]) -> ShownTable:
+    """Return published figures beside ours, with what agreement is worth; those that do not come out are marked."""
+    # What some row has and another lacks would come out of the frame as not a number.
+    missing: dict[str, Any] = {"null": None, "null_error": None, "turned_by": ()}
+    marked = [{**missing, **row, "failed": row["verdict"] in MISSED} for row in rows]
+    fields = (
+        Field("Claim", column("claim")),
+        Field("What", lambda row: ": ".join(words.clean(row[key], 200) for key in ("what", "setup") if row.get(key))),
+        Field("Published", published_words),
+        Field("Ours", lambda row: value_words(row.get("ours"), row.get("unit"))),
+        Field("Error", column("error", error_words), "error", hint="Ours over published, less 1"),
+        Field("Grade", column("grade")),
+        Field("Verdict", column("verdict")),
+        Field("Null", null_words, hint="Error of a model without a simulator, from the same inputs"),
+        Field("Notices", lambda row: ", ".join(map(str, row["turned_by"])) or words.MISSING,
+              hint="Broken laws of the simulator that turn the row"),
+        Field("Technique", column("technique")),
+        Field("Evidence", column("evidence")),
+        Field("Inputs", lambda row: words.clean(row.get("inputs") or "", 400), hint="Published figures used in ours"),
+        Field("Note", lambda row: words.clean(row.get("note") or "", 400)),
+        Field("Source", lambda row: words.clean(row["source"], 300), minor=True),
+    )  # fmt: skip
+    caption = (
+        "Published figures and what the simulator gives for each; ◆ marks those that do not come out. Only a "
+        "prediction can be reproduced; whatever else agrees is counted by its grade."
+    )
+    filters = ("Technique", "Grade", "Evidence", "Verdict")
+    return shown("claims-table", caption, _frame(marked), fields, filters, "failed", sortable=True)
+
+
+def assumptions_table(rows: Sequence[Row]) -> ShownTable | None:
+    """Return what each prediction would be under another assumption, those that turn its verdict marked."""
+    tried = [
+        {**row, "assumption": name, "changed": value, "turns": name in row["decided_by"]}
+        for row in rows
+        for name, value in (row.get("assumptions") or {}).items()
+    ]
+    if not tried:
+        return None
+    fields = (
+        Field("Claim", column("claim")),
+        Field("Published", published_words),
+        Field("Ours", lambda row: value_words(row.get("ours"), row.get("unit"))),
+        Field("With another assumption", column("assumption")),
+        Field("Ours then", lambda row: value_words(row["changed"], row.get("unit"))),
+    )
+    caption = "One assumption changed at a time; ◆ marks those that turn the verdict, and so decide it."
+    return shown("assumptions-table", caption, _frame(tried), fields, (), "turns")
+
+
+def null_words(row: Mapping[str, Any]) -> str:
+    """Return the error of a row's null model, or its words, with what it is.
+
+    Examples
+    --------
+    >>> null_words({"null": 1.0, "null_error": -0.032, "null_model": "all hidden"}), null_words({})
+    ('−3.2 % (all hidden)', '–')
+    """
+    if row.get("null") is None:
+        return words.MISSING
+    value = row["null"] if isinstance(row["null"], str) else error_words(row.get("null_error"))
+    return words.clean(f"{value} ({row['null_model']})", 300)
+
+
+def grades_table(rows: Sequence[Row]) -> ShownTable:
+    """Return how many rows of each grade have each verdict."""
+    counts = counts_of(rows)
+    verdicts = [word for word in VERDICTS if any(count[word] for count in counts.values())]
+    sums = [{"grade": grade, "rows": count.total(), **count} for grade, count in counts.items()]
+    fields = (
+        Field("Grade", column("grade")),
+        Field("Rows", column("rows", _count), "rows"),
+        *(Field(word.capitalize(), column(word, _count), word) for word in verdicts),
+    )
+    return shown("grades-table", "Rows by what agreement is worth (see the definitions).", _frame(sums), fields)
+
+
+def published_words(row: Mapping[str, Any]) -> str:
+    """Return a published figure with the label its evidence asks for.
+
+    Examples
+    --------
+    >>> published_words({"published": 1.3, "unit": "×", "evidence": "second-hand"})
+    '1.30 × (second-hand)'
+    """
+    label = LABELS.get(str(row.get("evidence")), "")
+    prose = value_words(row.get("published"), row.get("unit"))
+    return f"{prose} ({label})" if label else prose
+
+
+def value_words(value: Any, unit: Any = "") -> str:
+    """Return a number with three digits and its unit, words as they stand.
+
+    Examples
+    --------
+    >>> value_words(304736.2, "tokens/s"), value_words("4090 > A800", ""), value_words(None), value_words(0.5, "s")
+    ('304736 tokens/s', '4090 > A800', '–', '500 ms')
+    """
+    if isinstance(value, str):
+        return words.clean(value, 200)
+    real = known(value)
+    if real is None:
+        return words.MISSING
+    if unit == "s":
+        return words.duration(1e9 * real)
+    return f"{words.digits(real)} {'' if words.is_missing(unit) else words.clean(unit, 60)}".strip()
+
+
+def error_words(value: Any) -> str:
+    """Return a relative error with its sign.
+
+    Examples
+    --------
+    >>> error_words(0.051), error_words(-0.25), error_words(None)
+    ('+5.1 %', '−25.0 %', '–')
+    """
+    real = known(value)
+    return words.MISSING if real is None else f"{'+' if real > 0 else ''}{words.percent(100 * real)}"
+
+
+def _count(value: Any) -> str:
+    real = known(value)
+    return words.MISSING if real is None else f"{real:g}"
+
+
+def timeline_table(timelines: Sequence[tuple[str, Timeline]]) -> ShownTable:
+    """Return a row per timeline and rank: time per step, and how it splits."""
+    rows = [_row(label, rank) for label, timeline in timelines for rank in timeline.ranks][:MOST_TIMELINES]
+    fields = (
+        Field("Timeline", column("label")),
+        Field("Rank", column("rank", str), "rank"),
+        Field("How", column("how")),
+        times("Step", "step"),
+        times("Compute", "compute"),
+        times("Exposed communication", "exposed"),
+        times("Idle", "idle"),
+        Field(
+            "Hidden", column("hidden", words.percent), "hidden", hint="|C ∩ K| / |C| of unions, as in densing profile"
+        ),
+    )
+    caption = "Means over all marked steps of each rank; over the whole timeline where none is marked."
+    return shown("timelines-table", caption, records_frame(rows), fields, sortable=True)
+
+
+def _row(label: str, rank: RankTimeline) -> dict[str, Any]:
+    part = partition(select(rank))
+    steps = max(len(rank.steps), 1)
+    return {
+        "label": words.clean(label, 120),
+        "rank": rank.rank,
+        "how": "simulated" if rank.origin.simulated else "recorded",
+        "step": part.window_ns / steps,
+        "compute": part.compute_ns / steps,
+        "exposed": part.exposed_comm_ns / steps,
+        "idle": part.idle_ns / steps,
+        "hidden": part.overlap_pct if part.comm_ns else None,
     }
-    made: dict[str, Any] = {}
-    for name, make in makers.items():
-        rows = getattr(found, name)
-        made[name] = make(rows) if rows else None
-    made["regime_sums"] = tables.regime_sums(found.regime) if found.regime else None
-    made["grades"] = tables.grades_table(found.claims) if found.claims else None
-    made["assumptions"] = tables.assumptions_table(found.claims)
-    made["timeline_table"] = timeline_table(found.timelines)
-    return made

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from densing import plots
 from densing.plots import style
 from densing.plots.density import drawable, hover
-from densing.plots.forest import cut
-from densing.plots.multiverse import specifications
+from densing.plots.estimates import cut, specifications
 from densing.scores.trend import Checks
 from tests.support import report_fixture as fixture
 from tests.support import report_frames as frames
@@ -245,3 +246,9 @@ def test_the_guard_drawn_is_the_guard_used_around_the_sizes_fitted(study: Any, g
     assert [shape.x0 for shape in figure.layout.shapes] == pytest.approx([0.5e9 / factor, 14e9 * factor])
     curve = next(trace for trace in figure.data if "curve" in (trace.name or "") and trace.mode == "lines")
     assert max(curve.x) >= 72e9
+
+
+@given(st.text())
+def test_figure_text_has_no_tag_left(value: str) -> None:
+    shown = style.figure_text(value)
+    assert "<" not in shown and ">" not in shown and "\n" not in shown

@@ -21,45 +21,9 @@ from densing.efficiency.timeline.spans import Kind, Spans
 from densing.efficiency.timeline.timeline import RankTimeline, Timeline
 from densing.efficiency.timeline.windows import select
 from densing.plots import style
-from densing.plots.techniques import MOST_BARS, known, plot_compare, plot_exposed, rows_of
-from densing.plots.techniques_gantt import BINS, MOST_RANKS, MOST_SPANS, arranged, chosen_step, plot_gantts
-from densing.plots.techniques_map import MOST_ROWS, plot_regime
-
-HOSTILE = "<img src=x onerror=window.hacked=1>"
-COMPARE: list[dict[str, Any]] = [
-    {"technique": "ddp", "step_s": 0.5, "exposed_comm_s": 0.2, "overlap_ratio": 0.5, "speedup": 1.0, "bytes": 1e6},
-    {"technique": f"co2 {HOSTILE}", "step_s": 0.25, "exposed_comm_s": 0.0, "overlap_ratio": 1.0, "speedup": 2.0},
-    {"technique": "ladder", "step_s": None, "exposed_comm_s": None, "speedup": None, "reason": HOSTILE},
-]
-REGIME: list[dict[str, Any]] = [
-    {"bandwidth_gbps": gbps, "batch": batch, "technique": name, "step_s": 0.1, "speedup": up, "verdict": verdict}
-    for name, rows in (
-        ("ddp", ((1.0, "ties"),) * 4),
-        (f"co2 {HOSTILE}", ((2.0, "wins"), (1.01, "ties"), (0.5, "loses"), (None, "does not apply"))),
-    )
-    for (gbps, batch), (up, verdict) in zip(((10.0, 1), (10.0, 4), (100.0, 1), (100.0, 4)), rows, strict=True)
-]
-TAU: list[dict[str, Any]] = [
-    {
-        "technique": f"co2 {HOSTILE}",
-        "tau": tau,
-        "link": "200mbit",
-        "exposed_s": 0.4 / tau,
-        "step_s": 1.0,
-        "predicted": p,
-    }
-    for tau in (1, 4, 16)
-    for p in (True, False)
-]
-
-
-def simulated(ranks: int = 2, seconds: float = 0.1) -> Timeline:
-    graph = Graph()
-    for step in range(5):
-        graph.step = step
-        passes = [graph.add(f"gemm {HOSTILE}", Kind.COMPUTE, (r,), "compute", seconds) for r in range(ranks)]
-        graph.add("all_reduce", Kind.COMM, tuple(range(ranks)), "comm", 0.05, after=passes)
-    return simulate(graph).timeline
+from densing.plots.techniques import MOST_BARS, MOST_ROWS, known, plot_compare, plot_exposed, plot_regime, rows_of
+from densing.plots.timeline import BINS, MOST_RANKS, MOST_SPANS, arranged, chosen_step, plot_gantts
+from tests.support.report_techniques import COMPARE, REGIME, TAU, simulated
 
 
 def every_figure() -> dict[str, go.Figure]:
@@ -152,7 +116,7 @@ def test_a_full_step_is_drawn_whole_with_every_share_of_time_right(many: int) ->
     assert few.layout.xaxis.range == cut.layout.xaxis.range
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50), st.integers(0, 20)), min_size=150, max_size=300))
 def test_work_put_together_keeps_exposed_and_hidden_time(pieces: list[tuple[int, int, int]]) -> None:
     """Each piece: compute, communication beside it from its end on, a pause."""
@@ -230,7 +194,7 @@ ANYTHING = st.one_of(st.none(), st.text(max_size=4), st.floats(), st.integers(-(
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @example([(None, 1.2193791430886946e308, 0.0, None)])
 @example([(None, 1.7976931348623157e308, None, None)])
 @example([(None, 5e-324, 5e-324, 5e-324)])

@@ -11,63 +11,34 @@ from typing import Any
 import pytest
 
 from densing.core.errors import InputError
-from densing.core.notes import Note
-from densing.report.techniques import SECTIONS, build_techniques, render
-from densing.report.techniques_tables import (
+from densing.report.techniques import (
+    SECTIONS,
+    Contents,
     assumptions_table,
+    build_techniques,
+    caveats,
     claims_table,
     compare_table,
+    facts,
     grades_table,
     predicted_table,
     published_words,
     regime_sums,
+    render,
+    title,
 )
-from densing.report.techniques_words import Contents, caveats, facts, title
-from tests.plots.test_techniques import COMPARE, HOSTILE, REGIME, TAU, simulated
-from tests.report.test_report import Page
-
-BREAKOUT = "</script><script>window.hacked=1</script>"
-FIGURES = 5
-
-
-def claim(number: int, evidence: str, verdict: str, **change: Any) -> dict[str, Any]:
-    row = {"technique": "co2", "claim": f"CO2-{number}", "what": "tau that hides", "setup": BREAKOUT, "published": 9.6,
-           "unit": "steps", "evidence": evidence, "source": f"table 2 {HOSTILE}", "ours": 9.5, "error": -0.0104,
-           "grade": "predicted", "verdict": verdict, "inputs": "", "note": HOSTILE}  # fmt: skip
-    return {**row, **change}
-
-
-CLAIMS = [
-    claim(1, "second-hand", "reproduced", inputs="step time"),
-    claim(2, "first-hand", "not reproduced", ours=20.0, error=1.08),
-    claim(3, "recalled", "not answerable", ours=None, error=None),
-    claim(4, "derived", "agrees", published="4090 > A800", ours="4090 > A800", error=None, unit="", grade="algebraic"),
-    claim(5, "second-hand", "not run", ours=None, error=None),
-    claim(
-        6,
-        "first-hand",
-        "differs",
-        grade="calibrated on other rows",
-        null=9.0,
-        null_error=-0.0625,
-        null_model=f"all hidden {HOSTILE}",
-        turned_by=["no overlap"],
-        assumptions={"batch 4": 9.6, "batch 8": 1.0},
-        decided_by=["batch 4"],
-    ),
-]
-PREDICTED = [
-    {"technique": "ddp", "quantity": "step", "unit": "s", "predicted": 0.12, "measured": 0.1},
-    {"technique": "co2", "quantity": "exposed", "unit": "s", "predicted": 0.01, "measured": None},
-]
-NOTES = (
-    Note("far", "info", f"far {HOSTILE}", {"a": 1}),
-    Note("broken-claim", "error", "a check broke"),
-    Note("broken-claim", "error", "a check broke", {"other": 2}),
+from tests.support.report_pages import Page
+from tests.support.report_techniques import (
+    BREAKOUT,
+    CLAIMS,
+    COMPARE,
+    FIGURES,
+    HOSTILE,
+    PREDICTED,
+    REGIME,
+    TAU,
+    WHOLE,
 )
-TIMELINES = [(f"recorded {HOSTILE}", simulated()), ("simulated", simulated(3))]
-WHOLE: dict[str, Any] = {"compare": COMPARE, "regime": REGIME, "claims": CLAIMS, "timelines": TIMELINES, "tau": TAU,
-                         "predicted": PREDICTED, "notes": NOTES}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

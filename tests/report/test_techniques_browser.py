@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,21 +9,11 @@ from typing import Any
 
 import pytest
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+from densing.report.techniques import build_techniques
+from tests.support.report_browser import MARKS, OVERLAPS, driven, opened, requests, unfold
+from tests.support.report_techniques import FIGURES, HOSTILE, WHOLE
 
-from densing.report.techniques import build_techniques  # noqa: E402
-from tests.plots.test_techniques import HOSTILE  # noqa: E402
-from tests.report.test_browser import BROWSER, DRIVER, FLAGS, opened, requests  # noqa: E402
-from tests.report.test_efficiency_browser import OVERLAPS, unfold  # noqa: E402
-from tests.report.test_techniques import FIGURES, WHOLE  # noqa: E402
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        not (shutil.which(BROWSER or "") and DRIVER), reason="needs Chromium and chromedriver on the path"
-    ),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +23,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('user')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
+    yield from driven(tmp_path_factory.mktemp("user"))
 
 
 def test_draws_every_figure_without_an_error_or_a_request(browser: Any, report: Path) -> None:

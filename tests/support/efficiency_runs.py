@@ -14,12 +14,13 @@ from densing.efficiency.profile.rank import RankProfile, profile_timeline
 from densing.efficiency.profile.run import RunProfile, merge_run
 from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
 from densing.efficiency.timeline.timeline import Origin, RankTimeline, Step
-from densing.report.efficiency_density import JoinedDensity
+from densing.tradeoff import DensityCost, join
 
 HOSTILE = "<img src=x onerror=window.hacked=1>"
 BREAKOUT = "</script><script>window.hacked=1</script>"
 TEMPLATE = "%{x} {{ 7 * 7 }}"
-JOINED = JoinedDensity(f"model {HOSTILE}", 1.8, 1.5, 2.2, "mmlu", 7e9, 42_000.0)
+FIGURES = 9
+"""Of the report of a run."""
 STEP = 1_000_000
 """Nanoseconds of a step; in it 500 µs compute, 300 µs from the first to the last of a common all-reduce, and so on."""
 COMPUTE, LATE, EARLY, END, COPY = 500_000, 450_000, 300_000, 700_000, 40_000
@@ -61,6 +62,13 @@ def profiles(ranks: int = 4, steps: int = 6, **options: Any) -> list[RankProfile
 def run(ranks: int = 4, steps: int = 6, **options: Any) -> RunProfile:
     """The profile of a run."""
     return merge_run(profiles(ranks, steps, **options), options={"window": None, "comm_patterns": [HOSTILE]})
+
+
+def joined(profile: RunProfile | None = None) -> DensityCost:
+    """The run's model and what its training cost."""
+    row = {"model": f"model {HOSTILE}", "benchmark": "mmlu", "n_eff": 7e9}
+    densities = {"density": 1.8, "density_lo": 1.5, "density_hi": 2.2}
+    return join([{**row, **densities}], profile, device_hours=42_000.0)
 
 
 def lonely() -> RunProfile:

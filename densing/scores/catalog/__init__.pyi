@@ -3,6 +3,7 @@ from .catalog import family_groups as family_groups
 from .edit import add_model as add_model
 from .edit import add_score as add_score
 from .edit import validate_catalog as validate_catalog
+from .extras import IN_MEMORY as IN_MEMORY
 from .extras import read_extra as read_extra
 from .names import with_sizes as with_sizes
 from .protocols import DIFFERS as DIFFERS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core import DensingError, Note, TableError, UnknownNameError, read_cells, write_csv
+from densing.core import DensingError, Note, TableError, TableLike, UnknownNameError, read_cells, write_csv
 from densing.scores.catalog.catalog import Catalog
 from densing.scores.catalog.extras import parts_of
 from densing.scores.catalog.schema import MODELS, SCORES, cell_text
@@ -90,7 +90,7 @@ def add_score(path: Path | str, *, extra: Sequence[Path | str] = (), **fields: A
     return _add(Path(path), "scores", SCORES.names, extra, fields)
 
 
-def validate_catalog(path: Path | str) -> list[Note]:
+def validate_catalog(path: TableLike) -> list[Note]:
     """Check a user's table or folder and return everything there is to say about it, instead of raising.
 
     Errors carry the code ``invalid-table``; warnings are ``wide-spread`` (a score far from what others

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from densing.core import Column, InputError, Table, TableError, read_cells, validate
+from densing.core import Column, InputError, Table, TableError, TableLike, read_cells, text_cells, validate
 from densing.scores.catalog.catalog import FRAMES
 from densing.scores.catalog.schema import BENCHMARKS, EVALUATORS, SCORES, SOURCES, cell_text, models_table
 
@@ -53,13 +53,17 @@ class Part:
     stated: tuple[str, ...]
 
 
-def read_extra(path: Path | str) -> dict[str, Part]:
-    """Read a user's folder or CSV file into parts named like the catalog's tables.
+IN_MEMORY = "the table"
+"""Name of a table that is no file, in messages."""
+
+
+def read_extra(source: TableLike) -> dict[str, Part]:
+    """Read a user's table into parts named like the catalog's tables.
 
     Parameters
     ----------
-    path : path
-        A folder or a CSV file in one of the accepted forms.
+    source : path, DataFrame or records
+        A folder, a CSV file or a table in memory, in one of the accepted forms.
 
     Raises
     ------
@@ -67,7 +71,9 @@ def read_extra(path: Path | str) -> dict[str, Part]:
         When nothing readable is there or a cell is wrong; the message names file, row, column, value and
         remedy.
     """
-    path = Path(path)
+    if not isinstance(source, (str, Path)):
+        return parts_of(text_cells(source), IN_MEMORY)
+    path = Path(source)
     try:
         is_folder = path.is_dir()
     except (OSError, ValueError):

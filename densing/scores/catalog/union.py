@@ -10,13 +10,12 @@ import dataclasses
 import difflib
 from collections.abc import Iterable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from densing.core import SHOWN_PROBLEMS, Note, Table, TableError, read_table
+from densing.core import SHOWN_PROBLEMS, Note, Table, TableError, TableLike, read_table, words
 from densing.scores.catalog.catalog import DATA, Catalog
 from densing.scores.catalog.extras import Part, read_extra
 from densing.scores.catalog.schema import BENCHMARKS, EVALUATORS, MODELS, SCORES, SOURCES, cell_text, models_table
@@ -52,13 +51,14 @@ _SOURCE_OF = {
 ROUNDING = 1.02
 
 
-def load_catalog(*extra: Path | str, replace: bool = False, embedded: bool = True) -> Catalog:
+def load_catalog(*extra: TableLike, replace: bool = False, embedded: bool = True) -> Catalog:
     """Return the embedded catalog with a user's tables joined to it.
 
     Parameters
     ----------
-    *extra : path
-        Folders or CSV files: models, scores, or both in one table (see :func:`densing.scores.catalog.read_extra`). Rows
+    *extra : path, DataFrame or records
+        Folders, CSV files or tables in memory: models, scores, or both in one (see
+        :func:`densing.scores.catalog.read_extra`). Rows
         without an evaluator count as measured by ``user``; release dates count as sourced, by the user.
     replace : bool
         Let a user's row with another value replace ours; otherwise it is refused.
@@ -201,8 +201,8 @@ def _join(catalog: Catalog, name: str, part: Part, replace: bool) -> Catalog:
         message = f"{part.where}: {len(repeated)} rows repeat the catalog's {name} and change nothing"
         notes.append(Note("repeated-rows", "info", message, {"table": name, "rows": repeated}))
     if replaced:
-        more = f" and {len(replaced) - 5} more" if len(replaced) > 5 else ""
-        message = f"{part.where}: {len(replaced)} rows replace the catalog's {name}: {'; '.join(replaced[:5])}{more}"
+        which = words.listed(replaced, joint="; ")
+        message = f"{part.where}: {len(replaced)} rows replace the catalog's {name}: {which}"
         notes.append(Note("replaced-rows", "warning", message, {"table": name, "rows": replaced}))
     return dataclasses.replace(catalog, **{name: _append(result, new)}, notes=tuple(notes))
 

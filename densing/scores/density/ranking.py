@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from densing.core import Card, InputError, Note, Readable
+from densing.core import Card, InputError, Note, Readable, TableLike
 from densing.scores.catalog import Catalog, load_catalog
 from densing.scores.density.inversion import DensityResult
 from densing.scores.density.targets import catalog_densities, table_densities
@@ -68,7 +65,7 @@ class Ranking(Readable):
 
 
 def rank(
-    my: DensityResult | Path | str | pd.DataFrame | Sequence[Mapping[str, Any]],
+    my: DensityResult | TableLike,
     among: Catalog | DensityResult | None = None,
     *,
     reference: Reference | str = "qwen1.5",

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from densing.core import DensingError, InputError, Note, UnknownNameError, once, worst
+from densing.core import DensingError, InputError, Note, TableLike, UnknownNameError, once, worst
 from densing.scores.catalog import Catalog
 from densing.scores.density.inversion import DensityResult
 from densing.scores.density.targets import catalog_densities, table_densities
@@ -87,7 +86,7 @@ class RulerComparison:
 
 
 def compare_rulers(
-    models: Catalog | Path | str,
+    models: Catalog | TableLike,
     references: Sequence[str] | None = None,
     benchmark: str = "mean",
     *,

@@ -9,9 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core import InputError, Note
+from densing.core import InputError, Note, TableLike
 from densing.scores.catalog import (
     DIFFERS,
+    IN_MEMORY,
     OTHER_PROTOCOL,
     SAME,
     UNKNOWN,
@@ -100,7 +101,7 @@ def catalog_densities(
 
 
 def table_densities(
-    table: Path | str,
+    table: TableLike,
     reference: Reference,
     *,
     denominator: str = "total",
@@ -108,11 +109,11 @@ def table_densities(
     level: float = 0.95,
     seed: int = 0,
 ) -> DensityResult:
-    """Return the densities of the models in a user's own CSV of scores.
+    """Return the densities of the models in a user's own table of scores.
 
     Parameters
     ----------
-    table : path
+    table : path, DataFrame or records
         Columns ``model, params, released, benchmark, score`` (and any other catalog column).
     reference : Reference
         The ruler; for a mean every one of its benchmarks must be in the table.
@@ -124,10 +125,10 @@ def table_densities(
     InputError
         When the table lacks the reference's benchmarks or cannot be read.
     """
-    parts = read_extra(table)
+    parts, where = read_extra(table), table if isinstance(table, (str, Path)) else IN_MEMORY
     if "models" not in parts:
         raise InputError(
-            f"{table}: states no sizes; columns model, params, released, benchmark, score are needed "
+            f"{where}: states no sizes; columns model, params, released, benchmark, score are needed "
             "(scores of models that the catalog knows: --catalog)"
         )
     catalog = merge(load_catalog(embedded=False), parts)
@@ -135,7 +136,7 @@ def table_densities(
     if missing:
         have = ", ".join(sorted(catalog.scores["benchmark"].unique())) or "none"
         raise InputError(
-            f"{table}: no score on {', '.join(missing)}, which reference {reference.name} on "
+            f"{where}: no score on {', '.join(missing)}, which reference {reference.name} on "
             f"{reference.benchmark!r} needs; the table has {have}. Choose --benchmark among those, or add the scores"
         )
     adopted, notes = _adopt(catalog, reference, every=True)

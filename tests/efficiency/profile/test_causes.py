@@ -11,7 +11,7 @@ from densing.efficiency.profile.rank import RankProfile, profile_timeline
 from densing.efficiency.profile.run import merge_run
 from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
 from densing.efficiency.timeline.timeline import Origin, RankTimeline, Step
-from densing.report.efficiency_words import headline
+from densing.report.profile import headline
 from tests.support.straggler_runs import LAUNCH, STREAMS, timeline
 
 

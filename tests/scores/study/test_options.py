@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from densing.core.errors import InputError
-from densing.report.headline import members
+from densing.report.study import members
 from densing.scores.catalog import Catalog, load_catalog
 from densing.scores.density import catalog_densities, estimate_density, skill_densities
 from densing.scores.references import load_reference

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from densing.report import build_replication
-from densing.report.headline import headline
+from densing.report.study import headline
 from densing.scores.catalog import Selection, load_catalog
 from densing.scores.density import catalog_densities
 from densing.scores.references import load_reference

@@ -1,0 +1,2 @@
+from .cost import DensityCost as DensityCost
+from .cost import join as join

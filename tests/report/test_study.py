@@ -1,0 +1,310 @@
+"""The report as text: escaping, words, order, policy and the cases in which there is little to show."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from densing.core.errors import InputError
+from densing.core.notes import Note
+from densing.report import build_report
+from densing.report.checks import check_sentences
+from densing.report.page import safe_url, script_json
+from densing.report.parts import sort_key
+from densing.report.study import SECTIONS, all_notes, figures, headline, render
+from densing.scores.study import Measured, Split
+from densing.scores.trend import (
+    PAPER,
+    Backtest,
+    BreakTests,
+    ByOrganisation,
+    Checks,
+    PermutationTests,
+    SearchedBreak,
+    ShuffleTest,
+    StatedBreak,
+    WithoutGroup,
+)
+from densing.scores.trend.sentences import shuffled
+from tests.support import report_fixture as fixture
+from tests.support import report_frames as frames
+from tests.support.report_pages import Page
+
+
+@pytest.fixture(scope="module")
+def study() -> Any:
+    return fixture.study()
+
+
+@pytest.fixture(scope="module")
+def source(study: Any) -> str:
+    return render(study)
+
+
+@pytest.fixture(scope="module")
+def page(source: str) -> Page:
+    return Page(source)
+
+
+def altered(study: Any, **changes: Any) -> Any:
+    return SimpleNamespace(**{**vars(study), **changes})
+
+
+def test_hostile_text_stays_text(page: Page, source: str) -> None:
+    assert not page.all("img")
+    assert len(page.all("script")) == 11 + 1 + 2  # figures, palette, plotly.js and ours
+    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+    words = " ".join(page.words)
+    for hostile in (frames.HOSTILE, fixture.BREAKOUT, fixture.LINKED, "%{x} {{ 7 * 7 }}"):
+        assert hostile in words
+    assert source.count("window.hacked=1</script>") == 0
+
+
+def test_links_are_web_addresses_or_anchors(page: Page) -> None:
+    links = page.all("a")
+    outside = [link for link in links if not str(link["href"]).startswith("#")]
+    assert outside and all(str(link["href"]).startswith("https://example.org/") for link in outside)
+    assert all("noopener" in str(link["rel"]) for link in outside)
+    names = {attributes.get("id") for _, attributes in page.tags}
+    assert all(str(link["href"])[1:] in names for link in links if str(link["href"]).startswith("#"))
+
+
+def test_nothing_is_fetched(page: Page) -> None:
+    assert not [attributes for _, attributes in page.tags if "src" in attributes or "srcset" in attributes]
+    assert [link["href"] for link in page.all("link")] == ["data:,"]
+    policy = next(meta["content"] for meta in page.all("meta") if meta.get("http-equiv"))
+    assert str(policy).startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-inline" not in str(policy).split(";")[1]
+
+
+def test_figures_are_json_with_a_caption(page: Page) -> None:
+    figures = [name for name in page.script_text if name.startswith("data-plot-")]
+    assert len(figures) == 11
+    for name in figures:
+        assert {"data", "layout"} <= json.loads(page.script_text[name]).keys()
+    plots = [attributes for attributes in page.all("div") if attributes.get("class") == "plot"]
+    captions = {attributes["id"] for attributes in page.all("figcaption")}
+    assert {plot["aria-labelledby"] for plot in plots} == captions
+
+
+def test_page_is_built_for_everyone(page: Page) -> None:
+    assert page.all("html") == [{"lang": "en"}]
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+    assert all(header.get("scope") in ("col", "row") for header in page.all("th"))
+    ids = [attributes["id"] for _, attributes in page.tags if attributes.get("id")]
+    assert len(ids) == len(set(ids))
+
+
+def test_sections_come_in_the_promised_order(page: Page) -> None:
+    assert [section["id"] for section in page.all("section")] == [name for name, _ in SECTIONS]
+
+
+def test_headline_comes_with_its_caveats(study: Any) -> None:
+    first = headline(study)
+    window = "between February 2023 and August 2024"
+    assert first.title == f"Capability density doubled every 3.5 months {window} (95 % interval 2.5 to 5.9)"
+    assert "44 models of 9 families, released February 2023 to August 2024" in first.lead
+    words = " ".join(first.caveats)
+    for wanted in ("shuffled", "long window", "Record-setters", "dense, general", "relative to the ruler"):
+        assert wanted in words
+    assert "6.4 months" in words and "a slower pace, and the intervals overlap" in words
+
+
+def test_unbounded_headline_does_not_claim_growth(study: Any) -> None:
+    rows = frames.estimates().assign(hi=np.inf)
+    open_ended = fixture.FakeTrend(study.density.table, rows, Checks(), 0.006)
+    words = headline(altered(study, trend=open_ended, long_trend=None))
+    window = "between February 2023 and August 2024"
+    assert words.title.startswith(
+        f"Capability density may have doubled every 3.5 months {window} (95 % interval: at least"
+    )
+    assert "cannot be excluded that density stands still" in words.lead
+    flat = fixture.FakeTrend(study.density.table, rows.assign(doubling_months=np.inf), Checks(), 0.0)
+    flat_title = f"Models released {window} show no growth of capability density"
+    assert headline(altered(study, trend=flat)).title == flat_title
+
+
+def test_warnings_of_the_trend_stand_beside_the_headline(study: Any) -> None:
+    assert "9 families; CRV3 wants more." in headline(study).caveats
+
+
+def test_notes_of_other_windows_say_so(study: Any) -> None:
+    other = fixture.FakeTrend(study.density.table, frames.estimates(), Checks(), 0.006)
+    other.notes = (Note("break", "warning", "the pace changes"), *other.notes)
+    messages = [note.message for note in all_notes(altered(study, long_trend=other))]
+    assert "Long window: the pace changes" in messages
+    assert [message for message in messages if "9 families" in message] == ["9 families; CRV3 wants more."]
+    severities = [note.severity for note in all_notes(study)]
+    assert severities == sorted(severities, key=["error", "warning", "info"].index)
+    assert set(severities) == {"error", "warning", "info"}
+
+
+def test_no_check_is_invented(study: Any) -> None:
+    bare = fixture.FakeTrend(study.density.table, frames.estimates(), Checks(), 0.006)
+    sentences = check_sentences(altered(study, trend=bare, long_trend=None, split=Split()))
+    assert [name for name, _ in sentences] == ["Replication"]
+
+
+@pytest.mark.parametrize(("p", "verdict"), [(0.01, "seldom"), (0.3, "by chance")])
+def test_permutation_is_judged_by_whole_families(p: float, verdict: str) -> None:
+    single, blocks = (ShuffleTest(value, 0.006, 0.0, None, ()) for value in (0.001, p))
+    checks = Checks(permutation=PermutationTests(999, single, single, blocks))
+    assert verdict in shuffled(checks) and "0.001" not in shuffled(checks)
+
+
+def test_tests_without_power_or_size_stay_in_the_details(study: Any) -> None:
+    """The p-values of the envelope and of single models, .031 and .001, stand in a closed table and nowhere before."""
+    words = " ".join(Page(render(study)).words)
+    assert words.index("Other tests, which do not lead") < words.index("0.031")
+    assert "0.031" not in " ".join(headline(study).caveats)
+    assert not any("0.031" in sentence for _, sentence in check_sentences(study))
+
+
+@pytest.mark.slow
+def test_a_fan_that_beats_nothing_is_not_in_the_first_figure(study: Any) -> None:
+    def drawn(errors: dict[str, float], **changes: Any) -> dict[str, bool]:
+        found = figures(altered(study, backtest=replace(study.backtest, **errors), **changes))
+        return {name: "forecast frontier" in str(found[name].json) for name in found if name in FANS}
+
+    assert drawn({}) == {"density": True, "long-density": True}
+    worse = {"frontier_error": -0.6, "standstill_error": 0.5}
+    assert drawn(worse) == {"density": False, "long-density": False, "forecast": True}
+    gone = study.forecast.head(0)
+    assert drawn(worse, forecast=gone, long_forecast=gone) == {"density": False, "long-density": False}
+    assert drawn({}, forecast=gone) == {"density": False, "long-density": True}
+
+
+FANS = ("density", "long-density", "forecast")
+
+
+def test_what_is_said_before_quoting_names_break_and_groups_of_the_long_window(study: Any) -> None:
+    bend = SearchedBreak("2023-09-27", 0.015, None, 15, 0.02, 0.0008, size=0.07, power=())
+    stated = StatedBreak("2022-11-30", 0, 41, None, "no observed model before the date")
+    ends = {"slope_per_day": 0.0034, "doubling_months": 6.7, "lo": 3.7, "hi": 32.0, "reason": None}
+    checks = Checks(
+        breakpoint=BreakTests(stated, bend, PAPER, 199),
+        without_groups=(WithoutGroup(group="research suites", families=("A", "B"), n=12, **ends),),
+        organisations=ByOrganisation(31, 2.7, 40.0),
+    )
+    later = fixture.FakeTrend(study.long_density.table, frames.estimates(), checks, 0.003)
+    caveats = " ".join(headline(altered(study, long_trend=later)).caveats)
+    assert "2023-09-27, has p = 0.015" in caveats and "rejects 7 % of those without a break (size)" in caveats
+    assert "With the 31 organisations taken as independent" in caveats and "interval is 2.7 to 40.0 months" in caveats
+    assert "Without research suites (A, B) the doubling time is 6.7 months (3.7 to 32.0)" in caveats
+
+
+def test_second_hand_figures_are_labelled(page: Page) -> None:
+    words = " ".join(page.words)
+    assert words.count("3.5 months") >= 1
+    for match in re.finditer(r"journal version ?3.5 months", words):
+        assert words[match.end() : match.end() + 26] == ", as reported second-hand."
+
+
+def test_a_study_with_nothing_in_it_still_makes_a_page(study: Any) -> None:
+    empty = altered(
+        study,
+        apart=None,
+        long_density=None,
+        long_trend=None,
+        long_forecast=None,
+        skills=study.skills.head(0),
+        multiverse=study.multiverse.head(0),
+        replication=study.replication.head(0),
+        forecast=study.forecast.head(0),
+        questions=study.questions.head(0),
+        corollaries=study.corollaries.head(0),
+        backtest=Backtest(n=0),
+        long_reference=None,
+        provenance=study.provenance.head(0),
+        notes=(),
+        hashes={},
+    )
+    words = " ".join(Page(render(empty)).words)
+    assert "There are no rows." in words and "No question was asked" in words
+
+
+def test_missing_cells_are_dashes(study: Any) -> None:
+    table = study.density.table.copy()
+    for name in table.columns.difference(["model", "released", "density", "bound"]):
+        table[name] = table[name].astype(object)
+        table.loc[5, name] = None
+    table.loc[6, ["density", "density_lo", "density_hi", "released"]] = [np.nan, np.nan, np.nan, pd.NaT]
+    words = Page(render(altered(study, density=SimpleNamespace(table=table, options={}, notes=())))).words
+    assert "nan" not in {word.strip().lower() for word in words}
+    assert "NaT" not in " ".join(words) and "None" not in {word.strip() for word in words}
+
+
+def test_report_is_written_whole_and_no_larger_than_needed(study: Any, tmp_path: Path) -> None:
+    path = build_report(study, tmp_path / "deep" / "report.html")
+    assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert path.stat().st_size < 6_500_000  # plotly.js is 4.8 MB of it
+    assert [entry.name for entry in path.parent.iterdir()] == ["report.html"]
+
+
+def test_an_unwritable_place_is_named(study: Any, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("x", encoding="utf-8")
+    with pytest.raises(InputError, match="cannot write"):
+        build_report(study, blocked / "report.html")
+
+
+@given(
+    st.recursive(
+        st.text() | st.none() | st.booleans(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_script_json_keeps_the_value_and_closes_nothing(value: Any) -> None:
+    written = str(script_json(json.dumps(value, ensure_ascii=False)))
+    assert json.loads(written) == value
+    assert not set("<>&\u2028\u2029") & set(written)
+
+
+@given(st.text())
+def test_only_web_addresses_become_links(address: str) -> None:
+    found = safe_url(address)
+    assert found == "" or re.match(r"https?://[^\s@/]+", found)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "javascript:alert(1)",
+        " jAvAsCrIpT:alert(1)",
+        "data:text/html,x",
+        "//host/x",
+        "https:///x",
+        "http://[bad",
+        "ftp://a/b",
+    ],
+)
+def test_other_schemes_never_become_links(address: str) -> None:
+    assert safe_url(address) == ""
+
+
+def test_sort_keys_order_as_numbers_do() -> None:
+    values = [3.0, float("-inf"), 10.0, float("inf"), -2.0]
+    keys = [sort_key(value).replace("Infinity", "inf") for value in values]
+    assert sorted(values) == sorted(map(float, keys))
+    assert sort_key("text") == sort_key(None) == sort_key(pd.NaT) == ""
+
+
+def test_a_missing_measurement_says_what_to_install(study: Any) -> None:
+    bare = altered(study, measured=Measured(missing='lm-eval is not installed; pip install "densing[evals]"'))
+    page = render(bare)
+    assert "Measured here" in page
+    assert "Lm-eval is not installed; pip install" in page
+    assert "data-plot-measured" not in page
+    assert "Measured here" not in render(altered(study, measured=None))

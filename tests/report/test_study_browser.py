@@ -1,0 +1,188 @@
+"""The report in a real browser: figures, sorting, filtering, hostile names, width, print, and no network at all."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from densing.report import build_report
+from tests.support import report_fixture as fixture
+from tests.support import report_frames as frames
+from tests.support.report_browser import MARKS, driven, opened, requests, wait
+
+FIGURES = 11
+pytestmark = MARKS
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_report(fixture.study(), tmp_path_factory.mktemp("report") / "report.html")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    yield from driven(tmp_path_factory.mktemp("user"))
+
+
+@pytest.fixture
+def page(browser: Any, report: Path) -> Any:
+    return opened(browser, report, 1280)
+
+
+def column(page: Any, title: str, attribute: str = "textContent") -> list[str]:
+    script = """
+        const table = document.getElementById("models-table");
+        const at = [...table.tHead.rows[0].cells].findIndex((cell) => cell.textContent.trim() === arguments[0]);
+        return [...table.tBodies[0].rows].filter((row) => !row.hidden).map((row) =>
+          arguments[1] === "textContent" ? row.cells[at].textContent.trim() : row.cells[at].dataset.key);"""
+    return list(page.execute_script(script, title, attribute))
+
+
+def button(page: Any, title: str) -> Any:
+    return page.find_element("xpath", f"//table[@id='models-table']//th[@data-title='{title}']/button")
+
+
+def test_draws_every_figure_without_an_error_or_a_request(page: Any, report: Path) -> None:
+    assert page.get_log("browser") == []
+    assert {url for url in requests(page) if not url.startswith("data:")} == {report.as_uri()}
+    assert page.execute_script("return performance.getEntriesByType('resource').length") == 0
+    drawn = page.execute_script(
+        "return [...document.querySelectorAll('.plot')].map((p) => p.querySelectorAll('svg.main-svg').length)"
+    )
+    assert len(drawn) == FIGURES and all(count >= 1 for count in drawn)
+    points = page.execute_script("return document.querySelectorAll('#plot-density .scatterlayer .points path').length")
+    assert points >= fixture.MODELS
+
+
+def test_policy_stops_a_request_and_a_foreign_script(page: Any) -> None:
+    page.execute_script("fetch('https://example.org/').catch(() => { window.stopped = true; });")
+    wait(lambda: page.execute_script("return window.stopped === true"))
+    page.execute_script(
+        "const s = document.createElement('script'); s.textContent = 'window.ran = 1'; document.body.append(s);"
+    )
+    assert page.execute_script("return window.ran === undefined")
+
+
+def test_hostile_names_stay_text(page: Any) -> None:
+    assert page.execute_script("return window.hacked === undefined && !document.querySelector('main img')")
+    names = column(page, "Model")
+    assert {frames.HOSTILE, fixture.BREAKOUT, fixture.LINKED} <= set(names)
+    labels = page.execute_script(
+        "return [...document.querySelectorAll('#plot-leave-one-out .ytick')].map((t) => t.textContent)"
+    )
+    assert f"without {frames.HOSTILE}" in labels
+    assert page.execute_script("return document.querySelectorAll('.plot a').length") == 0
+
+
+def test_hostile_name_in_a_hover_label_is_text(page: Any) -> None:
+    shown = page.execute_script(
+        """const plot = document.getElementById("plot-density");
+        const find = (trace) => (trace.hovertext || []).findIndex((words) => words.includes("onerror"));
+        const curve = plot.data.findIndex((trace) => Array.isArray(trace.hovertext) && find(trace) >= 0);
+        Plotly.Fx.hover(plot, [{ curveNumber: curve, pointNumber: find(plot.data[curve]) }]);
+        return plot.querySelector(".hoverlayer").textContent;"""
+    )
+    assert frames.HOSTILE in shown
+
+
+def test_table_sorts_by_click(page: Any) -> None:
+    head = button(page, "Size").find_element("xpath", "..")
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", head)
+    button(page, "Size").click()
+    sizes = [float(key) for key in column(page, "Size", "key")]
+    assert sizes == sorted(sizes, reverse=True) and head.get_attribute("aria-sort") == "descending"
+    button(page, "Size").click()
+    sizes = [float(key) for key in column(page, "Size", "key")]
+    assert sizes == sorted(sizes) and head.get_attribute("aria-sort") == "ascending"
+
+
+def test_table_sorts_by_keyboard(page: Any) -> None:
+    released = button(page, "Released")
+    page.execute_script("arguments[0].focus()", released)
+    released.send_keys("\ue007")  # Enter
+    days = column(page, "Released")
+    assert days == sorted(days, reverse=True)
+    released.send_keys(" ")
+    assert column(page, "Released") == sorted(days)
+    sorted_heads = page.find_elements("css selector", "#models-table th[aria-sort]")
+    assert [head.get_attribute("data-title") for head in sorted_heads] == ["Released"]
+
+
+def test_table_filters(page: Any) -> None:
+    everything = len(column(page, "Model"))
+    search = page.find_element("css selector", ".filters input")
+    search.send_keys("family-3")
+    families = column(page, "Family")
+    assert 0 < len(families) < everything and set(families) == {"family-3"}
+    search.clear()
+    search.send_keys(" ")
+    assert len(column(page, "Model")) == everything
+    group = page.find_element("xpath", "//div[@class='filters']//label[starts-with(., 'Group')]/select")
+    group.find_element("css selector", "option[value='compressed']").click()
+    assert set(column(page, "Group")) == {"compressed"}
+    count = page.find_element("css selector", ".filters output").text
+    assert count == f"{len(column(page, 'Group'))} of {everything} models"
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1280])
+def test_page_never_scrolls_sideways(browser: Any, report: Path, width: int) -> None:
+    page = opened(browser, report, width)
+    page.execute_script("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    wide = page.execute_script(
+        "const box = document.querySelector('.scroll.tall'); return box.scrollWidth > box.clientWidth"
+    )
+    assert wide or width > 768  # the table scrolls inside its own box
+    outside = page.execute_script(
+        "return [...document.querySelectorAll('.plot svg.main-svg')].filter((s) => "
+        "s.getBoundingClientRect().right > document.documentElement.clientWidth + 1).length"
+    )
+    assert outside == 0
+
+
+def test_figures_follow_the_window(browser: Any, report: Path) -> None:
+    page = opened(browser, report, 1280)
+    metrics = {"width": 700, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    width = "return document.querySelector('#plot-density svg.main-svg').getBoundingClientRect().width"
+    wait(lambda: page.execute_script(width) < 700)
+
+
+def test_dark_page_exchanges_colours(browser: Any, report: Path) -> None:
+    ink = "return getComputedStyle(document.querySelector('#plot-density .xtitle')).fill"
+    light = opened(browser, report, 1280).execute_script(ink)
+    dark = opened(browser, report, 1280, scheme="dark").execute_script(ink)
+    assert light == "rgb(27, 31, 36)" and dark == "rgb(233, 236, 239)"
+
+
+def test_prints_light_complete_and_without_controls(browser: Any, report: Path) -> None:
+    page = opened(browser, report, 1280, scheme="dark")
+    page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    hidden = (
+        "return [...document.querySelectorAll('nav, .filters')].every((e) => getComputedStyle(e).display === 'none')"
+    )
+    assert page.execute_script(hidden)
+    assert page.execute_script("return [...document.querySelectorAll('details')].every((part) => part.open)")
+    assert page.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    ink = page.execute_script("return getComputedStyle(document.querySelector('#plot-density .xtitle')).fill")
+    assert ink == "rgb(27, 31, 36)"
+    page.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    assert page.execute_script("return [...document.querySelectorAll('details')].every((part) => !part.open)")
+    printed = base64.b64decode(page.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
+    assert printed.startswith(b"%PDF") and printed.count(b"/Type /Page\n") >= 5
+
+
+def test_without_scripts_every_number_is_there(browser: Any, report: Path) -> None:
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        browser.get(report.as_uri())
+        assert len(browser.find_elements("css selector", "#models-table tbody tr")) == fixture.MODELS + 30
+        assert not browser.find_element("css selector", ".filters").is_displayed()
+        assert "need JavaScript" in browser.find_element("css selector", "noscript").text
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
