@@ -80,7 +80,7 @@ def same_step(pictures: Mapping[int, Picture]) -> dict[int, Picture]:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.pictures import Box, Picture
+    >>> from densing.efficiency.timeline import Box, Picture
     >>> box = (Box("", "compute", 0, 5, 1, "gemm"),)
     >>> list(same_step({0: Picture(3, 0, 9, box), 1: Picture(4, 0, 9, box), 2: Picture(4, 0, 9, box)}))
     [1, 2]

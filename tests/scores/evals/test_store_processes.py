@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from densing.core import atomic
+from densing.core import files
 from densing.core.errors import InputError
 from densing.scores.evals import store
 from densing.scores.evals.disk import BusyError
@@ -36,8 +36,8 @@ def _finish_until(folder: str, step: int) -> None:
             os._exit(9)
         original(*arguments)  # type: ignore[arg-type]
 
-    original = atomic.move
-    atomic.move = store.move = deadly
+    original = files.move
+    files.move = store.move = deadly
     finish(Path(folder), key())
     os._exit(0)
 
