@@ -47,7 +47,7 @@ class Finding(Record, frozen=True):
     tolerance : float, optional
         Largest size of the error that still counts as reproduced.
     grade : str
-        What agreement is worth, see :class:`densing.efficiency.techniques.registry.Claim`; of a row without an answer,
+        What agreement is worth, see :class:`densing.efficiency.techniques.Claim`; of a row without an answer,
         what it would be worth.
     verdict : {"reproduced", "not reproduced", "agrees", "differs", "not answerable", "not run"}
         The first two of predictions, the next two of all other grades.

@@ -150,7 +150,7 @@ def collective_schedule(
 
 
 class Synthesised:
-    """Provider of collectives (:class:`~densing.efficiency.techniques.planner.Collectives`) that synthesises them.
+    """Provider of collectives (``planner.collectives.Collectives``) that synthesises them.
 
     Where one rank stands for all of a group, the collective is one task that takes as long as the schedule. Where every
     rank is simulated, its messages are tasks of their two ranks, each pair on a stream of its own: late ranks then hold
