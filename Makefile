@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 OUT ?= results/latest
 RUN_FLAGS ?=
 
-.PHONY: run test test-rest test-all lint types coverage coverage-table until-table bench bench-profile bench-simulate bench-overlap bench-growth docs refs matrix clean
+.PHONY: run test test-rest test-all lint types coverage coverage-table until-table bench bench-profile bench-simulate bench-overlap bench-growth docs house refs matrix clean
 
 run: $(STAMP)  ## the main job: catalog -> density -> doubling time -> report
 	$(BIN)/densing run --out $(OUT) $(RUN_FLAGS)
@@ -24,6 +24,10 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+
+house: $(STAMP)  ## figures of the structure: files, single-use helpers, circles, walks
+	$(BIN)/python -m tests.support.house
+	$(BIN)/python -m tests.support.house --walks
 
 types: $(STAMP)
 	$(BIN)/mypy

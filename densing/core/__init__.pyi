@@ -26,6 +26,7 @@ from .notes import of_part as of_part
 from .notes import once as once
 from .notes import severest_first as severest_first
 from .notes import worst as worst
+from .readable import SHOWN_ROWS as SHOWN_ROWS
 from .readable import Card as Card
 from .readable import Readable as Readable
 from .records import Record as Record

@@ -21,7 +21,17 @@ from collections.abc import Iterable
 
 
 class DensingError(Exception):
-    """Root of all errors that densing raises on purpose."""
+    """Root of all errors that densing raises on purpose.
+
+    Examples
+    --------
+    >>> import densing
+    >>> try:
+    ...     densing.load_reference("qwen1.6", "mmlu")
+    ... except densing.DensingError as error:
+    ...     print(type(error).__name__)
+    UnknownNameError
+    """
 
 
 class InputError(DensingError):

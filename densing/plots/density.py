@@ -62,6 +62,10 @@ def plot_density(
     >>> table = pd.DataFrame({"model": ["a"], "released": [pd.Timestamp("2024-01-01")], "density": [1.0]})
     >>> [trace.name for trace in plot_density(SimpleNamespace(table=table)).data]
     ['density 1 = the ruler itself', 'frontier (densest so far)', 'models', 'record when released']
+
+    See Also
+    --------
+    plot_reference, plot_estimates
     """
     rows = drawable(density.table)
     if rows.empty:

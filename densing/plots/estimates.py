@@ -178,6 +178,18 @@ def plot_estimates(trend: TrendResult) -> go.Figure:
     ----------
     trend : TrendResult
         Its ``estimates`` table is drawn in its own order.
+
+    See Also
+    --------
+    plot_density, plot_multiverse
+
+    Examples
+    --------
+    >>> import densing
+    >>> densities = densing.catalog_densities(densing.load_catalog(), densing.load_reference("qwen1.5", "mmlu"))
+    >>> trend = densing.estimate_trend(densities.headline, permutations=99, bootstrap=99, worlds=0)
+    >>> densing.plot_estimates(trend).layout.xaxis.title.text is not None
+    True
     """
     from densing.scores.trend import window
 
@@ -343,6 +355,10 @@ def plot_multiverse(multiverse: pd.DataFrame) -> go.Figure:
     multiverse : pandas.DataFrame
         Columns reference, benchmark, evaluator, window, denominator, method, doubling_months, lo, hi, n,
         permutation_p, headline.
+
+    See Also
+    --------
+    run_study
     """
     rows = specifications(multiverse)
     if rows.empty:

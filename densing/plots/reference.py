@@ -38,6 +38,17 @@ def plot_reference(reference: Reference, density: DensityResult | None = None, l
         Inverted targets.
     level : float
         Level of the curve's band.
+
+    See Also
+    --------
+    plot_density
+
+    Examples
+    --------
+    >>> import densing
+    >>> ruler = densing.load_reference("qwen1.5", "mmlu")
+    >>> len(densing.plot_reference(ruler).data) > 1
+    True
     """
     points = reference.points.copy()
     points["params"] = pd.to_numeric(points["params"], errors="coerce")

@@ -52,6 +52,10 @@ def build_replication(study: Study, path: Path | str) -> Path:
     -------
     pathlib.Path
         The file.
+
+    See Also
+    --------
+    run_study
     """
     target = Path(path)
     write_text(target, render_replication(study))

@@ -97,6 +97,10 @@ def build_report(study: Study, path: Path | str) -> Path:
     ------
     densing.core.errors.InputError
         When the file cannot be written.
+
+    See Also
+    --------
+    run_study
     """
     target = Path(path)
     write_text(target, render(study))

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from densing.core import InputError, Note, once
+from densing.core import Card, InputError, Note, Readable, once
 from densing.efficiency.profile.causes import Cause, find_causes
 from densing.efficiency.profile.figures import (
     WAIT_COLUMNS,
@@ -67,7 +67,7 @@ _COLLECTIVE = (*CollectiveSummary.__struct_fields__, "hidden_pct", *WAIT_COLUMNS
 _RATES = ("algbw_gbps", "busbw_gbps", "hidden_pct")
 
 
-class RunProfile(msgspec.Struct, frozen=True, eq=False):
+class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False):
     """What a run spent, over all its ranks.
 
     Attributes
@@ -88,6 +88,20 @@ class RunProfile(msgspec.Struct, frozen=True, eq=False):
         The worst first.
     notes : tuple of Note
     options : mapping
+
+    See Also
+    --------
+    profile_run, read_timeline
+
+    Examples
+    --------
+    >>> import densing
+    >>> from densing.timeline import Kind, RankTimeline, Spans, Timeline
+    >>> work = Spans.build([{"start": 0, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"},
+    ...                     {"start": 40, "end": 100, "kind": Kind.COMM, "name": "all_reduce"}])
+    >>> run = densing.profile_run(Timeline((RankTimeline(0, work, Spans.empty()),)))
+    >>> run.table()["exposed_comm_ns"].item()
+    40
     """
 
     ranks: tuple[RankProfile, ...]
@@ -100,12 +114,16 @@ class RunProfile(msgspec.Struct, frozen=True, eq=False):
     notes: tuple[Note, ...] = ()
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
-    def __repr__(self) -> str:
-        """Return one line: all fields would be megabytes in a notebook."""
-        headline = {key: self.figures.get(key) for key in ("exposed_pct", "overlap_pct", "idle_pct")}
-        parts = [f"{key}={value:.4g}" for key, value in headline.items() if isinstance(value, float)]
-        head = f"ranks={len(self.ranks)}, window={self.window!r}, steps={self.figures['steps']}"
-        return f"RunProfile({', '.join([head, *parts])})"
+    def card(self) -> Card:
+        """Return what is shown: the shares of the window, then a row per rank."""
+        shares = {"exposed communication": "exposed_pct", "communication hidden": "overlap_pct", "idle": "idle_pct"}
+        known = {label: self.figures.get(key) for label, key in shares.items()}
+        facts = {label: f"{value:.3g} %" for label, value in known.items() if isinstance(value, float)}
+        if self.causes:
+            facts["worst cause"] = self.causes[0].code
+        columns = ["rank", "window_ns", "compute_ns", "exposed_comm_ns", "idle_ns", "exposed_pct", "overlap_pct"]
+        title = f"Profile of {len(self.ranks)} ranks, window {self.window}, {self.figures['steps']} steps"
+        return Card(title, facts, self.table()[columns], self.notes)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -253,6 +271,10 @@ def profile_run(
     >>> run.table()[["rank", "window_ns", "exposed_comm_ns", "overlap_pct"]]
        rank  window_ns  exposed_comm_ns  overlap_pct
     0     0         70               20         50.0
+
+    See Also
+    --------
+    read_timeline
     """
     options = ProfileOptions(window, tuple(comm_patterns), detail)
     if isinstance(source, Timeline):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from densing.core import InputError, Note, Record, Severity, UnknownNameError
+from densing.core import Card, InputError, Note, Readable, Record, Severity, UnknownNameError
 from densing.efficiency.techniques.plan import Measured, measure, timeline_of
 from densing.efficiency.techniques.registry import BUILT_IN, Technique, get_technique
 from densing.efficiency.techniques.splits import remedy
@@ -77,7 +77,7 @@ class Row(Record, frozen=True):
     changes_loss: str | None = None
 
 
-class Comparison(Record, frozen=True):
+class Comparison(Readable, Record, frozen=True):
     """Rows, the technique they are measured against, and remarks.
 
     Rows are in the order asked for, but what does not fit in memory follows what does, and what does not apply is last.
@@ -86,6 +86,10 @@ class Comparison(Record, frozen=True):
     rows: tuple[Row, ...]
     baseline: str
     notes: tuple[Note, ...] = ()
+
+    def card(self) -> Card:
+        """Return what is shown: a row per technique."""
+        return Card(f"{len(self.rows)} techniques against {self.baseline}", {}, self.table(), self.notes)
 
     def table(self) -> pd.DataFrame:
         """Return the rows as a table."""

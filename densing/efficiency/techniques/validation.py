@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from densing.core import Note, Record
+from densing.core import Card, Note, Readable, Record
 from densing.efficiency.techniques.claims import GRADES, MUTATIONS, PHYSICS, Answer, Claim, Grade
 from densing.efficiency.techniques.registry import Technique, get_technique, techniques
 
@@ -121,11 +121,17 @@ class Tally(Record, frozen=True):
     not_first_hand: int
 
 
-class Validation(Record, frozen=True):
+class Validation(Readable, Record, frozen=True):
     """Findings in the order of the techniques, and remarks on checks that broke."""
 
     findings: tuple[Finding, ...]
     notes: tuple[Note, ...] = ()
+
+    def card(self) -> Card:
+        """Return what is shown: how many published figures stand where, then each of them."""
+        counts = {verdict: sum(finding.verdict == verdict for finding in self.findings) for verdict in VERDICTS}
+        facts = {verdict: str(count) for verdict, count in counts.items() if count}
+        return Card(f"{len(self.findings)} published figures beside the simulator", facts, self.table(), self.notes)
 
     def table(self) -> pd.DataFrame:
         """Return the findings as a table."""

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core import Note
+from densing.core import SHOWN_ROWS, Card, Note, Readable
 from densing.efficiency.timeline.spans import Kind, Spans
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class RankTimeline(msgspec.Struct, frozen=True, eq=False):
         return pd.concat([_frame(self.rank, part) for part in (self.work, self.host)], ignore_index=True)
 
 
-class Timeline(msgspec.Struct, frozen=True, eq=False):
+class Timeline(Readable, msgspec.Struct, frozen=True, eq=False):
     """The ranks of one run, by rank.
 
     Examples
@@ -164,9 +164,20 @@ class Timeline(msgspec.Struct, frozen=True, eq=False):
     >>> Timeline((RankTimeline(0, work, Spans.empty()),)).table()[["rank", "kind", "name", "start_ns", "end_ns"]]
        rank     kind  name  start_ns  end_ns
     0     0  compute  gemm         0       5
+
+    See Also
+    --------
+    read_timeline, profile_run
     """
 
     ranks: tuple[RankTimeline, ...]
+
+    def card(self) -> Card:
+        """Return what is shown: how many spans each rank has."""
+        spans = {f"rank {rank.rank}": f"{len(rank.work)} spans" for rank in self.ranks[:SHOWN_ROWS]}
+        if len(self.ranks) > len(spans):
+            spans["..."] = f"{len(self.ranks) - len(spans)} more ranks"
+        return Card(f"Timeline of {len(self.ranks)} ranks", spans)
 
     def table(self) -> pd.DataFrame:
         """Return every span of every rank as one table."""

@@ -217,6 +217,21 @@ def read_timeline(
     ------
     InputError
         When nothing is found, a file is unreadable, or two files claim one rank.
+
+    See Also
+    --------
+    profile_run, densing.timeline.record
+
+    Examples
+    --------
+    >>> import densing, json, pathlib, tempfile
+    >>> kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1.0, "dur": 2.0}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trace = pathlib.Path(folder) / "rank0.json"
+    ...     _ = trace.write_text(json.dumps({"traceEvents": [kernel | {"args": {"stream": 7, "device": 0}}]}))
+    ...     timeline = densing.read_timeline(trace)
+    >>> len(timeline.ranks)
+    1
     """
     classifier = Classifier(tuple(comm_patterns))
     traces = find_traces([paths] if isinstance(paths, Path | str) else list(paths), ranks)

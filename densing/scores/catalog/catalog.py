@@ -11,15 +11,15 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core import Note, read_table
+from densing.core import Card, Note, Readable, read_table
 from densing.scores.catalog.schema import GROUPS
 
 DATA = Path(__file__).parent / "data"
 FRAMES = ("models", "scores", "benchmarks", "evaluators", "sources")
 
 
-@dataclass(frozen=True, eq=False)
-class Catalog:
+@dataclass(frozen=True, eq=False, repr=False)
+class Catalog(Readable):
     """Models, scores and where every figure comes from.
 
     Parameters
@@ -36,6 +36,10 @@ class Catalog:
     >>> catalog = load_catalog()
     >>> len(catalog.models) >= 200, len(catalog.benchmarks) >= 12
     (True, True)
+
+    See Also
+    --------
+    load_catalog
     """
 
     models: pd.DataFrame
@@ -57,9 +61,16 @@ class Catalog:
             digest.update("\x1e".join([name, "\x1f".join(columns), *lines, ""]).encode())
         return digest.hexdigest()
 
-    def __repr__(self) -> str:
-        """Return counts and the start of the digest."""
-        return f"Catalog({len(self.models)} models, {len(self.scores)} scores, digest {self.digest[:12]})"
+    def card(self) -> Card:
+        """Return what is shown: how much there is, from when to when, and the start of the digest."""
+        dates = pd.to_datetime(self.models["released"]).dropna()
+        facts = {
+            "benchmarks": str(self.scores["benchmark"].nunique()),
+            "evaluators": str(self.scores["evaluator"].nunique()),
+            "released": f"{dates.min().date()} to {dates.max().date()}" if len(dates) else "",
+            "digest": self.digest[:12],
+        }
+        return Card(f"Catalog of {len(self.models)} models and {len(self.scores)} scores", facts, notes=self.notes)
 
 
 def _canonical(cell: Any) -> str:

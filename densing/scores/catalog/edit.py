@@ -52,6 +52,10 @@ def add_model(path: Path | str, *, extra: Sequence[Path | str] = (), **fields: A
     model,params_b,released
     Tiny-1B,1.1,2024-05-01
     <BLANKLINE>
+
+    See Also
+    --------
+    add_score, validate_catalog
     """
     return _add(Path(path), "models", [*MODELS.names, "params", "params_b"], extra, fields)
 
@@ -86,6 +90,10 @@ def add_score(path: Path | str, *, extra: Sequence[Path | str] = (), **fields: A
     Traceback (most recent call last):
         ...
     densing.core.errors.TableError: ...scores.csv: row 2, column score: 66 is above 1.0; write 0.45 for 45 %
+
+    See Also
+    --------
+    add_model, validate_catalog
     """
     return _add(Path(path), "scores", SCORES.names, extra, fields)
 
@@ -100,6 +108,10 @@ def validate_catalog(path: TableLike) -> list[Note]:
     --------
     >>> [note.severity for note in validate_catalog("no/such/file.csv")]
     ['error']
+
+    See Also
+    --------
+    load_catalog, add_score
     """
     try:
         catalog = load_catalog(path)

@@ -217,6 +217,10 @@ def score_table(
     >>> table = score_table(load_catalog(), "mmlu").set_index("model")
     >>> float(table.loc["Qwen1.5-7B", "score"]), table.loc["Qwen1.5-7B", "evaluator"]
     (0.6197, 'obsscaling')
+
+    See Also
+    --------
+    mean_table
     """
     chosen = _choose(catalog, benchmark, series, evaluator)
     if not include_flagged:
@@ -286,6 +290,10 @@ def mean_table(
     >>> table = mean_table(load_catalog(), ["mmlu", "hellaswag"], "obsscaling")
     >>> set(table["n_benchmarks"])
     {2}
+
+    See Also
+    --------
+    score_table
     """
     names = list(benchmarks)
     if not names or len(set(names)) < len(names):

@@ -36,6 +36,10 @@ class Selection:
     --------
     >>> print(Selection().describe())
     dense, general, from-scratch base models with a sourced release date
+
+    See Also
+    --------
+    strata
     """
 
     kinds: tuple[str, ...] = ("base",)
@@ -152,6 +156,10 @@ def strata(catalog: Catalog, selection: Selection | None = None) -> pd.DataFrame
     >>> labels = strata(load_catalog()).set_index("model")["stratum"]
     >>> labels[["Yi-1.5-9B", "Mixtral-8x7B", "Llama-3-8B"]].tolist()
     ['continued', 'moe', 'headline']
+
+    See Also
+    --------
+    Selection
     """
     selection = selection or Selection()
     since, until = _day(selection.since, "since"), _day(selection.until, "until")

@@ -75,6 +75,10 @@ def load_catalog(*extra: TableLike, replace: bool = False, embedded: bool = True
     --------
     >>> load_catalog().models.set_index("model").loc["Llama-3-8B", "params_total_b"].item()
     8.03
+
+    See Also
+    --------
+    validate_catalog, score_table
     """
     catalog = _embedded()
     keep = slice(None) if embedded else slice(0, 0)

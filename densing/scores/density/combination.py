@@ -62,6 +62,18 @@ def combined_densities(
     ------
     InputError
         When no model has them all.
+
+    See Also
+    --------
+    catalog_densities
+
+    Examples
+    --------
+    >>> import densing
+    >>> rulers = [densing.load_reference("qwen1.5", name) for name in densing.load_reference("qwen1.5").benchmarks]
+    >>> combined = densing.combined_densities(densing.load_catalog(), densing.load_reference("qwen1.5"), rulers)
+    >>> len(combined.headline) >= 50
+    True
     """
     options = {"selection": selection, "denominator": denominator, "guard": guard, "level": level, "seed": seed}
     results = [catalog_densities(catalog, part, **options) for part in parts]  # type: ignore[arg-type]

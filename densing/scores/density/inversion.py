@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import InputError, Note
+from densing.core import Card, InputError, Note, Readable
 from densing.scores.density.scatter import MEASUREMENT_ONLY, WITH_SCATTER, Scatter, model_scatter, normals
 from densing.scores.fit import GUARD
 from densing.scores.references import Reference, family_names, get_family
@@ -58,8 +58,8 @@ TABLE_COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class DensityResult:
+@dataclass(frozen=True, repr=False)
+class DensityResult(Readable):
     """Densities of a set of models against one reference.
 
     Parameters
@@ -82,6 +82,19 @@ class DensityResult:
         Denominator, guard, level, seed.
     notes : tuple of Note
         What to keep in mind.
+
+    See Also
+    --------
+    catalog_densities, table_densities, rank
+
+    Examples
+    --------
+    >>> import densing
+    >>> densities = densing.catalog_densities(densing.load_catalog(), densing.load_reference("qwen1.5", "mmlu"))
+    >>> densities.table.loc[densities.table["model"] == "Llama-3-8B", "density"].item() > 1
+    True
+    >>> densities.draws.shape == densities.model_draws.shape == (1000, len(densities))
+    True
     """
 
     table: pd.DataFrame
@@ -113,9 +126,17 @@ class DensityResult:
         """The models that the selection puts in the headline; ``stratum`` says why the others are not."""
         return self.subset(self.table["stratum"].eq("headline").to_numpy(dtype=bool))
 
-    def _repr_html_(self) -> str:
+    def card(self) -> Card:
+        """Return what is shown: status counts and who measured, then the models."""
         columns = ["model", "released", "n_params", "score", "n_eff", "density", "density_lo", "density_hi", "status"]
-        return self.table[columns].to_html(index=False, float_format=lambda value: f"{value:.3g}")
+        ruler = self.reference
+        status = ", ".join(f"{count} {name}" for name, count in self.table["status"].value_counts().items())
+        facts = {"status": status or "no model", "ruler measured by": ruler.evaluator}
+        interval = sorted(self.table["interval"].dropna().unique()) if "interval" in self.table else []
+        if interval:
+            facts["interval"] = ", ".join(interval)
+        title = f"Densities of {len(self)} models on {ruler.name}, {ruler.benchmark}"
+        return Card(title, facts, self.table[columns], self.notes)
 
 
 def estimate_density(
@@ -166,6 +187,19 @@ def estimate_density(
     Notes
     -----
     Source: Xiao et al., arXiv 2412.04315, Eq. 1 and Eq. 4; statuses and bounds are ours.
+
+    See Also
+    --------
+    catalog_densities, table_densities
+
+    Examples
+    --------
+    >>> import densing
+    >>> import pandas as pd
+    >>> scores = pd.DataFrame([{"model": "mine", "params_total": 3e9, "score": 0.6, "score_se": 0.01}])
+    >>> densities = densing.estimate_density(scores, densing.load_reference("qwen1.5", "mmlu"))
+    >>> bool(densities.table["density_lo"].item() > 1)
+    True
     """
     if denominator not in DENOMINATORS:
         raise InputError(f"denominator {denominator!r} is not one of {', '.join(DENOMINATORS)}")

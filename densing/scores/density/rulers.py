@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import DensingError, InputError, Note, TableLike, UnknownNameError, once, worst
+from densing.core import Card, DensingError, InputError, Note, Readable, TableLike, UnknownNameError, once, worst
 from densing.scores.catalog import Catalog
 from densing.scores.density.inversion import DensityResult
 from densing.scores.density.targets import catalog_densities, table_densities
@@ -37,8 +37,8 @@ COLUMNS = [
 MIN_COMMON = 3
 
 
-@dataclass(frozen=True)
-class RulerComparison:
+@dataclass(frozen=True, repr=False)
+class RulerComparison(Readable):
     """Densities of the same models on several rulers.
 
     Parameters
@@ -54,6 +54,17 @@ class RulerComparison:
         What each ruler says, with draws.
     notes : tuple of Note
         What to keep in mind, and which rulers were left out, and why.
+
+    See Also
+    --------
+    compare_rulers
+
+    Examples
+    --------
+    >>> import densing
+    >>> comparison = densing.compare_rulers(densing.load_catalog(), ["qwen1.5", "llama"], "mmlu")
+    >>> list(comparison.results)
+    ['qwen1.5', 'llama']
     """
 
     table: pd.DataFrame
@@ -81,8 +92,12 @@ class RulerComparison:
             for name, result in self.results.items()
         ]
 
-    def _repr_html_(self) -> str:
-        return self.wide().to_html(float_format=lambda value: f"{value:.3g}")
+    def card(self) -> Card:
+        """Return what is shown: a density per model and ruler, and how far their ranks agree."""
+        pairs = self.correlation.itertuples()
+        facts = {f"ranks on {pair.first} and {pair.second}": f"Spearman {pair.spearman:.3f}" for pair in pairs}
+        title = f"Densities of {self.table['model'].nunique()} models on {', '.join(self.results)}"
+        return Card(title, facts, self.wide().reset_index(), self.notes)
 
 
 def compare_rulers(
@@ -130,6 +145,10 @@ def compare_rulers(
     ['qwen1.5', 'llama']
     >>> bool(comparison.correlation["spearman"].item() > 0.9)
     True
+
+    See Also
+    --------
+    rank, load_reference
     """
     usual = [name for name in family_names() if get_family(name).kind != "described"]
     results: dict[str, DensityResult] = {}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import InputError, Note, UnavailableError
+from densing.core import Card, InputError, Note, Readable, UnavailableError
 from densing.scores.catalog import DIFFERS, compare, explain, known_protocol, stated, verdict, worst
 from densing.scores.density.inversion import DEFAULT_GUARD, DensityResult, estimate_density
 from densing.scores.density.targets import protocol_notes
@@ -37,8 +37,8 @@ COMBINED = "combined"
 RUN_GUARD = 10.0
 
 
-@dataclass(frozen=True)
-class RunDensities:
+@dataclass(frozen=True, repr=False)
+class RunDensities(Readable):
     """Densities of measured models.
 
     Parameters
@@ -51,16 +51,22 @@ class RunDensities:
         The same rows with their draws, one result per ruler.
     notes : tuple of Note
         What to keep in mind.
+
+    See Also
+    --------
+    run_densities
     """
 
     table: pd.DataFrame
     results: tuple[DensityResult, ...]
     notes: tuple[Note, ...] = ()
 
-    def _repr_html_(self) -> str:
+    def card(self) -> Card:
+        """Return what is shown: each model's density on each ruler."""
         columns = ["model", "benchmark", "quantity", "score", "n_eff", "density", "protocol", "density_lo",
                    "density_hi", "status"]  # fmt: skip
-        return self.table[columns].to_html(index=False, float_format=lambda value: f"{value:.3g}")
+        count = self.table["model"].nunique()
+        return Card(f"Densities of {count} measured models", {}, self.table[columns], self.notes)
 
 
 def run_densities(
@@ -111,6 +117,10 @@ def run_densities(
     -----
     Source: arXiv 2412.04315, Eqs. 1 and 4. The interval joins the ruler's draws with the sampling error of the items
     and the scatter of models around the ruler; the columns ``_measured`` leave the last out.
+
+    See Also
+    --------
+    read_results, table_densities
     """
     rows, notes = _readable(measurements, reference, benchmark, tokens)
     # A fit of one's own is taken to count as ladders do.

@@ -117,6 +117,10 @@ def model_scatter(reference: Reference) -> Scatter | None:
     >>> scatter = model_scatter(load_reference("qwen1.5", "mmlu"))
     >>> round(scatter.sd, 3), scatter.freedom
     (0.008, 5.0)
+
+    See Also
+    --------
+    catalog_densities
     """
     fit = reference.fit
     count, parameters = len(fit.residuals), len(fit.theta)

@@ -81,6 +81,18 @@ def catalog_densities(
     ------
     InputError
         When no model of the catalog can be read on the reference.
+
+    See Also
+    --------
+    table_densities, rank, estimate_trend
+
+    Examples
+    --------
+    >>> import densing
+    >>> ruler = densing.load_reference("qwen1.5", "mmlu")
+    >>> densities = densing.catalog_densities(densing.load_catalog(), ruler)
+    >>> sorted(densities.table["status"].unique())
+    ['below_floor', 'extrapolated', 'ok']
     """
     adopted, notes = _adopt(catalog, reference, every=False)
     if pool:
@@ -124,6 +136,18 @@ def table_densities(
     ------
     InputError
         When the table lacks the reference's benchmarks or cannot be read.
+
+    See Also
+    --------
+    catalog_densities, rank, estimate_density
+
+    Examples
+    --------
+    >>> import densing
+    >>> rows = [{"model": "mine", "params": 3e9, "released": "2024-06-01", "benchmark": "mmlu", "score": 0.6}]
+    >>> densities = densing.table_densities(rows, densing.load_reference("qwen1.5", "mmlu"))
+    >>> densities.table["status"].item(), bool(densities.table["density"].item() > 1)
+    ('ok', True)
     """
     parts, where = read_extra(table), table if isinstance(table, (str, Path)) else IN_MEMORY
     if "models" not in parts:
@@ -173,6 +197,17 @@ def skill_densities(
     pandas.DataFrame
         Columns :data:`SKILL_COLUMNS`. A skill that no evaluator measured on the family, or on which the family sits at
         chance, has no rows.
+
+    See Also
+    --------
+    catalog_densities
+
+    Examples
+    --------
+    >>> import densing
+    >>> skills = densing.skill_densities(densing.load_catalog(), "qwen1.5")
+    >>> {"model", "skill", "density"} <= set(skills.columns)
+    True
     """
     return skill_table(
         skill_results(catalog, reference, selection=selection, denominator=denominator, guard=guard, seed=seed)

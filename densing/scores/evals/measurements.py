@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from densing.core import Note
+from densing.core import Card, Note, Readable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,8 +74,8 @@ METRICS: dict[str, tuple[str, str, bool | None]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class Measurements:
+@dataclass(frozen=True, eq=False, repr=False)
+class Measurements(Readable):
     """What a reader of results returns.
 
     Parameters
@@ -94,6 +94,15 @@ class Measurements:
     items: pd.DataFrame
     models: pd.DataFrame
     notes: tuple[Note, ...] = field(default=())
+
+    def card(self) -> Card:
+        """Return what is shown: how many models, tasks and items were read, then their scores."""
+        table = self.measurements
+        facts = {name: str(table[name[:-1]].nunique()) for name in ("models", "tasks")} | {
+            "items": str(len(self.items))
+        }
+        columns = ["model", "task", "metric", "value", "stderr", "n_items"]
+        return Card(f"{len(table)} measurements", facts, table[columns], self.notes)
 
 
 def describe_metric(name: str) -> tuple[str, str, bool | None]:

@@ -169,6 +169,10 @@ class Plan:
     ...             Settings(limit=10))
     >>> plan.settings_for(plan.models[0], plan.tasks[0])  # doctest: +ELLIPSIS
     Settings(num_fewshot=5, limit=10, ...)
+
+    See Also
+    --------
+    plan_of, run_plan
     """
 
     models: tuple[ModelSpec, ...]
@@ -387,6 +391,10 @@ def plan_of(data: Mapping[str, Any], where: str, **flags: bool) -> Plan:
     Traceback (most recent call last):
         ...
     densing.core.errors.InputError: plan.toml: unknown key 'modles'; did you mean 'models'? (known: ...
+
+    See Also
+    --------
+    run_plan
     """
     for key in CODE_FLAGS:
         if key in data:

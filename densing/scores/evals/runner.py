@@ -88,6 +88,10 @@ def run_plan(
     ------
     InputError, UnknownNameError, UnavailableError
         When nothing can be evaluated: unknown tasks, code without consent, lm-eval not installed.
+
+    See Also
+    --------
+    plan_of, read_results
     """
     started = time.monotonic()
     session = Session(plan, folder)

@@ -328,6 +328,10 @@ class RunStore:
     ...     unit = store.unit(UnitKey({"type": "hf"}, {"name": "piqa"}, {}, "tiny"))
     ...     unit.status, store.units(), store.folder.exists()
     ('absent', [], False)
+
+    See Also
+    --------
+    run_plan, read_results
     """
 
     def __init__(self, folder: Path) -> None:

@@ -99,6 +99,10 @@ def fit_law(
     >>> fit = fit_law(law, {"params": size}, score, scheme="residual", bootstrap=200)
     >>> fit.status, fit.invert(0.6)["status"].tolist()
     ('converged', ['ok'])
+
+    See Also
+    --------
+    get_law, law_names
     """
     law = get_law(law) if isinstance(law, str) else law
     if isinstance(law, TwoStep):

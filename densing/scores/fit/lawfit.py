@@ -6,7 +6,6 @@ A stored fit is read with suspicion: whatever is damaged is an :class:`~densing.
 from __future__ import annotations
 
 import hashlib
-import html
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -18,7 +17,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 import densing
-from densing.core import Array, ArtefactError, InputError, Note, decode, short
+from densing.core import Array, ArtefactError, Card, InputError, Note, Readable, decode, short
 from densing.scores.fit.bootstrap import Scheme
 from densing.scores.fit.losses import LossName
 from densing.scores.laws import OK, Inputs, Law, get_law
@@ -35,8 +34,8 @@ VERSION = 1
 DRAW_DIGITS = 9
 
 
-@dataclass(frozen=True, eq=False)
-class LawFit:
+@dataclass(frozen=True, eq=False, repr=False)
+class LawFit(Readable):
     """A law fitted to a table, with its uncertainty and its provenance.
 
     Parameters
@@ -75,6 +74,10 @@ class LawFit:
     >>> fit = fit_law("power", {"params": size}, 10 * size**-0.1, bootstrap=0)
     >>> fit.params.round(9).to_dict()
     {'A': 10.0, 'alpha': 0.1}
+
+    See Also
+    --------
+    fit_law
     """
 
     law: Law
@@ -158,12 +161,16 @@ class LawFit:
         table = self.intervals().to_string(index=False, float_format=lambda value: f"{value:.6g}")
         return "\n".join([*head, table, *(f"{note.severity}: {note.message}" for note in self.notes)])
 
-    def _repr_html_(self) -> str:
-        """Return the summary as a table, for notebooks."""
-        notes = "".join(f"<li>{html.escape(note.message)}</li>" for note in self.notes)
-        caption = html.escape(f"{self.law.name}: {self.law.equation} ({len(self.y)} points, {self.status})")
-        table = self.intervals().to_html(index=False, float_format=lambda value: f"{value:.6g}")
-        return f"<p>{caption}</p>{table}" + (f"<ul>{notes}</ul>" if notes else "")
+    def card(self) -> Card:
+        """Return what is shown: the equation, how well it was fitted, the parameters with their intervals."""
+        options = self.options
+        facts = {
+            "points": str(len(self.y)),
+            "status": self.status,
+            "loss": f"{options.get('loss')} (sum {self.objective:.6g})",
+            "draws": f"{len(self.draws)} {options.get('scheme')}, seed {options.get('seed')}",
+        }
+        return Card(f"{self.law.name}: {self.law.equation}", facts, self.intervals(), self.notes)
 
     def to_json(self) -> str:
         """Return the fit as one JSON document; :meth:`from_json` reads it back."""

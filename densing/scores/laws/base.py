@@ -244,6 +244,10 @@ def invert_one(law: Law, theta: ArrayLike, y: float, **given: float) -> float:
     Traceback (most recent call last):
         ...
     densing.core.errors.DomainError: law power-offset: loss 1.5 is above_ceiling: no finite params reaches it
+
+    See Also
+    --------
+    get_law
     """
     value, status = law.invert(np.asarray(theta, dtype=float), float(y), **given)
     if str(status) != OK:

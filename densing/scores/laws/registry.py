@@ -33,6 +33,10 @@ def law_names() -> list[str]:
     --------
     >>> "chinchilla" in law_names()
     True
+
+    See Also
+    --------
+    get_law
     """
     return list(_LAWS)
 
@@ -66,6 +70,10 @@ def get_law(name: str, **options: Any) -> Law:
     'L = E + A N^-alpha + B D^-beta'
     >>> get_law("logistic", floor=0.25).options
     {'floor': 0.25, 'ceiling': None}
+
+    See Also
+    --------
+    law_names, fit_law
     """
     if name not in _LAWS:
         raise UnknownNameError("law", name, _LAWS)

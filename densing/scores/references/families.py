@@ -108,7 +108,18 @@ _FAMILIES = (
 
 
 def family_names() -> list[str]:
-    """Return the names of all reference families, described ones included."""
+    """Return the names of all reference families, described ones included.
+
+    See Also
+    --------
+    load_reference
+
+    Examples
+    --------
+    >>> import densing
+    >>> "qwen1.5" in densing.family_names()
+    True
+    """
     return [family.name for family in _FAMILIES]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import ArtefactError, InputError, Note, decode
+from densing.core import ArtefactError, Card, InputError, Note, Readable, decode, words
 from densing.scores.catalog import Protocol, known_protocol
 from densing.scores.fit import LawFit
 from densing.scores.laws import D0_PAPER, TwoStep
@@ -20,8 +20,8 @@ from densing.scores.laws import D0_PAPER, TwoStep
 _POINT = {"model", "params", "score", "score_se", "held_out"}
 
 
-@dataclass(frozen=True)
-class Reference:
+@dataclass(frozen=True, repr=False)
+class Reference(Readable):
     """A fitted reference: what turns a score into effective parameters.
 
     Parameters
@@ -44,6 +44,17 @@ class Reference:
         What to keep in mind.
     protocols : mapping of str to Protocol
         How each of ``benchmarks`` was measured on the family; unknown parts are empty.
+
+    See Also
+    --------
+    load_reference, build_reference, plot_reference
+
+    Examples
+    --------
+    >>> import densing
+    >>> ruler = densing.load_reference("qwen1.5", "mmlu")
+    >>> ruler.evaluator, len(ruler.points), ruler.fit.status
+    ('obsscaling', 8, 'converged')
     """
 
     name: str
@@ -102,8 +113,16 @@ class Reference:
             "data_hash": self.fit.data_hash,
         }
 
-    def _repr_html_(self) -> str:
-        return self.points.to_html(index=False)
+    def card(self) -> Card:
+        """Return what is shown: the curve, the sizes it spans, who measured its points."""
+        low, high = self.fit.domain["params"]
+        facts = {
+            "curve": self.fit.law.equation,
+            "sizes": f"{words.size(low)} to {words.size(high)}, {len(self.points)} points",
+            "measured by": self.evaluator,
+            "fit": self.fit.status,
+        }
+        return Card(f"Ruler {self.name}, {self.benchmark}: {self.title}", facts, self.points, self.notes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,6 +84,10 @@ def load_reference(
     --------
     >>> load_reference("qwen1.5", "mmlu").evaluator
     'obsscaling'
+
+    See Also
+    --------
+    family_names, build_reference
     """
     if name.endswith(".json"):
         return _user_reference(Path(name), benchmark).at_tokens(tokens)
@@ -204,6 +208,17 @@ def build_reference(
     -----
     One step: S = floor + c sigma(g (ln N - x0)), least squares on scores, Gaussian draws whose scale carries the few
     degrees of freedom. Two steps (ladder): Chinchilla on bits per byte, then a sigmoid of accuracy in bits per byte.
+
+    See Also
+    --------
+    load_reference, family_names
+
+    Examples
+    --------
+    >>> import densing
+    >>> ruler = densing.build_reference(densing.load_catalog(), "qwen1.5", "mmlu", draws=50)
+    >>> len(ruler.fit.draws)
+    50
     """
     family = get_family(name)
     refuse_unpublished(family)

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 import densing
-from densing.core import DensingError, Note, once
+from densing.core import Card, DensingError, Note, Readable, once
 from densing.scores.catalog import Catalog, Selection, load_catalog
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities, skill_densities
 from densing.scores.references import Reference, available_benchmarks, load_reference
@@ -71,6 +71,16 @@ class StudyOptions:
         Seed of everything random.
     today : str, optional
         Forecasts for dates before it are scored or left out; the present day by default.
+
+    See Also
+    --------
+    run_study
+
+    Examples
+    --------
+    >>> import densing
+    >>> densing.StudyOptions(reference="llama", benchmark="mmlu").denominator
+    'total'
     """
 
     reference: str = "qwen1.5"
@@ -102,8 +112,8 @@ class PastForecast:
     score: ForecastScore | None
 
 
-@dataclass(frozen=True)
-class Study:
+@dataclass(frozen=True, repr=False)
+class Study(Readable):
     """The main job's results.
 
     Parameters
@@ -158,6 +168,10 @@ class Study:
         What to keep in mind.
     measured : Measured, optional
         A model evaluated here, or why none was.
+
+    See Also
+    --------
+    run_study
     """
 
     options: Mapping[str, Any]
@@ -185,6 +199,15 @@ class Study:
     hashes: Mapping[str, str]
     notes: tuple[Note, ...] = ()
     measured: Measured | None = None
+
+    def card(self) -> Card:
+        """Return what is shown: the headline with its ruler, selection and estimators."""
+        card = self.trend.card()
+        ruler = f"{self.reference.name}, {self.reference.benchmark}"
+        facts = {**card.facts, "ruler": ruler, "selection": self.selection}
+        if self.long_trend is not None:
+            facts["long window"] = self.long_trend.text
+        return Card(card.title, facts, card.table, self.notes)
 
     def _repr_html_(self) -> str:
         return self.trend._repr_html_()
@@ -226,6 +249,10 @@ def run_study(
     ------
     DensingError
         When the ruler does not exist or the window holds too few models for a trend.
+
+    See Also
+    --------
+    build_report
     """
     catalog = catalog or load_catalog()
     options = options or StudyOptions()

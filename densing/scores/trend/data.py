@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, InputError, Note, TableError
+from densing.core import Array, Card, InputError, Note, Readable, TableError
 
 EPOCH = pd.Timestamp("2023-02-24")
 """Day 0: the release of Llama-1, the origin of t in eq. 5 of arXiv 2412.04315."""
@@ -34,8 +34,8 @@ class DensityLike(Protocol):
     def log_limits(self) -> Array: ...
 
 
-@dataclass(frozen=True)
-class TrendData:
+@dataclass(frozen=True, repr=False)
+class TrendData(Readable):
     """Dated ln densities of models, some of them known only as bounds.
 
     Parameters
@@ -60,6 +60,18 @@ class TrendData:
         Who trained each model; families of one organisation are its generations.
     notes : tuple of Note
         What was left out on the way here.
+
+    See Also
+    --------
+    estimate_trend
+
+    Examples
+    --------
+    >>> import densing
+    >>> densities = densing.catalog_densities(densing.load_catalog(), densing.load_reference("qwen1.5", "mmlu"))
+    >>> data = densing.TrendData.from_density(densities.headline).window("2023-02-24", "2024-07-31")
+    >>> str(data.released.min())[:4], str(data.released.max())[:4]
+    ('2023', '2024')
     """
 
     model: Array
@@ -73,6 +85,20 @@ class TrendData:
     draws: Array | None = None
     organisation: Array | None = None
     notes: tuple[Note, ...] = field(default=())
+
+    def card(self) -> Card:
+        """Return what is shown: how many models, from when to when, and how many are limits."""
+        if not len(self):
+            return Card("No dated model", notes=self.notes)
+        first, last = (pd.Timestamp(day).date() for day in (self.released.min(), self.released.max()))
+        facts = {
+            "released": f"{first} to {last}",
+            "families": str(len(np.unique(self.family))),
+            "limits": f"{int((self.censor < 0).sum())} upper, {int((self.censor > 0).sum())} lower",
+        }
+        rows = {"model": self.model, "released": self.released, "density": np.exp(self.log_density)}
+        limits = np.select([self.censor < 0, self.censor > 0], ["upper", "lower"], "")
+        return Card(f"{len(self)} dated models", facts, pd.DataFrame({**rows, "limit": limits}), self.notes)
 
     def __len__(self) -> int:
         return len(self.days)

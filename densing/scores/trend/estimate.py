@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Note
+from densing.core import Array, Card, Note, Readable
 from densing.scores.catalog import family_groups
 from densing.scores.trend import sentences
 from densing.scores.trend.checks import FEW_FAMILIES, Checks, check_headline, plain
 from densing.scores.trend.coverage import why
-from densing.scores.trend.data import EPOCH, TrendData
+from densing.scores.trend.data import EPOCH, DensityLike, TrendData
 from densing.scores.trend.estimators import ESTIMATORS, HEADLINE, estimates_table
 from densing.scores.trend.headline import Headline, fit_headline
 
 SHOWN = 3
 
 
-@dataclass(frozen=True)
-class TrendResult:
+@dataclass(frozen=True, repr=False)
+class TrendResult(Readable):
     """A doubling time with its alternatives, checks and caveats.
 
     Parameters
@@ -47,6 +47,18 @@ class TrendResult:
         The line behind the headline, for forecasts.
     why : str
         Why this estimator is the headline.
+
+    See Also
+    --------
+    estimate_trend, forecast, when
+
+    Examples
+    --------
+    >>> import densing
+    >>> densities = densing.catalog_densities(densing.load_catalog(), densing.load_reference("qwen1.5", "mmlu"))
+    >>> trend = densing.estimate_trend(densities.headline, permutations=99, bootstrap=99, worlds=0)
+    >>> bool(trend.headline["lo"] < trend.headline["doubling_months"])
+    True
     """
 
     data: TrendData
@@ -135,6 +147,12 @@ class TrendResult:
             "n": len(self.data),
         }
 
+    def card(self) -> Card:
+        """Return what is shown: the headline, the models behind it, every estimator."""
+        names = ["method", "doubling_months", "lo", "hi", "n", "clusters", "dropped", "se_type"]
+        facts = {"doubling time": self.text, "estimated by": str(self.headline["label"]), "models": str(len(self.data))}
+        return Card(self.title, facts, self.estimates[names], self.notes)
+
     def _repr_html_(self) -> str:
         names = ["method", "doubling_months", "lo", "hi", "n", "clusters", "dropped", "se_type"]
         table = self.estimates[names].to_html(index=False, float_format="{:.2f}".format, escape=True)
@@ -145,7 +163,7 @@ class TrendResult:
 
 
 def estimate_trend(
-    data: TrendData,
+    data: TrendData | DensityLike,
     *,
     level: float = 0.95,
     seed: int = 0,
@@ -164,7 +182,8 @@ def estimate_trend(
 
     Parameters
     ----------
-    data : TrendData
+    data : TrendData or DensityResult
+        Of a density result all rows that have a date; ``result.headline`` are those that lead.
     level : float
         Of all intervals.
     seed : int
@@ -191,7 +210,12 @@ def estimate_trend(
     >>> trend = estimate_trend(simulate(Scenario(doubling_months=3.5), seed=4), permutations=99, worlds=20)
     >>> trend.headline["method"]
     'tobit-crv3'
+
+    See Also
+    --------
+    TrendData, forecast, when
     """
+    data = data if isinstance(data, TrendData) else TrendData.from_density(data)
     rows = data.ordered()
     fit = fit_headline(rows, level, cluster=cluster, seed=seed)
     options = {"cluster": cluster, "bootstrap": bootstrap, "seed": seed}

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import date, timedelta
 from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, DomainError, FitError
+from densing.core import Array, DomainError, FitError, InputError
 from densing.scores.fit import GUARD
 from densing.scores.trend.data import DAYS_PER_MONTH, EPOCH, TrendData, doubling_months
 from densing.scores.trend.estimate import TrendResult
@@ -87,7 +88,11 @@ class Arrival:
 
 
 def forecast(
-    trend: TrendResult, horizon_months: float = 24.0, *, step_months: float = 1.0, today: pd.Timestamp | None = None
+    trend: TrendResult,
+    horizon_months: float | str | date | timedelta = 24.0,
+    *,
+    step_months: float = 1.0,
+    today: pd.Timestamp | None = None,
 ) -> pd.DataFrame:
     """Carry the frontier forward.
 
@@ -96,8 +101,8 @@ def forecast(
     Parameters
     ----------
     trend : TrendResult
-    horizon_months : float
-        From the newest release on.
+    horizon_months : float, timedelta, or date
+        How far: months (of 30.44 days) or a time from the newest release on, or the last date, as ``"2026-12-31"``.
     step_months : float
     today : Timestamp, optional
         Dates before it are left out: they are for :func:`score_forecast`.
@@ -107,6 +112,11 @@ def forecast(
     pandas.DataFrame
         date, mid, lo50, hi50, lo90, hi90: density of the frontier (not its logarithm).
 
+    Raises
+    ------
+    InputError
+        When the horizon is no time, or before the newest release.
+
     Examples
     --------
     >>> from densing.scores.trend import estimate_trend
@@ -114,9 +124,13 @@ def forecast(
     >>> fan = forecast(estimate_trend(simulate(Scenario(), 1), permutations=99), 12)
     >>> len(fan), bool((fan["lo90"] <= fan["mid"]).all())
     (13, True)
+
+    See Also
+    --------
+    date_for, when
     """
     first = pd.Timestamp(trend.data.released.max()).normalize()
-    steps = np.arange(0.0, horizon_months + 1e-9, step_months)
+    steps = np.arange(0.0, _months_from(first, horizon_months) + 1e-9, step_months)
     dates = first + pd.to_timedelta(steps * DAYS_PER_MONTH, unit="D").round("D")
     ahead = np.asarray((dates - first) / pd.Timedelta(days=1), dtype=float)
     start = Frontier.of(trend)
@@ -125,6 +139,22 @@ def forecast(
     lo90, lo50, hi50, hi90 = np.exp(np.quantile(drawn, [0.05, 0.25, 0.75, 0.95], axis=0))
     fan = pd.DataFrame({"date": dates, "mid": np.exp(mid), "lo50": lo50, "hi50": hi50, "lo90": lo90, "hi90": hi90})
     return fan if today is None else fan[fan["date"] >= today].reset_index(drop=True)
+
+
+def _months_from(first: pd.Timestamp, horizon: float | str | date | timedelta) -> float:
+    """Return a horizon in months of 30.44 days after a date."""
+    try:
+        if isinstance(horizon, (int, float)):
+            span = float(horizon)
+        elif isinstance(horizon, timedelta):
+            span = pd.Timedelta(horizon) / pd.Timedelta(days=DAYS_PER_MONTH)
+        else:
+            span = (pd.Timestamp(horizon) - first) / pd.Timedelta(days=DAYS_PER_MONTH)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"horizon {horizon!r}: give months, a timedelta, or a date such as 2026-12-31") from error
+    if not 0 <= span < 12_000:
+        raise InputError(f"horizon {horizon!r}: it must lie after the newest release ({first.date()})")
+    return span
 
 
 @dataclass(frozen=True)
@@ -227,6 +257,19 @@ def date_for(
     ------
     DomainError
         For a density of zero or below.
+
+    See Also
+    --------
+    when, forecast
+
+    Examples
+    --------
+    >>> import densing
+    >>> densities = densing.catalog_densities(densing.load_catalog(), densing.load_reference("qwen1.5", "mmlu"))
+    >>> trend = densing.estimate_trend(densities.headline, permutations=99, bootstrap=99, worlds=0)
+    >>> arrival = densing.date_for(trend, 10.0)
+    >>> bool(arrival.lo < arrival.date)
+    True
     """
     if not (np.isfinite(density) and density > 0):
         raise DomainError(f"density {density:g}: give a finite number above zero")
@@ -271,6 +314,19 @@ def when(
     ------
     DomainError
         For a score outside [0, 1] or a size of zero or below.
+
+    See Also
+    --------
+    date_for, forecast
+
+    Examples
+    --------
+    >>> import densing
+    >>> densities = densing.catalog_densities(densing.load_catalog(), densing.load_reference("qwen1.5", "mmlu"))
+    >>> trend = densing.estimate_trend(densities.headline, permutations=99, bootstrap=99, worlds=0)
+    >>> arrival = densing.when(trend, 0.75, 3e9, densities.reference)
+    >>> bool(arrival.density_lo < arrival.density < arrival.density_hi)
+    True
     """
     if not 0 <= score <= 1:
         raise DomainError(f"score {score:g}: give a share in [0, 1]")

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from densing.core.errors import DomainError, FitError
-from densing.scores.trend import TrendData, estimate_trend
+from densing.core.errors import DomainError, FitError, InputError
+from densing.scores.trend import TrendData, TrendResult, estimate_trend
 from densing.scores.trend.corollary import corollaries, factor_per_year, parameter_halving, with_hardware
 from densing.scores.trend.forecasts import backtest, date_for, forecast, score_forecast, when
 from densing.scores.trend.scenarios import Scenario, simulate
@@ -237,3 +237,22 @@ def test_corollaries_carry_the_interval_and_its_open_end() -> None:
 def test_no_corollary_of_an_impossible_doubling_time(months: float) -> None:
     with pytest.raises(DomainError):
         factor_per_year(months)
+
+
+@pytest.fixture(scope="module")
+def simulated() -> TrendResult:
+    return estimate_trend(simulate(Scenario(), 1), permutations=9, bootstrap=9, worlds=0)
+
+
+def test_a_horizon_is_months_a_time_or_a_date(simulated: TrendResult) -> None:
+    first = pd.Timestamp(simulated.data.released.max()).normalize()
+    months = forecast(simulated, 12)
+    until = (first + pd.Timedelta(days=12 * 30.44)).ceil("s")
+    for horizon in (until, str(until), until.to_pydatetime(), until - first):
+        pd.testing.assert_frame_equal(forecast(simulated, horizon), months)
+
+
+@pytest.mark.parametrize("horizon", ["soon", "2019-01-01", -3, None, float("nan"), float("inf")])
+def test_a_horizon_that_is_no_time_ahead_is_refused(simulated: TrendResult, horizon: Any) -> None:
+    with pytest.raises(InputError, match="horizon"):
+        forecast(simulated, horizon)

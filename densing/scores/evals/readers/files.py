@@ -51,6 +51,20 @@ def read_results(path: Path | str) -> Measurements:
     ------
     InputError
         When nothing readable is there; the message says what was found and what was expected.
+
+    See Also
+    --------
+    run_densities, run_plan
+
+    Examples
+    --------
+    >>> import densing, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     try:
+    ...         densing.read_results(folder)
+    ...     except densing.DensingError as error:
+    ...         print(type(error).__name__)
+    InputError
     """
     path = Path(path)
     try:
