@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from densing.core import Card, InputError, Note, Readable, once
+from densing.core import Card, InputError, Note, Readable, once, words
 from densing.efficiency.profile.causes import Cause, find_causes
 from densing.efficiency.profile.figures import (
     WAIT_COLUMNS,
@@ -122,7 +122,8 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False):
         if self.causes:
             facts["worst cause"] = self.causes[0].code
         columns = ["rank", "window_ns", "compute_ns", "exposed_comm_ns", "idle_ns", "exposed_pct", "overlap_pct"]
-        title = f"Profile of {len(self.ranks)} ranks, window {self.window}, {self.figures['steps']} steps"
+        ranks, steps = words.plural(len(self.ranks), "rank"), f"{self.figures['steps']} steps"
+        title = f"Profile of {ranks}, window {self.window}, {steps}"
         return Card(title, facts, self.table()[columns], self.notes)
 
     @property

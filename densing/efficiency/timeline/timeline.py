@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core import SHOWN_ROWS, Card, Note, Readable
+from densing.core import SHOWN_ROWS, Card, Note, Readable, words
 from densing.efficiency.timeline.spans import Kind, Spans
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Timeline(Readable, msgspec.Struct, frozen=True, eq=False):
         spans = {f"rank {rank.rank}": f"{len(rank.work)} spans" for rank in self.ranks[:SHOWN_ROWS]}
         if len(self.ranks) > len(spans):
             spans["..."] = f"{len(self.ranks) - len(spans)} more ranks"
-        return Card(f"Timeline of {len(self.ranks)} ranks", spans)
+        return Card(f"Timeline of {words.plural(len(self.ranks), 'rank')}", spans)
 
     def table(self) -> pd.DataFrame:
         """Return every span of every rank as one table."""

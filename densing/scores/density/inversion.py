@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Card, InputError, Note, Readable
+from densing.core import Card, InputError, Note, Readable, words
 from densing.scores.density.scatter import MEASUREMENT_ONLY, WITH_SCATTER, Scatter, model_scatter, normals
 from densing.scores.fit import GUARD
 from densing.scores.references import Reference, family_names, get_family
@@ -135,7 +135,7 @@ class DensityResult(Readable):
         interval = sorted(self.table["interval"].dropna().unique()) if "interval" in self.table else []
         if interval:
             facts["interval"] = ", ".join(interval)
-        title = f"Densities of {len(self)} models on {ruler.name}, {ruler.benchmark}"
+        title = f"Densities of {words.plural(len(self), 'model')} on {ruler.name}, {ruler.benchmark}"
         return Card(title, facts, self.table[columns], self.notes)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from densing.core import Card, InputError, Note, Readable, TableLike
+from densing.core import Card, InputError, Note, Readable, TableLike, words
 from densing.scores.catalog import Catalog, load_catalog
 from densing.scores.density.inversion import DensityResult
 from densing.scores.density.targets import catalog_densities, table_densities
@@ -60,7 +60,7 @@ class Ranking(Readable):
     def card(self) -> Card:
         """Return what is shown: the places, and on which ruler they hold."""
         ruler = self.others.reference
-        title = f"{len(self.table)} models among {len(self.others)} on {ruler.name}, {ruler.benchmark}"
+        title = f"{words.plural(len(self.table), 'model')} among {len(self.others)} on {ruler.name}, {ruler.benchmark}"
         return Card(title, table=self.table, notes=self.notes)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Card, DensingError, InputError, Note, Readable, TableLike, UnknownNameError, once, worst
+from densing.core import Card, DensingError, InputError, Note, Readable, TableLike, UnknownNameError, once, words, worst
 from densing.scores.catalog import Catalog
 from densing.scores.density.inversion import DensityResult
 from densing.scores.density.targets import catalog_densities, table_densities
@@ -96,7 +96,7 @@ class RulerComparison(Readable):
         """Return what is shown: a density per model and ruler, and how far their ranks agree."""
         pairs = self.correlation.itertuples()
         facts = {f"ranks on {pair.first} and {pair.second}": f"Spearman {pair.spearman:.3f}" for pair in pairs}
-        title = f"Densities of {self.table['model'].nunique()} models on {', '.join(self.results)}"
+        title = f"Densities of {words.plural(self.table['model'].nunique(), 'model')} on {', '.join(self.results)}"
         return Card(title, facts, self.wide().reset_index(), self.notes)
 
 

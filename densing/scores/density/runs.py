@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Card, InputError, Note, Readable, UnavailableError
+from densing.core import Card, InputError, Note, Readable, UnavailableError, words
 from densing.scores.catalog import DIFFERS, compare, explain, known_protocol, stated, verdict, worst
 from densing.scores.density.inversion import DEFAULT_GUARD, DensityResult, estimate_density
 from densing.scores.density.targets import protocol_notes
@@ -66,7 +66,7 @@ class RunDensities(Readable):
         columns = ["model", "benchmark", "quantity", "score", "n_eff", "density", "protocol", "density_lo",
                    "density_hi", "status"]  # fmt: skip
         count = self.table["model"].nunique()
-        return Card(f"Densities of {count} measured models", {}, self.table[columns], self.notes)
+        return Card(f"Densities of {words.plural(count, 'measured model')}", {}, self.table[columns], self.notes)
 
 
 def run_densities(

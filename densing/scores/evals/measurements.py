@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from densing.core import Card, Note, Readable
+from densing.core import Card, Note, Readable, words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +102,7 @@ class Measurements(Readable):
             "items": str(len(self.items))
         }
         columns = ["model", "task", "metric", "value", "stderr", "n_items"]
-        return Card(f"{len(table)} measurements", facts, table[columns], self.notes)
+        return Card(words.plural(len(table), "measurement"), facts, table[columns], self.notes)
 
 
 def describe_metric(name: str) -> tuple[str, str, bool | None]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Card, InputError, Note, Readable, TableError
+from densing.core import Array, Card, InputError, Note, Readable, TableError, words
 
 EPOCH = pd.Timestamp("2023-02-24")
 """Day 0: the release of Llama-1, the origin of t in eq. 5 of arXiv 2412.04315."""
@@ -98,7 +98,7 @@ class TrendData(Readable):
         }
         rows = {"model": self.model, "released": self.released, "density": np.exp(self.log_density)}
         limits = np.select([self.censor < 0, self.censor > 0], ["upper", "lower"], "")
-        return Card(f"{len(self)} dated models", facts, pd.DataFrame({**rows, "limit": limits}), self.notes)
+        return Card(words.plural(len(self), "dated model"), facts, pd.DataFrame({**rows, "limit": limits}), self.notes)
 
     def __len__(self) -> int:
         return len(self.days)
