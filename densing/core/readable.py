@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from densing.core import words
 from densing.core.notes import Note, severest_first
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Readable:
         lines = [card.title, *(f"  {label:{width}}  {value}" for label, value in card.facts.items())]
         if card.table is not None and len(card.table):
             head = card.table.head(SHOWN_ROWS)
-            lines += ["", *_text(head).splitlines()]
+            lines += ["", *_written(head).to_string(index=False).splitlines()]
             if len(card.table) > len(head):
                 lines.append(f"... {len(card.table) - len(head)} more rows")
         lines += [f"  {note.severity}: {note.message}" for note in severest_first(card.notes)]
@@ -127,12 +128,8 @@ def _written(table: pd.DataFrame) -> pd.DataFrame:
     return table.apply(lambda column: column.map(_cell)).astype(object)
 
 
-def _text(table: pd.DataFrame) -> str:
-    return str(_written(table).to_string(index=False))
-
-
 def _cell(value: Any) -> str:
-    if value is None or value != value:
+    if words.is_missing(value):
         return ""
     if hasattr(value, "date") and hasattr(value, "hour"):
         return str(value.date())

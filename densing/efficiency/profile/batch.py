@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from densing.core import InputError, replacing
+from densing.core import InputError, processes, replacing
 from densing.efficiency.profile.store import SUFFIX, read_profiles, store_info, write_profile
-from densing.efficiency.profile.workers import Done, Work, in_processes, in_turn, processors
+from densing.efficiency.profile.workers import Done, Work, in_processes, in_turn
 from densing.jobs import Executor, Job, JobEvent, JobResult
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def profile_ranks(
     if run.pending and executor is not None:
         yield from run.take(_by_jobs(run, executor, jobs or JOBS, command), store=False)
     elif run.pending:
-        work, workers = _WithInput(profile_one), jobs or processors()
+        work, workers = _WithInput(profile_one), jobs or processes.processors()
         if min(workers, len(run.pending)) == 1 or text_bytes(run.pending) < SMALL_BYTES:
             ended = in_turn(work, run.pending, run.at)
         else:

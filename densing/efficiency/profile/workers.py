@@ -38,21 +38,6 @@ class Done(Generic[Item]):
     reason: str = ""
 
 
-def processors() -> int:
-    """Return the processors this process may use.
-
-    Examples
-    --------
-    >>> processors() >= 1
-    True
-    """
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        # Not on macOS and Windows.
-        return os.cpu_count() or 1
-
-
 def in_turn(work: Work, items: Sequence[Item], at: Callable[[Item, int], object]) -> Iterator[Done[Item]]:
     """Do the work here, one item after the other; same results as :func:`in_processes`."""
     for item in items:

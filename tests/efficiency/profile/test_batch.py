@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError
+from densing.core.processes import processors
 from densing.efficiency.profile import batch
 from densing.efficiency.profile.batch import (
     Progress,
@@ -28,7 +29,7 @@ from densing.efficiency.profile.batch import (
     write_list,
 )
 from densing.efficiency.profile.store import read_profiles, store_files
-from densing.efficiency.profile.workers import in_processes, processors
+from densing.efficiency.profile.workers import in_processes
 from densing.efficiency.traces.source import TraceFile
 from densing.jobs import get_executor
 from tests.support import folders
