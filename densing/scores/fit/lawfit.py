@@ -293,7 +293,7 @@ def _load(text: str) -> LawFit:
     """Return the fit of a document written by :func:`_dump`, or say the first thing that is wrong with it."""
     try:
         content = msgspec.json.decode(text)
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, msgspec.DecodeError, RecursionError) as error:
         raise ArtefactError(f"$: not JSON ({str(error)[:80]}); restore the file") from error
     if not isinstance(content, dict):
         raise ArtefactError(f"$: {short(content)} is not an object; this is not a stored fit")
