@@ -10,7 +10,7 @@ import pandas as pd
 
 from densing.core import InputError, Note
 from densing.scores.catalog.catalog import Catalog
-from densing.scores.catalog.union import load_catalog
+from densing.scores.catalog.tables import load_catalog
 
 # Names on the hub (and in harnesses' tables) that spell a model of the catalog otherwise, normalised.
 _ALIASES = {

@@ -1,25 +1,49 @@
-"""The embedded catalog, alone or with a user's tables joined to it.
+"""The catalog's tables: the embedded ones, and a user's own read, joined to them, checked and added to.
 
-What a user's table leaves out is filled in (source, series, family, active size of dense models); repeated rows are
-dropped, other values refused or taken instead; and everything that a row refers to must exist.
+A user's tables may have several forms: a folder with ``models.csv`` and/or ``scores.csv`` (and ``benchmarks.csv``,
+``evaluators.csv``, ``sources.csv``), a table of models, a table of scores, and a *combined* table with one row per
+score that also states the model's size (``params`` as a count, or ``params_b`` in billions) and release date. What they
+leave out is filled in (source, series, family, active size of dense models); repeated rows are dropped, other values
+refused or taken instead; and everything that a row refers to must exist.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from densing.core import SHOWN_PROBLEMS, Note, Table, TableError, TableLike, read_table, words
-from densing.scores.catalog.catalog import DATA, Catalog
-from densing.scores.catalog.extras import Part, read_extra
-from densing.scores.catalog.schema import BENCHMARKS, EVALUATORS, MODELS, SCORES, SOURCES, cell_text, models_table
+from densing.core import (
+    SHOWN_PROBLEMS,
+    Column,
+    DensingError,
+    InputError,
+    Note,
+    Table,
+    TableError,
+    TableLike,
+    UnknownNameError,
+    cell_text,
+    read_cells,
+    read_table,
+    text_cells,
+    validate,
+    words,
+    write_csv,
+)
+from densing.scores.catalog.catalog import DATA, FRAMES, Catalog
+from densing.scores.catalog.schema import BENCHMARKS, EVALUATORS, MODELS, SCORES, SOURCES
+from densing.scores.catalog.scores import measurements
 
+IN_MEMORY = "the table"
+"""Name of a table that is no file, in messages."""
 _TABLES: dict[str, Table] = {t.name: t for t in (MODELS, SCORES, BENCHMARKS, EVALUATORS, SOURCES)}
 # A second value of one of these is a contradiction; other columns keep what is there.
 _FACTS: dict[str, tuple[str, ...]] = {
@@ -49,6 +73,35 @@ _SOURCE_OF = {
 }
 # Sizes without embeddings are often rounded up in vendors' tables, totals rounded down.
 ROUNDING = 1.02
+# Two evaluators that differ by more than this about one model deserve a second look.
+WIDE_SPREAD = 0.10
+FIRST_ROW = 2  # below the header
+_SIZE_COLUMNS = ("params", "params_b", "params_total_b")
+_SIZES = Table(
+    "sizes",
+    (
+        Column(
+            "params",
+            "number",
+            "number of parameters",
+            low=1e5,
+            high=1e13,
+            remedy="params is a count: write 7e9, or use params_b",
+        ),
+        Column(
+            "params_b",
+            "number",
+            "number of parameters in billions",
+            low=1e-5,
+            high=1e4,
+            remedy="billions: write 7 for 7e9 parameters",
+        ),
+    ),
+)
+_FORMS = (
+    "a table of models (model, released, params_b, ...), of scores (model, benchmark, score, ...) "
+    "or both in one (model, params, released, benchmark, score)"
+)
 
 
 def load_catalog(*extra: TableLike, replace: bool = False, embedded: bool = True) -> Catalog:
@@ -101,6 +154,301 @@ def _embedded() -> Catalog:
         table.name: read_table(DATA / f"{table.name}.csv", table, f"{table.name}.csv") for table in tables
     }
     return Catalog(**frames)
+
+
+def models_table(today: pd.Timestamp | None = None) -> Table:
+    """Return the declaration of models whose release dates end today: none may lie in the future.
+
+    Parameters
+    ----------
+    today : pandas.Timestamp, optional
+        Last date allowed; the present day by default.
+
+    Examples
+    --------
+    >>> next(c.high for c in models_table(pd.Timestamp("2025-11-30")).columns if c.name == "released")
+    '2025-11-30'
+    """
+    last = str((today if today is not None else pd.Timestamp.now()).date())
+    columns = (dataclasses.replace(c, high=last) if c.name == "released" else c for c in MODELS.columns)
+    return dataclasses.replace(MODELS, columns=tuple(columns))
+
+
+def validate_catalog(path: TableLike) -> list[Note]:
+    """Check a user's table or folder and return everything there is to say about it, instead of raising.
+
+    Errors carry the code ``invalid-table``; warnings are ``wide-spread`` (a score far from what others
+    measured) and ``no-parent`` (a model from other weights without a parent); the notes of the merge follow.
+
+    Examples
+    --------
+    >>> [note.severity for note in validate_catalog("no/such/file.csv")]
+    ['error']
+
+    See Also
+    --------
+    load_catalog, add_score
+    """
+    try:
+        catalog = load_catalog(path)
+    except TableError as error:
+        return [Note("invalid-table", "error", f"{error.where}: {problem}") for problem in error.problems]
+    except DensingError as error:
+        return [Note("invalid-table", "error", str(error))]
+    return [*_spread_notes(catalog), *_parent_notes(catalog), *catalog.notes]
+
+
+def _spread_notes(catalog: Catalog) -> list[Note]:
+    mine = catalog.scores[catalog.scores["source"].str.startswith("user:")]
+    notes = []
+    for benchmark in sorted(mine["benchmark"].unique()):
+        measured = measurements(catalog, benchmark)
+        for row in mine[mine["benchmark"] == benchmark].itertuples():
+            values = measured[(measured["model"] == row.model) & (measured["evaluator"] != row.evaluator)]["score"]
+            if len(values) and abs(row.score - values.median()) > WIDE_SPREAD:
+                message = (
+                    f"{row.model} {benchmark}: {row.score:g} is more than {WIDE_SPREAD:g} from the median "
+                    f"{values.median():.3f} of {len(values)} other measurements; check protocol and unit"
+                )
+                notes.append(Note("wide-spread", "warning", message, {"model": row.model, "benchmark": benchmark}))
+    return notes
+
+
+def _parent_notes(catalog: Catalog) -> list[Note]:
+    models = catalog.models
+    silent = models[(models["kind"] != "base") & models["derived_from"].isna() & models["notes"].isna()]
+    return [
+        Note(
+            "no-parent",
+            "warning",
+            f"{row.model}: is {row.kind} but names no parent; fill in derived_from or notes",
+        )
+        for row in silent.itertuples()
+    ]
+
+
+def add_model(path: Path | str, *, extra: Sequence[Path | str] = (), **fields: Any) -> list[Note]:
+    """Add a model to a user's table, which is made when it is missing.
+
+    Parameters
+    ----------
+    path : path
+        A CSV file, or a folder whose ``models.csv`` is meant.
+    extra : sequence of path
+        Further tables that the new row may refer to.
+    **fields
+        Columns of ``densing.scores.catalog.schema.MODELS``; also ``params`` (a count) or ``params_b`` for the
+        size.
+
+    Returns
+    -------
+    list of Note
+        What the catalog says about the table as it is now.
+
+    Raises
+    ------
+    DensingError
+        When the row does not fit; nothing is written then.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     notes = add_model(folder, model="Tiny-1B", params_b=1.1, released="2024-05-01")
+    ...     print((Path(folder) / "models.csv").read_text())
+    model,params_b,released
+    Tiny-1B,1.1,2024-05-01
+    <BLANKLINE>
+
+    See Also
+    --------
+    add_score, validate_catalog
+    """
+    return _add(Path(path), "models", [*MODELS.names, "params", "params_b"], extra, fields)
+
+
+def add_score(path: Path | str, *, extra: Sequence[Path | str] = (), **fields: Any) -> list[Note]:
+    """Add a score to a user's table, which is made when it is missing.
+
+    Parameters
+    ----------
+    path : path
+        A CSV file, or a folder whose ``scores.csv`` is meant (its ``models.csv`` then counts too).
+    extra : sequence of path
+        Further tables that the new row may refer to.
+    **fields
+        Columns of ``densing.scores.catalog.schema.SCORES``.
+
+    Returns
+    -------
+    list of Note
+        What the catalog says about the table as it is now.
+
+    Raises
+    ------
+    DensingError
+        When the row does not fit; nothing is written then.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     add_score(folder, model="Llama-3-8B", benchmark="mmlu", score=66)
+    Traceback (most recent call last):
+        ...
+    densing.core.errors.TableError: ...scores.csv: row 2, column score: 66 is above 1.0; write 0.45 for 45 %
+
+    See Also
+    --------
+    add_model, validate_catalog
+    """
+    return _add(Path(path), "scores", SCORES.names, extra, fields)
+
+
+def _add(path: Path, name: str, allowed: list[str], extra: Sequence[Path | str], fields: dict[str, Any]) -> list[Note]:
+    folder = path if path.suffix.lower() != ".csv" else None
+    file = path if folder is None else path / f"{name}.csv"
+    row = {column: cell_text(value) for column, value in fields.items() if value is not None}
+    cells: dict[str, list[Any]] = {}
+    if file.exists():
+        raw = read_cells(file)
+        cells = {str(column): raw[column].tolist() for column in raw.columns}
+    for column in row:
+        if column not in allowed and column not in cells:
+            raise UnknownNameError(f"column of {name}", column, allowed)
+    length = len(next(iter(cells.values()), []))
+    columns = [*cells, *(column for column in row if column not in cells)]
+    table = pd.DataFrame({c: [*cells.get(c, [""] * length), row.get(c, "")] for c in columns}, dtype=object)
+    table.index = table.index + FIRST_ROW
+    # The other tables of the folder; models first, because scores refer to them.
+    siblings = [] if folder is None else [folder / "models.csv", folder / "scores.csv"]
+    catalog = load_catalog(*extra, *(other for other in siblings if other != file and other.exists()))
+    merged = merge(catalog, parts_of(table, str(file)))
+    write_csv(table, file)
+    return list(merged.notes)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One table of a user: rows indexed by row number, and the columns that the file states."""
+
+    where: str
+    rows: pd.DataFrame
+    stated: tuple[str, ...]
+
+
+def read_extra(source: TableLike) -> dict[str, Part]:
+    """Read a user's table into parts named like the catalog's tables.
+
+    Parameters
+    ----------
+    source : path, DataFrame or records
+        A folder, a CSV file or a table in memory, in one of the accepted forms.
+
+    Raises
+    ------
+    InputError, TableError
+        When nothing readable is there or a cell is wrong; the message names file, row, column, value and
+        remedy.
+    """
+    if not isinstance(source, (str, Path)):
+        return parts_of(text_cells(source), IN_MEMORY)
+    path = Path(source)
+    try:
+        is_folder = path.is_dir()
+    except (OSError, ValueError):
+        # Reading it says what is wrong with the name.
+        is_folder = False
+    if not is_folder:
+        return parts_of(read_cells(path), str(path))
+    files = {name: path / f"{name}.csv" for name in FRAMES if (path / f"{name}.csv").is_file()}
+    if not files:
+        raise InputError(f"{path}: holds neither models.csv nor scores.csv; put {_FORMS} there")
+    parts: dict[str, Part] = {}
+    for name, file in files.items():
+        raw = read_cells(file)
+        if name in ("models", "scores"):
+            of_file = parts_of(raw, str(file))
+        else:
+            table = {"benchmarks": BENCHMARKS, "evaluators": EVALUATORS, "sources": SOURCES}[name]
+            of_file = {name: Part(str(file), _checked(raw, table, str(file)), tuple(map(str, raw.columns)))}
+        if set(of_file) & set(parts) or (name == "models" and "scores" in of_file):
+            raise InputError(f"{file}: repeats what another file of the folder holds; keep models and scores apart")
+        parts |= of_file
+    return parts
+
+
+def parts_of(raw: pd.DataFrame, where: str) -> dict[str, Part]:
+    """Return the parts of a table of raw cells, told apart by its columns.
+
+    Parameters
+    ----------
+    raw : pandas.DataFrame
+        Cells as text, indexed by row number (:func:`densing.core.read_cells`).
+    where : str
+        Name of the table in messages.
+
+    Examples
+    --------
+    >>> raw = pd.DataFrame({"model": ["tiny"], "params": ["7e8"], "benchmark": ["mmlu"], "score": ["0.3"]})
+    >>> {name: len(part.rows) for name, part in parts_of(raw, "mine.csv").items()}
+    {'models': 1, 'scores': 1}
+    """
+    if "n_shot" in raw.columns and "shots" not in raw.columns:
+        # Harnesses' name of the column.
+        raw = raw.rename(columns={"n_shot": "shots"})
+    columns = set(raw.columns)
+    sized = bool(columns & set(_SIZE_COLUMNS))
+    if "model" in columns and {"benchmark", "score"} <= columns:
+        own = raw[[column for column in raw.columns if column in SCORES.names]]
+        scores = {"scores": Part(where, _checked(own, SCORES, where), tuple(map(str, own.columns)))}
+        return {"models": _models_part(raw, where, repeated=True), **scores} if sized else scores
+    if "model" in columns and (sized or "released" in columns):
+        return {"models": _models_part(raw, where, repeated=False)}
+    raise InputError(f"{where}: columns {', '.join(map(str, raw.columns))} fit no known form; give {_FORMS}")
+
+
+def _models_part(raw: pd.DataFrame, where: str, repeated: bool) -> Part:
+    table = models_table()
+    sized = _with_total(raw, where)
+    own = sized[[column for column in sized.columns if column in table.names]]
+    if repeated:
+        own = own[[column for column in own.columns if column not in ("notes", "licence")]]
+        table = dataclasses.replace(table, key=())
+    rows = _checked(own, table, where)
+    return Part(where, _one_per_model(rows, where) if repeated else rows, tuple(map(str, own.columns)))
+
+
+def _with_total(raw: pd.DataFrame, where: str) -> pd.DataFrame:
+    stated = [column for column in _SIZE_COLUMNS if column in raw.columns]
+    if len(stated) > 1:
+        raise TableError(where, [f"columns {' and '.join(stated)} both give the size; keep one"])
+    if stated in ([], ["params_total_b"]):
+        return raw
+    sizes = validate(raw[stated], _SIZES, where)[stated[0]]
+    billions = sizes / 1e9 if stated == ["params"] else sizes
+    return raw.drop(columns=stated).assign(params_total_b=billions.to_numpy())
+
+
+def _one_per_model(rows: pd.DataFrame, where: str) -> pd.DataFrame:
+    facts = [column for column in rows.columns if column != "model"]
+    counts = rows.groupby("model")[facts].nunique()
+    problems = []
+    for model, row in counts[(counts > 1).any(axis=1)].iterrows():
+        for column in row.index[row > 1]:
+            cells = rows.loc[rows["model"] == model, column].dropna().drop_duplicates()
+            values = " and ".join(f"{cell_text(value)} (row {number})" for number, value in cells.items())
+            problems.append(f"column {column}: model {model} has {values}; give one value per model")
+    if problems:
+        raise TableError(where, problems)
+    # `first` takes the first filled cell of each column, so later rows of a model may leave its facts blank.
+    filled = rows.groupby("model", sort=False)[facts].first().reset_index()[list(rows.columns)]
+    filled.index = rows.index[~rows["model"].duplicated()]
+    return filled
+
+
+def _checked(raw: pd.DataFrame, table: Table, where: str) -> pd.DataFrame:
+    return validate(raw, table, where).set_axis(raw.index, axis=0)
 
 
 def merge(catalog: Catalog, parts: dict[str, Part], replace: bool = False) -> Catalog:
