@@ -332,7 +332,7 @@ def _add(path: Path, name: str, allowed: list[str], extra: Sequence[Path | str],
 class Part:
     """One table of a user: rows indexed by row number, and the columns that the file states."""
 
-    where: str
+    title: str
     rows: pd.DataFrame
     stated: tuple[str, ...]
 
@@ -378,14 +378,14 @@ def read_extra(source: TableLike) -> dict[str, Part]:
     return parts
 
 
-def parts_of(raw: pd.DataFrame, where: str) -> dict[str, Part]:
+def parts_of(raw: pd.DataFrame, title: str) -> dict[str, Part]:
     """Return the parts of a table of raw cells, told apart by its columns.
 
     Parameters
     ----------
     raw : pandas.DataFrame
         Cells as text, indexed by row number (:func:`densing.core.read_cells`).
-    where : str
+    title : str
         Name of the table in messages.
 
     Examples
@@ -401,36 +401,36 @@ def parts_of(raw: pd.DataFrame, where: str) -> dict[str, Part]:
     sized = bool(columns & set(_SIZE_COLUMNS))
     if "model" in columns and {"benchmark", "score"} <= columns:
         own = raw[[column for column in raw.columns if column in SCORES.names]]
-        scores = {"scores": Part(where, _checked(own, SCORES, where), tuple(map(str, own.columns)))}
-        return {"models": _models_part(raw, where, repeated=True), **scores} if sized else scores
+        scores = {"scores": Part(title, _checked(own, SCORES, title), tuple(map(str, own.columns)))}
+        return {"models": _models_part(raw, title, repeated=True), **scores} if sized else scores
     if "model" in columns and (sized or "released" in columns):
-        return {"models": _models_part(raw, where, repeated=False)}
-    raise InputError(f"{where}: columns {', '.join(map(str, raw.columns))} fit no known form; give {_FORMS}")
+        return {"models": _models_part(raw, title, repeated=False)}
+    raise InputError(f"{title}: columns {', '.join(map(str, raw.columns))} fit no known form; give {_FORMS}")
 
 
-def _models_part(raw: pd.DataFrame, where: str, repeated: bool) -> Part:
+def _models_part(raw: pd.DataFrame, title: str, repeated: bool) -> Part:
     table = models_table()
-    sized = _with_total(raw, where)
+    sized = _with_total(raw, title)
     own = sized[[column for column in sized.columns if column in table.names]]
     if repeated:
         own = own[[column for column in own.columns if column not in ("notes", "licence")]]
         table = dataclasses.replace(table, key=())
-    rows = _checked(own, table, where)
-    return Part(where, _one_per_model(rows, where) if repeated else rows, tuple(map(str, own.columns)))
+    rows = _checked(own, table, title)
+    return Part(title, _one_per_model(rows, title) if repeated else rows, tuple(map(str, own.columns)))
 
 
-def _with_total(raw: pd.DataFrame, where: str) -> pd.DataFrame:
+def _with_total(raw: pd.DataFrame, title: str) -> pd.DataFrame:
     stated = [column for column in _SIZE_COLUMNS if column in raw.columns]
     if len(stated) > 1:
-        raise TableError(where, [f"columns {' and '.join(stated)} both give the size; keep one"])
+        raise TableError(title, [f"columns {' and '.join(stated)} both give the size; keep one"])
     if stated in ([], ["params_total_b"]):
         return raw
-    sizes = validate(raw[stated], _SIZES, where)[stated[0]]
+    sizes = validate(raw[stated], _SIZES, title)[stated[0]]
     billions = sizes / 1e9 if stated == ["params"] else sizes
     return raw.drop(columns=stated).assign(params_total_b=billions.to_numpy())
 
 
-def _one_per_model(rows: pd.DataFrame, where: str) -> pd.DataFrame:
+def _one_per_model(rows: pd.DataFrame, title: str) -> pd.DataFrame:
     facts = [column for column in rows.columns if column != "model"]
     counts = rows.groupby("model")[facts].nunique()
     problems = []
@@ -440,15 +440,15 @@ def _one_per_model(rows: pd.DataFrame, where: str) -> pd.DataFrame:
             values = " and ".join(f"{cell_text(value)} (row {number})" for number, value in cells.items())
             problems.append(f"column {column}: model {model} has {values}; give one value per model")
     if problems:
-        raise TableError(where, problems)
+        raise TableError(title, problems)
     # `first` takes the first filled cell of each column, so later rows of a model may leave its facts blank.
     filled = rows.groupby("model", sort=False)[facts].first().reset_index()[list(rows.columns)]
     filled.index = rows.index[~rows["model"].duplicated()]
     return filled
 
 
-def _checked(raw: pd.DataFrame, table: Table, where: str) -> pd.DataFrame:
-    return validate(raw, table, where).set_axis(raw.index, axis=0)
+def _checked(raw: pd.DataFrame, table: Table, title: str) -> pd.DataFrame:
+    return validate(raw, table, title).set_axis(raw.index, axis=0)
 
 
 def merge(catalog: Catalog, parts: dict[str, Part], replace: bool = False) -> Catalog:
@@ -482,18 +482,18 @@ def merge(catalog: Catalog, parts: dict[str, Part], replace: bool = False) -> Ca
     for name, part in completed.items():
         catalog = _join(catalog, name, part, replace)
     if "benchmarks" in parts:
-        check_benchmarks(parts["benchmarks"].rows, catalog, parts["benchmarks"].where)
+        check_benchmarks(parts["benchmarks"].rows, catalog, parts["benchmarks"].title)
     if "models" in completed:
-        check_models(completed["models"].rows, catalog, completed["models"].where)
+        check_models(completed["models"].rows, catalog, completed["models"].title)
     if "scores" in completed:
-        check_scores(completed["scores"].rows, catalog, completed["scores"].where)
+        check_scores(completed["scores"].rows, catalog, completed["scores"].title)
     return catalog
 
 
 def _register(catalog: Catalog, parts: dict[str, Part]) -> Catalog:
     """Add the user's files to the sources, and evaluators that only the user names to the evaluators."""
     notes = list(catalog.notes)
-    files = {user_source(part.where): part.where for part in parts.values()}
+    files = {user_source(part.title): part.title for part in parts.values()}
     new_sources = [
         {"id": mine, "title": f"the user's table {mine[5:]}", "facts": "as the user states"}
         for mine in files
@@ -503,9 +503,9 @@ def _register(catalog: Catalog, parts: dict[str, Part]) -> Catalog:
     if "scores" in parts:
         part = parts["scores"]
         for name in sorted(set(part.rows["evaluator"]) - set(catalog.evaluators["id"])):
-            new_evaluators.append({"id": name, "role": "user", "who": user_source(part.where), "preference": 1000.0})
+            new_evaluators.append({"id": name, "role": "user", "who": user_source(part.title), "preference": 1000.0})
             if name != "user":
-                message = f"{part.where}: evaluator {name!r} is new; its scores are a series of their own"
+                message = f"{part.title}: evaluator {name!r} is new; its scores are a series of their own"
                 notes.append(Note("new-evaluator", "info", message, {"evaluator": name}))
     return dataclasses.replace(
         catalog,
@@ -541,20 +541,20 @@ def _join(catalog: Catalog, name: str, part: Part, replace: bool) -> Catalog:
             problems += [_refusal(number, column, row, before, label, name) for column in differing]
             continue
         if differing:
-            changes = (f"{column} {cell_text(before[column])} → {cell_text(row[column])}" for column in differing)
-            replaced.append(f"{label} ({', '.join(changes)})")
+            pairs = (f"{column} {cell_text(before[column])} → {cell_text(row[column])}" for column in differing)
+            replaced.append(f"{label} ({', '.join(pairs)})")
         else:
             repeated.append(label)
         _update(result, position, row, part.stated if differing else ())
     if problems:
-        raise TableError(part.where, problems)
+        raise TableError(part.title, problems)
     notes = list(catalog.notes)
     if repeated:
-        message = f"{part.where}: {len(repeated)} rows repeat the catalog's {name} and change nothing"
+        message = f"{part.title}: {len(repeated)} rows repeat the catalog's {name} and change nothing"
         notes.append(Note("repeated-rows", "info", message, {"table": name, "rows": repeated}))
     if replaced:
-        which = words.listed(replaced, joint="; ")
-        message = f"{part.where}: {len(replaced)} rows replace the catalog's {name}: {which}"
+        changes = words.listed(replaced, joint="; ")
+        message = f"{part.title}: {len(replaced)} rows replace the catalog's {name}: {changes}"
         notes.append(Note("replaced-rows", "warning", message, {"table": name, "rows": replaced}))
     return dataclasses.replace(catalog, **{name: _append(result, new)}, notes=tuple(notes))
 
@@ -607,7 +607,7 @@ def _same(one: Any, two: Any) -> bool:
     return bool(one == two)
 
 
-def user_source(where: str) -> str:
+def user_source(title: str) -> str:
     """Return the source id of a user's file.
 
     Examples
@@ -615,7 +615,7 @@ def user_source(where: str) -> str:
     >>> user_source("runs/my scores.csv")
     'user:my scores.csv'
     """
-    return "user:" + where.replace("\\", "/").rsplit("/", 1)[-1].replace("#", "_")
+    return "user:" + title.replace("\\", "/").rsplit("/", 1)[-1].replace("#", "_")
 
 
 def complete_scores(part: Part, catalog: Catalog) -> Part:
@@ -646,7 +646,7 @@ def complete_models(part: Part, catalog: Catalog) -> Part:
 
 def _sources(cells: pd.Series, part: Part, catalog: Catalog) -> pd.Series:
     """Put the file's own id before every source that does not start with a known id."""
-    mine, known = user_source(part.where), set(catalog.sources["id"])
+    mine, known = user_source(part.title), set(catalog.sources["id"])
     texts = [cell if isinstance(cell, str) else None for cell in cells]
     full = [mine if cell is None else cell if source_id(cell) in known else f"{mine}#{cell}" for cell in texts]
     return pd.Series(full, index=cells.index, dtype=object)
@@ -657,7 +657,7 @@ def _filled(cells: pd.Series, default: Any) -> pd.Series:
     return pd.Series(values, index=cells.index, dtype=object)
 
 
-def check_models(rows: pd.DataFrame, catalog: Catalog, where: str) -> None:
+def check_models(rows: pd.DataFrame, catalog: Catalog, title: str) -> None:
     """Refuse models whose sizes contradict each other or whose parent is unknown.
 
     Parameters
@@ -666,7 +666,7 @@ def check_models(rows: pd.DataFrame, catalog: Catalog, where: str) -> None:
         Models as declared; the index holds row numbers for messages.
     catalog : Catalog
         The catalog that the rows refer to (and are part of).
-    where : str
+    title : str
         Name of the table in messages.
 
     Raises
@@ -687,15 +687,15 @@ def check_models(rows: pd.DataFrame, catalog: Catalog, where: str) -> None:
     for column in (name for name in rows.columns if name.endswith("_source")):
         problems += _unknown_sources(rows, column, catalog)
     if problems:
-        raise TableError(where, problems)
+        raise TableError(title, problems)
 
 
-def check_scores(rows: pd.DataFrame, catalog: Catalog, where: str) -> None:
+def check_scores(rows: pd.DataFrame, catalog: Catalog, title: str) -> None:
     """Refuse scores whose model, benchmark, evaluator or source is unknown.
 
     Parameters
     ----------
-    rows, catalog, where
+    rows, catalog, title
         As in :func:`check_models`.
 
     Raises
@@ -710,17 +710,17 @@ def check_scores(rows: pd.DataFrame, catalog: Catalog, where: str) -> None:
         *_unknown_sources(rows, "source", catalog),
     ]
     if problems:
-        raise TableError(where, problems)
+        raise TableError(title, problems)
 
 
-def check_benchmarks(rows: pd.DataFrame, catalog: Catalog, where: str) -> None:
+def check_benchmarks(rows: pd.DataFrame, catalog: Catalog, title: str) -> None:
     """Refuse benchmarks whose sources are unknown; arguments as in :func:`check_models`."""
     problems = [
         *_unknown_sources(rows, "chance_source", catalog),
         *_unknown_sources(rows, "items_source", catalog),
     ]
     if problems:
-        raise TableError(where, problems)
+        raise TableError(title, problems)
 
 
 def source_id(source: str) -> str:

@@ -473,15 +473,15 @@ def _step(problem: Problem, phi: Array, gradient: Array, curvature: Array, dampi
     """Return the damped Gauss-Newton step, projected on the bounds."""
     low, high = problem.bounds
     # A parameter on its bound that descent would push outwards stays: its row of the system becomes the identity.
-    held = ((phi <= low) & (gradient > 0)) | ((phi >= high) & (gradient < 0))
+    pinned = ((phi <= low) & (gradient > 0)) | ((phi >= high) & (gradient < 0))
     # Marquardt's scaling: with a diagonal of ones one damping suits parameters of any unit.
     scale = np.sqrt(np.einsum("rii->ri", curvature))
     scale = np.maximum(scale, 1e-150 + 1e-12 * scale.max(axis=-1, keepdims=True))
     system = curvature / (scale[:, :, None] * scale[:, None, :])
-    system = np.where(held[:, :, None] | held[:, None, :], 0.0, system)
+    system = np.where(pinned[:, :, None] | pinned[:, None, :], 0.0, system)
     diagonal = np.einsum("rii->ri", system)
-    diagonal[...] = np.where(held, 1.0, diagonal + damping[:, None])
-    right = np.where(held, 0.0, -gradient / scale)
+    diagonal[...] = np.where(pinned, 1.0, diagonal + damping[:, None])
+    right = np.where(pinned, 0.0, -gradient / scale)
     try:
         scaled = np.linalg.solve(system, right[..., None])[..., 0]
     except np.linalg.LinAlgError:  # an exactly singular row: lift all of them by a hair
