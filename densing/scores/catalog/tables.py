@@ -308,7 +308,8 @@ def add_score(path: Path | str, *, extra: Sequence[Path | str] = (), **fields: A
 def _add(path: Path, name: str, allowed: list[str], extra: Sequence[Path | str], fields: dict[str, Any]) -> list[Note]:
     folder = path if path.suffix.lower() != ".csv" else None
     file = path if folder is None else path / f"{name}.csv"
-    row = {column: cell_text(value) for column, value in fields.items() if value is not None}
+    # A NaN is no blank cell: as its text it is refused below.
+    row = {column: cell_text(value) or str(value) for column, value in fields.items() if value is not None}
     cells: dict[str, list[Any]] = {}
     if file.exists():
         raw = read_cells(file)

@@ -295,6 +295,10 @@ def test_a_row_that_does_not_fit_leaves_the_file_as_it_was(tmp_path: Path) -> No
     before = file.read_bytes()
     for fields, words in [
         ({"model": "Llama-3-8B", "benchmark": "math", "score": 45}, "row 3, column score"),
+        (
+            {"model": "Llama-3-8B", "benchmark": "math", "score": 0.4, "items": float("nan")},
+            "'nan' is not a whole",
+        ),
         ({"model": "Nobody", "benchmark": "math", "score": 0.4}, "'Nobody' is not in the catalog"),
         ({"model": "Llama-3-8B", "benchmark": "mmlu", "score": 0.6}, "a second row with other values"),
         ({"model": "Llama-3-8B", "benchmark": "mmlu", "score": 0.6, "evaluator": "obsscaling"}, "column evaluator"),
