@@ -29,9 +29,10 @@ CHUNK = 2**17  # numbers in one Jacobian block: keeps it in cache; 2**15 and 2**
 LAMBDA_START, LAMBDA_MIN, LAMBDA_STALL = 1e-2, 1e-12, 1e11
 LAMBDA_DONE = 1e-6  # a more damped step promises too little along flat directions to prove convergence
 TOLERANCE, STALL_TOLERANCE = 1e-14, 1e-7
+# Draws scatter by percents, and the stages before the last only lead to it.
 BOOTSTRAP_TOLERANCE, ROUGH = 1e-11, 1e-9
 LAD_DELTA = 1e-5  # of the median residual; smaller only costs time, the objective agrees with LAD's to 1e-6
-KEEP = 4
+KEEP = 4  # grid points to descend from; most end in one optimum
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from densing.scores.references import load_ladder
 from tests.support import folders
 
 SHARED = folders.SHARED / "data" / "catalog"
+CATALOG = load_catalog()
 
 
 @pytest.fixture(scope="module")
@@ -175,9 +176,6 @@ def test_facts_equal_the_shared_development_data(catalog: Catalog) -> None:
     np.testing.assert_allclose(mine["score"], scores["score"], rtol=1e-12)
     np.testing.assert_array_equal(mine["shots"], scores["n_shot"])
     assert mine["flags"].fillna("").tolist() == scores["flags"].fillna("").tolist()
-
-
-CATALOG = load_catalog()
 
 
 def test_the_headline_is_dense_general_base_with_a_sourced_date() -> None:

@@ -19,6 +19,10 @@ from densing.core.errors import DensingError, InputError, TableError, UnknownNam
 from densing.scores.catalog import Catalog, add_model, add_score, load_catalog, score_table, select, validate_catalog
 
 COMBINED = "model,params,released,benchmark,score\n"
+ROWS = [
+    {"model": "mine", "params": 3e9, "released": "2024-06-01", "benchmark": "mmlu", "score": 0.6},
+    {"model": "yours", "params": 7_000_000_000, "released": "2024-07-01", "benchmark": "mmlu", "score": 0.62},
+]
 
 
 def put(folder: Path, text: str, name: str = "mine.csv") -> Path:
@@ -243,12 +247,6 @@ def check_any(content: bytes) -> None:
             assert isinstance(catalog, Catalog)
             assert catalog.models["model"].is_unique
             assert catalog.scores["score"].between(0, 1).all()
-
-
-ROWS = [
-    {"model": "mine", "params": 3e9, "released": "2024-06-01", "benchmark": "mmlu", "score": 0.6},
-    {"model": "yours", "params": 7_000_000_000, "released": "2024-07-01", "benchmark": "mmlu", "score": 0.62},
-]
 
 
 def test_a_file_a_frame_and_records_give_the_same_densities(tmp_path: Path) -> None:
