@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from densing.core import Card, InputError, Note, Readable, UnknownNameError, read_table
+from densing.core import Card, InputError, Note, Readable, UnknownNameError, cell_text, read_table
 from densing.scores.catalog.schema import ARCHITECTURES, DERIVATIONS, DOMAINS, GROUPS, KINDS
 
 DATA = Path(__file__).parent / "data"
@@ -78,13 +78,9 @@ class Catalog(Readable):
 
 
 def _canonical(cell: Any) -> str:
-    if cell is None or pd.isna(cell):
-        return ""
-    if isinstance(cell, pd.Timestamp):
-        return str(cell.date())
-    if isinstance(cell, bool):
-        return str(cell)
-    return repr(float(cell)) if isinstance(cell, int | float) else str(cell)
+    # 7 and 7.0 are one fact, whichever the dtype of the column made of it.
+    number = isinstance(cell, int | float) and not isinstance(cell, bool) and cell == cell
+    return repr(float(cell)) if number else cell_text(cell)
 
 
 @cache

@@ -482,12 +482,10 @@ def merge(catalog: Catalog, parts: dict[str, Part], replace: bool = False) -> Ca
     catalog = _register(catalog, completed)
     for name, part in completed.items():
         catalog = _join(catalog, name, part, replace)
-    if "benchmarks" in parts:
-        check_benchmarks(parts["benchmarks"].rows, catalog, parts["benchmarks"].title)
-    if "models" in completed:
-        check_models(completed["models"].rows, catalog, completed["models"].title)
-    if "scores" in completed:
-        check_scores(completed["scores"].rows, catalog, completed["scores"].title)
+    checks = {"benchmarks": check_benchmarks, "models": check_models, "scores": check_scores}
+    for name, check in checks.items():
+        if part := (parts | completed).get(name):
+            check(part.rows, catalog, part.title)
     return catalog
 
 
@@ -654,7 +652,7 @@ def _sources(cells: pd.Series, part: Part, catalog: Catalog) -> pd.Series:
 
 
 def _filled(cells: pd.Series, default: Any) -> pd.Series:
-    values = [new if old is None or pd.isna(old) else old for old, new in zip(cells, default, strict=True)]
+    values = [new if _blank(old) else old for old, new in zip(cells, default, strict=True)]
     return pd.Series(values, index=cells.index, dtype=object)
 
 
