@@ -483,9 +483,10 @@ def merge(catalog: Catalog, parts: dict[str, Part], replace: bool = False) -> Ca
     for name, part in completed.items():
         catalog = _join(catalog, name, part, replace)
     checks = {"benchmarks": check_benchmarks, "models": check_models, "scores": check_scores}
+    joined = parts | completed
     for name, check in checks.items():
-        if part := (parts | completed).get(name):
-            check(part.rows, catalog, part.title)
+        if name in joined:
+            check(joined[name].rows, catalog, joined[name].title)
     return catalog
 
 
