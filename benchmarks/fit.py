@@ -35,8 +35,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from densing.scores.fit import fit_law
-from densing.scores.fit.losses import get_loss
+from densing.scores.fit import fit_law, get_loss
 from densing.scores.laws import get_law
 
 TRUTH = {"E": 1.7, "A": 400.0, "B": 500.0, "alpha": 0.34, "beta": 0.30}

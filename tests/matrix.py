@@ -20,7 +20,7 @@ TOOLS = ["pytest", "pytest-xdist", "pytest-timeout", "hypothesis"]
 # One file per room, ending in the command line and the main job; the rest runs on one interpreter in `make test`.
 FILES = (
     "core/test_tables",
-    "scores/catalog/test_union",
+    "scores/catalog/test_tables",
     "scores/laws/test_laws",
     "scores/references/test_references",
     "scores/density/test_density",

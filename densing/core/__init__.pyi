@@ -42,6 +42,7 @@ from .seeds import named_stream as named_stream
 from .tables import Column as Column
 from .tables import Table as Table
 from .tables import TableLike as TableLike
+from .tables import cell_text as cell_text
 from .tables import read_cells as read_cells
 from .tables import read_table as read_table
 from .tables import text_cells as text_cells

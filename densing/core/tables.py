@@ -164,17 +164,35 @@ def text_cells(rows: pd.DataFrame | Sequence[Mapping[str, Any]]) -> pd.DataFrame
         if not isinstance(rows, Sequence) or not all(isinstance(row, Mapping) for row in rows):
             raise InputError("a table is a path, a DataFrame, or a list of records ({'model': ..., 'params': ...})")
         rows = pd.DataFrame(list(rows))
-    text = rows.astype(object).map(_text)
+    text = rows.astype(object).map(lambda cell: cell_text(cell, times=True))
     text.columns = [str(column) for column in rows.columns]
     text.index = pd.RangeIndex(2, 2 + len(rows))
     return text
 
 
-def _text(cell: Any) -> str:
-    if cell is None or cell != cell:
+def cell_text(cell: Any, *, times: bool = False) -> str:
+    """Return a cell as messages and files write it: a missing one empty, a date without a time.
+
+    Parameters
+    ----------
+    cell : object
+        Text, a number, a date, or what stands for nothing (None, NaN, NaT).
+    times : bool
+        Whether a timestamp's time of day is written where it is not midnight, so that a table's check sees it.
+
+    Examples
+    --------
+    >>> cell_text(pd.Timestamp("2024-02-29")), cell_text(7.2), cell_text(None)
+    ('2024-02-29', '7.2', '')
+    """
+    if isinstance(cell, str):
+        return str(cell)
+    if cell is None or (pd.api.types.is_scalar(cell) and pd.isna(cell)):
         return ""
-    if isinstance(cell, datetime):
-        return str(cell.date()) if cell.time() == datetime.min.time() else str(cell)
+    # A column of timestamps holds days; a single datetime that states an hour means it.
+    day = isinstance(cell, pd.Timestamp) and not times
+    if isinstance(cell, datetime) and (day or cell.time() == datetime.min.time()):
+        return str(cell.date())
     return str(cell)
 
 
@@ -264,7 +282,7 @@ def _typed_column(cells: Sequence[Any], column: Column, numbers: Sequence[int], 
     convert = _CONVERTERS[column.kind]
     values: list[Any] = []
     for number, cell in zip(numbers, cells, strict=True):
-        text = _cell_text(cell)
+        text = cell_text(cell).strip()
         if text == "" and column.default is not None:
             text = column.default
         if text == "":
@@ -284,14 +302,6 @@ def _typed_column(cells: Sequence[Any], column: Column, numbers: Sequence[int], 
             problems.append(f"row {number}, column {column.name}: {problem}")
         values.append(value)
     return pd.Series(values, dtype=_DTYPES[column.kind], name=column.name)
-
-
-def _cell_text(cell: Any) -> str:
-    if cell is None or cell is pd.NaT or cell is pd.NA or (isinstance(cell, float) and math.isnan(cell)):
-        return ""
-    if isinstance(cell, pd.Timestamp):
-        return str(cell.date())
-    return str(cell).strip()
 
 
 def _range_problem(value: Any, text: str, column: Column) -> str | None:

@@ -6,7 +6,9 @@ import csv
 import io
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from densing.core.errors import DensingError, InputError, TableError
 from densing.core.files import write_csv, write_text
-from densing.core.tables import Column, Table, read_table, validate
+from densing.core.tables import Column, Table, cell_text, read_table, text_cells, validate
 
 TOY = Table(
     "toy",
@@ -141,6 +143,19 @@ def test_validate_accepts_values_as_well_as_text() -> None:
     frame = validate(raw, TOY, "memory")
     assert frame["score"].tolist() == [0.25] and frame["open"].tolist() == [False]
     assert frame["day"].tolist() == [pd.Timestamp("2024-01-02")]
+
+
+@pytest.mark.parametrize("cell", [None, float("nan"), np.float32("nan"), pd.NaT, pd.NA, ""])
+def test_what_stands_for_nothing_is_an_empty_cell(cell: Any) -> None:
+    assert cell_text(cell) == cell_text(cell, times=True) == ""
+    assert text_cells([{"cell": cell}]).to_dict("list") == {"cell": [""]}
+
+
+def test_a_day_is_written_without_a_time_and_an_hour_that_somebody_stated_with_it() -> None:
+    noon = pd.Timestamp("2024-02-29 12:00")
+    assert cell_text(noon) == cell_text(noon.normalize(), times=True) == "2024-02-29"
+    assert cell_text(noon, times=True) == cell_text(noon.to_pydatetime()) == "2024-02-29 12:00:00"
+    assert cell_text(noon.normalize().to_pydatetime()) == "2024-02-29"
 
 
 def test_write_then_read_gives_the_same_table(tmp_path: Path) -> None:

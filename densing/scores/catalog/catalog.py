@@ -1,4 +1,4 @@
-"""The catalog as one frozen value with a digest of what it holds, and the groups of families beside it."""
+"""The catalog as one frozen value, the groups of its families, and which of its models a figure is about."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 
-from densing.core import Card, Note, Readable, read_table
-from densing.scores.catalog.schema import GROUPS
+from densing.core import Card, InputError, Note, Readable, UnknownNameError, cell_text, read_table
+from densing.scores.catalog.schema import ARCHITECTURES, DERIVATIONS, DOMAINS, GROUPS, KINDS
 
 DATA = Path(__file__).parent / "data"
 FRAMES = ("models", "scores", "benchmarks", "evaluators", "sources")
+Day: TypeAlias = "str | pd.Timestamp | None"
+HEADLINE = "headline"
+WIDENINGS = ("continued", "compressed", "instruct", "moe", "domain", "unverified")
+"""What a selection may be widened by, beyond the headline."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -74,13 +78,9 @@ class Catalog(Readable):
 
 
 def _canonical(cell: Any) -> str:
-    if cell is None or pd.isna(cell):
-        return ""
-    if isinstance(cell, pd.Timestamp):
-        return str(cell.date())
-    if isinstance(cell, bool):
-        return str(cell)
-    return repr(float(cell)) if isinstance(cell, int | float) else str(cell)
+    # 7 and 7.0 are one fact, whichever the dtype of the column made of it.
+    number = isinstance(cell, int | float) and not isinstance(cell, bool) and cell == cell
+    return repr(float(cell)) if number else cell_text(cell)
 
 
 @cache
@@ -99,3 +99,193 @@ def family_groups() -> Mapping[str, tuple[str, ...]]:
 def read_groups() -> pd.DataFrame:
     """Return the table behind :func:`family_groups`: group, family, reason, source."""
     return read_table(DATA / "groups.csv", GROUPS, "groups.csv")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which models to take; the default is what headline figures use.
+
+    Parameters
+    ----------
+    kinds, architectures, domains, derivations : tuple of str
+        Values allowed in the column of that name. ``distilled`` models (own initialisation, trained on a
+        teacher's outputs) count as from scratch; pruned or continued weights do not.
+    verified_only : bool
+        Leave out release dates that rest on general knowledge only.
+    since, until : str or Timestamp, optional
+        First and last release date, both included.
+
+    Examples
+    --------
+    >>> print(Selection().describe())
+    dense, general, from-scratch base models with a sourced release date
+
+    See Also
+    --------
+    strata
+    """
+
+    kinds: tuple[str, ...] = ("base",)
+    architectures: tuple[str, ...] = ("dense",)
+    domains: tuple[str, ...] = ("general",)
+    derivations: tuple[str, ...] = ("scratch", "distilled")
+    verified_only: bool = True
+    since: Day = None
+    until: Day = None
+
+    def __post_init__(self) -> None:
+        """Check names and dates."""
+        vocabularies = {
+            "kind": KINDS,
+            "architecture": ARCHITECTURES,
+            "domain": DOMAINS,
+            "derivation": DERIVATIONS,
+        }
+        for name, vocabulary in vocabularies.items():
+            for value in getattr(self, f"{name}s"):
+                if value not in vocabulary:
+                    raise UnknownNameError(name, value, vocabulary)
+        since, until = _day(self.since, "since"), _day(self.until, "until")
+        if since is not None and until is not None and since > until:
+            raise InputError(f"since {since.date()} is after until {until.date()}; swap them")
+
+    def describe(self) -> str:
+        """Return the selection as a phrase for titles and captions."""
+        terms = [_listed(self.architectures, ARCHITECTURES), _listed(self.domains, DOMAINS)]
+        if self.kinds == ("base",) and set(self.derivations) <= {"scratch", "distilled"}:
+            terms.append("from-scratch")
+        phrase = ", ".join(term for term in terms if term)
+        phrase = f"{phrase} {_listed(self.kinds, KINDS)} models".replace("  ", " ").strip()
+        phrase += " with a sourced release date" if self.verified_only else " with any release date"
+        since, until = _day(self.since, "since"), _day(self.until, "until")
+        phrase += f" from {since.date()}" if since is not None else ""
+        return phrase + (f" to {until.date()}" if until is not None else "")
+
+
+def selection_of(include: list[str] | None) -> Selection:
+    """Return the headline selection widened by the named kinds of models: what ``--include`` takes.
+
+    Raises
+    ------
+    UnknownNameError
+        For a name that is none of :data:`WIDENINGS`.
+
+    Examples
+    --------
+    >>> selection_of(["moe"]).architectures
+    ('dense', 'moe')
+    """
+    names = set(include or [])
+    for name in sorted(names):
+        if name not in WIDENINGS:
+            raise UnknownNameError("--include", name, WIDENINGS)
+    headline = Selection()
+    kinds = tuple(kind for kind in ("continued", "compressed", "instruct") if kind in names)
+    derivations = {
+        "continued": ("continued", "long_context", "upscaled", "upcycled"),
+        "compressed": ("pruned", "pruned+distilled", "quantised"),
+        "instruct": ("instruct_tuned",),
+    }
+    return Selection(
+        kinds=headline.kinds + kinds,
+        architectures=headline.architectures + (("moe",) if "moe" in names else ()),
+        domains=headline.domains + (("code", "math") if "domain" in names else ()),
+        derivations=headline.derivations + tuple(d for kind in kinds for d in derivations[kind]),
+        verified_only="unverified" not in names,
+    )
+
+
+def select(catalog: Catalog, selection: Selection | None = None) -> pd.DataFrame:
+    """Return the models of a selection: those that :func:`strata` calls ``headline``, sorted by date and
+    name.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Where the models are.
+    selection : Selection, optional
+        Which to take; the headline selection by default.
+
+    Examples
+    --------
+    >>> from densing.scores.catalog import load_catalog
+    >>> chosen = select(load_catalog(), Selection(until="2024-07-31"))
+    >>> set(chosen["architecture"]), "Yi-1.5-9B" in set(chosen["model"])
+    ({'dense'}, False)
+    """
+    labels = strata(catalog, selection).set_index("model")["stratum"]
+    chosen = catalog.models[catalog.models["model"].map(labels) == HEADLINE]
+    return chosen.sort_values(["released", "model"], ignore_index=True)
+
+
+def strata(catalog: Catalog, selection: Selection | None = None) -> pd.DataFrame:
+    """Return for every model whether the selection takes it and, if not, why.
+
+    Parameters
+    ----------
+    catalog, selection
+        As in :func:`select`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Sorted by model; columns model, stratum (``headline`` or the first reason against), reasons (all of
+        them, separated by ``;``). Reasons in order: no size, no date, instruct, compressed, continued, the
+        derivation, moe, code, math, unverified date, outside the window.
+
+    Examples
+    --------
+    >>> from densing.scores.catalog import load_catalog
+    >>> labels = strata(load_catalog()).set_index("model")["stratum"]
+    >>> labels[["Yi-1.5-9B", "Mixtral-8x7B", "Llama-3-8B"]].tolist()
+    ['continued', 'moe', 'headline']
+
+    See Also
+    --------
+    Selection
+    """
+    selection = selection or Selection()
+    since, until = _day(selection.since, "since"), _day(selection.until, "until")
+    rows = []
+    for model in catalog.models.sort_values("model").to_dict("records"):
+        reasons = _reasons(model, selection)
+        released = model["released"]
+        early = since is not None and released < since
+        late = until is not None and released > until
+        # A model without a date is outside for that reason alone: its comparisons are false.
+        if early or late:
+            reasons.append("outside the window")
+        rows.append((model["model"], reasons[0] if reasons else HEADLINE, ";".join(reasons)))
+    return pd.DataFrame(rows, columns=["model", "stratum", "reasons"])
+
+
+def _reasons(model: Mapping[Any, Any], selection: Selection) -> list[str]:
+    reasons = []
+    if pd.isna(model["params_total_b"]):
+        reasons.append("no size")
+    if pd.isna(model["released"]):
+        reasons.append("no date")
+    if model["kind"] not in selection.kinds:
+        reasons.append(model["kind"])
+    elif isinstance(model["derivation"], str) and model["derivation"] not in selection.derivations:
+        reasons.append(model["derivation"])
+    if model["architecture"] not in selection.architectures:
+        reasons.append(model["architecture"])
+    if model["domain"] not in selection.domains:
+        reasons.append(model["domain"])
+    if selection.verified_only and model["released_basis"] == "unverified":
+        reasons.append("unverified date")
+    return reasons
+
+
+def _day(day: Day, name: str) -> pd.Timestamp | None:
+    if day is None:
+        return None
+    try:
+        return pd.Timestamp(day)
+    except ValueError as error:
+        raise InputError(f"{name} {day!r} is not a date; write it as 2024-02-29") from error
+
+
+def _listed(values: tuple[str, ...], everything: tuple[str, ...]) -> str:
+    return "" if set(values) == set(everything) else " or ".join(values)

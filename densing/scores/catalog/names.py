@@ -10,7 +10,7 @@ import pandas as pd
 
 from densing.core import InputError, Note
 from densing.scores.catalog.catalog import Catalog
-from densing.scores.catalog.union import load_catalog
+from densing.scores.catalog.tables import load_catalog
 
 # Names on the hub (and in harnesses' tables) that spell a model of the catalog otherwise, normalised.
 _ALIASES = {
@@ -82,9 +82,9 @@ def find_model(catalog: Catalog, name: str) -> tuple[str, str] | None:
         rows.setdefault(_normalised(model), []).append(model)
     short = _normalised(name)
     stripped = _ADDED.sub("", short)
-    for key, how in ((short, "normalised"), (stripped, "alias")):
+    for key, spelling in ((short, "normalised"), (stripped, "alias")):
         if len(rows.get(key, ())) == 1:
-            return rows[key][0], how
+            return rows[key][0], spelling
         if _ALIASES.get(key) in set(models):
             return _ALIASES[key], "alias"
     return None

@@ -243,7 +243,7 @@ def verdict(verdicts: Mapping[Any, str]) -> str:
     >>> verdict({"shots": "same", "form": "unknown"}), verdict({"shots": "differs", "form": "unknown"})
     ('unknown', 'differs')
     """
-    return next((word for word in (DIFFERS, UNKNOWN) if word in verdicts.values()), SAME)
+    return next((state for state in (DIFFERS, UNKNOWN) if state in verdicts.values()), SAME)
 
 
 def explain(measured: Protocol, ruler: Protocol) -> str:
@@ -257,14 +257,14 @@ def explain(measured: Protocol, ruler: Protocol) -> str:
     'form unknown, ruler letters; cot unknown, ruler no'
     """
     parts = compare(measured, ruler)
-    for protocol, word in ((measured, "not stated"), (ruler, "ruler's not stored")):
+    for protocol, remark in ((measured, "not stated"), (ruler, "ruler's not stored")):
         if not any(_known(getattr(protocol, name)) for name in parts):
-            return word
+            return remark
     return "; ".join(
         f"{name} {_word(getattr(measured, name))}, ruler {_word(getattr(ruler, name))}"
-        for word in (DIFFERS, UNKNOWN)
+        for state in (DIFFERS, UNKNOWN)
         for name in parts
-        if parts[name] == word
+        if parts[name] == state
     )
 
 

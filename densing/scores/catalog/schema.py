@@ -1,14 +1,9 @@
-"""What the catalog's tables hold: columns, units, ranges, vocabularies, keys, and what the flags of a score mean.
+"""What the catalog's tables hold: columns, units, ranges, vocabularies and keys.
 
-The same declarations check the embedded files and a user's own. A release date may not lie in the future, so
-the declaration of models is made at the moment of the check (:func:`models_table`).
+The same declarations check the embedded files and a user's own.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
-
-import pandas as pd
 
 from densing.core import Column, Table
 
@@ -31,34 +26,6 @@ DERIVATIONS = (
 DATE_BASES = ("vendor", "paper", "tracker", "upload", "sibling", "unverified")
 SKILLS = ("knowledge", "reasoning", "mathematics", "code", "language", "other")
 ROLES = ("harness", "vendor", "collected", "user")
-
-# What the flags of a score mean for its use. A *wrong* value is left out unless asked for; a value of another
-# *protocol* is comparable only inside its own series and says nothing about disagreement; a *floor* value is a censored
-# observation, so it stays; remarks (implausible, quoted, rounded) inform a reader and change nothing. Values that
-# merely look implausible stay in on purpose: leaving out what is low for its size would push densities up.
-WRONG = frozenset(
-    {
-        "suspect_copy_of_bbh",
-        "suspect_harness_failure",
-        "erratic_harness",
-        "conflicting_duplicate",
-        "intermediate_checkpoint",
-    }
-)
-OTHER_PROTOCOL = frozenset({"multiple_choice_no_cot", "math500_subset", "unnormalised_acc", "english_only"})
-FLOOR = frozenset({"below_chance", "zero_score", "at_floor"})
-REMARKS = frozenset(
-    {
-        "outlier_vs_other_sources",
-        "below_smaller_sibling",
-        "upstream_wrong_version",
-        "vendor_value_not_remeasured",
-        "rounded_2dp",
-        "recovered_from_normalised",
-    }
-)
-FLAGS = WRONG | OTHER_PROTOCOL | FLOOR | REMARKS
-
 _BILLIONS = "billions: write 7 for 7e9 parameters"
 
 
@@ -77,7 +44,6 @@ _RELEASED = Column(
     low="2018-01-01",
     remedy="give the day of the release as 2024-02-29, between 2018-01-01 and today",
 )
-
 MODELS = Table(
     "models",
     (
@@ -118,7 +84,6 @@ MODELS = Table(
     ),
     key=("model",),
 )
-
 SCORES = Table(
     "scores",
     (
@@ -145,7 +110,6 @@ SCORES = Table(
     ),
     key=("model", "benchmark", "evaluator"),
 )
-
 BENCHMARKS = Table(
     "benchmarks",
     (
@@ -171,7 +135,6 @@ BENCHMARKS = Table(
     ),
     key=("id",),
 )
-
 EVALUATORS = Table(
     "evaluators",
     (
@@ -184,7 +147,6 @@ EVALUATORS = Table(
     ),
     key=("id",),
 )
-
 SOURCES = Table(
     "sources",
     (
@@ -199,7 +161,6 @@ SOURCES = Table(
     ),
     key=("id",),
 )
-
 PROTOCOLS = Table(
     "protocols",
     (
@@ -214,7 +175,6 @@ PROTOCOLS = Table(
     ),
     key=("evaluator", "benchmark"),
 )
-
 GROUPS = Table(
     "groups",
     (
@@ -225,50 +185,3 @@ GROUPS = Table(
     ),
     key=("group", "family"),
 )
-
-
-def models_table(today: pd.Timestamp | None = None) -> Table:
-    """Return the declaration of models whose release dates end today.
-
-    Parameters
-    ----------
-    today : pandas.Timestamp, optional
-        Last date allowed; the present day by default.
-
-    Examples
-    --------
-    >>> next(c.high for c in models_table(pd.Timestamp("2025-11-30")).columns if c.name == "released")
-    '2025-11-30'
-    """
-    last = str((today if today is not None else pd.Timestamp.now()).date())
-    return replace(MODELS, columns=tuple(replace(c, high=last) if c.name == "released" else c for c in MODELS.columns))
-
-
-def has_flag(flags: pd.Series, names: frozenset[str]) -> pd.Series:
-    """Return which rows carry at least one of the names flags.
-
-    Parameters
-    ----------
-    flags : pandas.Series
-        Flags separated by ``;``, None or empty for none.
-    names : frozenset of str
-        Flags to look for.
-
-    Examples
-    --------
-    >>> has_flag(pd.Series(["zero_score;erratic_harness", None, "zero_score"]), WRONG).tolist()
-    [True, False, False]
-    """
-    rows = [bool(names & set(cell.split(";"))) if isinstance(cell, str) else False for cell in flags]
-    return pd.Series(rows, index=flags.index, dtype=bool)
-
-
-def cell_text(cell: object) -> str:
-    """Return a cell as messages and files write it: a date without a time.
-
-    Examples
-    --------
-    >>> cell_text(pd.Timestamp("2024-02-29")), cell_text(7.2)
-    ('2024-02-29', '7.2')
-    """
-    return str(cell.date()) if isinstance(cell, pd.Timestamp) else str(cell)

@@ -14,7 +14,33 @@ import pandas as pd
 
 from densing.core import InputError, UnknownNameError
 from densing.scores.catalog.catalog import Catalog
-from densing.scores.catalog.schema import OTHER_PROTOCOL, WRONG, has_flag
+
+# What the flags of a score mean for its use. A *wrong* value is left out unless asked for; a value of another
+# *protocol* is comparable only inside its own series and says nothing about disagreement; a *floor* value is a censored
+# observation, so it stays; remarks (implausible, quoted, rounded) inform a reader and change nothing. Values that
+# merely look implausible stay in on purpose: leaving out what is low for its size would push densities up.
+WRONG = frozenset(
+    {
+        "suspect_copy_of_bbh",
+        "suspect_harness_failure",
+        "erratic_harness",
+        "conflicting_duplicate",
+        "intermediate_checkpoint",
+    }
+)
+OTHER_PROTOCOL = frozenset({"multiple_choice_no_cot", "math500_subset", "unnormalised_acc", "english_only"})
+FLOOR = frozenset({"below_chance", "zero_score", "at_floor"})
+REMARKS = frozenset(
+    {
+        "outlier_vs_other_sources",
+        "below_smaller_sibling",
+        "upstream_wrong_version",
+        "vendor_value_not_remeasured",
+        "rounded_2dp",
+        "recovered_from_normalised",
+    }
+)
+FLAGS = WRONG | OTHER_PROTOCOL | FLOOR | REMARKS
 
 COLUMNS = ["model", "benchmark", "score", "score_se", "n_sources", "evaluator", "source", "flags"]
 Combine = Literal["evaluator", "mean"]
@@ -352,6 +378,25 @@ def _choose(catalog: Catalog, benchmark: str, series: str | None, evaluator: str
         raise UnknownNameError(f"series of {benchmark}", str(series), scores["series"].unique())
     scores = scores if series is None else scores[scores["series"] == series]
     return scores if evaluator is None else scores[scores["evaluator"] == evaluator]
+
+
+def has_flag(flags: pd.Series, names: frozenset[str]) -> pd.Series:
+    """Return which rows carry at least one of the names flags.
+
+    Parameters
+    ----------
+    flags : pandas.Series
+        Flags separated by ``;``, None or empty for none.
+    names : frozenset of str
+        Flags to look for.
+
+    Examples
+    --------
+    >>> has_flag(pd.Series(["zero_score;erratic_harness", None, "zero_score"]), WRONG).tolist()
+    [True, False, False]
+    """
+    rows = [bool(names & set(cell.split(";"))) if isinstance(cell, str) else False for cell in flags]
+    return pd.Series(rows, index=flags.index, dtype=bool)
 
 
 def _distinct(ranked: pd.DataFrame) -> pd.DataFrame:

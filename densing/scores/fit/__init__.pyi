@@ -12,6 +12,6 @@ from .engine import fit_two_step as fit_two_step
 from .lawfit import GUARD as GUARD
 from .lawfit import LawFit as LawFit
 from .lawfit import spread as spread
-from .losses import get_loss as get_loss
-from .losses import loss_names as loss_names
+from .solver import get_loss as get_loss
+from .solver import loss_names as loss_names
 from .table import read_runs as read_runs

@@ -1,4 +1,4 @@
-"""What a bootstrap varies: case weights (case, cluster) or responses (residual, parametric).
+"""The draws of a fit by bootstrap, which varies case weights (case, cluster) or responses (residual, parametric).
 
 Resampling cases is honest for dozens of runs. For a family of four to eight models it is not: too few
 distinct resamples, and no allowance for the few degrees of freedom. There, ``residual`` and ``parametric``
@@ -8,18 +8,92 @@ gives intervals the width of Student's t.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from densing.core import Array, FitError
+from densing.core import Array, FitError, Note
+from densing.scores.fit.solver import Fitter
+from densing.scores.fit.table import FitTable
 
 Scheme = Literal["case", "cluster", "residual", "parametric"]
 SCHEMES: tuple[str, ...] = get_args(Scheme)
 LEVERAGE_CAP = 0.99
 MAX_REDRAWS = 1000
+# With fewer sizes a resample by size often holds two or three of them, and its curve is anybody's guess.
+FEWEST_SIZES = 5
+
+
+def resampling(
+    x: Mapping[str, ArrayLike], scheme: str | None, clusters: Sequence[Any] | NDArray[Any] | None
+) -> tuple[str, Sequence[Any] | NDArray[Any] | None, list[Note]]:
+    """Return the bootstrap scheme of a table, its clusters, and what there is to say about the choice.
+
+    A scheme that was named stands. Otherwise rows are resampled in their clusters, or by size where rows share one.
+    """
+    if scheme not in (None, "cluster") or clusters is not None:
+        return scheme or "cluster", clusters, []
+    try:
+        sizes = np.asarray(x.get("params", ()), dtype=float)
+    except (TypeError, ValueError):
+        return scheme or "case", None, []  # the table's own check names the row
+    distinct = len(np.unique(sizes))
+    if sizes.ndim != 1 or distinct == len(sizes):
+        return scheme or "case", None, []
+    counts = {"rows": len(sizes), "sizes": distinct}
+    if distinct < FEWEST_SIZES and scheme is None:
+        text = (
+            f"{len(sizes)} rows share {distinct} sizes, too few to resample by size: the intervals take the rows for "
+            "independent and are too narrow where rows of one size have more in common; add sizes"
+        )
+        return "case", None, [Note("rows-share-a-size", "warning", text, counts)]
+    text = (
+        f"{len(sizes)} rows share {distinct} sizes and are resampled by size (scheme 'cluster'); name another group "
+        "with clusters, or scheme 'case' if rows of one size are independent"
+    )
+    return "cluster", [f"{size:.17g}" for size in sizes], [Note("rows-share-a-size", "info", text, counts)]
+
+
+def bootstrap_draws(
+    fitter: Fitter, scaled: Array, table: FitTable, rng: np.random.Generator, draws: int, scheme: str
+) -> tuple[Array, list[Note]]:
+    """Return draws (R, p) in natural units and what there is to say about them."""
+    if not draws:
+        return np.empty((0, scaled.size)), []
+    target = fitter.problem.loss.target(table.y)
+    if scheme in ("case", "cluster"):
+        labels = table.labels if scheme == "cluster" else np.arange(len(target))
+        resamples = resample_cases(rng, target, table.cases, labels, table.points, draws, scaled.size)
+    else:
+        fitted, rows = fitter.rows(scaled)
+        gaussian = scheme == "parametric"
+        resamples = perturb_responses(rng, fitted, target, table.cases, rows, draws, gaussian=gaussian)
+    refits, converged = fitter.refit(scaled, resamples.target, resamples.weights, draws)
+    notes = []
+    if not converged.all():
+        stopped = int((~converged).sum())
+        notes.append(
+            Note(
+                "bootstrap-not-converged",
+                "warning" if stopped > 0.01 * draws else "info",
+                f"{stopped} of {draws} bootstrap refits stopped before the tolerance; their last point is kept",
+                {"refits": draws, "not_converged": stopped},
+            )
+        )
+    if resamples.redrawn:
+        notes.append(
+            Note(
+                "bootstrap-redrawn",
+                "info",
+                f"{resamples.redrawn} resamples had fewer distinct runs than parameters and were drawn "
+                "again; for so few runs prefer scheme='residual'",
+                {"redrawn": resamples.redrawn},
+            )
+        )
+    return fitter.natural(refits), notes
 
 
 @dataclass(frozen=True)

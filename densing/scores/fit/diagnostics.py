@@ -10,10 +10,9 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from densing.core import Array, DensingError, FitError, InputError
-from densing.scores.fit.engine import fit_law
-from densing.scores.fit.fitter import Fitter
+from densing.scores.fit.engine import fit_law, reset_test
 from densing.scores.fit.lawfit import LawFit, spread
-from densing.scores.fit.losses import LITERATURE_DELTA, get_loss
+from densing.scores.fit.solver import LITERATURE_DELTA, Fitter, get_loss
 from densing.scores.fit.table import FitTable
 from densing.scores.laws import Law, TwoStep, get_law
 
@@ -128,7 +127,7 @@ def lack_of_fit(fit: LawFit) -> float:
         None if weights is None else np.asarray(weights, dtype=float),
         None if clusters is None else np.asarray(clusters),
     )
-    return fitter.lack_of_fit(fitter.scaled(fit.theta), table)
+    return reset_test(fitter, fitter.scaled(fit.theta), table)
 
 
 def influence(fit: LawFit) -> pd.DataFrame:

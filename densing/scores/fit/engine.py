@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import fdtrc
 
 from densing.core import Array, FitError, InputError, Note, UnknownNameError
-from densing.scores.fit.bootstrap import SCHEMES, perturb_responses, resample_cases
-from densing.scores.fit.fitter import Fitter
+from densing.scores.fit.bootstrap import SCHEMES, bootstrap_draws, resampling
 from densing.scores.fit.lawfit import STATUSES, LawFit, Status, hash_data
-from densing.scores.fit.losses import LITERATURE_DELTA, get_loss
-from densing.scores.fit.solve import Mask
+from densing.scores.fit.solver import LITERATURE_DELTA, Fitter, Mask, get_loss
 from densing.scores.fit.table import FitTable
 from densing.scores.laws import Law, TwoStep, get_law
 
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 
 # Below this share of the largest singular value of the unit-length Jacobian a direction of theta is free.
 UNIDENTIFIED = 1e-9
-# With fewer sizes a resample by size often holds two or three of them, and its curve is anybody's guess.
-FEWEST_SIZES = 5
+# A polynomial that differs from the law's own derivatives by less than this share of its size says nothing new.
+NEW_DIRECTION = 1e-6
 # One table in a hundred that follows its law is called a misfit.
 MISFIT = 0.01
 
@@ -129,7 +128,7 @@ def fit_law(
         solution = fitter.point(target, cases)
         scaled = solution.theta[0]
         rng = np.random.default_rng(seed)
-        draws, notes = _bootstrap(fitter, scaled, table, rng, bootstrap, scheme)
+        draws, notes = bootstrap_draws(fitter, scaled, table, rng, bootstrap, scheme)
         notes += _identification(law, fitter.rows(scaled)[1], solution.at_bound[0])
     theta = fitter.natural(scaled)
     residuals = -objective.residual(law.predict(theta, table.x), target)
@@ -323,39 +322,52 @@ def _step(fit: LawFit) -> dict[str, Any]:
     }
 
 
-def resampling(
-    x: Mapping[str, ArrayLike], scheme: str | None, clusters: Sequence[Any] | NDArray[Any] | None
-) -> tuple[str, Sequence[Any] | NDArray[Any] | None, list[Note]]:
-    """Return the bootstrap scheme of a table, its clusters, and what there is to say about the choice.
+def reset_test(fitter: Fitter, theta: Array, table: FitTable) -> float:
+    """Return the p value of "the curve is right", at scaled parameters (p,); NaN where too few points can tell.
 
-    A scheme that was named stands. Otherwise rows are resampled in their clusters, or by size where rows share one.
+    F = (SS(r | J) - SS(r | J, Z)) / k / (SS(r | J, Z) / (n - p - k)): how much of the residuals r, beyond the
+    law's own derivatives J, is explained by squares, cubes and products Z of the standardised log inputs; k is
+    the number of directions that Z adds to J. Clusters count once, with the means of their rows.
+
+    Source: the score test against polynomial departures, Ramsey 1969 (RESET), in the form of Davidson and
+    MacKinnon, "Econometric Theory and Methods", section 6.7 (Gauss-Newton regression).
     """
-    if scheme not in (None, "cluster") or clusters is not None:
-        return scheme or "cluster", clusters, []
-    try:
-        sizes = np.asarray(x.get("params", ()), dtype=float)
-    except (TypeError, ValueError):
-        return scheme or "case", None, []  # the table's own check names the row
-    distinct = len(np.unique(sizes))
-    if sizes.ndim != 1 or distinct == len(sizes):
-        return scheme or "case", None, []
-    counts = {"rows": len(sizes), "sizes": distinct}
-    if distinct < FEWEST_SIZES and scheme is None:
-        text = (
-            f"{len(sizes)} rows share {distinct} sizes, too few to resample by size: the intervals take the rows for "
-            "independent and are too narrow where rows of one size have more in common; add sizes"
-        )
-        return "case", None, [Note("rows-share-a-size", "warning", text, counts)]
-    text = (
-        f"{len(sizes)} rows share {distinct} sizes and are resampled by size (scheme 'cluster'); name another group "
-        "with clusters, or scheme 'case' if rows of one size are independent"
-    )
-    return "cluster", [f"{size:.17g}" for size in sizes], [Note("rows-share-a-size", "info", text, counts)]
+    curve, rows = fitter.rows(theta)
+    residual = fitter.problem.loss.target(table.y) - curve
+    logs = [np.log(values) for values in fitter.problem.x.values() if np.ptp(values) > 0]
+    logs = [(column - column.mean()) / column.std() for column in logs]
+    powers = [column**power for column in logs for power in (2, 3)]
+    products = [a * b for i, a in enumerate(logs) for b in logs[:i]]
+    if not logs:
+        return float("nan")
+    columns = np.stack([residual, *rows, *powers, *products])
+    weights = table.cases
+    if table.clusters is not None:
+        labels = table.labels
+        sums = np.stack([np.bincount(labels, column * weights) for column in columns])
+        weights = np.asarray(np.bincount(labels, weights), dtype=float)
+        columns = sums / weights
+    columns = columns * np.sqrt(weights)
+    columns[1:] /= np.linalg.norm(columns[1:], axis=1, keepdims=True) + 1e-300
+    p, n = len(rows), columns.shape[1]
+    left, size, _ = np.linalg.svd(columns[1 : 1 + p].T, full_matrices=False)
+    own = left[:, size > 1e-10 * size[0]]
+    # What is left of residuals and polynomials once the law's own directions are taken out of them.
+    remainder, extra = ((part.T - own @ (own.T @ part.T)) for part in (columns[:1], columns[1 + p :]))
+    left, size, _ = np.linalg.svd(extra, full_matrices=False)
+    added = left[:, size > NEW_DIRECTION]
+    freedom = n - own.shape[1] - added.shape[1]
+    explained, total = np.sum((added.T @ remainder) ** 2), np.sum(remainder**2)
+    rounding = weights.sum() * (1e-13 * max(1.0, float(np.abs(table.y).max()))) ** 2
+    if not added.shape[1] or freedom < 2 or total <= rounding:
+        return float("nan")
+    ratio = explained / added.shape[1] / max((total - explained) / freedom, 1e-300)
+    return float(fdtrc(added.shape[1], freedom, ratio))
 
 
 def _misfit(fitter: Fitter, scaled: Array, table: FitTable) -> list[Note]:
     """Say when the residuals bend with an input: then the draws spread around a wrong curve."""
-    p_value = fitter.lack_of_fit(scaled, table)
+    p_value = reset_test(fitter, scaled, table)
     if not p_value < 0.05:
         return []
     name = fitter.problem.law.name
@@ -366,45 +378,6 @@ def _misfit(fitter: Fitter, scaled: Array, table: FitTable) -> list[Note]:
         + "try a law with more freedom or a narrower range"
     )
     return [Note("lack-of-fit", "error" if p_value < MISFIT else "warning", text, {"p": p_value})]
-
-
-def _bootstrap(
-    fitter: Fitter, scaled: Array, table: FitTable, rng: np.random.Generator, draws: int, scheme: str
-) -> tuple[Array, list[Note]]:
-    """Return draws (R, p) in natural units and what there is to say about them."""
-    if not draws:
-        return np.empty((0, scaled.size)), []
-    target = fitter.problem.loss.target(table.y)
-    if scheme in ("case", "cluster"):
-        labels = table.labels if scheme == "cluster" else np.arange(len(target))
-        resamples = resample_cases(rng, target, table.cases, labels, table.points, draws, scaled.size)
-    else:
-        fitted, rows = fitter.rows(scaled)
-        gaussian = scheme == "parametric"
-        resamples = perturb_responses(rng, fitted, target, table.cases, rows, draws, gaussian=gaussian)
-    refits, converged = fitter.refit(scaled, resamples.target, resamples.weights, draws)
-    notes = []
-    if not converged.all():
-        stopped = int((~converged).sum())
-        notes.append(
-            Note(
-                "bootstrap-not-converged",
-                "warning" if stopped > 0.01 * draws else "info",
-                f"{stopped} of {draws} bootstrap refits stopped before the tolerance; their last point is kept",
-                {"refits": draws, "not_converged": stopped},
-            )
-        )
-    if resamples.redrawn:
-        notes.append(
-            Note(
-                "bootstrap-redrawn",
-                "info",
-                f"{resamples.redrawn} resamples had fewer distinct runs than parameters and were drawn "
-                "again; for so few runs prefer scheme='residual'",
-                {"redrawn": resamples.redrawn},
-            )
-        )
-    return fitter.natural(refits), notes
 
 
 def _identification(law: Law, rows: Array, at_bound: Mask) -> list[Note]:

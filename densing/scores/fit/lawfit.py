@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 import densing
 from densing.core import Array, ArtefactError, Card, InputError, Note, Readable, decode, short
 from densing.scores.fit.bootstrap import Scheme
-from densing.scores.fit.losses import LossName
+from densing.scores.fit.solver import LossName
 from densing.scores.laws import OK, Inputs, Law, get_law
 
 GUARD = 3.0
@@ -173,8 +173,33 @@ class LawFit(Readable):
         return Card(f"{self.law.name}: {self.law.equation}", facts, self.intervals(), self.notes)
 
     def to_json(self) -> str:
-        """Return the fit as one JSON document; :meth:`from_json` reads it back."""
-        return _dump(self)
+        """Return the fit as one JSON document, which :meth:`from_json` reads back.
+
+        Draws are rounded to 9 significant digits; everything else is exact.
+        """
+        law = self.law
+        document = _Document(
+            schema=SCHEMA,
+            version=VERSION,
+            densing=densing.__version__,
+            law=_StoredLaw(law.name, law.options, law.equation, law.source),
+            parameters=list(law.parameters),
+            theta=self.theta.tolist(),
+            objective=self.objective,
+            status=self.status,
+            options=dict(self.options),
+            meta=dict(self.meta),
+            domain=dict(self.domain),
+            notes=list(self.notes),
+            data=_StoredData({name: values.tolist() for name, values in self.x.items()}, self.y.tolist()),
+            residuals=self.residuals.tolist(),
+            data_hash=self.data_hash,
+            draws=[[float(f"{value:.{DRAW_DIGITS}g}") for value in row] for row in self.draws],
+        )
+        try:
+            return json.dumps(vars(document), default=asdict, allow_nan=False, ensure_ascii=False)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"fit of law {law.name}: meta or options cannot be written as JSON ({error})") from error
 
     @classmethod
     def from_json(cls, text: str) -> LawFit:
@@ -185,7 +210,54 @@ class LawFit(Readable):
         ArtefactError
             When the document is damaged, of another schema version, or its data do not match their hash.
         """
-        return _load(text)
+        try:
+            content = msgspec.json.decode(text)
+        except (ValueError, TypeError, msgspec.DecodeError, RecursionError) as error:
+            raise ArtefactError(f"$: not JSON ({str(error)[:80]}); restore the file") from error
+        if not isinstance(content, dict):
+            raise ArtefactError(f"$: {short(content)} is not an object; this is not a stored fit")
+        if content.get("schema") != SCHEMA:
+            raise ArtefactError(f"$.schema: {short(content.get('schema'))} is not {SCHEMA!r}; this is not a stored fit")
+        if content.get("version") != VERSION:
+            raise ArtefactError(
+                f"$.version: {short(content.get('version'))} is not {VERSION}; fit again or change densing"
+            )
+        document = decode(content, _Document)
+        try:
+            law = get_law(document.law.name, **document.law.options)
+        except InputError as error:
+            raise ArtefactError(f"$.law: {error}") from error
+        if document.parameters != list(law.parameters):
+            raise ArtefactError(f"$.parameters: {short(document.parameters)} is not {list(law.parameters)}")
+        if lacking := [name for name in law.inputs if name not in document.domain]:
+            raise ArtefactError(f"$.domain.{lacking[0]}: missing")
+        runs, size = len(document.data.y), len(law.parameters)
+        x = {name: _numbers(values, f"$.data.x.{name}", runs) for name, values in document.data.x.items()}
+        y = np.array(document.data.y, dtype=float)
+        draws = [_numbers(row, f"$.draws[{i}]", size) for i, row in enumerate(document.draws)]
+        options = decode(document.options, _StoredOptions, "$.options")
+        weights = None if options.weights is None else _numbers(options.weights, "$.options.weights", runs)
+        clusters = None if options.clusters is None else np.array([str(label) for label in options.clusters])
+        data_hash = hash_data(x, y, weights, clusters)
+        if data_hash != document.data_hash:
+            raise ArtefactError(
+                f"$.data_hash: {short(document.data_hash)} does not match the data ({data_hash}); fit again"
+            )
+        return cls(
+            law=law,
+            theta=_inside(law, _numbers(document.theta, "$.theta", size), "$.theta"),
+            draws=_inside(law, np.array(draws, dtype=float).reshape(-1, size), "$.draws"),
+            objective=document.objective,
+            status=document.status,
+            x=x,
+            y=y,
+            residuals=_numbers(document.residuals, "$.residuals", runs),
+            domain=document.domain,
+            options=document.options,
+            data_hash=data_hash,
+            meta=document.meta,
+            notes=tuple(document.notes),
+        )
 
 
 def spread(draws: Array, level: float) -> tuple[Array, Array]:
@@ -260,83 +332,6 @@ class _Document:
     residuals: list[float]
     data_hash: str
     draws: list[list[float]]
-
-
-def _dump(fit: LawFit) -> str:
-    """Return a fit as JSON; draws are rounded to 9 significant digits, everything else is exact."""
-    law = fit.law
-    document = _Document(
-        schema=SCHEMA,
-        version=VERSION,
-        densing=densing.__version__,
-        law=_StoredLaw(law.name, law.options, law.equation, law.source),
-        parameters=list(law.parameters),
-        theta=fit.theta.tolist(),
-        objective=fit.objective,
-        status=fit.status,
-        options=dict(fit.options),
-        meta=dict(fit.meta),
-        domain=dict(fit.domain),
-        notes=list(fit.notes),
-        data=_StoredData({name: values.tolist() for name, values in fit.x.items()}, fit.y.tolist()),
-        residuals=fit.residuals.tolist(),
-        data_hash=fit.data_hash,
-        draws=[[float(f"{value:.{DRAW_DIGITS}g}") for value in row] for row in fit.draws],
-    )
-    try:
-        return json.dumps(vars(document), default=asdict, allow_nan=False, ensure_ascii=False)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"fit of law {law.name}: meta or options cannot be written as JSON ({error})") from error
-
-
-def _load(text: str) -> LawFit:
-    """Return the fit of a document written by :func:`_dump`, or say the first thing that is wrong with it."""
-    try:
-        content = msgspec.json.decode(text)
-    except (ValueError, TypeError, msgspec.DecodeError, RecursionError) as error:
-        raise ArtefactError(f"$: not JSON ({str(error)[:80]}); restore the file") from error
-    if not isinstance(content, dict):
-        raise ArtefactError(f"$: {short(content)} is not an object; this is not a stored fit")
-    if content.get("schema") != SCHEMA:
-        raise ArtefactError(f"$.schema: {short(content.get('schema'))} is not {SCHEMA!r}; this is not a stored fit")
-    if content.get("version") != VERSION:
-        raise ArtefactError(f"$.version: {short(content.get('version'))} is not {VERSION}; fit again or change densing")
-    document = decode(content, _Document)
-    try:
-        law = get_law(document.law.name, **document.law.options)
-    except InputError as error:
-        raise ArtefactError(f"$.law: {error}") from error
-    if document.parameters != list(law.parameters):
-        raise ArtefactError(f"$.parameters: {short(document.parameters)} is not {list(law.parameters)}")
-    if lacking := [name for name in law.inputs if name not in document.domain]:
-        raise ArtefactError(f"$.domain.{lacking[0]}: missing")
-    runs, size = len(document.data.y), len(law.parameters)
-    x = {name: _numbers(values, f"$.data.x.{name}", runs) for name, values in document.data.x.items()}
-    y = np.array(document.data.y, dtype=float)
-    draws = [_numbers(row, f"$.draws[{i}]", size) for i, row in enumerate(document.draws)]
-    options = decode(document.options, _StoredOptions, "$.options")
-    weights = None if options.weights is None else _numbers(options.weights, "$.options.weights", runs)
-    clusters = None if options.clusters is None else np.array([str(label) for label in options.clusters])
-    data_hash = hash_data(x, y, weights, clusters)
-    if data_hash != document.data_hash:
-        raise ArtefactError(
-            f"$.data_hash: {short(document.data_hash)} does not match the data ({data_hash}); fit again"
-        )
-    return LawFit(
-        law=law,
-        theta=_inside(law, _numbers(document.theta, "$.theta", size), "$.theta"),
-        draws=_inside(law, np.array(draws, dtype=float).reshape(-1, size), "$.draws"),
-        objective=document.objective,
-        status=document.status,
-        x=x,
-        y=y,
-        residuals=_numbers(document.residuals, "$.residuals", runs),
-        domain=document.domain,
-        options=document.options,
-        data_hash=data_hash,
-        meta=document.meta,
-        notes=tuple(document.notes),
-    )
 
 
 def _numbers(values: list[float], path: str, length: int) -> Array:

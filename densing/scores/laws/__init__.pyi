@@ -7,4 +7,4 @@ from .base import Parameter as Parameter
 from .base import invert_one as invert_one
 from .registry import get_law as get_law
 from .registry import law_names as law_names
-from .two_step import TwoStep as TwoStep
+from .sigmoids import TwoStep as TwoStep

@@ -104,8 +104,8 @@ class BaseLaw:
 
     def __repr__(self) -> str:
         """Return the call that rebuilds the law."""
-        shown = "".join(f", {key}={value!r}" for key, value in self.options.items())
-        return f"get_law({self.name!r}{shown})"
+        options = "".join(f", {key}={value!r}" for key, value in self.options.items())
+        return f"get_law({self.name!r}{options})"
 
     def __eq__(self, other: object) -> bool:
         """Two laws are equal when name and options are."""

@@ -21,8 +21,8 @@ _LAWS = {
     "sigmoid": "sigmoids:Sigmoid",
     "sigmoid-fixed": "sigmoids:SigmoidFixed",
     "logistic": "sigmoids:Logistic",
-    "two-step": "two_step:TwoStep",
-    "broken": "broken:Broken",
+    "two-step": "sigmoids:TwoStep",
+    "broken": "powers:Broken",
 }
 
 

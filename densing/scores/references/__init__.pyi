@@ -1,14 +1,14 @@
+from .families import SKILLS as SKILLS
 from .families import Family as Family
 from .families import family_names as family_names
 from .families import get_family as get_family
+from .families import target_scores as target_scores
 from .ladder import LADDER as LADDER
 from .ladder import LadderData as LadderData
 from .ladder import fit_ladder as fit_ladder
 from .ladder import ladder_data as ladder_data
 from .ladder import ladder_misses as ladder_misses
 from .ladder import load_ladder as load_ladder
-from .members import SKILLS as SKILLS
-from .members import target_scores as target_scores
 from .reference import Reference as Reference
 from .reference import loss_ruler as loss_ruler
 from .rulers import available_benchmarks as available_benchmarks

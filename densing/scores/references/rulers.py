@@ -24,9 +24,18 @@ from densing.core import (
 from densing.scores.catalog import DIFFERS, Catalog, compare, evaluator_protocol, known_protocol, load_catalog
 from densing.scores.fit import LawFit, fit_law
 from densing.scores.laws import get_law
-from densing.scores.references.families import Family, family_names, get_family, refuse_unpublished
+from densing.scores.references.families import (
+    SKILLS,
+    Family,
+    family_names,
+    get_family,
+    group_members,
+    known_benchmark,
+    ladder_members,
+    refuse_unpublished,
+    ruler_members,
+)
 from densing.scores.references.ladder import Ladder, fit_ladder, get_ladder, ladder_data, load_ladder
-from densing.scores.references.members import SKILLS, group_members, known_benchmark, ladder_members, ruler_members
 from densing.scores.references.reference import Description, Reference, from_fit, from_table_fit
 
 DRAWS = 1000

@@ -1,28 +1,128 @@
-"""Start points by variable projection, and a batched Levenberg-Marquardt solver with bounds and case weights.
+"""One curve through one table, and many refits of it: losses, start points, a batched solver, and their use.
 
-One row of the batch is one problem: a start point, a bootstrap resample, a data set with one run left out.
-All rows advance together; rows that have converged drop out. The stopping rule compares the decrease that the
-model still promises with the objective itself, so units and scale do not matter.
+Start points come by variable projection; the solver is Levenberg-Marquardt with bounds and case weights. One row of its
+batch is one problem: a start point, a bootstrap resample, a data set with one run left out. All rows advance together;
+rows that have converged drop out. The stopping rule compares the decrease that the model still promises with the
+objective itself, so units and scale do not matter.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core import Array
-from densing.scores.fit.losses import OUTLIER_CURVATURE, Loss
+from densing.core import Array, FitError, InputError, UnknownNameError
 from densing.scores.laws import Law
 
 Mask = NDArray[np.bool_]
+LossName = Literal["huber", "log", "lad", "raw", "huber-raw", "lad-raw"]
+_SPACES: dict[str, str] = {name: "raw" if name.endswith("raw") else "log" for name in get_args(LossName)}
+LITERATURE_DELTA = 1e-3
+OUTLIER_CURVATURE = 0.02
 CHUNK = 2**17  # numbers in one Jacobian block: keeps it in cache; 2**15 and 2**20 took twice as long
 LAMBDA_START, LAMBDA_MIN, LAMBDA_STALL = 1e-2, 1e-12, 1e11
 LAMBDA_DONE = 1e-6  # a more damped step promises too little along flat directions to prove convergence
 TOLERANCE, STALL_TOLERANCE = 1e-14, 1e-7
+# Draws scatter by percents, and the stages before the last only lead to it.
+BOOTSTRAP_TOLERANCE, ROUGH = 1e-11, 1e-9
+LAD_DELTA = 1e-5  # of the median residual; smaller only costs time, the objective agrees with LAD's to 1e-6
+KEEP = 4  # grid points to descend from; most end in one optimum
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss: ``sum_i w_i h(r_i)`` with r the log or raw residual.
+
+    h is Huber's function with the stated delta, half the square (delta infinite), or the absolute value
+    (``absolute``). The sum is a sum, never a mean: means of small terms stop optimisers early
+    (arXiv 2404.10102v2).
+
+    Parameters
+    ----------
+    name : str
+        Name in options and reports.
+    space : {"log", "raw"}
+        Residual ln(prediction) - ln(observation), or prediction - observation.
+    delta : float
+        Where Huber's function turns from square to linear; infinite for least squares.
+    absolute : bool
+        Least absolute deviations.
+
+    Examples
+    --------
+    >>> float(get_loss("huber", 0.5).total(np.array([0.1, 2.0]), np.ones(2)))
+    0.88
+    """
+
+    name: str
+    space: str
+    delta: float = math.inf
+    absolute: bool = False
+
+    def target(self, y: Array) -> Array:
+        """Return the observations in the residual's space."""
+        return np.log(y) if self.space == "log" else y
+
+    def residual(self, prediction: Array, target: Array) -> Array:
+        """Return prediction minus target in the residual's space."""
+        return (np.log(prediction) if self.space == "log" else prediction) - target
+
+    def total(self, residual: Array, weights: Array) -> Array:
+        """Return the objective, summed over the last axis."""
+        if self.absolute:
+            return np.sum(weights * np.abs(residual), axis=-1)
+        return np.sum(weights * huber(residual, self.delta), axis=-1)
+
+
+def huber(residual: Array, delta: float) -> Array:
+    """Return r^2/2 for abs(r) <= delta and delta (abs(r) - delta/2) beyond.
+
+    Source: Huber (1964), Annals of Mathematical Statistics 35(1), section 3.
+
+    Examples
+    --------
+    >>> huber(np.array([1.0, -3.0]), 2.0)
+    array([0.5, 4. ])
+    """
+    psi = np.clip(residual, -delta, delta)
+    return psi * (residual - 0.5 * psi)
+
+
+def loss_names() -> list[str]:
+    """Return the names that :func:`get_loss` knows."""
+    return list(_SPACES)
+
+
+def get_loss(name: str, delta: float = LITERATURE_DELTA) -> Loss:
+    """Return a loss by name.
+
+    Parameters
+    ----------
+    name : str
+        ``huber`` (on log residuals), ``log`` (least squares on them), ``lad`` (least absolute deviations on
+        them), or ``raw``, ``huber-raw``, ``lad-raw`` on plain residuals.
+    delta : float
+        Used by the Huber losses only.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such loss.
+    InputError
+        When delta is not positive and finite.
+    """
+    if name not in _SPACES:
+        raise UnknownNameError("loss", name, _SPACES)
+    if not (isinstance(delta, (int, float)) and 0 < delta < math.inf):
+        raise InputError(f"delta {delta} must be positive and finite; 1e-3 is usual for log residuals")
+    is_huber = name.startswith("huber")
+    return Loss(name, _SPACES[name], float(delta) if is_huber else math.inf, name.startswith("lad"))
 
 
 @dataclass(frozen=True)
@@ -108,6 +208,122 @@ class Problem:
                 bend = weights * np.where(size <= delta, 1.0, OUTLIER_CURVATURE * delta / size)
             curvature = (rows * bend[..., None, :]) @ np.swapaxes(rows, -1, -2)
         return np.where(np.isfinite(value), value, np.inf), gradient, curvature
+
+
+@dataclass(frozen=True)
+class Fitter:
+    """A law and a loss on one table, with inputs divided by their geometric means.
+
+    Centring the logarithms of the inputs is what makes the problem well conditioned: coefficient and
+    exponent of a power are nearly collinear at N = 1e9, not at N = 1.
+    """
+
+    problem: Problem
+    scale: Mapping[str, float]
+
+    @classmethod
+    def build(cls, law: Law, x: Mapping[str, Array], loss: Loss) -> Fitter:
+        """Scale the inputs of a table."""
+        scale = {name: float(np.exp(np.log(x[name]).mean())) for name in law.log_inputs}
+        return cls(Problem(law, {name: x[name] / scale.get(name, 1.0) for name in law.inputs}, loss), scale)
+
+    @property
+    def robust(self) -> bool:
+        """Whether the loss has kinks."""
+        return self.problem.loss.absolute or bool(np.isfinite(self.problem.loss.delta))
+
+    def natural(self, theta: Array) -> Array:
+        """Return parameters for inputs in their own units."""
+        return self.problem.law.rescale(theta, self.scale)
+
+    def scaled(self, theta: Array) -> Array:
+        """Return parameters for the scaled inputs."""
+        return self.problem.law.rescale(theta, {name: 1.0 / factor for name, factor in self.scale.items()})
+
+    def rows(self, theta: Array) -> tuple[Array, Array]:
+        """Return the curve and its derivatives in the residual's space, at scaled parameters (p,)."""
+        prediction, rows = self.problem.law.linearise(theta, self.problem.x)
+        if self.problem.loss.space == "log":
+            return np.log(prediction), rows / prediction
+        return prediction, rows
+
+    def point(self, target: Array, weights: Array) -> Solution:
+        """Return the best fit (scaled parameters, one row).
+
+        Least squares from the best grid points comes first; its distinct optima and the best grid point then
+        start the robust loss.
+        """
+        first = starts(self.problem, target, weights, KEEP)
+        smooth = replace(self.problem, loss=replace(self.problem.loss, delta=np.inf))
+        optima = minimise(smooth, target, weights, first, ROUGH if self.robust else TOLERANCE)
+        if not np.isfinite(optima.objective).any():
+            law = self.problem.law.name
+            raise FitError(f"law {law}: no start point gives a finite loss; check the table's units")
+        if self.robust:
+            begin = np.concatenate([_distinct(optima), first[:1]])
+            optima = self.descend(optima.theta[np.argmin(optima.objective)], target, weights, begin, TOLERANCE)
+        best = int(np.argmin(optima.objective))
+        return Solution(*(part[best : best + 1] for part in vars(optima).values()))
+
+    def descend(self, theta: Array, target: Array, weights: Array, start: Array, tolerance: float) -> Solution:
+        """Return where each start ends, going through the stages that suit the residuals at ``theta (p,)``."""
+        *early, last = self.stages(theta, target[0] if target.ndim == 2 else target)
+        for stage in early:
+            start = minimise(stage, target, weights, start, ROUGH).theta
+        return minimise(last, target, weights, start, tolerance)
+
+    def stages(self, theta: Array, target: Array) -> list[Problem]:
+        """Return the problems to solve in turn, the last one with the loss that was asked for.
+
+        A Huber loss with a delta far below the residuals has kinks everywhere: delta comes down tenfold at a
+        time. LAD is the limit, Huber's loss with a delta of 1e-5 of the residuals.
+        """
+        loss = self.problem.loss
+        if not self.robust:
+            return [self.problem]
+        size = np.abs(loss.residual(self.problem.law.predict(theta, self.problem.x), target))
+        scale = float(np.median(size)) or float(size.max())
+        floor = 1e-12 * (1.0 if loss.space == "log" else float(np.max(np.abs(target))))
+        delta = max(LAD_DELTA * scale, floor) if loss.absolute else loss.delta
+        steps = max(0, int(np.log10(max(scale, floor) / delta)))
+        return [replace(self.problem, loss=replace(loss, delta=delta * 10.0**k)) for k in range(steps, -1, -1)]
+
+    def refit(self, theta: Array, target: Array, weights: Array, rows: int) -> tuple[Array, Mask]:
+        """Return scaled parameters (R, p) of refits started from ``theta (p,)``, and which converged.
+
+        A row that does not converge from there starts again from its own grid.
+        """
+        start = np.broadcast_to(theta, (rows, theta.size))
+        end = self.descend(theta, target, weights, start, BOOTSTRAP_TOLERANCE)
+        result, converged = end.theta.copy(), end.converged.copy()
+        astray = np.flatnonzero(~converged)
+        if not astray.size:
+            return result, converged
+        problem = self.stages(theta, target[0] if target.ndim == 2 else target)[-1]
+        shape = (rows, target.shape[-1])
+        targets, cases = np.broadcast_to(target, shape)[astray], np.broadcast_to(weights, shape)[astray]
+        begin = np.stack([starts(problem, t, w, KEEP) for t, w in zip(targets, cases, strict=True)])
+        keep = begin.shape[1]
+        again = minimise(
+            problem,
+            np.repeat(targets, keep, axis=0),
+            np.repeat(cases, keep, axis=0),
+            begin.reshape(-1, begin.shape[-1]),
+        )
+        # Each row had `keep` starts, one after the other: the best of them, where it beats the end of the first try.
+        best = np.argmin(again.objective.reshape(-1, keep), axis=1) + keep * np.arange(len(astray))
+        better = again.objective[best] <= end.objective[astray]
+        result[astray[better]], converged[astray[better]] = again.theta[best[better]], again.converged[best[better]]
+        return result, converged
+
+
+def _distinct(optima: Solution) -> Array:
+    """Return the end points with different objectives: several starts mostly end in one optimum."""
+    order = np.argsort(optima.objective, kind="stable")
+    value = optima.objective[order]
+    fresh = np.ones(len(order), dtype=bool)
+    fresh[1:] = ~(np.diff(value) <= 1e-9 * value[1:])
+    return optima.theta[order[fresh & (np.isfinite(value) | (np.arange(len(order)) == 0))]]
 
 
 def starts(problem: Problem, target: Array, weights: Array, keep: int) -> Array:
@@ -258,15 +474,15 @@ def _step(problem: Problem, phi: Array, gradient: Array, curvature: Array, dampi
     """Return the damped Gauss-Newton step, projected on the bounds."""
     low, high = problem.bounds
     # A parameter on its bound that descent would push outwards stays: its row of the system becomes the identity.
-    held = ((phi <= low) & (gradient > 0)) | ((phi >= high) & (gradient < 0))
+    pinned = ((phi <= low) & (gradient > 0)) | ((phi >= high) & (gradient < 0))
     # Marquardt's scaling: with a diagonal of ones one damping suits parameters of any unit.
     scale = np.sqrt(np.einsum("rii->ri", curvature))
     scale = np.maximum(scale, 1e-150 + 1e-12 * scale.max(axis=-1, keepdims=True))
     system = curvature / (scale[:, :, None] * scale[:, None, :])
-    system = np.where(held[:, :, None] | held[:, None, :], 0.0, system)
+    system = np.where(pinned[:, :, None] | pinned[:, None, :], 0.0, system)
     diagonal = np.einsum("rii->ri", system)
-    diagonal[...] = np.where(held, 1.0, diagonal + damping[:, None])
-    right = np.where(held, 0.0, -gradient / scale)
+    diagonal[...] = np.where(pinned, 1.0, diagonal + damping[:, None])
+    right = np.where(pinned, 0.0, -gradient / scale)
     try:
         scaled = np.linalg.solve(system, right[..., None])[..., 0]
     except np.linalg.LinAlgError:  # an exactly singular row: lift all of them by a hair

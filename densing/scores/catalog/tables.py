@@ -1,0 +1,771 @@
+"""The catalog's tables: the embedded ones, and a user's own read, joined to them, checked and added to.
+
+A user's tables may have several forms: a folder with ``models.csv`` and/or ``scores.csv`` (and ``benchmarks.csv``,
+``evaluators.csv``, ``sources.csv``), a table of models, a table of scores, and a *combined* table with one row per
+score that also states the model's size (``params`` as a count, or ``params_b`` in billions) and release date. What they
+leave out is filled in (source, series, family, active size of dense models); repeated rows are dropped, other values
+refused or taken instead; and everything that a row refers to must exist.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from densing.core import (
+    SHOWN_PROBLEMS,
+    Column,
+    DensingError,
+    InputError,
+    Note,
+    Table,
+    TableError,
+    TableLike,
+    UnknownNameError,
+    cell_text,
+    read_cells,
+    read_table,
+    text_cells,
+    validate,
+    words,
+    write_csv,
+)
+from densing.scores.catalog.catalog import DATA, FRAMES, Catalog
+from densing.scores.catalog.schema import BENCHMARKS, EVALUATORS, MODELS, SCORES, SOURCES
+from densing.scores.catalog.scores import measurements
+
+IN_MEMORY = "the table"
+"""Name of a table that is no file, in messages."""
+_TABLES: dict[str, Table] = {t.name: t for t in (MODELS, SCORES, BENCHMARKS, EVALUATORS, SOURCES)}
+# A second value of one of these is a contradiction; other columns keep what is there.
+_FACTS: dict[str, tuple[str, ...]] = {
+    "models": (
+        "family",
+        "released",
+        "params_total_b",
+        "params_active_b",
+        "params_non_embedding_b",
+        "tokens_t",
+        "architecture",
+        "kind",
+        "derivation",
+        "domain",
+    ),
+    "scores": ("score",),
+    "benchmarks": ("chance", "items", "scale"),
+    "evaluators": (),
+    "sources": (),
+}
+_DERIVATION = {"base": "scratch", "continued": "continued", "instruct": "instruct_tuned"}
+_SOURCE_OF = {
+    "released": "released_source",
+    "params_total_b": "params_source",
+    "params_non_embedding_b": "non_embedding_source",
+    "tokens_t": "tokens_source",
+}
+# Sizes without embeddings are often rounded up in vendors' tables, totals rounded down.
+ROUNDING = 1.02
+# Two evaluators that differ by more than this about one model deserve a second look.
+WIDE_SPREAD = 0.10
+FIRST_ROW = 2  # below the header
+_SIZE_COLUMNS = ("params", "params_b", "params_total_b")
+_SIZES = Table(
+    "sizes",
+    (
+        Column(
+            "params",
+            "number",
+            "number of parameters",
+            low=1e5,
+            high=1e13,
+            remedy="params is a count: write 7e9, or use params_b",
+        ),
+        Column(
+            "params_b",
+            "number",
+            "number of parameters in billions",
+            low=1e-5,
+            high=1e4,
+            remedy="billions: write 7 for 7e9 parameters",
+        ),
+    ),
+)
+_FORMS = (
+    "a table of models (model, released, params_b, ...), of scores (model, benchmark, score, ...) "
+    "or both in one (model, params, released, benchmark, score)"
+)
+
+
+def load_catalog(*extra: TableLike, replace: bool = False, embedded: bool = True) -> Catalog:
+    """Return the embedded catalog with a user's tables joined to it.
+
+    Parameters
+    ----------
+    *extra : path, DataFrame or records
+        Folders, CSV files or tables in memory: models, scores, or both in one (see
+        :func:`densing.scores.catalog.read_extra`). Rows
+        without an evaluator count as measured by ``user``; release dates count as sourced, by the user.
+    replace : bool
+        Let a user's row with another value replace ours; otherwise it is refused.
+    embedded : bool
+        Whether our models and scores are part of the result. Without them only benchmarks, evaluators and
+        sources are, and the user's tables must hold every model they score.
+
+    Raises
+    ------
+    InputError, TableError
+        When a table cannot be read or used; the message names file, row, column, value and remedy.
+
+    Examples
+    --------
+    >>> load_catalog().models.set_index("model").loc["Llama-3-8B", "params_total_b"].item()
+    8.03
+
+    See Also
+    --------
+    validate_catalog, score_table
+    """
+    catalog = _embedded()
+    keep = slice(None) if embedded else slice(0, 0)
+    catalog = Catalog(
+        catalog.models.iloc[keep].copy(),
+        catalog.scores.iloc[keep].copy(),
+        catalog.benchmarks.copy(),
+        catalog.evaluators.copy(),
+        catalog.sources.copy(),
+    )
+    for path in extra:
+        catalog = merge(catalog, read_extra(path), replace)
+    return catalog
+
+
+@cache
+def _embedded() -> Catalog:
+    tables = (models_table(), SCORES, BENCHMARKS, EVALUATORS, SOURCES)
+    frames: dict[str, pd.DataFrame] = {
+        table.name: read_table(DATA / f"{table.name}.csv", table, f"{table.name}.csv") for table in tables
+    }
+    return Catalog(**frames)
+
+
+def models_table(today: pd.Timestamp | None = None) -> Table:
+    """Return the declaration of models whose release dates end today: none may lie in the future.
+
+    Parameters
+    ----------
+    today : pandas.Timestamp, optional
+        Last date allowed; the present day by default.
+
+    Examples
+    --------
+    >>> next(c.high for c in models_table(pd.Timestamp("2025-11-30")).columns if c.name == "released")
+    '2025-11-30'
+    """
+    last = str((today if today is not None else pd.Timestamp.now()).date())
+    columns = (dataclasses.replace(c, high=last) if c.name == "released" else c for c in MODELS.columns)
+    return dataclasses.replace(MODELS, columns=tuple(columns))
+
+
+def validate_catalog(path: TableLike) -> list[Note]:
+    """Check a user's table or folder and return everything there is to say about it, instead of raising.
+
+    Errors carry the code ``invalid-table``; warnings are ``wide-spread`` (a score far from what others
+    measured) and ``no-parent`` (a model from other weights without a parent); the notes of the merge follow.
+
+    Examples
+    --------
+    >>> [note.severity for note in validate_catalog("no/such/file.csv")]
+    ['error']
+
+    See Also
+    --------
+    load_catalog, add_score
+    """
+    try:
+        catalog = load_catalog(path)
+    except TableError as error:
+        return [Note("invalid-table", "error", f"{error.where}: {problem}") for problem in error.problems]
+    except DensingError as error:
+        return [Note("invalid-table", "error", str(error))]
+    return [*_spread_notes(catalog), *_parent_notes(catalog), *catalog.notes]
+
+
+def _spread_notes(catalog: Catalog) -> list[Note]:
+    mine = catalog.scores[catalog.scores["source"].str.startswith("user:")]
+    notes = []
+    for benchmark in sorted(mine["benchmark"].unique()):
+        measured = measurements(catalog, benchmark)
+        for row in mine[mine["benchmark"] == benchmark].itertuples():
+            values = measured[(measured["model"] == row.model) & (measured["evaluator"] != row.evaluator)]["score"]
+            if len(values) and abs(row.score - values.median()) > WIDE_SPREAD:
+                message = (
+                    f"{row.model} {benchmark}: {row.score:g} is more than {WIDE_SPREAD:g} from the median "
+                    f"{values.median():.3f} of {len(values)} other measurements; check protocol and unit"
+                )
+                notes.append(Note("wide-spread", "warning", message, {"model": row.model, "benchmark": benchmark}))
+    return notes
+
+
+def _parent_notes(catalog: Catalog) -> list[Note]:
+    models = catalog.models
+    silent = models[(models["kind"] != "base") & models["derived_from"].isna() & models["notes"].isna()]
+    return [
+        Note(
+            "no-parent",
+            "warning",
+            f"{row.model}: is {row.kind} but names no parent; fill in derived_from or notes",
+        )
+        for row in silent.itertuples()
+    ]
+
+
+def add_model(path: Path | str, *, extra: Sequence[Path | str] = (), **fields: Any) -> list[Note]:
+    """Add a model to a user's table, which is made when it is missing.
+
+    Parameters
+    ----------
+    path : path
+        A CSV file, or a folder whose ``models.csv`` is meant.
+    extra : sequence of path
+        Further tables that the new row may refer to.
+    **fields
+        Columns of ``densing.scores.catalog.schema.MODELS``; also ``params`` (a count) or ``params_b`` for the
+        size.
+
+    Returns
+    -------
+    list of Note
+        What the catalog says about the table as it is now.
+
+    Raises
+    ------
+    DensingError
+        When the row does not fit; nothing is written then.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     notes = add_model(folder, model="Tiny-1B", params_b=1.1, released="2024-05-01")
+    ...     print((Path(folder) / "models.csv").read_text())
+    model,params_b,released
+    Tiny-1B,1.1,2024-05-01
+    <BLANKLINE>
+
+    See Also
+    --------
+    add_score, validate_catalog
+    """
+    return _add(Path(path), "models", [*MODELS.names, "params", "params_b"], extra, fields)
+
+
+def add_score(path: Path | str, *, extra: Sequence[Path | str] = (), **fields: Any) -> list[Note]:
+    """Add a score to a user's table, which is made when it is missing.
+
+    Parameters
+    ----------
+    path : path
+        A CSV file, or a folder whose ``scores.csv`` is meant (its ``models.csv`` then counts too).
+    extra : sequence of path
+        Further tables that the new row may refer to.
+    **fields
+        Columns of ``densing.scores.catalog.schema.SCORES``.
+
+    Returns
+    -------
+    list of Note
+        What the catalog says about the table as it is now.
+
+    Raises
+    ------
+    DensingError
+        When the row does not fit; nothing is written then.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     add_score(folder, model="Llama-3-8B", benchmark="mmlu", score=66)
+    Traceback (most recent call last):
+        ...
+    densing.core.errors.TableError: ...scores.csv: row 2, column score: 66 is above 1.0; write 0.45 for 45 %
+
+    See Also
+    --------
+    add_model, validate_catalog
+    """
+    return _add(Path(path), "scores", SCORES.names, extra, fields)
+
+
+def _add(path: Path, name: str, allowed: list[str], extra: Sequence[Path | str], fields: dict[str, Any]) -> list[Note]:
+    folder = path if path.suffix.lower() != ".csv" else None
+    file = path if folder is None else path / f"{name}.csv"
+    # A NaN is no blank cell: as its text it is refused below.
+    row = {column: cell_text(value) or str(value) for column, value in fields.items() if value is not None}
+    cells: dict[str, list[Any]] = {}
+    if file.exists():
+        raw = read_cells(file)
+        cells = {str(column): raw[column].tolist() for column in raw.columns}
+    for column in row:
+        if column not in allowed and column not in cells:
+            raise UnknownNameError(f"column of {name}", column, allowed)
+    length = len(next(iter(cells.values()), []))
+    columns = [*cells, *(column for column in row if column not in cells)]
+    table = pd.DataFrame({c: [*cells.get(c, [""] * length), row.get(c, "")] for c in columns}, dtype=object)
+    table.index = table.index + FIRST_ROW
+    # The other tables of the folder; models first, because scores refer to them.
+    siblings = [] if folder is None else [folder / "models.csv", folder / "scores.csv"]
+    catalog = load_catalog(*extra, *(other for other in siblings if other != file and other.exists()))
+    merged = merge(catalog, parts_of(table, str(file)))
+    write_csv(table, file)
+    return list(merged.notes)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One table of a user: rows indexed by row number, and the columns that the file states."""
+
+    title: str
+    rows: pd.DataFrame
+    stated: tuple[str, ...]
+
+
+def read_extra(source: TableLike) -> dict[str, Part]:
+    """Read a user's table into parts named like the catalog's tables.
+
+    Parameters
+    ----------
+    source : path, DataFrame or records
+        A folder, a CSV file or a table in memory, in one of the accepted forms.
+
+    Raises
+    ------
+    InputError, TableError
+        When nothing readable is there or a cell is wrong; the message names file, row, column, value and
+        remedy.
+    """
+    if not isinstance(source, (str, Path)):
+        return parts_of(text_cells(source), IN_MEMORY)
+    path = Path(source)
+    try:
+        is_folder = path.is_dir()
+    except (OSError, ValueError):
+        # Reading it says what is wrong with the name.
+        is_folder = False
+    if not is_folder:
+        return parts_of(read_cells(path), str(path))
+    files = {name: path / f"{name}.csv" for name in FRAMES if (path / f"{name}.csv").is_file()}
+    if not files:
+        raise InputError(f"{path}: holds neither models.csv nor scores.csv; put {_FORMS} there")
+    parts: dict[str, Part] = {}
+    for name, file in files.items():
+        raw = read_cells(file)
+        if name in ("models", "scores"):
+            of_file = parts_of(raw, str(file))
+        else:
+            table = {"benchmarks": BENCHMARKS, "evaluators": EVALUATORS, "sources": SOURCES}[name]
+            of_file = {name: Part(str(file), _checked(raw, table, str(file)), tuple(map(str, raw.columns)))}
+        if set(of_file) & set(parts) or (name == "models" and "scores" in of_file):
+            raise InputError(f"{file}: repeats what another file of the folder holds; keep models and scores apart")
+        parts |= of_file
+    return parts
+
+
+def parts_of(raw: pd.DataFrame, title: str) -> dict[str, Part]:
+    """Return the parts of a table of raw cells, told apart by its columns.
+
+    Parameters
+    ----------
+    raw : pandas.DataFrame
+        Cells as text, indexed by row number (:func:`densing.core.read_cells`).
+    title : str
+        Name of the table in messages.
+
+    Examples
+    --------
+    >>> raw = pd.DataFrame({"model": ["tiny"], "params": ["7e8"], "benchmark": ["mmlu"], "score": ["0.3"]})
+    >>> {name: len(part.rows) for name, part in parts_of(raw, "mine.csv").items()}
+    {'models': 1, 'scores': 1}
+    """
+    if "n_shot" in raw.columns and "shots" not in raw.columns:
+        # Harnesses' name of the column.
+        raw = raw.rename(columns={"n_shot": "shots"})
+    columns = set(raw.columns)
+    sized = bool(columns & set(_SIZE_COLUMNS))
+    if "model" in columns and {"benchmark", "score"} <= columns:
+        own = raw[[column for column in raw.columns if column in SCORES.names]]
+        scores = {"scores": Part(title, _checked(own, SCORES, title), tuple(map(str, own.columns)))}
+        return {"models": _models_part(raw, title, repeated=True), **scores} if sized else scores
+    if "model" in columns and (sized or "released" in columns):
+        return {"models": _models_part(raw, title, repeated=False)}
+    raise InputError(f"{title}: columns {', '.join(map(str, raw.columns))} fit no known form; give {_FORMS}")
+
+
+def _models_part(raw: pd.DataFrame, title: str, repeated: bool) -> Part:
+    table = models_table()
+    sized = _with_total(raw, title)
+    own = sized[[column for column in sized.columns if column in table.names]]
+    if repeated:
+        own = own[[column for column in own.columns if column not in ("notes", "licence")]]
+        table = dataclasses.replace(table, key=())
+    rows = _checked(own, table, title)
+    return Part(title, _one_per_model(rows, title) if repeated else rows, tuple(map(str, own.columns)))
+
+
+def _with_total(raw: pd.DataFrame, title: str) -> pd.DataFrame:
+    stated = [column for column in _SIZE_COLUMNS if column in raw.columns]
+    if len(stated) > 1:
+        raise TableError(title, [f"columns {' and '.join(stated)} both give the size; keep one"])
+    if stated in ([], ["params_total_b"]):
+        return raw
+    sizes = validate(raw[stated], _SIZES, title)[stated[0]]
+    billions = sizes / 1e9 if stated == ["params"] else sizes
+    return raw.drop(columns=stated).assign(params_total_b=billions.to_numpy())
+
+
+def _one_per_model(rows: pd.DataFrame, title: str) -> pd.DataFrame:
+    facts = [column for column in rows.columns if column != "model"]
+    counts = rows.groupby("model")[facts].nunique()
+    problems = []
+    for model, row in counts[(counts > 1).any(axis=1)].iterrows():
+        for column in row.index[row > 1]:
+            cells = rows.loc[rows["model"] == model, column].dropna().drop_duplicates()
+            values = " and ".join(f"{cell_text(value)} (row {number})" for number, value in cells.items())
+            problems.append(f"column {column}: model {model} has {values}; give one value per model")
+    if problems:
+        raise TableError(title, problems)
+    # `first` takes the first filled cell of each column, so later rows of a model may leave its facts blank.
+    filled = rows.groupby("model", sort=False)[facts].first().reset_index()[list(rows.columns)]
+    filled.index = rows.index[~rows["model"].duplicated()]
+    return filled
+
+
+def _checked(raw: pd.DataFrame, table: Table, title: str) -> pd.DataFrame:
+    return validate(raw, table, title).set_axis(raw.index, axis=0)
+
+
+def merge(catalog: Catalog, parts: dict[str, Part], replace: bool = False) -> Catalog:
+    """Return the catalog with a user's parts joined to it.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        What is there already.
+    parts : dict of str to Part
+        The user's tables, from :func:`densing.scores.catalog.read_extra`.
+    replace : bool
+        Whether a user's row with another value replaces the existing one instead of being refused.
+
+    Returns
+    -------
+    Catalog
+        With a note for every kind of thing that was dropped, filled in or replaced.
+
+    Raises
+    ------
+    TableError
+        For a second value under an existing key, or a reference to something unknown.
+    """
+    for name in ("sources", "evaluators", "benchmarks"):
+        if name in parts:
+            catalog = _join(catalog, name, parts[name], replace)
+    completers = {"models": complete_models, "scores": complete_scores}
+    completed = {name: fill(parts[name], catalog) for name, fill in completers.items() if name in parts}
+    catalog = _register(catalog, completed)
+    for name, part in completed.items():
+        catalog = _join(catalog, name, part, replace)
+    checks = {"benchmarks": check_benchmarks, "models": check_models, "scores": check_scores}
+    joined = parts | completed
+    for name, check in checks.items():
+        if name in joined:
+            check(joined[name].rows, catalog, joined[name].title)
+    return catalog
+
+
+def _register(catalog: Catalog, parts: dict[str, Part]) -> Catalog:
+    """Add the user's files to the sources, and evaluators that only the user names to the evaluators."""
+    notes = list(catalog.notes)
+    files = {user_source(part.title): part.title for part in parts.values()}
+    new_sources = [
+        {"id": mine, "title": f"the user's table {mine[5:]}", "facts": "as the user states"}
+        for mine in files
+        if mine not in set(catalog.sources["id"])
+    ]
+    new_evaluators: list[dict[str, Any]] = []
+    if "scores" in parts:
+        part = parts["scores"]
+        for name in sorted(set(part.rows["evaluator"]) - set(catalog.evaluators["id"])):
+            new_evaluators.append({"id": name, "role": "user", "who": user_source(part.title), "preference": 1000.0})
+            if name != "user":
+                message = f"{part.title}: evaluator {name!r} is new; its scores are a series of their own"
+                notes.append(Note("new-evaluator", "info", message, {"evaluator": name}))
+    return dataclasses.replace(
+        catalog,
+        sources=_append(catalog.sources, pd.DataFrame(new_sources)),
+        evaluators=_append(catalog.evaluators, pd.DataFrame(new_evaluators)),
+        notes=tuple(notes),
+    )
+
+
+def _join(catalog: Catalog, name: str, part: Part, replace: bool) -> Catalog:
+    old: pd.DataFrame = getattr(catalog, name)
+    key = list(_TABLES[name].key)
+    positions = {identity: i for i, identity in enumerate(old[key].itertuples(index=False, name=None))}
+    identities = list(part.rows[key].itertuples(index=False, name=None))
+    at = [positions.get(identity) for identity in identities]
+    new = part.rows[[position is None for position in at]]
+    facts = [column for column in _FACTS[name] if column in part.stated and column in old.columns]
+    problems: list[str] = []
+    repeated: list[str] = []
+    replaced: list[str] = []
+    result = old.copy()
+    for number, position, identity in zip(part.rows.index, at, identities, strict=True):
+        if position is None:
+            continue
+        row, before = part.rows.loc[number], old.iloc[position]
+        label = " ".join(map(str, identity))
+        differing = [
+            column
+            for column in facts
+            if not (_blank(before[column]) or _blank(row[column]) or _same(before[column], row[column]))
+        ]
+        if differing and not replace:
+            problems += [_refusal(number, column, row, before, label, name) for column in differing]
+            continue
+        if differing:
+            pairs = (f"{column} {cell_text(before[column])} → {cell_text(row[column])}" for column in differing)
+            replaced.append(f"{label} ({', '.join(pairs)})")
+        else:
+            repeated.append(label)
+        _update(result, position, row, part.stated if differing else ())
+    if problems:
+        raise TableError(part.title, problems)
+    notes = list(catalog.notes)
+    if repeated:
+        message = f"{part.title}: {len(repeated)} rows repeat the catalog's {name} and change nothing"
+        notes.append(Note("repeated-rows", "info", message, {"table": name, "rows": repeated}))
+    if replaced:
+        changes = words.listed(replaced, joint="; ")
+        message = f"{part.title}: {len(replaced)} rows replace the catalog's {name}: {changes}"
+        notes.append(Note("replaced-rows", "warning", message, {"table": name, "rows": replaced}))
+    return dataclasses.replace(catalog, **{name: _append(result, new)}, notes=tuple(notes))
+
+
+def _update(result: pd.DataFrame, position: int, row: pd.Series, stated: tuple[str, ...]) -> None:
+    """Fill blank cells from the user's row; overwrite the stated ones (and the sources that go with them)."""
+    for column in result.columns:
+        if column not in row.index or _blank(row[column]):
+            continue
+        cell = result.columns.get_loc(column)
+        overwrite = column in stated or (
+            bool(stated) and (column == "source" or column.endswith(("_source", "_basis")))
+        )
+        if overwrite or _blank(result.iloc[position, cell]):
+            result.iloc[position, cell] = row[column]
+
+
+def _refusal(number: int, column: str, row: pd.Series, old: pd.Series, label: str, name: str) -> str:
+    source = str(old.get("source") or old.get("params_source") or "")
+    origin = source_id(source)[5:] if source.startswith("user:") else "the embedded catalog"
+    remedies = {
+        "scores": "name who measured yours in a column evaluator",
+        "models": "leave the cell blank or rename it",
+    }
+    remedy = remedies.get(name, "drop the row or rename it")
+    return (
+        f"row {number}, column {column}: {cell_text(row[column])} for {label}, "
+        f"where {origin} has {cell_text(old[column])}; {remedy}"
+    )
+
+
+def _append(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
+    if new.empty:
+        return old.reset_index(drop=True)
+    columns = {}
+    for name in old.columns:
+        cells = new[name] if name in new.columns else [None] * len(new)
+        values = [*old[name], *(None if _blank(cell) else cell for cell in cells)]
+        columns[name] = pd.Series(values, dtype=old[name].dtype)
+    return pd.DataFrame(columns)
+
+
+def _blank(cell: Any) -> bool:
+    return cell is None or bool(pd.isna(cell))
+
+
+def _same(one: Any, two: Any) -> bool:
+    if isinstance(one, float) and isinstance(two, float):
+        return bool(np.isclose(one, two, rtol=1e-9, atol=0.0))
+    return bool(one == two)
+
+
+def user_source(title: str) -> str:
+    """Return the source id of a user's file.
+
+    Examples
+    --------
+    >>> user_source("runs/my scores.csv")
+    'user:my scores.csv'
+    """
+    return "user:" + title.replace("\\", "/").rsplit("/", 1)[-1].replace("#", "_")
+
+
+def complete_scores(part: Part, catalog: Catalog) -> Part:
+    """Return the scores with source and series filled in; a known (benchmark, evaluator) keeps its series."""
+    rows = part.rows.copy()
+    rows["source"] = _sources(rows["source"], part, catalog)
+    known = catalog.scores.drop_duplicates(["benchmark", "evaluator"])
+    series = dict(zip(zip(known["benchmark"], known["evaluator"], strict=True), known["series"], strict=True))
+    keys = zip(rows["benchmark"], rows["evaluator"], strict=True)
+    rows["series"] = _filled(rows["series"], [series.get(key, f"{key[0]}:{key[1]}") for key in keys])
+    return dataclasses.replace(part, rows=rows)
+
+
+def complete_models(part: Part, catalog: Catalog) -> Part:
+    """Return the models with family, label, active size, derivation, basis and sources filled in."""
+    rows = part.rows.copy()
+    rows["family"] = _filled(rows["family"], rows["model"])
+    rows["params_label_b"] = rows["params_label_b"].fillna(rows["params_total_b"])
+    stated = rows["params_active_b"].notna() | (rows["architecture"] != "dense")
+    rows["params_active_b"] = rows["params_active_b"].where(stated, rows["params_total_b"])
+    rows["derivation"] = _filled(rows["derivation"], [_DERIVATION.get(kind) for kind in rows["kind"]])
+    basis = _filled(rows["released_basis"], ["vendor"] * len(rows))
+    rows["released_basis"] = basis.where(rows["released"].notna(), None)
+    for fact, column in _SOURCE_OF.items():
+        rows[column] = _sources(rows[column], part, catalog).where(rows[fact].notna(), None)
+    return dataclasses.replace(part, rows=rows)
+
+
+def _sources(cells: pd.Series, part: Part, catalog: Catalog) -> pd.Series:
+    """Put the file's own id before every source that does not start with a known id."""
+    mine, known = user_source(part.title), set(catalog.sources["id"])
+    texts = [cell if isinstance(cell, str) else None for cell in cells]
+    full = [mine if cell is None else cell if source_id(cell) in known else f"{mine}#{cell}" for cell in texts]
+    return pd.Series(full, index=cells.index, dtype=object)
+
+
+def _filled(cells: pd.Series, default: Any) -> pd.Series:
+    values = [new if _blank(old) else old for old, new in zip(cells, default, strict=True)]
+    return pd.Series(values, index=cells.index, dtype=object)
+
+
+def check_models(rows: pd.DataFrame, catalog: Catalog, title: str) -> None:
+    """Refuse models whose sizes contradict each other or whose parent is unknown.
+
+    Parameters
+    ----------
+    rows : pandas.DataFrame
+        Models as declared; the index holds row numbers for messages.
+    catalog : Catalog
+        The catalog that the rows refer to (and are part of).
+    title : str
+        Name of the table in messages.
+
+    Raises
+    ------
+    TableError
+        With every problem: row, column, value, remedy.
+    """
+    problems = [
+        *_above(rows, "params_active_b", 1.0),
+        *_above(rows, "params_non_embedding_b", ROUNDING),
+        *_unknown(
+            rows,
+            "derived_from",
+            catalog.models["model"],
+            "leave it blank and name the parent in notes, or add the parent",
+        ),
+    ]
+    for column in (name for name in rows.columns if name.endswith("_source")):
+        problems += _unknown_sources(rows, column, catalog)
+    if problems:
+        raise TableError(title, problems)
+
+
+def check_scores(rows: pd.DataFrame, catalog: Catalog, title: str) -> None:
+    """Refuse scores whose model, benchmark, evaluator or source is unknown.
+
+    Parameters
+    ----------
+    rows, catalog, title
+        As in :func:`check_models`.
+
+    Raises
+    ------
+    TableError
+        With every problem: row, column, value, nearest known name, remedy.
+    """
+    problems = [
+        *_unknown(rows, "model", catalog.models["model"], "add it to a table of models first"),
+        *_unknown(rows, "benchmark", catalog.benchmarks["id"], "declare it in benchmarks.csv beside the scores"),
+        *_unknown(rows, "evaluator", catalog.evaluators["id"], "declare it in evaluators.csv beside the scores"),
+        *_unknown_sources(rows, "source", catalog),
+    ]
+    if problems:
+        raise TableError(title, problems)
+
+
+def check_benchmarks(rows: pd.DataFrame, catalog: Catalog, title: str) -> None:
+    """Refuse benchmarks whose sources are unknown; arguments as in :func:`check_models`."""
+    problems = [
+        *_unknown_sources(rows, "chance_source", catalog),
+        *_unknown_sources(rows, "items_source", catalog),
+    ]
+    if problems:
+        raise TableError(title, problems)
+
+
+def source_id(source: str) -> str:
+    """Return the id in front of ``#``.
+
+    Examples
+    --------
+    >>> source_id("obsscaling#eval_results/base_llm_benchmark_eval.csv")
+    'obsscaling'
+    """
+    return source.split("#", 1)[0]
+
+
+def _above(rows: pd.DataFrame, column: str, factor: float) -> list[str]:
+    wrong = rows[rows[column] > rows["params_total_b"] * factor]
+    return [
+        f"row {number}, column {column}: {row[column]:g} is above the total of {row['params_total_b']:g}; "
+        "the total counts everything, in billions"
+        for number, row in wrong.iterrows()
+    ]
+
+
+def _unknown(rows: pd.DataFrame, column: str, known: Iterable[str], remedy: str) -> list[str]:
+    names = set(known)
+    cells = rows[column].dropna()
+    return [
+        f"row {number}, column {column}: {value!r} is not in the catalog{hint}; {remedy}"
+        for number, value, hint in _strangers(cells[~cells.isin(names)], names)
+    ]
+
+
+def _unknown_sources(rows: pd.DataFrame, column: str, catalog: Catalog) -> list[str]:
+    if column not in rows.columns:
+        return []
+    names = set(catalog.sources["id"])
+    cells = rows[column].dropna()
+    return [
+        f"row {number}, column {column}: {value!r} names no known source{hint}; "
+        "declare it in sources.csv beside the table"
+        for number, value, hint in _strangers(cells[~cells.map(source_id).isin(names)], names)
+    ]
+
+
+def _strangers(cells: pd.Series, known: set[str]) -> Iterator[tuple[int, str, str]]:
+    """Yield row, value and the nearest known name; a search through all names only for problems that are shown."""
+    for i, (number, value) in enumerate(cells.items()):
+        near = difflib.get_close_matches(source_id(value), sorted(known), n=1) if i < SHOWN_PROBLEMS else []
+        yield number, value, f" (nearest: {near[0]!r})" if near else ""
