@@ -11,13 +11,10 @@ from typing import Any
 import numpy as np
 
 from densing.core import Record
-from densing.efficiency.timeline.arrays import Int, quantile, used
-from densing.efficiency.timeline.arrays import median as median_of
-from densing.efficiency.timeline.intervals import covered, intersect
-from densing.efficiency.timeline.overlap import Partition, Unions, unions
-from densing.efficiency.timeline.spans import BUSY, Kind, Spans
-from densing.efficiency.timeline.timeline import RankTimeline
-from densing.efficiency.timeline.windows import Window, counted_steps
+from densing.efficiency.timeline.intervals import Int, covered, intersect, quantile, used
+from densing.efficiency.timeline.intervals import median as median_of
+from densing.efficiency.timeline.overlap import Partition, Unions, Window, counted_steps, unions
+from densing.efficiency.timeline.timeline import BUSY, Kind, RankTimeline, Spans
 
 
 class StepPartition(Record, frozen=True):
@@ -58,9 +55,7 @@ def step_partitions(rank: RankTimeline, window: Window, merged: Unions | None = 
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.spans import Kind
-    >>> from densing.efficiency.timeline.timeline import Step
-    >>> from densing.efficiency.timeline.windows import select
+    >>> from densing.efficiency.timeline import Kind, Step, select
     >>> work = Spans.build([{"start": 10, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"}])
     >>> rank = RankTimeline(0, work, Spans.empty(), steps=(Step(3, 0, 40), Step(4, 40, 100)))
     >>> [(step.number, step.partition.idle_ns) for step in step_partitions(rank, select(rank))]
@@ -202,7 +197,13 @@ def step_spread(durations: Mapping[int, Sequence[tuple[int, int]]]) -> tuple[Ste
     for rank, rows in durations.items():
         for key, (_, time) in zip(occurrences(number for number, _ in rows), rows, strict=True):
             table.setdefault(key, []).append((time, rank))
-    return tuple(_spread(key, table[key]) for key in sorted(table))
+    spread = []
+    for key in sorted(table):
+        median = median_of(np.array([time for time, _ in table[key]]))
+        slowest, rank = max(table[key], key=lambda row: (row[0], -row[1]))
+        ratio = (slowest - median) / median if median and len(table[key]) > 1 else None
+        spread.append(StepSpread(*key, len(table[key]), round(median), slowest, rank, ratio))
+    return tuple(spread)
 
 
 def occurrences(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -213,19 +214,12 @@ def occurrences(numbers: Iterable[int]) -> list[tuple[int, int]]:
     >>> occurrences([3, 4, 3])
     [(3, 0), (4, 0), (3, 1)]
     """
-    seen: dict[int, int] = {}
+    count: dict[int, int] = {}
     keys = []
     for number in numbers:
-        seen[number] = seen.get(number, -1) + 1
-        keys.append((number, seen[number]))
+        count[number] = count.get(number, -1) + 1
+        keys.append((number, count[number]))
     return keys
-
-
-def _spread(key: tuple[int, int], rows: list[tuple[int, int]]) -> StepSpread:
-    median = median_of(np.array([time for time, _ in rows]))
-    slowest, rank = max(rows, key=lambda row: (row[0], -row[1]))
-    ratio = (slowest - median) / median if median and len(rows) > 1 else None
-    return StepSpread(*key, len(rows), round(median), slowest, rank, ratio)
 
 
 PIXELS = 1500
@@ -265,7 +259,7 @@ def picture(rank: RankTimeline, window: Window) -> Picture:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.windows import select
+    >>> from densing.efficiency.timeline import select
     >>> work = Spans.build([{"start": 0, "end": 5, "kind": Kind.COMPUTE, "name": "a"},
     ...                     {"start": 5, "end": 9, "kind": Kind.COMPUTE, "name": "b"}])
     >>> rank = RankTimeline(0, work, Spans.empty())

@@ -41,8 +41,7 @@ def overlays(window: Window, merged: Unions, path: CriticalPath | None = None) -
     Examples
     --------
     >>> import numpy as np
-    >>> from densing.efficiency.timeline.overlap import unions
-    >>> from densing.efficiency.timeline.spans import Kind, Spans
+    >>> from densing.efficiency.timeline import Kind, Spans, unions
     >>> work = Spans.build([{"start": 10, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"},
     ...                     {"start": 40, "end": 80, "kind": Kind.COMM, "name": "ncclDevKernel_AllReduce"},
     ...                     {"start": 90, "end": 95, "kind": Kind.COMPUTE, "name": "gemm"}])

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from densing.core.errors import InputError
-from densing.efficiency.timeline.overlap import partition
-from densing.efficiency.timeline.spans import Kind, Spans
-from densing.efficiency.timeline.timeline import Origin, RankTimeline
-from densing.efficiency.timeline.windows import select
+from densing.efficiency.timeline.overlap import partition, select
+from densing.efficiency.timeline.timeline import Kind, Origin, RankTimeline, Spans
 from densing.efficiency.traces import formats, run
 from densing.efficiency.traces.source import Source, TraceFile
 from tests.support.trace_make import good, write

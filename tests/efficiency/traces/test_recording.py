@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from densing.core.errors import InputError
-from densing.efficiency.timeline.overlap import partition
-from densing.efficiency.timeline.windows import select
+from densing.efficiency.timeline.overlap import partition, select
 from densing.efficiency.traces import destination
 from densing.efficiency.traces.recording import Schedule, record
 from densing.efficiency.traces.run import read_timeline

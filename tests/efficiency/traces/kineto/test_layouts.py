@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from densing.efficiency.timeline.spans import Kind, Lane
-from densing.efficiency.timeline.timeline import RankTimeline, Step
+from densing.efficiency.timeline.timeline import Kind, Lane, RankTimeline, Step
 from densing.efficiency.traces.kineto.assembly import Mark, merge_marks
 from densing.efficiency.traces.kineto.events import ROLES, Role
 from tests.support.trace_make import ALL_REDUCE, LAYOUTS, event, good, kernel, parts, read, write

@@ -1,8 +1,19 @@
-"""The communications of one rank, one by one: what, how much, how long, how much of it hidden."""
+"""What one rank moved: its communications one by one and summed, its copies by direction, the batches it loaded.
+
+With S the bytes of a collective over n ranks that took t:
+
+.. math:: algbw = S / t, \\qquad busbw = algbw \\cdot f(n)
+
+S counts output bytes for all-gather and receive, input bytes otherwise. f is 2(n−1)/n for all-reduce, (n−1)/n for
+all-gather, reduce-scatter and all-to-all, 1 for broadcast and reduce.
+
+Source: NVIDIA nccl-tests, doc/PERFORMANCE.md (recalled, not re-read).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import product
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,15 +21,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import Record
-from densing.efficiency.timeline.arrays import Int, distinct
-from densing.efficiency.timeline.classifier import Classifier
-from densing.efficiency.timeline.collective_bytes import bandwidth, comm_bytes
-from densing.efficiency.timeline.intervals import covered
-from densing.efficiency.timeline.launches import launch_of, uncut
-from densing.efficiency.timeline.overlap import Unions
-from densing.efficiency.timeline.spans import Comm, Kind, Spans
-from densing.efficiency.timeline.timeline import RankTimeline
-from densing.efficiency.timeline.windows import Window
+from densing.efficiency.timeline.classifier import Classifier, any_case
+from densing.efficiency.timeline.host import launch_of, named, uncut
+from densing.efficiency.timeline.intervals import (
+    Int,
+    Union,
+    covered,
+    distinct,
+    intersect,
+    length,
+    subtract,
+    union,
+    used,
+)
+from densing.efficiency.timeline.overlap import Unions, Window, counted_steps
+from densing.efficiency.timeline.timeline import Comm, Kind, RankTimeline, Spans, Step
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter", "send",
        "recv", "send_recv", "barrier", "p2p_copy", "")  # fmt: skip
@@ -64,7 +81,7 @@ class Collectives(msgspec.Struct, frozen=True, eq=False):
         Of ``inside_ns`` what no earlier one of its group and operation covers, and of that what compute covers: sums
         over the rows of a group and operation are lengths of unions.
     in_elems, out_elems, bytes : int64 (n,)
-        Elements put in and got out; S (see :mod:`densing.efficiency.timeline.collective_bytes`); -1 unknown.
+        Elements put in and got out; S (see :mod:`densing.efficiency.timeline.traffic`); -1 unknown.
     src, dst : int64 (n,)
         Global ranks of a point-to-point transfer; -1 unknown.
     """
@@ -150,8 +167,7 @@ def collectives_of(rank: RankTimeline, window: Window, merged: Unions) -> Collec
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.overlap import unions
-    >>> from densing.efficiency.timeline.windows import select
+    >>> from densing.efficiency.timeline import select, unions
     >>> comm = Comm("all_reduce", "0", in_elems=10, dtype="float")
     >>> work = Spans.build([{"start": 10, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"},
     ...                     {"start": 40, "end": 80, "kind": Kind.COMM, "name": "ncclDevKernel", "comm": comm}])
@@ -347,7 +363,7 @@ class CollectiveSummary(Record, frozen=True):
     count_sized : int
         How many of them have known bytes.
     bytes : int
-        S over those (see :mod:`densing.efficiency.timeline.collective_bytes`).
+        S over those (see :mod:`densing.efficiency.timeline.traffic`).
     total_ns, hidden_ns, exposed_ns : int
         Lengths of unions on each rank, of the parts inside the window: all, covered by compute, not covered. Calls at
         the same time count once, as in the :class:`~densing.efficiency.timeline.overlap.Partition`.
@@ -395,11 +411,7 @@ def summary(collectives: Collectives) -> tuple[CollectiveSummary, ...]:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.collectives import collectives_of
-    >>> from densing.efficiency.timeline.overlap import unions
-    >>> from densing.efficiency.timeline.spans import Comm, Kind, Spans
-    >>> from densing.efficiency.timeline.timeline import RankTimeline
-    >>> from densing.efficiency.timeline.windows import select
+    >>> from densing.efficiency.timeline import Comm, Kind, RankTimeline, Spans, collectives_of, select, unions
     >>> comm = Comm("all_reduce", "0", group_size=2, in_elems=1000, dtype="float")
     >>> work = Spans.build([{"start": 0, "end": 80, "kind": Kind.COMM, "name": "ncclDevKernel", "comm": comm}])
     >>> rank = RankTimeline(0, work, Spans.empty())
@@ -439,3 +451,300 @@ def _row(
         algbw_gbps=speed.algbw_gbps,
         busbw_gbps=speed.busbw_gbps,
     )
+
+
+DIRECTIONS = ("host_to_device", "device_to_host", "device_to_device", "peer", "host_to_host", "fill", "unknown")
+
+# Tried in this order. CUPTI writes HtoD, roctracer CopyHostToDevice, Intel's runtimes M2D (malloc to device), MTIA
+# MEMORY_COPY_HOST_TO_DEVICE; "Array" is device memory. A name of none of these forms is of unknown direction.
+_LETTERS = {"host": "hm", "device": "das"}
+_WORDS = {"host": ("host",), "device": ("device", "array")}
+
+
+def _forms(source: str, target: str) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Words that stand alone (``htod``), and texts within longer words (``host_to_device``)."""
+    single = frozenset(a + to + b for a in _LETTERS[source] for to in ("to", "2") for b in _LETTERS[target])
+    within = product(_WORDS[source], ("_", ""), ("to", "2"), ("_", ""), _WORDS[target])
+    return single, tuple(map("".join, within))
+
+
+_FORMS = {f"{source}_to_{target}": _forms(source, target) for source, target in
+          (("host", "device"), ("device", "host"), ("device", "device"), ("host", "host"))}  # fmt: skip
+_PEER = any_case("ptop|peer")
+LOADING = any_case(r"^enumerate\(dataloader\)|dataloader\w*iter\.__next__|^dataloader(\b|_)")
+_PAGEABLE, _MEMORY = any_case("pageable"), any_case("pageable|pinned")
+
+
+class Copies(Record, frozen=True):
+    """The copies of one direction within a window.
+
+    Attributes
+    ----------
+    direction : str
+        One of :data:`DIRECTIONS`; ``fill`` is memset.
+    count : int
+        Copies that touch the window.
+    unsized : int
+        Those whose size the trace does not give, or gives as more than a device holds.
+    bytes : int
+        Of the others, whole copies.
+    busy_ns, hidden_ns, exposed_ns : int
+        Within the window: the union of these copies; the part under compute; the part under neither compute nor
+        communication. The rest is hidden under communication.
+    gb_per_s : float or None
+        Bytes ÷ sum of the whole durations of the copies of known size, 10⁹ bytes per second.
+    pageable : int or None
+        Copies from or to pageable host memory; None where no name says what memory it is.
+    """
+
+    direction: str
+    count: int
+    unsized: int
+    bytes: int
+    busy_ns: int
+    hidden_ns: int
+    exposed_ns: int
+    gb_per_s: float | None
+    pageable: int | None
+
+    @property
+    def hidden_pct(self) -> float | None:
+        """Share of the copying hidden under compute, in percent; None without copies."""
+        return 100 * self.hidden_ns / self.busy_ns if self.busy_ns else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return every figure, the share included, as plain data."""
+        return {**super().to_dict(), "hidden_pct": self.hidden_pct}
+
+
+class Loading(Record, frozen=True):
+    """Time that host threads spend fetching the next batch (``enumerate(DataLoader)…__next__``).
+
+    Attributes
+    ----------
+    count : int
+        Ranges that touch the window.
+    total_ns, idle_ns : int
+        Their union within the window; the part of it in which the device stood idle.
+    per_step_ns, per_step_idle_ns : tuple of int
+        The same in each step that the window counts, cut to the window.
+    """
+
+    count: int
+    total_ns: int
+    idle_ns: int
+    per_step_ns: tuple[int, ...]
+    per_step_idle_ns: tuple[int, ...]
+
+
+class Transfers(Record, frozen=True):
+    """Copies by direction, and data loading; ``loading`` is None where no range of the trace names it."""
+
+    copies: tuple[Copies, ...]
+    loading: Loading | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {**super().to_dict(), "copies": [row.to_dict() for row in self.copies]}
+
+
+def direction(name: str) -> str:
+    """Return the direction that the name of a copy tells.
+
+    Examples
+    --------
+    >>> [direction(name) for name in ("Memcpy HtoD (Pinned -> Device)", "CopyDeviceToHost", "Memcpy PtoP", "dma")]
+    ['host_to_device', 'device_to_host', 'peer', 'unknown']
+    """
+    text = name[:1000].lower()
+    if _PEER(text):
+        return "peer"
+    words = set("".join(letter if letter.isalnum() or letter == "_" else " " for letter in text).split())
+    for code, (single, within) in _FORMS.items():
+        if not words.isdisjoint(single) or any(form in text for form in within):
+            return code
+    return "unknown"
+
+
+def transfers(rank: RankTimeline, window: Window, merged: Unions) -> Transfers:
+    """Measure the copies of a window by direction, and its data loading.
+
+    Parameters
+    ----------
+    rank : RankTimeline
+    window : Window
+    merged : Unions
+        Of the window's work.
+
+    Examples
+    --------
+    >>> from densing.efficiency.timeline import select, unions
+    >>> work = Spans.build([{"start": 0, "end": 40, "kind": Kind.COMPUTE, "name": "gemm"},
+    ...                     {"start": 30, "end": 50, "kind": Kind.MEMCPY, "name": "Memcpy HtoD (Pageable -> Device)",
+    ...                      "bytes": 240}])
+    >>> rank = RankTimeline(0, work, Spans.empty())
+    >>> window = select(rank)
+    >>> row = transfers(rank, window, unions(window.work)).copies[0]
+    >>> row.direction, row.hidden_ns, row.exposed_ns, row.gb_per_s, row.pageable
+    ('host_to_device', 10, 10, 12.0, 1)
+    """
+    work = uncut(rank, window).of(Kind.MEMCPY, Kind.MEMSET)
+    # Direction of each copy, as a position in DIRECTIONS; each name is looked at once.
+    by_name = np.zeros(len(work.names), np.int64)
+    for at in used(work.name):
+        by_name[at] = DIRECTIONS.index(direction(work.names[at]))
+    code = np.where(work.kind == Kind.MEMSET, DIRECTIONS.index("fill"), by_name[work.name])
+    rows = [_copies(work.take(code == at), at, window, merged) for at in used(code)]
+    return Transfers(tuple(rows), _loading(rank, window, merged))
+
+
+def _copies(work: Spans, code: int, window: Window, merged: Unions) -> Copies:
+    inside = union(np.maximum(work.start, window.start), np.minimum(work.end, window.end))
+    hidden = length(intersect(inside, merged.compute))
+    exposed = length(subtract(subtract(inside, merged.compute), merged.comm))
+    sized = (work.bytes >= 0) & (work.bytes <= MOST_BYTES)
+    moved, time = int(work.bytes[sized].sum()), int((work.end - work.start)[sized].sum())
+    pageable = int(named(work, _PAGEABLE).sum()) if named(work, _MEMORY).any() else None
+    rate = moved / time if time else None
+    return Copies(
+        DIRECTIONS[code], len(work), int(np.sum(~sized)), moved, length(inside), hidden, exposed, rate, pageable
+    )
+
+
+def _loading(rank: RankTimeline, window: Window, merged: Unions) -> Loading | None:
+    rows = rank.host.take(named(rank.host, LOADING) & np.isin(rank.host.kind, (int(Kind.ANNOTATION), int(Kind.OP))))
+    if len(rows) == 0:
+        return None
+    rows = rows.within(window.start, window.end)
+    total = union(rows.start, rows.end)
+    idle = subtract(total, merged.busy)
+    steps = counted_steps(rank, window)
+    return Loading(len(rows), length(total), length(idle), _per_step(steps, total), _per_step(steps, idle))
+
+
+def _per_step(steps: tuple[Step, ...], time: Union) -> tuple[int, ...]:
+    starts = np.array([step.start for step in steps], np.int64)
+    ends = np.array([step.end for step in steps], np.int64)
+    return tuple(covered(time, starts, ends).tolist())
+
+
+MOST_BYTES = 1 << 44
+"""A communication or copy of more is taken for a damaged figure: no device holds so much, and sums stay exact."""
+
+BANDWIDTH_SOURCE = "nccl-tests (recalled)"
+
+_SIZES: dict[int, str] = {
+    1: "bool byte char schar uchar int8 int8_t uint8 uint8_t s8 u8 qint8 quint8 signedchar unsignedchar float8_e4m3fn"
+    " float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu float8 fp8 fp8_e4m3 fp8_e5m2 float8e4m3 float8e5m2"
+    " float8_e4m3 float4_e2m1fn_x2 hif8",
+    2: "half bfloat16 float16 fp16 bf16 f16 short shortint int16 int16_t uint16 uint16_t unsignedshort s16 u16"
+    " __half __nv_bfloat16 hip_bfloat16",
+    4: "float float32 fp32 f32 int int32 int32_t uint32 uint32_t unsignedint unsigned s32 u32 qint32 complexhalf"
+    " complex<half> complex32",
+    8: "double float64 fp64 f64 long longint int64 int64_t uint64 uint64_t unsignedlong unsignedlongint longlong"
+    " longlongint s64 u64 complexfloat complex<float> complex64",
+    16: "complexdouble complex<double> complex128",
+}
+_SIZE_OF = {name: size for size, text in _SIZES.items() for name in text.split()}
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Return the size of an element type as traces and frameworks write it; -1 if unknown.
+
+    Source: ScalarType names of PyTorch (c10/core/ScalarType.h), C++ type names as record_shapes writes
+    them, NCCL names.
+
+    Examples
+    --------
+    >>> [dtype_bytes(text) for text in ("c10::BFloat16", "long int", "Float8_e4m3fn", "torch.float32", "blob")]
+    [2, 8, 1, 4, -1]
+    """
+    text = dtype.lower().replace(" ", "")
+    for prefix in ("c10::", "at::", "torch.", "nccl", "std::"):
+        text = text.replace(prefix, "")
+    return _SIZE_OF.get(text, -1)
+
+
+def comm_bytes(op: str, comm: Comm, recorded: int = -1) -> int:
+    """Return S of one communication on one rank; -1 if the trace does not tell, or tells more than :data:`MOST_BYTES`.
+
+    Parameters
+    ----------
+    op : str
+        Operation, as :class:`~densing.efficiency.timeline.timeline.Comm` names it.
+    comm : Comm
+    recorded : int
+        Bytes the trace itself records for the span; used where elements or type are unknown.
+
+    Examples
+    --------
+    >>> comm_bytes("all_gather", Comm(in_elems=10, out_elems=40, dtype="float"))
+    160
+    """
+    size = dtype_bytes(comm.dtype)
+    elements = _elements(op, comm)
+    moved = elements * size if size > 0 and elements >= 0 else recorded
+    return moved if moved <= MOST_BYTES else -1
+
+
+def _elements(op: str, comm: Comm) -> int:
+    many = max(comm.group_size, len(comm.ranks))
+    if op in ("all_gather", "recv"):
+        scale = many if op == "all_gather" else 1
+        return comm.out_elems if comm.out_elems >= 0 else _scaled(comm.in_elems, scale)
+    scale = many if op == "reduce_scatter" else 1
+    return comm.in_elems if comm.in_elems >= 0 else _scaled(comm.out_elems, scale)
+
+
+def _scaled(elements: int, scale: int) -> int:
+    return elements * scale if elements >= 0 and scale > 0 else -1
+
+
+def _of_ring(n: int) -> float:
+    return (n - 1) / n
+
+
+_FACTORS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * _of_ring(n),
+    "all_gather": _of_ring,
+    "reduce_scatter": _of_ring,
+    "all_to_all": _of_ring,
+    "broadcast": lambda n: 1.0,
+    "reduce": lambda n: 1.0,
+}
+
+
+def bus_factor(op: str, group_size: int) -> float | None:
+    """Return busbw / algbw; None for operations without an agreed factor and groups of unknown size or of one.
+
+    Source: nccl-tests, doc/PERFORMANCE.md (recalled).
+
+    Examples
+    --------
+    >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("send", 2)
+    (1.75, 0.875, None)
+    """
+    factor = _FACTORS.get(op)
+    return factor(group_size) if factor is not None and group_size > 1 else None
+
+
+class Bandwidth(Record, frozen=True):
+    """Algorithm and bus bandwidth in GB/s (10⁹ bytes per second); None where they are not known."""
+
+    algbw_gbps: float | None
+    busbw_gbps: float | None
+
+
+def bandwidth(op: str, group_size: int, moved: int, took_ns: int) -> Bandwidth:
+    """Return the bandwidths of ``moved`` bytes in ``took_ns`` nanoseconds.
+
+    Examples
+    --------
+    >>> bandwidth("all_reduce", 8, 1_000_000, 10_000)
+    Bandwidth(algbw_gbps=100.0, busbw_gbps=175.0)
+    """
+    if moved < 0 or took_ns <= 0:
+        return Bandwidth(None, None)
+    algorithm = moved / took_ns
+    factor = bus_factor(op, group_size)
+    return Bandwidth(algorithm, None if factor is None else algorithm * factor)
