@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from densing.core import Record
@@ -41,7 +42,7 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", 
        "recv", "send_recv", "barrier", "p2p_copy", "")  # fmt: skip
 
 
-class Group(NamedTuple):
+class Group(Record, frozen=True):
     """A process group: its name and description as recorded, its size (-1 unknown) and members (empty if unknown)."""
 
     name: str
@@ -134,7 +135,7 @@ class Collectives(msgspec.Struct, frozen=True, eq=False):
             "window": self.window,
             "window_start_ns": self.window_start_ns,
             "window_end_ns": self.window_end_ns,
-            "groups": [{**group._asdict(), "ranks": list(group.ranks)} for group in self.groups],
+            "groups": [{**group.to_dict(), "ranks": list(group.ranks)} for group in self.groups],
             "names": list(self.names),
             "lanes": list(self.lanes),
             "dtypes": list(self.dtypes),
@@ -144,11 +145,9 @@ class Collectives(msgspec.Struct, frozen=True, eq=False):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Collectives:
         """Rebuild what :meth:`to_dict` wrote."""
-        given: dict[str, Any] = {key: data[key] for key in ("rank", "window", "window_start_ns", "window_end_ns")}
-        given |= {key: tuple(data[key]) for key in ("names", "lanes", "dtypes")}
-        given["groups"] = tuple(Group(**{**group, "ranks": tuple(group["ranks"])}) for group in data["groups"])
-        given |= {key: np.asarray(data["columns"][key], np.int64) for key in COLUMNS}
-        return cls(**given)
+        return msgspec.convert(
+            {**data, **data["columns"]}, cls, dec_hook=lambda _, column: np.asarray(column, np.int64)
+        )
 
 
 COLUMNS = tuple(name for name, kind in Collectives.__annotations__.items() if kind == "Int")
@@ -172,29 +171,31 @@ def collectives_of(rank: RankTimeline, window: Window, merged: Unions) -> Collec
     >>> work = Spans.build([{"start": 10, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"},
     ...                     {"start": 40, "end": 80, "kind": Kind.COMM, "name": "ncclDevKernel", "comm": comm}])
     >>> window = select(RankTimeline(0, work, Spans.empty()))
-    >>> found = collectives_of(RankTimeline(0, work, Spans.empty()), window, unions(window.work))
-    >>> found.ops(), found.bytes.tolist(), found.hidden_ns.tolist(), found.exposed_ns.tolist()
+    >>> rows = collectives_of(RankTimeline(0, work, Spans.empty()), window, unions(window.work))
+    >>> rows.ops(), rows.bytes.tolist(), rows.hidden_ns.tolist(), rows.exposed_ns.tolist()
     (['all_reduce'], [40], [20], [20])
     """
     inside = window.work.of(Kind.COMM)
-    whole = uncut(rank, window).of(Kind.COMM)
-    launched = _launches(rank.host, whole)
-    records = _records(rank, whole)
+    spans = uncut(rank, window).of(Kind.COMM)
+    records = _records(rank, spans)
     length = inside.end - inside.start
     hidden = covered(merged.compute, inside.start, inside.end)
     fresh = _fresh(inside, records.columns["group"], records.columns["op"])
-    when = np.where(launched < 0, whole.start, launched)
+    # When each was launched; where the trace does not tell, when it starts.
+    call, launched = launch_of(spans, rank.host), np.full(len(spans), -1, np.int64)
+    launched[call >= 0] = rank.host.start[call[call >= 0]]
+    when = np.where(launched < 0, spans.start, launched)
     step = _steps(rank, when)
-    lanes, lane = _used(whole.lanes, whole.lane)
-    names, name = _used(whole.names, whole.name)
+    lanes, lane = _used(spans.lanes, spans.lane)
+    names, name = _used(spans.names, spans.name)
     columns = {
         **records.columns,
         "name": name,
         "lane": lane,
         "step": step,
         "order": nth(when, records.columns["group"], records.columns["op"], step),
-        "start_ns": whole.start,
-        "end_ns": whole.end,
+        "start_ns": spans.start,
+        "end_ns": spans.end,
         "inside_ns": length,
         "hidden_ns": hidden,
         "exposed_ns": length - hidden,
@@ -221,14 +222,6 @@ def _fresh(comm: Spans, group: Int, op: Int) -> Int:
         reach = np.maximum.accumulate(comm.end[rows])[:-1]
         fresh[rows[1:]] = np.maximum(fresh[rows[1:]], reach)
     return np.minimum(fresh, comm.end)
-
-
-def _launches(host: Spans, comm: Spans) -> Int:
-    """Start of the host call that launched each span; -1 where the trace has none."""
-    call = launch_of(comm, host)
-    start = np.full(len(comm), -1, np.int64)
-    start[call >= 0] = host.start[call[call >= 0]]
-    return start
 
 
 def _steps(rank: RankTimeline, when: Int) -> Int:
@@ -299,13 +292,13 @@ class _Groups:
 
     def number(self, group: Group) -> int:
         """Return a group's number; a new one for a new group."""
-        plain = group._replace(label="") if group.name or group.ranks else group
+        plain = replace(group, label="") if group.name or group.ranks else group
         self._labels[plain] = self._labels.get(plain, "") or group.label
         return self._numbers.setdefault(plain, len(self._numbers))
 
     def all(self) -> tuple[Group, ...]:
         """Return the groups in order of their numbers, each with what some record calls it."""
-        return tuple(group._replace(label=self._labels[group]) for group in self._numbers)
+        return tuple(replace(group, label=self._labels[group]) for group in self._numbers)
 
 
 def op_of(record: Comm, name: str, classifier: Classifier) -> str:
@@ -336,16 +329,15 @@ def _group(rank: RankTimeline, record: Comm, streams: dict[str, str], thread: st
 
 def _peers(own: int, op: str, record: Comm, group: Group) -> tuple[int, int]:
     """Global ranks of sender and receiver: a trace numbers peers within their group; in a pair there is one other."""
-    others = [rank for rank in group.ranks if rank != own]
-
-    def everywhere(peer: int) -> int:
-        if peer < 0:
-            return others[0] if len(others) == 1 and len(group.ranks) == 2 else -1
-        return group.ranks[peer] if peer < len(group.ranks) else peer
-
-    if op == "send":
-        return own, everywhere(record.dst)
-    return (everywhere(record.src), own) if op == "recv" else (-1, -1)
+    if op not in ("send", "recv"):
+        return -1, -1
+    peer = record.dst if op == "send" else record.src
+    partners = [rank for rank in group.ranks if rank != own]
+    if peer < 0:
+        peer = partners[0] if len(partners) == 1 and len(group.ranks) == 2 else -1
+    elif peer < len(group.ranks):
+        peer = group.ranks[peer]
+    return (own, peer) if op == "send" else (peer, own)
 
 
 class CollectiveSummary(Record, frozen=True):
@@ -411,7 +403,7 @@ def summary(collectives: Collectives) -> tuple[CollectiveSummary, ...]:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline import Comm, Kind, RankTimeline, Spans, collectives_of, select, unions
+    >>> from densing.efficiency.timeline import select, unions
     >>> comm = Comm("all_reduce", "0", group_size=2, in_elems=1000, dtype="float")
     >>> work = Spans.build([{"start": 0, "end": 80, "kind": Kind.COMM, "name": "ncclDevKernel", "comm": comm}])
     >>> rank = RankTimeline(0, work, Spans.empty())
@@ -420,37 +412,147 @@ def summary(collectives: Collectives) -> tuple[CollectiveSummary, ...]:
     ('all_reduce', 1, 4000, 80, 50.0)
     """
     pairs = np.stack((collectives.op, collectives.group), axis=1)
-    kinds, which = np.unique(pairs, axis=0, return_inverse=True)
-    which = which.reshape(-1)  # numpy 2.0 keeps a second axis here
-    rows = [
-        _row(collectives, OPS[op], collectives.groups[group], which == number)
-        for number, (op, group) in enumerate(kinds.tolist())
-    ]
+    kinds, kind = np.unique(pairs, axis=0, return_inverse=True)
+    kind = kind.reshape(-1)  # numpy 2.0 keeps a second axis here
+    rows = []
+    for number, (op, at) in enumerate(kinds.tolist()):
+        group, chosen = collectives.groups[at], kind == number
+        sized = chosen & (collectives.bytes >= 0)
+        moved = int(collectives.bytes[sized].sum())
+        took = int(collectives.duration_ns[sized].sum())
+        speed = bandwidth(OPS[op], group.size, moved if sized.any() else -1, took)
+        row = CollectiveSummary(
+            op=OPS[op],
+            group=group.name,
+            group_label=group.label,
+            group_size=group.size,
+            count=int(chosen.sum()),
+            count_sized=int(sized.sum()),
+            bytes=moved,
+            total_ns=int(collectives.union_ns[chosen].sum()),
+            hidden_ns=int(collectives.union_hidden_ns[chosen].sum()),
+            exposed_ns=int((collectives.union_ns - collectives.union_hidden_ns)[chosen].sum()),
+            sum_ns=int(collectives.inside_ns[chosen].sum()),
+            algbw_gbps=speed.algbw_gbps,
+            busbw_gbps=speed.busbw_gbps,
+        )
+        rows.append(row)
     return tuple(sorted(rows, key=lambda row: (-row.exposed_ns, row.op, row.group)))
 
 
-def _row(
-    collectives: Collectives, op: str, group: Group, chosen: np.ndarray[Any, np.dtype[np.bool_]]
-) -> CollectiveSummary:
-    sized = chosen & (collectives.bytes >= 0)
-    moved = int(collectives.bytes[sized].sum())
-    took = int(collectives.duration_ns[sized].sum())
-    speed = bandwidth(op, group.size, moved if sized.any() else -1, took)
-    return CollectiveSummary(
-        op=op,
-        group=group.name,
-        group_label=group.label,
-        group_size=group.size,
-        count=int(chosen.sum()),
-        count_sized=int(sized.sum()),
-        bytes=moved,
-        total_ns=int(collectives.union_ns[chosen].sum()),
-        hidden_ns=int(collectives.union_hidden_ns[chosen].sum()),
-        exposed_ns=int((collectives.union_ns - collectives.union_hidden_ns)[chosen].sum()),
-        sum_ns=int(collectives.inside_ns[chosen].sum()),
-        algbw_gbps=speed.algbw_gbps,
-        busbw_gbps=speed.busbw_gbps,
+MOST_BYTES = 1 << 44
+"""A communication or copy of more is taken for a damaged figure: no device holds so much, and sums stay exact."""
+
+BANDWIDTH_SOURCE = "nccl-tests (recalled)"
+
+_SIZES: dict[int, str] = {
+    1: "bool byte char schar uchar int8 int8_t uint8 uint8_t s8 u8 qint8 quint8 signedchar unsignedchar float8_e4m3fn"
+    " float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu float8 fp8 fp8_e4m3 fp8_e5m2 float8e4m3 float8e5m2"
+    " float8_e4m3 float4_e2m1fn_x2 hif8",
+    2: "half bfloat16 float16 fp16 bf16 f16 short shortint int16 int16_t uint16 uint16_t unsignedshort s16 u16"
+    " __half __nv_bfloat16 hip_bfloat16",
+    4: "float float32 fp32 f32 int int32 int32_t uint32 uint32_t unsignedint unsigned s32 u32 qint32 complexhalf"
+    " complex<half> complex32",
+    8: "double float64 fp64 f64 long longint int64 int64_t uint64 uint64_t unsignedlong unsignedlongint longlong"
+    " longlongint s64 u64 complexfloat complex<float> complex64",
+    16: "complexdouble complex<double> complex128",
+}
+_SIZE_OF = {name: size for size, text in _SIZES.items() for name in text.split()}
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Return the size of an element type as traces and frameworks write it; -1 if unknown.
+
+    Source: ScalarType names of PyTorch (c10/core/ScalarType.h), C++ type names as record_shapes writes
+    them, NCCL names.
+
+    Examples
+    --------
+    >>> [dtype_bytes(text) for text in ("c10::BFloat16", "long int", "Float8_e4m3fn", "torch.float32", "blob")]
+    [2, 8, 1, 4, -1]
+    """
+    text = dtype.lower().replace(" ", "")
+    for prefix in ("c10::", "at::", "torch.", "nccl", "std::"):
+        text = text.replace(prefix, "")
+    return _SIZE_OF.get(text, -1)
+
+
+def comm_bytes(op: str, comm: Comm, recorded: int = -1) -> int:
+    """Return S of one communication on one rank; -1 if the trace does not tell, or tells more than :data:`MOST_BYTES`.
+
+    Parameters
+    ----------
+    op : str
+        Operation, as :class:`~densing.efficiency.timeline.timeline.Comm` names it.
+    comm : Comm
+    recorded : int
+        Bytes the trace itself records for the span; used where elements or type are unknown.
+
+    Examples
+    --------
+    >>> comm_bytes("all_gather", Comm(in_elems=10, out_elems=40, dtype="float"))
+    160
+    """
+    # Output elements count for all-gather and receive, input elements otherwise; where only the other side is known,
+    # it is as many times larger or smaller as the group has members.
+    count, opposite = (
+        (comm.out_elems, comm.in_elems) if op in ("all_gather", "recv") else (comm.in_elems, comm.out_elems)
     )
+    scale = max(comm.group_size, len(comm.ranks)) if op in ("all_gather", "reduce_scatter") else 1
+    elements = opposite * scale if count < 0 <= opposite and scale > 0 else count
+    size = dtype_bytes(comm.dtype)
+    moved = elements * size if size > 0 and elements >= 0 else recorded
+    return moved if moved <= MOST_BYTES else -1
+
+
+def _of_ring(n: int) -> float:
+    return (n - 1) / n
+
+
+_FACTORS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * _of_ring(n),
+    "all_gather": _of_ring,
+    "reduce_scatter": _of_ring,
+    "all_to_all": _of_ring,
+    "broadcast": lambda n: 1.0,
+    "reduce": lambda n: 1.0,
+}
+
+
+def bus_factor(op: str, group_size: int) -> float | None:
+    """Return busbw / algbw; None for operations without an agreed factor and groups of unknown size or of one.
+
+    Source: nccl-tests, doc/PERFORMANCE.md (recalled).
+
+    Examples
+    --------
+    >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("send", 2)
+    (1.75, 0.875, None)
+    """
+    factor = _FACTORS.get(op)
+    return factor(group_size) if factor is not None and group_size > 1 else None
+
+
+class Bandwidth(Record, frozen=True):
+    """Algorithm and bus bandwidth in GB/s (10⁹ bytes per second); None where they are not known."""
+
+    algbw_gbps: float | None
+    busbw_gbps: float | None
+
+
+def bandwidth(op: str, group_size: int, moved: int, took_ns: int) -> Bandwidth:
+    """Return the bandwidths of ``moved`` bytes in ``took_ns`` nanoseconds.
+
+    Examples
+    --------
+    >>> bandwidth("all_reduce", 8, 1_000_000, 10_000)
+    Bandwidth(algbw_gbps=100.0, busbw_gbps=175.0)
+    """
+    if moved < 0 or took_ns <= 0:
+        return Bandwidth(None, None)
+    algorithm = moved / took_ns
+    factor = bus_factor(op, group_size)
+    return Bandwidth(algorithm, None if factor is None else algorithm * factor)
 
 
 DIRECTIONS = ("host_to_device", "device_to_host", "device_to_device", "peer", "host_to_host", "fill", "unknown")
@@ -594,21 +696,25 @@ def transfers(rank: RankTimeline, window: Window, merged: Unions) -> Transfers:
     for at in used(work.name):
         by_name[at] = DIRECTIONS.index(direction(work.names[at]))
     code = np.where(work.kind == Kind.MEMSET, DIRECTIONS.index("fill"), by_name[work.name])
-    rows = [_copies(work.take(code == at), at, window, merged) for at in used(code)]
+    rows = []
+    for at in used(code):
+        copies = work.take(code == at)
+        inside = union(np.maximum(copies.start, window.start), np.minimum(copies.end, window.end))
+        sized = (copies.bytes >= 0) & (copies.bytes <= MOST_BYTES)
+        moved, time = int(copies.bytes[sized].sum()), int((copies.end - copies.start)[sized].sum())
+        row = Copies(
+            direction=DIRECTIONS[at],
+            count=len(copies),
+            unsized=int(np.sum(~sized)),
+            bytes=moved,
+            busy_ns=length(inside),
+            hidden_ns=length(intersect(inside, merged.compute)),
+            exposed_ns=length(subtract(subtract(inside, merged.compute), merged.comm)),
+            gb_per_s=moved / time if time else None,
+            pageable=int(named(copies, _PAGEABLE).sum()) if named(copies, _MEMORY).any() else None,
+        )
+        rows.append(row)
     return Transfers(tuple(rows), _loading(rank, window, merged))
-
-
-def _copies(work: Spans, code: int, window: Window, merged: Unions) -> Copies:
-    inside = union(np.maximum(work.start, window.start), np.minimum(work.end, window.end))
-    hidden = length(intersect(inside, merged.compute))
-    exposed = length(subtract(subtract(inside, merged.compute), merged.comm))
-    sized = (work.bytes >= 0) & (work.bytes <= MOST_BYTES)
-    moved, time = int(work.bytes[sized].sum()), int((work.end - work.start)[sized].sum())
-    pageable = int(named(work, _PAGEABLE).sum()) if named(work, _MEMORY).any() else None
-    rate = moved / time if time else None
-    return Copies(
-        DIRECTIONS[code], len(work), int(np.sum(~sized)), moved, length(inside), hidden, exposed, rate, pageable
-    )
 
 
 def _loading(rank: RankTimeline, window: Window, merged: Unions) -> Loading | None:
@@ -626,125 +732,3 @@ def _per_step(steps: tuple[Step, ...], time: Union) -> tuple[int, ...]:
     starts = np.array([step.start for step in steps], np.int64)
     ends = np.array([step.end for step in steps], np.int64)
     return tuple(covered(time, starts, ends).tolist())
-
-
-MOST_BYTES = 1 << 44
-"""A communication or copy of more is taken for a damaged figure: no device holds so much, and sums stay exact."""
-
-BANDWIDTH_SOURCE = "nccl-tests (recalled)"
-
-_SIZES: dict[int, str] = {
-    1: "bool byte char schar uchar int8 int8_t uint8 uint8_t s8 u8 qint8 quint8 signedchar unsignedchar float8_e4m3fn"
-    " float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu float8 fp8 fp8_e4m3 fp8_e5m2 float8e4m3 float8e5m2"
-    " float8_e4m3 float4_e2m1fn_x2 hif8",
-    2: "half bfloat16 float16 fp16 bf16 f16 short shortint int16 int16_t uint16 uint16_t unsignedshort s16 u16"
-    " __half __nv_bfloat16 hip_bfloat16",
-    4: "float float32 fp32 f32 int int32 int32_t uint32 uint32_t unsignedint unsigned s32 u32 qint32 complexhalf"
-    " complex<half> complex32",
-    8: "double float64 fp64 f64 long longint int64 int64_t uint64 uint64_t unsignedlong unsignedlongint longlong"
-    " longlongint s64 u64 complexfloat complex<float> complex64",
-    16: "complexdouble complex<double> complex128",
-}
-_SIZE_OF = {name: size for size, text in _SIZES.items() for name in text.split()}
-
-
-def dtype_bytes(dtype: str) -> int:
-    """Return the size of an element type as traces and frameworks write it; -1 if unknown.
-
-    Source: ScalarType names of PyTorch (c10/core/ScalarType.h), C++ type names as record_shapes writes
-    them, NCCL names.
-
-    Examples
-    --------
-    >>> [dtype_bytes(text) for text in ("c10::BFloat16", "long int", "Float8_e4m3fn", "torch.float32", "blob")]
-    [2, 8, 1, 4, -1]
-    """
-    text = dtype.lower().replace(" ", "")
-    for prefix in ("c10::", "at::", "torch.", "nccl", "std::"):
-        text = text.replace(prefix, "")
-    return _SIZE_OF.get(text, -1)
-
-
-def comm_bytes(op: str, comm: Comm, recorded: int = -1) -> int:
-    """Return S of one communication on one rank; -1 if the trace does not tell, or tells more than :data:`MOST_BYTES`.
-
-    Parameters
-    ----------
-    op : str
-        Operation, as :class:`~densing.efficiency.timeline.timeline.Comm` names it.
-    comm : Comm
-    recorded : int
-        Bytes the trace itself records for the span; used where elements or type are unknown.
-
-    Examples
-    --------
-    >>> comm_bytes("all_gather", Comm(in_elems=10, out_elems=40, dtype="float"))
-    160
-    """
-    size = dtype_bytes(comm.dtype)
-    elements = _elements(op, comm)
-    moved = elements * size if size > 0 and elements >= 0 else recorded
-    return moved if moved <= MOST_BYTES else -1
-
-
-def _elements(op: str, comm: Comm) -> int:
-    many = max(comm.group_size, len(comm.ranks))
-    if op in ("all_gather", "recv"):
-        scale = many if op == "all_gather" else 1
-        return comm.out_elems if comm.out_elems >= 0 else _scaled(comm.in_elems, scale)
-    scale = many if op == "reduce_scatter" else 1
-    return comm.in_elems if comm.in_elems >= 0 else _scaled(comm.out_elems, scale)
-
-
-def _scaled(elements: int, scale: int) -> int:
-    return elements * scale if elements >= 0 and scale > 0 else -1
-
-
-def _of_ring(n: int) -> float:
-    return (n - 1) / n
-
-
-_FACTORS: dict[str, Callable[[int], float]] = {
-    "all_reduce": lambda n: 2 * _of_ring(n),
-    "all_gather": _of_ring,
-    "reduce_scatter": _of_ring,
-    "all_to_all": _of_ring,
-    "broadcast": lambda n: 1.0,
-    "reduce": lambda n: 1.0,
-}
-
-
-def bus_factor(op: str, group_size: int) -> float | None:
-    """Return busbw / algbw; None for operations without an agreed factor and groups of unknown size or of one.
-
-    Source: nccl-tests, doc/PERFORMANCE.md (recalled).
-
-    Examples
-    --------
-    >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("send", 2)
-    (1.75, 0.875, None)
-    """
-    factor = _FACTORS.get(op)
-    return factor(group_size) if factor is not None and group_size > 1 else None
-
-
-class Bandwidth(Record, frozen=True):
-    """Algorithm and bus bandwidth in GB/s (10⁹ bytes per second); None where they are not known."""
-
-    algbw_gbps: float | None
-    busbw_gbps: float | None
-
-
-def bandwidth(op: str, group_size: int, moved: int, took_ns: int) -> Bandwidth:
-    """Return the bandwidths of ``moved`` bytes in ``took_ns`` nanoseconds.
-
-    Examples
-    --------
-    >>> bandwidth("all_reduce", 8, 1_000_000, 10_000)
-    Bandwidth(algbw_gbps=100.0, busbw_gbps=175.0)
-    """
-    if moved < 0 or took_ns <= 0:
-        return Bandwidth(None, None)
-    algorithm = moved / took_ns
-    factor = bus_factor(op, group_size)
-    return Bandwidth(algorithm, None if factor is None else algorithm * factor)

@@ -16,18 +16,16 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from densing.core import InputError, Note, UnknownNameError
+from densing.core import InputError, Note, Record, UnknownNameError
 
 RECOMPUTE = ("none", "selective", "full")
 
 
-@dataclass(frozen=True)
-class Flops:
+class Flops(Record, frozen=True):
     """Floating-point operations per unit of work.
 
     Attributes
@@ -52,15 +50,6 @@ class Flops:
     inputs: Mapping[str, float | str | bool]
     model: float
     hardware: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {**{key: getattr(self, key) for key in self.__dataclass_fields__}, "inputs": dict(self.inputs)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Flops:
-        """Rebuild what :meth:`to_dict` wrote."""
-        return cls(**data)
 
 
 def palm_flops(
@@ -216,12 +205,12 @@ def model_flops(formula: str, **inputs: Any) -> Flops:
     >>> model_flops("palm", parameters=1e9, layers=10, heads=8, head_dim=64, sequence=1024).unit
     'token'
     """
-    wanted = formula_inputs(formula)
-    missing = [name for name, needed in wanted.items() if needed and name not in inputs]
-    unknown = [name for name in inputs if name not in wanted]
+    known = formula_inputs(formula)
+    missing = [name for name, required in known.items() if required and name not in inputs]
+    unknown = [name for name in inputs if name not in known]
     if missing or unknown:
         wrong = f"{', '.join(unknown)} unknown" if unknown else f"{', '.join(missing)} missing"
-        raise InputError(f"formula {formula}: {wrong}; it takes {', '.join(wanted)}")
+        raise InputError(f"formula {formula}: {wrong}; it takes {', '.join(known)}")
     return FORMULAS[formula](**inputs)
 
 
@@ -262,100 +251,6 @@ def _recomputation(formula: str, recompute: str, known: tuple[str, ...]) -> None
     raise UnknownNameError("recomputation", str(recompute), known)
 
 
-@dataclass(frozen=True)
-class Utilisation:
-    """A utilisation with all that it was computed from.
-
-    Attributes
-    ----------
-    kind : {"mfu", "hfu"}
-    percent : float
-    flops : Flops
-    rate : float
-        Units of work (tokens or iterations) per second, all devices together.
-    devices : int
-    peak : Peak
-    """
-
-    kind: str
-    percent: float
-    flops: Flops
-    rate: float
-    devices: int
-    peak: Peak
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        row = {key: getattr(self, key) for key in ("kind", "percent", "rate", "devices")}
-        return {**row, "flops": self.flops.to_dict(), "peak": self.peak.to_dict()}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Utilisation:
-        """Rebuild what :meth:`to_dict` wrote."""
-        parts = {"flops": Flops.from_dict(data["flops"]), "peak": Peak.from_dict(data["peak"])}
-        return cls(**{**data, **parts})
-
-
-def mfu(flops: Flops, *, rate: float, devices: int, peak: Peak) -> Utilisation:
-    """Model FLOPs utilisation in percent: 100·F·rate ÷ (devices·peak).
-
-    Parameters
-    ----------
-    flops : Flops
-        Per unit of work; its model FLOPs count.
-    rate : float
-        Units of work per second: tokens per second, or 1 ÷ seconds per iteration, as ``flops.unit`` says.
-    devices : int
-    peak : Peak
-        Of one device, FLOP/s.
-
-    Raises
-    ------
-    InputError
-        For a result above 100 %, which no device reaches: an input is wrong.
-
-    Notes
-    -----
-    Source: Chowdhery et al., PaLM, arXiv 2204.02311, appendix B.
-
-    Examples
-    --------
-    >>> from densing.efficiency.timeline import given_peak
-    >>> flops = palm_flops(540.35e9, 118, 48, 256, 2048)
-    >>> round(mfu(flops, rate=238_300, devices=6144, peak=given_peak(275)).percent, 2)
-    46.23
-    """
-    return _utilisation("mfu", flops, flops.model, rate, devices, peak)
-
-
-def hfu(flops: Flops, *, rate: float, devices: int, peak: Peak) -> Utilisation:
-    """Hardware FLOPs utilisation in percent: as :func:`mfu`, recomputation counted.
-
-    Raises
-    ------
-    InputError
-        Above 100 %, or where the formula defines no hardware FLOPs.
-    """
-    if flops.hardware is None:
-        raise InputError(f"formula {flops.formula} defines no hardware FLOPs; ask for mfu")
-    return _utilisation("hfu", flops, flops.hardware, rate, devices, peak)
-
-
-def _utilisation(kind: str, flops: Flops, count: float, rate: float, devices: int, peak: Peak) -> Utilisation:
-    if not math.isfinite(rate) or rate <= 0:
-        raise InputError(f"{flops.unit}s per second: {rate!r} is not a positive number; check the step time")
-    if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
-        raise InputError(f"devices: {devices!r} is not a whole number above 0")
-    percent = 100 * count * rate / (devices * peak.flops)
-    if not percent <= 100:
-        raise InputError(
-            f"{kind.upper()} {percent:.4g} % is above 100 %, which no device reaches: formula {flops.formula}, "
-            f"{rate:.6g} {flops.unit}s/s on {devices} devices of {peak.flops / 1e12:g} TFLOP/s "
-            f"({peak.device}, {peak.dtype}); check the batch, the data type and the peak"
-        )
-    return Utilisation(kind, percent, flops, float(rate), devices, peak)
-
-
 REMEDY = "give the dense peak of one device in TFLOP/s as peak"
 
 _ALIASES = {
@@ -367,8 +262,7 @@ _ALIASES = {
 _OTHER = re.compile(r"\bMIG\b|\bLaptop\b|\bMax-Q\b|\bMobile\b|\bvGPU\b|\bGRID\b|(?<=\d) D\b", re.I)
 
 
-@dataclass(frozen=True)
-class Peak:
+class Peak(Record, frozen=True):
     """Peak rate of one device.
 
     Attributes
@@ -387,26 +281,15 @@ class Peak:
     source: str
     recalled: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return asdict(self)
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Peak:
-        """Rebuild what :meth:`to_dict` wrote."""
-        return cls(**data)
-
-
-@dataclass(frozen=True)
-class Lookup:
+class Lookup(Record, frozen=True):
     """A peak, or the reason why there is none."""
 
     peak: Peak | None
     note: Note | None = None
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     peak: Peak
     family: re.Pattern[str]
     variant: re.Pattern[str]
@@ -482,10 +365,91 @@ def _unknown(name: str, dtype: str, why: str) -> Lookup:
 @cache
 def _table() -> tuple[_Row, ...]:
     text = Path(__file__).with_name("peaks.csv").read_text(encoding="utf-8")
-    return tuple(_row(cells) for cells in csv.DictReader(text.splitlines()))
+    rows = []
+    for cells in csv.DictReader(text.splitlines()):
+        rate, recalled = float(cells["tflops"]) * 1e12, cells["evidence"] == "recalled"
+        peak = Peak(cells["device"], cells["dtype"], rate, cells["source"], recalled)
+        rows.append(_Row(peak, re.compile(cells["family"], re.I), re.compile(cells["variant"], re.I)))
+    return tuple(rows)
 
 
-def _row(cells: Mapping[str, str]) -> _Row:
-    rate, recalled = float(cells["tflops"]) * 1e12, cells["evidence"] == "recalled"
-    peak = Peak(cells["device"], cells["dtype"], rate, cells["source"], recalled)
-    return _Row(peak, re.compile(cells["family"], re.I), re.compile(cells["variant"], re.I))
+class Utilisation(Record, frozen=True):
+    """A utilisation with all that it was computed from.
+
+    Attributes
+    ----------
+    kind : {"mfu", "hfu"}
+    percent : float
+    rate : float
+        Units of work (tokens or iterations) per second, all devices together.
+    devices : int
+    flops : Flops
+    peak : Peak
+    """
+
+    kind: str
+    percent: float
+    rate: float
+    devices: int
+    flops: Flops
+    peak: Peak
+
+
+def mfu(flops: Flops, *, rate: float, devices: int, peak: Peak) -> Utilisation:
+    """Model FLOPs utilisation in percent: 100·F·rate ÷ (devices·peak).
+
+    Parameters
+    ----------
+    flops : Flops
+        Per unit of work; its model FLOPs count.
+    rate : float
+        Units of work per second: tokens per second, or 1 ÷ seconds per iteration, as ``flops.unit`` says.
+    devices : int
+    peak : Peak
+        Of one device, FLOP/s.
+
+    Raises
+    ------
+    InputError
+        For a result above 100 %, which no device reaches: an input is wrong.
+
+    Notes
+    -----
+    Source: Chowdhery et al., PaLM, arXiv 2204.02311, appendix B.
+
+    Examples
+    --------
+    >>> from densing.efficiency.timeline import given_peak
+    >>> flops = palm_flops(540.35e9, 118, 48, 256, 2048)
+    >>> round(mfu(flops, rate=238_300, devices=6144, peak=given_peak(275)).percent, 2)
+    46.23
+    """
+    return _utilisation("mfu", flops, flops.model, rate, devices, peak)
+
+
+def hfu(flops: Flops, *, rate: float, devices: int, peak: Peak) -> Utilisation:
+    """Hardware FLOPs utilisation in percent: as :func:`mfu`, recomputation counted.
+
+    Raises
+    ------
+    InputError
+        Above 100 %, or where the formula defines no hardware FLOPs.
+    """
+    if flops.hardware is None:
+        raise InputError(f"formula {flops.formula} defines no hardware FLOPs; ask for mfu")
+    return _utilisation("hfu", flops, flops.hardware, rate, devices, peak)
+
+
+def _utilisation(kind: str, flops: Flops, count: float, rate: float, devices: int, peak: Peak) -> Utilisation:
+    if not math.isfinite(rate) or rate <= 0:
+        raise InputError(f"{flops.unit}s per second: {rate!r} is not a positive number; check the step time")
+    if isinstance(devices, bool) or not isinstance(devices, int) or devices < 1:
+        raise InputError(f"devices: {devices!r} is not a whole number above 0")
+    percent = 100 * count * rate / (devices * peak.flops)
+    if not percent <= 100:
+        raise InputError(
+            f"{kind.upper()} {percent:.4g} % is above 100 %, which no device reaches: formula {flops.formula}, "
+            f"{rate:.6g} {flops.unit}s/s on {devices} devices of {peak.flops / 1e12:g} TFLOP/s "
+            f"({peak.device}, {peak.dtype}); check the batch, the data type and the peak"
+        )
+    return Utilisation(kind, percent, float(rate), devices, flops, peak)
