@@ -87,6 +87,10 @@ def _table() -> tuple[Rule, ...]:
     return tuple(Rule(**{**row, "kind": Kind[row["kind"]] if row["kind"] else None}) for row in rows)  # type: ignore[arg-type]
 
 
+_BY_ARGUMENTS = Rule(COLLECTIVE_ARGUMENTS, "kernel", "", Kind.COMM, "", "arguments of the event: Collective name")
+_BY_DEFAULT = Rule(KERNEL_DEFAULT, "kernel", "", Kind.COMPUTE, "", "no rule knows the name; counted as compute")
+
+
 class Match(Record, frozen=True):
     """Which rule decided, and what.
 
@@ -255,7 +259,15 @@ class Classifier:
         group = _category(category)
         if group is None:
             return Match(Kind.UNKNOWN, CATEGORY_UNKNOWN)
-        return self._match_of(group if group.kind is not None else _kernel_rule(name.lower(), collective), name)
+        if group.kind is not None:
+            return self._match_of(group, name)
+        text = name.lower()
+        communication = [rule for rule in rules("kernel") if rule.kind == Kind.COMM]
+        others = [rule for rule in rules("kernel") if rule.kind != Kind.COMM]
+        for rule in (*communication, *([_BY_ARGUMENTS] if collective else []), *others):
+            if rule is _BY_ARGUMENTS or rule.search(text[:_HEAD] if rule.kind == Kind.COMPUTE else text):
+                return self._match_of(rule, name)
+        return self._match_of(_BY_DEFAULT, name)
 
     def explain(self, name: str, category: str | None = None, collective: bool = False) -> Match:
         """Return which rule decides on a name, as :meth:`match` does.
@@ -300,19 +312,6 @@ def _kernel_kind(text: str, collective: bool) -> Kind:
     if _matches("kernel", Kind.MEMSET, text):
         return Kind.MEMSET
     return Kind.MEMCPY if _matches("kernel", Kind.MEMCPY, text) else Kind.COMPUTE
-
-
-_BY_ARGUMENTS = Rule(COLLECTIVE_ARGUMENTS, "kernel", "", Kind.COMM, "", "arguments of the event: Collective name")
-_BY_DEFAULT = Rule(KERNEL_DEFAULT, "kernel", "", Kind.COMPUTE, "", "no rule knows the name; counted as compute")
-
-
-def _kernel_rule(text: str, collective: bool) -> Rule:
-    communication = [rule for rule in rules("kernel") if rule.kind == Kind.COMM]
-    others = [rule for rule in rules("kernel") if rule.kind != Kind.COMM]
-    for rule in (*communication, *([_BY_ARGUMENTS] if collective else []), *others):
-        if rule is _BY_ARGUMENTS or rule.search(text[:_HEAD] if rule.kind == Kind.COMPUTE else text):
-            return rule
-    return _BY_DEFAULT
 
 
 # Searches in lower-case names: plain texts are looked for as such, anything else is a regular expression. To compile

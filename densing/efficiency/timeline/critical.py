@@ -517,23 +517,18 @@ def _woken(host: Spans, called: NDArray[np.bool_], reached: Index, end: int, mai
         start = host.start[at]
         if lane == main:
             at, start = np.append(at, np.int32(len(host))), np.append(start, end)
-        first, fresh = _fresh(host, reached, held, held[host.lane[held] == lane], at, start)
+        # Only these calls can be the first after the thread was held: the one after a synchronisation of the thread
+        # itself, and the first after one of any thread.
+        own = held[host.lane[held] == lane]
+        after = np.concatenate((np.searchsorted(at, own) + 1, np.searchsorted(start, host.end[held])))
+        first = distinct(after[after < len(at)])
+        previous = np.where(first > 0, at[first - 1], -1)
+        near = last_ended(host.end[held], start[first])
+        other = np.where(near >= 0, held[near], -1)
+        other = np.where((other >= 0) & (host.start[other] >= _times(host.end, previous)), other, -1)
+        itself = (previous >= 0) & (reached[previous] >= 0) & (_times(host.end, previous) <= start[first])
+        fresh = np.where(itself, previous, other).astype(np.int32)
+        first, fresh = first[fresh >= 0], fresh[fresh >= 0]
         if len(first):
             wake[at[first[0] :]] = np.repeat(fresh, np.diff(first, append=len(at)))
     return wake
-
-
-def _fresh(host: Spans, reached: Index, held: Int, own: Int, at: Index, start: Int) -> tuple[Int, Index]:
-    """Which calls of a thread were the first after it was held, and what held it.
-
-    Only these can be: the call after a synchronisation of the thread itself, and the first after one of any thread.
-    """
-    after = np.concatenate((np.searchsorted(at, own) + 1, np.searchsorted(start, host.end[held])))
-    first = distinct(after[after < len(at)])
-    previous = np.where(first > 0, at[first - 1], -1)
-    near = last_ended(host.end[held], start[first])
-    other = np.where(near >= 0, held[near], -1)
-    other = np.where((other >= 0) & (host.start[other] >= _times(host.end, previous)), other, -1)
-    itself = (previous >= 0) & (reached[previous] >= 0) & (_times(host.end, previous) <= start[first])
-    fresh = np.where(itself, previous, other).astype(np.int32)
-    return first[fresh >= 0], fresh[fresh >= 0]

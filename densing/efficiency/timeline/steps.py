@@ -14,7 +14,7 @@ from densing.core import Record
 from densing.efficiency.timeline.intervals import Int, covered, intersect, quantile, used
 from densing.efficiency.timeline.intervals import median as median_of
 from densing.efficiency.timeline.overlap import Partition, Unions, Window, counted_steps, unions
-from densing.efficiency.timeline.timeline import BUSY, Kind, RankTimeline, Spans
+from densing.efficiency.timeline.timeline import BUSY, RankTimeline, Spans
 
 
 class StepPartition(Record, frozen=True):
@@ -259,7 +259,7 @@ def picture(rank: RankTimeline, window: Window) -> Picture:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline import select
+    >>> from densing.efficiency.timeline import Kind, select
     >>> work = Spans.build([{"start": 0, "end": 5, "kind": Kind.COMPUTE, "name": "a"},
     ...                     {"start": 5, "end": 9, "kind": Kind.COMPUTE, "name": "b"}])
     >>> rank = RankTimeline(0, work, Spans.empty())
@@ -270,29 +270,21 @@ def picture(rank: RankTimeline, window: Window) -> Picture:
     if steps := counted_steps(rank, window):
         step, start, end = steps[len(steps) // 2]
     spans = window.work.within(start, end).of(*BUSY)
-    boxes = [
-        box
-        for lane in used(spans.lane)
-        for kind in BUSY
-        for box in _boxes(spans.take((spans.lane == lane) & (spans.kind == kind)), (end - start) // PIXELS)
-    ]
+    pixel = (end - start) // PIXELS
+    boxes = []
+    for lane in used(spans.lane):
+        label = " ".join(part for part in (spans.lanes[lane].process, spans.lanes[lane].thread) if part)
+        for kind in BUSY:
+            row = spans.take((spans.lane == lane) & (spans.kind == kind))
+            if not len(row):
+                continue
+            # A box begins where nothing before it reaches to within a pixel.
+            reach = np.maximum.accumulate(row.end)
+            begins = np.flatnonzero(np.concatenate(([True], row.start[1:] > reach[:-1] + pixel)))
+            duration = row.end - row.start
+            for begin, stop in zip(begins.tolist(), np.append(begins[1:], len(row)).tolist(), strict=True):
+                longest = begin + int(duration[begin:stop].argmax())
+                name = row.names[row.name[longest]][:200]
+                ends = int(row.start[begin]), int(reach[stop - 1])
+                boxes.append(Box(label, kind.name.lower(), *ends, stop - begin, name))
     return Picture(step, start, end, tuple(boxes))
-
-
-def _boxes(spans: Spans, pixel: int) -> list[Box]:
-    if not len(spans):
-        return []
-    reach = np.maximum.accumulate(spans.end)
-    first = np.concatenate(([True], spans.start[1:] > reach[:-1] + pixel))
-    begins = np.flatnonzero(first)
-    ends = np.append(begins[1:], len(spans))
-    lane = spans.lanes[spans.lane[0]]
-    label = " ".join(part for part in (lane.process, lane.thread) if part)
-    kind = Kind(int(spans.kind[0])).name.lower()
-    duration = spans.end - spans.start
-    rows = []
-    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-        longest = begin + int(duration[begin:end].argmax())
-        name = spans.names[spans.name[longest]][:200]
-        rows.append(Box(label, kind, int(spans.start[begin]), int(reach[end - 1]), end - begin, name))
-    return rows

@@ -194,7 +194,14 @@ class Spans(msgspec.Struct, frozen=True, eq=False):
             elif 8 * count < len(index):
                 # Of few spans the positions are quicker to go by than the mask.
                 rows = np.flatnonzero(index)
-        columns: dict[str, Any] = {key: _rows(getattr(self, key), rows) for key in _DTYPES}
+        columns: dict[str, Any] = {key: getattr(self, key) for key in _DTYPES}
+        for key, column in columns.items():
+            if column.strides == (0,) and not isinstance(rows, slice):
+                # A column that repeats a single value goes on doing so.
+                repeats = int(rows.sum()) if rows.dtype == np.bool_ else len(rows)
+                columns[key] = np.broadcast_to(column[:1], repeats)
+            else:
+                columns[key] = column[rows]
         return replace(self, **columns)
 
     def of(self, *kinds: Kind) -> Spans:
@@ -212,13 +219,6 @@ class Spans(msgspec.Struct, frozen=True, eq=False):
         early, late = chosen.start[:1] < start, chosen.end.max(initial=end) > end
         starts = np.maximum(chosen.start, start) if early.any() else chosen.start
         return replace(chosen, start=starts, end=np.minimum(chosen.end, end) if late else chosen.end)
-
-
-def _rows(column: NDArray[Any], rows: NDArray[Any] | slice) -> NDArray[Any]:
-    """Select from a column; one that repeats a single value goes on doing so."""
-    if column.strides != (0,) or isinstance(rows, slice):
-        return column[rows]
-    return np.broadcast_to(column[:1], int(rows.sum()) if rows.dtype == np.bool_ else len(rows))
 
 
 class NameTotal(Record, frozen=True):

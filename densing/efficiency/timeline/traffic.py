@@ -145,9 +145,8 @@ class Collectives(msgspec.Struct, frozen=True, eq=False):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Collectives:
         """Rebuild what :meth:`to_dict` wrote."""
-        return msgspec.convert(
-            {**data, **data["columns"]}, cls, dec_hook=lambda _, column: np.asarray(column, np.int64)
-        )
+        flat = {**data, **data["columns"]}
+        return msgspec.convert(flat, cls, dec_hook=lambda _, column: np.asarray(column, np.int64))
 
 
 COLUMNS = tuple(name for name, kind in Collectives.__annotations__.items() if kind == "Int")
@@ -495,9 +494,9 @@ def comm_bytes(op: str, comm: Comm, recorded: int = -1) -> int:
     """
     # Output elements count for all-gather and receive, input elements otherwise; where only the other side is known,
     # it is as many times larger or smaller as the group has members.
-    count, opposite = (
-        (comm.out_elems, comm.in_elems) if op in ("all_gather", "recv") else (comm.in_elems, comm.out_elems)
-    )
+    count, opposite = comm.in_elems, comm.out_elems
+    if op in ("all_gather", "recv"):
+        count, opposite = opposite, count
     scale = max(comm.group_size, len(comm.ranks)) if op in ("all_gather", "reduce_scatter") else 1
     elements = opposite * scale if count < 0 <= opposite and scale > 0 else count
     size = dtype_bytes(comm.dtype)
@@ -561,17 +560,14 @@ DIRECTIONS = ("host_to_device", "device_to_host", "device_to_device", "peer", "h
 # MEMORY_COPY_HOST_TO_DEVICE; "Array" is device memory. A name of none of these forms is of unknown direction.
 _LETTERS = {"host": "hm", "device": "das"}
 _WORDS = {"host": ("host",), "device": ("device", "array")}
-
-
-def _forms(source: str, target: str) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Words that stand alone (``htod``), and texts within longer words (``host_to_device``)."""
-    single = frozenset(a + to + b for a in _LETTERS[source] for to in ("to", "2") for b in _LETTERS[target])
-    within = product(_WORDS[source], ("_", ""), ("to", "2"), ("_", ""), _WORDS[target])
-    return single, tuple(map("".join, within))
-
-
-_FORMS = {f"{source}_to_{target}": _forms(source, target) for source, target in
-          (("host", "device"), ("device", "host"), ("device", "device"), ("host", "host"))}  # fmt: skip
+# Of each direction the words that stand alone (``htod``), and the texts within longer words (``host_to_device``).
+_FORMS = {
+    f"{source}_to_{target}": (
+        frozenset(a + to + b for a in _LETTERS[source] for to in ("to", "2") for b in _LETTERS[target]),
+        tuple(map("".join, product(_WORDS[source], ("_", ""), ("to", "2"), ("_", ""), _WORDS[target]))),
+    )
+    for source, target in (("host", "device"), ("device", "host"), ("device", "device"), ("host", "host"))
+}
 _PEER = any_case("ptop|peer")
 LOADING = any_case(r"^enumerate\(dataloader\)|dataloader\w*iter\.__next__|^dataloader(\b|_)")
 _PAGEABLE, _MEMORY = any_case("pageable"), any_case("pageable|pinned")
