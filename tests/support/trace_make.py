@@ -11,7 +11,7 @@ from typing import Any
 
 from densing.efficiency.timeline.overlap import Partition, partition, select
 from densing.efficiency.timeline.timeline import RankTimeline
-from densing.efficiency.traces.formats import read_rank
+from densing.efficiency.traces.run import read_rank
 from densing.efficiency.traces.source import Limits, TraceFile
 
 Event = dict[str, Any]

@@ -25,11 +25,19 @@ from densing.core.errors import InputError
 from densing.efficiency.timeline.critical import critical_path
 from densing.efficiency.timeline.overlap import partition, select, unions
 from densing.efficiency.timeline.timeline import Comm, Kind, Lane, Origin, RankTimeline, Spans, Step
-from densing.efficiency.traces import outline as outline_module
-from densing.efficiency.traces.chrome import Track, micros
-from densing.efficiency.traces.formats import read_rank
-from densing.efficiency.traces.outline import NoOutline, outline
-from densing.efficiency.traces.perfetto import PID, RankTracks, overlays, write_overlay, write_timelines
+from densing.efficiency.traces import perfetto
+from densing.efficiency.traces.perfetto import (
+    PID,
+    NoOutline,
+    RankTracks,
+    Track,
+    micros,
+    outline,
+    overlays,
+    write_overlay,
+    write_timelines,
+)
+from densing.efficiency.traces.run import read_rank
 from densing.efficiency.traces.source import TraceFile
 from tests.support import folders
 
@@ -319,7 +327,7 @@ def test_what_has_no_outline(text: str) -> None:
 
 
 def test_a_header_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outline_module, "HEADER_BYTES", 1 << 20)
+    monkeypatch.setattr(perfetto, "HEADER_BYTES", 1 << 20)
 
     def endless(first: bytes) -> Iterator[bytes]:
         yield first

@@ -13,9 +13,17 @@ from numpy.typing import NDArray
 from densing.core import InputError
 from densing.efficiency.timeline import Comm, Int
 from densing.efficiency.traces.kineto.communications import comm_of, comm_of_range
-from densing.efficiency.traces.kineto.events import CATEGORY, Role, canonical, role
-from densing.efficiency.traces.kineto.microseconds import LIMIT_NS, MISSING, from_numbers, from_text
-from densing.efficiency.traces.kineto.salvage import Damage
+from densing.efficiency.traces.kineto.events import (
+    CATEGORY,
+    LIMIT_NS,
+    MISSING,
+    Role,
+    canonical,
+    from_numbers,
+    from_text,
+    role,
+)
+from densing.efficiency.traces.kineto.text import Damage
 
 Key = TypeVar("Key", bound=Hashable)
 LaneKey = tuple[int | str, int | str, int | str | None, int | str | None, bool]
