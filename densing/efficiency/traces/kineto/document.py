@@ -335,7 +335,13 @@ class EventArray:
         self._salvage.pass_comma()
         self._careful = min(2 * self._careful, _MANY)
         if not going_on or len(self._mended) >= _MANY:
-            self._take_mended()
+            mended = [event for event, _, _ in self._mended]
+            locations = {id(event): location for event, location, _ in self._mended}
+            left_out = {id(event) for event in self.loose.add(mended, lambda event: locations[id(event)])}
+            for event, location, reason in self._mended:
+                if id(event) not in left_out:
+                    self._damage.repair(reason, location, event.name)
+            self._mended.clear()
         return going_on
 
     def _chunk(self, cut: Cut) -> bool:
@@ -392,8 +398,8 @@ class EventArray:
             if not self._decoders.operators:
                 self._announced(start, end)
             self.loose.skipped |= {tag_of(kind) for kind in set(map(type, events)) - CATEGORY.keys()}
-            wanted = list(compress(events, map(CATEGORY.__contains__, map(type, events))))
-            self._rows.add(wanted, locate)
+            kept_kinds = map(CATEGORY.__contains__, map(type, events))
+            self._rows.add(list(compress(events, kept_kinds)), locate)
         else:
             self.loose.add(events, locate)
         self.count += len(events)
@@ -420,14 +426,6 @@ class EventArray:
             return
         self._mended.append((from_value(value), location, reason or oddity(raw)))
         self.count += 1
-
-    def _take_mended(self) -> None:
-        locations = {id(event): location for event, location, _ in self._mended}
-        lost = {id(event) for event in self.loose.add([row[0] for row in self._mended], lambda e: locations[id(e)])}
-        for event, location, reason in self._mended:
-            if id(event) not in lost:
-                self._damage.repair(reason, location, event.name)
-        self._mended.clear()
 
 
 class LooseEvents:
@@ -469,8 +467,8 @@ class LooseEvents:
                 if struct is not None:
                     structs.append(struct)
                     source[id(struct)] = event
-        lost = self._rows.add(structs, lambda struct: locate(source[id(struct)]), text=True)
-        return [source[id(struct)] for struct in lost]
+        untimed = self._rows.add(structs, lambda struct: locate(source[id(struct)]), text=True)
+        return [source[id(struct)] for struct in untimed]
 
     def announce(self, raw: bytes) -> None:
         """Take an operator's text for what it says of a communication."""

@@ -440,8 +440,8 @@ def from_numbers(values: list[int | float]) -> Int:
     if top < _PLAIN:
         ns = np.rint(array * 1000)
     else:
-        whole = np.floor(array)
-        ns = whole * 1000 + np.rint((array - whole) * 1000)
+        units = np.floor(array)
+        ns = units * 1000 + np.rint((array - units) * 1000)
     # Of all numbers with three decimals, ns/1000 is the nearest to the float read; if it is not the float itself,
     # the text had more decimals.
     if not (ns / 1000 == array).all():
@@ -451,10 +451,10 @@ def from_numbers(values: list[int | float]) -> Int:
 
 def _from_large(array: NDArray[np.float64], values: list[int | float]) -> Int:
     """Convert numbers of which some reach 2⁴³: from there on only whole numbers that were written as such are exact."""
-    whole = np.array(values)
-    if whole.dtype == np.int64:
+    numbers = np.array(values)
+    if numbers.dtype == np.int64:
         beyond = LIMIT_NS // 1000 + 1
-        return np.asarray(whole.clip(-beyond, beyond) * 1000).clip(-LIMIT_NS, LIMIT_NS)
+        return np.asarray(numbers.clip(-beyond, beyond) * 1000).clip(-LIMIT_NS, LIMIT_NS)
     size = np.abs(array)
     sane, fine = size < _BEYOND, size < _RESOLVED
     large = np.flatnonzero(sane & ~fine)
@@ -485,9 +485,9 @@ def from_text(text: bytes | str | int | Decimal) -> int:
     (1682725898236567062, 12000, 0, 1000000)
     """
     if isinstance(text, bytes):
-        whole, point, fraction = text.partition(b".")
-        if len(fraction) <= 3 and len(whole) < 17 and whole.isdigit() and (fraction.isdigit() or not point):
-            return min(int(whole) * 1000 + (int(fraction) * 10 ** (3 - len(fraction)) if fraction else 0), LIMIT_NS)
+        units, point, fraction = text.partition(b".")
+        if len(fraction) <= 3 and len(units) < 17 and units.isdigit() and (fraction.isdigit() or not point):
+            return min(int(units) * 1000 + (int(fraction) * 10 ** (3 - len(fraction)) if fraction else 0), LIMIT_NS)
         text = text.decode("ascii", "replace")
     try:
         number = Decimal(text)

@@ -68,23 +68,7 @@ def read_rank(
 
     Start in ns = baseTimeNanoseconds + 1000·ts, end = start + 1000·dur, from the decimal text.
 
-    Parameters
-    ----------
-    trace : TraceFile
-    classifier : Classifier, optional
-        What names mean; the built-in rules if not given.
-    detail : {"auto", "device", "host"}
-        ``device``: device work, launches, ranges. ``host``: operators too. ``auto``: ``device``, or ``host`` where the
-        trace is of no device; the processor's work is then the timeline's. A trace of a device that holds no kernel
-        is :attr:`densing.efficiency.timeline.RankTimeline.blind`.
-    limits : Limits, optional
-    progress : callable, optional
-        Called with the bytes of the file consumed so far.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be read, is no trace, holds no events or passes a limit.
+    Parameters and errors are those of :func:`densing.efficiency.traces.read_rank`.
 
     Notes
     -----
@@ -300,7 +284,14 @@ class Assembly:
         host = {key: self._rows.host.take(key) for key in _HOST}
         host["kind"] = self._host_kinds(host["category"])
         steps = self._steps(host)
-        on_comm_thread = self._comm_lanes()[host["lane"]]
+        # Which lanes are threads of a communication back-end; what a thread was ever called counts.
+        threads = {
+            str(tid)
+            for (_, tid), names in self._loose.threads.items()
+            if any(_COMM_THREAD.search(name) for name in names)
+        }
+        is_comm_lane = np.array([*(str(key[1]) in threads for key in self._rows.lanes), False], bool)
+        on_comm_thread = is_comm_lane[host["lane"]]
         kind = self._each(host["category"].astype(np.int64) << 1 | on_comm_thread, host["name"], self._work_kind)
         is_work = kind != _NO_WORK
         work = {key: column[is_work] for key, column in host.items()}
@@ -311,8 +302,8 @@ class Assembly:
             recorded = self._comms[work["comm"][row]] if work["comm"][row] >= 0 else Comm()
             comm[row] = numbers.number(recorded, self._names[work["name"][row]])
         work["comm"] = comm
-        others = ~is_work | (host["kind"] == Kind.ANNOTATION)
-        ranges = {key: host.pop(key)[others] for key in list(host)}
+        is_range = ~is_work | (host["kind"] == Kind.ANNOTATION)
+        ranges = {key: host.pop(key)[is_range] for key in list(host)}
         return self._spans(work, numbers.table), self._spans(ranges, self._recorded_comms()), steps
 
     def _host_kinds(self, category: Column) -> Column:
@@ -403,15 +394,6 @@ class Assembly:
             process = labels if labels and labels != "CPU" else f"GPU {pid if device is None else device}"
         return Lane(process, str(tid if stream is None else stream), label if stream is None else "")
 
-    def _comm_lanes(self) -> NDArray[np.bool_]:
-        """Which lanes are threads of a communication back-end; what a thread was ever called counts."""
-        threads = {
-            str(tid)
-            for (_, tid), names in self._loose.threads.items()
-            if any(_COMM_THREAD.search(name) for name in names)
-        }
-        return np.array([*(str(key[1]) in threads for key in self._rows.lanes), False], bool)
-
 
 class Mark(NamedTuple):
     """A step as one thread marked it."""
@@ -432,11 +414,7 @@ def merge_marks(marks: Sequence[Mark]) -> tuple[Step, ...]:
     >>> merge_marks([Mark(outer, 0), Mark(other, 1), Mark(nested, 0)])
     (Step(number=1, start=0, end=100),)
     """
-    return _outermost(_one_thread_each(marks))
-
-
-def _one_thread_each(marks: Sequence[Mark]) -> list[Step]:
-    """Leave out what a better thread marks too; one order of threads for all numbers, lest steps take turns."""
+    # One order of threads for all numbers, lest steps take turns.
     lanes: dict[int, list[int]] = {}
     for mark in marks:
         lanes.setdefault(mark.lane, []).append(mark.step.start)
@@ -446,14 +424,11 @@ def _one_thread_each(marks: Sequence[Mark]) -> list[Step]:
     for mark in marks:
         number = mark.step.number
         best[number] = min(best.get(number, len(order)), position[mark.lane])
-    return [mark.step for mark in marks if best[mark.step.number] == position[mark.lane]]
-
-
-def _outermost(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Leave out steps that lie inside a longer one; twins stay."""
+    steps = [mark.step for mark in marks if best[mark.step.number] == position[mark.lane]]
+    # Of these the outermost; twins stay. Longer first: what holds a step comes before it, and the first to reach
+    # furthest holds whatever any of them holds.
     outermost: list[Step] = []
     reach: Step | None = None
-    # Longer first: what holds a step comes before it, and the first to reach furthest holds whatever any of them holds.
     for step in sorted(steps, key=lambda step: (step.start, -step.end)):
         if reach and step.start < reach.end >= step.end and (step.start, step.end) != (reach.start, reach.end):
             continue

@@ -177,7 +177,7 @@ class Rows:
         groups: dict[type, list[Any]] = defaultdict(list)
         for event in events:
             groups[type(event)].append(event)
-        lost: list[Any] = []
+        untimed: list[Any] = []
         for kind, group in groups.items():
             category = CATEGORY[kind]
             category_role = role(category)
@@ -189,12 +189,12 @@ class Rows:
             timed, start, duration = self._times(group, locate, self.text if text is None else text)
             if len(timed) < len(group):
                 ids = {id(event) for event in timed}
-                lost += [event for event in group if id(event) not in ids]
+                untimed += [event for event in group if id(event) not in ids]
             if timed:
                 add = self._add_host if category_role in _HOST else self._add_device
                 add(category, category_role, timed, start, duration)
                 self.keep(len(timed))
-        return lost
+        return untimed
 
     def keep(self, count: int) -> None:
         """Count what is kept.

@@ -16,7 +16,7 @@ from densing.core import Note, Severity
 
 SUFFIXES: tuple[str, ...] = (".json",)
 """How the names of such traces end, before they are packed."""
-_WORDS = (b'"traceEvents"', b'"ph"', b'"deviceProperties"')
+_MARKS = (b'"traceEvents"', b'"ph"', b'"deviceProperties"')
 
 
 def recognise(head: bytes) -> bool:
@@ -27,7 +27,7 @@ def recognise(head: bytes) -> bool:
     >>> recognise(b'{"schemaVersion": 1, "deviceProperties": ['), recognise(b'{"results": {}}')
     (True, False)
     """
-    return any(word in head for word in _WORDS)
+    return any(key in head for key in _MARKS)
 
 
 CHUNK = 1 << 20
@@ -82,22 +82,19 @@ class TextBuffer:
         if count > self.limit:
             raise TooLong
         while self.hi - self.lo < count and not self.ended:
-            self._make_room(count)
+            if self.lo + count > len(self.data) or self.hi == len(self.data):
+                # What is held moves to the front, of a larger buffer where it must.
+                length = self.hi - self.lo
+                room = max(count, self.size) + self._FRONT
+                target = self.data if room <= len(self.data) else bytearray(room)
+                target[self._FRONT : self._FRONT + length] = self.data[self.lo : self.hi]
+                self._before += self.lo - self._FRONT
+                self.data, self.lo, self.hi = target, self._FRONT, self._FRONT + length
             with memoryview(self.data) as view, view[self.hi :] as free:
                 count_read = self._read(free) or 0
             self.hi += count_read
             self.ended = count_read == 0
         return self.hi - self.lo >= count
-
-    def _make_room(self, count: int) -> None:
-        held = self.hi - self.lo
-        if self.lo + count <= len(self.data) and self.hi < len(self.data):
-            return
-        room = max(count, self.size) + self._FRONT
-        target = self.data if room <= len(self.data) else bytearray(room)
-        target[self._FRONT : self._FRONT + held] = self.data[self.lo : self.hi]
-        self._before += self.lo - self._FRONT
-        self.data, self.lo, self.hi = target, self._FRONT, self._FRONT + held
 
     def next_byte(self) -> tuple[int | None, int]:
         """Stand before the next byte that is no space or comma; return it, None at the end, and the commas passed."""
@@ -120,11 +117,11 @@ class TextBuffer:
         TooLong
             When the buffer is as large as it may be.
         """
-        held = self.hi - self.lo
-        if held >= self.limit:
+        length = self.hi - self.lo
+        if length >= self.limit:
             raise TooLong
-        self.fill(min(max(2 * held, self.size), self.limit))
-        return self.hi - self.lo > held
+        self.fill(min(max(2 * length, self.size), self.limit))
+        return self.hi - self.lo > length
 
 
 _KEYS = rb'"(?:ph|name|cat|pid|tid|ts|dur|args|id|s|bp|tts|tdur|sf|cname|scope)"\s*:'
@@ -235,8 +232,7 @@ def scan_value(buffer: TextBuffer, may_widen: Callable[[int], bool]) -> tuple[An
     """
     window = _LOOK
     while True:
-        held = buffer.hi - buffer.lo
-        length = min(window, held)
+        length = min(window, buffer.hi - buffer.lo)
         try:
             value, used = scan(buffer.data[buffer.lo : buffer.lo + length])
             # A number at the end of what is held may go on.
@@ -319,8 +315,8 @@ class Damage:
     def _note(self, verb: str, severity: Severity, reason: str, row: dict[str, Any]) -> Note:
         first, count = row["first"][0], row["count"]
         events = f"{count} events" if count > 1 else "1 event"
-        where = f"event {first['event']}, byte {first['byte']}" + (f", {first['name']!r}" if first["name"] else "")
-        message = f"{self.source}: {events} {verb}: {reason} ({'first: ' if count > 1 else ''}{where})"
+        location = f"event {first['event']}, byte {first['byte']}" + (f", {first['name']!r}" if first["name"] else "")
+        message = f"{self.source}: {events} {verb}: {reason} ({'first: ' if count > 1 else ''}{location})"
         return Note(f"event-{verb}", severity, message, {"reason": reason, "file": self.source, **row})
 
 
