@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core import Note
+from densing.core import Note, Record
 from densing.efficiency.timeline.classifier import any_case
 from densing.efficiency.timeline.host import SYNC_CALLS, Segments, innermost, launch_of, named, step_mark, uncut
 from densing.efficiency.timeline.intervals import Index, Int, blocks, distinct, median, used
@@ -47,6 +47,29 @@ _NEVER = np.iinfo(np.int64).min
 _KIND_TABLE = np.full(len(Kind), IDLE, np.int8)
 _KIND_TABLE[[Kind.COMPUTE, Kind.COMM, Kind.CALL]] = COMPUTE, COMMUNICATION, HOST
 _KIND_TABLE[[Kind.MEMCPY, Kind.MEMSET]] = MEMCPY
+
+
+class _Segments(Record, frozen=True):
+    """The segments of a stored path: columns of equal length, kinds, lanes and names as texts."""
+
+    start_ns: list[int]
+    end_ns: list[int]
+    kind: list[str]
+    lane: list[str]
+    name: list[str]
+
+
+class _Stored(Record, frozen=True):
+    """A path as it is written."""
+
+    totals: dict[str, int]
+    bound_by: str | None
+    coverage: float | None
+    top: list[list[str | int]]
+    notes: list[Note]
+    segments: _Segments
+    left_out: int
+    left_out_ns: int
 
 
 class CriticalPath(msgspec.Struct, frozen=True, eq=False):
@@ -102,42 +125,44 @@ class CriticalPath(msgspec.Struct, frozen=True, eq=False):
         longest = np.argsort(self.start - self.end, kind="stable")[:segments]
         listed = np.sort(longest)
         unlisted_ns = int((self.end - self.start).sum() - (self.end - self.start)[listed].sum())
-        columns = {
-            "start_ns": self.start[listed].tolist(),
-            "end_ns": self.end[listed].tolist(),
-            "kind": [PATH_KINDS[code] for code in self.kind[listed]],
-            "lane": [self.lanes[code] for code in self.lane[listed]],
-            "name": [self.names[code] for code in self.name[listed]],
-        }
-        return {
-            "totals": dict(self.totals),
-            "bound_by": self.bound_by,
-            "coverage": self.coverage,
-            "top": [list(row) for row in self.top],
-            "notes": [note.to_dict() for note in self.notes],
-            "segments": columns,
-            "left_out": self.left_out + len(self.start) - len(listed),
-            "left_out_ns": self.left_out_ns + unlisted_ns,
-        }
+        columns = _Segments(
+            self.start[listed].tolist(),
+            self.end[listed].tolist(),
+            [PATH_KINDS[code] for code in self.kind[listed]],
+            [self.lanes[code] for code in self.lane[listed]],
+            [self.names[code] for code in self.name[listed]],
+        )
+        stored = _Stored(
+            totals=dict(self.totals),
+            bound_by=self.bound_by,
+            coverage=self.coverage,
+            top=[list(row) for row in self.top],
+            notes=list(self.notes),
+            segments=columns,
+            left_out=self.left_out + len(self.start) - len(listed),
+            left_out_ns=self.left_out_ns + unlisted_ns,
+        )
+        return stored.to_dict()
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CriticalPath:
         """Rebuild what :meth:`to_dict` wrote."""
-        columns = data["segments"]
-        lanes, names = (tuple(dict.fromkeys(columns[key])) for key in ("lane", "name"))
+        stored = _Stored.from_dict(data)
+        columns = stored.segments
+        lanes, names = tuple(dict.fromkeys(columns.lane)), tuple(dict.fromkeys(columns.name))
         return cls(
-            np.array(columns["start_ns"], np.int64),
-            np.array(columns["end_ns"], np.int64),
-            np.array([PATH_KINDS.index(kind) for kind in columns["kind"]], np.int8),
-            np.array([lanes.index(lane) for lane in columns["lane"]], np.int32),
-            np.array([names.index(name) for name in columns["name"]], np.int32),
-            lanes,
-            names,
-            dict(data["totals"]),
-            tuple((kind, name, ns) for kind, name, ns in data["top"]),
-            tuple(Note.from_dict(note) for note in data["notes"]),
-            data["left_out"],
-            data["left_out_ns"],
+            start=np.array(columns.start_ns, np.int64),
+            end=np.array(columns.end_ns, np.int64),
+            kind=np.array([PATH_KINDS.index(kind) for kind in columns.kind], np.int8),
+            lane=np.array([lanes.index(lane) for lane in columns.lane], np.int32),
+            name=np.array([names.index(name) for name in columns.name], np.int32),
+            lanes=lanes,
+            names=names,
+            totals=stored.totals,
+            top=msgspec.convert(stored.top, tuple[tuple[str, str, int], ...]),
+            notes=tuple(stored.notes),
+            left_out=stored.left_out,
+            left_out_ns=stored.left_out_ns,
         )
 
 
@@ -252,6 +277,7 @@ def _walk(edges: Graph, host: Spans, start: int, end: int) -> NDArray[np.int64]:
     unnamed, has_calls = name0 + len(host.names), edges.calls > 0
     call, thread = len(host), edges.main + lane0
     node = int(np.argmax(edges.nodes.end)) if len(edges.nodes) else -1
+    # Where device work ended before the window did, the host's program came last.
     if node >= 0 and nodes.end[node] < end and has_calls:
         node = -1
     while tape.at > start:
@@ -372,6 +398,7 @@ def graph(rank: RankTimeline, window: Window) -> Graph:
     called = (host.kind == Kind.LAUNCH) & (host.start < window.end)
     launch = launch_of(nodes, host)
     if len(host):
+        # Where clocks disagree a span begins before its launch, which then explains nothing.
         launch[host.start[launch] > nodes.start] = -1
     before, call = _binding(nodes, host, launch, host.start[named(host, WAIT_CALLS) & called])
     syncs = np.flatnonzero(named(host, SYNC_CALLS) & called)
@@ -413,6 +440,7 @@ def last_ended(ends: Int, moments: Int) -> Int:
     """
     if len(ends) == 0:
         return np.full(len(moments), -1, np.int64)
+    # Stable: of those that end together the last row counts.
     order = np.argsort(ends, kind="stable")
     ordered = ends[order]
     last = np.empty(len(moments), np.int64)
@@ -473,6 +501,7 @@ def _usual(nodes: Spans, host: Spans, launch: Index, lane: Index) -> tuple[int, 
         start, called, before = nodes.start[part], _times(host.start, launch[part]), _times(nodes.end, lane[part])
         delays = (start - called)[launch[part] >= 0]
         quickest = min(quickest, int(delays.min(initial=quickest)))
+        # A pause is usual where the span was there to be run before its neighbour ended.
         in_time = (called <= before) & (lane[part] >= 0)
         pauses.append((start - before)[in_time])
     in_line = np.concatenate(pauses)
@@ -497,6 +526,7 @@ def _reached(nodes: Spans, host: Spans, launch: Index, syncs: Int, records: Span
                 chosen = syncs[lane == each]
                 near = last_ended(nodes.end[on_lane], host.end[chosen])
                 reached[chosen] = np.where(near >= 0, on_lane[near], -1)
+    # A copy that ended within its own launch call held the caller: a blocking copy.
     copies = np.flatnonzero((launch >= 0) & (nodes.kind == Kind.MEMCPY))
     blocking = copies[nodes.end[copies] <= host.end[launch[copies]]]
     reached[launch[blocking]] = blocking

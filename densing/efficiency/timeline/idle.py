@@ -161,6 +161,7 @@ def _caused(
     rank: RankTimeline, window: Window, start: Int, end: Int
 ) -> tuple[dict[str, int], tuple[Gap, ...], list[tuple[int, Union]]]:
     """Idle time by cause, the longest gaps with their main cause, and the host's part of the gaps by thread."""
+    # Window hta knows only what was launched before its cut; else the next span may lie beyond the window.
     pool = (window.work if window.name == "hta" else rank.work).of(*BUSY)
     pool = pool.take(pool.end > pool.start)
     gaps = _gaps(start, end, pool, rank.host)
@@ -252,6 +253,7 @@ def _waiting(host: Spans, start: Int, ready: Int, launched: Index, ended: NDArra
     for lane, chosen in _by_lane(launched, host):
         own = syncs.take(syncs.lane == lane)
         begin = start[chosen & ended]
+        # The synchronisation call that the thread entered last before the gap, up to its return.
         at = np.searchsorted(own.start, begin) - 1
         until = np.where(at >= 0, own.end[at], begin) if len(own) else begin
         inside = ranges.take(ranges.lane == lane)
@@ -272,6 +274,7 @@ def _by_lane(launched: Index, host: Spans) -> list[tuple[int, NDArray[np.bool_]]
 def _largest(length: Int) -> Int:
     """Positions of the largest, in falling order; of equal ones the first."""
     if len(length) > SHOWN_GAPS:
+        # All that tie with the tenth, sorted: which of equals are listed must not depend on the partition.
         rows = np.flatnonzero(length >= np.partition(length, -SHOWN_GAPS)[-SHOWN_GAPS])
         return rows[np.argsort(-length[rows], kind="stable")[:SHOWN_GAPS]]
     return np.argsort(-length, kind="stable")
@@ -289,6 +292,7 @@ def _on_host(rank: RankTimeline, window: Window, idle: Union) -> IdleCauses:
         Gap(start, end, "communication" if 2 * wait > end - start else "unknown", "")
         for start, end, wait in zip(*(column[order].tolist() for column in (*idle, share)), strict=True)
     )
+    # Nothing is launched here: the threads that mark steps are those whose doing explains the idle time.
     marks = rank.host.take(named(rank.host, step_mark))
     by_lane = [(lane, idle) for lane in used(marks.lane)]
     return IdleCauses(total, causes, len(idle[0]), longest, doing(rank.host, by_lane), launch_stats(rank, window))

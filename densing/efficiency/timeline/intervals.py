@@ -105,6 +105,7 @@ def union(starts: Int, ends: Int) -> Union:
     if np.any(starts[1:] < starts[:-1]):
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
+    # A union's interval begins where nothing before reaches, and ends with the furthest of its members.
     reach = np.maximum.accumulate(ends)
     first = np.concatenate(([True], starts[1:] > reach[:-1]))
     last = np.concatenate((first[1:], [True]))
@@ -197,6 +198,7 @@ def _before(merged: Union, moments: Int) -> Int:
     """Length of a union up to each moment."""
     if len(merged[0]) == 0:
         return np.zeros(len(moments), np.int64)
+    # Length of all intervals before each, then of the part of the last one that has begun.
     total = np.concatenate(([0], np.cumsum(merged[1] - merged[0])))
     index = np.searchsorted(merged[0], moments, side="right")
     last = np.maximum(index - 1, 0)

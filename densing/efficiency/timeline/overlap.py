@@ -193,6 +193,7 @@ def partition(window: Window, merged: Unions | None = None) -> Partition:
     compute, comm, memory = length(parts.compute), length(parts.comm), length(parts.memory)
     overlap = length(intersect(parts.comm, parts.compute))
     total, busy = window.end - window.start, length(parts.busy)
+    # |M \ (K ∪ C)| = |K ∪ C ∪ M| − |K ∪ C|, and |K ∪ C| = |K| + |C \ K|.
     exposed_memory = busy - compute - (comm - overlap)
     work = window.work
     span = int(work.end.max() - work.start.min()) if len(work) else 0

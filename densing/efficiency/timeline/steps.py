@@ -68,6 +68,7 @@ def step_partitions(rank: RankTimeline, window: Window, merged: Unions | None = 
     starts = np.array([step.start for step in steps], np.int64)
     ends = np.array([step.end for step in steps], np.int64)
     compute, comm = covered(parts.compute, starts, ends), covered(parts.comm, starts, ends)
+    # The unions are cut once for all steps; each sum is a difference of two cumulative lengths.
     overlap = covered(intersect(parts.comm, parts.compute), starts, ends)
     busy = covered(parts.busy, starts, ends)
     columns = {
@@ -91,6 +92,7 @@ def _spans_ns(work: Spans, starts: Int, ends: Int) -> Int:
     n = len(work)
     if n == 0:
         return np.zeros(len(starts), np.int64)
+    # How far all work up to a position reaches: whether something still runs where a step begins.
     none = np.iinfo(np.int64).min
     reach = np.concatenate(([none], np.maximum.accumulate(work.end)))
     before, inside = np.searchsorted(work.start, starts), np.searchsorted(work.start, ends)

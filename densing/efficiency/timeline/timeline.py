@@ -154,6 +154,7 @@ class Spans(msgspec.Struct, frozen=True, eq=False):
             for key, dtype in _DTYPES.items()
         }
         spans = cls(**table, names=tuple(names), lanes=tuple(lanes), comms=tuple(comms))
+        # Simulations and most readers come sorted: then nothing is copied.
         order = np.lexsort((-spans.end, spans.start))
         return spans if np.array_equal(order, np.arange(n)) else spans.take(order)
 

@@ -218,6 +218,7 @@ def _fresh(comm: Spans, group: Int, op: Int) -> Int:
     fresh = comm.start.copy()
     for code in distinct(group * len(OPS) + op).tolist():
         rows = np.flatnonzero(group * len(OPS) + op == code)
+        # Rows stand in order of start: how far the earlier ones reach is a running maximum.
         reach = np.maximum.accumulate(comm.end[rows])[:-1]
         fresh[rows[1:]] = np.maximum(fresh[rows[1:]], reach)
     return np.minimum(fresh, comm.end)
@@ -243,6 +244,7 @@ def nth(when: Int, *keys: Int) -> Int:
     """
     order = np.lexsort((when, *keys))
     sorted_keys = np.stack(keys)[:, order]
+    # Rows of one key are neighbours now, in order of time: their number is the distance from the key's first row.
     first = np.ones(len(order), bool)
     first[1:] = np.any(sorted_keys[:, 1:] != sorted_keys[:, :-1], axis=0)
     begins = np.flatnonzero(first)
@@ -317,6 +319,7 @@ def _group(rank: RankTimeline, record: Comm, streams: dict[str, str], thread: st
     """The group as recorded; the run's only group where there is one; else one per stream, numbered by first use."""
     known = rank.origin.groups
     if record.group or record.ranks:
+        # Members may be elided in the record and listed in the header.
         members = record.ranks or tuple(known.get(record.group, ()))
         return Group(record.group, record.group_name, max(record.group_size, len(members), -1), members)
     if len(known) == 1:

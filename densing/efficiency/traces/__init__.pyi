@@ -6,7 +6,6 @@ from .perfetto import write_timelines as write_timelines
 from .recording import SUFFIX as SUFFIX
 from .recording import record as record
 from .run import SUFFIXES as SUFFIXES
-from .run import check_ranks as check_ranks
 from .run import find_traces as find_traces
 from .run import read_rank as read_rank
 from .run import read_timeline as read_timeline
