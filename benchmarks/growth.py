@@ -19,10 +19,9 @@ import numpy as np
 
 from densing.efficiency.profile.critical import RankCollectives, run_critical_path
 from densing.efficiency.timeline.critical import critical_path
-from densing.efficiency.timeline.spans import Kind, Spans
+from densing.efficiency.timeline.overlap import select
 from densing.efficiency.timeline.steps import step_partitions
-from densing.efficiency.timeline.timeline import RankTimeline, Step
-from densing.efficiency.timeline.windows import select
+from densing.efficiency.timeline.timeline import Kind, RankTimeline, Spans, Step
 
 
 def of_steps(count: int) -> Callable[[], Any]:

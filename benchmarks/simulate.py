@@ -64,7 +64,7 @@ def run_ours(case: str, count: int) -> dict[str, float]:
     """Build, simulate and draw up the timeline; return CPU seconds of each."""
     from densing.efficiency.simulation.engine import simulate
     from densing.efficiency.simulation.tasks import Graph
-    from densing.efficiency.timeline.spans import Kind
+    from densing.efficiency.timeline.timeline import Kind
 
     began = time.process_time()
     graph = Graph()

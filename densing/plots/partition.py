@@ -214,7 +214,7 @@ def parts_of(partition: Partition) -> dict[str, int]:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.overlap import Partition
+    >>> from densing.efficiency.timeline import Partition
     >>> parts_of(Partition(100, 90, 50, 40, 0, 20, 20, 5, 25))
     {'compute': 30, 'hidden': 20, 'exposed_comm': 20, 'exposed_memcpy': 5, 'idle': 25}
     """
@@ -248,7 +248,7 @@ def plot_rank_strip(partitions: Mapping[int, Partition]) -> go.Figure:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.overlap import Partition
+    >>> from densing.efficiency.timeline import Partition
     >>> figure = plot_rank_strip({rank: Partition(100, 90, 50, 40, 0, 20, 20, 5, 25) for rank in range(1000)})
     >>> len(figure.data[0].z), len(figure.data[0].z[0])
     (5, 256)
@@ -357,8 +357,7 @@ def mean_steps(steps: Mapping[int, Sequence[StepPartition]]) -> list[tuple[int, 
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.overlap import Partition
-    >>> from densing.efficiency.timeline.steps import StepPartition
+    >>> from densing.efficiency.timeline import Partition, StepPartition
     >>> def step(number, idle):
     ...     return StepPartition(number, 0, 100, Partition(100, 100, 100 - idle, 0, 0, 0, 0, 0, idle))
     >>> [(number, parts["idle"]) for number, parts in mean_steps({0: [step(7, 10)], 1: [step(7, 30)]})]

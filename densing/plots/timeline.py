@@ -243,8 +243,7 @@ def chosen_step(timeline: Timeline) -> Chosen | None:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.spans import Spans
-    >>> from densing.efficiency.timeline.timeline import RankTimeline, Step, Timeline
+    >>> from densing.efficiency.timeline import RankTimeline, Spans, Step, Timeline
     >>> steps = tuple(Step(number, 10 * number, 10 * number + 10) for number in range(5))
     >>> chosen_step(Timeline((RankTimeline(0, Spans.empty(), Spans.empty(), steps=steps),))).number
     2
@@ -277,8 +276,7 @@ def plot_gantts(timelines: Sequence[Timeline]) -> list[go.Figure]:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.spans import Kind, Spans
-    >>> from densing.efficiency.timeline.timeline import RankTimeline, Timeline
+    >>> from densing.efficiency.timeline import Kind, RankTimeline, Spans, Timeline
     >>> work = Spans.build([{"start": 0, "end": 5, "kind": Kind.COMPUTE, "name": "gemm"}])
     >>> long = Spans.build([{"start": 0, "end": 20, "kind": Kind.COMPUTE, "name": "gemm"}])
     >>> lines = [Timeline((RankTimeline(0, spans, Spans.empty()),)) for spans in (work, long)]

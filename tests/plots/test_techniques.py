@@ -16,10 +16,8 @@ from densing.core.errors import InputError
 from densing.core.records import Record
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.timeline.overlap import partition
-from densing.efficiency.timeline.spans import Kind, Spans
-from densing.efficiency.timeline.timeline import RankTimeline, Timeline
-from densing.efficiency.timeline.windows import select
+from densing.efficiency.timeline.overlap import partition, select
+from densing.efficiency.timeline.timeline import Kind, RankTimeline, Spans, Timeline
 from densing.plots import style
 from densing.plots.techniques import MOST_BARS, MOST_ROWS, known, plot_compare, plot_exposed, plot_regime, rows_of
 from densing.plots.timeline import BINS, MOST_RANKS, MOST_SPANS, arranged, chosen_step, plot_gantts

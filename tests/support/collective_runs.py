@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from densing.efficiency.timeline.classifier import Classifier
-from densing.efficiency.timeline.collectives import Collectives, collectives_of
-from densing.efficiency.timeline.overlap import unions
-from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
-from densing.efficiency.timeline.timeline import Origin, RankTimeline, Step
-from densing.efficiency.timeline.windows import WindowName, select
+from densing.efficiency.timeline.overlap import WindowName, select, unions
+from densing.efficiency.timeline.timeline import Comm, Kind, Lane, Origin, RankTimeline, Spans, Step
+from densing.efficiency.timeline.traffic import Collectives, collectives_of
 from tests.support import folders
 
 SHARED = folders.SHARED

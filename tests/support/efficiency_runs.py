@@ -12,8 +12,7 @@ from densing.core.notes import Note
 from densing.efficiency.profile.comparison import METRICS, RunSteps
 from densing.efficiency.profile.rank import RankProfile, profile_timeline
 from densing.efficiency.profile.run import RunProfile, merge_run
-from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
-from densing.efficiency.timeline.timeline import Origin, RankTimeline, Step
+from densing.efficiency.timeline.timeline import Comm, Kind, Lane, Origin, RankTimeline, Spans, Step
 from densing.tradeoff import DensityCost, join
 
 HOSTILE = "<img src=x onerror=window.hacked=1>"

@@ -7,8 +7,7 @@ from typing import Any
 from densing.core.notes import Note
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.timeline.spans import Kind
-from densing.efficiency.timeline.timeline import Timeline
+from densing.efficiency.timeline.timeline import Kind, Timeline
 
 BREAKOUT = "</script><script>window.hacked=1</script>"
 FIGURES = 5

@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from densing.efficiency.profile.rank import RankProfile, profile_timeline
 from densing.efficiency.profile.run import RunProfile, merge_run
-from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
-from densing.efficiency.timeline.timeline import Origin, RankTimeline, Step
+from densing.efficiency.timeline.timeline import Comm, Kind, Lane, Origin, RankTimeline, Spans, Step
 
 STREAMS = {Kind.COMPUTE: Lane("GPU 0", "stream 7"), Kind.COMM: Lane("GPU 0", "stream 20")}
 LAUNCH = {"kind": Kind.LAUNCH, "name": "cudaLaunchKernel", "lane": Lane("1", "1")}

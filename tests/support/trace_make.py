@@ -9,10 +9,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from densing.efficiency.timeline.overlap import Partition, partition
+from densing.efficiency.timeline.overlap import Partition, partition, select
 from densing.efficiency.timeline.timeline import RankTimeline
-from densing.efficiency.timeline.windows import select
-from densing.efficiency.traces.formats import read_rank
+from densing.efficiency.traces.run import read_rank
 from densing.efficiency.traces.source import Limits, TraceFile
 
 Event = dict[str, Any]

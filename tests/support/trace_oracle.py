@@ -12,8 +12,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from pathlib import Path
 from typing import Any
 
-from densing.efficiency.timeline.spans import Kind, Spans
-from densing.efficiency.timeline.timeline import RankTimeline
+from densing.efficiency.timeline.timeline import Kind, RankTimeline, Spans
 
 Row = tuple[int, int, str, int, int]
 

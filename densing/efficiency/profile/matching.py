@@ -97,7 +97,7 @@ def keys_of(collectives: Collectives, groups: Groups) -> Keys:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.collectives import COLUMNS
+    >>> from densing.efficiency.timeline import COLUMNS
     >>> columns = {key: np.zeros(2, np.int64) for key in COLUMNS} | {"seq": np.array([4, 5])}
     >>> table = Collectives(0, "all", 0, 9, (Group("0"),), (), (), (), **columns)
     >>> keys_of(table, Groups()).tuples()
@@ -213,7 +213,7 @@ def match_collectives(per_rank: Mapping[int, Collectives]) -> Matched:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.collectives import COLUMNS
+    >>> from densing.efficiency.timeline import COLUMNS
     >>> def table(rank, start, end):
     ...     columns = {key: np.zeros(1, np.int64) for key in COLUMNS}
     ...     columns |= {"start_ns": np.array([start]), "end_ns": np.array([end])}

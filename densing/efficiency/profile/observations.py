@@ -77,7 +77,7 @@ def of_timeline(timeline: Timeline, label: str = "") -> Recorded:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.spans import Comm, Spans
+    >>> from densing.efficiency.timeline import Comm, Spans
     >>> comm = Comm("all_reduce", "0", group_size=2, in_elems=1000, dtype="float", seq=1)
     >>> def rank(number, start):
     ...     row = {"start": start, "end": 90, "kind": Kind.COMM, "name": "gloo:all_reduce", "comm": comm}

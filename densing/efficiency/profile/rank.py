@@ -190,7 +190,7 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.spans import Kind, Spans
+    >>> from densing.efficiency.timeline import Kind, Spans
     >>> work = Spans.build([{"start": 10, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"},
     ...                     {"start": 40, "end": 80, "kind": Kind.COMM, "name": "ncclDevKernel_AllReduce_Sum_f32"}])
     >>> profile_timeline(RankTimeline(0, work, Spans.empty())).partition.overlap_pct

@@ -264,8 +264,7 @@ def profile_run(
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.spans import Kind, Spans
-    >>> from densing.efficiency.timeline.timeline import RankTimeline
+    >>> from densing.efficiency.timeline import Kind, RankTimeline, Spans
     >>> work = Spans.build([{"start": 10, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"},
     ...                     {"start": 40, "end": 80, "kind": Kind.COMM, "name": "ncclDevKernel_AllReduce"}])
     >>> run = profile_run(Timeline((RankTimeline(0, work, Spans.empty()),)))
@@ -312,8 +311,7 @@ def merge_run(
     Examples
     --------
     >>> from densing.efficiency.profile.rank import profile_timeline
-    >>> from densing.efficiency.timeline.spans import Kind, Spans
-    >>> from densing.efficiency.timeline.timeline import RankTimeline
+    >>> from densing.efficiency.timeline import Kind, RankTimeline, Spans
     >>> work = Spans.build([{"start": 0, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"}])
     >>> merge_run([profile_timeline(RankTimeline(0, work, Spans.empty()))]).figures["compute_pct"]
     100.0

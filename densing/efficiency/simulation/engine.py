@@ -85,7 +85,7 @@ def simulate(
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.spans import Kind
+    >>> from densing.efficiency.timeline import Kind
     >>> graph = Graph()
     >>> graph.step = 0
     >>> for layer in range(2):

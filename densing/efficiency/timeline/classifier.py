@@ -8,14 +8,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from densing.core import InputError, Record
-from densing.efficiency.timeline.patterns import Search, is_plain, search_of
-from densing.efficiency.timeline.spans import Kind
+from densing.efficiency.timeline.timeline import Kind
 
 KERNEL_DEFAULT = "kernel-default"
 COLLECTIVE_WORD = "collective-word"
@@ -88,6 +87,10 @@ def _table() -> tuple[Rule, ...]:
     return tuple(Rule(**{**row, "kind": Kind[row["kind"]] if row["kind"] else None}) for row in rows)  # type: ignore[arg-type]
 
 
+_BY_ARGUMENTS = Rule(COLLECTIVE_ARGUMENTS, "kernel", "", Kind.COMM, "", "arguments of the event: Collective name")
+_BY_DEFAULT = Rule(KERNEL_DEFAULT, "kernel", "", Kind.COMPUTE, "", "no rule knows the name; counted as compute")
+
+
 class Match(Record, frozen=True):
     """Which rule decided, and what.
 
@@ -118,13 +121,12 @@ class Match(Record, frozen=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; the kind by its lower-case name."""
-        kind = self.kind.name.lower()
-        return {"kind": kind, "rule": self.rule, "op": self.op, "pattern": self.pattern, "source": self.source}
+        return {**super().to_dict(), "kind": self.kind.name.lower()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Match:
         """Rebuild a match written by :meth:`to_dict`."""
-        return cls(**{**data, "kind": Kind[data["kind"].upper()]})
+        return super().from_dict({**data, "kind": Kind[data["kind"].upper()]})
 
 
 class Classifier:
@@ -164,7 +166,18 @@ class Classifier:
 
     def __init__(self, extra_comm: Sequence[str] = ()) -> None:
         self.extra_comm = tuple(extra_comm)
-        self._extra = tuple(_user_pattern(text) for text in self.extra_comm)
+        patterns = []
+        for text in self.extra_comm:
+            try:
+                pattern = re.compile(text, re.IGNORECASE)
+            except (re.error, OverflowError, RecursionError) as error:
+                raise InputError(
+                    f"--comm-pattern {text!r}: no regular expression ({error}); correct or quote it"
+                ) from error
+            if pattern.search(""):
+                raise InputError(f"--comm-pattern {text!r}: matches every name; give a part of the name")
+            patterns.append(pattern)
+        self._extra = tuple(patterns)
 
     def kind(self, category: str, name: str, collective: bool = False) -> Kind:
         """Return what a device span is; ``collective`` says that its arguments describe a collective.
@@ -211,8 +224,8 @@ class Classifier:
         """
         text = name[:_HEAD].lower()
         fixed = (rule.op for rule in rules("kernel") if rule.op and rule.search(text))
-        told = (rule.op for rule in rules("op") if rule.search(text))
-        return next(fixed, "") or next(told, "")
+        by_word = (rule.op for rule in rules("op") if rule.search(text))
+        return next(fixed, "") or next(by_word, "")
 
     def host_kind(self, category: str, name: str, on_comm_thread: bool) -> Kind | None:
         """Return what a host event is in a run without device; None if it is no work.
@@ -246,7 +259,15 @@ class Classifier:
         group = _category(category)
         if group is None:
             return Match(Kind.UNKNOWN, CATEGORY_UNKNOWN)
-        return self._match_of(group if group.kind is not None else _kernel_rule(name.lower(), collective), name)
+        if group.kind is not None:
+            return self._match_of(group, name)
+        text = name.lower()
+        communication = [rule for rule in rules("kernel") if rule.kind == Kind.COMM]
+        others = [rule for rule in rules("kernel") if rule.kind != Kind.COMM]
+        for rule in (*communication, *([_BY_ARGUMENTS] if collective else []), *others):
+            if rule is _BY_ARGUMENTS or rule.search(text[:_HEAD] if rule.kind == Kind.COMPUTE else text):
+                return self._match_of(rule, name)
+        return self._match_of(_BY_DEFAULT, name)
 
     def explain(self, name: str, category: str | None = None, collective: bool = False) -> Match:
         """Return which rule decides on a name, as :meth:`match` does.
@@ -276,16 +297,6 @@ class Classifier:
         return next((pattern.pattern for pattern in self._extra if pattern.search(head)), "")
 
 
-def _user_pattern(text: str) -> re.Pattern[str]:
-    try:
-        pattern = re.compile(text, re.IGNORECASE)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise InputError(f"--comm-pattern {text!r}: no regular expression ({error}); correct or quote it") from error
-    if pattern.search(""):
-        raise InputError(f"--comm-pattern {text!r}: matches every name; give a part of the name")
-    return pattern
-
-
 def _category(category: str) -> Rule | None:
     text = category.lower()
     return next((rule for rule in rules("category") if rule.search(text)), None)
@@ -303,24 +314,66 @@ def _kernel_kind(text: str, collective: bool) -> Kind:
     return Kind.MEMCPY if _matches("kernel", Kind.MEMCPY, text) else Kind.COMPUTE
 
 
-_BY_ARGUMENTS = Rule(COLLECTIVE_ARGUMENTS, "kernel", "", Kind.COMM, "", "arguments of the event: Collective name")
-_BY_DEFAULT = Rule(KERNEL_DEFAULT, "kernel", "", Kind.COMPUTE, "", "no rule knows the name; counted as compute")
+# Searches in lower-case names: plain texts are looked for as such, anything else is a regular expression. To compile
+# one takes longer than to try it on every name of a trace, and most patterns are words.
+Search = Callable[[str], object]
+_SPECIAL = frozenset("\\.*+?{}[]()^$")
 
 
-def _kernel_rule(text: str, collective: bool) -> Rule:
-    for rule in _in_order(collective):
-        if (
-            rule is _BY_ARGUMENTS
-            or rule is _BY_DEFAULT
-            or rule.search(text[:_HEAD] if rule.kind == Kind.COMPUTE else text)
-        ):
-            return rule
-    raise AssertionError("the default ends the list")
+def is_plain(pattern: str) -> bool:
+    """Return whether a pattern is made of plain texts: ``a|^b|c$|^d$``."""
+    return all(text and not _SPECIAL.intersection(text) for _, _, text in _parts(pattern))
 
 
-def _in_order(collective: bool) -> Iterator[Rule]:
-    yield from (rule for rule in rules("kernel") if rule.kind == Kind.COMM)
-    if collective:
-        yield _BY_ARGUMENTS
-    yield from (rule for rule in rules("kernel") if rule.kind != Kind.COMM)
-    yield _BY_DEFAULT
+@cache
+def search_of(pattern: str) -> Search:
+    """Return a search for a pattern over lower-case text: true where the pattern occurs.
+
+    Plain texts, each perhaps tied to the start (``^a``), to the end (``a$``) or to both, need no regular expression;
+    unlike one, ``a$`` does not match before a line feed at the end.
+
+    Examples
+    --------
+    >>> [bool(search_of("nccl|^hccl")(text)) for text in ("my nccl", "hccl::send", "my hccl")]
+    [True, True, False]
+    """
+    if not is_plain(pattern):
+        return re.compile(pattern).search
+    parts = _parts(pattern)
+    exact = frozenset(text for first, last, text in parts if first and last)
+    start = tuple(text for first, last, text in parts if first and not last)
+    end = tuple(text for first, last, text in parts if last and not first)
+    inside = tuple(text for first, last, text in parts if not first and not last)
+
+    def search(name: str) -> bool:
+        if name.startswith(start) or name in exact or name.endswith(end):
+            return True
+        for text in inside:  # noqa: SIM110 -- any() takes twice as long
+            if text in name:
+                return True
+        return False
+
+    return search
+
+
+def any_case(pattern: str) -> Search:
+    """Return a search for a pattern in names of any case; compiled, if at all, on first use.
+
+    Examples
+    --------
+    >>> any_case("^synchro")("SynchronizeEvent")
+    True
+    """
+
+    def search(name: str) -> object:
+        return search_of(pattern)(name.lower())
+
+    return search
+
+
+def _parts(pattern: str) -> list[tuple[bool, bool, str]]:
+    """Alternatives: whether tied to the start and to the end, and what is left."""
+    return [
+        (part.startswith("^"), part.endswith("$"), part.removeprefix("^").removesuffix("$"))
+        for part in pattern.split("|")
+    ]

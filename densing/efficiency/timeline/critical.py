@@ -1,8 +1,22 @@
 """The critical path of one rank: the chain of work and waits that made the window as long as it was.
 
-The path is walked back from the window's end along binding edges (:mod:`densing.efficiency.timeline.critical_graph`);
-its segments tile the window. Shortening what is not on it gains nothing; shortening what is on it gains at most that
-much.
+The path is walked back from the window's end along binding edges; its segments tile the window. Shortening what is not
+on it gains nothing; shortening what is on it gains at most that much.
+
+The edges are those of the happens-before graph, found for all spans at once: a span follows the span before it on its
+stream, the call that launched it, and a span of another stream where an event made it wait. A host thread follows its
+own program, and stands still in a synchronisation call until the device has reached a point. Traces name neither events
+nor what a call waited for, so the *binding* edge, the one that came last, is inferred from times:
+
+- A launch takes effect no sooner than λ after its call began, λ = the shortest delay seen on the rank.
+- The span before on the same stream explains a start unless the launch took effect later.
+- A span of another stream explains it if it ended later than both and the stream was held: where the trace records
+  stream-wait calls, one must lie between the launches of the two neighbours on the stream; where it records none, the
+  pause before the start must be longer than the stream's usual pause (4 × the median over spans that were launched
+  in time).
+- A synchronisation call waited for the device if a span ended while it stood; it waited for the last one of these. A
+  copy's own launch call did so if the copy ended within the call (a blocking copy).
+- A thread that had made no call since before such a call of another thread began was woken by that call.
 """
 
 from __future__ import annotations
@@ -15,23 +29,47 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core import Note
-from densing.efficiency.timeline.arrays import Int, distinct, used
-from densing.efficiency.timeline.critical_graph import Graph, graph
-from densing.efficiency.timeline.launches import named
-from densing.efficiency.timeline.nesting import Segments, innermost, step_mark
-from densing.efficiency.timeline.spans import Kind, Spans
-from densing.efficiency.timeline.timeline import RankTimeline
-from densing.efficiency.timeline.windows import Window
+from densing.core import Note, Record
+from densing.efficiency.timeline.classifier import any_case
+from densing.efficiency.timeline.host import SYNC_CALLS, Segments, innermost, launch_of, named, step_mark, uncut
+from densing.efficiency.timeline.intervals import Index, Int, blocks, distinct, median, used
+from densing.efficiency.timeline.overlap import Window
+from densing.efficiency.timeline.timeline import BUSY, Kind, RankTimeline, Spans
 
 PATH_KINDS = ("compute", "communication", "memcpy", "host", "launch", "idle")
 COMPUTE, COMMUNICATION, MEMCPY, HOST, LAUNCH, IDLE = range(6)
 KEPT_SEGMENTS = 1_000
 SHOWN_NAMES = 20
+WAIT_CALLS = any_case("waitevent|wait_event|waitonevent|waiton_event|wait_onevent|wait_on_event|enqueueeventswait")
+USUAL_PAUSES = 4
+_NEVER = np.iinfo(np.int64).min
 
 _KIND_TABLE = np.full(len(Kind), IDLE, np.int8)
 _KIND_TABLE[[Kind.COMPUTE, Kind.COMM, Kind.CALL]] = COMPUTE, COMMUNICATION, HOST
 _KIND_TABLE[[Kind.MEMCPY, Kind.MEMSET]] = MEMCPY
+
+
+class _Segments(Record, frozen=True):
+    """The segments of a stored path: columns of equal length, kinds, lanes and names as texts."""
+
+    start_ns: list[int]
+    end_ns: list[int]
+    kind: list[str]
+    lane: list[str]
+    name: list[str]
+
+
+class _Stored(Record, frozen=True):
+    """A path as it is written."""
+
+    totals: dict[str, int]
+    bound_by: str | None
+    coverage: float | None
+    top: list[list[str | int]]
+    notes: list[Note]
+    segments: _Segments
+    left_out: int
+    left_out_ns: int
 
 
 class CriticalPath(msgspec.Struct, frozen=True, eq=False):
@@ -87,42 +125,44 @@ class CriticalPath(msgspec.Struct, frozen=True, eq=False):
         longest = np.argsort(self.start - self.end, kind="stable")[:segments]
         listed = np.sort(longest)
         unlisted_ns = int((self.end - self.start).sum() - (self.end - self.start)[listed].sum())
-        columns = {
-            "start_ns": self.start[listed].tolist(),
-            "end_ns": self.end[listed].tolist(),
-            "kind": [PATH_KINDS[code] for code in self.kind[listed]],
-            "lane": [self.lanes[code] for code in self.lane[listed]],
-            "name": [self.names[code] for code in self.name[listed]],
-        }
-        return {
-            "totals": dict(self.totals),
-            "bound_by": self.bound_by,
-            "coverage": self.coverage,
-            "top": [list(row) for row in self.top],
-            "notes": [note.to_dict() for note in self.notes],
-            "segments": columns,
-            "left_out": self.left_out + len(self.start) - len(listed),
-            "left_out_ns": self.left_out_ns + unlisted_ns,
-        }
+        columns = _Segments(
+            self.start[listed].tolist(),
+            self.end[listed].tolist(),
+            [PATH_KINDS[code] for code in self.kind[listed]],
+            [self.lanes[code] for code in self.lane[listed]],
+            [self.names[code] for code in self.name[listed]],
+        )
+        stored = _Stored(
+            totals=dict(self.totals),
+            bound_by=self.bound_by,
+            coverage=self.coverage,
+            top=[list(row) for row in self.top],
+            notes=list(self.notes),
+            segments=columns,
+            left_out=self.left_out + len(self.start) - len(listed),
+            left_out_ns=self.left_out_ns + unlisted_ns,
+        )
+        return stored.to_dict()
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CriticalPath:
         """Rebuild what :meth:`to_dict` wrote."""
-        columns = data["segments"]
-        lanes, names = (tuple(dict.fromkeys(columns[key])) for key in ("lane", "name"))
+        stored = _Stored.from_dict(data)
+        columns = stored.segments
+        lanes, names = tuple(dict.fromkeys(columns.lane)), tuple(dict.fromkeys(columns.name))
         return cls(
-            np.array(columns["start_ns"], np.int64),
-            np.array(columns["end_ns"], np.int64),
-            np.array([PATH_KINDS.index(kind) for kind in columns["kind"]], np.int8),
-            np.array([lanes.index(lane) for lane in columns["lane"]], np.int32),
-            np.array([names.index(name) for name in columns["name"]], np.int32),
-            lanes,
-            names,
-            dict(data["totals"]),
-            tuple((kind, name, ns) for kind, name, ns in data["top"]),
-            tuple(Note.from_dict(note) for note in data["notes"]),
-            data["left_out"],
-            data["left_out_ns"],
+            start=np.array(columns.start_ns, np.int64),
+            end=np.array(columns.end_ns, np.int64),
+            kind=np.array([PATH_KINDS.index(kind) for kind in columns.kind], np.int8),
+            lane=np.array([lanes.index(lane) for lane in columns.lane], np.int32),
+            name=np.array([names.index(name) for name in columns.name], np.int32),
+            lanes=lanes,
+            names=names,
+            totals=stored.totals,
+            top=msgspec.convert(stored.top, tuple[tuple[str, str, int], ...]),
+            notes=tuple(stored.notes),
+            left_out=stored.left_out,
+            left_out_ns=stored.left_out_ns,
         )
 
 
@@ -143,8 +183,7 @@ def critical_path(rank: RankTimeline, window: Window) -> CriticalPath:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.spans import Spans
-    >>> from densing.efficiency.timeline.windows import select
+    >>> from densing.efficiency.timeline import Spans, select
     >>> call = {"start": 0, "end": 5, "kind": Kind.LAUNCH, "name": "cudaLaunchKernel", "correlation": 1}
     >>> work = Spans.build([{"start": 8, "end": 20, "kind": Kind.COMPUTE, "name": "gemm", "correlation": 1},
     ...                     {"start": 20, "end": 50, "kind": Kind.COMM, "name": "ncclDevKernel_AllReduce"}])
@@ -162,6 +201,12 @@ def critical_path(rank: RankTimeline, window: Window) -> CriticalPath:
     start, end, kind, lane, name = table.T
     length = end - start
     totals = {each: int(length[kind == code].sum()) for code, each in enumerate(PATH_KINDS)}
+    # Sums by kind and name; of equal ones the first stays first.
+    keys, position = np.unique(kind * len(names) + name, return_inverse=True)
+    sums = np.zeros(len(keys), np.int64)
+    np.add.at(sums, position, length)
+    order = np.argsort(-sums, kind="stable")[:SHOWN_NAMES].tolist()
+    top = tuple((PATH_KINDS[keys[at] // len(names)], names[keys[at] % len(names)], int(sums[at])) for at in order)
     assert sum(totals.values()) == max(window.end - window.start, 0), "a critical path that does not tile its window"
     return CriticalPath(
         start,
@@ -172,7 +217,7 @@ def critical_path(rank: RankTimeline, window: Window) -> CriticalPath:
         lanes,
         names,
         totals,
-        _top(length, kind, name, names),
+        top,
         _blind(rank, edges),
     )
 
@@ -192,14 +237,6 @@ def _blind(rank: RankTimeline, edges: Graph) -> tuple[Note, ...]:
         )
         return (Note("no-synchronisation-records", "info", message),)
     return ()
-
-
-def _top(length: Int, kind: Int, name: Int, names: tuple[str, ...]) -> tuple[tuple[str, str, int], ...]:
-    keys, position = np.unique(kind * len(names) + name, return_inverse=True)
-    sums = np.zeros(len(keys), np.int64)
-    np.add.at(sums, position, length)
-    order = np.argsort(-sums, kind="stable")[:SHOWN_NAMES].tolist()
-    return tuple((PATH_KINDS[keys[at] // len(names)], names[keys[at] % len(names)], int(sums[at])) for at in order)
 
 
 class _Tape:
@@ -240,6 +277,7 @@ def _walk(edges: Graph, host: Spans, start: int, end: int) -> NDArray[np.int64]:
     unnamed, has_calls = name0 + len(host.names), edges.calls > 0
     call, thread = len(host), edges.main + lane0
     node = int(np.argmax(edges.nodes.end)) if len(edges.nodes) else -1
+    # Where device work ended before the window did, the host's program came last.
     if node >= 0 and nodes.end[node] < end and has_calls:
         node = -1
     while tape.at > start:
@@ -316,3 +354,211 @@ def _cut(rows: Table, ran: Segments, name: NDArray[np.int32], plain: int) -> Tab
         covered = (at >= 0) & (left < ran.end[at])
         piece_name[covered] = plain + 1 + name[ran.which[at[covered]]]
     return np.column_stack((left, right, rows[row, 2], rows[row, 3], piece_name))
+
+
+class Graph(msgspec.Struct, frozen=True, eq=False):
+    """Binding edges of one rank.
+
+    Attributes
+    ----------
+    nodes : Spans
+        What occupies the device, without empty spans; disjoint per thread in a run without a device.
+    before : int32 (n,)
+        Node that each node waited for last; -1 if that was its launch, or nothing known.
+    call : int32 (n,)
+        Launch call (row of the host's table) that it waited for last; -1 otherwise.
+    wake : int32 (m + 1,)
+        For each runtime call among the m rows of the host's table, the synchronisation call that last held its thread
+        before it; -1 none. The last entry stands for the end of the window on the main thread.
+    reached : int32 (m + 1,)
+        Node that a synchronisation call waited for; -1 for other rows.
+    main : int
+        Lane of the main thread.
+    calls, syncs : int
+        How many runtime calls began before the window's end, and how many of them synchronise.
+    """
+
+    nodes: Spans
+    before: Index
+    call: Index
+    wake: Index
+    reached: Index
+    main: int
+    calls: int
+    syncs: int
+
+
+def graph(rank: RankTimeline, window: Window) -> Graph:
+    """Infer what each span of a window waited for last; rules in the module's text."""
+    nodes = uncut(rank, window).of(*BUSY, *([Kind.CALL] if rank.on_host else []))
+    nodes = nodes.take(nodes.end > nodes.start)
+    if rank.on_host:
+        nodes = _flat(nodes)
+    host = rank.host
+    called = (host.kind == Kind.LAUNCH) & (host.start < window.end)
+    launch = launch_of(nodes, host)
+    if len(host):
+        # Where clocks disagree a span begins before its launch, which then explains nothing.
+        launch[host.start[launch] > nodes.start] = -1
+    before, call = _binding(nodes, host, launch, host.start[named(host, WAIT_CALLS) & called])
+    syncs = np.flatnonzero(named(host, SYNC_CALLS) & called)
+    reached = _reached(nodes, host, launch, syncs, rank.work.of(Kind.SYNC))
+    # The main thread: that of the last step mark, else of the last runtime call.
+    main = 0
+    for rows in (named(host, step_mark), called):
+        if rows.any():
+            main = int(host.lane[len(rows) - 1 - int(rows[::-1].argmax())])
+            break
+    wake = _woken(host, called, reached, window.end, main)
+    return Graph(nodes, before, call, wake, reached, main, int(called.sum()), len(syncs))
+
+
+def _flat(work: Spans) -> Spans:
+    """Nested operators of a processor, as the innermost one at each moment."""
+    starts, ends, rows = [], [], []
+    for lane in used(work.lane):
+        at = np.flatnonzero(work.lane == lane)
+        segments = innermost(work.start[at], work.end[at])
+        starts.append(segments.start)
+        ends.append(segments.end)
+        rows.append(at[segments.which])
+    if not starts:
+        return work
+    index = np.concatenate(rows)
+    columns = {key: getattr(work, key)[index] for key in ("kind", "name", "lane", "bytes", "correlation", "comm")}
+    times = {"start": np.concatenate(starts), "end": np.concatenate(ends)}
+    return Spans.columns({**columns, **times}, work.names, work.lanes, work.comms)
+
+
+def last_ended(ends: Int, moments: Int) -> Int:
+    """Return, for each moment, which interval ended last at or before it; -1 if none.
+
+    Examples
+    --------
+    >>> last_ended(np.array([30, 10]), np.array([5, 10, 40]))
+    array([-1,  1,  0])
+    """
+    if len(ends) == 0:
+        return np.full(len(moments), -1, np.int64)
+    # Stable: of those that end together the last row counts.
+    order = np.argsort(ends, kind="stable")
+    ordered = ends[order]
+    last = np.empty(len(moments), np.int64)
+    for part in blocks(len(moments)):
+        at = np.searchsorted(ordered, moments[part], side="right") - 1
+        last[part] = np.where(at >= 0, order[np.maximum(at, 0)], -1)
+    return last
+
+
+def _times(column: Int, index: Index) -> Int:
+    """Moments of some rows; long ago for -1."""
+    return np.where(index >= 0, column[index], _NEVER) if len(column) else np.full(len(index), _NEVER)
+
+
+def _binding(nodes: Spans, host: Spans, launch: Index, waits: Int) -> tuple[Index, Index]:
+    """Which node, or else which launch call, each node waited for last; ``waits`` are starts of stream-wait calls."""
+    before, call = np.empty_like(launch), np.empty_like(launch)
+    if len(nodes) == 0:
+        return before, call
+    # What may have held a node besides its launch: the node that ended last before it on its lane, and on any.
+    on_lane = _neighbours(nodes)
+    on_any = last_ended(nodes.end, nodes.start).astype(np.int32)
+    quickest, pause = _usual(nodes, host, launch, on_lane)
+    for part in blocks(len(nodes)):
+        start, own_launch, own_lane = nodes.start[part], launch[part], on_lane[part]
+        by_lane, by_other = _times(nodes.end, own_lane), _times(nodes.end, on_any[part])
+        called = _times(host.start, own_launch)
+        by_launch = np.where(own_launch >= 0, called + quickest, _NEVER)
+        own = np.maximum(by_lane, by_launch)
+        # Whether something besides its stream and its launch may have held each node: by its pause, or where waits are
+        # recorded, by one between the launches of the two neighbours. 2**62 keeps what nothing precedes from overflow.
+        held = start - np.maximum(own, start - 2**62) > pause
+        if len(waits):
+            since = _times(host.start, np.where(own_lane >= 0, launch[own_lane], -1))
+            between = np.searchsorted(waits, called) > np.searchsorted(waits, since, side="right")
+            held = np.where(called > _NEVER, between, held)
+        other = (by_other > own) & (held | (own == _NEVER))
+        launched = ~other & (by_launch > by_lane)
+        before[part] = np.where(other, on_any[part], np.where(launched, -1, own_lane))
+        call[part] = np.where(launched, own_launch, -1)
+    return before, call
+
+
+def _neighbours(nodes: Spans) -> Index:
+    """The node that ended last before each node on the same lane."""
+    before = np.full(len(nodes), -1, np.int32)
+    for lane in used(nodes.lane):
+        at = np.flatnonzero(nodes.lane == lane)
+        near = last_ended(nodes.end[at], nodes.start[at])
+        before[at] = np.where(near >= 0, at[near], -1)
+    return before
+
+
+def _usual(nodes: Spans, host: Spans, launch: Index, lane: Index) -> tuple[int, int]:
+    """The shortest launch delay; four times the median pause between neighbours, the second launched in time."""
+    quickest, pauses = np.iinfo(np.int64).max, []
+    for part in blocks(len(nodes)):
+        start, called, before = nodes.start[part], _times(host.start, launch[part]), _times(nodes.end, lane[part])
+        delays = (start - called)[launch[part] >= 0]
+        quickest = min(quickest, int(delays.min(initial=quickest)))
+        # A pause is usual where the span was there to be run before its neighbour ended.
+        in_time = (called <= before) & (lane[part] >= 0)
+        pauses.append((start - before)[in_time])
+    in_line = np.concatenate(pauses)
+    pause = USUAL_PAUSES * int(median(in_line)) if len(in_line) else 0
+    return quickest if np.any(launch >= 0) else 0, pause
+
+
+def _reached(nodes: Spans, host: Spans, launch: Index, syncs: Int, records: Spans) -> Index:
+    """The node that each synchronisation call waited for."""
+    reached = np.full(len(host) + 1, -1, np.int32)
+    reached[syncs] = last_ended(nodes.end, host.end[syncs])
+    if len(records):
+        # Where the trace records which stream a call waited for, look on that stream only.
+        correlation = host.correlation[syncs]
+        order = np.argsort(records.correlation, kind="stable")
+        at = np.minimum(np.searchsorted(records.correlation[order], correlation), len(order) - 1)
+        match = (correlation >= 0) & (records.correlation[order][at] == correlation)
+        lane = np.where(match, records.lane[order[at]], -1)
+        for each in np.unique(lane[match]).tolist():
+            on_lane = np.flatnonzero(nodes.lane == each)
+            if len(on_lane):
+                chosen = syncs[lane == each]
+                near = last_ended(nodes.end[on_lane], host.end[chosen])
+                reached[chosen] = np.where(near >= 0, on_lane[near], -1)
+    # A copy that ended within its own launch call held the caller: a blocking copy.
+    copies = np.flatnonzero((launch >= 0) & (nodes.kind == Kind.MEMCPY))
+    blocking = copies[nodes.end[copies] <= host.end[launch[copies]]]
+    reached[launch[blocking]] = blocking
+    # A call that began when its node had ended already did not wait for it.
+    calls = np.flatnonzero(reached >= 0)
+    reached[calls[nodes.end[reached[calls]] <= host.start[calls]]] = -1
+    return reached
+
+
+def _woken(host: Spans, called: NDArray[np.bool_], reached: Index, end: int, main: int) -> Index:
+    """The synchronisation call that last held the thread of each call before it."""
+    wake = np.full(len(host) + 1, -1, np.int32)
+    held = np.flatnonzero(reached >= 0)
+    if len(held) == 0:
+        return wake
+    for lane in sorted({*used(host.lane[called]), main}):
+        at = np.flatnonzero(called & (host.lane == lane)).astype(np.int32)
+        start = host.start[at]
+        if lane == main:
+            at, start = np.append(at, np.int32(len(host))), np.append(start, end)
+        # Only these calls can be the first after the thread was held: the one after a synchronisation of the thread
+        # itself, and the first after one of any thread.
+        own = held[host.lane[held] == lane]
+        after = np.concatenate((np.searchsorted(at, own) + 1, np.searchsorted(start, host.end[held])))
+        first = distinct(after[after < len(at)])
+        previous = np.where(first > 0, at[first - 1], -1)
+        near = last_ended(host.end[held], start[first])
+        other = np.where(near >= 0, held[near], -1)
+        other = np.where((other >= 0) & (host.start[other] >= _times(host.end, previous)), other, -1)
+        itself = (previous >= 0) & (reached[previous] >= 0) & (_times(host.end, previous) <= start[first])
+        fresh = np.where(itself, previous, other).astype(np.int32)
+        first, fresh = first[fresh >= 0], fresh[fresh >= 0]
+        if len(first):
+            wake[at[first[0] :]] = np.repeat(fresh, np.diff(first, append=len(at)))
+    return wake

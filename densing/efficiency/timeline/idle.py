@@ -29,15 +29,32 @@ from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from densing.core import Record
-from densing.efficiency.timeline.arrays import Index, Int, blocks, distinct, used
-from densing.efficiency.timeline.intervals import Union, covered, intersect, length, outside, union
-from densing.efficiency.timeline.launches import SYNC_CALLS, LaunchStats, launch_of, launch_stats, named
-from densing.efficiency.timeline.nesting import Doing, doing, step_mark
-from densing.efficiency.timeline.overlap import Unions
-from densing.efficiency.timeline.patterns import any_case
-from densing.efficiency.timeline.spans import BUSY, Kind, Spans
-from densing.efficiency.timeline.timeline import MARK, RankTimeline
-from densing.efficiency.timeline.windows import Window
+from densing.efficiency.timeline.classifier import any_case
+from densing.efficiency.timeline.host import (
+    SYNC_CALLS,
+    Doing,
+    LaunchStats,
+    doing,
+    launch_of,
+    launch_stats,
+    named,
+    step_mark,
+)
+from densing.efficiency.timeline.intervals import (
+    Index,
+    Int,
+    Union,
+    blocks,
+    covered,
+    distinct,
+    intersect,
+    length,
+    outside,
+    union,
+    used,
+)
+from densing.efficiency.timeline.overlap import Unions, Window
+from densing.efficiency.timeline.timeline import BUSY, MARK, Kind, RankTimeline, Spans
 
 CAUSES = (
     "host_bound",
@@ -118,8 +135,7 @@ def idle_causes(rank: RankTimeline, window: Window, merged: Unions) -> IdleCause
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.overlap import unions
-    >>> from densing.efficiency.timeline.windows import select
+    >>> from densing.efficiency.timeline import select, unions
     >>> call = {"kind": Kind.LAUNCH, "name": "cudaLaunchKernel"}
     >>> work = Spans.build([{"start": 10, "end": 20, "kind": Kind.COMPUTE, "name": "a", "correlation": 1},
     ...                     {"start": 50, "end": 60, "kind": Kind.COMPUTE, "name": "b", "correlation": 2}])
@@ -127,13 +143,14 @@ def idle_causes(rank: RankTimeline, window: Window, merged: Unions) -> IdleCause
     ...                     {**call, "start": 40, "end": 45, "correlation": 2}])
     >>> rank = RankTimeline(0, work, host)
     >>> window = select(rank)
-    >>> found = idle_causes(rank, window, unions(window.work)).causes
-    >>> found["host_bound"], found["kernel_wait"]
+    >>> causes = idle_causes(rank, window, unions(window.work)).causes
+    >>> causes["host_bound"], causes["kernel_wait"]
     (25, 5)
     """
     start, end = outside(merged.busy, window.start, window.end)
     if rank.on_host:
         return _on_host(rank, window, (start, end))
+    # What the gaps take in memory is given back before the launches are looked at.
     causes, longest, host_parts = _caused(rank, window, start, end)
     idle = length((start, end))
     assert sum(causes.values()) == idle, "causes that do not sum to the idle time"
@@ -143,7 +160,8 @@ def idle_causes(rank: RankTimeline, window: Window, merged: Unions) -> IdleCause
 def _caused(
     rank: RankTimeline, window: Window, start: Int, end: Int
 ) -> tuple[dict[str, int], tuple[Gap, ...], list[tuple[int, Union]]]:
-    """Idle time by cause, the longest gaps, and the host's part of the gaps by thread."""
+    """Idle time by cause, the longest gaps with their main cause, and the host's part of the gaps by thread."""
+    # Window hta knows only what was launched before its cut; else the next span may lie beyond the window.
     pool = (window.work if window.name == "hta" else rank.work).of(*BUSY)
     pool = pool.take(pool.end > pool.start)
     gaps = _gaps(start, end, pool, rank.host)
@@ -153,7 +171,12 @@ def _caused(
             causes[cause] += int(ns.sum())
     by_lane = _by_lane(gaps.launch, rank.host)
     host_parts = [(lane, union(start[chosen], gaps.ready[chosen])) for lane, chosen in by_lane]
-    return causes, _longest(window, gaps, pool), host_parts
+    longest = gaps.rows(_largest(end - start))
+    parts = _attributed(window, longest, pool)
+    main = np.array([parts[cause] for cause in CAUSES]).argmax(axis=0).tolist()
+    names = [pool.names[pool.name[at]] if at >= 0 else "" for at in longest.next.tolist()]
+    rows = zip(longest.start.tolist(), longest.end.tolist(), main, names, strict=True)
+    return causes, tuple(Gap(begin, stop, CAUSES[cause], name) for begin, stop, cause, name in rows), host_parts
 
 
 def _gaps(start: Int, end: Int, pool: Spans, host: Spans) -> _Gaps:
@@ -188,7 +211,10 @@ def _attributed(window: Window, gaps: _Gaps, pool: Spans) -> dict[str, Int]:
     """Nanoseconds of each gap by cause."""
     duration, host_part = gaps.end - gaps.start, gaps.ready - gaps.start
     known = gaps.launch >= 0
-    behind = known & (host_part == 0) & _after_comm(gaps, pool)
+    # Gaps after a communication, ended by other work of another stream that was launched in time.
+    behind = known & (host_part == 0) & (gaps.after >= 0)
+    if len(pool):
+        behind &= (pool.lane[gaps.next] != gaps.after) & (pool.kind[gaps.next] != Kind.COMM)
     first = ~known & (gaps.next >= 0) & (gaps.start == window.start)
     last = (gaps.next < 0) & (len(pool) > 0)
     after_launch = np.where(known, duration - host_part, 0)
@@ -216,22 +242,18 @@ def _comm_before(start: Int, pool: Spans) -> Index:
     return lane
 
 
-def _after_comm(gaps: _Gaps, pool: Spans) -> NDArray[np.bool_]:
-    """Gaps after a communication, ended by other work of another stream."""
-    ended = gaps.after >= 0
-    if len(pool) == 0:
-        return ended
-    return ended & (pool.lane[gaps.next] != gaps.after) & (pool.kind[gaps.next] != Kind.COMM)
-
-
 def _waiting(host: Spans, start: Int, ready: Int, launched: Index, ended: NDArray[np.bool_]) -> Int:
-    """How much of the host's part of each gap its launching thread waits for communication."""
+    """How much of the host's part of each gap its launching thread waits for communication.
+
+    ``ended``: gaps that follow a communication; for these the call in which the thread stood counts as waiting too.
+    """
     waiting = np.zeros(len(start), np.int64)
     ranges = host.take(named(host, COMM_RANGES) & np.isin(host.kind, (int(Kind.ANNOTATION), int(Kind.OP))))
     syncs = host.take(named(host, SYNC_CALLS) & (host.kind == Kind.LAUNCH))
     for lane, chosen in _by_lane(launched, host):
         own = syncs.take(syncs.lane == lane)
         begin = start[chosen & ended]
+        # The synchronisation call that the thread entered last before the gap, up to its return.
         at = np.searchsorted(own.start, begin) - 1
         until = np.where(at >= 0, own.end[at], begin) if len(own) else begin
         inside = ranges.take(ranges.lane == lane)
@@ -252,18 +274,10 @@ def _by_lane(launched: Index, host: Spans) -> list[tuple[int, NDArray[np.bool_]]
 def _largest(length: Int) -> Int:
     """Positions of the largest, in falling order; of equal ones the first."""
     if len(length) > SHOWN_GAPS:
+        # All that tie with the tenth, sorted: which of equals are listed must not depend on the partition.
         rows = np.flatnonzero(length >= np.partition(length, -SHOWN_GAPS)[-SHOWN_GAPS])
         return rows[np.argsort(-length[rows], kind="stable")[:SHOWN_GAPS]]
     return np.argsort(-length, kind="stable")
-
-
-def _longest(window: Window, gaps: _Gaps, pool: Spans) -> tuple[Gap, ...]:
-    gaps = gaps.rows(_largest(gaps.end - gaps.start))
-    parts = _attributed(window, gaps, pool)
-    main = np.array([parts[cause] for cause in CAUSES]).argmax(axis=0).tolist()
-    names = [pool.names[pool.name[at]] if at >= 0 else "" for at in gaps.next.tolist()]
-    rows = zip(gaps.start.tolist(), gaps.end.tolist(), main, names, strict=True)
-    return tuple(Gap(start, end, CAUSES[cause], name) for start, end, cause, name in rows)
 
 
 def _on_host(rank: RankTimeline, window: Window, idle: Union) -> IdleCauses:
@@ -278,6 +292,7 @@ def _on_host(rank: RankTimeline, window: Window, idle: Union) -> IdleCauses:
         Gap(start, end, "communication" if 2 * wait > end - start else "unknown", "")
         for start, end, wait in zip(*(column[order].tolist() for column in (*idle, share)), strict=True)
     )
+    # Nothing is launched here: the threads that mark steps are those whose doing explains the idle time.
     marks = rank.host.take(named(rank.host, step_mark))
     by_lane = [(lane, idle) for lane in used(marks.lane)]
     return IdleCauses(total, causes, len(idle[0]), longest, doing(rank.host, by_lane), launch_stats(rank, window))
@@ -304,7 +319,7 @@ def stream_idle(work: Spans, host: Spans) -> tuple[StreamIdle, ...]:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.spans import Kind
+    >>> from densing.efficiency.timeline import Kind
     >>> work = Spans.build([{"start": 0, "end": 5, "kind": Kind.COMPUTE, "name": "a"},
     ...                     {"start": 9, "end": 12, "kind": Kind.COMPUTE, "name": "b"}])
     >>> stream_idle(work, Spans.empty())

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
-from densing.core import InputError, UnknownNameError
+from densing.core import InputError, Record, UnknownNameError
 
 ScalingKind = Literal["strong", "weak", "throughput"]
 SAME_WORK = 1e-3
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Record, frozen=True):
     """One run of a scaling study.
 
     Attributes
@@ -37,8 +35,7 @@ class Run:
     name: str = ""
 
 
-@dataclass(frozen=True)
-class ScalingRow:
+class ScalingRow(Record, frozen=True):
     """One run against the smallest.
 
     Attributes
@@ -62,23 +59,13 @@ class ScalingRow:
     efficiency: float
 
 
-@dataclass(frozen=True)
-class Scaling:
+class Scaling(Record, frozen=True):
     """A scaling table: which efficiency, of what, and a row per run in order of size."""
 
     kind: ScalingKind
     equation: str
     definition: str
     rows: tuple[ScalingRow, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {**asdict(self), "rows": [asdict(row) for row in self.rows]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Scaling:
-        """Rebuild what :meth:`to_dict` wrote."""
-        return cls(**{**data, "rows": tuple(ScalingRow(**row) for row in data["rows"])})
 
 
 EQUATIONS: dict[str, str] = {
@@ -115,38 +102,40 @@ def scaling(runs: Iterable[Run], kind: ScalingKind) -> Scaling:
     """
     if kind not in EQUATIONS:
         raise UnknownNameError("kind of scaling", str(kind), EQUATIONS)
-    ordered = sorted((_checked(run) for run in runs), key=lambda run: run.devices)
-    _comparable(ordered)
-    _fits(ordered, kind)
-    rows = tuple(_row(run, ordered[0], kind) for run in ordered)
-    return Scaling(kind, EQUATIONS[kind], ordered[0].definition, rows)
+    runs = list(runs)
+    _check(runs, kind)
+    ordered = sorted(runs, key=lambda run: run.devices)
+    base, rows = ordered[0], []
+    for run in ordered:
+        rate = run.work / run.seconds if run.work is not None else None
+        speedup = base.seconds / run.seconds
+        if kind == "throughput" and rate is not None and base.work is not None:
+            speedup = rate / (base.work / base.seconds)
+        efficiency = speedup if kind == "weak" else speedup / (run.devices / base.devices)
+        rows.append(ScalingRow(run.name, run.devices, run.seconds, rate, speedup, efficiency))
+    return Scaling(kind, EQUATIONS[kind], base.definition, tuple(rows))
 
 
-def _checked(run: Run) -> Run:
-    where = run.name or f"run on {run.devices} devices"
-    if run.devices < 1:
-        raise InputError(f"{where}: {run.devices} devices; at least one is needed")
-    if not math.isfinite(run.seconds) or run.seconds <= 0:
-        raise InputError(f"{where}: step time {run.seconds!r} s is not a positive number")
-    if run.work is not None and (not math.isfinite(run.work) or run.work <= 0):
-        raise InputError(f"{where}: work per step {run.work!r} is not a positive number")
-    return run
-
-
-def _comparable(runs: list[Run]) -> None:
+def _check(runs: Sequence[Run], kind: ScalingKind) -> None:
+    """Refuse runs that make no sense, cannot be compared, or whose work does not fit the kind of scaling."""
+    for run in runs:
+        where = run.name or f"run on {run.devices} devices"
+        if run.devices < 1:
+            raise InputError(f"{where}: {run.devices} devices; at least one is needed")
+        if not math.isfinite(run.seconds) or run.seconds <= 0:
+            raise InputError(f"{where}: step time {run.seconds!r} s is not a positive number")
+        if run.work is not None and (not math.isfinite(run.work) or run.work <= 0):
+            raise InputError(f"{where}: work per step {run.work!r} is not a positive number")
     sizes = [run.devices for run in runs]
     if len(set(sizes)) < 2:
         raise InputError("scaling needs runs of at least two sizes; add a run on another number of devices")
-    twice = sorted({size for size in sizes if sizes.count(size) > 1})
-    if twice:
-        raise InputError(f"two runs on {twice[0]} devices; keep one of them, or the median of both")
+    repeated = sorted({size for size in sizes if sizes.count(size) > 1})
+    if repeated:
+        raise InputError(f"two runs on {repeated[0]} devices; keep one of them, or the median of both")
     definitions = sorted({run.definition for run in runs})
     if len(definitions) > 1:
         raise InputError(f"step times of different definitions ({'; '.join(definitions)}); measure all runs alike")
-
-
-def _fits(runs: list[Run], kind: ScalingKind) -> None:
-    """Strong and weak scaling say what must stay the same; known work is held to it."""
+    # Strong and weak scaling say what must stay the same; known work is held to it.
     known = [run for run in runs if run.work is not None]
     if kind == "throughput":
         if len(known) < len(runs):
@@ -154,17 +143,8 @@ def _fits(runs: list[Run], kind: ScalingKind) -> None:
         return
     shares = [(run.work or 0.0) / (run.devices if kind == "weak" else 1) for run in known]
     if shares and max(shares) - min(shares) > SAME_WORK * max(shares):
-        what = "work per step" if kind == "strong" else "work per device and step"
+        quantity = "work per step" if kind == "strong" else "work per device and step"
         raise InputError(
-            f"{kind} scaling keeps the {what}, but it goes from {min(shares):g} to {max(shares):g}; ask for throughput"
+            f"{kind} scaling keeps the {quantity}, but it goes from {min(shares):g} to {max(shares):g}; "
+            "ask for throughput"
         )
-
-
-def _row(run: Run, base: Run, kind: ScalingKind) -> ScalingRow:
-    rate = run.work / run.seconds if run.work is not None else None
-    size = run.devices / base.devices
-    speedup = base.seconds / run.seconds
-    if kind == "throughput" and rate is not None and base.work is not None:
-        speedup = rate / (base.work / base.seconds)
-    efficiency = speedup if kind == "weak" else speedup / size
-    return ScalingRow(run.name, run.devices, run.seconds, rate, speedup, efficiency)

@@ -11,13 +11,10 @@ from typing import Any
 import numpy as np
 
 from densing.core import Record
-from densing.efficiency.timeline.arrays import Int, quantile, used
-from densing.efficiency.timeline.arrays import median as median_of
-from densing.efficiency.timeline.intervals import covered, intersect
-from densing.efficiency.timeline.overlap import Partition, Unions, unions
-from densing.efficiency.timeline.spans import BUSY, Kind, Spans
-from densing.efficiency.timeline.timeline import RankTimeline
-from densing.efficiency.timeline.windows import Window, counted_steps
+from densing.efficiency.timeline.intervals import Int, covered, intersect, quantile, used
+from densing.efficiency.timeline.intervals import median as median_of
+from densing.efficiency.timeline.overlap import Partition, Unions, Window, counted_steps, unions
+from densing.efficiency.timeline.timeline import BUSY, RankTimeline, Spans
 
 
 class StepPartition(Record, frozen=True):
@@ -58,9 +55,7 @@ def step_partitions(rank: RankTimeline, window: Window, merged: Unions | None = 
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.spans import Kind
-    >>> from densing.efficiency.timeline.timeline import Step
-    >>> from densing.efficiency.timeline.windows import select
+    >>> from densing.efficiency.timeline import Kind, Step, select
     >>> work = Spans.build([{"start": 10, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"}])
     >>> rank = RankTimeline(0, work, Spans.empty(), steps=(Step(3, 0, 40), Step(4, 40, 100)))
     >>> [(step.number, step.partition.idle_ns) for step in step_partitions(rank, select(rank))]
@@ -73,6 +68,7 @@ def step_partitions(rank: RankTimeline, window: Window, merged: Unions | None = 
     starts = np.array([step.start for step in steps], np.int64)
     ends = np.array([step.end for step in steps], np.int64)
     compute, comm = covered(parts.compute, starts, ends), covered(parts.comm, starts, ends)
+    # The unions are cut once for all steps; each sum is a difference of two cumulative lengths.
     overlap = covered(intersect(parts.comm, parts.compute), starts, ends)
     busy = covered(parts.busy, starts, ends)
     columns = {
@@ -96,6 +92,7 @@ def _spans_ns(work: Spans, starts: Int, ends: Int) -> Int:
     n = len(work)
     if n == 0:
         return np.zeros(len(starts), np.int64)
+    # How far all work up to a position reaches: whether something still runs where a step begins.
     none = np.iinfo(np.int64).min
     reach = np.concatenate(([none], np.maximum.accumulate(work.end)))
     before, inside = np.searchsorted(work.start, starts), np.searchsorted(work.start, ends)
@@ -202,7 +199,13 @@ def step_spread(durations: Mapping[int, Sequence[tuple[int, int]]]) -> tuple[Ste
     for rank, rows in durations.items():
         for key, (_, time) in zip(occurrences(number for number, _ in rows), rows, strict=True):
             table.setdefault(key, []).append((time, rank))
-    return tuple(_spread(key, table[key]) for key in sorted(table))
+    spread = []
+    for key in sorted(table):
+        median = median_of(np.array([time for time, _ in table[key]]))
+        slowest, rank = max(table[key], key=lambda row: (row[0], -row[1]))
+        ratio = (slowest - median) / median if median and len(table[key]) > 1 else None
+        spread.append(StepSpread(*key, len(table[key]), round(median), slowest, rank, ratio))
+    return tuple(spread)
 
 
 def occurrences(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -213,19 +216,12 @@ def occurrences(numbers: Iterable[int]) -> list[tuple[int, int]]:
     >>> occurrences([3, 4, 3])
     [(3, 0), (4, 0), (3, 1)]
     """
-    seen: dict[int, int] = {}
+    count: dict[int, int] = {}
     keys = []
     for number in numbers:
-        seen[number] = seen.get(number, -1) + 1
-        keys.append((number, seen[number]))
+        count[number] = count.get(number, -1) + 1
+        keys.append((number, count[number]))
     return keys
-
-
-def _spread(key: tuple[int, int], rows: list[tuple[int, int]]) -> StepSpread:
-    median = median_of(np.array([time for time, _ in rows]))
-    slowest, rank = max(rows, key=lambda row: (row[0], -row[1]))
-    ratio = (slowest - median) / median if median and len(rows) > 1 else None
-    return StepSpread(*key, len(rows), round(median), slowest, rank, ratio)
 
 
 PIXELS = 1500
@@ -265,7 +261,7 @@ def picture(rank: RankTimeline, window: Window) -> Picture:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.windows import select
+    >>> from densing.efficiency.timeline import Kind, select
     >>> work = Spans.build([{"start": 0, "end": 5, "kind": Kind.COMPUTE, "name": "a"},
     ...                     {"start": 5, "end": 9, "kind": Kind.COMPUTE, "name": "b"}])
     >>> rank = RankTimeline(0, work, Spans.empty())
@@ -276,29 +272,21 @@ def picture(rank: RankTimeline, window: Window) -> Picture:
     if steps := counted_steps(rank, window):
         step, start, end = steps[len(steps) // 2]
     spans = window.work.within(start, end).of(*BUSY)
-    boxes = [
-        box
-        for lane in used(spans.lane)
-        for kind in BUSY
-        for box in _boxes(spans.take((spans.lane == lane) & (spans.kind == kind)), (end - start) // PIXELS)
-    ]
+    pixel = (end - start) // PIXELS
+    boxes = []
+    for lane in used(spans.lane):
+        label = " ".join(part for part in (spans.lanes[lane].process, spans.lanes[lane].thread) if part)
+        for kind in BUSY:
+            row = spans.take((spans.lane == lane) & (spans.kind == kind))
+            if not len(row):
+                continue
+            # A box begins where nothing before it reaches to within a pixel.
+            reach = np.maximum.accumulate(row.end)
+            begins = np.flatnonzero(np.concatenate(([True], row.start[1:] > reach[:-1] + pixel)))
+            duration = row.end - row.start
+            for begin, stop in zip(begins.tolist(), np.append(begins[1:], len(row)).tolist(), strict=True):
+                longest = begin + int(duration[begin:stop].argmax())
+                name = row.names[row.name[longest]][:200]
+                ends = int(row.start[begin]), int(reach[stop - 1])
+                boxes.append(Box(label, kind.name.lower(), *ends, stop - begin, name))
     return Picture(step, start, end, tuple(boxes))
-
-
-def _boxes(spans: Spans, pixel: int) -> list[Box]:
-    if not len(spans):
-        return []
-    reach = np.maximum.accumulate(spans.end)
-    first = np.concatenate(([True], spans.start[1:] > reach[:-1] + pixel))
-    begins = np.flatnonzero(first)
-    ends = np.append(begins[1:], len(spans))
-    lane = spans.lanes[spans.lane[0]]
-    label = " ".join(part for part in (lane.process, lane.thread) if part)
-    kind = Kind(int(spans.kind[0])).name.lower()
-    duration = spans.end - spans.start
-    rows = []
-    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-        longest = begin + int(duration[begin:end].argmax())
-        name = spans.names[spans.name[longest]][:200]
-        rows.append(Box(label, kind, int(spans.start[begin]), int(reach[end - 1]), end - begin, name))
-    return rows

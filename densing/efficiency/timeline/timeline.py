@@ -1,19 +1,260 @@
-"""The timeline of a run: one span table per rank, the same whether recorded or simulated."""
+"""The timeline of a run: one table of spans per rank, the same whether recorded or simulated.
+
+Who did what, when: times are integer nanoseconds, intervals are half-open ``[start, end)``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from densing.core import SHOWN_ROWS, Card, Note, Readable, words
-from densing.efficiency.timeline.spans import Kind, Spans
+from densing.core import SHOWN_ROWS, Card, Note, Readable, Record, words
+from densing.efficiency.timeline.intervals import Int, blocks
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+class Kind(IntEnum):
+    """What a span is.
+
+    ``COMPUTE`` to ``SYNC`` occupy a device (or, in a run without one, the processor). ``CALL`` is a processor inside
+    a communication call: nothing it does meanwhile counts as compute. ``LAUNCH``, ``ANNOTATION``, ``OP`` and
+    ``FRAME`` are the host's side: runtime calls, named ranges, operators and Python frames.
+    """
+
+    COMPUTE = 0
+    COMM = 1
+    MEMCPY = 2
+    MEMSET = 3
+    SYNC = 4
+    CALL = 5
+    UNKNOWN = 6
+    LAUNCH = 7
+    ANNOTATION = 8
+    OP = 9
+    FRAME = 10
+
+
+BUSY = (Kind.COMPUTE, Kind.COMM, Kind.MEMCPY, Kind.MEMSET)
+"""Kinds that keep a device busy."""
+
+
+class Lane(NamedTuple):
+    """Where spans follow one another: a stream of a device, or a thread of a process."""
+
+    process: str
+    thread: str
+    label: str = ""
+
+
+class Comm(NamedTuple):
+    """What a trace says of one communication; unknown figures are -1, unknown texts empty.
+
+    Attributes
+    ----------
+    op : str
+        ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``, ``reduce``, ``send``,
+        ``recv``, ``send_recv``, ``barrier``; empty where neither name nor arguments tell.
+    group, group_name : str
+        Process group as the trace numbers and describes it.
+    group_size : int
+    ranks : tuple of int
+        Members, in group order; empty if unknown or elided.
+    in_elems, out_elems : int
+        Elements this rank put in and got out.
+    dtype : str
+        As recorded (``float``, ``BFloat16``, ...).
+    seq : int
+        Number of the collective within its group.
+    src, dst : int
+        Peers of a point-to-point transfer.
+    """
+
+    op: str = ""
+    group: str = ""
+    group_name: str = ""
+    group_size: int = -1
+    ranks: tuple[int, ...] = ()
+    in_elems: int = -1
+    out_elems: int = -1
+    dtype: str = ""
+    seq: int = -1
+    src: int = -1
+    dst: int = -1
+
+
+_DTYPES: dict[str, Any] = {"start": np.int64, "end": np.int64, "kind": np.int8, "name": np.int32, "lane": np.int32,
+           "bytes": np.int64, "correlation": np.int64, "comm": np.int32}  # fmt: skip
+_DEFAULTS = {"bytes": -1, "correlation": -1, "comm": -1, "lane": 0}
+
+
+class Spans(msgspec.Struct, frozen=True, eq=False):
+    """A table of spans, sorted by start (ties: longer first).
+
+    Parameters
+    ----------
+    start, end : int64 (n,)
+        Nanoseconds; ``end >= start``.
+    kind : int8 (n,)
+        A :class:`Kind`.
+    name, lane : int32 (n,)
+        Index into ``names`` and ``lanes``.
+    bytes : int64 (n,)
+        Bytes moved (copies) or put into a communication; -1 unknown.
+    correlation : int64 (n,)
+        Joins a device span with the host call that launched it; -1 none.
+    comm : int32 (n,)
+        Index into ``comms``; -1 where the span is no communication or says nothing of itself.
+    names : tuple of str
+    lanes : tuple of Lane
+    comms : tuple of Comm
+
+    Examples
+    --------
+    >>> spans = Spans.build([{"start": 10, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"},
+    ...                      {"start": 40, "end": 80, "kind": Kind.COMM, "name": "ncclDevKernel_AllReduce"}])
+    >>> len(spans.of(Kind.COMM)), spans.names[spans.name[0]]
+    (1, 'gemm')
+    """
+
+    start: Int
+    end: Int
+    kind: NDArray[np.int8]
+    name: NDArray[np.int32]
+    lane: NDArray[np.int32]
+    bytes: Int
+    correlation: Int
+    comm: NDArray[np.int32]
+    names: tuple[str, ...] = ()
+    lanes: tuple[Lane, ...] = (Lane("", ""),)
+    comms: tuple[Comm, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @classmethod
+    def columns(
+        cls,
+        data: Mapping[str, Any],
+        names: Sequence[str],
+        lanes: Sequence[Lane] = (Lane("", ""),),
+        comms: Sequence[Comm] = (),
+    ) -> Spans:
+        """Build a table from columns in any order of time; missing optional columns cost no memory."""
+        n = len(data["start"])
+        table: dict[str, Any] = {
+            key: np.asarray(data[key], dtype) if key in data else np.broadcast_to(dtype(_DEFAULTS[key]), n)
+            for key, dtype in _DTYPES.items()
+        }
+        spans = cls(**table, names=tuple(names), lanes=tuple(lanes), comms=tuple(comms))
+        # Simulations and most readers come sorted: then nothing is copied.
+        order = np.lexsort((-spans.end, spans.start))
+        return spans if np.array_equal(order, np.arange(n)) else spans.take(order)
+
+    @classmethod
+    def build(cls, rows: Iterable[Mapping[str, Any]]) -> Spans:
+        """Build a table from one mapping per span: start, end, kind, name; lane, bytes, correlation, comm optional.
+
+        ``lane`` is a :class:`Lane`, ``comm`` a :class:`Comm`. For tests and simulations; readers fill columns.
+        """
+        rows = list(rows)
+        names = list(dict.fromkeys(row["name"] for row in rows))
+        lanes = list(dict.fromkeys(row.get("lane", Lane("", "")) for row in rows)) or [Lane("", "")]
+        comms = [row["comm"] for row in rows if row.get("comm") is not None]
+        name_of, lane_of = {n: i for i, n in enumerate(names)}, {n: i for i, n in enumerate(lanes)}
+        number = iter(range(len(comms)))
+        data = {key: [row.get(key, -1) for row in rows] for key in ("start", "end", "kind", "bytes", "correlation")}
+        data["name"] = [name_of[row["name"]] for row in rows]
+        data["lane"] = [lane_of[row.get("lane", Lane("", ""))] for row in rows]
+        data["comm"] = [next(number) if row.get("comm") is not None else -1 for row in rows]
+        return cls.columns(data, names, lanes, comms)
+
+    @classmethod
+    def empty(cls) -> Spans:
+        """Return a table without spans."""
+        return cls.columns({"start": [], "end": [], "kind": [], "name": []}, ())
+
+    def take(self, index: NDArray[Any] | slice) -> Spans:
+        """Select spans by a mask, positions or a slice; names, lanes and comms stay.
+
+        Neighbours are not copied: a mask that selects a single run gives views.
+        """
+        rows = index
+        if isinstance(index, np.ndarray) and index.dtype == np.bool_:
+            count = np.count_nonzero(index)
+            first = int(index.argmax()) if count else 0
+            if index[first : first + count].all():
+                rows = slice(first, first + count)
+            elif 8 * count < len(index):
+                # Of few spans the positions are quicker to go by than the mask.
+                rows = np.flatnonzero(index)
+        columns: dict[str, Any] = {key: getattr(self, key) for key in _DTYPES}
+        for key, column in columns.items():
+            if column.strides == (0,) and not isinstance(rows, slice):
+                # A column that repeats a single value goes on doing so.
+                repeats = int(rows.sum()) if rows.dtype == np.bool_ else len(rows)
+                columns[key] = np.broadcast_to(column[:1], repeats)
+            else:
+                columns[key] = column[rows]
+        return replace(self, **columns)
+
+    def of(self, *kinds: Kind) -> Spans:
+        """Select the spans of some kinds."""
+        return self.take(np.isin(self.kind, [int(kind) for kind in kinds]))
+
+    def touching(self, start: int, end: int) -> Spans:
+        """Select what intersects ``[start, end)``, uncut; spans without length count if they start inside."""
+        inside = (self.end > start) | ((self.end == self.start) & (self.start >= start))
+        return self.take((self.start < end) & inside)
+
+    def within(self, start: int, end: int) -> Spans:
+        """Select what intersects ``[start, end)``, cut to it; see :meth:`touching`."""
+        chosen = self.touching(start, end)
+        early, late = chosen.start[:1] < start, chosen.end.max(initial=end) > end
+        starts = np.maximum(chosen.start, start) if early.any() else chosen.start
+        return replace(chosen, start=starts, end=np.minimum(chosen.end, end) if late else chosen.end)
+
+
+class NameTotal(Record, frozen=True):
+    """All spans of one name: how many, and the sum of their durations (not of their union), nanoseconds."""
+
+    name: str
+    kind: str
+    count: int
+    total_ns: int
+
+
+def totals(work: Spans) -> list[NameTotal]:
+    """Return one row per name and kind, the longest first.
+
+    Examples
+    --------
+    >>> work = Spans.build([{"start": 0, "end": 5, "kind": Kind.COMPUTE, "name": "gemm"},
+    ...                     {"start": 7, "end": 9, "kind": Kind.COMPUTE, "name": "gemm"}])
+    >>> totals(work)
+    [NameTotal(name='gemm', kind='compute', count=2, total_ns=7)]
+    """
+    if not len(work):
+        return []
+    counts = np.zeros(len(work.names) * len(Kind), np.int64)
+    sums = np.zeros(len(counts), np.int64)
+    for part in blocks(len(work)):
+        key = work.name[part].astype(np.int64) * len(Kind) + work.kind[part]
+        counts += np.bincount(key, minlength=len(counts))
+        np.add.at(sums, key, work.end[part] - work.start[part])
+    keys = np.flatnonzero(counts)
+    rows = [
+        NameTotal(work.names[k // len(Kind)], Kind(k % len(Kind)).name.lower(), int(count), int(total))
+        for k, count, total in zip(keys.tolist(), counts[keys], sums[keys], strict=True)
+    ]
+    return sorted(rows, key=lambda row: (-row.total_ns, row.name))
 
 
 RECORDER = "densing_recorder"
@@ -151,7 +392,27 @@ class RankTimeline(msgspec.Struct, frozen=True, eq=False):
         """Return work and host spans: rank, kind, process, stream, name, start_ns, end_ns, bytes, group."""
         import pandas as pd
 
-        return pd.concat([_frame(self.rank, part) for part in (self.work, self.host)], ignore_index=True)
+        frames = []
+        for spans in (self.work, self.host):
+            lanes = np.array([lane.thread for lane in spans.lanes], dtype=object)
+            processes = np.array([lane.process for lane in spans.lanes], dtype=object)
+            names = np.array(spans.names, dtype=object)
+            # Index -1, a span that is no communication, takes the last: no group.
+            groups = np.array([*(comm.group for comm in spans.comms), ""], dtype=object)
+            kinds = np.array([kind.name.lower() for kind in Kind], dtype=object)
+            columns: dict[str, NDArray[np.int64] | NDArray[np.object_] | int] = {
+                "rank": self.rank,
+                "kind": kinds[spans.kind],
+                "process": processes[spans.lane],
+                "stream": lanes[spans.lane],
+                "name": names[spans.name] if len(spans) else np.empty(0, object),
+                "start_ns": spans.start,
+                "end_ns": spans.end,
+                "bytes": spans.bytes,
+                "group": groups[spans.comm],
+            }
+            frames.append(pd.DataFrame(columns))
+        return pd.concat(frames, ignore_index=True)
 
 
 class Timeline(Readable, msgspec.Struct, frozen=True, eq=False):
@@ -159,7 +420,7 @@ class Timeline(Readable, msgspec.Struct, frozen=True, eq=False):
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.spans import Kind, Spans
+    >>> from densing.efficiency.timeline import Kind, Spans
     >>> work = Spans.build([{"start": 0, "end": 5, "kind": Kind.COMPUTE, "name": "gemm"}])
     >>> Timeline((RankTimeline(0, work, Spans.empty()),)).table()[["rank", "kind", "name", "start_ns", "end_ns"]]
        rank     kind  name  start_ns  end_ns
@@ -184,25 +445,3 @@ class Timeline(Readable, msgspec.Struct, frozen=True, eq=False):
         import pandas as pd
 
         return pd.concat([rank.table() for rank in self.ranks], ignore_index=True)
-
-
-def _frame(rank: int, spans: Spans) -> pd.DataFrame:
-    import pandas as pd
-
-    lanes = np.array([lane.thread for lane in spans.lanes], dtype=object)
-    processes = np.array([lane.process for lane in spans.lanes], dtype=object)
-    names = np.array(spans.names, dtype=object)
-    groups = np.array([*(comm.group for comm in spans.comms), ""], dtype=object)
-    kinds = np.array([kind.name.lower() for kind in Kind], dtype=object)
-    columns: dict[str, NDArray[np.int64] | NDArray[np.object_] | int] = {
-        "rank": rank,
-        "kind": kinds[spans.kind],
-        "process": processes[spans.lane],
-        "stream": lanes[spans.lane],
-        "name": names[spans.name] if len(spans) else np.empty(0, object),
-        "start_ns": spans.start,
-        "end_ns": spans.end,
-        "bytes": spans.bytes,
-        "group": groups[spans.comm],
-    }
-    return pd.DataFrame(columns)

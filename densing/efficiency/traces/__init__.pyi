@@ -1,14 +1,13 @@
-from .chrome import Track as Track
-from .destination import SUFFIX as SUFFIX
-from .formats import read_rank as read_rank
 from .perfetto import RankTracks as RankTracks
+from .perfetto import Track as Track
 from .perfetto import overlays as overlays
 from .perfetto import write_overlay as write_overlay
 from .perfetto import write_timelines as write_timelines
+from .recording import SUFFIX as SUFFIX
 from .recording import record as record
 from .run import SUFFIXES as SUFFIXES
-from .run import check_ranks as check_ranks
 from .run import find_traces as find_traces
+from .run import read_rank as read_rank
 from .run import read_timeline as read_timeline
 from .source import Detail as Detail
 from .source import Limits as Limits

@@ -13,12 +13,16 @@ The same under ``torchrun``: every rank writes its own file, ``traces/rank00003.
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import tempfile
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,7 +30,7 @@ from typing import Any
 from densing import __version__
 from densing.core import InputError, Note, Severity, UnavailableError
 from densing.efficiency.timeline import MARK, RECORDER
-from densing.efficiency.traces.destination import Destination, find_destination, save, settled
+from densing.efficiency.traces.source import gzip_module
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,10 @@ class Schedule:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name, least in (("wait", 0), ("warmup", 0), ("active", 1), ("repeat", 0)):
+        for name, lowest in (("wait", 0), ("warmup", 0), ("active", 1), ("repeat", 0)):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise InputError(f"record({name}={value!r}): a whole number from {least} up is needed")
+            if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
+                raise InputError(f"record({name}={value!r}): a whole number from {lowest} up is needed")
 
     @property
     def needed(self) -> int:
@@ -242,7 +246,14 @@ class Recorder:
             self._remark("nothing-recorded", "warning", message, quiet=failed)
 
     def _step(self) -> None:
-        self._settle()
+        assert self._destination is not None
+        # The rank of torch.distributed, where it was initialised after the recording began.
+        destination = settled(self._destination)
+        if destination is not self._destination:
+            self._destination = destination
+            # From here on torch writes this itself, with the process groups.
+            self._profiler.preset_metadata.pop("distributedInfo", None)
+            self._stack.enter_context(waits_marked())
         if self.schedule.repeat == 1:
             self._profiler.step()
             return
@@ -250,16 +261,6 @@ class Recorder:
             # That torch forgets a cycle once it is written is what is wanted here.
             warnings.filterwarnings("ignore", ".*Profiler clears events")
             self._profiler.step()
-
-    def _settle(self) -> None:
-        """Take the rank of ``torch.distributed`` where it was initialised after the recording began."""
-        assert self._destination is not None
-        destination = settled(self._destination)
-        if destination is not self._destination:
-            self._destination = destination
-            # From here on torch writes this itself, with the process groups.
-            self._profiler.preset_metadata.pop("distributedInfo", None)
-            self._stack.enter_context(waits_marked())
 
     def _close(self) -> None:
         profiler, self._profiler = self._profiler, None
@@ -308,7 +309,13 @@ def waits_marked() -> Iterator[None]:
     Only where ``torch.distributed`` runs over gloo: other back-ends' waits do not hold the processor. Waits inside
     C++ (DistributedDataParallel's) stay unmarked. A blocking call, ``all_reduce(x)``, waits from Python too.
     """
-    work = _gloo_work()
+    try:
+        import torch.distributed as dist
+    except ImportError:
+        dist = None
+    is_gloo = dist is not None and dist.is_available() and dist.is_initialized() and "gloo" in str(dist.get_backend())
+    # The class of pending collectives.
+    work = getattr(dist, "Work", None) if is_gloo else None
     if work is None:
         yield
         return
@@ -329,12 +336,168 @@ def waits_marked() -> Iterator[None]:
         work.wait = original
 
 
-def _gloo_work() -> Any | None:
-    """Return the class of pending collectives if gloo carries them."""
+SUFFIX = ".pt.trace.json.gz"
+_OURS = re.compile(r"rank(\d+)\.pt\.trace\.json(\.gz)?$")
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where this process's traces go.
+
+    Parameters
+    ----------
+    folder : Path
+    rank : int
+    world_size : int
+        -1 unknown.
+    source : {"torch.distributed", "environment", "option", "default"}
+        How the rank is known.
+    numbered : bool
+        Whether every cycle of the schedule has a folder of its own.
+    """
+
+    folder: Path
+    rank: int
+    world_size: int
+    source: str
+    numbered: bool = False
+
+    def file(self, cycle: int) -> Path:
+        """Return the file of one cycle.
+
+        Examples
+        --------
+        >>> Destination(Path("traces"), 3, 8, "default").file(0).as_posix()
+        'traces/rank00003.pt.trace.json.gz'
+        """
+        folder = self.folder / f"cycle{cycle:05d}" if self.numbered else self.folder
+        return folder / f"rank{self.rank:05d}{SUFFIX}"
+
+    def to_metadata(self) -> str | None:
+        """Return the header's ``distributedInfo`` where torch itself would write none; None if it does or may."""
+        if self.source not in ("environment", "option"):
+            return None
+        world = {"world_size": self.world_size} if self.world_size > 0 else {}
+        return json.dumps({"backend": "", "rank": self.rank, **world})
+
+
+def find_destination(out: Path, rank: int | None, *, numbered: bool = False) -> Destination:
+    """Find out which rank this is and where its traces go.
+
+    Raises
+    ------
+    InputError
+        When the rank is contradicted, or the folder cannot be written or holds traces of an earlier run.
+    """
+    if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int)):
+        raise InputError(f"record(rank={rank!r}): a whole number from 0 up is needed")
+    known_rank, world, source = _identity()
+    if rank is not None:
+        if rank < 0 or (source == "torch.distributed" and rank != known_rank):
+            known = f"; torch.distributed says {known_rank}" if source == "torch.distributed" else ""
+            raise InputError(f"record(rank={rank}): no rank of this run{known}; leave the option out")
+        if source != "torch.distributed":
+            known_rank, source = rank, "option"
+    restart = _count(os.environ.get("TORCHELASTIC_RESTART_COUNT", "")) or 0
+    folder = out / f"restart{restart}" if restart else out
+    destination = Destination(folder, known_rank, world, source, numbered)
+    # A folder where this rank, or a rank that this run does not have, has left traces is refused.
+    for file in sorted([*folder.glob("rank*.json*"), *folder.glob("cycle*/rank*.json*")]):
+        match = _OURS.match(file.name)
+        if match and (int(match[1]) == known_rank or int(match[1]) >= world > 0):
+            raise InputError(f"{file}: a trace of an earlier run; choose another folder, or move that one away")
+    # One that takes no files is refused now, not after the training has run.
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"{folder}: traces cannot be written there ({reason}); choose another folder") from error
+    return destination
+
+
+def settled(destination: Destination) -> Destination:
+    """Return a destination with the rank that ``torch.distributed`` tells by now; itself if it tells nothing new.
+
+    Examples
+    --------
+    >>> destination = Destination(Path("traces"), 3, 8, "environment")
+    >>> settled(destination) is destination
+    True
+    """
+    if destination.source == "torch.distributed":
+        return destination
+    rank, world, source = _identity()
+    if source != "torch.distributed":
+        return destination
+    return replace(destination, rank=rank, world_size=world, source=source)
+
+
+def save(destination: Destination, cycle: int, export: Callable[[str], Any]) -> Path:
+    """Let ``export`` write a trace, compress it and put it in place, whole or not at all.
+
+    Returns
+    -------
+    Path
+        ``destination.file(cycle)``; with ``.again1`` in its name where another process has written as the same rank, so
+        that neither trace is lost.
+
+    Raises
+    ------
+    OSError
+        When the disk is full or the folder is gone.
+    """
+    target = destination.file(cycle)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # A dot in front: who looks for traces while one is written finds whole ones only.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".recording-") as folder:
+        plain, packed = Path(folder) / "trace.json", Path(folder) / "trace.json.gz"
+        export(str(plain))
+        _compress(plain, packed)
+        number = 0
+        while not _claimed(packed, target):
+            number += 1
+            target = target.with_name(f"rank{destination.rank:05d}.again{number}{SUFFIX}")
+    return target
+
+
+def _claimed(source: Path, target: Path) -> bool:
+    """Give a file its name unless another has it."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return False
+    except OSError:
+        # A file system without hard links: two writers at the same moment are told apart by nothing there.
+        if target.exists():
+            return False
+        source.replace(target)
+    return True
+
+
+def _compress(source: Path, target: Path) -> None:
+    packer = gzip_module()
+    level = 4 if packer.__name__ == "gzip" else 2
+    with source.open("rb") as plain, packer.open(target, "wb", compresslevel=level) as packed:
+        shutil.copyfileobj(plain, packed, _CHUNK)
+    with target.open("rb") as packed:
+        os.fsync(packed.fileno())
+
+
+def _identity() -> tuple[int, int, str]:
     try:
         import torch.distributed as dist
     except ImportError:
-        return None
-    if not dist.is_available() or not dist.is_initialized() or "gloo" not in str(dist.get_backend()):
-        return None
-    return getattr(dist, "Work", None)
+        dist = None
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size(), "torch.distributed"
+    rank, world = (_count(os.environ.get(name, "")) for name in ("RANK", "WORLD_SIZE"))
+    if rank is not None:
+        return rank, world or -1, "environment"
+    return 0, -1, "default"
+
+
+def _count(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"\d{1,9}", text) else None

@@ -1,4 +1,11 @@
-"""The traces of a run: which files they are, and all of them read to its timeline."""
+"""The traces of a run: which formats are known, which files are traces of them, and all of them read to a timeline.
+
+A format is one folder beside this file, ``traces/NAME/``, whose face offers what :class:`Format` asks, and one line
+here: the folder in :data:`FORMATS`. A rank of any format becomes the same
+:class:`densing.efficiency.timeline.RankTimeline`, so that nothing else has to know of it; finding the files of a run,
+archives, packing and limits (:mod:`densing.efficiency.traces.source`) are common to all. ``traces/kineto`` is the
+example to read.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +13,77 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from densing.core import InputError, Note
-from densing.efficiency.timeline import Classifier, Timeline
-from densing.efficiency.traces.formats import FORMATS, read_rank
-from densing.efficiency.traces.source import HEAD_BYTES, ZIP, Detail, TraceFile
+from densing.efficiency.timeline import Classifier, RankTimeline, Timeline
+from densing.efficiency.traces import kineto
+from densing.efficiency.traces.source import HEAD_BYTES, ZIP, Detail, Limits, Progress, Source, TraceFile
+
+
+class Format(Protocol):
+    """What the face of a format's folder offers."""
+
+    SUFFIXES: tuple[str, ...]
+    """How the names of such files end, before they are packed (``.gz``, ``.zip``)."""
+
+    def recognise(self, head: bytes) -> bool:
+        """Return whether a file whose content, inflated, begins so is of this format; at most 64 KiB are shown."""
+
+    def read_rank(
+        self,
+        trace: TraceFile,
+        *,
+        classifier: Classifier | None = None,
+        detail: Detail = "auto",
+        limits: Limits | None = None,
+        progress: Progress | None = None,
+    ) -> RankTimeline:
+        """Read one file; parameters and errors are those of :func:`read_rank`."""
+
+
+# What none recognises goes to the first, whose messages say what is wrong with it.
+FORMATS: tuple[Format, ...] = (kineto,)
+
+
+def read_rank(
+    trace: TraceFile,
+    *,
+    classifier: Classifier | None = None,
+    detail: Detail = "auto",
+    limits: Limits | None = None,
+    progress: Progress | None = None,
+) -> RankTimeline:
+    """Read one trace of any format that is known; what is damaged is repaired or left out, counted and noted.
+
+    Parameters
+    ----------
+    trace : TraceFile
+    classifier : Classifier, optional
+        What names mean; the built-in rules if not given.
+    detail : {"auto", "device", "host"}
+        ``device``: device work, launches, ranges. ``host``: operators too. ``auto``: ``device``, or ``host`` where the
+        trace is of no device; the processor's work is then the timeline's. A trace of a device that holds no kernel
+        is :attr:`densing.efficiency.timeline.RankTimeline.blind`.
+    limits : Limits, optional
+    progress : callable, optional
+        Called with the bytes of the file consumed so far.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read, is no trace, holds no events or passes a limit.
+    """
+    kind = FORMATS[0]
+    if len(FORMATS) > 1:
+        head = bytearray(HEAD_BYTES)
+        with Source(trace.path, trace.member, trace.label, limits or Limits()) as source, memoryview(head) as view:
+            size = 0
+            while size < len(head) and (count := source.readinto(view[size:])):
+                size += count
+        kind = next((each for each in FORMATS if each.recognise(bytes(head[:size]))), kind)
+    return kind.read_rank(trace, classifier=classifier, detail=detail, limits=limits, progress=progress)
+
 
 SUFFIXES = (*(suffix for kind in FORMATS for suffix in kind.SUFFIXES), ".gz", ".zip")
 """How the names of traces in a folder end."""
@@ -47,37 +119,37 @@ def find_traces(paths: Sequence[Path | str], ranks: Mapping[str, int] | None = N
     InputError
         When there is nothing, or ``ranks`` names a file that is not among them.
     """
-    found, others, below = Traces(), list[Path](), list[Path]()
+    traces, ignored, below = Traces(), list[Path](), list[Path]()
     for path in map(Path, paths):
-        traces = _in_path(path, others)
-        if any(trace.path.parent == path for trace in traces):
+        in_path = _in_path(path, ignored)
+        if any(trace.path.parent == path for trace in in_path):
             # What the names tell to be traces in subfolders; none is opened.
             files = sorted(file for ending in (".json", ".json.gz") for file in path.glob(f"*/*{ending}"))
             below += [file for file in files if _is_named(TraceFile(file))]
-        found.extend(traces)
-    if not found:
-        where = ", ".join(map(str, paths)) or "no path"
-        raise InputError(f"{where}: no trace there; files *.json, *.json.gz or *.zip of torch.profiler are expected")
-    if others:
-        shown = ", ".join(path.name for path in others[:5]) + (", ..." if len(others) > 5 else "")
-        message = f"{len(others)} files are no traces and were passed over: {shown}"
-        found.notes = (Note("files-ignored", "info", message, {"files": [str(path) for path in others[:100]]}),)
-    below = [path for path in below if path not in {trace.path for trace in found}]
+        traces.extend(in_path)
+    if not traces:
+        label = ", ".join(map(str, paths)) or "no path"
+        raise InputError(f"{label}: no trace there; files *.json, *.json.gz or *.zip of torch.profiler are expected")
+    if ignored:
+        names = ", ".join(path.name for path in ignored[:5]) + (", ..." if len(ignored) > 5 else "")
+        message = f"{len(ignored)} files are no traces and were passed over: {names}"
+        traces.notes = (Note("files-ignored", "info", message, {"files": [str(path) for path in ignored[:100]]}),)
+    below = [path for path in below if path not in {trace.path for trace in traces}]
     if below:
         message = (
             f"{below[0]}: a trace in a subfolder of a folder that has traces itself was passed over"
             f"{f', and {len(below) - 1} more' if len(below) > 1 else ''}; name the subfolder too if it is of the run"
         )
-        found.notes += (Note("folders-ignored", "warning", message, {"files": [str(path) for path in below[:100]]}),)
-    return _with_ranks(found, ranks or {})
+        traces.notes += (Note("folders-ignored", "warning", message, {"files": [str(path) for path in below[:100]]}),)
+    return _with_ranks(traces, ranks or {})
 
 
-def _in_path(path: Path, others: list[Path]) -> list[TraceFile]:
+def _in_path(path: Path, ignored: list[Path]) -> list[TraceFile]:
     if path.is_dir():
-        traces = _in_folder(path, others)
+        traces = _in_folder(path, ignored)
         if not traces:
             folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
-            traces = [trace for folder in folders for trace in _in_folder(folder, others)]
+            traces = [trace for folder in folders for trace in _in_folder(folder, ignored)]
         return traces
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; check the path")
@@ -85,36 +157,33 @@ def _in_path(path: Path, others: list[Path]) -> list[TraceFile]:
         raise InputError(f"{path}: is no regular file; write the trace to a file first")
     if _head(path, len(ZIP)) != ZIP:
         return [TraceFile(path)]
-    members = _members(path, others)
+    members = _members(path, ignored)
     if not members:
         raise InputError(f"{path}: holds no .json or .json.gz that is a trace; pack the traces themselves")
     return members
 
 
-def _in_folder(folder: Path, others: list[Path]) -> list[TraceFile]:
+def _in_folder(folder: Path, ignored: list[Path]) -> list[TraceFile]:
     traces: list[TraceFile] = []
     try:
         entries = sorted(entry for entry in folder.iterdir() if not entry.is_dir())
     except OSError as error:
         raise InputError(f"{folder}: cannot read ({error.strerror}); check the path") from error
-    for entry in entries:
-        traces += _traces_of(entry, others)
+    for path in entries:
+        trace = TraceFile(path)
+        # A link that leads nowhere is a rank that is missing; a pipe or a device would keep a reader waiting.
+        if trace.file_name.endswith(SUFFIXES) and (path.is_file() or not path.exists()):
+            is_named = _is_named(trace)
+            # A file is opened at most once to see what it is.
+            head = _head(path, len(ZIP) if is_named else HEAD_BYTES)
+            if head is not None and head.startswith(ZIP):
+                traces += _members(path, ignored)
+                continue
+            if is_named or head is None or _is_recognised(head):
+                traces.append(trace)
+                continue
+        ignored.append(path)
     return traces
-
-
-def _traces_of(path: Path, others: list[Path]) -> list[TraceFile]:
-    """Return the traces in a file of a folder, which is opened at most once to see what it is."""
-    trace = TraceFile(path)
-    # A link that leads nowhere is a rank that is missing; a pipe or a device would keep a reader waiting.
-    if trace.file_name.endswith(SUFFIXES) and (path.is_file() or not path.exists()):
-        is_named = _is_named(trace)
-        head = _head(path, len(ZIP) if is_named else HEAD_BYTES)
-        if head is not None and head.startswith(ZIP):
-            return _members(path, others)
-        if is_named or head is None or _is_recognised(head):
-            return [trace]
-    others.append(path)
-    return []
 
 
 def _is_named(trace: TraceFile) -> bool:
@@ -138,7 +207,7 @@ def _head(path: Path, count: int) -> bytes | None:
         return None
 
 
-def _members(path: Path, others: list[Path]) -> list[TraceFile]:
+def _members(path: Path, ignored: list[Path]) -> list[TraceFile]:
     """Return the traces in an archive, by name."""
     import zipfile
 
@@ -150,7 +219,7 @@ def _members(path: Path, others: list[Path]) -> list[TraceFile]:
                 if _is_member(trace, archive):
                     chosen.append(trace)
                 elif not info.is_dir():
-                    others.append(Path(trace.label))
+                    ignored.append(Path(trace.label))
     except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
         raise InputError(f"{path}: no readable zip archive ({error}); pack it again") from error
     twice = next((trace.member for trace, after in pairwise(chosen) if trace == after), None)

@@ -19,7 +19,7 @@ HEAD_BYTES = 1 << 16
 
 _RANK = re.compile(r"(?i)([a-z]*)([-_.]?)(rank)[-_=. ]?(0*\d{1,6})(?!\d)")
 _WORKER = re.compile(r"(?i)(?<![a-z])(?:worker|trainer)[-_=. ]?(0*\d{1,6})(?!\d)")
-_WHOLE = {"global", "world"}
+_GLOBAL = {"global", "world"}
 # Ranks within a machine or within one dimension of the layout: several traces of a run share them.
 _PARTIAL = {"local", "node", "group", "tp", "pp", "dp", "cp", "ep", "sp", "mp", "tensor", "pipeline"}
 _BLOCK = 1 << 17
@@ -94,25 +94,21 @@ class TraceFile:
         (3, None)
         """
         folder = Path(self.member).parent if self.member else self.path.parent
-        for part in (self.file_name, folder.name):
-            rank = _rank_in(part)
-            if rank is not None:
-                return rank
+        for name in (self.file_name, folder.name):
+            ranks: list[int] = []
+            for match in _RANK.finditer(name):
+                prefix, joint, rank, number = match.groups()
+                if prefix.lower() in _GLOBAL:
+                    return int(number)
+                # "frank3" tells no rank, "hostRank3" does.
+                is_word = not prefix or joint or (rank[0] == "R" and prefix[-1].islower())
+                if is_word and prefix.lower() not in _PARTIAL:
+                    ranks.append(int(number))
+            if ranks:
+                return ranks[0]
+            if worker := _WORKER.search(name):
+                return int(worker.group(1))
         return None
-
-
-def _rank_in(name: str) -> int | None:
-    ranks: list[int] = []
-    for match in _RANK.finditer(name):
-        prefix, joint, rank, number = match.groups()
-        if prefix.lower() in _WHOLE:
-            return int(number)
-        # "frank3" tells no rank, "hostRank3" does.
-        is_word = not prefix or joint or (rank[0] == "R" and prefix[-1].islower())
-        if is_word and prefix.lower() not in _PARTIAL:
-            ranks.append(int(number))
-    worker = None if ranks else _WORKER.search(name)
-    return int(worker.group(1)) if worker else next(iter(ranks), None)
 
 
 @dataclass(frozen=True)
@@ -161,7 +157,12 @@ class Source:
         self._archive: Any = None
         self._packed = 0
         try:
-            self._raw: IO[bytes] = path.open("rb", buffering=0) if member is None else self._open_member(path, member)
+            if member is None:
+                self._raw: IO[bytes] = path.open("rb", buffering=0)
+            else:
+                self._archive = _zipfile().ZipFile(path)
+                self._packed = self._archive.getinfo(member).compress_size
+                self._raw = self._archive.open(member)
             head = self._raw.read(4)
         except (OSError, RuntimeError, NotImplementedError, KeyError, EOFError, _zipfile().BadZipFile) as error:
             self.close()
@@ -169,20 +170,12 @@ class Source:
             raise InputError(f"{label}: cannot read ({reason}); check the file") from error
         if head == ZIP and member is None:
             raise InputError(self._refuse("is a zip archive; name its members with find_traces"))
-        self._pending = head
-        self._gunzip = self._unpacker(head)
-
-    def _open_member(self, path: Path, member: str) -> IO[bytes]:
-        self._archive = _zipfile().ZipFile(path)
-        self._packed = self._archive.getinfo(member).compress_size
-        return self._archive.open(member)
-
-    def _unpacker(self, head: bytes) -> Gunzip | None:
-        if head == _ZSTD:
-            raise InputError(self._refuse("is compressed with zstd; unpack it first (zstd -d)"))
         if head == ZIP:
             raise InputError(self._refuse("is a zip archive inside another; unpack the outer one"))
-        return Gunzip(self._read) if head[:2] == _GZIP else None
+        if head == _ZSTD:
+            raise InputError(self._refuse("is compressed with zstd; unpack it first (zstd -d)"))
+        self._pending = head
+        self._gunzip = Gunzip(self._read) if head[:2] == _GZIP else None
 
     def _refuse(self, reason: str) -> str:
         self.close()
@@ -204,10 +197,6 @@ class Source:
         if self._gunzip is not None and self._gunzip.damage:
             self.damage = self._gunzip.damage
         self.produced += count
-        self._check()
-        return count
-
-    def _check(self) -> None:
         limits = self.limits
         read = self._packed or self.consumed
         inflates = self._gunzip is not None or self._packed
@@ -221,6 +210,7 @@ class Source:
                 f"{self.label}: holds more than {limits.inflated_bytes} bytes; split it, or raise "
                 "Limits(inflated_bytes=...)"
             )
+        return count
 
     def _read(self) -> bytes:
         if self._pending:
@@ -300,7 +290,9 @@ class Gunzip:
             if self._inflater.eof:
                 self._finish()
                 continue
-            block = self._inflater.unconsumed_tail or self._block()
+            block = self._inflater.unconsumed_tail
+            if not block:
+                block, self._held = self._held or self._read(), b""
             try:
                 data = self._inflater.decompress(block, min(len(target), _PIECE))
             except self._errors as error:
@@ -318,10 +310,6 @@ class Gunzip:
         self._held = b""
         self._inflater = None
         return 0
-
-    def _block(self) -> bytes:
-        block, self._held = self._held or self._read(), b""
-        return block
 
     def _begin(self) -> bool:
         """Pass over a header; False at the end, or before what is no gzip."""
@@ -343,12 +331,13 @@ class Gunzip:
 
     def _finish(self) -> None:
         """Check a stream's end, and go on to the next."""
-        held = self._inflater.unused_data + self._held
-        while len(held) < 8 and (block := self._read()):
-            held += block
-        if int.from_bytes(held[:4], "little") != self._crc:
+        # The checksum and the length, four bytes each; files may be padded with zeros after them.
+        trailer = self._inflater.unused_data + self._held
+        while len(trailer) < 8 and (block := self._read()):
+            trailer += block
+        if int.from_bytes(trailer[:4], "little") != self._crc:
             self.damage = self.damage or "the checksum of the compressed data is wrong"
-        self._inflater, self._held = None, held[8:].lstrip(b"\x00")
+        self._inflater, self._held = None, trailer[8:].lstrip(b"\x00")
         while not self._held and (block := self._read()):
             self._held = block.lstrip(b"\x00")
 
@@ -389,3 +378,14 @@ def _engine() -> tuple[Callable[..., Any], tuple[type[Exception], ...], Callable
         return zlib.decompressobj, (zlib.error,), zlib.crc32
     errors: tuple[Any, ...] = (zlib.error, isal_zlib.error)
     return isal_zlib.decompressobj, errors, isal_zlib.crc32
+
+
+def gzip_module() -> Any:
+    """Return the module that writes gzip files: Intel's ISA-L where installed, or the standard library's."""
+    try:
+        from isal import igzip
+    except ImportError:
+        import gzip
+
+        return gzip
+    return igzip

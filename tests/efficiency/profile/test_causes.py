@@ -9,8 +9,7 @@ import pytest
 from densing.cli.profile import screen
 from densing.efficiency.profile.rank import RankProfile, profile_timeline
 from densing.efficiency.profile.run import merge_run
-from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
-from densing.efficiency.timeline.timeline import Origin, RankTimeline, Step
+from densing.efficiency.timeline.timeline import Comm, Kind, Lane, Origin, RankTimeline, Spans, Step
 from densing.report.profile import headline
 from tests.support.straggler_runs import LAUNCH, STREAMS, timeline
 

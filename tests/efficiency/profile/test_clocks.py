@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from densing.efficiency.profile.clocks import Clocks, align_clocks
 from densing.efficiency.profile.matching import match_collectives
 from densing.efficiency.profile.waiting import arrivals_of
-from densing.efficiency.timeline.collectives import Collectives
-from densing.efficiency.timeline.spans import Comm
+from densing.efficiency.timeline.timeline import Comm
+from densing.efficiency.timeline.traffic import Collectives
 from tests.support.collective_runs import DLRM, collected, dlrm_rank, rank_of
 
 TRANSFER = 20_000

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from densing.efficiency.profile.critical import RankCollectives, RunPath, blocking, local_of, run_critical_path
 from densing.efficiency.timeline.critical import critical_path
-from densing.efficiency.timeline.spans import Kind, Lane, Spans
-from densing.efficiency.timeline.timeline import RankTimeline
-from densing.efficiency.timeline.windows import select
+from densing.efficiency.timeline.overlap import select
+from densing.efficiency.timeline.timeline import Kind, Lane, RankTimeline, Spans
 from tests.support import folders
 
 

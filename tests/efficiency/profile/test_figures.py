@@ -10,8 +10,7 @@ from densing.efficiency.profile.figures import METRICS, figures, pooled
 from densing.efficiency.profile.rank import profile_timeline
 from densing.efficiency.profile.run import merge_run
 from densing.efficiency.timeline.overlap import Partition
-from densing.efficiency.timeline.spans import Comm, Kind, Spans
-from densing.efficiency.timeline.timeline import RankTimeline
+from densing.efficiency.timeline.timeline import Comm, Kind, RankTimeline, Spans
 from tests.support.straggler_runs import profiles
 
 

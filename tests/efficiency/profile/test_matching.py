@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from densing.efficiency.profile.clocks import align_clocks
 from densing.efficiency.profile.matching import Matched, match_collectives
 from densing.efficiency.profile.waiting import arrivals_of, waits_of
-from densing.efficiency.timeline.collectives import OPS, Collectives
-from densing.efficiency.timeline.spans import Comm
+from densing.efficiency.timeline.timeline import Comm
+from densing.efficiency.timeline.traffic import OPS, Collectives
 from tests.support.collective_runs import DLRM, collected, dlrm_rank, golden, rank_of, world
 
 REDUCE, GATHER = Comm("all_reduce", "0", group_size=2), Comm("all_gather", "0", group_size=2)

@@ -7,8 +7,7 @@ import pytest
 from densing.efficiency.profile.figures import per_step
 from densing.efficiency.profile.rank import ProfileOptions, RankProfile, profile_timeline
 from densing.efficiency.profile.run import merge_run
-from densing.efficiency.timeline.spans import Kind, Lane, Spans
-from densing.efficiency.timeline.timeline import Origin, RankTimeline
+from densing.efficiency.timeline.timeline import Kind, Lane, Origin, RankTimeline, Spans
 from tests.support.straggler_runs import LAUNCH, profiles, timeline
 
 

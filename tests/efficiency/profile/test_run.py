@@ -15,8 +15,7 @@ from densing.efficiency.profile.figures import per_step, pooled
 from densing.efficiency.profile.rank import ProfileOptions, RankProfile, profile_timeline
 from densing.efficiency.profile.run import merge_run, run_notes
 from densing.efficiency.profile.store import write_profile
-from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
-from densing.efficiency.timeline.timeline import RankTimeline, Step
+from densing.efficiency.timeline.timeline import Comm, Kind, Lane, RankTimeline, Spans, Step
 from densing.report.profile import render
 from tests.support.efficiency_runs import lonely, nothing, run
 from tests.support.straggler_runs import A100, H100, changed, profiles, timeline

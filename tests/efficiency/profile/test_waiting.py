@@ -15,8 +15,8 @@ from densing.efficiency.profile.clocks import align_clocks
 from densing.efficiency.profile.matching import match_collectives
 from densing.efficiency.profile.waiting import Stragglers, find_stragglers
 from densing.efficiency.profile.whatif_run import RecordedWhatIf, what_if
-from densing.efficiency.timeline.collectives import Collectives
-from densing.efficiency.timeline.spans import Comm
+from densing.efficiency.timeline.timeline import Comm
+from densing.efficiency.timeline.traffic import Collectives
 from tests.support.collective_runs import DLRM, collected, dlrm_rank, golden, rank_of
 
 

@@ -18,7 +18,7 @@ from densing.efficiency.profile.whatif_job import Replay, WhatIf, analyse, prepa
 from densing.efficiency.profile.whatif_trace import OP_TYPES, OpTrace, arrange, read_ops
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.timeline.spans import Kind
+from densing.efficiency.timeline.timeline import Kind
 from tests.support import folders
 
 # The smallest of the published jobs travels with the tests; the others are read where they are.

@@ -17,7 +17,7 @@ from densing.efficiency.profile.rank import profile_timeline
 from densing.efficiency.profile.run import RunProfile, merge_run
 from densing.efficiency.profile.waiting import find_stragglers
 from densing.efficiency.profile.whatif_run import RecordedWhatIf, _usual_transfer, what_if
-from densing.efficiency.timeline.spans import Comm
+from densing.efficiency.timeline.timeline import Comm
 from tests.support.collective_runs import DLRM, collected, dlrm_rank, rank_of
 
 

@@ -19,8 +19,7 @@ from densing.efficiency.profile.observations import of_timeline, recorded
 from densing.efficiency.simulation.cluster.calibration import Computation, Observation, calibrate, calibrated
 from densing.efficiency.simulation.cluster.costs import collective_seconds
 from densing.efficiency.simulation.cluster.presets import load_cluster, to_toml
-from densing.efficiency.timeline.spans import Comm, Kind, Spans
-from densing.efficiency.timeline.timeline import RankTimeline, Step, Timeline
+from densing.efficiency.timeline.timeline import Comm, Kind, RankTimeline, Spans, Step, Timeline
 from tests.support import folders
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from densing.efficiency.profile.run import profile_run
 from densing.efficiency.simulation.bounds import busy, critical_path
 from densing.efficiency.simulation.engine import Simulation, simulate
 from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.timeline.spans import Comm, Kind
+from densing.efficiency.timeline.timeline import Comm, Kind
 from densing.efficiency.traces.perfetto import RankTracks, write_timelines
 
 COMPUTE, COMM = Kind.COMPUTE, Kind.COMM

@@ -10,7 +10,7 @@ from densing.core.errors import InputError
 from densing.efficiency.simulation.bounds import busy, critical_path
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph, Task
-from densing.efficiency.timeline.spans import Kind
+from densing.efficiency.timeline.timeline import Kind
 
 COMPUTE, COMM = Kind.COMPUTE, Kind.COMM
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from densing.efficiency.simulation.bounds import busy, critical_path
 from densing.efficiency.simulation.engine import Events, simulate, sweep
 from densing.efficiency.simulation.tasks import Graph, Task, columns
-from densing.efficiency.timeline.spans import Kind
+from densing.efficiency.timeline.timeline import Kind
 
 RANKS = 3
 STREAMS = {Kind.COMPUTE: ("compute", "second"), Kind.COMM: ("comm", "p2p"), Kind.MEMCPY: ("copy",),

@@ -42,7 +42,7 @@ from densing.efficiency.techniques.validation import (
     validate,
     verdict,
 )
-from densing.efficiency.timeline.spans import Kind
+from densing.efficiency.timeline.timeline import Kind
 
 ALL = {claim.id: claim for module in (co2, ladder, iso, t3, taccl) for claim in module.CLAIMS}
 QUICK = [

@@ -22,7 +22,7 @@ from densing.efficiency.techniques.comparison import compare, timelines, title
 from densing.efficiency.techniques.plan import Plan, measure, timeline_of
 from densing.efficiency.techniques.registry import get_technique, technique_names
 from densing.efficiency.techniques.splits import remedy, split_over
-from densing.efficiency.timeline.spans import Comm, Kind
+from densing.efficiency.timeline.timeline import Comm, Kind
 
 LINK = Link(1e-5, 1e-9)
 TOY = Cluster("toy", 8, 4, Device("toy", 1e12, 1e11, memory=1e9), intra=LINK.faster(10), inter=LINK, host=LINK)

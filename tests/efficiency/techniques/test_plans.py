@@ -17,7 +17,7 @@ from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.workload.modules import Split, Transformer, Workload, modules
 from densing.efficiency.techniques.plan import Plan, measure
 from densing.efficiency.techniques.planner.base import STATE, Rounds
-from densing.efficiency.timeline.spans import Kind
+from densing.efficiency.timeline.timeline import Kind
 from tests.support.plans import TOY, cluster, measured, plan, workload
 
 LIMIT = settings(max_examples=25)

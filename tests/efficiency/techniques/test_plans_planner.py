@@ -25,7 +25,7 @@ from densing.efficiency.techniques.planner.layout import Layout
 from densing.efficiency.techniques.planner.stage import NOTHING, join
 from densing.efficiency.techniques.planner.steps import merged, one_forward_one_backward, plan_steps
 from densing.efficiency.techniques.registry import BUILT_IN, get_technique
-from densing.efficiency.timeline.spans import Kind
+from densing.efficiency.timeline.timeline import Kind
 
 TOY = Transformer("toy", layers=2, hidden=64, heads=8, kv_heads=8, head_dim=8, ffn=256, vocabulary=128)
 NAMES = [name for name in BUILT_IN if name != "taccl"]

@@ -8,7 +8,7 @@ import pytest
 
 from densing.efficiency.simulation.workload.modules import Workload
 from densing.efficiency.techniques.plan import measure
-from densing.efficiency.timeline.spans import Kind
+from densing.efficiency.timeline.timeline import Kind
 from tests.support.plans import cluster, measured, plan, workload
 
 EVERY = {

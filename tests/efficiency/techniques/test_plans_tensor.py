@@ -21,7 +21,7 @@ from densing.efficiency.techniques.planner.exchange import Blocking, TensorSched
 from densing.efficiency.techniques.planner.steps import plan_steps
 from densing.efficiency.techniques.registry import get_technique
 from densing.efficiency.techniques.t3 import Hardware, product_share, sublayer
-from densing.efficiency.timeline.spans import Kind
+from densing.efficiency.timeline.timeline import Kind
 
 TOY = Transformer("toy", layers=4, hidden=64, heads=8, kv_heads=8, head_dim=8, ffn=256, vocabulary=128)
 SCHEDULES = ("tensor-parallel", "parallel-attention", "ladder", "iso", "t3")

@@ -20,7 +20,7 @@ from densing.efficiency.techniques.registry import BUILT_IN, get_technique, tech
 MODULE = """
 from densing.efficiency.techniques import Answer, Claim, Knob, Plan
 from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.timeline.spans import Kind
+from densing.efficiency.timeline.timeline import Kind
 
 
 class Nap:

@@ -106,7 +106,7 @@ def test_groups_of_another_kind_on_the_same_link_wait():
 
 def test_messages_wait_for_what_came_before():
     graph = Graph()
-    from densing.efficiency.timeline.spans import Kind
+    from densing.efficiency.timeline.timeline import Kind
 
     slow = graph.add("compute", Kind.COMPUTE, (3,), "compute", 1.0)
     Synthesised(toy(), Use("dp")).add(graph, "x", "all_gather", 1e6, range(4), range(4), "comm", (slow,))

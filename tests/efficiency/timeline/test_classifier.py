@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from densing.core.errors import InputError
 from densing.efficiency.timeline import classifier as module
 from densing.efficiency.timeline.classifier import Classifier, Match, rules
-from densing.efficiency.timeline.spans import Kind
+from densing.efficiency.timeline.timeline import Kind
 
 CLASSIFY = Classifier()
 

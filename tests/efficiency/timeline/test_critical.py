@@ -11,9 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from densing.efficiency.timeline.critical import PATH_KINDS, CriticalPath, critical_path
-from densing.efficiency.timeline.spans import Kind, Lane, Spans
-from densing.efficiency.timeline.timeline import RankTimeline, Step
-from densing.efficiency.timeline.windows import select
+from densing.efficiency.timeline.overlap import select
+from densing.efficiency.timeline.timeline import Kind, Lane, RankTimeline, Spans, Step
 
 STREAMS = [Lane("GPU 0", str(number)) for number in (7, 13, 20)]
 THREAD, OTHER = Lane("100", "1"), Lane("100", "2")

@@ -10,13 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from densing.efficiency.timeline.host import LaunchStats, doing, launch_of, launch_stats
 from densing.efficiency.timeline.idle import CAUSES, IdleCauses, idle_causes, stream_idle
-from densing.efficiency.timeline.launches import LaunchStats, launch_of, launch_stats
-from densing.efficiency.timeline.nesting import doing
-from densing.efficiency.timeline.overlap import partition, unions
-from densing.efficiency.timeline.spans import Kind, Lane, Spans
-from densing.efficiency.timeline.timeline import RankTimeline, Step
-from densing.efficiency.timeline.windows import select
+from densing.efficiency.timeline.overlap import partition, select, unions
+from densing.efficiency.timeline.timeline import Kind, Lane, RankTimeline, Spans, Step
 
 STREAMS = [Lane("GPU 0", "7"), Lane("GPU 0", "20")]
 THREADS = [Lane("1", "1"), Lane("1", "2")]

@@ -17,14 +17,11 @@ from hypothesis import strategies as st
 
 from densing.core.records import Record
 from densing.efficiency.profile.rank import ProfileOptions, RankProfile, profile_timeline
-from densing.efficiency.timeline import arrays as arrays_module
-from densing.efficiency.timeline.arrays import blocks, distinct, median, quantile, used
-from densing.efficiency.timeline.classifier import Classifier, rules
-from densing.efficiency.timeline.intervals import outside, subtract, union
-from densing.efficiency.timeline.nesting import innermost, unbroken
-from densing.efficiency.timeline.patterns import any_case, is_plain, search_of
-from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
-from densing.efficiency.timeline.timeline import RankTimeline, Step
+from densing.efficiency.timeline import intervals as intervals_module
+from densing.efficiency.timeline.classifier import Classifier, any_case, is_plain, rules, search_of
+from densing.efficiency.timeline.host import innermost, unbroken
+from densing.efficiency.timeline.intervals import blocks, distinct, median, outside, quantile, subtract, union, used
+from densing.efficiency.timeline.timeline import Comm, Kind, Lane, RankTimeline, Spans, Step
 
 WORK = (Kind.COMPUTE, Kind.COMPUTE, Kind.COMM, Kind.MEMCPY, Kind.MEMSET, Kind.SYNC)
 CALLS = ("cudaLaunchKernel", "cudaLaunchKernel", "cudaMemcpyAsync", "cudaDeviceSynchronize", "cudaStreamWaitEvent")
@@ -127,7 +124,7 @@ def test_a_selection_is_the_same_whether_copied_or_seen(mask: list[bool]) -> Non
 
 
 def test_blocks_cover_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays_module, "BLOCK", 4)
+    monkeypatch.setattr(intervals_module, "BLOCK", 4)
     for count in (0, 1, 4, 9):
         for last_first in (False, True):
             parts = list(blocks(count, last_first))
@@ -141,7 +138,7 @@ def test_time_split_part_by_part_is_time_split_at_once(seed: int, monkeypatch: p
     rows = host.lane == 0
     whole = innermost(host.start[rows], host.end[rows])
     expected = sorted(zip(whole.start.tolist(), whole.end.tolist(), np.flatnonzero(rows)[whole.which], strict=True))
-    monkeypatch.setattr(arrays_module, "BLOCK", 5)
+    monkeypatch.setattr(intervals_module, "BLOCK", 5)
     found = []
     for part in unbroken(host, rows):
         split = innermost(host.start[part], host.end[part])
@@ -163,7 +160,7 @@ def test_the_gaps_are_what_a_subtraction_leaves(pairs: list[tuple[int, int]]) ->
 def test_no_figure_depends_on_the_size_of_the_blocks(seed: int, window: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rank, options = rank_of(seed), ProfileOptions(window)  # type: ignore[arg-type]
     whole = profile_timeline(rank, options).to_dict()
-    monkeypatch.setattr(arrays_module, "BLOCK", 3)
+    monkeypatch.setattr(intervals_module, "BLOCK", 3)
     assert profile_timeline(rank, options).to_dict() == whole
 
 

@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 
 from densing.core.errors import InputError
 from densing.efficiency.timeline.intervals import clip, covered, intersect, length, subtract, union
-from densing.efficiency.timeline.overlap import partition, unions
-from densing.efficiency.timeline.spans import Kind, Lane, Spans
-from densing.efficiency.timeline.timeline import RankTimeline, Step, Timeline
-from densing.efficiency.timeline.windows import default_window, select
+from densing.efficiency.timeline.overlap import default_window, partition, select, unions
+from densing.efficiency.timeline.timeline import Kind, Lane, RankTimeline, Spans, Step, Timeline
 
 END = 60
 interval = st.tuples(st.integers(0, END), st.integers(0, 20)).map(lambda pair: (pair[0], pair[0] + pair[1]))

@@ -10,12 +10,10 @@ import pytest
 
 from densing.efficiency.timeline.critical import critical_path
 from densing.efficiency.timeline.idle import idle_causes
-from densing.efficiency.timeline.overlap import partition, unions
+from densing.efficiency.timeline.overlap import Window, partition, select, unions
 from densing.efficiency.timeline.steps import step_partitions
-from densing.efficiency.timeline.transfer_table import transfers
-from densing.efficiency.timeline.windows import Window, select
-from densing.efficiency.traces.formats import read_rank
-from densing.efficiency.traces.run import find_traces
+from densing.efficiency.timeline.traffic import transfers
+from densing.efficiency.traces.run import find_traces, read_rank
 from tests.support import folders
 
 FILES = [

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from densing.core.errors import InputError, UnknownNameError
 from densing.efficiency.timeline.scaling_efficiency import Run, Scaling, scaling

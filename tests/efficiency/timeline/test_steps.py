@@ -9,9 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from densing.efficiency.timeline.nesting import innermost
-from densing.efficiency.timeline.overlap import partition
-from densing.efficiency.timeline.spans import Kind, Spans
+from densing.efficiency.timeline.host import innermost
+from densing.efficiency.timeline.overlap import Window, partition, select
 from densing.efficiency.timeline.steps import (
     StepPartition,
     StepSpread,
@@ -20,8 +19,7 @@ from densing.efficiency.timeline.steps import (
     step_spread,
     step_times,
 )
-from densing.efficiency.timeline.timeline import RankTimeline, Step
-from densing.efficiency.timeline.windows import Window, select
+from densing.efficiency.timeline.timeline import Kind, RankTimeline, Spans, Step
 
 KINDS = [Kind.COMPUTE, Kind.COMM, Kind.MEMCPY, Kind.MEMSET, Kind.SYNC, Kind.CALL, Kind.UNKNOWN]
 

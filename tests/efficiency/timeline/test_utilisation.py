@@ -7,10 +7,12 @@ import json
 import pytest
 
 from densing.core.errors import InputError, UnknownNameError
-from densing.efficiency.timeline.peaks import find_peak, given_peak, known_peaks
 from densing.efficiency.timeline.utilisation import (
     Utilisation,
+    find_peak,
+    given_peak,
     hfu,
+    known_peaks,
     megatron_flops,
     mfu,
     model_flops,

@@ -23,15 +23,21 @@ from hypothesis import strategies as st
 
 from densing.core.errors import InputError
 from densing.efficiency.timeline.critical import critical_path
-from densing.efficiency.timeline.overlap import partition, unions
-from densing.efficiency.timeline.spans import Comm, Kind, Lane, Spans
-from densing.efficiency.timeline.timeline import Origin, RankTimeline, Step
-from densing.efficiency.timeline.windows import select
-from densing.efficiency.traces import outline as outline_module
-from densing.efficiency.traces.chrome import Track, micros
-from densing.efficiency.traces.formats import read_rank
-from densing.efficiency.traces.outline import NoOutline, outline
-from densing.efficiency.traces.perfetto import PID, RankTracks, overlays, write_overlay, write_timelines
+from densing.efficiency.timeline.overlap import partition, select, unions
+from densing.efficiency.timeline.timeline import Comm, Kind, Lane, Origin, RankTimeline, Spans, Step
+from densing.efficiency.traces import perfetto
+from densing.efficiency.traces.perfetto import (
+    PID,
+    NoOutline,
+    RankTracks,
+    Track,
+    micros,
+    outline,
+    overlays,
+    write_overlay,
+    write_timelines,
+)
+from densing.efficiency.traces.run import read_rank
 from densing.efficiency.traces.source import TraceFile
 from tests.support import folders
 
@@ -321,7 +327,7 @@ def test_what_has_no_outline(text: str) -> None:
 
 
 def test_a_header_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outline_module, "HEADER_BYTES", 1 << 20)
+    monkeypatch.setattr(perfetto, "HEADER_BYTES", 1 << 20)
 
     def endless(first: bytes) -> Iterator[bytes]:
         yield first
@@ -347,7 +353,7 @@ def peak():  # not ru_maxrss: a process inherits that of the one that started it
     [line] = [row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith("VmHWM")]
     return int(line.split()[1])
 from densing.efficiency.traces.perfetto import write_overlay
-from densing.efficiency.timeline.spans import Spans
+from densing.efficiency.timeline.timeline import Spans
 from densing.efficiency.timeline.timeline import RankTimeline
 import densing.efficiency.traces.run
 rank = RankTimeline(0, Spans.empty(), Spans.empty())

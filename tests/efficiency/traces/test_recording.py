@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 
 from densing.core.errors import InputError
-from densing.efficiency.timeline.overlap import partition
-from densing.efficiency.timeline.windows import select
-from densing.efficiency.traces import destination
+from densing.efficiency.timeline.overlap import partition, select
+from densing.efficiency.traces import recording
 from densing.efficiency.traces.recording import Schedule, record
 from densing.efficiency.traces.run import read_timeline
 from tests.support import folders
@@ -214,7 +213,7 @@ def test_a_full_disk_does_not_end_the_training(tmp_path: Path, monkeypatch: pyte
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(destination, "_compress", full)
+    monkeypatch.setattr(recording, "_compress", full)
     with pytest.warns(RuntimeWarning, match="trace of this rank is lost.*No space left"):
         step = loop(tmp_path, 7)
     assert [(note.code, note.severity) for note in step.notes] == [("trace-not-written", "error")]
@@ -268,10 +267,10 @@ def test_two_processes_that_claim_one_rank_lose_nothing(tmp_path: Path) -> None:
     one.start()
     for _ in range(5):
         one()
-    two._destination = destination.find_destination(tmp_path / "elsewhere", None)
-    target = destination.Destination(tmp_path, 0, -1, "default")
-    second = destination.save(target, 0, lambda path: Path(path).write_text("{}"))
-    third = destination.save(target, 0, lambda path: Path(path).write_text("[]"))
+    two._destination = recording.find_destination(tmp_path / "elsewhere", None)
+    target = recording.Destination(tmp_path, 0, -1, "default")
+    second = recording.save(target, 0, lambda path: Path(path).write_text("{}"))
+    third = recording.save(target, 0, lambda path: Path(path).write_text("[]"))
     assert [file.name for file in (second, third)] == [f"rank00000.again{n}.pt.trace.json.gz" for n in (1, 2)]
     assert gzip.decompress(third.read_bytes()) == b"[]" and steps_of(one.files[0]) == [2, 3, 4]
 
@@ -281,8 +280,8 @@ def test_without_hard_links_nothing_is_overwritten_either(tmp_path: Path, monkey
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    target = destination.Destination(tmp_path, 7, 8, "default")
-    files = [destination.save(target, 0, lambda path: Path(path).write_text("{}")) for _ in range(2)]
+    target = recording.Destination(tmp_path, 7, 8, "default")
+    files = [recording.save(target, 0, lambda path: Path(path).write_text("{}")) for _ in range(2)]
     assert names(tmp_path) == sorted(file.name for file in files) and len(set(files)) == 2
 
 

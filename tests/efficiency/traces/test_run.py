@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from densing.core.errors import InputError
-from densing.efficiency.traces.formats import read_rank
-from densing.efficiency.traces.run import check_ranks, find_traces, read_timeline
+from densing.efficiency.traces.run import check_ranks, find_traces, read_rank, read_timeline
 from densing.efficiency.traces.source import Limits, TraceFile
 from tests.support.trace_make import ALL_REDUCE, good, kernel, parts, read, text_of, write
 

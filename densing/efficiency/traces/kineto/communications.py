@@ -113,10 +113,10 @@ def groups_of(header: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     config = header.get("pg_config")
     if not isinstance(config, list):
         return {}
-    named = [group for group in config if isinstance(group, dict) and "pg_name" in group]
+    groups = [group for group in config if isinstance(group, dict) and "pg_name" in group]
     return {
         str(group["pg_name"]): members(group["ranks"]) if isinstance(group.get("ranks"), str | list) else ()
-        for group in named
+        for group in groups
     }
 
 

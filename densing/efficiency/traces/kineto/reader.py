@@ -1,21 +1,42 @@
-"""One Kineto or Chrome trace to the timeline of its rank."""
+"""One Kineto or Chrome trace to the timeline of its rank: the file is read to rows, the rows become spans and steps."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from densing.core import InputError, Note
-from densing.efficiency.timeline import NO_DEVICE_WORK, Classifier, RankTimeline
-from densing.efficiency.traces.kineto.array import EventArray
-from densing.efficiency.traces.kineto.assembly import Assembly
-from densing.efficiency.traces.kineto.document import Document, origin_of, rank_of
-from densing.efficiency.traces.kineto.events import MEMCPY, MEMSET, Decoders, Role, marks_device
-from densing.efficiency.traces.kineto.microseconds import LIMIT_NS, NeedsText
+from densing.efficiency.timeline import (
+    NO_DEVICE_WORK,
+    Classifier,
+    Comm,
+    Kind,
+    Lane,
+    Marks,
+    RankTimeline,
+    Spans,
+    Step,
+    distinct,
+)
+from densing.efficiency.traces.kineto.communications import Comms, complete
+from densing.efficiency.traces.kineto.document import Document, EventArray, LooseEvents, origin_of, rank_of
+from densing.efficiency.traces.kineto.events import (
+    LIMIT_NS,
+    MEMCPY,
+    MEMSET,
+    MTIA,
+    Decoders,
+    NeedsText,
+    Role,
+    marks_device,
+)
 from densing.efficiency.traces.kineto.rows import Rows
-from densing.efficiency.traces.kineto.salvage import Damage
-from densing.efficiency.traces.kineto.text import TextBuffer
+from densing.efficiency.traces.kineto.text import Damage, TextBuffer
 from densing.efficiency.traces.source import Detail, Limits, Progress, Source, TraceFile
 
 _ISSUES_WORK = re.compile(r"(cu|hip|mu|ze|ur|cn|gcu|acl|mtia)\w*(Launch|Memcpy|Memset)")
@@ -47,23 +68,7 @@ def read_rank(
 
     Start in ns = baseTimeNanoseconds + 1000·ts, end = start + 1000·dur, from the decimal text.
 
-    Parameters
-    ----------
-    trace : TraceFile
-    classifier : Classifier, optional
-        What names mean; the built-in rules if not given.
-    detail : {"auto", "device", "host"}
-        ``device``: device work, launches, ranges. ``host``: operators too. ``auto``: ``device``, or ``host`` where the
-        trace is of no device; the processor's work is then the timeline's. A trace of a device that holds no kernel
-        is :attr:`densing.efficiency.timeline.RankTimeline.blind`.
-    limits : Limits, optional
-    progress : callable, optional
-        Called with the bytes of the file consumed so far.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be read, is no trace, holds no events or passes a limit.
+    Parameters and errors are those of :func:`densing.efficiency.traces.read_rank`.
 
     Notes
     -----
@@ -205,3 +210,229 @@ def _remarks(label: str, read: _Read) -> list[Note]:
         message = f"{label}: {read.events.loose.halves} events of phase B or E (begin, end) are not counted"
         notes.append(Note("phase-unknown", "warning", message, {"count": read.events.loose.halves}))
     return notes
+
+
+Column = NDArray[Any]
+
+_STEP = re.compile(r"ProfilerStep\s*[#*]?\s*(\d{0,18})")
+_COMM_THREAD = re.compile(r"pt_(gloo|mpi|ucc)_runloop")
+_HOST_KINDS = {Role.LAUNCH: Kind.LAUNCH, Role.RANGE: Kind.ANNOTATION, Role.OP: Kind.OP}
+_NO_WORK = -1
+
+_HOST = ("start", "duration", "name", "category", "lane", "correlation", "external", "comm")
+_DEVICE = (*_HOST, "bytes")
+_NOTHING: Column = np.empty(0, np.int8)
+_FINAL: dict[str, Any] = {
+    "kind": np.int8,
+    "name": np.int32,
+    "bytes": np.int64,
+    "correlation": np.int64,
+    "comm": np.int32,
+}
+
+
+class Assembly:
+    """Builds spans from the rows of one file, emptying them column by column.
+
+    Parameters
+    ----------
+    rows : Rows
+    loose : LooseEvents
+        Names of threads and processes.
+    classifier : Classifier
+    base : int
+        Nanoseconds to add to every time.
+
+    Attributes
+    ----------
+    marks_left_out : int
+        Marks of steps that repeat one of another thread or lie inside a longer one; known once the steps are.
+    marks : Marks or None
+        All marks together; likewise.
+    self_launched : Spans
+        Device spans that stand for their own launch; known once the device's spans are.
+    """
+
+    def __init__(self, rows: Rows, loose: LooseEvents, classifier: Classifier, base: int) -> None:
+        self._rows, self._loose, self._classifier, self._base = rows, loose, classifier, base
+        self._names: tuple[str, ...] = tuple(rows.names)
+        self._categories: list[tuple[str, Role]] = list(rows.categories)
+        self._comms: list[Comm] = list(rows.comms)
+        # Lanes, each once, and the lane of each key that the rows were numbered by.
+        numbers: dict[Lane, int] = {}
+        of_key = [numbers.setdefault(self._lane(*key), len(numbers)) for key in rows.lanes]
+        self._lanes = tuple(numbers) or (Lane("", ""),)
+        self._lane_of = np.array(of_key, np.int32)
+        self.marks_left_out = 0
+        self.marks: Marks | None = None
+        self.self_launched = Spans.empty()
+
+    def device(self) -> tuple[Spans, Spans, tuple[Step, ...]]:
+        """Return what the devices did, the host's side and the steps, of a trace with device work."""
+        device = {key: self._rows.device.take(key) for key in _DEVICE}
+        host = {key: self._rows.host.take(key) for key in _HOST}
+        device["kind"] = self._each(device["category"], device["name"], self._device_kind)
+        self.self_launched = self._self_launched(device)
+        device["comm"], comms = complete(device, host, self._names, self._comms, self._rows.announced, self._classifier)
+        work = self._spans(device, comms)
+        host["kind"] = self._host_kinds(host["category"])
+        steps = self._steps(host)
+        return work, self._spans(host, self._recorded_comms()), steps
+
+    def host(self) -> tuple[Spans, Spans, tuple[Step, ...]]:
+        """Return the processor's work, its other ranges and the steps, of a trace without device work."""
+        host = {key: self._rows.host.take(key) for key in _HOST}
+        host["kind"] = self._host_kinds(host["category"])
+        steps = self._steps(host)
+        # Which lanes are threads of a communication back-end; what a thread was ever called counts.
+        threads = {
+            str(tid)
+            for (_, tid), names in self._loose.threads.items()
+            if any(_COMM_THREAD.search(name) for name in names)
+        }
+        is_comm_lane = np.array([*(str(key[1]) in threads for key in self._rows.lanes), False], bool)
+        on_comm_thread = is_comm_lane[host["lane"]]
+        kind = self._each(host["category"].astype(np.int64) << 1 | on_comm_thread, host["name"], self._work_kind)
+        is_work = kind != _NO_WORK
+        work = {key: column[is_work] for key, column in host.items()}
+        work["kind"] = kind[is_work]
+        numbers = Comms(self._classifier)
+        comm: Column = np.full(len(work["kind"]), -1, np.int32)
+        for row in np.flatnonzero(work["kind"] == Kind.COMM).tolist():
+            recorded = self._comms[work["comm"][row]] if work["comm"][row] >= 0 else Comm()
+            comm[row] = numbers.number(recorded, self._names[work["name"][row]])
+        work["comm"] = comm
+        is_range = ~is_work | (host["kind"] == Kind.ANNOTATION)
+        ranges = {key: host.pop(key)[is_range] for key in list(host)}
+        return self._spans(work, numbers.table), self._spans(ranges, self._recorded_comms()), steps
+
+    def _host_kinds(self, category: Column) -> Column:
+        kinds = [_HOST_KINDS.get(role, Kind.UNKNOWN) for _, role in self._categories]
+        return np.array([*kinds, 0], np.int8)[category]
+
+    def _device_kind(self, category: tuple[str, Role], name: str, collective: bool) -> int:
+        if category[1] is Role.UNKNOWN:
+            return Kind.UNKNOWN
+        return Kind.SYNC if category[1] is Role.SYNC else self._classifier.kind(category[0], name, collective)
+
+    def _work_kind(self, category: tuple[str, Role], name: str, on_comm_thread: bool) -> int:
+        is_call = category[1] is Role.LAUNCH
+        kind = None if is_call else self._classifier.host_kind(category[0], name, on_comm_thread)
+        return _NO_WORK if kind is None else kind
+
+    def _each(self, code: Column, name: Column, decide: Callable[[tuple[str, Role], str, bool], int]) -> Column:
+        """Decide once for each combination of category (with a flag in the lowest bit) and name."""
+        keys = name.astype(np.int64) << 16 | code
+        unique = distinct(keys)
+        kinds = [
+            decide(self._categories[(key & 0xFFFF) >> 1], self._names[key >> 16], bool(key & 1))
+            for key in unique.tolist()
+        ]
+        return np.array(kinds, np.int8)[np.searchsorted(unique, keys)] if kinds else np.empty(0, np.int8)
+
+    def _recorded_comms(self) -> tuple[Comm, ...]:
+        """Communications as ranges tell them, their operation in one spelling."""
+        return tuple(comm._replace(op=self._classifier.op(comm.op)) if comm.op else comm for comm in self._comms)
+
+    def _spans(self, columns: dict[str, Column], comms: tuple[Comm, ...]) -> Spans:
+        """Sort columns by start, longer first, one at a time; the originals go as their copies come."""
+        start, duration = columns.pop("start"), columns.pop("duration")
+        order = np.lexsort((-duration, start))
+        ready: dict[str, Any] = {"start": start[order].astype(np.int64, copy=False)}
+        ready["start"] += self._base
+        ready["end"] = duration[order].astype(np.int64, copy=False)
+        ready["end"] += ready["start"]
+        del start, duration
+        ready["lane"] = self._lane_of[columns.pop("lane")[order]]
+        for key, dtype in _FINAL.items():
+            column = columns.pop(key, _NOTHING)
+            # A column that says nothing takes no memory.
+            says_something = len(column) > 0 and bool((column != -1).any())
+            ready[key] = (
+                column[order].astype(dtype) if says_something else np.broadcast_to(np.array(-1, dtype), len(order))
+            )
+            del column
+        return Spans(**ready, names=self._names, lanes=self._lanes, comms=comms)
+
+    def _self_launched(self, device: dict[str, Column]) -> Spans:
+        """Spans of MTIA, whose category the rule of window ``hta`` does not count among a device's."""
+        mtia = np.array([category == MTIA for category, _ in self._categories], bool)
+        if not mtia.any():
+            return Spans.empty()
+        rows = np.flatnonzero(mtia[device["category"] >> 1] & (device["correlation"] >= 0))
+        columns = {key: device[key][rows] for key in ("start", "duration", "kind", "name", "lane", "correlation")}
+        return self._spans(columns, ())
+
+    def _steps(self, host: dict[str, Column]) -> tuple[Step, ...]:
+        """Return the steps, each once, and remember their marks."""
+        numbers = {i: match[1] for i, name in enumerate(self._names) if (match := _STEP.fullmatch(name))}
+        is_mark = np.zeros(len(self._names) + 1, bool)
+        is_mark[list(numbers)] = True
+        rows = np.flatnonzero(is_mark[host["name"]] & (host["kind"] == Kind.ANNOTATION))
+        rows = rows[np.argsort(host["start"][rows], kind="stable")]
+        marks: list[Mark] = []
+        for count, row in enumerate(rows.tolist()):
+            start = int(host["start"][row]) + self._base
+            number = int(numbers[int(host["name"][row])] or count)
+            step = Step(number, start, start + int(host["duration"][row]))
+            marks.append(Mark(step, int(self._lane_of[host["lane"][row]])))
+        self.marks = Marks.of([mark.step for mark in marks], (int(host["name"][row]) for row in rows))
+        steps = merge_marks(marks)
+        self.marks_left_out = len(marks) - len(steps)
+        return steps
+
+    def _lane(
+        self, pid: int | str, tid: int | str, device: int | str | None, stream: int | str | None, on_device: bool
+    ) -> Lane:
+        label = (self._loose.threads.get((pid, tid)) or [""])[-1].strip()
+        if not on_device:
+            return Lane(str(pid), str(tid), label)
+        if isinstance(pid, str) and pid:
+            process = pid
+        else:
+            labels = self._loose.processes.get(pid, {}).get("labels", "")
+            process = labels if labels and labels != "CPU" else f"GPU {pid if device is None else device}"
+        return Lane(process, str(tid if stream is None else stream), label if stream is None else "")
+
+
+class Mark(NamedTuple):
+    """A step as one thread marked it."""
+
+    step: Step
+    lane: int
+
+
+def merge_marks(marks: Sequence[Mark]) -> tuple[Step, ...]:
+    """Return each step once, by start.
+
+    Of marks with one number on several threads those of one thread stay: of the thread with most marks, of equals that
+    which began first. Then a mark inside a longer one goes. Repeats on one thread stay: a file may hold two recordings.
+
+    Examples
+    --------
+    >>> outer, nested, other = Step(1, 0, 100), Step(1, 10, 50), Step(1, 3, 103)
+    >>> merge_marks([Mark(outer, 0), Mark(other, 1), Mark(nested, 0)])
+    (Step(number=1, start=0, end=100),)
+    """
+    # One order of threads for all numbers, lest steps take turns.
+    lanes: dict[int, list[int]] = {}
+    for mark in marks:
+        lanes.setdefault(mark.lane, []).append(mark.step.start)
+    order = sorted(lanes, key=lambda lane: (-len(lanes[lane]), min(lanes[lane]), lane))
+    position = {lane: at for at, lane in enumerate(order)}
+    best: dict[int, int] = {}
+    for mark in marks:
+        number = mark.step.number
+        best[number] = min(best.get(number, len(order)), position[mark.lane])
+    steps = [mark.step for mark in marks if best[mark.step.number] == position[mark.lane]]
+    # Of these the outermost; twins stay. Longer first: what holds a step comes before it, and the first to reach
+    # furthest holds whatever any of them holds.
+    outermost: list[Step] = []
+    reach: Step | None = None
+    for step in sorted(steps, key=lambda step: (step.start, -step.end)):
+        if reach and step.start < reach.end >= step.end and (step.start, step.end) != (reach.start, reach.end):
+            continue
+        outermost.append(step)
+        if reach is None or step.end > reach.end:
+            reach = step
+    return tuple(outermost)

@@ -13,9 +13,17 @@ from numpy.typing import NDArray
 from densing.core import InputError
 from densing.efficiency.timeline import Comm, Int
 from densing.efficiency.traces.kineto.communications import comm_of, comm_of_range
-from densing.efficiency.traces.kineto.events import CATEGORY, Role, canonical, role
-from densing.efficiency.traces.kineto.microseconds import LIMIT_NS, MISSING, from_numbers, from_text
-from densing.efficiency.traces.kineto.salvage import Damage
+from densing.efficiency.traces.kineto.events import (
+    CATEGORY,
+    LIMIT_NS,
+    MISSING,
+    Role,
+    canonical,
+    from_numbers,
+    from_text,
+    role,
+)
+from densing.efficiency.traces.kineto.text import Damage
 
 Key = TypeVar("Key", bound=Hashable)
 LaneKey = tuple[int | str, int | str, int | str | None, int | str | None, bool]
@@ -169,7 +177,7 @@ class Rows:
         groups: dict[type, list[Any]] = defaultdict(list)
         for event in events:
             groups[type(event)].append(event)
-        lost: list[Any] = []
+        untimed: list[Any] = []
         for kind, group in groups.items():
             category = CATEGORY[kind]
             category_role = role(category)
@@ -181,12 +189,12 @@ class Rows:
             timed, start, duration = self._times(group, locate, self.text if text is None else text)
             if len(timed) < len(group):
                 ids = {id(event) for event in timed}
-                lost += [event for event in group if id(event) not in ids]
+                untimed += [event for event in group if id(event) not in ids]
             if timed:
                 add = self._add_host if category_role in _HOST else self._add_device
                 add(category, category_role, timed, start, duration)
                 self.keep(len(timed))
-        return lost
+        return untimed
 
     def keep(self, count: int) -> None:
         """Count what is kept.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from densing.efficiency.timeline.spans import Comm, Kind
+from densing.efficiency.timeline.timeline import Comm, Kind
 from tests.support.trace_make import ALL_REDUCE, event, kernel, parts, read, write
 
 ARGS = {

@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from densing.efficiency.timeline.overlap import partition
-from densing.efficiency.timeline.spans import Kind
-from densing.efficiency.timeline.timeline import RankTimeline
-from densing.efficiency.timeline.windows import Window, select
-from densing.efficiency.traces.formats import read_rank
-from densing.efficiency.traces.run import read_timeline
+from densing.efficiency.timeline.overlap import Window, partition, select
+from densing.efficiency.timeline.timeline import Kind, RankTimeline
+from densing.efficiency.traces.run import read_rank, read_timeline
 from densing.efficiency.traces.source import TraceFile
 from tests.support import folders
 from tests.support.trace_oracle import DEVICE, differences, load

@@ -20,11 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.core.errors import DensingError, InputError
-from densing.efficiency.timeline.overlap import partition
-from densing.efficiency.timeline.spans import Spans
-from densing.efficiency.timeline.timeline import RankTimeline
-from densing.efficiency.timeline.windows import select
-from densing.efficiency.traces.formats import read_rank
+from densing.efficiency.timeline.overlap import partition, select
+from densing.efficiency.timeline.timeline import RankTimeline, Spans
+from densing.efficiency.traces.run import read_rank
 from densing.efficiency.traces.source import Limits, TraceFile
 from tests.support.trace_make import LAYOUTS, event, good, kernel, text_of
 

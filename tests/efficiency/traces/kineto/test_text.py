@@ -11,9 +11,8 @@ import pytest
 from densing.core.errors import InputError
 from densing.core.notes import Note, worst
 from densing.efficiency.timeline.timeline import RankTimeline
-from densing.efficiency.traces.formats import read_rank
-from densing.efficiency.traces.kineto.salvage import Salvage
-from densing.efficiency.traces.run import read_timeline
+from densing.efficiency.traces.kineto.text import Salvage
+from densing.efficiency.traces.run import read_rank, read_timeline
 from densing.efficiency.traces.source import Limits, TraceFile
 from tests.support import folders
 from tests.support.trace_make import ALL_REDUCE, good, kernel, parts, read, text_of, write
@@ -229,7 +228,7 @@ def test_one_event_beyond_the_limit_is_left_out_within_bounded_memory(tmp_path: 
 
 
 def test_a_file_of_debris_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("densing.efficiency.traces.kineto.salvage.MAX_LOST", 50)
+    monkeypatch.setattr("densing.efficiency.traces.kineto.text.MAX_LOST", 50)
     text = text_of(good())[:-2] + ",1" * 1000 + "]}"
     timeline = read(write(tmp_path / "rank0.json", text))
     assert (parts(timeline), timeline.skipped) == (GOOD, 51)

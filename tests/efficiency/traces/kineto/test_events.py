@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from densing.efficiency.traces.kineto.microseconds import LIMIT_NS, MISSING, NeedsText, from_numbers, from_text
+from densing.efficiency.traces.kineto.events import LIMIT_NS, MISSING, NeedsText, from_numbers, from_text
 from densing.efficiency.traces.kineto.rows import Columns
 from tests.support.trace_make import kernel, read, text_of, write
 from tests.support.trace_oracle import differences, ns

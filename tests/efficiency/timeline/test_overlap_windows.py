@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from densing.efficiency.timeline.overlap import partition
+from densing.efficiency.timeline.overlap import partition, select
 from densing.efficiency.timeline.steps import picture, step_partitions
-from densing.efficiency.timeline.windows import select
 from tests.support.trace_make import LAYOUTS, event, read, write
 from tests.support.trace_oracle import ns
 

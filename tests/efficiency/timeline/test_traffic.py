@@ -12,10 +12,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from densing.efficiency.timeline.classifier import Classifier
-from densing.efficiency.timeline.collective_bytes import bandwidth, bus_factor, comm_bytes, dtype_bytes
-from densing.efficiency.timeline.collectives import OPS, Collectives, CollectiveSummary, Group, nth, op_of, summary
-from densing.efficiency.timeline.spans import Comm, Kind, Spans
-from densing.efficiency.timeline.timeline import Origin, RankTimeline
+from densing.efficiency.timeline.timeline import Comm, Kind, Origin, RankTimeline, Spans
+from densing.efficiency.timeline.traffic import (
+    OPS,
+    Collectives,
+    CollectiveSummary,
+    Group,
+    bandwidth,
+    bus_factor,
+    comm_bytes,
+    dtype_bytes,
+    nth,
+    op_of,
+    summary,
+)
 from tests.support.collective_runs import DLRM, collected, dlrm_rank, golden, rank_of, world
 
 ALL_REDUCE = Comm("all_reduce", "0", in_elems=10, dtype="float")

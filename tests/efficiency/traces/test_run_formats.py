@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from densing.core.errors import InputError
-from densing.efficiency.timeline.overlap import partition
-from densing.efficiency.timeline.spans import Kind, Spans
-from densing.efficiency.timeline.timeline import Origin, RankTimeline
-from densing.efficiency.timeline.windows import select
-from densing.efficiency.traces import formats, run
+from densing.efficiency.timeline.overlap import partition, select
+from densing.efficiency.timeline.timeline import Kind, Origin, RankTimeline, Spans
+from densing.efficiency.traces import run
 from densing.efficiency.traces.source import Source, TraceFile
 from tests.support.trace_make import good, write
 
@@ -22,7 +20,7 @@ from tests.support.trace_make import good, write
 def read_toy(trace: TraceFile, *, limits: Any = None, **_: Any) -> RankTimeline:
     """Lines of kind, start and end, after the word ``toy``."""
     buffer, text = bytearray(1 << 12), b""
-    with Source(trace.path, trace.member, trace.label, limits or formats.Limits()) as source:
+    with Source(trace.path, trace.member, trace.label, limits or run.Limits()) as source:
         while count := source.readinto(memoryview(buffer)):
             text += buffer[:count]
     _, *lines = text.decode().splitlines()
@@ -33,10 +31,9 @@ def read_toy(trace: TraceFile, *, limits: Any = None, **_: Any) -> RankTimeline:
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Register a format: what one line in ``formats.py`` does."""
+    """Register a format: what one line in ``run.py`` does."""
     face = SimpleNamespace(SUFFIXES=(".toy",), recognise=lambda head: head.startswith(b"toy\n"), read_rank=read_toy)
-    monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, face))
-    monkeypatch.setattr(run, "FORMATS", formats.FORMATS)
+    monkeypatch.setattr(run, "FORMATS", (*run.FORMATS, face))
     monkeypatch.setattr(run, "SUFFIXES", (".toy", *run.SUFFIXES))
 
 
@@ -58,7 +55,7 @@ def test_a_folder_may_mix_formats(tmp_path: Path) -> None:
 def test_what_no_format_recognises_is_refused_in_words_of_the_first(tmp_path: Path) -> None:
     path = write(tmp_path / "rank0.json", "hello")
     with pytest.raises(InputError, match=r"is not JSON .* a Kineto or Chrome trace is expected"):
-        formats.read_rank(TraceFile(path))
+        run.read_rank(TraceFile(path))
 
 
 @pytest.mark.usefixtures("toy")
@@ -71,6 +68,6 @@ def test_a_file_is_sniffed_by_every_format(tmp_path: Path) -> None:
 
 
 def test_the_face_of_each_format_offers_what_is_asked() -> None:
-    for face in formats.FORMATS:
+    for face in run.FORMATS:
         assert face.SUFFIXES and all(suffix.startswith(".") for suffix in face.SUFFIXES)
         assert not face.recognise(b"") and callable(face.read_rank)

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from densing.efficiency.timeline.spans import Kind, Lane
-from densing.efficiency.timeline.timeline import RankTimeline, Step
-from densing.efficiency.traces.kineto.assembly import Mark, merge_marks
+from densing.efficiency.timeline.timeline import Kind, Lane, RankTimeline, Step
 from densing.efficiency.traces.kineto.events import ROLES, Role
+from densing.efficiency.traces.kineto.reader import Mark, merge_marks
 from tests.support.trace_make import ALL_REDUCE, LAYOUTS, event, good, kernel, parts, read, write
 from tests.support.trace_oracle import differences
 

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from densing.efficiency.timeline.overlap import partition, unions
-from densing.efficiency.timeline.spans import Kind, Spans
-from densing.efficiency.timeline.timeline import RankTimeline, Step
-from densing.efficiency.timeline.transfer_table import LOADING, Transfers, direction, transfers
-from densing.efficiency.timeline.windows import select
+from densing.efficiency.timeline.overlap import partition, select, unions
+from densing.efficiency.timeline.timeline import Kind, RankTimeline, Spans, Step
+from densing.efficiency.timeline.traffic import LOADING, Transfers, direction, transfers
 
 NAMES = ["Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pinned -> Device)", "Memcpy DtoH (Device -> Pinned)", "dma"]
 
