@@ -194,8 +194,8 @@ def plan_of_flags(
     InputError
         When a flag or the file is wrong.
     """
-    from densing.core import InputError, read_text
-    from densing.scores.evals import parse_json, parse_pairs, plan_of, read_plan
+    from densing.core import InputError, parse_json, parse_pairs, read_text
+    from densing.scores.evals import plan_of, read_plan
 
     content = {} if path is None else read_plan(path)
     types, arguments = model or ["hf"], model_args or []
@@ -224,9 +224,9 @@ def plan_of_flags(
 
 def _evaluate(plan: Plan, out: Path, executor: str | None, arguments: list[str], json: bool) -> None:
     from densing.cli.output import emit_json, emit_table, say, show_notes
-    from densing.core import InputError
+    from densing.core import InputError, parse_pairs
     from densing.jobs import get_executor
-    from densing.scores.evals import RunStore, parse_pairs, run_plan
+    from densing.scores.evals import RunStore, run_plan
 
     if arguments and executor is None:
         raise InputError("--executor_arg without --executor; name one, e.g. --executor local")

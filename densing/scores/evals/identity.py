@@ -22,7 +22,6 @@ from typing import Any
 import msgspec
 
 from densing.core import InputError, strip_secrets
-from densing.scores.evals.disk import file_digest
 from densing.scores.evals.plan import ModelSpec, Settings, plain
 
 # Modules whose functions the task files of this package's suites name.
@@ -231,6 +230,12 @@ def content_of(name: str, gguf_file: str | None = None) -> str | None:
         raise InputError(f"{name}: {problem}; check the path")
     lines = [f"{file.relative_to(path) if path.is_dir() else file.name}:{cached_digest(file)}" for file in files]
     return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def cached_digest(file: Path) -> str:

@@ -7,21 +7,34 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import socket
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from densing.core import ArtefactError, InputError, Note, move, replacing, storage_errors, sync_folder
-from densing.scores.evals.disk import file_digest, locked, new_lock, read_json, utc_now, write_json
+from densing.core import (
+    ArtefactError,
+    DensingError,
+    InputError,
+    Note,
+    move,
+    read_json,
+    replacing,
+    storage_errors,
+    sync_folder,
+)
 from densing.scores.evals.harness import check_results, mapping, result_rows
-from densing.scores.evals.identity import UnitKey, canonical_json
-from densing.scores.evals.losses import TEXT_COLUMNS, Tokenizer, items_of_files
+from densing.scores.evals.identity import UnitKey, canonical_json, file_digest
+from densing.scores.evals.items import TEXT_COLUMNS, Tokenizer, items_of_files
 from densing.scores.evals.measurements import MODEL_COLUMNS, Measurements, join, measurement_frame, model_frame
 
 if TYPE_CHECKING:
@@ -34,6 +47,10 @@ MANIFEST, JOURNAL, ITEMS, LOCK = "unit.json", "journal.sqlite", "items.parquet",
 PRODUCTS = ("results_*.json", "samples_*.jsonl", ITEMS)
 FINISH_TIMEOUT = 60.0
 Status = Literal["done", "partial", "damaged", "absent"]
+
+
+class BusyError(DensingError):
+    """Another process is writing the same thing; the message names it."""
 
 
 class Unit:
@@ -109,6 +126,15 @@ class Unit:
         if not (self.folder / MANIFEST).exists():
             return "partial" if self.journal_path.exists() else "absent"
         return "damaged" if self.problems(deep=deep) else "done"
+
+    @property
+    def busy(self) -> bool:
+        """Whether another process is writing it just now."""
+        try:
+            with self.lock(timeout=0):
+                return False
+        except BusyError:
+            return True
 
     def problems(self, *, deep: bool = True) -> list[str]:
         """Return what is wrong with a unit that has a manifest, one sentence each."""
@@ -546,3 +572,71 @@ def _read_unit(unit: Unit, manifest: Mapping[str, Any], models: Mapping[str, set
         "caveats": "; ".join(map(str, caveats)) if isinstance(caveats, list | tuple) else str(caveats),
     }
     return Measurements(measurement_frame(rows), items, model_frame([row]), (*notes, *remarks))
+
+
+def utc_now() -> str:
+    """Return the present moment as ISO text in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a JSON file atomically and durably."""
+    text = json.dumps(data, indent=1, ensure_ascii=True) + "\n"
+    with replacing(path) as temporary:
+        temporary.write_bytes(text.encode("ascii"))
+
+
+def new_lock(path: Path) -> FileLock:
+    """Return a lock on a file; the same object may be taken again by whoever holds it."""
+    from filelock import FileLock
+
+    return FileLock(path, thread_local=False)
+
+
+@contextmanager
+def locked(lock: FileLock, timeout: float, subject: str) -> Iterator[None]:
+    """Hold a lock; beside it stands who holds it.
+
+    Parameters
+    ----------
+    lock : FileLock
+        From :func:`new_lock`.
+    timeout : float
+        Seconds to wait; below zero for ever.
+    subject : str
+        What is locked, for the message.
+
+    Raises
+    ------
+    BusyError
+        When another process still holds it after ``timeout``.
+    """
+    from filelock import Timeout
+
+    path = Path(lock.lock_file)
+    owner = path.with_suffix(".owner")
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=timeout)
+        except Timeout:
+            raise BusyError(f"{subject}: {_holder(owner)}; wait for it, or end it and try again") from None
+    try:
+        if lock.lock_counter == 1:
+            write_json(owner, {"pid": os.getpid(), "host": socket.gethostname(), "since": utc_now()})
+        yield
+    finally:
+        if lock.lock_counter == 1:
+            owner.unlink(missing_ok=True)
+        lock.release()
+
+
+def _holder(owner: Path) -> str:
+    # The holder writes its name right after it took the lock: a moment later it is there.
+    for _ in range(10):
+        with suppress(InputError):
+            data = read_json(owner)
+            if isinstance(data, Mapping):
+                return f"process {data.get('pid')} on {data.get('host')} holds it since {data.get('since')}"
+        time.sleep(0.02)
+    return "another process holds it"

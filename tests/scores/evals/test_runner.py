@@ -273,7 +273,7 @@ def test_a_model_that_is_not_there_is_said_before_any_task_is_looked_up(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "densing.scores.evals.sources.TaskSource.index", lambda *_, **__: pytest.fail("tasks were looked up")
+        "densing.scores.evals.session.TaskSource.index", lambda *_, **__: pytest.fail("tasks were looked up")
     )
     expected = {
         str(place / "nowhere"): r"no such file or folder \(.* holds .*toy-llama",
@@ -288,7 +288,7 @@ def test_a_model_that_is_not_there_is_said_before_any_task_is_looked_up(
 
 def test_an_unknown_task_is_refused_without_indexing_all_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "densing.scores.evals.sources.TaskSource.index", lambda *_, **__: pytest.fail("all tasks were read")
+        "densing.scores.evals.session.TaskSource.index", lambda *_, **__: pytest.fail("all tasks were read")
     )
     with pytest.raises(UnknownNameError, match="did you mean 'arc_easy'"):
         run_plan(Plan((ModelSpec.of("dummy", {}),), (TaskSpec("arc_easi"),)), tmp_path / "run")
@@ -308,7 +308,7 @@ def test_a_model_type_that_is_none_is_said_before_any_task_is_looked_up(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "densing.scores.evals.sources.TaskSource.index", lambda *_, **__: pytest.fail("tasks were looked up")
+        "densing.scores.evals.session.TaskSource.index", lambda *_, **__: pytest.fail("tasks were looked up")
     )
     plan = Plan((ModelSpec.of(str(place / "toy-llama"), {}),), (TaskSpec("arc_easy"),))
     (unit,) = run_plan(plan, tmp_path / "run").units

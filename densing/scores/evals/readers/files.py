@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from densing.core import InputError, Note, read_cells
-from densing.scores.evals.disk import read_json
+from densing.core import InputError, Note, read_cells, read_json
 from densing.scores.evals.measurements import Measurements, join
 from densing.scores.evals.readers import lighteval, lm_eval, opencompass
 from densing.scores.evals.store import is_run, read_run, runs_below

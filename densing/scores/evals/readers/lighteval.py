@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from densing.core import InputError, Note
 from densing.scores.evals.harness import LETTER, check_results, is_number, mapping
-from densing.scores.evals.losses import item_table
+from densing.scores.evals.items import item_table
 from densing.scores.evals.measurements import (
     Measurements,
     checked_rows,
