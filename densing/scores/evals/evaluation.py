@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 import logging
+import operator
 import os
 import sys
 import time
@@ -23,6 +24,8 @@ from densing.scores.evals.session import Session, UnitOutcome, Work
 from densing.scores.evals.store import utc_now
 
 LOG = "lm-eval.log"
+# What a function without arguments answers, asked once per process.
+ONCE = functools.cache(operator.call)
 
 
 @contextmanager
@@ -280,11 +283,6 @@ def shared_work() -> Iterator[None]:
         except ImportError:
             pass
         else:
-            describe = functools.partial(_once, collect_env.get_pretty_env_info)
+            describe = functools.partial(ONCE, collect_env.get_pretty_env_info)
             substitute(stack, collect_env, "get_pretty_env_info", describe)
         yield
-
-
-@functools.cache
-def _once(ask: Callable[[], str]) -> str:
-    return ask()

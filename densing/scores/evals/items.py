@@ -493,26 +493,25 @@ def read_samples(path: Path) -> Iterator[dict[str, Any]]:
             number = 0
             while line := stream.readline(MAX_LINE + 1):
                 number += 1
-                if line.strip():
-                    yield _row(line, f"{path}, line {number}")
+                if not line.strip():
+                    continue
+                where = f"{path}, line {number}"
+                if len(line) > MAX_LINE:
+                    raise InputError(f"{where}: longer than {MAX_LINE // 2**20} MiB; it is no samples file")
+                try:
+                    text = line.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise InputError(f"{where}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
+                if text.startswith(LFS_POINTER):
+                    raise InputError(f"{where}: a Git LFS pointer, not the samples; run `git lfs pull` there")
+                row = parse_json(text, where)
+                if not isinstance(row, dict):
+                    expected = "an object with doc_id, arguments and resps was expected"
+                    raise InputError(f"{where}: {type(row).__name__} where {expected}")
+                yield row
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{path}: cannot read ({reason}); check the path") from error
-
-
-def _row(line: bytes, where: str) -> dict[str, Any]:
-    if len(line) > MAX_LINE:
-        raise InputError(f"{where}: longer than {MAX_LINE // 2**20} MiB; it is no samples file")
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
-    if text.startswith(LFS_POINTER):
-        raise InputError(f"{where}: a Git LFS pointer, not the samples; run `git lfs pull` there")
-    row = parse_json(text, where)
-    if not isinstance(row, dict):
-        raise InputError(f"{where}: {type(row).__name__} where an object with doc_id, arguments and resps was expected")
-    return row
 
 
 def task_and_stamp(name: str) -> tuple[str, str] | None:

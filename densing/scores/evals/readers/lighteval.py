@@ -149,7 +149,13 @@ def _metric_rows(values: Mapping[str, Any], about: Mapping[str, Any], where: str
 
 def _samples(path: Path, key: str) -> list[dict[str, Any]]:
     """Return the documents of a task in the form of lm-eval's samples; none where no details stand there."""
-    details = _details_file(path, key)
+    stamp, folder = _TIME.search(path.name), _details_folder(path)
+    if stamp is None or folder is None:
+        return []
+    # details/MODEL/TIME/FILE, whatever levels (a date, an organisation) lie between.
+    name = f"details_{key}_{stamp[0]}.parquet"
+    files = sorted(file for file in folder.rglob("*.parquet") if file.name == name)
+    details = next(iter([file for file in files if path.parent.name in file.parts] or files), None)
     if details is None:
         return []
     import pandas as pd
@@ -175,17 +181,6 @@ def _details_folder(path: Path) -> Path | None:
     """Return the folder of details beside ``results/``, or the nearest above where the tree was moved."""
     folders = (parent / "details" for parent in list(path.parents)[:6])
     return next((folder for folder in folders if folder.is_dir()), None)
-
-
-def _details_file(path: Path, key: str) -> Path | None:
-    stamp, folder = _TIME.search(path.name), _details_folder(path)
-    if stamp is None or folder is None:
-        return None
-    # details/MODEL/TIME/FILE, whatever levels (a date, an organisation) lie between.
-    name = f"details_{key}_{stamp[0]}.parquet"
-    files = sorted(file for file in folder.rglob("*.parquet") if file.name == name)
-    of_model = [file for file in files if path.parent.name in file.parts]
-    return next(iter(of_model or files), None)
 
 
 def _object(cell: Any) -> Mapping[str, Any]:
