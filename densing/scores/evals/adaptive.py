@@ -267,7 +267,18 @@ class _Adaptive:
             look, counts = None, self._counts(self.rule.first)
             while look is None or not look.stop:
                 for part in self.parts:
-                    self._block(loaded, part, counts, self._count(part, look, progress))
+                    fresh = {name: self.order[name][self.drawn[name] : counts[name]] for name in part.tasks}
+                    ids = {name: sorted(block.tolist()) for name, block in fresh.items() if block.size}
+                    if part.stored is not None:
+                        tables = {name: part.stored[part.stored["task"].eq(name)] for name in ids}
+                    elif ids:
+                        assert loaded is not None and part.journal is not None
+                        with recorded(loaded.lm, part.journal, self._count(part, look, progress)) as recorder:
+                            tables = evaluate_block(loaded.lm, part.tasks, ids, part.work.settings)
+                        part.fresh += recorder.fresh
+                    # What the rule needs of them.
+                    for name, block in ids.items():
+                        self.values.setdefault(name, []).extend(item_values(tables[name], block, self.quantity))
                 self.drawn = counts
                 look = self.rule.update({task: self.values[task] for task in self.rule.sizes}, look)
                 counts = self._counts(look.ahead)
@@ -290,22 +301,6 @@ class _Adaptive:
             progress(Progress(label, part.work.identity.name, done, max(expected, done), 0, units))
 
         return count
-
-    def _block(
-        self, loaded: LoadedModel | None, part: _Part, counts: Mapping[str, int], count: Callable[[int], object]
-    ) -> None:
-        """Evaluate the next items of a unit's tasks, and keep what the rule needs of them."""
-        drawn = {name: sorted(self.order[name][self.drawn[name] : counts[name]].tolist()) for name in part.tasks}
-        ids = {name: block for name, block in drawn.items() if block}
-        if part.stored is not None:
-            tables = {name: part.stored[part.stored["task"].eq(name)] for name in ids}
-        elif ids:
-            assert loaded is not None and part.journal is not None
-            with recorded(loaded.lm, part.journal, count) as recorder:
-                tables = evaluate_block(loaded.lm, part.tasks, ids, part.work.settings)
-            part.fresh += recorder.fresh
-        for name, block in ids.items():
-            self.values.setdefault(name, []).extend(item_values(tables[name], block, self.quantity))
 
     def _store(self, loaded: LoadedModel, part: _Part, look: Look) -> UnitOutcome:
         """Let lm-eval evaluate the chosen items as one unit; the journal answers."""

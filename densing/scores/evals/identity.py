@@ -93,6 +93,11 @@ class UnitKey:
         return hashlib.sha256(canonical_json(parts).encode("ascii")).hexdigest()
 
     @property
+    def model_digest(self) -> str:
+        """SHA-256 of the model's part alone: two models of one label differ in it."""
+        return hashlib.sha256(canonical_json(self.model).encode("ascii")).hexdigest()
+
+    @property
     def task_name(self) -> str:
         """Name of the requested task or group."""
         return str(self.task.get("name", ""))

@@ -29,38 +29,19 @@ if TYPE_CHECKING:
 
 # Text to token ids, without special tokens.
 Tokenizer = Callable[[str], Sequence[int]]
-
 COLUMNS = ["model", "task", "doc_id", "doc_hash", "gold", "n_choices", "correct", "correct_norm", "nll", "n_chars",
            "n_bytes", "n_tokens", "p_gold", "margin", "tokenizer", "output_type"]  # fmt: skip
-
 TEXT_COLUMNS = ("model", "task", "doc_hash", "tokenizer", "output_type")
-
 _WHOLE = ("doc_id", "gold", "n_choices")
-
+CHOICE, CLOZE, ROLLING, GENERATE = "multiple_choice", "loglikelihood", "loglikelihood_rolling", "generate_until"
 # Where WinoGrande-like tasks keep the gold index: field, and what the first choice is called.
 _INDEX_FIELDS = (("answer", 1), ("label", 0), ("gold", 0))
-
+# What a row of samples holds besides its metrics.
+FIXED = frozenset({
+    "doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics", "doc_hash", "prompt_hash",
+    "target_hash",
+})  # fmt: skip
 MAX_LINE = 32 * 1024 * 1024
-
-# What a row holds besides its metrics.
-FIXED = frozenset(
-    [
-        "doc_id",
-        "doc",
-        "target",
-        "arguments",
-        "resps",
-        "filtered_resps",
-        "filter",
-        "metrics",
-        "doc_hash",
-        "prompt_hash",
-        "target_hash",
-    ]
-)
-
-CHOICE, CLOZE, ROLLING, GENERATE = "multiple_choice", "loglikelihood", "loglikelihood_rolling", "generate_until"
-
 _STAMP = re.compile(r"^samples_(?P<task>.+)_(?P<stamp>\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}(?:\.\d+)?)\.jsonl$")
 
 

@@ -28,14 +28,11 @@ from typing import Any
 from densing.core import InputError
 
 SCHEMA = "1"
-
 Answer = tuple[str, Any, int]
 """Key of a request (or of a batch of windows), its JSON-ready answer, and how many requests it counts for."""
-
+# How lm-eval asks a model, and the methods in which its models run a batch.
 KINDS = ("loglikelihood", "loglikelihood_rolling", "generate_until")
-
 FORWARD = ("_model_call", "_model_generate", "_model_multimodal_call", "_model_multimodal_generate")
-
 Count = Callable[[int], object]
 
 

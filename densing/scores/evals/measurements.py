@@ -116,6 +116,29 @@ def describe_metric(name: str) -> tuple[str, str, bool | None]:
     return METRICS.get(name, ("", f"{name} as the task defines it", None))
 
 
+def metric_row(
+    about: Mapping[str, Any], metric: str, value: float, stderr: float = math.nan, **cells: Any
+) -> dict[str, Any]:
+    """Return the row of one metric.
+
+    Parameters
+    ----------
+    about : mapping
+        Cells that are the same in all rows of a task: model, task, file, ...
+    metric : str
+        Gives unit, definition and direction.
+    value, stderr : float
+        What was measured.
+    **cells
+        Further cells, over all others.
+    """
+    unit, definition, better = describe_metric(metric)
+    return {
+        **about, "metric": metric, "filter": "", "value": value, "stderr": stderr, "unit": unit,
+        "definition": definition, "higher_is_better": better, **cells,
+    }  # fmt: skip
+
+
 def checked_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[Note]]:
     """Return the rows whose values can be, and a note for each that cannot.
 
@@ -195,37 +218,33 @@ def loss_rows(items: pd.DataFrame, about: Mapping[str, Any]) -> list[dict[str, A
     >>> {row["metric"]: row["value"] for row in loss_rows(items, {})}["gold_nats_per_token"]
     1.5
     """
+
+    def row(metric: str, estimate: tuple[float, float, int]) -> dict[str, Any]:
+        value, stderr, n_items = estimate
+        return metric_row(about, metric, value, stderr, n_items=n_items)
+
     finite = items[np.isfinite(items["nll"].to_numpy(dtype=float))]
     if finite.empty:
         return []
     nll = finite["nll"].to_numpy(dtype=float)
-    rows = [_row("gold_nats", _mean(nll), about)]
+    rows = [row("gold_nats", _mean(nll))]
     chars, octets = finite["n_chars"].to_numpy(dtype=float), finite["n_bytes"].to_numpy(dtype=float)
     if (octets > 0).all():
         rows += [
-            _row("gold_nats_per_char", _mean(nll / chars), about),
-            _row("gold_bits_per_byte", _mean(nll / octets / math.log(2)), about),
-            _row("gold_bits_per_byte_pooled", _ratio(nll / math.log(2), octets), about),
+            row("gold_nats_per_char", _mean(nll / chars)),
+            row("gold_bits_per_byte", _mean(nll / octets / math.log(2))),
+            row("gold_bits_per_byte_pooled", _ratio(nll / math.log(2), octets)),
         ]
     tokens = finite["n_tokens"].to_numpy(dtype=float)
     if (tokens > 0).all():
-        row = _row("gold_nats_per_token", _ratio(nll, tokens), about)
+        per_token = row("gold_nats_per_token", _ratio(nll, tokens))
         tokenizers = dict.fromkeys(str(name) for name in finite.get("tokenizer", ()) if name)
         suffix = f" of {', '.join(tokenizers)}" if tokenizers else ""
-        rows.append({**row, "definition": f"{row['definition']}{suffix}"})
+        rows.append({**per_token, "definition": f"{per_token['definition']}{suffix}"})
     p_gold = finite["p_gold"].to_numpy(dtype=float)
     if np.isfinite(p_gold).all():
-        rows.append(_row("p_gold", _mean(p_gold), about))
+        rows.append(row("p_gold", _mean(p_gold)))
     return rows
-
-
-def _row(metric: str, estimate: tuple[float, float, int], about: Mapping[str, Any]) -> dict[str, Any]:
-    unit, definition, better = describe_metric(metric)
-    value, stderr, n = estimate
-    return {
-        **about, "metric": metric, "filter": "", "value": value, "stderr": stderr, "n_items": n, "unit": unit,
-        "definition": definition, "higher_is_better": better,
-    }  # fmt: skip
 
 
 def _mean(values: np.ndarray) -> tuple[float, float, int]:

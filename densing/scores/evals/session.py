@@ -27,14 +27,6 @@ from densing.scores.evals.plan import Loading, ModelSpec, Plan, Settings, TaskSp
 from densing.scores.evals.safety import check_model, check_tasks
 from densing.scores.evals.store import RunStore, Unit
 
-# Any word of a task file might be a task's name; those behind `task:`, `group:` and `tag:` mostly are.
-WORD = re.compile(rb"[^\s\"'\[\]{},#]+")
-
-NAMED = re.compile(rb"^(?:task|group|tag):[ \t]*([^\s#\[]+)", re.M)
-
-# Suites that the package brings, by the beginning of their tasks' names.
-SUITES = {"olmo_ladder": "olmo-ladder"}
-
 ERROR_LENGTH = 1000
 State = Literal["evaluated", "resumed", "skipped", "failed"]
 
@@ -119,8 +111,9 @@ class Session:
         if find_spec("lm_eval") is None:
             raise UnavailableError('lm-eval is not installed; pip install "densing[evals]"')
         flags = {"trust_remote_code": plan.trust_remote_code}
+        folders = include_paths(plan)
         check_tasks(
-            include_paths(plan),
+            folders,
             [task.name for task in plan.tasks],
             **flags,
             confirm_run_unsafe_code=plan.confirm_run_unsafe_code,
@@ -128,7 +121,7 @@ class Session:
         checked = (dataclasses.replace(m, args=check_model(m.type, m.args, **flags)) for m in plan.models)
         self.plan = dataclasses.replace(plan, models=tuple(checked))
         self.store = RunStore(folder)
-        self.source = TaskSource.of(plan)
+        self.source = TaskSource(folders)
         self.notes: list[Note] = []
         self._tasks: list[TaskSpec] | None = None
         self._identities: dict[tuple[str, str], TaskIdentity] = {}
@@ -182,6 +175,13 @@ def failed(model: str, task: str, digest: str, error: BaseException) -> UnitOutc
     return UnitOutcome(model, task, digest, "failed", error=str(strip_secrets(text))[:ERROR_LENGTH])
 
 
+# Any word of a task file might be a task's name; those behind `task:`, `group:` and `tag:` mostly are.
+WORD = re.compile(rb"[^\s\"'\[\]{},#]+")
+NAMED = re.compile(rb"^(?:task|group|tag):[ \t]*([^\s#\[]+)", re.M)
+# Suites that the package brings, by the beginning of their tasks' names.
+SUITES = {"olmo_ladder": "olmo-ladder"}
+
+
 @dataclass
 class TaskSource:
     """An index of tasks, built once: lm-eval's own 14,000 files are read only when a name needs them.
@@ -195,11 +195,6 @@ class TaskSource:
     paths: Sequence[str]
     _index: Any = None
     _complete: bool = False
-
-    @classmethod
-    def of(cls, plan: Plan) -> TaskSource:
-        """Return the source for a plan: its folders and the suites it names."""
-        return cls(tuple(include_paths(plan)))
 
     def manager(self, metadata: Mapping[str, Any]) -> Any:
         """Return lm-eval's task manager over this index, with one model's metadata."""

@@ -286,6 +286,30 @@ class Unit:
         # Parquet gives text another type in pandas 3 than in pandas 2.
         return pd.read_parquet(self.folder / ITEMS, engine="pyarrow").astype(dict.fromkeys(TEXT_COLUMNS, "object"))
 
+    def measurements(self, model: str) -> Measurements:
+        """Return measurements, items and model of a finished unit, under this name of the model."""
+        import pandas as pd
+
+        manifest = self.manifest
+        key = UnitKey.from_dict(manifest["key"])
+        path = self.results_path
+        content = check_results(read_json(path), str(path))
+        stored = self.items()
+        items = pd.DataFrame() if stored is None else stored.assign(model=model)
+        rows, notes = result_rows(content, items, model=model, where=str(path), digest=key.digest)
+        facts = mapping(manifest.get("model"))
+        # What holds of the model stands in its row.
+        own = [text for text in manifest.get("caveats", []) if text not in (facts.get("caveats") or [])]
+        remarks = [Note("caveat", "info", f"{model}, {key.task_name}: {text}") for text in own]
+        facts = {**key.model, **facts}
+        caveats = facts.get("caveats") or []
+        row = {column: facts.get(column) for column in MODEL_COLUMNS} | {
+            "model": model,
+            "args": json.dumps(facts.get("args", {}), sort_keys=True, default=str),
+            "caveats": "; ".join(map(str, caveats)) if isinstance(caveats, list | tuple) else str(caveats),
+        }
+        return Measurements(measurement_frame(rows), items, model_frame([row]), (*notes, *remarks))
+
 
 def staged_files(staged: Path) -> tuple[Path, list[Path]]:
     """Return lm-eval's results file and samples files under a folder.
@@ -527,12 +551,14 @@ def read_run(run: RunStore | Path) -> Measurements:
     if not isinstance(run, RunStore) and not is_run(store.folder):
         raise InputError(f"{store.folder}: no folder of units there; give a run written by densing eval")
     states = store.all_units()
-    done = [(unit, unit.manifest) for unit, status in states if status == "done"]
+    done = [(unit, UnitKey.from_dict(unit.manifest["key"])) for unit, status in states if status == "done"]
     models: dict[str, set[str]] = {}
-    for _, manifest in done:
-        key = UnitKey.from_dict(manifest["key"])
-        models.setdefault(key.label, set()).add(_model_digest(key))
-    parts = [_read_unit(unit, manifest, models) for unit, manifest in done]
+    for _, key in done:
+        models.setdefault(key.label, set()).add(key.model_digest)
+    parts = []
+    for unit, key in done:
+        name = key.label if len(models[key.label]) == 1 else f"{key.label}@{key.model_digest[:6]}"
+        parts.append(unit.measurements(name))
     notes = []
     for unit, status in states:
         about = {"unit": str(unit.folder)}
@@ -543,35 +569,6 @@ def read_run(run: RunStore | Path) -> Measurements:
             message = f"{unit.folder}: unfinished and left out; run the same plan again"
             notes.append(Note("unit-partial", "warning", message, about))
     return join(parts, notes)
-
-
-def _model_digest(key: UnitKey) -> str:
-    return hashlib.sha256(canonical_json(key.model).encode("ascii")).hexdigest()
-
-
-def _read_unit(unit: Unit, manifest: Mapping[str, Any], models: Mapping[str, set[str]]) -> Measurements:
-    """Return one unit's measurements; ``models`` has the digests of all models of each label."""
-    import pandas as pd
-
-    key = UnitKey.from_dict(manifest["key"])
-    name = key.label if len(models[key.label]) == 1 else f"{key.label}@{_model_digest(key)[:6]}"
-    path = unit.results_path
-    content = check_results(read_json(path), str(path))
-    stored = unit.items()
-    items = pd.DataFrame() if stored is None else stored.assign(model=name)
-    rows, notes = result_rows(content, items, model=name, where=str(path), digest=key.digest)
-    facts = mapping(manifest.get("model"))
-    # What holds of the model stands in its row.
-    own = [text for text in manifest.get("caveats", []) if text not in (facts.get("caveats") or [])]
-    remarks = [Note("caveat", "info", f"{name}, {key.task_name}: {text}") for text in own]
-    facts = {**key.model, **facts}
-    caveats = facts.get("caveats") or []
-    row = {column: facts.get(column) for column in MODEL_COLUMNS} | {
-        "model": name,
-        "args": json.dumps(facts.get("args", {}), sort_keys=True, default=str),
-        "caveats": "; ".join(map(str, caveats)) if isinstance(caveats, list | tuple) else str(caveats),
-    }
-    return Measurements(measurement_frame(rows), items, model_frame([row]), (*notes, *remarks))
 
 
 def utc_now() -> str:

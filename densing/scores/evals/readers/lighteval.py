@@ -12,7 +12,7 @@ import ast
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +22,9 @@ from densing.scores.evals.items import item_table
 from densing.scores.evals.measurements import (
     Measurements,
     checked_rows,
-    describe_metric,
     loss_rows,
     measurement_frame,
+    metric_row,
     model_frame,
 )
 
@@ -74,7 +74,13 @@ def read(content: Any, path: Path) -> Measurements:
             letters = all(LETTER.match(choice) for choice in choices)
             form = {"form": "letters" if letters else "cloze", "cot": "no"} if choices else {"form": "generate"}
             about |= form
-        rows += _metric_rows(values, about, f"{path}: {key}")
+        for metric, value in values.items():
+            if metric.endswith("_stderr"):
+                continue
+            if not is_number(value):
+                problem = f"{metric} is {str(value)[:40]!r}, expected a number; the file is damaged"
+                raise InputError(f"{path}: {key}: {problem}")
+            rows.append(metric_row(about, metric, float(value), _real(values.get(f"{metric}_stderr"))))
         if table is not None and len(table):
             tables.append(table)
             rows += loss_rows(table, about)
@@ -131,20 +137,6 @@ def _about(results: Mapping[str, Any], general: Mapping[str, Any], key: str, pat
 
 def _real(value: Any) -> float:
     return float(value) if is_number(value) and value >= 0 else math.nan
-
-
-def _metric_rows(values: Mapping[str, Any], about: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
-    for metric, value in values.items():
-        if metric.endswith("_stderr"):
-            continue
-        if not is_number(value):
-            raise InputError(f"{where}: {metric} is {str(value)[:40]!r}, expected a number; the file is damaged")
-        unit, definition, better = describe_metric(metric)
-        yield {
-            **about, "metric": metric, "filter": "", "value": float(value),
-            "stderr": _real(values.get(f"{metric}_stderr")), "unit": unit, "definition": definition,
-            "higher_is_better": better,
-        }  # fmt: skip
 
 
 def _samples(path: Path, key: str) -> list[dict[str, Any]]:
