@@ -1,4 +1,7 @@
-"""The measurement table: one row per model, task and metric, each with its definition and its file."""
+"""The measurement table: one row per model, task and metric, each with its definition and its file.
+
+What makes a row, which rows are sound, what follows from the items of a task, and which rows the catalog takes.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from densing.core import Card, Note, Readable, words
+from densing.scores.evals.items import COLUMNS as ITEM_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -267,8 +271,6 @@ def join(parts: Sequence[Measurements], notes: Iterable[Note] = ()) -> Measureme
     """Return several readings as one."""
     import pandas as pd
 
-    from densing.scores.evals.items import COLUMNS as ITEM_COLUMNS
-
     tables = [part.measurements for part in parts if len(part.measurements)]
     items = [part.items for part in parts if len(part.items)]
     return Measurements(
@@ -283,20 +285,8 @@ def join(parts: Sequence[Measurements], notes: Iterable[Note] = ()) -> Measureme
 SHARES = ("accuracy", "acc_norm", "acc", "exact_match", "pass@1", "em", "score", "naive_average")
 # The least size the catalog's tables take.
 LEAST_PARAMS = 1e5
-CATALOG_COLUMNS = [
-    "model",
-    "params",
-    "released",
-    "benchmark",
-    "score",
-    "metric",
-    "shots",
-    "form",
-    "items",
-    "evaluator",
-    "source",
-    "measured",
-]
+CATALOG_COLUMNS = ["model", "params", "released", "benchmark", "score", "metric", "shots", "form", "items", "evaluator",
+                   "source", "measured"]  # fmt: skip
 
 
 def to_catalog_rows(measurements: pd.DataFrame, models: pd.DataFrame, released: str = "") -> pd.DataFrame:

