@@ -333,11 +333,15 @@ def effective_dtype(spec: ModelSpec) -> str:
     dtype = str(spec.args.get("dtype", "auto")).removeprefix("torch.")
     if "pretrained" not in spec.args or dtype != "auto":
         return dtype if "dtype" in spec.args or "pretrained" in spec.args else ""
-    config = Path(str(spec.args["pretrained"])).expanduser() / "config.json"
+    return stored_dtype(Path(str(spec.args["pretrained"])).expanduser()) or dtype
+
+
+def stored_dtype(folder: Path) -> str:
+    """Return the number format that the configuration in a model's folder names; empty where none does."""
     with suppress(OSError, ValueError):
-        stored = json.loads(config.read_text(encoding="utf-8"))
-        return str(stored.get("dtype") or stored.get("torch_dtype") or dtype)
-    return dtype
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return str(config.get("dtype") or config.get("torch_dtype") or "")
+    return ""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import msgspec
 
 from densing.core import DensingError, Note, strip_secrets
 from densing.scores.evals.evaluation import environment, evaluate_unit
-from densing.scores.evals.identity import canonical_json
+from densing.scores.evals.identity import canonical_json, stored_dtype
 from densing.scores.evals.journal import answered
 from densing.scores.evals.models import default_device, load_model
 from densing.scores.evals.plan import CODE_FLAGS, ModelSpec, Plan, plan_of, read_plan
@@ -279,10 +279,7 @@ def memory_gb(spec: ModelSpec) -> float | None:
         # About four bits per weight in the file, 32 once loaded.
         return BASE_GB + 8 * (folder / str(gguf)).stat().st_size / 1e9
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    config: dict[str, Any] = {}
-    with suppress(OSError, ValueError):
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    stored = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    stored = stored_dtype(folder) or "float32"
     loaded = str(spec.args.get("dtype", "auto"))
     growth = BYTES.get(loaded if loaded != "auto" else stored, 4) / BYTES.get(stored, 4)
     return BASE_GB + 1.2 * growth * size / 1e9

@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 
 from densing.core.errors import InputError, UnknownNameError
 from densing.scores.evals.plan import Loading, ModelSpec, Plan, Settings, TaskSpec, seeds
-from densing.scores.evals.runner import run_model, run_plan, survey_plan
+from densing.scores.evals.runner import BASE_GB, memory_gb, run_model, run_plan, survey_plan
 from densing.scores.evals.store import RunStore
 from tests.support.evals_toys import TASKS, write_models, write_tasks
 
@@ -313,3 +313,12 @@ def test_a_model_type_that_is_none_is_said_before_any_task_is_looked_up(
     plan = Plan((ModelSpec.of(str(place / "toy-llama"), {}),), (TaskSpec("arc_easy"),))
     (unit,) = run_plan(plan, tmp_path / "run").units
     assert unit.state == "failed" and "--model hf --model_args pretrained=" in unit.error
+
+
+@pytest.mark.parametrize(("dtype", "growth"), [("float32", 2.0), ("auto", 1.0), ("float16", 1.0)])
+def test_a_workers_memory_is_that_of_the_weights_as_loaded(tmp_path: Path, dtype: str, growth: float) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(500_000))
+    (tmp_path / "config.json").write_text(json.dumps({"torch_dtype": "bfloat16"}))
+    estimate = memory_gb(ModelSpec.of("hf", {"pretrained": str(tmp_path), "dtype": dtype}))
+    assert estimate == pytest.approx(BASE_GB + 1.2 * growth * 0.0005)
+    assert memory_gb(ModelSpec.of("hf", {"pretrained": "EleutherAI/pythia-70m"})) is None
