@@ -24,7 +24,7 @@ FILES = (
     "scores/laws/test_laws",
     "scores/references/test_references",
     "scores/density/test_density",
-    "scores/evals/test_readers",
+    "scores/evals/readers/test_files",
     "efficiency/traces/kineto/test_reader",
     "efficiency/timeline/test_overlap",
     "scores/trend/test_estimators",

@@ -161,7 +161,16 @@ def eval_(
         confirm_run_unsafe_code=confirm_run_unsafe_code,
     )
     if dry_run:
-        _survey(request, out, json)
+        import pandas as pd
+
+        from densing.cli.output import emit_json, emit_table
+        from densing.scores.evals import survey_plan
+
+        rows = survey_plan(request, out)
+        if json:
+            emit_json({"run": str(out), "units": rows})
+        else:
+            emit_table(pd.DataFrame(rows), f"{out}: {sum(row['state'] != 'done' for row in rows)} units to do")
         return
     if until_ci is not None and executor is not None:
         from densing.core import InputError
@@ -194,8 +203,8 @@ def plan_of_flags(
     InputError
         When a flag or the file is wrong.
     """
-    from densing.core import InputError, read_text
-    from densing.scores.evals import parse_json, parse_pairs, plan_of, read_plan
+    from densing.core import InputError, parse_json, parse_pairs, read_text
+    from densing.scores.evals import plan_of, read_plan
 
     content = {} if path is None else read_plan(path)
     types, arguments = model or ["hf"], model_args or []
@@ -224,15 +233,15 @@ def plan_of_flags(
 
 def _evaluate(plan: Plan, out: Path, executor: str | None, arguments: list[str], json: bool) -> None:
     from densing.cli.output import emit_json, emit_table, say, show_notes
-    from densing.core import InputError
+    from densing.core import InputError, parse_pairs
     from densing.jobs import get_executor
-    from densing.scores.evals import RunStore, parse_pairs, run_plan
+    from densing.scores.evals import RunStore, run_plan
 
     if arguments and executor is None:
         raise InputError("--executor_arg without --executor; name one, e.g. --executor local")
-    place = None if executor is None else get_executor(executor, **parse_pairs(arguments, "--executor_arg"))
+    workers = None if executor is None else get_executor(executor, **parse_pairs(arguments, "--executor_arg"))
     with bar(json) as progress:
-        summary = run_plan(plan, out, executor=place, progress=progress)
+        summary = run_plan(plan, out, executor=workers, progress=progress)
     digests = {unit.digest for unit in summary.units if unit.state != "failed"}
     measured = RunStore(summary.folder).measurements() if digests else None
     table = None if measured is None else measured[measured["digest"].isin(digests)]
@@ -329,16 +338,3 @@ def sentences(stopped: Sequence[Stopped], out: Path) -> Iterator[str]:
             f"{one.model}: {one.look.message}; {one.items / one.full:.0%} of {one.full} items, "
             f"{one.seconds:.0f} s where all would take about {full:.0f} s; stored in {out}"
         )
-
-
-def _survey(plan: Plan, out: Path, json: bool) -> None:
-    import pandas as pd
-
-    from densing.cli.output import emit_json, emit_table
-    from densing.scores.evals import survey_plan
-
-    rows = survey_plan(plan, out)
-    if json:
-        emit_json({"run": str(out), "units": rows})
-    else:
-        emit_table(pd.DataFrame(rows), f"{out}: {sum(row['state'] != 'done' for row in rows)} units to do")

@@ -519,8 +519,8 @@ def _many(
 def _executor(source: Source) -> Any:
     if source.executor is None:
         return None
+    from densing.core import parse_pairs
     from densing.jobs import get_executor
-    from densing.scores.evals import parse_pairs
 
     return get_executor(source.executor, **parse_pairs(source.executor_args, "--executor-arg"))
 

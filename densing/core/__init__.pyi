@@ -1,5 +1,6 @@
 from . import processes as processes
 from . import words as words
+from .arguments import parse_pairs as parse_pairs
 from .arrays import Array as Array
 from .errors import SHOWN_PROBLEMS as SHOWN_PROBLEMS
 from .errors import ArtefactError as ArtefactError
@@ -12,6 +13,8 @@ from .errors import UnavailableError as UnavailableError
 from .errors import UnknownNameError as UnknownNameError
 from .files import LFS_POINTER as LFS_POINTER
 from .files import move as move
+from .files import parse_json as parse_json
+from .files import read_json as read_json
 from .files import read_text as read_text
 from .files import refuse_no_file as refuse_no_file
 from .files import replacing as replacing

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from densing.core.errors import InputError
 
@@ -51,6 +51,46 @@ def read_text(source: Path | str | io.TextIOBase, name: str) -> str:
     if text.startswith(LFS_POINTER):
         raise InputError(f"{name}: a Git LFS pointer, not the file that it stands for; run `git lfs pull` there")
     return text
+
+
+def parse_json(text: str, name: str) -> Any:
+    """Read a JSON text that says everything once.
+
+    Raises
+    ------
+    InputError
+        When it is no JSON, is nested too deeply or repeats a key; the message says where.
+
+    Examples
+    --------
+    >>> parse_json('{"a": 1, "a": 2}', "x.json")
+    Traceback (most recent call last):
+        ...
+    densing.core.errors.InputError: x.json: key 'a' stands twice in one object; keep one
+    """
+    import json
+
+    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            keys = [key for key, _ in pairs]
+            repeated = next(key for key in keys if keys.count(key) > 1)
+            raise InputError(f"{name}: key {repeated[:60]!r} stands twice in one object; keep one")
+        return content
+
+    try:
+        return json.loads(text, object_pairs_hook=object_of)
+    except json.JSONDecodeError as error:
+        end = "; the file ends too early" if error.pos >= len(text.rstrip()) else ""
+        raise InputError(f"{name}: line {error.lineno}, column {error.colno}: not JSON ({error.msg}){end}") from error
+    except (RecursionError, ValueError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else "a number of absurd length"
+        raise InputError(f"{name}: {reason}; it is no results file") from error
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file of bounded size; the errors of :func:`parse_json` and :func:`read_text`."""
+    return parse_json(read_text(path, str(path)), str(path))
 
 
 def refuse_no_file(path: Path, name: str) -> None:

@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 
 from densing.cli import app
 from densing.scores.catalog import load_catalog
-from densing.scores.evals.export import left_out, to_catalog_rows
 from densing.scores.evals.identity import UnitKey
-from densing.scores.evals.measurements import COLUMNS
+from densing.scores.evals.measurements import COLUMNS, left_out, to_catalog_rows
 from densing.scores.evals.readers import read_results
 from densing.scores.evals.store import RunStore
 from tests.support.eval_files import samples_of, write_results

@@ -32,9 +32,8 @@ IMPORTS = (
     "pyarrow.parquet",
     "densing.scores.evals.runner",
     "densing.scores.evals.harness",
-    "densing.scores.evals.losses",
+    "densing.scores.evals.items",
     "densing.scores.evals.plan",
-    "densing.scores.evals.worker",
 )
 
 
@@ -76,7 +75,7 @@ def run(store: Path, how: str) -> int:
         from densing.scores.evals.runner import run_plan
 
         return len(run_plan(plan(), store).failed)
-    from densing.scores.evals.worker import main
+    from densing.scores.evals.runner import main
 
     place = FOLDER / "plan.json"
     return main([str(store), "--plan", str(place), "--model", how.partition("-")[2]])

@@ -21,15 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import InputError, Note, strip_secrets
-from densing.scores.evals.evaluate import Work, evaluate_unit, task_metadata
+from densing.scores.evals.evaluation import environment, evaluate_unit
 from densing.scores.evals.identity import effective_shots
-from densing.scores.evals.journal import Journal
-from densing.scores.evals.losses import item_table
+from densing.scores.evals.items import item_table
+from densing.scores.evals.journal import Journal, recorded
 from densing.scores.evals.models import LoadedModel, load_model, seed_all
 from densing.scores.evals.plan import Plan, Settings, plain
-from densing.scores.evals.progress import OnProgress, Progress, UnitOutcome, ignore
-from densing.scores.evals.recorder import recorded
-from densing.scores.evals.session import ModelWork, Session
+from densing.scores.evals.session import ModelWork, OnProgress, Progress, Session, State, UnitOutcome, Work, ignore
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -165,7 +163,7 @@ def run_until(
     if any(plan.settings_for(m, t).limit or plan.settings_for(m, t).samples for m in plan.models for t in plan.tasks):
         raise InputError("limit and samples choose the items, and so does stopping by itself; drop one of them")
     session = Session(plan, folder)
-    with session.environment():
+    with environment(session):
         session.store.record_plan(strip_secrets({**plan.to_dict(), "until": quantity}))
         surveyed = [session.survey(index) for index in range(len(plan.models))]
         return [_Adaptive(session, model, make_rule, quantity, order_seed).run(progress) for model in surveyed]
@@ -194,7 +192,14 @@ class _Adaptive:
         if model.failures:
             raise InputError(f"{model.spec.name}, {model.failures[0].task}: {model.failures[0].error}")
         self.session, self.model, self.quantity = session, model, quantity
-        self.parts = [_Part(work, self._load(work)) for work in model.works]
+        self.parts = []
+        for work in model.works:
+            # Documents may be drawn; the same ones as for the unit's identity and for lm-eval.
+            seed_all(work.settings.seed)
+            loaded = session.source.load(work.requested.name, session.plan.metadata_for(model.spec))
+            for name, task in loaded["tasks"].items():
+                prepare(name, task, work.settings)
+            self.parts.append(_Part(work, dict(loaded["tasks"])))
         tasks = {name: task for part in self.parts for name, task in part.tasks.items()}
         self.sizes = {name: len(task.eval_docs) for name, task in tasks.items()}
         self.order = {name: random_order(name, size, order_seed) for name, size in self.sizes.items()}
@@ -253,15 +258,6 @@ class _Adaptive:
                 notes.append(Note("other-rule", "warning", message, {"unit": str(unit.folder)}))
         return tuple(notes)
 
-    def _load(self, work: Work) -> Mapping[str, Any]:
-        metadata = task_metadata(self.session.plan, self.model.spec)
-        # Documents may be drawn; the same ones as for the unit's identity and for lm-eval.
-        seed_all(work.settings.seed)
-        loaded = self.session.source.load(work.requested.name, metadata)
-        for name, task in loaded["tasks"].items():
-            prepare(name, task, work.settings)
-        return dict(loaded["tasks"])
-
     def _draw(self, loaded: LoadedModel | None, progress: OnProgress) -> Look:
         """Draw items look by look until the rule stops; those of stored units come from the store."""
         with ExitStack() as journals:
@@ -271,7 +267,18 @@ class _Adaptive:
             look, counts = None, self._counts(self.rule.first)
             while look is None or not look.stop:
                 for part in self.parts:
-                    self._block(loaded, part, counts, self._count(part, look, progress))
+                    fresh = {name: self.order[name][self.drawn[name] : counts[name]] for name in part.tasks}
+                    ids = {name: sorted(block.tolist()) for name, block in fresh.items() if block.size}
+                    if part.stored is not None:
+                        tables = {name: part.stored[part.stored["task"].eq(name)] for name in ids}
+                    elif ids:
+                        assert loaded is not None and part.journal is not None
+                        with recorded(loaded.lm, part.journal, self._count(part, look, progress)) as recorder:
+                            tables = evaluate_block(loaded.lm, part.tasks, ids, part.work.settings)
+                        part.fresh += recorder.fresh
+                    # What the rule needs of them.
+                    for name, block in ids.items():
+                        self.values.setdefault(name, []).extend(item_values(tables[name], block, self.quantity))
                 self.drawn = counts
                 look = self.rule.update({task: self.values[task] for task in self.rule.sizes}, look)
                 counts = self._counts(look.ahead)
@@ -295,22 +302,6 @@ class _Adaptive:
 
         return count
 
-    def _block(
-        self, loaded: LoadedModel | None, part: _Part, counts: Mapping[str, int], count: Callable[[int], object]
-    ) -> None:
-        """Evaluate the next items of a unit's tasks, and keep what the rule needs of them."""
-        drawn = {name: sorted(self.order[name][self.drawn[name] : counts[name]].tolist()) for name in part.tasks}
-        ids = {name: block for name, block in drawn.items() if block}
-        if part.stored is not None:
-            tables = {name: part.stored[part.stored["task"].eq(name)] for name in ids}
-        elif ids:
-            assert loaded is not None and part.journal is not None
-            with recorded(loaded.lm, part.journal, count) as recorder:
-                tables = evaluate_block(loaded.lm, part.tasks, ids, part.work.settings)
-            part.fresh += recorder.fresh
-        for name, block in ids.items():
-            self.values.setdefault(name, []).extend(item_values(tables[name], block, self.quantity))
-
     def _store(self, loaded: LoadedModel, part: _Part, look: Look) -> UnitOutcome:
         """Let lm-eval evaluate the chosen items as one unit; the journal answers."""
         chosen = {name: tuple(sorted(self.order[name][: self.drawn[name]].tolist())) for name in part.tasks}
@@ -322,10 +313,10 @@ class _Adaptive:
         )
         caveat = f"items drawn until a rule stopped: {look.message} of {sum(self.sizes.values())}"
         model = dataclasses.replace(loaded, facts={**loaded.facts, "caveats": [*loaded.facts["caveats"], caveat]})
-        outcome = evaluate_unit(self.session.plan, self.session.source, model, work, lambda count: None)
+        outcome = evaluate_unit(self.session, model, work, lambda count: None)
         if outcome.state == "skipped":
             return outcome
-        state: Any = "evaluated" if part.answers == part.fresh else "resumed"
+        state: State = "evaluated" if part.answers == part.fresh else "resumed"
         return dataclasses.replace(outcome, state=state, requests=part.fresh + outcome.requests)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from densing.core import InputError, Note, strip_secrets
 from densing.scores.catalog import known_protocol
-from densing.scores.evals.measurements import checked_rows, describe_metric, loss_rows
+from densing.scores.evals.measurements import checked_rows, loss_rows, metric_row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +91,22 @@ def result_rows(
             "model": model, "task": task, "file": where, "digest": digest, "is_group": is_group,
         }  # fmt: skip
         values = mapping(groups[task]) if is_group else content["results"][task]
-        rows += _metric_rows(values, mapping(mapping(content.get("higher_is_better")).get(task)), about, where)
+        better = mapping(mapping(content.get("higher_is_better")).get(task))
+        for key, value in values.items():
+            metric, _, filter_name = str(key).partition(",")
+            other = isinstance(value, list | dict) or value is None
+            if metric.strip() in _LABELS or metric.endswith("_stderr") or other:
+                continue
+            cell = f"{where}: {task}, {key}"
+            stderr = values.get(f"{metric}_stderr,{filter_name}" if filter_name else f"{metric}_stderr")
+            cells: dict[str, Any] = {"filter": filter_name}
+            if is_number(count := mapping(values.get("sample_count")).get(key)):
+                cells["n_items"] = count
+            if isinstance(better.get(metric), bool):
+                cells["higher_is_better"] = better[metric]
+            number = _number(value, cell)
+            error = math.nan if stderr is None else _number(stderr, cell)
+            rows.append(metric_row(about, metric, number, error, **cells))
         parts = [by_task[name] for name in members.get(task, [task]) if name in by_task]
         if parts and len(parts) == len(members.get(task, [task])):
             merged = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
@@ -108,31 +123,6 @@ def _members(content: Mapping[str, Any], group: str, above: set[str]) -> list[st
         return [group]
     tasks = (task for name in map(str, below) for task in _members(content, name, above | {group}))
     return list(dict.fromkeys(tasks))
-
-
-def _metric_rows(
-    values: Mapping[str, Any], better: Mapping[str, Any], about: Mapping[str, Any], where: str
-) -> Iterator[dict[str, Any]]:
-    for key, value in values.items():
-        metric, _, filter_name = str(key).partition(",")
-        if metric.strip() in _LABELS or metric.endswith("_stderr") or isinstance(value, list | dict) or value is None:
-            continue
-        unit, definition, usual = describe_metric(metric)
-        cell = f"{where}: {about['task']}, {key}"
-        stderr = values.get(f"{metric}_stderr,{filter_name}" if filter_name else f"{metric}_stderr")
-        counts = mapping(values.get("sample_count")).get(key)
-        direction = better.get(metric)
-        yield {
-            **about,
-            "metric": metric,
-            "filter": filter_name,
-            "value": _number(value, cell),
-            "stderr": _number(stderr, cell) if stderr is not None else math.nan,
-            "n_items": counts if is_number(counts) else about["n_items"],
-            "unit": unit,
-            "definition": definition,
-            "higher_is_better": direction if isinstance(direction, bool) else usual,
-        }
 
 
 def _number(value: Any, where: str) -> float:

@@ -22,7 +22,6 @@ from typing import Any
 import msgspec
 
 from densing.core import InputError, strip_secrets
-from densing.scores.evals.disk import file_digest
 from densing.scores.evals.plan import ModelSpec, Settings, plain
 
 # Modules whose functions the task files of this package's suites name.
@@ -92,6 +91,11 @@ class UnitKey:
         """SHA-256 of the canonical JSON of model, task and settings."""
         parts = {"model": self.model, "task": self.task, "settings": self.settings}
         return hashlib.sha256(canonical_json(parts).encode("ascii")).hexdigest()
+
+    @property
+    def model_digest(self) -> str:
+        """SHA-256 of the model's part alone: two models of one label differ in it."""
+        return hashlib.sha256(canonical_json(self.model).encode("ascii")).hexdigest()
 
     @property
     def task_name(self) -> str:
@@ -233,6 +237,12 @@ def content_of(name: str, gguf_file: str | None = None) -> str | None:
     return "sha256:" + hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def cached_digest(file: Path) -> str:
     """Return a file's SHA-256; of a big file that has not changed since it was last read, from the user's cache."""
     facts = file.stat()
@@ -323,11 +333,15 @@ def effective_dtype(spec: ModelSpec) -> str:
     dtype = str(spec.args.get("dtype", "auto")).removeprefix("torch.")
     if "pretrained" not in spec.args or dtype != "auto":
         return dtype if "dtype" in spec.args or "pretrained" in spec.args else ""
-    config = Path(str(spec.args["pretrained"])).expanduser() / "config.json"
+    return stored_dtype(Path(str(spec.args["pretrained"])).expanduser()) or dtype
+
+
+def stored_dtype(folder: Path) -> str:
+    """Return the number format that the configuration in a model's folder names; empty where none does."""
     with suppress(OSError, ValueError):
-        stored = json.loads(config.read_text(encoding="utf-8"))
-        return str(stored.get("dtype") or stored.get("torch_dtype") or dtype)
-    return dtype
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return str(config.get("dtype") or config.get("torch_dtype") or "")
+    return ""
 
 
 @dataclass(frozen=True)

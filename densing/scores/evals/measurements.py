@@ -1,4 +1,7 @@
-"""The measurement table: one row per model, task and metric, each with its definition and its file."""
+"""The measurement table: one row per model, task and metric, each with its definition and its file.
+
+What makes a row, which rows are sound, what follows from the items of a task, and which rows the catalog takes.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from densing.core import Card, Note, Readable, words
+from densing.scores.evals.items import COLUMNS as ITEM_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,6 +120,29 @@ def describe_metric(name: str) -> tuple[str, str, bool | None]:
     return METRICS.get(name, ("", f"{name} as the task defines it", None))
 
 
+def metric_row(
+    about: Mapping[str, Any], metric: str, value: float, stderr: float = math.nan, **cells: Any
+) -> dict[str, Any]:
+    """Return the row of one metric.
+
+    Parameters
+    ----------
+    about : mapping
+        Cells that are the same in all rows of a task: model, task, file, ...
+    metric : str
+        Gives unit, definition and direction.
+    value, stderr : float
+        What was measured.
+    **cells
+        Further cells, over all others.
+    """
+    unit, definition, better = describe_metric(metric)
+    return {
+        **about, "metric": metric, "filter": "", "value": value, "stderr": stderr, "unit": unit,
+        "definition": definition, "higher_is_better": better, **cells,
+    }  # fmt: skip
+
+
 def checked_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[Note]]:
     """Return the rows whose values can be, and a note for each that cannot.
 
@@ -195,37 +222,33 @@ def loss_rows(items: pd.DataFrame, about: Mapping[str, Any]) -> list[dict[str, A
     >>> {row["metric"]: row["value"] for row in loss_rows(items, {})}["gold_nats_per_token"]
     1.5
     """
+
+    def row(metric: str, estimate: tuple[float, float, int]) -> dict[str, Any]:
+        value, stderr, n_items = estimate
+        return metric_row(about, metric, value, stderr, n_items=n_items)
+
     finite = items[np.isfinite(items["nll"].to_numpy(dtype=float))]
     if finite.empty:
         return []
     nll = finite["nll"].to_numpy(dtype=float)
-    rows = [_row("gold_nats", _mean(nll), about)]
+    rows = [row("gold_nats", _mean(nll))]
     chars, octets = finite["n_chars"].to_numpy(dtype=float), finite["n_bytes"].to_numpy(dtype=float)
     if (octets > 0).all():
         rows += [
-            _row("gold_nats_per_char", _mean(nll / chars), about),
-            _row("gold_bits_per_byte", _mean(nll / octets / math.log(2)), about),
-            _row("gold_bits_per_byte_pooled", _ratio(nll / math.log(2), octets), about),
+            row("gold_nats_per_char", _mean(nll / chars)),
+            row("gold_bits_per_byte", _mean(nll / octets / math.log(2))),
+            row("gold_bits_per_byte_pooled", _ratio(nll / math.log(2), octets)),
         ]
     tokens = finite["n_tokens"].to_numpy(dtype=float)
     if (tokens > 0).all():
-        row = _row("gold_nats_per_token", _ratio(nll, tokens), about)
+        per_token = row("gold_nats_per_token", _ratio(nll, tokens))
         tokenizers = dict.fromkeys(str(name) for name in finite.get("tokenizer", ()) if name)
         suffix = f" of {', '.join(tokenizers)}" if tokenizers else ""
-        rows.append({**row, "definition": f"{row['definition']}{suffix}"})
+        rows.append({**per_token, "definition": f"{per_token['definition']}{suffix}"})
     p_gold = finite["p_gold"].to_numpy(dtype=float)
     if np.isfinite(p_gold).all():
-        rows.append(_row("p_gold", _mean(p_gold), about))
+        rows.append(row("p_gold", _mean(p_gold)))
     return rows
-
-
-def _row(metric: str, estimate: tuple[float, float, int], about: Mapping[str, Any]) -> dict[str, Any]:
-    unit, definition, better = describe_metric(metric)
-    value, stderr, n = estimate
-    return {
-        **about, "metric": metric, "filter": "", "value": value, "stderr": stderr, "n_items": n, "unit": unit,
-        "definition": definition, "higher_is_better": better,
-    }  # fmt: skip
 
 
 def _mean(values: np.ndarray) -> tuple[float, float, int]:
@@ -248,8 +271,6 @@ def join(parts: Sequence[Measurements], notes: Iterable[Note] = ()) -> Measureme
     """Return several readings as one."""
     import pandas as pd
 
-    from densing.scores.evals.losses import COLUMNS as ITEM_COLUMNS
-
     tables = [part.measurements for part in parts if len(part.measurements)]
     items = [part.items for part in parts if len(part.items)]
     return Measurements(
@@ -258,3 +279,114 @@ def join(parts: Sequence[Measurements], notes: Iterable[Note] = ()) -> Measureme
         models=model_frame(row for part in parts for row in part.models.to_dict("records")),
         notes=(*(note for part in parts for note in part.notes), *notes),
     )
+
+
+# In this order of preference; a score of the catalog is one share per model and benchmark.
+SHARES = ("accuracy", "acc_norm", "acc", "exact_match", "pass@1", "em", "score", "naive_average")
+# The least size the catalog's tables take.
+LEAST_PARAMS = 1e5
+CATALOG_COLUMNS = ["model", "params", "released", "benchmark", "score", "metric", "shots", "form", "items", "evaluator",
+                   "source", "measured"]  # fmt: skip
+
+
+def to_catalog_rows(measurements: pd.DataFrame, models: pd.DataFrame, released: str = "") -> pd.DataFrame:
+    """Return the scores that :func:`densing.scores.catalog.load_catalog` takes as a user's table.
+
+    One row per model and benchmark of the catalog: the group's where a group was measured, else the one on most
+    documents. Losses have no place in the catalog and stay behind, as do benchmarks it does not know.
+
+    Parameters
+    ----------
+    measurements, models : pandas.DataFrame
+        Tables of a run or of a reader.
+    released : str
+        Release date of the models, ISO; blank where unknown.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns :data:`CATALOG_COLUMNS`, evaluator "user".
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> measured = pd.DataFrame({"model": ["tiny"], "task": ["hellaswag"], "benchmark": [""], "metric": ["acc_norm"],
+    ...     "value": [0.31], "n_items": [40.0], "n_shot": [10.0], "is_group": [False], "file": ["a/results.json"],
+    ...     "date": ["2026-11-21"]})
+    >>> sizes = pd.DataFrame({"model": ["tiny"], "params_total": [1.3e8]})
+    >>> to_catalog_rows(measured, sizes).iloc[0].to_dict()["benchmark"]
+    'hellaswag'
+    """
+    import pandas as pd
+
+    sizes = models.groupby("model")["params_total"].max().to_dict()
+    best: dict[tuple[str, str], tuple[tuple[bool, int, float], dict[str, Any]]] = {}
+    for row in _usable(measurements).to_dict("records"):
+        identity = (str(row["model"]), str(row["of"]))
+        items = 0.0 if math.isnan(row["n_items"]) else float(row["n_items"])
+        rank = (bool(row["is_group"]), -SHARES.index(row["metric"]), items)
+        if identity not in best or rank > best[identity][0]:
+            best[identity] = (rank, row)
+    lines = [
+        {
+            "model": model,
+            "params": _digits(sizes[model]),
+            "released": released,
+            "benchmark": benchmark,
+            "score": row["value"],
+            "metric": row["metric"],
+            "shots": _digits(row["n_shot"]),
+            "form": row.get("form") or "",
+            "items": _digits(row["n_items"]),
+            "evaluator": "user",
+            "source": "",
+            "measured": row["date"],
+        }
+        for (model, benchmark), (_, row) in sorted(best.items())
+        if sizes.get(model) is not None and sizes[model] >= LEAST_PARAMS
+    ]
+    return pd.DataFrame(lines, columns=CATALOG_COLUMNS, dtype=object)
+
+
+def _usable(measurements: pd.DataFrame) -> pd.DataFrame:
+    """Return the shares of benchmarks that the catalog knows, with the benchmark in the column ``of``."""
+    from densing.scores.catalog import load_catalog
+
+    known = set(load_catalog().benchmarks["id"])
+    tasks = measurements["task"].map(lambda task: BENCHMARK_OF.get(task, task))
+    benchmarks = measurements["benchmark"].where(measurements["benchmark"] != "", tasks)
+    table = measurements.assign(of=benchmarks)
+    share = table["value"].between(0.0, 1.0)
+    return table[table["metric"].isin(SHARES) & table["of"].isin(known) & share]
+
+
+def _digits(value: float) -> str:
+    return "" if math.isnan(value) else str(int(value))
+
+
+def left_out(measurements: pd.DataFrame, models: pd.DataFrame, rows: pd.DataFrame) -> list[Note]:
+    """Return what of a run did not become a row of the catalog, and why."""
+    exported = set(zip(rows["model"], rows["benchmark"], strict=True))
+    sizes = models.groupby("model")["params_total"].max().to_dict()
+    unsized = sorted({str(m) for m in measurements["model"] if not (sizes.get(m) or math.nan) >= LEAST_PARAMS})
+    notes = [
+        Note(
+            "no-size",
+            "warning",
+            f"{name}: its size is unknown or below {LEAST_PARAMS:.0e} parameters; left out",
+            {"model": name},
+        )
+        for name in unsized
+    ]
+    usable = _usable(measurements)
+    used = {
+        task
+        for model, task, of in zip(usable["model"], usable["task"], usable["of"], strict=True)
+        if (model, of) in exported
+    }
+    unknown = sorted(set(map(str, measurements["task"])) - used - set(map(str, usable["task"])))
+    if unknown:
+        names = ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
+        message = f"left out, as the catalog has no such benchmark or the task gives no share: {names}"
+        notes.append(Note("no-benchmark", "info", message, {"tasks": unknown}))
+    return notes

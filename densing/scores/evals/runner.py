@@ -1,12 +1,19 @@
-"""A plan from beginning to end: what is there already, what is to do, here or by one worker per model."""
+"""A plan from beginning to end: what is there already, what is to do, here or by one worker per model.
+
+A worker is one model of a plan in a process: ``python -m densing.scores.evals.runner RUN_FOLDER --plan FILE --model
+INDEX``. It evaluates the units that have no result yet, writes what became of them beside the plan and ends; started
+again after a crash, it goes on where it was. Exit code 0: all done; 64: a unit failed and would fail again.
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import gc
 import hashlib
 import json
+import os
 import sys
 import threading
 import time
@@ -17,20 +24,29 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from densing.core import Note, strip_secrets
-from densing.scores.evals.disk import write_json
-from densing.scores.evals.evaluate import Work, evaluate_unit, failed, is_busy
-from densing.scores.evals.identity import canonical_json
+from densing.core import DensingError, Note, strip_secrets
+from densing.scores.evals.evaluation import environment, evaluate_unit
+from densing.scores.evals.identity import canonical_json, stored_dtype
 from densing.scores.evals.journal import answered
-from densing.scores.evals.models import LoadedModel, default_device, load_model
-from densing.scores.evals.plan import CODE_FLAGS, ModelSpec, Plan
-from densing.scores.evals.progress import OnProgress, Progress, RunSummary, UnitOutcome, ignore
-from densing.scores.evals.session import ModelWork, Session
+from densing.scores.evals.models import default_device, load_model
+from densing.scores.evals.plan import CODE_FLAGS, ModelSpec, Plan, plan_of, read_plan
+from densing.scores.evals.session import (
+    ModelWork,
+    OnProgress,
+    Progress,
+    RunSummary,
+    Session,
+    UnitOutcome,
+    Work,
+    failed,
+    ignore,
+)
+from densing.scores.evals.store import write_json
 
 if TYPE_CHECKING:
     from densing.jobs import Executor, Job, JobResult
 
-WORKER = "densing.scores.evals.worker"
+WORKER = "densing.scores.evals.runner"
 SECRETS = "DENSING_SECRET_MODEL_ARGS"
 """Environment variable with the credentials among a model's arguments, as JSON; a plan file never holds them."""
 PLANS = "plans"
@@ -95,7 +111,7 @@ def run_plan(
     """
     started = time.monotonic()
     session = Session(plan, folder)
-    with session.environment():
+    with environment(session):
         surveyed = [session.survey(index) for index in range(len(plan.models))]
         session.store.record_plan(strip_secrets(plan.to_dict()))
         if executor is not None:
@@ -124,7 +140,7 @@ def survey_plan(plan: Plan, folder: Path) -> list[dict[str, Any]]:
         As :func:`run_plan`.
     """
     session = Session(plan, folder)
-    with session.environment():
+    with environment(session):
         surveyed = [session.survey(index) for index in range(len(plan.models))]
     units = [
         {"model": work.key.label, "task": work.identity.name, "state": work.unit.status,
@@ -152,7 +168,7 @@ def run_model(
     """
     started = time.monotonic()
     session = Session(plan, folder)
-    with session.environment():
+    with environment(session):
         surveyed = session.survey(index)
         if device is not None:
             surveyed = dataclasses.replace(surveyed, loading=dataclasses.replace(surveyed.loading, device=device))
@@ -174,7 +190,20 @@ def _run(session: Session, model: ModelWork, meter: _Meter) -> list[UnitOutcome]
             session.notes += [
                 Note("model-caveat", "warning", f"model {model.spec.name}: {caveat}") for caveat in loaded.warnings
             ]
-            outcomes |= {o.digest: o for o in _evaluate(session, loaded, pending, meter)}
+            # Units that another process is at come last: by then it has done most of them.
+            queue = [(work, False) for work in pending]
+            while queue:
+                work, waited = queue.pop(0)
+                if not waited and work.unit.busy:
+                    queue.append((work, True))
+                    continue
+                meter.count(work, 0)
+                try:
+                    outcome = evaluate_unit(session, loaded, work, functools.partial(meter.count, work))
+                except (Exception, SystemExit) as error:
+                    outcome = failed(work.key.label, work.identity.name, work.key.digest, error)
+                outcomes[work.key.digest] = outcome
+                meter.finish(work)
             # The next model needs the memory.
             del loaded
             gc.collect()
@@ -184,22 +213,6 @@ def _run(session: Session, model: ModelWork, meter: _Meter) -> list[UnitOutcome]
                 if torch.cuda.is_available():
                     torch.cuda.empty_cache()
     return [*(outcomes[work.key.digest] for work in model.works), *model.failures]
-
-
-def _evaluate(session: Session, model: LoadedModel, pending: Sequence[Work], meter: _Meter) -> Iterator[UnitOutcome]:
-    # Units that another process is at come last: by then it has done most of them.
-    queue = [(work, False) for work in pending]
-    while queue:
-        work, waited = queue.pop(0)
-        if not waited and is_busy(work.unit):
-            queue.append((work, True))
-            continue
-        meter.count(work, 0)
-        try:
-            yield evaluate_unit(session.plan, session.source, model, work, functools.partial(meter.count, work))
-        except (Exception, SystemExit) as error:
-            yield failed(work.key.label, work.identity.name, work.key.digest, error)
-        meter.finish(work)
 
 
 def run_elsewhere(
@@ -266,10 +279,7 @@ def memory_gb(spec: ModelSpec) -> float | None:
         # About four bits per weight in the file, 32 once loaded.
         return BASE_GB + 8 * (folder / str(gguf)).stat().st_size / 1e9
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    config: dict[str, Any] = {}
-    with suppress(OSError, ValueError):
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    stored = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    stored = stored_dtype(folder) or "float32"
     loaded = str(spec.args.get("dtype", "auto"))
     growth = BYTES.get(loaded if loaded != "auto" else stored, 4) / BYTES.get(stored, 4)
     return BASE_GB + 1.2 * growth * size / 1e9
@@ -337,3 +347,42 @@ def _outcomes(model: ModelWork, plan: Path, index: int, result: JobResult | None
         else:
             yield work.outcome("failed", error=reason)
     yield from model.failures
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one model of a plan and return the exit code."""
+    from densing.jobs import NO_RETRY
+
+    parser = argparse.ArgumentParser(prog=WORKER, description="One model of a plan in a process.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--plan", type=Path, required=True)
+    parser.add_argument("--model", type=int, required=True)
+    parser.add_argument("--device")
+    for flag in CODE_FLAGS:
+        parser.add_argument(f"--{flag}", action="store_true")
+    options = parser.parse_args(argv)
+    try:
+        flags = {name: getattr(options, name) for name in CODE_FLAGS}
+        plan = with_secrets(plan_of(read_plan(options.plan), str(options.plan), **flags), options.model)
+        summary = run_model(plan, options.model, options.folder, device=options.device)
+    except DensingError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return NO_RETRY
+    outcome_file(options.plan, options.model).write_text(json.dumps(summary.to_dict()), encoding="utf-8")
+    for unit in summary.failed:
+        sys.stderr.write(f"error: {unit.model}, {unit.task}: {unit.error}\n")
+    return NO_RETRY if summary.failed else 0
+
+
+def with_secrets(plan: Plan, index: int) -> Plan:
+    """Return the plan with the credentials that the environment holds for one model."""
+    secrets = os.environ.get(SECRETS)
+    if not secrets:
+        return plan
+    models = list(plan.models)
+    models[index] = dataclasses.replace(models[index], args={**models[index].args, **json.loads(secrets)})
+    return dataclasses.replace(plan, models=tuple(models))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

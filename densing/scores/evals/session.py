@@ -1,42 +1,77 @@
-"""What the units of a run share: the plan after its safety checks, the store, the index of tasks, and what is to do.
-
-While it lasts, lm-eval's own output goes into a file, and what lm-eval does again for every task is done once.
-"""
+"""A run: its plan after the safety checks, its store, its index of tasks, what is to do, and what it tells."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
-import json
-import logging
-import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+import re
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, Literal
 
-from densing.core import Note, UnavailableError, mask, secrets_of, storage_errors
-from densing.scores.evals.evaluate import Work, failed, task_metadata
+from densing.core import DensingError, InputError, Note, UnavailableError, UnknownNameError, strip_secrets
 from densing.scores.evals.identity import (
     ModelIdentity,
     TaskIdentity,
+    UnitKey,
     identify_model,
     identify_task,
     of_one_model,
     unit_key,
 )
 from densing.scores.evals.models import model_class, seed_all
-from densing.scores.evals.plan import Loading, ModelSpec, Plan, TaskSpec
-from densing.scores.evals.progress import UnitOutcome
-from densing.scores.evals.safety import check_model, check_tasks, guarded, substitute
-from densing.scores.evals.sources import TaskSource, include_paths
-from densing.scores.evals.store import RunStore
+from densing.scores.evals.plan import Loading, ModelSpec, Plan, Settings, TaskSpec
+from densing.scores.evals.safety import check_model, check_tasks
+from densing.scores.evals.store import RunStore, Unit
 
-LOG = "lm-eval.log"
+ERROR_LENGTH = 1000
+State = Literal["evaluated", "resumed", "skipped", "failed"]
+
+
+@dataclass(frozen=True)
+class UnitOutcome:
+    """What became of one unit.
+
+    Parameters
+    ----------
+    model, task, digest : str
+        Which one; ``digest`` is empty when it failed before it could be identified.
+    state : {"evaluated", "resumed", "skipped", "failed"}
+        ``resumed``: a journal held some answers. ``skipped``: the store had the result.
+    requests : int
+        Requests the model answered now.
+    error : str
+        Why it failed.
+    """
+
+    model: str
+    task: str
+    digest: str
+    state: State
+    requests: int = 0
+    error: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data; ``error`` only when there is one."""
+        return {name: value for name, value in asdict(self).items() if name != "error" or value}
+
+
+@dataclass(frozen=True)
+class Work:
+    """One unit to do: what was asked for, what it is, and where its result goes."""
+
+    requested: TaskSpec
+    identity: TaskIdentity
+    settings: Settings
+    key: UnitKey
+    unit: Unit
+
+    def outcome(self, state: State, requests: int = 0, error: str = "") -> UnitOutcome:
+        """Return what became of this unit."""
+        return UnitOutcome(self.key.label, self.identity.name, self.key.digest, state, requests, error)
 
 
 @dataclass(frozen=True)
@@ -76,8 +111,9 @@ class Session:
         if find_spec("lm_eval") is None:
             raise UnavailableError('lm-eval is not installed; pip install "densing[evals]"')
         flags = {"trust_remote_code": plan.trust_remote_code}
+        folders = include_paths(plan)
         check_tasks(
-            include_paths(plan),
+            folders,
             [task.name for task in plan.tasks],
             **flags,
             confirm_run_unsafe_code=plan.confirm_run_unsafe_code,
@@ -85,19 +121,10 @@ class Session:
         checked = (dataclasses.replace(m, args=check_model(m.type, m.args, **flags)) for m in plan.models)
         self.plan = dataclasses.replace(plan, models=tuple(checked))
         self.store = RunStore(folder)
-        self.source = TaskSource.of(plan)
+        self.source = TaskSource(folders)
         self.notes: list[Note] = []
         self._tasks: list[TaskSpec] | None = None
         self._identities: dict[tuple[str, str], TaskIdentity] = {}
-
-    @contextmanager
-    def environment(self) -> Iterator[None]:
-        """Run lm-eval guarded, its output in the run's log."""
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        secrets = tuple(secret for model in self.plan.models for secret in secrets_of(model.args))
-        flags = {name: getattr(self.plan, name) for name in ("trust_remote_code", "confirm_run_unsafe_code")}
-        with output_into(self.store.folder / LOG, secrets), guarded(**flags), shared_work():
-            yield
 
     @property
     def tasks(self) -> list[TaskSpec]:
@@ -120,145 +147,262 @@ class Session:
         works, failures = [], []
         for task in self.tasks:
             try:
-                works.append(self._work(spec, identity, task))
+                settings = self.plan.settings_for(spec, task)
+                request = (task.name, repr(settings))
+                known = self._identities.get(request)
+                if known is None:
+                    metadata = self.plan.metadata_for(spec)
+                    # Documents may be drawn; lm-eval seeds before it loads them.
+                    seed_all(settings.seed)
+                    loaded = self.source.load(task.name, metadata)
+                    known = identify_task(loaded, settings, metadata)
+                    if not of_one_model(loaded):
+                        self._identities[request] = known
+                key = unit_key(identity.key, known, settings, self.plan.metadata, spec.name)
+                works.append(Work(task, known, settings, key, self.store.unit(key)))
             except Exception as error:
                 failures.append(failed(spec.name, task.name, "", error))
         return ModelWork(spec, loading, identity, tuple(works), tuple(failures))
 
-    def _work(self, spec: ModelSpec, identity: ModelIdentity, task: TaskSpec) -> Work:
-        settings = self.plan.settings_for(spec, task)
-        request = (task.name, repr(settings))
-        known = self._identities.get(request)
-        if known is None:
-            metadata = task_metadata(self.plan, spec)
-            # Documents may be drawn; lm-eval seeds before it loads them.
-            seed_all(settings.seed)
-            loaded = self.source.load(task.name, metadata)
-            known = identify_task(loaded, settings, metadata)
-            if not of_one_model(loaded):
-                self._identities[request] = known
-        key = unit_key(identity.key, known, settings, self.plan.metadata, spec.name)
-        return Work(task, known, settings, key, self.store.unit(key))
+
+def failed(model: str, task: str, digest: str, error: BaseException) -> UnitOutcome:
+    """Return the outcome of a unit that raised; the traceback goes to the log."""
+    traceback.print_exception(error)
+    message = str(error).strip() or "no message"
+    text = message if isinstance(error, DensingError) else f"{type(error).__name__}: {message}"
+    if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
+        text += "; lower --batch_size or take a smaller dtype"
+    return UnitOutcome(model, task, digest, "failed", error=str(strip_secrets(text))[:ERROR_LENGTH])
 
 
-@contextmanager
-def output_into(log: Path, secrets: tuple[str, ...] = ()) -> Iterator[None]:
-    """Send everything that is printed, by this process or its children, to a file while the context lasts.
+# Any word of a task file might be a task's name; those behind `task:`, `group:` and `tag:` mostly are.
+WORD = re.compile(rb"[^\s\"'\[\]{},#]+")
+NAMED = re.compile(rb"^(?:task|group|tag):[ \t]*([^\s#\[]+)", re.M)
+# Suites that the package brings, by the beginning of their tasks' names.
+SUITES = {"olmo_ladder": "olmo-ladder"}
+
+
+@dataclass
+class TaskSource:
+    """An index of tasks, built once: lm-eval's own 14,000 files are read only when a name needs them.
 
     Parameters
     ----------
-    log : path
-        The file; appended to.
-    secrets : tuple of str
-        Credentials to mask.
-    """
-    with storage_errors(log):
-        log.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    with ExitStack() as stack:
-        stack.callback(os.close, handle)
-        for number, stream in ((1, sys.stdout), (2, sys.stderr)):
-            stream.flush()
-            saved = os.dup(number)
-            stack.callback(os.close, saved)
-            stack.callback(os.dup2, saved, number)
-            os.dup2(handle, number)
-        writer = _Masked(os.fdopen(os.dup(handle), "w", encoding="utf-8", errors="backslashreplace"), secrets)
-        stack.callback(writer.close)
-        streams = sys.stdout, sys.stderr
-        _hand_over(streams, writer)
-        sys.stdout = sys.stderr = cast("TextIO", writer)
-        try:
-            yield
-        finally:
-            sys.stdout, sys.stderr = streams
-            # Handlers that came up meanwhile hold the writer too.
-            _hand_over((writer,), streams[1])
-
-
-def _hand_over(streams: Sequence[Any], target: Any) -> None:
-    """Let every log handler that writes to one of the streams write to the target."""
-    loggers = [logging.getLogger(), *map(logging.getLogger, tuple(logging.root.manager.loggerDict))]
-    for handler in {handler for logger in loggers for handler in logger.handlers}:
-        # The handler of last resort looks the stream up each time: it has none of its own.
-        if any(vars(handler).get("stream") is stream for stream in streams):
-            vars(handler)["stream"] = target
-
-
-class _Masked:
-    """A text stream that writes line by line, without credentials.
-
-    Libraries loaded meanwhile keep hold of it: once closed, it passes on to standard error.
+    paths : sequence of str
+        Folders of task files.
     """
 
-    encoding, errors = "utf-8", "backslashreplace"
+    paths: Sequence[str]
+    _index: Any = None
+    _complete: bool = False
 
-    def __init__(self, stream: TextIO, secrets: tuple[str, ...]) -> None:
-        self._stream: TextIO | None = stream
-        self._secrets, self._line = secrets, ""
+    def manager(self, metadata: Mapping[str, Any]) -> Any:
+        """Return lm-eval's task manager over this index, with one model's metadata."""
+        from lm_eval.tasks._factory import TaskFactory
 
-    def write(self, text: str) -> int:
-        if self._stream is None:
-            return sys.__stderr__.write(text) if sys.__stderr__ else 0
-        # Progress bars overwrite their line; in a file that would be one line of megabytes.
-        *lines, self._line = (self._line + text).replace("\r", "\n").split("\n")
-        if lines:
-            self._stream.write(mask("\n".join(lines) + "\n", self._secrets))
-            self._stream.flush()
-        return len(text)
+        manager = copy.copy(self.index())
+        manager.metadata = dict(metadata)
+        manager._factory = TaskFactory(meta=dict(metadata))
+        return manager
 
-    def flush(self) -> None:
-        if self._stream is not None:
-            self._stream.flush()
+    def index(self, *, complete: bool = False) -> Any:
+        """Return the index: of the folders alone, as long as no name needs lm-eval's own tasks (``complete``)."""
+        if self._index is None or (complete and not self._complete):
+            from lm_eval.tasks import TaskManager
 
-    def isatty(self) -> bool:
-        return False
+            self._complete = complete or not self.paths
+            self._index = TaskManager(include_path=list(self.paths), include_defaults=self._complete)
+        return self._index
 
-    def fileno(self) -> int:
-        return 2 if self._stream is None else self._stream.fileno()
+    def expand(self, requested: Sequence[TaskSpec]) -> list[TaskSpec]:
+        """Return the tasks and groups that were asked for: patterns and tags become their members, YAML files stay.
 
-    def close(self) -> None:
-        if self._line:
-            self.write("\n")
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.close()
+        Raises
+        ------
+        UnknownNameError
+            When nothing has such a name.
+        InputError
+            When a path is no YAML file.
+        """
+        names = [spec.name for spec in requested if not is_file(spec.name)]
+        if not self._complete:
+            self._refuse_unknown(names)
+        # A name of the user's folder hides lm-eval's own of that name, but a pattern may match more among those.
+        if names and not self._complete and not all(name in self.index().all_tasks for name in names):
+            self.index(complete=True)
+        specs: dict[str, TaskSpec] = {}
+        for spec in requested:
+            for name in self._members(spec.name):
+                specs.setdefault(name, TaskSpec(name, spec.overrides))
+        return list(specs.values())
+
+    def _refuse_unknown(self, names: Sequence[str]) -> None:
+        """Refuse a name that stands in no task file: reading them as text takes a moment, indexing them a minute."""
+        import lm_eval.tasks
+
+        folders = [*self.paths, str(Path(lm_eval.tasks.__file__).parent)]
+        unseen = {name for name in names if WORD.fullmatch(name.encode()) and not set(name) & set("*?")}
+        if not unseen:
+            return
+        known: set[str] = set()
+        for folder in folders:
+            for file in Path(folder).rglob("*.y*ml"):
+                text = file.read_bytes()
+                unseen.difference_update(word.decode(errors="replace") for word in WORD.findall(text))
+                if not unseen:
+                    return
+                known.update(name.decode(errors="replace").strip("\"'") for name in NAMED.findall(text))
+        raise UnknownNameError("task", min(unseen), known)
+
+    def _members(self, name: str) -> list[str]:
+        if is_file(name):
+            if not Path(name).is_file():
+                raise InputError(f"--tasks {name}: no such file; name a task, a group or an existing YAML file")
+            return [str(Path(name).absolute())]
+        index = self.index()
+        if name in index.all_tags:
+            return sorted(index.task_index[name].tags) or [name]
+        if name in index.all_tasks:
+            return [name]
+        matches = index.match_tasks([name])
+        if not matches:
+            raise UnknownNameError("task", name, index.all_tasks)
+        return [member for match in matches for member in self._members(match)]
+
+    def load(self, name: str, metadata: Mapping[str, Any]) -> Any:
+        """Return lm-eval's task dictionary for one name.
+
+        Raises
+        ------
+        KeyError, ValueError, ...
+            What lm-eval raises when the task or its data cannot be loaded.
+        """
+        try:
+            return self.manager(metadata).load([self.spec(name)])
+        except KeyError:
+            # A group of the user's may list tasks of lm-eval's own.
+            if self._complete:
+                raise
+        self.index(complete=True)
+        return self.manager(metadata).load([self.spec(name)])
+
+    def spec(self, name: str) -> Any:
+        """Return a name as lm-eval's loader takes it: itself, or the content of its YAML file."""
+        if not is_file(name):
+            return name
+        from lm_eval.tasks._yaml_loader import load_yaml
+
+        return load_yaml(name, resolve_func=True)
 
 
-@contextmanager
-def shared_work() -> Iterator[None]:
-    """Let lm-eval find out about the machine once, and read each data set once, while the context lasts.
+def is_file(name: str) -> bool:
+    """Whether a requested task is a YAML file."""
+    return name.endswith((".yaml", ".yml"))
 
-    The machine's description spawns ``pip list`` and takes seconds for every task; a data set is read once for the
-    identity of a unit, once for its evaluation, and again for every model.
+
+def include_paths(plan: Plan) -> list[str]:
+    """Return the task folders of a plan: those asked for and those of the suites it names.
+
+    Raises
+    ------
+    InputError
+        When a folder does not exist.
     """
-    import datasets
-
-    load, loaded = datasets.load_dataset, dict[str, Any]()
-
-    @functools.wraps(load)
-    def load_dataset(*args: Any, **kwargs: Any) -> Any:
-        try:
-            request = json.dumps([args, kwargs], sort_keys=True)
-        except TypeError:
-            return load(*args, **kwargs)
-        if request not in loaded:
-            loaded[request] = load(*args, **kwargs)
-        # A task may add splits to its own dictionary of them; the data below never change.
-        return copy.copy(loaded[request])
-
-    with ExitStack() as stack:
-        substitute(stack, datasets, "load_dataset", load_dataset)
-        try:
-            from torch.utils import collect_env
-        except ImportError:
-            pass
-        else:
-            describe = functools.partial(_once, collect_env.get_pretty_env_info)
-            substitute(stack, collect_env, "get_pretty_env_info", describe)
-        yield
+    for path in plan.include_path:
+        if not Path(path).is_dir():
+            raise InputError(f"--include_path {path}: no such folder; name one that holds task YAML files")
+    suites = {suite for task in plan.tasks for prefix, suite in SUITES.items() if task.name.startswith(prefix)}
+    return [*plan.include_path, *(str(suite_folder(suite)) for suite in sorted(suites))]
 
 
-@functools.cache
-def _once(ask: Callable[[], str]) -> str:
-    return ask()
+def suite_folder(name: str) -> Path:
+    """Return the folder of a suite's task files, to hand to lm-eval as ``include_path``.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such suite.
+
+    Examples
+    --------
+    >>> suite_folder("olmo-ladder").name
+    'olmo-ladder'
+    >>> suite_folder("olmo-lader")
+    Traceback (most recent call last):
+        ...
+    densing.core.errors.UnknownNameError: unknown suite 'olmo-lader'; did you mean 'olmo-ladder'? (known: olmo-ladder)
+    """
+    if name not in SUITES.values():
+        raise UnknownNameError("suite", name, SUITES.values())
+    return Path(__file__).parent / "tasks" / name
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is.
+
+    Parameters
+    ----------
+    model, task : str
+        What is being evaluated; ``task`` is empty while a model is loaded.
+    done, total : float
+        Model requests over the whole plan; ``total`` is an estimate until the last unit has begun.
+    units_done, units : int
+        Finished units and all of them.
+    """
+
+    model: str
+    task: str
+    done: float
+    total: float
+    units_done: int
+    units: int
+
+
+OnProgress = Callable[[Progress], object]
+
+
+def ignore(progress: Progress) -> None:
+    """Listen to progress and do nothing."""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """How a run ended.
+
+    Parameters
+    ----------
+    folder : path
+        The store.
+    units : tuple of UnitOutcome
+        In the order of the plan.
+    seconds : float
+        Wall time.
+    notes : tuple of Note
+        Remarks on models and settings.
+    """
+
+    folder: Path
+    units: tuple[UnitOutcome, ...]
+    seconds: float
+    notes: tuple[Note, ...] = field(default=())
+
+    @property
+    def requests(self) -> int:
+        """Requests the models answered in this run."""
+        return sum(unit.requests for unit in self.units)
+
+    @property
+    def failed(self) -> tuple[UnitOutcome, ...]:
+        """Units without a result."""
+        return tuple(unit for unit in self.units if unit.state == "failed")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "run": str(self.folder),
+            "units": [unit.to_dict() for unit in self.units],
+            "seconds": self.seconds,
+            "requests": self.requests,
+            "notes": [note.to_dict() for note in self.notes],
+        }

@@ -7,21 +7,34 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import socket
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from densing.core import ArtefactError, InputError, Note, move, replacing, storage_errors, sync_folder
-from densing.scores.evals.disk import file_digest, locked, new_lock, read_json, utc_now, write_json
+from densing.core import (
+    ArtefactError,
+    DensingError,
+    InputError,
+    Note,
+    move,
+    read_json,
+    replacing,
+    storage_errors,
+    sync_folder,
+)
 from densing.scores.evals.harness import check_results, mapping, result_rows
-from densing.scores.evals.identity import UnitKey, canonical_json
-from densing.scores.evals.losses import TEXT_COLUMNS, Tokenizer, items_of_files
+from densing.scores.evals.identity import UnitKey, canonical_json, file_digest
+from densing.scores.evals.items import TEXT_COLUMNS, Tokenizer, items_of_files
 from densing.scores.evals.measurements import MODEL_COLUMNS, Measurements, join, measurement_frame, model_frame
 
 if TYPE_CHECKING:
@@ -34,6 +47,10 @@ MANIFEST, JOURNAL, ITEMS, LOCK = "unit.json", "journal.sqlite", "items.parquet",
 PRODUCTS = ("results_*.json", "samples_*.jsonl", ITEMS)
 FINISH_TIMEOUT = 60.0
 Status = Literal["done", "partial", "damaged", "absent"]
+
+
+class BusyError(DensingError):
+    """Another process is writing the same thing; the message names it."""
 
 
 class Unit:
@@ -109,6 +126,15 @@ class Unit:
         if not (self.folder / MANIFEST).exists():
             return "partial" if self.journal_path.exists() else "absent"
         return "damaged" if self.problems(deep=deep) else "done"
+
+    @property
+    def busy(self) -> bool:
+        """Whether another process is writing it just now."""
+        try:
+            with self.lock(timeout=0):
+                return False
+        except BusyError:
+            return True
 
     def problems(self, *, deep: bool = True) -> list[str]:
         """Return what is wrong with a unit that has a manifest, one sentence each."""
@@ -259,6 +285,30 @@ class Unit:
 
         # Parquet gives text another type in pandas 3 than in pandas 2.
         return pd.read_parquet(self.folder / ITEMS, engine="pyarrow").astype(dict.fromkeys(TEXT_COLUMNS, "object"))
+
+    def measurements(self, model: str) -> Measurements:
+        """Return measurements, items and model of a finished unit, under this name of the model."""
+        import pandas as pd
+
+        manifest = self.manifest
+        key = UnitKey.from_dict(manifest["key"])
+        path = self.results_path
+        content = check_results(read_json(path), str(path))
+        stored = self.items()
+        items = pd.DataFrame() if stored is None else stored.assign(model=model)
+        rows, notes = result_rows(content, items, model=model, where=str(path), digest=key.digest)
+        facts = mapping(manifest.get("model"))
+        # What holds of the model stands in its row.
+        own = [text for text in manifest.get("caveats", []) if text not in (facts.get("caveats") or [])]
+        remarks = [Note("caveat", "info", f"{model}, {key.task_name}: {text}") for text in own]
+        facts = {**key.model, **facts}
+        caveats = facts.get("caveats") or []
+        row = {column: facts.get(column) for column in MODEL_COLUMNS} | {
+            "model": model,
+            "args": json.dumps(facts.get("args", {}), sort_keys=True, default=str),
+            "caveats": "; ".join(map(str, caveats)) if isinstance(caveats, list | tuple) else str(caveats),
+        }
+        return Measurements(measurement_frame(rows), items, model_frame([row]), (*notes, *remarks))
 
 
 def staged_files(staged: Path) -> tuple[Path, list[Path]]:
@@ -501,12 +551,14 @@ def read_run(run: RunStore | Path) -> Measurements:
     if not isinstance(run, RunStore) and not is_run(store.folder):
         raise InputError(f"{store.folder}: no folder of units there; give a run written by densing eval")
     states = store.all_units()
-    done = [(unit, unit.manifest) for unit, status in states if status == "done"]
+    done = [(unit, UnitKey.from_dict(unit.manifest["key"])) for unit, status in states if status == "done"]
     models: dict[str, set[str]] = {}
-    for _, manifest in done:
-        key = UnitKey.from_dict(manifest["key"])
-        models.setdefault(key.label, set()).add(_model_digest(key))
-    parts = [_read_unit(unit, manifest, models) for unit, manifest in done]
+    for _, key in done:
+        models.setdefault(key.label, set()).add(key.model_digest)
+    parts = []
+    for unit, key in done:
+        name = key.label if len(models[key.label]) == 1 else f"{key.label}@{key.model_digest[:6]}"
+        parts.append(unit.measurements(name))
     notes = []
     for unit, status in states:
         about = {"unit": str(unit.folder)}
@@ -519,30 +571,67 @@ def read_run(run: RunStore | Path) -> Measurements:
     return join(parts, notes)
 
 
-def _model_digest(key: UnitKey) -> str:
-    return hashlib.sha256(canonical_json(key.model).encode("ascii")).hexdigest()
+def utc_now() -> str:
+    """Return the present moment as ISO text in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _read_unit(unit: Unit, manifest: Mapping[str, Any], models: Mapping[str, set[str]]) -> Measurements:
-    """Return one unit's measurements; ``models`` has the digests of all models of each label."""
-    import pandas as pd
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a JSON file atomically and durably."""
+    text = json.dumps(data, indent=1, ensure_ascii=True) + "\n"
+    with replacing(path) as temporary:
+        temporary.write_bytes(text.encode("ascii"))
 
-    key = UnitKey.from_dict(manifest["key"])
-    name = key.label if len(models[key.label]) == 1 else f"{key.label}@{_model_digest(key)[:6]}"
-    path = unit.results_path
-    content = check_results(read_json(path), str(path))
-    stored = unit.items()
-    items = pd.DataFrame() if stored is None else stored.assign(model=name)
-    rows, notes = result_rows(content, items, model=name, where=str(path), digest=key.digest)
-    facts = mapping(manifest.get("model"))
-    # What holds of the model stands in its row.
-    own = [text for text in manifest.get("caveats", []) if text not in (facts.get("caveats") or [])]
-    remarks = [Note("caveat", "info", f"{name}, {key.task_name}: {text}") for text in own]
-    facts = {**key.model, **facts}
-    caveats = facts.get("caveats") or []
-    row = {column: facts.get(column) for column in MODEL_COLUMNS} | {
-        "model": name,
-        "args": json.dumps(facts.get("args", {}), sort_keys=True, default=str),
-        "caveats": "; ".join(map(str, caveats)) if isinstance(caveats, list | tuple) else str(caveats),
-    }
-    return Measurements(measurement_frame(rows), items, model_frame([row]), (*notes, *remarks))
+
+def new_lock(path: Path) -> FileLock:
+    """Return a lock on a file; the same object may be taken again by whoever holds it."""
+    from filelock import FileLock
+
+    return FileLock(path, thread_local=False)
+
+
+@contextmanager
+def locked(lock: FileLock, timeout: float, subject: str) -> Iterator[None]:
+    """Hold a lock; beside it stands who holds it.
+
+    Parameters
+    ----------
+    lock : FileLock
+        From :func:`new_lock`.
+    timeout : float
+        Seconds to wait; below zero for ever.
+    subject : str
+        What is locked, for the message.
+
+    Raises
+    ------
+    BusyError
+        When another process still holds it after ``timeout``.
+    """
+    from filelock import Timeout
+
+    path = Path(lock.lock_file)
+    owner = path.with_suffix(".owner")
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=timeout)
+        except Timeout:
+            holder = "another process holds it"
+            # The holder writes its name right after it took the lock: a moment later it is there.
+            for _ in range(10):
+                with suppress(InputError):
+                    data = read_json(owner)
+                    if isinstance(data, Mapping):
+                        holder = f"process {data.get('pid')} on {data.get('host')} holds it since {data.get('since')}"
+                        break
+                time.sleep(0.02)
+            raise BusyError(f"{subject}: {holder}; wait for it, or end it and try again") from None
+    try:
+        if lock.lock_counter == 1:
+            write_json(owner, {"pid": os.getpid(), "host": socket.gethostname(), "since": utc_now()})
+        yield
+    finally:
+        if lock.lock_counter == 1:
+            owner.unlink(missing_ok=True)
+        lock.release()

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from densing.core import InputError, TableError, UnavailableError, read_cells, read_text, write_text
-from densing.scores.evals.disk import parse_json
+from densing.core import InputError, TableError, UnavailableError, parse_json, read_cells, read_text, write_text
 from densing.scores.evals.identity import safe_name
 
 SUFFIX = "_gold_loss"

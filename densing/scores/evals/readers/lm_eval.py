@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from densing.core import InputError, Note
 from densing.scores.evals.harness import check_results, mapping, model_facts, model_name, result_rows
-from densing.scores.evals.losses import item_table, items_of_files
+from densing.scores.evals.items import item_table, items_of_files, task_and_stamp
 from densing.scores.evals.measurements import Measurements, measurement_frame, model_frame
-from densing.scores.evals.samples import task_and_stamp
 
 if TYPE_CHECKING:
     import pandas as pd

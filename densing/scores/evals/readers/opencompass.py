@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from densing.core import InputError, Note, TableError
-from densing.scores.evals.measurements import Measurements, describe_metric, measurement_frame, model_frame
+from densing.scores.evals.measurements import Measurements, measurement_frame, metric_row, model_frame
 
 HEADER = ["dataset", "version", "metric", "mode"]
 # Averages over the datasets of a group.
@@ -80,16 +80,14 @@ def read(content: Any, path: Path) -> Measurements:
                 message = f"{path}: {task} of {model} is a mean over {parts['done']} of {parts['all']} parts"
                 notes.append(Note("parts-missing", "warning", message, {"model": model, "task": task, "cell": text}))
             mode, version = str(line["mode"]), str(line["version"])
-            _, definition, better = describe_metric(metric)
-            rows.append({
-                "model": model, "task": task, "metric": metric, "filter": mode,
-                "value": value / 100 if percent else value, "stderr": math.nan,
-                "benchmark": "", "form": "generate" if mode == "gen" else "", "cot": "", "n_items": math.nan,
-                "n_shot": math.nan, "limit": math.nan, "digest": "", "unit": "share" if percent else "",
-                "definition": definition, "higher_is_better": True if percent else better,
+            about = {
+                "model": model, "task": task, "benchmark": "", "form": "generate" if mode == "gen" else "", "cot": "",
+                "n_items": math.nan, "n_shot": math.nan, "limit": math.nan, "digest": "",
                 "task_version": "" if version == "-" else version, "task_hash": "", "harness": "opencompass",
                 "harness_version": "", "is_group": metric in GROUP_METRICS, "date": date, "file": str(path),
-            })  # fmt: skip
+            }  # fmt: skip
+            row = metric_row(about, metric, value / 100 if percent else value, filter=mode, unit="")
+            rows.append({**row, "unit": "share", "higher_is_better": True} if percent else row)
     if problems and not rows:
         raise TableError(str(path), problems)
     if not rows:

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from densing.core import InputError
-from densing.scores.evals.safety.rules import CONFIRM, TRUST, Allowed, refuse, trusted
-from densing.scores.evals.safety.tasks import check_file
+from densing.scores.evals.safety.checks import CONFIRM, TRUST, Allowed, check_file, refuse, trusted
 
 DOWNLOADED_CODE = ("evaluate_modules", "datasets_modules")
 """Packages under whose names ``evaluate`` and ``datasets`` import the scripts they downloaded."""

@@ -94,21 +94,21 @@ def ready_docs(task: str, variant: str) -> list[Doc]:
                     by_doc.setdefault(row["doc_id"], []).append(row)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot read ({error}); run: {INSTALL}") from error
-    return [_ready_doc(number, rows, path) for number, rows in by_doc.items()]
-
-
-def _ready_doc(number: int, rows: list[Doc], path: Path) -> Doc:
-    """Put the requests of one document, one per answer, together."""
-    gold = rows[0]["label"]
-    complete = [row["idx"] for row in rows] == list(range(len(rows))) and {row["label"] for row in rows} == {gold}
-    contexts = [row["request"]["context"] for row in rows]
-    choices = [row["request"]["continuation"] for row in rows]
-    one_prompt, one_answer = len(set(contexts)) == 1, len(set(choices)) == 1
-    if not complete or gold not in range(len(rows)) or not (one_prompt or one_answer):
-        raise InputError(f"{path}: document {number} is not a question with its answers; run: {INSTALL}")
-    if one_prompt:
-        return {"id": str(number), "context": contexts[0], "choices": choices, "gold": gold}
-    return {"id": str(number), "contexts": contexts, "continuation": choices[0], "gold": gold}
+    docs: list[Doc] = []
+    for number, rows in by_doc.items():
+        # One request per answer; they share the prompt, or (WinoGrande) the answer.
+        gold = rows[0]["label"]
+        complete = [row["idx"] for row in rows] == list(range(len(rows))) and {row["label"] for row in rows} == {gold}
+        contexts = [row["request"]["context"] for row in rows]
+        choices = [row["request"]["continuation"] for row in rows]
+        one_prompt, one_answer = len(set(contexts)) == 1, len(set(choices)) == 1
+        if not complete or gold not in range(len(rows)) or not (one_prompt or one_answer):
+            raise InputError(f"{path}: document {number} is not a question with its answers; run: {INSTALL}")
+        if one_prompt:
+            docs.append({"id": str(number), "context": contexts[0], "choices": choices, "gold": gold})
+        else:
+            docs.append({"id": str(number), "contexts": contexts, "continuation": choices[0], "gold": gold})
+    return docs
 
 
 def mmlu_docs(split: str = "test") -> list[Doc]:

@@ -14,7 +14,7 @@ import pytest
 
 from densing.core.errors import InputError
 from densing.scores.evals.safety import check_tasks, guarded, sandboxed_templates
-from densing.scores.evals.safety.tasks import entries
+from densing.scores.evals.safety.checks import entries
 from tests.support.evals_poison import GOOD, built_in, load, write
 
 pytest.importorskip("lm_eval", reason="needs the extra evals: pip install 'densing[evals]'")

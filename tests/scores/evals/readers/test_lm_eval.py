@@ -1,4 +1,4 @@
-"""Readers of lm-eval's results: current and old schema, folder trees."""
+"""lm-eval's results: current and old schema."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-from densing.core.errors import InputError
-from densing.scores.evals.identity import UnitKey
 from densing.scores.evals.measurements import COLUMNS, MODEL_COLUMNS
 from densing.scores.evals.readers import read_results
-from densing.scores.evals.store import RunStore
 from tests.support import folders
 from tests.support.eval_files import cell, choice_sample, results_of, samples_of, write_json, write_results
 
@@ -185,47 +182,3 @@ def test_small_old_file(tmp_path: Path) -> None:
     assert cell(read, "lambada", "acc", "stderr") == 0.01
     assert cell(read, "lambada", "ppl", "n_shot") == 3
     assert read.measurements["filter"].tolist() == ["", ""]
-
-
-# ---- folder trees --------------------------------------------------------------------------------------------
-
-
-def test_newest_file_counts(tmp_path: Path) -> None:
-    old = write_results(
-        tmp_path / "z", {"toy": samples_of("toy"), "only": samples_of("only")}, "2026-11-20T00-00-00.000001"
-    )
-    new = write_results(tmp_path / "a", {"toy": samples_of("toy")[::-1]}, "2026-11-21T00-00-00")
-    read = read_results(tmp_path)
-    assert cell(read, "toy", "acc", "file") == str(new)
-    assert cell(read, "only", "acc", "file") == str(old)
-    assert [note.code for note in read.notes] == ["measured-twice"]
-    assert read.notes[0].details == {"kept": str(new), "dropped": str(old)}
-    assert len(read.items) == 8
-
-
-def test_a_later_try_does_not_replace_a_full_run(tmp_path: Path) -> None:
-    config = {"model": "hf", "model_args": "pretrained=models/tiny", "limit": None}
-    full = write_results(tmp_path / "full", {"toy": samples_of("toy", 8)}, "2026-01-01T00-00-00", config=config)
-    write_results(tmp_path / "try", {"toy": samples_of("toy", 2)}, "2026-02-01T00-00-00")
-    assert cell(read_results(tmp_path), "toy", "acc", "file") == str(full)
-
-
-def test_tree_with_runs_and_other_files(tmp_path: Path) -> None:
-    unit = RunStore(tmp_path / "mine").unit(UnitKey({"type": "hf"}, {"name": "toy"}, {}, "ours"))
-    with unit.stage() as staged:
-        write_results(staged, {"toy": samples_of("toy")})
-        unit.finish(staged, {"model": {"params_total": 5e6}})
-    write_results(tmp_path / "theirs", {"toy": samples_of("toy")})
-    write_json(tmp_path / "theirs" / "config.json", {"hidden_size": 8})
-    (tmp_path / "theirs" / "results_broken.json").write_text("{")
-    read = read_results(tmp_path)
-    assert sorted(read.measurements["model"].unique()) == ["models/tiny", "ours"]
-    assert [note.code for note in read.notes] == ["file-unreadable", "no-results"]
-    assert read.notes[1].details == {"files": ["theirs/config.json"]}
-    assert read.models.set_index("model").loc["ours", "params_total"] == 5e6
-
-
-def test_folder_without_results(tmp_path: Path) -> None:
-    write_json(tmp_path / "a" / "config.json", {"hidden_size": 8})
-    with pytest.raises(InputError, match=r"no results found \(looked at a/config\.json\); expected lm-eval"):
-        read_results(tmp_path)
