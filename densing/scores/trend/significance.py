@@ -23,8 +23,8 @@ from scipy.special import log_ndtr, logsumexp
 
 from densing.core import Array
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, TrendData, doubling_months
-from densing.scores.trend.envelopes import envelope_slopes
-from densing.scores.trend.tobit import TobitFit, bound_curvature, fit_tobit, inverse_mills
+from densing.scores.trend.estimators import envelope_slopes
+from densing.scores.trend.headline import TobitFit, bound_curvature, fit_tobit, inverse_mills
 
 SIGNIFICANT = 0.05
 BLOCKS = "headline_family_blocks"
@@ -457,7 +457,7 @@ def estimate_shocks(data: TrendData, cluster: str = "family") -> Shocks | None:
 
     Examples
     --------
-    >>> from densing.scores.trend.scenarios import Scenario, simulate
+    >>> from densing.scores.trend.coverage import Scenario, simulate
     >>> shocks = estimate_shocks(simulate(Scenario(n=400, families=100, family_sd=0.6, residual_sd=0.3), 1))
     >>> abs(shocks.family_sd - 0.6) < 0.1, abs(shocks.model_sd - 0.3) < 0.03
     (True, True)
@@ -508,7 +508,7 @@ def one_step_slopes(y: Array, censor: Array, dates: Array) -> Array:
 
     b = sum_i g_i t_i / (sum_i w_i t_i^2 - (sum_i w_i t_i)^2 / sum_i w_i), g and w the score and the curvature of each
     row at slope zero. All worlds and shuffles are three matrix products; decisions are those of the full fit in more
-    than 99 of 100 worlds (``tests/scores/trend/test_power.py``).
+    than 99 of 100 worlds (``tests/scores/trend/test_significance.py``).
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ from densing.scores.density import catalog_densities
 from densing.scores.references import load_reference
 from densing.scores.study import PAPER_MONTHS, Study, StudyOptions, run_study
 from densing.scores.trend import TrendData
-from densing.scores.trend.envelopes import envelope
+from densing.scores.trend.estimators import envelope
 from tests.support import folders
 
 pytestmark = pytest.mark.slow

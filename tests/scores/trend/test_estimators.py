@@ -12,11 +12,21 @@ from scipy import stats
 from scipy.optimize import least_squares
 
 from densing.scores.trend import TrendData, estimate_trend
+from densing.scores.trend.coverage import Scenario, simulate
 from densing.scores.trend.data import doubling_months
-from densing.scores.trend.envelopes import envelope, envelope_slopes, record_mask, running_max
-from densing.scores.trend.estimators import ESTIMATORS, HEADLINE
-from densing.scores.trend.regressions import mixed, ols_crv3, quantile_lines, quantile_slope, theil_sen
-from densing.scores.trend.scenarios import Scenario, simulate
+from densing.scores.trend.estimators import (
+    ESTIMATORS,
+    HEADLINE,
+    envelope,
+    envelope_slopes,
+    mixed,
+    ols_crv3,
+    quantile_lines,
+    quantile_slope,
+    record_mask,
+    running_max,
+    theil_sen,
+)
 from densing.scores.trend.sentences import doubling_text
 from tests.support import folders
 

@@ -12,8 +12,8 @@ from scipy import stats
 
 from densing.core.errors import FitError
 from densing.scores.trend import TrendData, estimate_trend
+from densing.scores.trend.coverage import Scenario, simulate
 from densing.scores.trend.headline import VarianceShares, critical_value, fit_headline
-from densing.scores.trend.scenarios import Scenario, simulate
 
 UNCENSORED = Scenario(n=40, families=9, ceilings=None)
 

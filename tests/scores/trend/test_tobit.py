@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from statsmodels.base.model import GenericLikelihoodModel
 
-from densing.scores.trend.tobit import fit_tobit
+from densing.scores.trend.headline import fit_tobit
 
 Sample = tuple[np.ndarray, np.ndarray, np.ndarray]
 
