@@ -321,6 +321,7 @@ def check_headline(
     if data.organisation is not None:
         codes = data.clusters("organisation")
         weights = (codes != np.arange(codes.max() + 1)[:, None]).astype(float)
+        # Beside the headline's families: laboratories may differ as much as their generations (docs/adr/0003).
         lines = tobit_lines(data, fit.centre, weights)[0]
         leave_organisation_out = _leave_one_out("organisation", np.unique(data.organisation), codes, lines, fit)
         if len(weights) >= 2:

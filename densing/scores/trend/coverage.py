@@ -112,11 +112,14 @@ def simulate(scenario: Scenario, seed: int | np.random.Generator = 0) -> TrendDa
     spread = scenario.spread_months * rng.random(scenario.n)
     months = np.minimum(scenario.months * start[family] + spread, scenario.months)
     days = months * DAYS_PER_MONTH
-    latent = (
-        scenario.slope * days
-        + scenario.family_sd * rng.standard_normal(scenario.families)[family]
-        + scenario.residual_sd * _scatter(scenario, rng)
-    )
+    shared = rng.standard_normal(scenario.families)[family]
+    # A model's own errors have unit variance, normal or with heavier tails.
+    if math.isinf(scenario.tail_df):
+        own = rng.standard_normal(scenario.n)
+    else:
+        scale = math.sqrt(scenario.tail_df / (scenario.tail_df - 2))
+        own = rng.standard_t(scenario.tail_df, scenario.n) / scale
+    latent = scenario.slope * days + scenario.family_sd * shared + scenario.residual_sd * own
     if lab is not None:
         latent += scenario.lab_sd * rng.standard_normal(lab.max() + 1)[lab][family]
     limits = np.tile([-np.inf, np.inf], (scenario.n, 1))
@@ -126,14 +129,6 @@ def simulate(scenario: Scenario, seed: int | np.random.Generator = 0) -> TrendDa
         limits[:, 0] = rng.uniform(*scenario.floors, scenario.n)
     data = _seen(scenario, family, days, latent, limits, rng)
     return data if lab is None else data.replace(organisation=np.array([f"lab-{number}" for number in lab[family]]))
-
-
-def _scatter(scenario: Scenario, rng: np.random.Generator) -> Array:
-    """Draw errors of unit variance, normal or with heavier tails."""
-    if math.isinf(scenario.tail_df):
-        return rng.standard_normal(scenario.n)
-    scale = math.sqrt(scenario.tail_df / (scenario.tail_df - 2))
-    return rng.standard_t(scenario.tail_df, scenario.n) / scale
 
 
 def _seen(

@@ -71,8 +71,9 @@ class Estimator:
 
     def fit(self, data: TrendData, level: float = 0.95, **options: Any) -> Slope:
         """Return the estimate; of the options each estimator gets those that its function takes."""
-        taken = inspect.signature(self.function).parameters
-        return self.function(data, level, **{name: value for name, value in options.items() if name in taken})
+        # An estimator states what it uses by its signature; the others are not its business.
+        parameters = inspect.signature(self.function).parameters
+        return self.function(data, level, **{name: value for name, value in options.items() if name in parameters})
 
 
 def envelope(data: TrendData, level: float = 0.95) -> Slope:
@@ -105,6 +106,7 @@ def running_max(data: TrendData, level: float = 0.95) -> Slope:
     dates, inverse = np.unique(observed.days, return_inverse=True)
     best = np.full(len(dates), -np.inf)
     np.maximum.at(best, inverse, observed.log_density)
+    # Dates without a new record count too: the frontier stood still there.
     steps = np.maximum.accumulate(best) if len(best) else best
     return _classical(dates, steps, level, len(data) - len(observed))
 
@@ -204,6 +206,7 @@ def ols_crv3(data: TrendData, level: float = 0.95, *, cluster: str = "family") -
     except ValueError:  # without one of the clusters no slope is left, so that the jackknife has no variance
         fit, error = model.fit(), np.inf
     slope = float(fit.params[1]) / DAYS_PER_YEAR
+    # As many degrees of freedom as clusters allow, not rows: few families carry few.
     half = stats.t.ppf(0.5 + level / 2, groups - 1) * error
     kind = f"CRV3, t({groups - 1})"
     return Slope(slope, slope - half, slope + half, float(fit.params[0]), n, groups, kind, dropped)
@@ -301,6 +304,7 @@ def quantile_slope(
         return Slope.missing(reason, len(data), groups, 0)
     rng = np.random.default_rng(seed)
     counts = rng.multinomial(groups, np.full(groups, 1 / groups), size=bootstrap)
+    # How often each family was drawn is the weight of its rows; the first line is that of the data.
     weights = np.vstack([np.ones(len(data)), counts[:, codes]])
     slopes, intercepts = quantile_lines(data.days, data.log_density, data.limits, weights, q)
     # A resample whose families were all released on one date has no slope.
@@ -330,8 +334,9 @@ def quantile_lines(days: Array, values: Array, limits: Array, weights: Array, q:
     [1.0]
     """
     first, second = np.triu_indices(len(days), 1)
-    apart = days[first] != days[second]
-    first, second = first[apart], second[apart]
+    # Two rows of one date carry a line without a slope.
+    dated = days[first] != days[second]
+    first, second = first[dated], second[dated]
     slopes = (values[second] - values[first]) / (days[second] - days[first])
     intercepts = values[first] - slopes * days[first]
     order = np.lexsort((intercepts, slopes))
@@ -345,10 +350,10 @@ def quantile_lines(days: Array, values: Array, limits: Array, weights: Array, q:
         lines = intercepts[part, None] + slopes[part, None] * days
         residual = values - np.clip(lines, limits[:, 0], limits[:, 1])
         loss = (residual * (q - (residual < 0))) @ weights.T
-        least = loss.min(axis=0)
-        slowest = np.argmax(loss <= least * (1 + TIE) + TIE, axis=0)
-        better = least * (1 + TIE) + TIE < best
-        best[better], chosen[better] = least[better], slowest[better] + start
+        lowest = loss.min(axis=0)
+        slowest = np.argmax(loss <= lowest * (1 + TIE) + TIE, axis=0)
+        better = lowest * (1 + TIE) + TIE < best
+        best[better], chosen[better] = lowest[better], slowest[better] + start
     return slopes[chosen], intercepts[chosen]
 
 
@@ -444,14 +449,14 @@ def why(headline: str) -> str:
     table = measured_coverage()
     reps = int(table["reps"].max())
     rows = table[table["method"] == headline]
-    least = rows.loc[rows["coverage"].idxmin(), "scenario"]
+    worst = rows.loc[rows["coverage"].idxmin(), "scenario"]
     rivals = "; ".join(f"{name} read {_ranges(table, method)}" for method, name in RIVALS.items())
     by_organisation = table.loc[table["method"] == ORGANISATIONS, "coverage"]
-    apart = f" (where organisations as clusters give {_percent(by_organisation)})" if len(by_organisation) else ""
+    clusters = f" (where organisations as clusters give {_percent(by_organisation)})" if len(by_organisation) else ""
     return (
         f"Why this estimator: in simulations with a true 3.5 months ({table['scenario'].nunique()} kinds of world, "
-        f"{reps} of each) it read {_ranges(table, headline)}, least often in worlds with {least}"
-        f"{apart}; {rivals}."
+        f"{reps} of each) it read {_ranges(table, headline)}, least often in worlds with {worst}"
+        f"{clusters}; {rivals}."
     )
 
 

@@ -137,6 +137,7 @@ def forecast(
     dates = first + pd.to_timedelta(steps * DAYS_PER_MONTH, unit="D").round("D")
     ahead = np.asarray((dates - first) / pd.Timedelta(days=1), dtype=float)
     start = Frontier.of(trend)
+    # A frontier of records never falls, whatever the slope: a pace below zero holds it still.
     mid = start.record + max(start.pace, 0.0) * ahead
     drawn = start.records[:, None] + np.maximum(start.paces, 0.0)[:, None] * ahead
     lo90, lo50, hi50, hi90 = np.exp(np.quantile(drawn, [0.05, 0.25, 0.75, 0.95], axis=0))
@@ -405,6 +406,7 @@ class Frontier:
         drawn = data.law_draws if data.draws is None else data.draws
         if drawn is None:
             return cls(record, float(trend.fit.line[1]), np.full(len(paces), record), paces)
+        # The same draws of the law as behind the lines: a ruler that reads high reads the record high, too.
         rows = trend.fit.law_rows if len(trend.fit.law_rows) else np.arange(len(paces)) % len(drawn)
         return cls(record, float(trend.fit.line[1]), drawn[rows, densest], paces)
 
@@ -581,6 +583,7 @@ def _held(fit: Headline, test: TrendData, level: float, seed: int) -> tuple[Arra
     lines = fit.lines[:, :1] + fit.lines[:, 1:] * ahead
     models = lines + fit.sigma * rng.standard_normal(lines.shape)
     lo, hi = np.quantile(models, [0.5 - level / 2, 0.5 + level / 2], axis=0)
+    # A bound contradicts the band only where it lies beyond it on its own side.
     y, censor = test.log_density, test.censor
     inside = ((y >= lo) | (censor > 0)) & ((y <= hi) | (censor < 0))
     return inside, np.where(censor == 0, y - mid, np.nan)

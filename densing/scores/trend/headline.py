@@ -121,44 +121,6 @@ def fit_headline(
         When the data cannot carry a slope.
     """
     codes = data.clusters(cluster)
-    _check(data, codes)
-    centre = float(data.days.mean())
-    # The line with every row first, then without each cluster.
-    weights = np.vstack([np.ones(len(codes)), codes != np.arange(codes.max() + 1)[:, None]]).astype(float)
-    lines, sigmas = tobit_lines(data, centre, weights)
-    line, leave_out = lines[0], lines[1:]
-    if not np.all(np.isfinite(line)):
-        raise FitError("Tobit: no finite slope from these rows; widen the window or the ruler's range")
-    groups = len(leave_out)
-    deviations = leave_out - line
-    sampling = deviations.T @ deviations * (groups - 1) / groups
-    law_lines, law_rows = _refits(data, data.law_draws, centre)
-    with_law = len(law_lines) > 1
-    law = np.cov(law_lines.T) if with_law else np.zeros((2, 2))
-    ratio = law[1, 1] / sampling[1, 1] if sampling[1, 1] > 0 else 0.0
-    worth = information(data, centre, line, float(sigmas[0]))
-    critical = critical_value(data.days, codes, worth, level, law_ratio=ratio, seed=seed)
-    half = critical * np.sqrt(sampling[1, 1] + law[1, 1])
-    half = half if np.isfinite(half) else np.inf
-    pace, intercept = float(line[1]), float(line[0] - float(line[1]) * centre)
-    kind = "cluster jackknife, simulated critical value" + (", plus reference law" if with_law else "")
-    slope = Slope(pace, pace - half, pace + half, intercept, len(data), groups, kind, 0)
-    inflation = critical / stats.norm.ppf(0.5 + level / 2)
-    drawn, picks = _draw_lines(line, sampling, law, law_lines, inflation, draws, seed)
-    rows = law_rows[picks] if len(law_rows) else picks
-    shares = _shares(data, centre, float(sampling[1, 1]), float(law[1, 1]), with_law)
-    # Maximum likelihood divides by n: the two coefficients of the line are given back.
-    observed = int(data.observed.sum())
-    sigma = float(sigmas[0]) * float(np.sqrt(observed / (observed - 2)))
-    return Headline(slope, centre, line, sigma, leave_out, sampling, law, critical, shares, drawn, rows)
-
-
-def tobit_crv3(data: TrendData, level: float = 0.95, *, cluster: str = "family", seed: int = 0) -> Slope:
-    """Return the slope of :func:`fit_headline` alone, as estimators give it."""
-    return fit_headline(data, level, cluster=cluster, seed=seed, draws=2).slope
-
-
-def _check(data: TrendData, codes: Array) -> None:
     observed, families = int(data.observed.sum()), len(np.unique(codes))
     if observed < MIN_ROWS:
         raise FitError(
@@ -169,6 +131,42 @@ def _check(data: TrendData, codes: Array) -> None:
         raise FitError(f"trend: {families} family, at least {MIN_FAMILIES} needed; widen the window")
     if np.ptp(data.days[data.observed]) == 0:
         raise FitError("trend: all observed models share one release date; widen the window")
+    # Around the mean date level and slope are nearly independent, which keeps their covariance well conditioned.
+    centre = float(data.days.mean())
+    # The line with every row first, then without each cluster.
+    weights = np.vstack([np.ones(len(codes)), codes != np.arange(codes.max() + 1)[:, None]]).astype(float)
+    lines, sigmas = tobit_lines(data, centre, weights)
+    line, leave_out = lines[0], lines[1:]
+    if not np.all(np.isfinite(line)):
+        raise FitError("Tobit: no finite slope from these rows; widen the window or the ruler's range")
+    groups = len(leave_out)
+    # Around the line of all rows, not around the mean of the leave-outs: CRV3 errs on the side of width.
+    deviations = leave_out - line
+    sampling = deviations.T @ deviations * (groups - 1) / groups
+    law_lines, law_rows = _refits(data, data.law_draws, centre)
+    with_law = len(law_lines) > 1
+    law = np.cov(law_lines.T) if with_law else np.zeros((2, 2))
+    ratio = law[1, 1] / sampling[1, 1] if sampling[1, 1] > 0 else 0.0
+    worth = information(data, centre, line, float(sigmas[0]))
+    critical = critical_value(data.days, codes, worth, level, law_ratio=ratio, seed=seed)
+    # The law's error is common to all models, so that leaving out families cannot see it: it is added.
+    half = critical * np.sqrt(sampling[1, 1] + law[1, 1])
+    half = half if np.isfinite(half) else np.inf
+    pace, intercept = float(line[1]), float(line[0] - float(line[1]) * centre)
+    kind = "cluster jackknife, simulated critical value" + (", plus reference law" if with_law else "")
+    slope = Slope(pace, pace - half, pace + half, intercept, len(data), groups, kind, 0)
+    inflation = critical / stats.norm.ppf(0.5 + level / 2)
+    draws_of_line, picks = _draw_lines(line, sampling, law, law_lines, inflation, draws, seed)
+    rows = law_rows[picks] if len(law_rows) else picks
+    shares = _shares(data, centre, float(sampling[1, 1]), float(law[1, 1]), with_law)
+    # Maximum likelihood divides by n: the two coefficients of the line are given back.
+    sigma = float(sigmas[0]) * float(np.sqrt(observed / (observed - 2)))
+    return Headline(slope, centre, line, sigma, leave_out, sampling, law, critical, shares, draws_of_line, rows)
+
+
+def tobit_crv3(data: TrendData, level: float = 0.95, *, cluster: str = "family", seed: int = 0) -> Slope:
+    """Return the slope of :func:`fit_headline` alone, as estimators give it."""
+    return fit_headline(data, level, cluster=cluster, seed=seed, draws=2).slope
 
 
 def _draw_lines(
@@ -184,11 +182,11 @@ def _draw_lines(
     widen = np.sqrt(max(inflation**2 * (1 + share) - share, 1.0))
     values, vectors = np.linalg.eigh(sampling)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
-    drawn = line + widen * rng.standard_normal((draws, 2)) @ root.T
+    lines = line + widen * rng.standard_normal((draws, 2)) @ root.T
     if len(law_lines) < 2:
-        return drawn, np.zeros(0, dtype=int)
+        return lines, np.zeros(0, dtype=int)
     picks = np.arange(draws) % len(law_lines)
-    return drawn + law_lines[picks] - law_lines.mean(axis=0), picks
+    return lines + law_lines[picks] - law_lines.mean(axis=0), picks
 
 
 def _refits(data: TrendData, values: Array | None, centre: float) -> tuple[Array, Array]:
@@ -232,6 +230,7 @@ def tobit_lines(
         floor, ceiling = data.limits[:, 0], data.limits[:, 1]
         y = np.clip(values, floor, ceiling)
         censor = np.where(y >= ceiling - AT_LIMIT, 1, np.where(y <= floor + AT_LIMIT, -1, 0)).astype(np.int8)
+    # In years: level and slope are of one order of magnitude then, and Newton's steps well scaled.
     design = np.column_stack([np.ones(len(data)), (data.days - centre) / DAYS_PER_YEAR])
     fit = fit_tobit(design, y, censor, weights)
     lines = fit.beta / np.array([1.0, DAYS_PER_YEAR])
@@ -318,6 +317,7 @@ def _influences(days: Array, codes: Array, information: Array) -> tuple[Array, A
     keep = np.vstack([np.ones(len(days), dtype=bool), codes != np.arange(groups)[:, None]])
     weights = keep * np.maximum(information, MIN_INFORMATION)
     centre = (weights * days).sum(axis=1, keepdims=True) / weights.sum(axis=1, keepdims=True)
+    # The least-squares slope is sum_i l_i y_i / sum_i l_i (t_i - t), l_i = w_i (t_i - t): linear in the errors.
     lever = weights * (days - centre)
     slopes = lever / np.maximum((lever * (days - centre)).sum(axis=1, keepdims=True), 1e-300)
     return slopes[1:] - slopes[0], slopes[0]
@@ -470,6 +470,7 @@ class _Problem:
         """Log-likelihood, shape (B,); minus infinity where theta is not positive or nothing is observed."""
         theta = params[:, -1]
         z = (self.jacobian @ params[:, :, None])[:, :, 0]
+        # A step may try a theta below zero: that counts as impossible, and the line search turns back.
         safe = np.where(theta > 0, theta, 1.0)
         terms = -0.5 * z**2 - _LOG_ROOT_TAU + np.log(safe)[:, None]
         row, column = np.nonzero(self.censor)
@@ -491,6 +492,7 @@ class _Problem:
         weighted = np.swapaxes(self.jacobian * self.weights[:, :, None], 1, 2)
         gradient = (weighted @ slope[:, :, None])[:, :, 0]
         hessian = (weighted * curvature[:, None, :]) @ self.jacobian
+        # ln theta, once per observed row, is a function of the last parameter alone.
         gradient[:, -1] += self.seen / theta
         hessian[:, -1, -1] += self.seen / theta**2
         step = _solve(hessian, gradient)
@@ -502,13 +504,13 @@ class _Problem:
         slack = 1e-10 * (1 + np.abs(value))
         for _ in range(_MAX_HALVINGS):
             trial = params + length[:, None] * step
-            found = self.loglik(trial)
-            bad = ~(found >= value - slack)
-            if not bad.any():
+            reached = self.loglik(trial)
+            worse = ~(reached >= value - slack)
+            if not worse.any():
                 break
-            length[bad] *= 0.5
-        moved = ~bad
-        return np.where(moved[:, None], trial, params), np.where(moved, found, value), moved
+            length[worse] *= 0.5
+        moved = ~worse
+        return np.where(moved[:, None], trial, params), np.where(moved, reached, value), moved
 
 
 def _solve(matrix: Array, right: Array) -> Array:

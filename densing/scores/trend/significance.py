@@ -206,9 +206,11 @@ def permutation_test(
     permutations, seed : int
     """
     rng = np.random.default_rng([seed, 2])
+    # The data's own order stands first, so that all slopes come out of one batch.
     identity = np.arange(len(data))
     orders = np.vstack([identity, rng.permuted(np.tile(identity, (permutations, 1)), axis=1)])
     single = _tobit_slopes(data, data.days[orders])
+    # A bound sets no record: the envelope's shuffles are of the observed rows alone.
     observed = data.take(data.observed)
     identity = np.arange(len(observed))
     orders = np.vstack([identity, rng.permuted(np.tile(identity, (permutations, 1)), axis=1)])
@@ -589,6 +591,7 @@ def shuffle_power(
     dict of SizeAndPower
         By test.
     """
+    # One set of shuffles for all worlds: dates and families are the data's in each, and the products are shared.
     rng = np.random.default_rng([seed, 6])
     shuffles = {
         BLOCKS: block_shuffles(data.days, data.clusters(cluster), SHUFFLES, rng),
@@ -666,6 +669,7 @@ def break_power(
 
 def _bent(line: Array, days: Array, at: float, before: float, after: float) -> Array:
     """Mean ln density with a kink, at the line's own height in the mean."""
+    # Same height on average: what the test sees is the bend, not another level of density.
     path = before * np.minimum(days - at, 0.0) + after * np.maximum(days - at, 0.0)
     return np.asarray(path + (line - path).mean())
 
