@@ -101,8 +101,6 @@ def _headline(study: Study) -> list[str]:
 
 
 def _payload(study: Study, report: Path) -> dict[str, Any]:
-    from densing.scores.trend import plain
-
     trend, long_trend, measured = study.trend.to_dict(), study.long_trend, study.measured
     return {
         "report": str(report),
@@ -117,11 +115,11 @@ def _payload(study: Study, report: Path) -> dict[str, Any]:
         "checks": trend["checks"],
         "long_window": long_trend.to_dict()["headline"] if long_trend is not None else None,
         "long_checks": long_trend.checks.to_dict() if long_trend is not None else None,
-        "split": plain(study.split),
+        "split": study.split,
         "replication": study.replication,
         "multiverse": study.multiverse,
-        "backtest": plain(study.backtest),
-        "past_forecast": {} if study.past_forecast is None else plain(study.past_forecast),
+        "backtest": study.backtest,
+        "past_forecast": study.past_forecast or {},
         "corollaries": study.corollaries,
         "measured": {"missing": None if measured is None else measured.missing}
         if measured is None or measured.densities is None

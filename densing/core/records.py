@@ -78,7 +78,8 @@ def plain(value: Any) -> Any:
     """Return a result as JSON-ready data, to any depth.
 
     Tables become lists of rows, arrays lists, records and notes mappings, timestamps ISO dates, numpy's numbers
-    Python's; NaN and infinities, which JSON has none of, null; what is left becomes text.
+    Python's; NaN and infinities, which JSON has none of, null; what is left becomes text. Of a dataclass, what stands
+    at its default None does not apply and is left out.
 
     Examples
     --------
@@ -87,6 +88,13 @@ def plain(value: Any) -> Any:
     >>> import pandas as pd
     >>> plain(pd.DataFrame({"released": [pd.Timestamp("2024-02-29"), pd.NaT]}))
     [{'released': '2024-02-29'}, {'released': None}]
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Test:
+    ...     p: float | None
+    ...     reason: str | None = None
+    >>> plain((Test(None), Test(None, "too few models")))
+    [{'p': None}, {'p': None, 'reason': 'too few models'}]
     """
     if value is None or isinstance(value, bool | int):
         return value
@@ -114,7 +122,13 @@ def plain(value: Any) -> Any:
             return plain(value.item())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    return plain(value.to_dict() if hasattr(value, "to_dict") else str(value))
+    if hasattr(value, "to_dict"):
+        return plain(value.to_dict())
+    # What dataclasses.fields reads: that module is slow to load, and there once a dataclass is.
+    if fields := getattr(type(value), "__dataclass_fields__", None):
+        stated = {name: (getattr(value, name), field.default) for name, field in fields.items()}
+        return {name: plain(part) for name, (part, default) in stated.items() if not (part is None and default is None)}
+    return plain(str(value))
 
 
 def decode(data: Any, kind: type[T], path: str = "$") -> T:

@@ -6,16 +6,22 @@ score is not a mean of densities.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from densing.core import InputError, Note
+from densing.core import Array, InputError, Note
 from densing.scores.catalog import Catalog, Selection
-from densing.scores.density.inversion import DEFAULT_GUARD, DensityResult, read_scores
-from densing.scores.density.scatter import MEASUREMENT_ONLY, WITH_SCATTER, Scatter, joint_scatter
+from densing.scores.density.inversion import (
+    DEFAULT_GUARD,
+    MEASUREMENT_ONLY,
+    WITH_SCATTER,
+    DensityResult,
+    Scatter,
+    joint_scatter,
+    read_scores,
+)
 from densing.scores.density.targets import catalog_densities, joined_protocols
 from densing.scores.references import Reference
 
@@ -39,7 +45,7 @@ def combined_densities(
 
     Noise of scores is independent over benchmarks and averages out. What the family's members have in common on several
     benchmarks, a good or bad recipe, does not: it is estimated from their residuals
-    (:func:`densing.scores.density.scatter.joint_scatter`) and stays in the curves' error and in the scatter of models.
+    (:func:`joint_scatter`) and stays in the curves' error and in the scatter of models.
 
     Parameters
     ----------
@@ -112,26 +118,6 @@ def combine_results(results: Sequence[DensityResult], mean: Reference) -> Densit
         raise InputError(
             f"no model has a density on each of {', '.join(result.reference.benchmark for result in results)}"
         )
-    merged = _merge(parts, mean, upper, lower)
-    details = []
-    for part in parts:
-        text = part.table["protocol_detail"].fillna("")
-        named = (part.reference.benchmark + ": " + text).where(text.ne(""), "")
-        details.append(part.table.assign(protocol_detail=named))
-    protocols = joined_protocols(pd.concat(details)).set_index("model")
-    table = merged.table.assign(
-        **{name: merged.table["model"].map(protocols[name]) for name in ("protocol", "protocol_detail")}
-    )
-    notes = list({note.message: note for part in parts for note in part.notes}.values())
-    if models := table["model"][~keep].tolist():
-        message = (
-            f"{len(models)} models lie above the ruler on one benchmark and below it on another; they are left out"
-        )
-        notes.append(Note("bounds-both-ways", "info", message, {"models": models}))
-    return dataclasses.replace(merged, table=table, notes=(*mean.notes, *notes)).subset(keep)
-
-
-def _merge(parts: list[DensityResult], mean: Reference, upper: np.ndarray, lower: np.ndarray) -> DensityResult:
     value = np.mean([np.log(part.table["density"].to_numpy(dtype=float)) for part in parts], axis=0)
     size = parts[0].table["n_params"].to_numpy(dtype=float)
     scatter = joint_scatter([part.reference for part in parts])
@@ -152,11 +138,18 @@ def _merge(parts: list[DensityResult], mean: Reference, upper: np.ndarray, lower
     limits[upper, 0], limits[lower, 1] = value[upper], value[lower]
     tail = (1 - parts[0].options["level"]) / 2
 
-    def ends(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def ends(values: Array) -> tuple[Array, Array]:
         low, high = np.quantile(values, [tail, 1 - tail], axis=0)
         return np.where(upper, 0.0, np.exp(low)), np.where(lower, np.inf, np.exp(high))
 
     (low, high), (measured_low, measured_high) = ends(model_draws), ends(draws)
+    details = []
+    for part in parts:
+        text = part.table["protocol_detail"].fillna("")
+        with_benchmark = (part.reference.benchmark + ": " + text).where(text.ne(""), "")
+        details.append(part.table.assign(protocol_detail=with_benchmark))
+    protocols = joined_protocols(pd.concat(details)).set_index("model")
+    models = parts[0].table["model"]
     table = parts[0].table.assign(
         benchmark=PER_BENCHMARK,
         score=np.mean([part.table["score"].to_numpy(dtype=float) for part in parts], axis=0),
@@ -173,12 +166,20 @@ def _merge(parts: list[DensityResult], mean: Reference, upper: np.ndarray, lower
         n_eff_hi=high * size,
         status=np.where(upper | lower, "extrapolated", "ok"),
         bound=np.select([upper, lower], ["upper", "lower"], default=""),
+        **{name: models.map(protocols[name]) for name in ("protocol", "protocol_detail")},
     )
     options = {**parts[0].options, "combine": PER_BENCHMARK}
     draws, law_draws, model_draws = (
         np.clip(values, limits[:, 0], limits[:, 1]) for values in (draws, law_draws, model_draws)
     )
-    return DensityResult(table, draws, law_draws, model_draws, limits, mean, options)
+    notes = list({note.message: note for part in parts for note in part.notes}.values())
+    if not keep.all():
+        message = (
+            f"{(~keep).sum()} models lie above the ruler on one benchmark and below it on another; they are left out"
+        )
+        notes.append(Note("bounds-both-ways", "info", message, {"models": models[~keep].tolist()}))
+    result = DensityResult(table, draws, law_draws, model_draws, limits, mean, options, (*mean.notes, *notes))
+    return result.subset(keep)
 
 
 def _curve_spread(parts: list[DensityResult], scatter: list[Scatter | None]) -> float:

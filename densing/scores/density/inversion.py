@@ -3,20 +3,26 @@
 The capability of a model is the size :math:`\\hat N` that the reference family would need for the same score; its
 density is :math:`\\rho = \\hat N / N`. Density is relative: two values compare only when reference family, benchmark
 set and reference tokens agree.
+
+A reference model of size N does not score f(N): one recipe's models lie beside their curve by more than the sampling of
+items explains. A score therefore stands for a range of reference sizes even when it and the curve are known exactly. In
+the language of calibration, reading a size off one new score needs the variance of a new observation, not only that of
+the curve. How far models scatter around a ruler is learnt from the ruler's own members (:class:`Scatter`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from densing.core import Card, InputError, Note, Readable, words
-from densing.scores.density.scatter import MEASUREMENT_ONLY, WITH_SCATTER, Scatter, model_scatter, normals
-from densing.scores.fit import GUARD
+from densing.core import Array, Card, InputError, Note, Readable, named_stream, words
+from densing.scores.fit import GUARD, get_loss
 from densing.scores.references import Reference, family_names, get_family
 
 DENOMINATORS = ("total", "active", "non_embedding")
@@ -24,6 +30,7 @@ DEFAULT_GUARD = GUARD
 MAX_GUARD = 1000.0
 # Without a guard an effective size still has to be a size: from one parameter to a quadrillion.
 UNGUARDED = (1.0, 1e15)
+WITH_SCATTER, MEASUREMENT_ONLY = "with scatter", "measurement only"
 TABLE_COLUMNS = (
     "model",
     "family",
@@ -66,15 +73,15 @@ class DensityResult(Readable):
     ----------
     table : pandas.DataFrame
         One row per model; columns as in :data:`TABLE_COLUMNS`, sizes as counts.
-    draws : numpy.ndarray, shape (R, n)
+    draws : array, shape (R, n)
         ln density per draw, with the uncertainty of the reference law and of the score: the measurement. What a trend
         reads, because the scatter of models is already in the residuals of its line.
-    law_draws : numpy.ndarray, shape (R, n)
+    law_draws : array, shape (R, n)
         ln density per draw of the reference law alone, at the reported score.
-    model_draws : numpy.ndarray, shape (R, n)
+    model_draws : array, shape (R, n)
         ln density per draw with the scatter of models around the ruler on top: what ``density_lo`` and ``density_hi``
         are quantiles of.
-    log_limits : numpy.ndarray, shape (n, 2)
+    log_limits : array, shape (n, 2)
         ln density at the two ends of the guard: where a row is censored.
     reference : Reference
         The ruler.
@@ -98,10 +105,10 @@ class DensityResult(Readable):
     """
 
     table: pd.DataFrame
-    draws: np.ndarray
-    law_draws: np.ndarray
-    model_draws: np.ndarray
-    log_limits: np.ndarray
+    draws: Array
+    law_draws: Array
+    model_draws: Array
+    log_limits: Array
     reference: Reference
     options: Mapping[str, Any]
     notes: tuple[Note, ...] = field(default=())
@@ -109,7 +116,7 @@ class DensityResult(Readable):
     def __len__(self) -> int:
         return len(self.table)
 
-    def subset(self, keep: np.ndarray) -> DensityResult:
+    def subset(self, keep: Array) -> DensityResult:
         """Return some of the models: where a boolean array is true, or at positions, in their order."""
         rows = np.flatnonzero(keep) if keep.dtype == bool else keep
         return replace(
@@ -175,7 +182,7 @@ def estimate_density(
     DensityResult
         A row per model that has a size; status ``ok``, ``extrapolated``, ``below_floor`` or ``above_ceiling``.
         ``density_lo`` and ``density_hi`` hold the curve's error, the score's noise and the scatter of models around the
-        ruler (:mod:`densing.scores.density.scatter`); ``density_lo_measured`` and ``density_hi_measured`` the first
+        ruler (:class:`Scatter`); ``density_lo_measured`` and ``density_hi_measured`` the first
         two only. ``interval`` says ``with scatter``, or ``measurement only`` where the ruler cannot tell its scatter.
 
     Raises
@@ -207,7 +214,26 @@ def estimate_density(
         raise InputError(f"guard {guard} is below 1; give the factor by which the size range may be exceeded, e.g. 3")
     if MAX_GUARD < guard < np.inf:
         raise InputError(f"guard {guard:g} is above {MAX_GUARD:g}; give inf to switch the guard off")
-    sized, notes = _sized_rows(scores, denominator)
+    column = f"params_{denominator}"
+    missing = [name for name in ("model", "score", "score_se") if name not in scores.columns]
+    if missing:
+        raise InputError(f"scores have no column {missing[0]}; add it (score_se may be 0)")
+    if column not in scores.columns:
+        raise InputError(f"scores have no column {column}; choose another denominator or add the column")
+    invalid = scores.index[~(scores["score_se"] >= 0)]
+    if len(invalid):
+        row = invalid[0]
+        raise InputError(f"scores row {row}, column score_se: {scores.loc[row, 'score_se']}; write 0 or more")
+    sized = scores.assign(n_params=pd.to_numeric(scores[column], errors="coerce"))
+    usable = sized["n_params"].gt(0) & sized["score"].notna()
+    if not usable.any():
+        raise InputError(f"none of the {len(scores)} models has both a score and a size in {column}")
+    notes = []
+    if not usable.all():
+        models = sorted(sized.loc[~usable, "model"].astype(str))
+        message = f"{len(models)} models have no {denominator} parameter count and are left out"
+        notes.append(Note("no-size", "warning", message, {"models": models}))
+    sized = sized[usable].reset_index(drop=True)
     scatter = model_scatter(reference)
     values = read_scores(reference, sized, guard, seed, scatter)
     table = _fill_table(sized, reference, denominator, values, level)
@@ -231,23 +257,23 @@ class Readings:
 
     Parameters
     ----------
-    point : numpy.ndarray, shape (n,)
+    point : array, shape (n,)
         At the fitted parameters.
-    status : numpy.ndarray of str, shape (n,)
-    law_draws, draws, model_draws : numpy.ndarray, shape (R, n)
+    status : array of str, shape (n,)
+    law_draws, draws, model_draws : array, shape (R, n)
         ln N under draws of the law, of law and score, of law, score and the scatter of models.
-    limits : numpy.ndarray, shape (2,)
+    limits : array, shape (2,)
         ln N at the ends of the guard.
     scattered : bool
         Whether ``model_draws`` hold any scatter; without, they are ``draws``.
     """
 
-    point: np.ndarray
-    status: np.ndarray
-    draws: np.ndarray
-    law_draws: np.ndarray
-    model_draws: np.ndarray
-    limits: np.ndarray
+    point: Array
+    status: Array
+    draws: Array
+    law_draws: Array
+    model_draws: Array
+    limits: Array
     scattered: bool
 
 
@@ -272,7 +298,7 @@ def read_scores(reference: Reference, rows: pd.DataFrame, guard: float, seed: in
     low, high = reference.fit.domain["params"]
     limits = np.log([low / guard, high * guard] if np.isfinite(guard) else UNGUARDED)
 
-    def clipped(values: np.ndarray) -> np.ndarray:
+    def clipped(values: Array) -> Array:
         with np.errstate(divide="ignore"):
             return np.clip(np.log(values), *limits)
 
@@ -290,29 +316,6 @@ def read_scores(reference: Reference, rows: pd.DataFrame, guard: float, seed: in
         model_draws = clipped(law.invert(theta, scattered, **given)[0])
     status = np.where(outside, "extrapolated", status)
     return Readings(clipped(n_eff), status, draws, law_draws, model_draws, limits, scatter is not None)
-
-
-def _sized_rows(scores: pd.DataFrame, denominator: str) -> tuple[pd.DataFrame, list[Note]]:
-    column = f"params_{denominator}"
-    missing = [name for name in ("model", "score", "score_se") if name not in scores.columns]
-    if missing:
-        raise InputError(f"scores have no column {missing[0]}; add it (score_se may be 0)")
-    if column not in scores.columns:
-        raise InputError(f"scores have no column {column}; choose another denominator or add the column")
-    invalid = scores.index[~(scores["score_se"] >= 0)]
-    if len(invalid):
-        row = invalid[0]
-        raise InputError(f"scores row {row}, column score_se: {scores.loc[row, 'score_se']}; write 0 or more")
-    sized = scores.assign(n_params=pd.to_numeric(scores[column], errors="coerce"))
-    usable = sized["n_params"].gt(0) & sized["score"].notna()
-    if not usable.any():
-        raise InputError(f"none of the {len(scores)} models has both a score and a size in {column}")
-    notes = []
-    if not usable.all():
-        models = sorted(sized.loc[~usable, "model"].astype(str))
-        message = f"{len(models)} models have no {denominator} parameter count and are left out"
-        notes.append(Note("no-size", "warning", message, {"models": models}))
-    return sized[usable].reset_index(drop=True), notes
 
 
 def _reading_notes(reference: Reference, denominator: str, guard: float, scatter: Scatter | None) -> list[Note]:
@@ -351,7 +354,7 @@ def _fill_table(
     tail = (1 - level) / 2
     at_low, at_high = values.point <= values.limits[0], values.point >= values.limits[1]
 
-    def ends(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def ends(draws: Array) -> tuple[Array, Array]:
         low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
         bounded = np.where(low <= values.limits[0], 0.0, np.exp(low))
         return bounded, np.where(high >= values.limits[1], np.inf, np.exp(high))
@@ -379,3 +382,172 @@ def _fill_table(
         if column not in table.columns:
             table[column] = None
     return table[list(TABLE_COLUMNS)]
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Spread of models around a ruler.
+
+    Parameters
+    ----------
+    total : float
+        Variance of the members' residuals, on n - p degrees of freedom: squared score, or squared ln(loss).
+    noise : float
+        The part that the sampling of items explains: mean squared standard error of the members' scores.
+    freedom : float
+        Degrees of freedom behind ``total``; few of them widen the draws as Student's t.
+    relative : bool
+        Whether residuals are of logarithms (rulers that read losses).
+    stream : tuple of str
+        Names the draws of the variance.
+    common : float
+        Correlation of residuals with those on the family's other benchmarks; 0 for a benchmark on its own.
+    benchmarks : int
+        On how many it was estimated: each brings its degrees of freedom to what is not common.
+    """
+
+    total: float
+    noise: float
+    freedom: float
+    relative: bool
+    stream: tuple[str, ...]
+    common: float = 0.0
+    benchmarks: int = 1
+
+    @property
+    def sd(self) -> float:
+        """Standard deviation of models around the curve, the sampling of items taken off; 0 where that explains all."""
+        return float(np.sqrt(max(self.total - self.noise, 0.0)))
+
+    def draws(self, count: int, seed: int, benchmarks: Sequence[str], models: Sequence[str]) -> Array:
+        r"""Draw how far models lie from the curve, shape (count, models), in score or in ln(loss).
+
+        .. math:: u_{rm} = \sqrt{\max((1 - c) s^2 \chi_r - \bar{se}^2, 0)}\, z_{rm} + \sqrt{c s^2 \chi'_r}\, z'_{rm}
+
+        with chi a draw of the variance over its estimate: of eight members and three parameters it is known to no
+        better than a factor. The second part, c = ``common``, has one z' for a model on every benchmark; the noise of
+        items is in the first alone.
+        """
+        own = self.total * (1 - self.common) * self._scale(count, seed, "own", self.freedom * self.benchmarks)
+        own = np.sqrt(np.maximum(own - self.noise, 0.0))[:, None]
+        distance = own * normals(count, seed, ("scatter", *benchmarks), models)
+        if not self.common:
+            return distance
+        shared = np.sqrt(self.total * self.common * self._scale(count, seed, "common", self.freedom))[:, None]
+        return distance + shared * normals(count, seed, ("scatter",), models)
+
+    def _scale(self, count: int, seed: int, part: str, freedom: float) -> Array:
+        """Draw the ratio of a variance to its estimate, shape (count,)."""
+        return freedom / named_stream(seed, "scale", part, *self.stream).chisquare(freedom, count)
+
+
+def normals(count: int, seed: int, names: tuple[str, ...], models: Sequence[str]) -> Array:
+    """Return standard normal draws, shape (count, models): a stream for every model, whoever stands beside it."""
+    turns: Counter[str] = Counter()
+    columns = []
+    for model in models:
+        # The same model twice in one table was measured twice: its second row has a stream of its own.
+        turn = (str(turns[model]),) if turns[model] else ()
+        turns[model] += 1
+        columns.append(named_stream(seed, *names, model, *turn).standard_normal(count))
+    return np.column_stack(columns) if columns else np.empty((count, 0))
+
+
+def model_scatter(reference: Reference) -> Scatter | None:
+    """Estimate the scatter of models around a ruler from its members' residuals.
+
+    Parameters
+    ----------
+    reference : Reference
+        The ruler; its points' ``score_se`` say how much of the residuals the sampling of items explains (0, where
+        unknown, leaves all of them to the scatter).
+
+    Returns
+    -------
+    Scatter or None
+        None where no degrees of freedom are left to learn it from.
+
+    Notes
+    -----
+    s^2 = sum w r^2 / (n - p) is unbiased however few the members; held-out points have no say. Runs that were resampled
+    together (checkpoints of one run) count as one for the degrees of freedom.
+
+    Examples
+    --------
+    >>> from densing.scores.references import load_reference
+    >>> scatter = model_scatter(load_reference("qwen1.5", "mmlu"))
+    >>> round(scatter.sd, 3), scatter.freedom
+    (0.008, 5.0)
+
+    See Also
+    --------
+    catalog_densities
+    """
+    fit = reference.fit
+    count, parameters = len(fit.residuals), len(fit.theta)
+    clusters = fit.options.get("clusters")
+    for step in fit.options.get("steps", [])[:1]:
+        clusters = step["options"].get("clusters")
+    freedom = (count if clusters is None else len(set(clusters))) - parameters
+    if freedom < 1:
+        return None
+    weights = fit.options.get("weights")
+    squares = fit.residuals**2 * (1.0 if weights is None else np.asarray(weights, dtype=float))
+    relative = get_loss(fit.options["loss"]).space == "log"
+    # Standard errors of points are in units of the score.
+    errors = _members(reference)["score_se"].to_numpy(dtype=float) / (fit.y if relative else 1.0)
+    return Scatter(
+        float(squares.sum() / (count - parameters)),
+        float(np.mean(errors**2)),
+        float(freedom),
+        relative,
+        (reference.name, *sorted(reference.benchmarks)),
+    )
+
+
+def joint_scatter(references: Sequence[Reference]) -> list[Scatter | None]:
+    """Estimate scatter for benchmarks that are combined: what a model has in common on all of them counts once.
+
+    Parameters
+    ----------
+    references : sequence of Reference
+        Rulers of one family, one per benchmark.
+
+    Returns
+    -------
+    list of Scatter or None
+        As :func:`model_scatter`, with ``common`` the mean correlation of the members' residuals over pairs of
+        benchmarks, not below 0. The rest of the variance is drawn once for all of them, on all their degrees of
+        freedom together.
+
+    Examples
+    --------
+    Llama-2 lies above a curve through Llama-1 and Llama-2 on every benchmark, so its members' residuals go together:
+
+    >>> from densing.scores.references import load_reference
+    >>> rulers = [load_reference("llama", name) for name in ("mmlu", "hellaswag", "arc_challenge")]
+    >>> round(joint_scatter(rulers)[0].common, 1)
+    0.6
+    """
+    single = [model_scatter(reference) for reference in references]
+    known = [(reference, own) for reference, own in zip(references, single, strict=True) if own is not None]
+    correlations = []
+    for pair in combinations(known, 2):
+        # Standardised, so that the squares of each sum to its degrees of freedom over the members.
+        first, second = (
+            pd.Series(ruler.fit.residuals / np.sqrt(own.total or 1.0), index=_members(ruler)["model"].astype(str))
+            for ruler, own in pair
+        )
+        freedom = len(first.index.intersection(second.index)) - len(pair[0][0].fit.theta)
+        if first.index.is_unique and second.index.is_unique and freedom > 0:
+            correlations.append(float((first * second).sum() / freedom))
+    # Benchmarks that go against each other are taken as independent: chance does it where members are few.
+    common = float(np.clip(np.mean(correlations), 0.0, 1.0)) if correlations else 0.0
+    # One stream for all: the variance is drawn once, whichever benchmark it is used on.
+    name, count = (references[0].name,), len(known)
+    return [None if own is None else replace(own, stream=name, common=common, benchmarks=count) for own in single]
+
+
+def _members(reference: Reference) -> pd.DataFrame:
+    """Return the points that entered the fit, in its order."""
+    return reference.points[~reference.points["held_out"].astype(bool)]

@@ -54,7 +54,19 @@ class RunDensities(Readable):
 
     See Also
     --------
-    run_densities
+    run_densities, rank
+
+    Examples
+    --------
+    >>> import densing
+    >>> import pandas as pd
+    >>> losses = pd.DataFrame([{"model": "mine", "task": "olmo_ladder_piqa", "benchmark": "piqa", "n_items": 1838,
+    ...                         "metric": "bits_per_byte", "value": 1.1, "stderr": 0.01}])
+    >>> densities = densing.run_densities(losses, pd.DataFrame([{"model": "mine", "params_non_embedding": 3e8}]))
+    >>> densities.table[["benchmark", "quantity", "status"]].values.tolist()
+    [['piqa', 'loss', 'ok']]
+    >>> densities.results[0].draws.shape
+    (1000, 1)
     """
 
     table: pd.DataFrame
@@ -121,6 +133,17 @@ def run_densities(
     See Also
     --------
     read_results, table_densities
+
+    Examples
+    --------
+    >>> import densing
+    >>> import pandas as pd
+    >>> shares = [{"model": "mine", "task": f"olmo_ladder_{name}", "benchmark": name, "metric": "acc_norm",
+    ...            "value": value, "stderr": 0.01, "n_items": 1800} for name, value in (("piqa", 0.7), ("csqa", 0.55))]
+    >>> sizes = pd.DataFrame([{"model": "mine", "params_non_embedding": 3e8}])
+    >>> densities = densing.run_densities(pd.DataFrame(shares), sizes, "olmo-ladder")
+    >>> densities.table["benchmark"].tolist()
+    ['piqa', 'csqa', 'combined']
     """
     rows, notes = _readable(measurements, reference, benchmark, tokens)
     # A fit of one's own is taken to count as ladders do.
@@ -134,7 +157,15 @@ def run_densities(
         if (result := _read(group, sizes, ruler, str(quantity), estimate)) is not None:
             parts.append(result)
     if benchmark is None:
-        parts += _combined(rows, sizes, reference, tokens, estimate)
+        for quantity in METRICS:
+            chosen = rows[rows["quantity"].eq(quantity)]
+            for benchmarks, group in _same_tasks(chosen).items():
+                mean_ruler = _mean_ruler(reference, benchmarks, tokens)
+                if mean_ruler is None:
+                    continue
+                inside = chosen["model"].isin(group) & chosen["benchmark"].isin(mean_ruler.benchmarks)
+                if (result := _read(_means(chosen[inside]), sizes, mean_ruler, quantity, estimate)) is not None:
+                    parts.append(dataclasses.replace(result, table=result.table.assign(benchmark=COMBINED)))
     if not parts:
         names = ", ".join(sorted(set(rows["model"].astype(str)))[:5])
         # --params states sizes as names do, embeddings included.
@@ -149,8 +180,7 @@ def run_densities(
     every = (
         *notes,
         *protocol_notes(table if single.empty else single, parts[0].reference),
-        *_model_notes(models, parts[0].reference),
-        *_reach_notes(table, parts[0].reference),
+        *_ruler_notes(table, models, parts[0].reference),
         *(note for part in parts for note in part.notes),
     )
     unique = {note.message: note for note in every}
@@ -187,9 +217,9 @@ def _readable(
     """Return one loss and one score per model and benchmark, named after the reference's benchmarks."""
     known = ruler_benchmarks(reference, only)
     stated = measurements["benchmark"].fillna("").astype(str)
-    named = measurements.assign(benchmark=stated.where(stated.ne(""), measurements["task"].astype(str)))
-    values = pd.to_numeric(named["value"], errors="coerce")
-    rows = named[named["benchmark"].isin(known) & np.isfinite(values)]
+    values = measurements.assign(benchmark=stated.where(stated.ne(""), measurements["task"].astype(str)))
+    finite = np.isfinite(pd.to_numeric(values["value"], errors="coerce"))
+    rows = values[values["benchmark"].isin(known) & finite]
     outside = rows["metric"].isin(METRICS["score"]) & ~rows["value"].astype(float).between(0.0, 1.0)
     notes = [
         Note(
@@ -210,7 +240,7 @@ def _readable(
             f"reference {reference}: none of its benchmarks ({', '.join(known)}) was measured; the run has {tasks}"
             f"{reason}. Evaluate the suite (`--tasks olmo_ladder`), or choose another --reference"
         )
-    return chosen, [*notes, *_measurement_notes(chosen, reference), *_filter_notes(chosen, rows)]
+    return chosen, [*notes, *_measurement_notes(chosen, rows, reference)]
 
 
 def ruler_benchmarks(reference: str, only: str | None = None) -> list[str]:
@@ -243,7 +273,7 @@ def _first_metric(rows: pd.DataFrame, quantity: str, rulers: Mapping[str, Refere
     protocols = [_beside(row, quantity, rulers[str(row["benchmark"])]) for row in candidates.to_dict("records")]
     ordered = candidates.assign(
         quantity=quantity,
-        protocol=[word for word, _, _ in protocols],
+        protocol=[protocol for protocol, _, _ in protocols],
         protocol_detail=[text for _, text, _ in protocols],
         _differs=[count for _, _, count in protocols],
         _rank=candidates["metric"].map({metric: rank for rank, metric in enumerate(metrics)}),
@@ -297,22 +327,6 @@ def _read(
     return dataclasses.replace(result, table=table)
 
 
-def _combined(
-    rows: pd.DataFrame, sizes: pd.DataFrame, reference: str, tokens: float | None, estimate: partial[DensityResult]
-) -> list[DensityResult]:
-    parts = []
-    for quantity in METRICS:
-        chosen = rows[rows["quantity"].eq(quantity)]
-        for names, models in _same_tasks(chosen).items():
-            ruler = _mean_ruler(reference, names, tokens)
-            if ruler is None:
-                continue
-            mean = _means(chosen[chosen["model"].isin(models) & chosen["benchmark"].isin(ruler.benchmarks)])
-            if (result := _read(mean, sizes, ruler, quantity, estimate)) is not None:
-                parts.append(dataclasses.replace(result, table=result.table.assign(benchmark=COMBINED)))
-    return parts
-
-
 def _same_tasks(rows: pd.DataFrame) -> dict[tuple[str, ...], list[str]]:
     """Group models by the benchmarks they were measured on."""
     groups: dict[tuple[str, ...], list[str]] = {}
@@ -358,10 +372,11 @@ def _means(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _measurement_notes(rows: pd.DataFrame, reference: str) -> list[Note]:
+def _measurement_notes(chosen: pd.DataFrame, rows: pd.DataFrame, reference: str) -> list[Note]:
+    """Say what to keep in mind of the values chosen from all that were measured: prompts, errors, filters."""
     notes = []
     if prefix := SUITES.get(reference):
-        tasks = rows["task"].astype(str)
+        tasks = chosen["task"].astype(str)
         stock = sorted(set(tasks[~tasks.str.startswith(prefix)]))
         if stock:
             message = (
@@ -369,19 +384,14 @@ def _measurement_notes(rows: pd.DataFrame, reference: str) -> list[Note]:
                 "prompts and shots shift losses and scores, and densities with them"
             )
             notes.append(Note("other-prompts", "warning", message, {"tasks": stock}))
-    unknown = sorted(set(rows.loc[rows["stderr"].isna(), "task"].astype(str)))
+    unknown = sorted(set(chosen.loc[chosen["stderr"].isna(), "task"].astype(str)))
     if unknown:
         message = f"{', '.join(unknown)} have no standard error; their intervals hold the ruler's uncertainty only"
         notes.append(Note("no-sampling-error", "warning", message, {"tasks": unknown}))
-    return notes
-
-
-def _filter_notes(chosen: pd.DataFrame, rows: pd.DataFrame) -> list[Note]:
-    """Say which reading of the generated answers counts, where a harness stored several."""
     if "filter" not in rows:
-        return []
+        return notes
+    # A harness may have stored several readings of the same generated answers: which one counts.
     keys = ["model", "task", "metric", "quantity"]
-    notes = []
     for row in chosen[[*keys, "filter", "value"]].to_dict("records"):
         same = rows[rows["model"].eq(row["model"]) & rows["task"].eq(row["task"]) & rows["metric"].eq(row["metric"])]
         others = same[same["filter"].ne(row["filter"])].drop_duplicates("filter")
@@ -396,21 +406,8 @@ def _filter_notes(chosen: pd.DataFrame, rows: pd.DataFrame) -> list[Note]:
     return notes
 
 
-def _reach_notes(table: pd.DataFrame, ruler: Reference) -> list[Note]:
-    low, high = ruler.fit.domain["params"]
-    outside = table["n_eff"].lt(low / DEFAULT_GUARD) | table["n_eff"].gt(high * DEFAULT_GUARD)
-    beyond = sorted(set(table.loc[outside & table["status"].eq("ok"), "model"]))
-    if not beyond:
-        return []
-    message = (
-        f"of {', '.join(beyond)} some effective sizes lie more than {DEFAULT_GUARD:g} times beyond the sizes that "
-        f"{ruler.name} was fitted on ({low:.3g} to {high:.3g}); --guard {DEFAULT_GUARD:g} gives bounds there instead"
-    )
-    return [Note("far-from-ruler", "warning", message, {"models": beyond})]
-
-
-def _model_notes(models: pd.DataFrame, ruler: Reference) -> list[Note]:
-    """Say what a measured model brings with it: quantisation, and tokens other than the ruler's D0."""
+def _ruler_notes(table: pd.DataFrame, models: pd.DataFrame, ruler: Reference) -> list[Note]:
+    """Say what sets a model apart from the ruler: quantisation, tokens other than its D0, a size far from its own."""
     notes = []
     for row in models.to_dict("records"):
         name = str(row["model"])
@@ -423,4 +420,14 @@ def _model_notes(models: pd.DataFrame, ruler: Reference) -> list[Note]:
                 "and what more tokens bring counts as density (arXiv 2412.04315, Eq. 4); --tokens reads it elsewhere"
             )
             notes.append(Note("training-tokens", "info", message, {"model": name}))
+    low, high = ruler.fit.domain["params"]
+    outside = table["n_eff"].lt(low / DEFAULT_GUARD) | table["n_eff"].gt(high * DEFAULT_GUARD)
+    beyond = sorted(set(table.loc[outside & table["status"].eq("ok"), "model"]))
+    if beyond:
+        message = (
+            f"of {', '.join(beyond)} some effective sizes lie more than {DEFAULT_GUARD:g} times beyond the sizes that "
+            f"{ruler.name} was fitted on ({low:.3g} to {high:.3g}); --guard {DEFAULT_GUARD:g} gives bounds there "
+            "instead"
+        )
+        notes.append(Note("far-from-ruler", "warning", message, {"models": beyond}))
     return notes

@@ -129,7 +129,7 @@ def critical_value(variances: Sequence[float], earlier: Sequence[float], alpha: 
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Sample:
     """What is known of one task after some of its items.
 
     Parameters
@@ -146,7 +146,7 @@ class Drawn:
     size: int
 
     @classmethod
-    def of(cls, values: NDArray[np.float64], size: int, *, score: bool) -> Drawn:
+    def of(cls, values: NDArray[np.float64], size: int, *, score: bool) -> Sample:
         """Summarise drawn values.
 
         Parameters
@@ -161,15 +161,15 @@ class Drawn:
 
         Examples
         --------
-        >>> Drawn.of(np.array([1.0, 2.0, 3.0]), 10, score=False)
-        Drawn(mean=2.0, spread=1.0, count=3, size=10)
+        >>> Sample.of(np.array([1.0, 2.0, 3.0]), 10, score=False)
+        Sample(mean=2.0, spread=1.0, count=3, size=10)
         """
         mean = float(values.mean())
         squares = float(((values - mean) ** 2).sum())
         spread = (0.25 + squares) / (len(values) + 1) if score else squares / max(len(values) - 1, 1)
         return cls(mean, spread, len(values), size)
 
-    def at(self, count: int) -> Drawn:
+    def at(self, count: int) -> Sample:
         """Return the same task as if so many items had been drawn (no more than it has)."""
         return replace(self, count=min(count, self.size))
 
@@ -347,42 +347,45 @@ class StoppingRule:
         values = {task: np.asarray(losses_by_task[task], dtype=float) for task in self.sizes}
         if short := [task for task, count in self.first.items() if len(values[task]) < count]:
             raise InputError(f"{short[0]}: {len(values[short[0]])} items; the first look is at {self.first[short[0]]}")
-        drawn = [Drawn.of(values[task], size, score=score) for task, size in self.sizes.items()]
-        mean = sum(task.mean for task in drawn) / len(drawn)
+        samples = [Sample.of(values[task], size, score=score) for task, size in self.sizes.items()]
+        mean = sum(task.mean for task in samples) / len(samples)
         looks = () if earlier is None else earlier.looks
-        items, everything = sum(task.count for task in drawn), sum(self.sizes.values())
+        items, everything = sum(task.count for task in samples), sum(self.sizes.values())
 
         # As if this look were the last: what would be left to spend?
         alpha = 1 - self.level
-        last = WIDER * self._critical(drawn, looks, alpha)
-        now, full = self._interval(mean, drawn, last), self._interval(mean, [t.at(t.size) for t in drawn], last)
+        last = WIDER * self._critical(samples, looks, alpha)
+        now, full = self._interval(mean, samples, last), self._interval(mean, [t.at(t.size) for t in samples], last)
         reachable = full.half_width <= self.target * TOLERATED_MISS
         aim = self.target if reachable else full.half_width * TOLERATED_MISS
-        least = 0 if reachable else math.ceil(LEAST_SHARE * everything)
+        minimum_items = 0 if reachable else math.ceil(LEAST_SHARE * everything)
         if now.half_width <= self.target:
             reason = NARROW
         elif items == everything:
             reason = EXHAUSTED
         else:
-            reason = UNREACHABLE if now.half_width <= aim and items >= least and not reachable else MORE
+            reason = UNREACHABLE if now.half_width <= aim and items >= minimum_items and not reachable else MORE
 
-        critical, planned, ahead = last, [task.count for task in drawn], [task.count for task in drawn]
+        counts = [task.count for task in samples]
+        critical, planned, ahead = last, counts, counts
         if reason == MORE:
-            goal = self._goal(drawn, now, aim)
-            planned = self._allocate(drawn, goal, least)
-            variance, end = self._variance(drawn), self._variance(self._at(drawn, planned))
+            goal = self._goal(samples, now, aim)
+            planned = self._allocate(samples, goal, minimum_items)
+            variance, end = self._variance(samples), self._variance(self._at(samples, planned))
             fraction = end / variance
-            critical = self._critical(drawn, looks, alpha_spent(min(fraction, 1 - 1e-9), alpha))
-            now = self._interval(mean, drawn, critical)
+            critical = self._critical(samples, looks, alpha_spent(min(fraction, 1 - 1e-9), alpha))
+            now = self._interval(mean, samples, critical)
             share = next((share for share in LOOKS if fraction < share / EXCESS), 1.0)
-            ahead = planned if share == 1.0 else self._allocate(drawn, (end or goal) / share, 0)
+            ahead = planned if share == 1.0 else self._allocate(samples, (end or goal) / share, 0)
             part = min(1.0, (GROWTH - 1) * items / (sum(ahead) - items))
-            ahead = [one.count + math.ceil(part * (count - one.count)) for one, count in zip(drawn, ahead, strict=True)]
+            ahead = [
+                one.count + math.ceil(part * (count - one.count)) for one, count in zip(samples, ahead, strict=True)
+            ]
         low, high = self.reference.fit.domain["params"]
         beyond = math.log(self.guard)
         if now.log_size[2] < math.log(low) - beyond or now.log_size[1] > math.log(high) + beyond:
             reason = BOUND
-        look = PastLook({task: one.count for task, one in zip(self.sizes, drawn, strict=True)}, critical)
+        look = PastLook(dict(zip(self.sizes, counts, strict=True)), critical)
         return Decision(
             reason != MORE, reason, reason == NARROW, items, *now.mean, *now.log_size, now.half_width,
             full.half_width, float(sum(planned)), dict(zip(self.sizes, ahead, strict=True)), (*looks, look),
@@ -396,25 +399,30 @@ class StoppingRule:
         rule = {name: getattr(self, name) for name in ("target", "level", "covers", "minimum", "guard")}
         return {"rule": VERSION, **rule, "tasks": dict(self.sizes), "ruler": ruler}
 
-    def _variance(self, drawn: list[Drawn]) -> float:
-        return sum(task.variance(self.covers == POPULATION) for task in drawn) / len(drawn) ** 2
+    def _variance(self, samples: list[Sample]) -> float:
+        return sum(task.variance(self.covers == POPULATION) for task in samples) / len(samples) ** 2
 
     @staticmethod
-    def _at(drawn: list[Drawn], counts: list[int]) -> list[Drawn]:
-        return [task.at(count) for task, count in zip(drawn, counts, strict=True)]
+    def _at(samples: list[Sample], counts: list[int]) -> list[Sample]:
+        return [task.at(count) for task, count in zip(samples, counts, strict=True)]
 
-    def _critical(self, drawn: list[Drawn], looks: tuple[PastLook, ...], alpha: float) -> float:
+    def _critical(self, samples: list[Sample], looks: tuple[PastLook, ...], alpha: float) -> float:
         """Multiple of the standard error when the looks up to this one spend alpha, by the spreads as known now."""
         counts = [[look.counts[task] for task in self.sizes] for look in looks]
-        variances = [self._variance(self._at(drawn, past)) for past in counts] + [self._variance(drawn)]
+        variances = [self._variance(self._at(samples, past)) for past in counts] + [self._variance(samples)]
         if variances[-1] <= 0:
             return NEVER
         return critical_value(variances, [look.critical for look in looks], alpha)
 
-    def _interval(self, mean: float, drawn: list[Drawn], critical: float) -> _Interval:
+    def _interval(self, mean: float, samples: list[Sample], critical: float) -> _Interval:
         """Interval of the mean, with Student's quantile for the few items that a spread may rest on."""
-        margin = _student(critical, drawn, self.covers == POPULATION) * math.sqrt(self._variance(drawn))
-        return self._through(mean, margin)
+        parts = [(task.variance(self.covers == POPULATION), max(task.count - 1, 1)) for task in samples]
+        total = sum(variance for variance, _ in parts)
+        if total > 0 and critical < NEVER:
+            # Student's quantile at the level of the normal one; degrees of freedom by Welch and Satterthwaite.
+            freedom = total**2 / sum(variance**2 / free for variance, free in parts)
+            critical = float(-stdtrit(freedom, ndtr(-critical))) if freedom < 1e4 else critical
+        return self._through(mean, critical * math.sqrt(self._variance(samples)))
 
     def _through(self, mean: float, margin: float) -> _Interval:
         ends = (mean, mean - margin, mean + margin)
@@ -423,9 +431,9 @@ class StoppingRule:
             size = np.log(np.asarray(fit.law.invert(fit.theta, ends, **self.reference.given)[0], dtype=float))
         return _Interval(ends, (float(size[0]), float(size[1:].min()), float(size[1:].max())))
 
-    def _goal(self, drawn: list[Drawn], now: _Interval, aim: float) -> float:
+    def _goal(self, samples: list[Sample], now: _Interval, aim: float) -> float:
         """Variance of the mean at which an interval of as many standard errors as now is as narrow as aimed at."""
-        variance = self._variance(drawn)
+        variance = self._variance(samples)
         if now.half_width <= aim:
             return variance
         mean, _, high = now.mean
@@ -433,12 +441,12 @@ class StoppingRule:
         margin = brentq(lambda m: min(self._through(mean, m).half_width, 2 * aim) - aim, 0.0, high - mean, rtol=1e-4)
         return variance * (float(margin) / (high - mean)) ** 2
 
-    def _allocate(self, drawn: list[Drawn], goal: float, least: int) -> list[int]:
+    def _allocate(self, samples: list[Sample], goal: float, minimum_items: int) -> list[int]:
         """Fewest items of each task whose mean has the variance, at least so many in all, and none given back.
 
         Neyman's allocation: in proportion to the standard deviations, until a task has no more.
         """
-        count, size, spread = np.array([(task.count, task.size, task.spread) for task in drawn]).T
+        count, size, spread = np.array([(task.count, task.size, task.spread) for task in samples]).T
         shared = spread.mean() or 1.0
         weight = np.sqrt((count * spread + SHARED_ITEMS * shared) / (count + SHARED_ITEMS))
         unseen = 1 / size if self.covers == SET else 0.0
@@ -446,8 +454,8 @@ class StoppingRule:
         for _ in range(40):
             scale = (low + high) / 2
             tried = np.clip(np.ceil(scale * weight), count, size)
-            variance = (spread * (1 / tried - unseen)).sum() / len(drawn) ** 2
-            sufficient = variance <= goal / EXCESS and tried.sum() >= least
+            variance = (spread * (1 / tried - unseen)).sum() / len(samples) ** 2
+            sufficient = variance <= goal / EXCESS and tried.sum() >= minimum_items
             low, high = (low, scale) if sufficient else (scale, high)
         return [int(items) for items in np.clip(np.ceil(high * weight), count, size)]
 
@@ -469,16 +477,6 @@ class StoppingRule:
                 f"(--ci_of {SET})"
             )
         return reached
-
-
-def _student(critical: float, drawn: list[Drawn], population: bool) -> float:
-    """Student's quantile at the level of a normal one; degrees of freedom by Welch and Satterthwaite."""
-    parts = [(task.variance(population), max(task.count - 1, 1)) for task in drawn]
-    total = sum(variance for variance, _ in parts)
-    if total <= 0 or critical >= NEVER:
-        return critical
-    freedom = total**2 / sum(variance**2 / free for variance, free in parts)
-    return float(-stdtrit(freedom, ndtr(-critical))) if freedom < 1e4 else critical
 
 
 def rule_for(

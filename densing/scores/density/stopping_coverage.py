@@ -109,13 +109,18 @@ class World:
     @cached_property
     def ruler(self) -> Reference:
         """The ruler on the mean over the tasks."""
-        ruler = _mean_ruler()
-        return loss_ruler(ruler) if self.quantity == "loss" else ruler
+        return _ruler(tuple(SIZES), self.quantity)
 
     @cached_property
     def means(self) -> dict[str, float]:
         """Mean loss or score of the population of each task."""
-        return {task: _on_ruler(task, self.quantity, self.n_eff) for task in SIZES}
+        means = {}
+        for task in SIZES:
+            ruler = _ruler((task,), self.quantity)
+            x = {"params": self.n_eff, **ruler.given}
+            arrays = {name: np.array([value]) for name, value in x.items()}
+            means[task] = float(ruler.fit.law.predict(ruler.fit.theta, arrays)[0])
+        return means
 
     @cached_property
     def variances(self) -> dict[str, float]:
@@ -195,26 +200,21 @@ def _subjects(rng: np.random.Generator) -> tuple[Array, Array]:
 
 
 @lru_cache
-def _mean_ruler() -> Reference:
-    return ladder_reference("olmo-ladder", tuple(SIZES))
+def _ruler(tasks: tuple[str, ...], quantity: str) -> Reference:
+    """Return the suite's ruler on a task, or on the mean over several."""
+    single = len(tasks) == 1
+    ruler = load_reference("olmo-ladder", tasks[0]) if single else ladder_reference("olmo-ladder", tasks)
+    return loss_ruler(ruler) if quantity == "loss" else ruler
 
 
 @lru_cache
-def _on_ruler(task: str, quantity: str, n_eff: float) -> float:
-    ruler = load_reference("olmo-ladder", task)
-    ruler = loss_ruler(ruler) if quantity == "loss" else ruler
-    x = {name: np.array([value]) for name, value in ruler.given.items()}
-    return float(ruler.fit.law.predict(ruler.fit.theta, {"params": np.array([n_eff]), **x})[0])
-
-
-@lru_cache
-def _ability(mean: float, choices: int, subjects: float, drawn: bool) -> tuple[float, float]:
+def _ability(mean: float, choices: int, subjects: float, sampled: bool) -> tuple[float, float]:
     """Floor and ability of a model whose expected score over items is this mean."""
     floor = min(1 / choices, mean - 0.02)
     middles = (np.arange(50) + 0.5) / 50
     slope, difficulty = np.exp(0.4 * ndtri(middles))[:, None, None], 1.2 * ndtri(middles)[:, None]
-    share, effects = _subjects(np.random.default_rng(0)) if subjects and not drawn else (np.ones(1), np.zeros(1))
-    if drawn:
+    share, effects = _subjects(np.random.default_rng(0)) if subjects and not sampled else (np.ones(1), np.zeros(1))
+    if sampled:
         difficulty = math.hypot(1.2, subjects) * ndtri(middles)[:, None]
     difficulty = difficulty + subjects * effects
 
@@ -252,8 +252,8 @@ def follow(rule: StoppingRule, sets: Mapping[str, Array]) -> tuple[Decision, ...
     decisions: list[Decision] = []
     counts = rule.first
     while not decisions or not decisions[-1].stop:
-        drawn = {task: values[: counts[task]] for task, values in sets.items()}
-        decisions.append(rule.update(drawn, decisions[-1] if decisions else None))
+        sampled = {task: values[: counts[task]] for task, values in sets.items()}
+        decisions.append(rule.update(sampled, decisions[-1] if decisions else None))
         counts = dict(decisions[-1].ahead)
     return tuple(decisions)
 

@@ -105,9 +105,9 @@ def catalog_densities(
     if outside.empty:
         return result
     reasons = dict(zip(outside["model"], outside["stratum"], strict=True))
-    named = ", ".join(f"{model} ({reason})" for model, reason in list(reasons.items())[:NAMED])
-    rest = f" and {len(reasons) - NAMED} more" if len(reasons) > NAMED else ""
-    message = f"{len(reasons)} of your models stay out of the headline: {named}{rest}"
+    examples = ", ".join(f"{model} ({reason})" for model, reason in list(reasons.items())[:NAMED])
+    remainder = f" and {len(reasons) - NAMED} more" if len(reasons) > NAMED else ""
+    message = f"{len(reasons)} of your models stay out of the headline: {examples}{remainder}"
     note = Note("user-apart", "warning", message, {"models": reasons})
     return dataclasses.replace(result, notes=(*result.notes, note))
 
@@ -149,10 +149,10 @@ def table_densities(
     >>> densities.table["status"].item(), bool(densities.table["density"].item() > 1)
     ('ok', True)
     """
-    parts, where = read_extra(table), table if isinstance(table, (str, Path)) else IN_MEMORY
+    parts, source = read_extra(table), table if isinstance(table, (str, Path)) else IN_MEMORY
     if "models" not in parts:
         raise InputError(
-            f"{where}: states no sizes; columns model, params, released, benchmark, score are needed "
+            f"{source}: states no sizes; columns model, params, released, benchmark, score are needed "
             "(scores of models that the catalog knows: --catalog)"
         )
     catalog = merge(load_catalog(embedded=False), parts)
@@ -160,7 +160,7 @@ def table_densities(
     if missing:
         have = ", ".join(sorted(catalog.scores["benchmark"].unique())) or "none"
         raise InputError(
-            f"{where}: no score on {', '.join(missing)}, which reference {reference.name} on "
+            f"{source}: no score on {', '.join(missing)}, which reference {reference.name} on "
             f"{reference.benchmark!r} needs; the table has {have}. Choose --benchmark among those, or add the scores"
         )
     adopted, notes = _adopt(catalog, reference, every=True)
@@ -296,14 +296,24 @@ def _protocols(adopted: Catalog, chosen: pd.DataFrame, reference: Reference) -> 
     keys: list[tuple[Any, ...]] = [
         tuple(None if pd.isna(cell) else cell for cell in key) for key in zip(*cells, strict=True)
     ]
-    # Many rows share a protocol: each is compared once.
-    verdicts = {key: _beside(reference, *key) for key in dict.fromkeys(keys)}
+    verdicts: dict[tuple[Any, ...], tuple[str, str]] = {}
+    is_ladder = "tokens" in reference.given
+    for key in dict.fromkeys(keys):
+        # Many rows share a protocol: each is compared once.
+        evaluator, benchmark, metric, shots, form = key
+        document = known_protocol(evaluator, benchmark)
+        own = stated(metric or "", shots=shots, form=form or document.form, cot=document.cot)
+        ruler = reference.protocol(benchmark)
+        parts = compare_protocols(own, ruler)
+        # What neither of two values of one evaluator's series states is the same for both.
+        same_series = evaluator == reference.evaluator != USER and not is_ladder and DIFFERS not in parts.values()
+        verdicts[key] = (SAME, "") if same_series else (verdict(parts), explain(own, ruler))
     protocols = [verdicts[key] for key in keys]
     several = len(reference.benchmarks) > 1
     table = pd.DataFrame(
         {
             "model": rows["model"].to_numpy(),
-            "protocol": [word for word, _ in protocols],
+            "protocol": [protocol for protocol, _ in protocols],
             "protocol_detail": [
                 f"{key[1]}: {text}" if several and text else text
                 for key, (_, text) in zip(keys, protocols, strict=True)
@@ -311,21 +321,6 @@ def _protocols(adopted: Catalog, chosen: pd.DataFrame, reference: Reference) -> 
         }
     )
     return joined_protocols(table)
-
-
-def _beside(
-    reference: Reference, evaluator: str, benchmark: str, metric: str | None, shots: float | None, form: str | None
-) -> tuple[str, str]:
-    """Return the verdict on a score's protocol, and in words what differs or is unknown."""
-    document = known_protocol(evaluator, benchmark)
-    own = stated(metric or "", shots=shots, form=form or document.form, cot=document.cot)
-    ruler = reference.protocol(benchmark)
-    parts = compare_protocols(own, ruler)
-    is_ladder = "tokens" in reference.given
-    if evaluator == reference.evaluator != USER and not is_ladder and DIFFERS not in parts.values():
-        # What neither of two values of one evaluator's series states is the same for both.
-        return SAME, ""
-    return verdict(parts), explain(own, ruler)
 
 
 def joined_protocols(table: pd.DataFrame) -> pd.DataFrame:
@@ -364,17 +359,17 @@ def protocol_notes(table: pd.DataFrame, reference: Reference) -> list[Note]:
         UNKNOWN: ("warning", "is not known whole, so it may differ from the ruler's; state shots, metric and form"),
     }
     notes = []
-    for word, (severity, consequence) in remedies.items():
-        rows = table[table["protocol"].eq(word)].drop_duplicates(["model", "benchmark", "protocol_detail"])
+    for protocol, (severity, consequence) in remedies.items():
+        rows = table[table["protocol"].eq(protocol)].drop_duplicates(["model", "benchmark", "protocol_detail"])
         if rows.empty:
             continue
-        named = [
+        examples = [
             f"{row['model']}, {row['benchmark']} ({row['protocol_detail']})" for row in rows.head(2).to_dict("records")
         ]
-        more = f" and {len(rows) - len(named)} more" if len(rows) > len(named) else ""
-        message = f"reference {reference.name}: the protocol of {', '.join(named)}{more} {consequence}"
+        more = f" and {len(rows) - len(examples)} more" if len(rows) > len(examples) else ""
+        message = f"reference {reference.name}: the protocol of {', '.join(examples)}{more} {consequence}"
         models = sorted(set(rows["model"].astype(str)))
-        notes.append(Note(f"protocol-{word}", severity, message, {"models": models}))  # type: ignore[arg-type]
+        notes.append(Note(f"protocol-{protocol}", severity, message, {"models": models}))  # type: ignore[arg-type]
     return notes
 
 
@@ -411,13 +406,13 @@ def _second_evaluators(used: pd.DataFrame, spare: pd.DataFrame) -> Note:
     pairs = spare.merge(used[[*cell, "evaluator", "score"]], on=cell, suffixes=("", "_used"))
     pairs = pairs.assign(gap=pairs["score"] - pairs["score_used"])
     pairs = pairs.sort_values("gap", key=lambda gap: -gap.abs(), ignore_index=True)
-    named = "; ".join(
+    examples = "; ".join(
         f"{row.model} on {row.benchmark}: {row.score_used:g} ({row.evaluator_used}) is used, {row.score:g} "
         f"({row.evaluator}) is not, {row.gap:+.3g}"
         for row in pairs.head(NAMED).itertuples()
     )
     more = f"; and {len(pairs) - NAMED} more" if len(pairs) > NAMED else ""
-    message = f"several evaluators scored one model: {named}{more}. Keep the rows of one evaluator in the table"
+    message = f"several evaluators scored one model: {examples}{more}. Keep the rows of one evaluator in the table"
     details = pairs[[*cell, "evaluator_used", "score_used", "evaluator", "score", "gap"]].to_dict("records")
     return Note("second-evaluator", "warning", message, {"rows": len(pairs), "gaps": details})
 

@@ -1,11 +1,11 @@
+from .alternatives import PAPER_MONTHS as PAPER_MONTHS
+from .alternatives import PAPER_WINDOW as PAPER_WINDOW
+from .alternatives import Split as Split
+from .alternatives import multiverse as multiverse
+from .alternatives import replication as replication
 from .measured import Measured as Measured
 from .measured import measure_bundled as measure_bundled
 from .measured import place_measured as place_measured
-from .multiverses import PAPER_MONTHS as PAPER_MONTHS
-from .multiverses import PAPER_WINDOW as PAPER_WINDOW
-from .multiverses import multiverse as multiverse
-from .multiverses import replication as replication
-from .split import Split as Split
 from .study import PastForecast as PastForecast
 from .study import Study as Study
 from .study import StudyOptions as StudyOptions

@@ -19,9 +19,17 @@ from densing.core import Card, DensingError, Note, Readable, once
 from densing.scores.catalog import Catalog, Selection, load_catalog
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities, skill_densities
 from densing.scores.references import Reference, available_benchmarks, load_reference
+from densing.scores.study.alternatives import (
+    PAPER_WINDOW,
+    Spec,
+    Split,
+    chatgpt_split,
+    multiverse,
+    replication,
+    unfit,
+    window_name,
+)
 from densing.scores.study.measured import Measured
-from densing.scores.study.multiverses import PAPER_WINDOW, Spec, multiverse, replication, window_name
-from densing.scores.study.split import Split, chatgpt_split, unfit
 from densing.scores.trend import (
     DAYS_PER_MONTH,
     Backtest,
@@ -172,6 +180,18 @@ class Study(Readable):
     See Also
     --------
     run_study
+
+    Examples
+    --------
+    >>> import densing
+    >>> scores = [{"model": f"mine-{n}", "family": f"mine, line {n % 3}", "params": 1e9, "score": 0.3 + 0.02 * n,
+    ...            "benchmark": "openbookqa", "released": f"2024-{n:02d}-15"} for n in range(1, 7)]
+    >>> options = densing.StudyOptions("olmo-ladder", "openbookqa", today="2026-01-01")
+    >>> study = densing.run_study(densing.load_catalog(scores, embedded=False), options)
+    >>> study.models["density"].is_monotonic_increasing, study.options["today"]
+    (True, '2026-01-01')
+    >>> study.multiverse["reference"].unique().tolist()
+    ['olmo-ladder', 'qwen2.5']
     """
 
     options: Mapping[str, Any]
@@ -252,7 +272,19 @@ def run_study(
 
     See Also
     --------
-    build_report
+    StudyOptions, load_catalog, build_report
+
+    Examples
+    --------
+    The embedded catalog, ``run_study()``, takes a minute; six models of one's own, on one ruler, seconds:
+
+    >>> import densing
+    >>> scores = [{"model": f"mine-{n}", "family": f"mine, line {n % 3}", "params": 1e9, "score": 0.3 + 0.02 * n,
+    ...            "benchmark": "openbookqa", "released": f"2024-{n:02d}-15"} for n in range(1, 7)]
+    >>> catalog = densing.load_catalog(scores, embedded=False)
+    >>> study = densing.run_study(catalog, densing.StudyOptions("olmo-ladder", "openbookqa"))
+    >>> study.trend.title.split(" (")[0]
+    'Capability density doubled every 1.3 months between January 2024 and June 2024'
     """
     catalog = catalog or load_catalog()
     options = options or StudyOptions()
@@ -288,6 +320,17 @@ def run_study(
     )
     step("forecast", 0.97)
     latest, asked_of = (trend, ruler) if long_trend is None or long_ruler is None else (long_trend, long_ruler)
+    # What the headline's own forecast said for dates that have passed, and what came where later models tell.
+    last = pd.Timestamp(trend.data.released.max()).normalize()
+    end = last + pd.Timedelta(days=HORIZON_MONTHS * DAYS_PER_MONTH)
+    outside = everyone.table["stratum"].eq(OUTSIDE) & (everyone.table["released"] > last)
+    later = everyone.subset(outside.to_numpy(dtype=bool))
+    score = score_forecast(trend, TrendData.from_density(later), HORIZON_MONTHS) if len(later) else None
+    past = PastForecast(last, end.normalize(), score) if score is not None or end < today else None
+    try:
+        earlier = backtest(latest.data, seed=options.seed)
+    except DensingError as error:
+        earlier = Backtest(n=0, why=str(error))
     results = [everyone, *([long_density] if long_density is not None else [])]
     rulers = [ruler, *([long_ruler] if long_ruler is not None else [])]
     return Study(
@@ -306,10 +349,10 @@ def run_study(
         replication=replication(universe),
         forecast=forecast(trend, HORIZON_MONTHS, today=today),
         long_forecast=None if long_trend is None else forecast(long_trend, LONG_HORIZON_MONTHS, today=today),
-        past_forecast=_past_forecast(trend, everyone, today),
+        past_forecast=past,
         questions=_questions(latest, asked_of, today),
         asked_of=asked_of,
-        backtest=_backtest(latest, options.seed),
+        backtest=earlier,
         corollaries=corollaries(trend),
         provenance=provenance(catalog, results, rulers),
         versions=versions(),
@@ -354,16 +397,6 @@ def _long(catalog: Catalog, options: StudyOptions) -> tuple[Reference | None, De
         return None, None, None
 
 
-def _past_forecast(trend: TrendResult, everyone: DensityResult, today: pd.Timestamp) -> PastForecast | None:
-    """What the headline's own forecast said for dates that have passed, and what came where later models tell."""
-    last = pd.Timestamp(trend.data.released.max()).normalize()
-    end = last + pd.Timedelta(days=HORIZON_MONTHS * DAYS_PER_MONTH)
-    outside = everyone.table["stratum"].eq(OUTSIDE) & (everyone.table["released"] > last)
-    later = everyone.subset(outside.to_numpy(dtype=bool))
-    score = score_forecast(trend, TrendData.from_density(later), HORIZON_MONTHS) if len(later) else None
-    return PastForecast(last, end.normalize(), score) if score is not None or end < today else None
-
-
 def _questions(trend: TrendResult, ruler: Reference, today: pd.Timestamp) -> pd.DataFrame:
     """When what the reference family does at its largest size fits into ordinary sizes."""
     largest = ruler.fit.domain["params"][1]
@@ -375,13 +408,6 @@ def _questions(trend: TrendResult, ruler: Reference, today: pd.Timestamp) -> pd.
         dates = {"date": answer.date, "date_lo": answer.lo, "date_hi": answer.hi}
         rows.append({"score": score, "params": params, **dates, "level": answer.level, "note": answer.note})
     return pd.DataFrame(rows)
-
-
-def _backtest(trend: TrendResult, seed: int) -> Backtest:
-    try:
-        return backtest(trend.data, seed=seed)
-    except DensingError as error:
-        return Backtest(n=0, why=str(error))
 
 
 def provenance(catalog: Catalog, results: list[DensityResult], references: list[Reference]) -> pd.DataFrame:

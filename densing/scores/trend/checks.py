@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import statsmodels.api as sm
-from statsmodels.stats.diagnostic import acorr_ljungbox, het_breuschpagan, linear_reset
-from statsmodels.stats.stattools import durbin_watson
 
-from densing.core import Array, FitError
+from densing.core import Array, FitError, plain
 from densing.scores.trend.data import DAYS_PER_YEAR, TrendData, doubling_months
-from densing.scores.trend.envelopes import RecordSetterBias, record_setter_bias
+from densing.scores.trend.estimators import envelope_slopes
 from densing.scores.trend.headline import Headline, VarianceShares, fit_headline, tobit_lines
 from densing.scores.trend.significance import (
     CHATGPT,
@@ -186,6 +182,60 @@ class Diagnostics:
 
 
 @dataclass(frozen=True)
+class EnvelopeWithoutTrend:
+    """What the envelope reads where density does not grow at all.
+
+    Parameters
+    ----------
+    median_slope : float
+        Per day.
+    median_doubling_months : float or None
+        None where the median slope is not positive.
+    slope_05, slope_95 : float
+        5 and 95 % points.
+    median_r2 : float
+    share_at_least_observed : float or None
+        Share of series without trend whose envelope is at least as steep as the real one; None without a real one.
+    """
+
+    median_slope: float
+    median_doubling_months: float | None
+    slope_05: float
+    slope_95: float
+    median_r2: float
+    share_at_least_observed: float | None
+
+
+@dataclass(frozen=True)
+class EnvelopeOfHeadline:
+    """What the envelope reads, in the median, when the headline is true; None where there is no doubling."""
+
+    true_doubling_months: float | None
+    median_doubling_months: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordSetterBias:
+    """The envelope's bias on a data set's own dates.
+
+    Parameters
+    ----------
+    n, draws : int
+        Observed models, and simulated series of as many.
+    residual_sd : float, optional
+        Of the series, around their line; None where no series had three records.
+    no_trend : EnvelopeWithoutTrend or None
+    with_trend : EnvelopeOfHeadline or None
+    """
+
+    n: int
+    draws: int
+    residual_sd: float | None = None
+    no_trend: EnvelopeWithoutTrend | None
+    with_trend: EnvelopeOfHeadline | None
+
+
+@dataclass(frozen=True)
 class Checks:
     """The checks that belong to a headline; None where one does not apply.
 
@@ -224,32 +274,6 @@ class Checks:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON-ready data; infinite and missing numbers become None."""
         return {field.name: plain(getattr(self, field.name)) for field in fields(self)}
-
-
-def plain(value: Any) -> Any:
-    """Turn nested results into what JSON can hold; of a record, what stands at its default None is left out.
-
-    Examples
-    --------
-    >>> plain({"hi": float("inf"), "n": np.int64(3), "flags": (True, np.bool_(False))})
-    {'hi': None, 'n': 3, 'flags': [True, False]}
-    >>> plain(WithoutGroup(group="suites", families=("A",), n=4, reason="1 family"))
-    {'group': 'suites', 'families': ['A'], 'n': 4, 'reason': '1 family'}
-    """
-    if is_dataclass(value) and hasattr(value, "to_dict"):
-        return plain(value.to_dict())
-    if is_dataclass(value):
-        stated = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
-        return {name: plain(part) for name, (part, default) in stated.items() if not (part is None and default is None)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
-        return [plain(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value
 
 
 def check_headline(
@@ -297,6 +321,7 @@ def check_headline(
     if data.organisation is not None:
         codes = data.clusters("organisation")
         weights = (codes != np.arange(codes.max() + 1)[:, None]).astype(float)
+        # Beside the headline's families: laboratories may differ as much as their generations (docs/adr/0003).
         lines = tobit_lines(data, fit.centre, weights)[0]
         leave_organisation_out = _leave_one_out("organisation", np.unique(data.organisation), codes, lines, fit)
         if len(weights) >= 2:
@@ -363,6 +388,74 @@ def _without_groups(
     return tuple(results)
 
 
+def record_setter_bias(
+    data: TrendData, sd: float, slope: float, observed: float, *, draws: int = 2000, seed: int = 0
+) -> RecordSetterBias:
+    """Measure the envelope's bias on this data set's own dates.
+
+    Parameters
+    ----------
+    data : TrendData
+    sd, slope : float
+        Residual deviation and slope of the headline.
+    observed : float
+        The envelope's slope on the real data; NaN if it has none.
+    draws, seed : int
+    """
+    days = data.days[data.observed]
+    null, r2 = simulate_envelope(days, sd, draws=draws, seed=seed)
+    true, _ = simulate_envelope(days, sd, slope=slope, draws=draws, seed=seed + 1)
+    if len(null) == 0 or len(true) == 0:
+        return RecordSetterBias(n=len(days), draws=draws, no_trend=None, with_trend=None)
+
+    def months(pace: float) -> float | None:
+        doubling = doubling_months(pace)
+        return doubling if np.isfinite(doubling) else None
+
+    low, middle, high = (float(value) for value in np.quantile(null, [0.05, 0.5, 0.95]))
+    reached = float(np.mean(null >= observed)) if np.isfinite(observed) else None
+    return RecordSetterBias(
+        n=len(days),
+        draws=draws,
+        residual_sd=sd,
+        no_trend=EnvelopeWithoutTrend(middle, months(middle), low, high, float(np.median(r2)), reached),
+        with_trend=EnvelopeOfHeadline(months(slope), months(float(np.median(true)))),
+    )
+
+
+def simulate_envelope(
+    days: Array, sd: float, *, slope: float = 0.0, draws: int = 2000, seed: int = 0
+) -> tuple[Array, Array]:
+    """Draw independent normal series at given dates and return their record-setter slopes and R².
+
+    ln rho_i = slope t_i + sd e_i.
+
+    Source: the simulation of the project's design notes on the Densing Law (29 dates over 590 days, sd 1).
+
+    Parameters
+    ----------
+    days : array, shape (n,) or (draws, n)
+    sd, slope : float
+    draws, seed : int
+
+    Returns
+    -------
+    slopes, r2 : arrays
+        Of the draws with at least three records.
+
+    Examples
+    --------
+    >>> slopes, _ = simulate_envelope(np.linspace(0, 590, 29), 1.0, draws=500)
+    >>> bool(np.median(slopes) > 0.004)  # no trend went in
+    True
+    """
+    rng = np.random.default_rng([seed, 3])
+    values = slope * days + sd * rng.standard_normal((draws, np.shape(days)[-1]))
+    slopes, r2, _ = envelope_slopes(days, values)
+    finite = np.isfinite(slopes)
+    return slopes[finite], r2[finite]
+
+
 def diagnose(data: TrendData) -> Diagnostics:
     """Run RESET, Breusch-Pagan, Ljung-Box and Durbin-Watson on the least-squares line.
 
@@ -380,6 +473,10 @@ def diagnose(data: TrendData) -> Diagnostics:
     observed = data.take(data.observed).ordered()
     if len(observed) < DIAGNOSED_ROWS or len(np.unique(observed.days)) < 3:
         return Diagnostics(len(observed), None, None, None, None)
+    import statsmodels.api as sm
+    from statsmodels.stats.diagnostic import acorr_ljungbox, het_breuschpagan, linear_reset
+    from statsmodels.stats.stattools import durbin_watson
+
     design = sm.add_constant(observed.days / DAYS_PER_YEAR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # degenerate toy data divide by a zero residual variance

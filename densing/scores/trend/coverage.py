@@ -1,40 +1,166 @@
-"""Does a 95 % interval hold the truth 95 % of the time? Every estimator, on worlds with a known answer.
+"""Does a 95 % interval hold the truth 95 % of the time? Every estimator, on made-up worlds with a known doubling time.
 
-``make coverage-table`` measures; the table that it writes says why the headline is the headline.
+``make coverage-table`` measures and writes the table that :mod:`densing.scores.trend.estimators` reads.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from densing.core import Column, FitError, Table, read_table, write_csv
-from densing.scores.trend.data import Slope, TrendData, doubling_months
-from densing.scores.trend.estimators import ESTIMATORS, HEADLINE
-from densing.scores.trend.scenarios import Scenario, simulate
+from densing.core import Array, FitError, write_csv
+from densing.scores.trend.data import DAYS_PER_MONTH, EPOCH, Slope, TrendData, doubling_months
+from densing.scores.trend.estimators import ESTIMATORS, FILE, HEADLINE, ORGANISATIONS
 
-FILE = Path(__file__).parent / "data" / "coverage.csv"
-SCHEMA = Table(
-    "coverage",
-    (
-        Column("scenario", "text", "simulated world", required=True),
-        Column("method", "text", "estimator", required=True),
-        Column("reps", "integer", "worlds that gave a slope", required=True, low=1),
-        Column("median_doubling_months", "number", "median estimate; the truth is 3.5", required=True),
-        Column("coverage", "number", "share of 95 % intervals that hold the truth", required=True, low=0, high=1),
-    ),
-    key=("scenario", "method"),
-)
-ORGANISATIONS = f"{HEADLINE.name}-organisations"
-"""The headline's estimator with organisations in place of families as clusters."""
-RIVALS = {"envelope": "record-setters", "ols-crv3": "least squares without the rows beyond the ruler"}
+LN2 = float(np.log(2))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """How models appear and what is seen of them.
+
+    Parameters
+    ----------
+    n, families : int
+        Models and the families they come from. Every family has at least one model, sizes are unequal.
+    months : float
+        Length of the window.
+    doubling_months : float
+        True doubling time; infinite for no trend.
+    residual_sd, family_sd : float
+        Standard deviations of ln(density) around the trend: per model, and shared by a family.
+    labs : int, optional
+        Laboratories that share the families evenly as their generations; each enters at a uniform time and releases
+        between then and the end. None for families on their own.
+    lab_sd : float
+        Standard deviation of ln(density) shared by all generations of a laboratory.
+    tail_df : float
+        Degrees of freedom of a t for the models' own scatter, above 2; infinite is normal.
+    accelerating : bool
+        Release times months * u^(1/3) rather than months * u, u uniform.
+    spread_months : float
+        Members of a family appear within this time after its first date.
+    ceilings : tuple of float, optional
+        Range of the row limits of ln(density) above the level at the start: uniform, one per row.
+    floors : tuple of float, optional
+        The same for the lower limits.
+    law_sd : float
+        Standard deviation of the reference law's error in the exponent of ln N_eff.
+    law_draws : int
+        Bootstrap draws of that law handed to the estimators; 0 hands over none.
+    """
+
+    n: int = 50
+    families: int = 16
+    months: float = 24.0
+    doubling_months: float = 3.5
+    residual_sd: float = 0.7 * LN2
+    family_sd: float = 1.0 * LN2
+    labs: int | None = None
+    lab_sd: float = 0.0
+    tail_df: float = math.inf
+    accelerating: bool = True
+    spread_months: float = 1.5
+    ceilings: tuple[float, float] | None = (2.0, 7.0)
+    floors: tuple[float, float] | None = None
+    law_sd: float = 0.0
+    law_draws: int = 0
+
+    @property
+    def slope(self) -> float:
+        """True slope of ln(density) per day."""
+        return LN2 / self.doubling_months / DAYS_PER_MONTH
+
+
+def simulate(scenario: Scenario, seed: int | np.random.Generator = 0) -> TrendData:
+    """Draw one data set.
+
+    ln rho_i = t_i ln 2 / T + v_lab(i) + u_family(i) + e_i, seen up to the row's ceiling through a law with error.
+
+    Source: generator of the pilot in the project's design notes, with families that overlap in time.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    seed : int or numpy Generator
+
+    Examples
+    --------
+    >>> data = simulate(Scenario(n=30, families=8), seed=1)
+    >>> len(data), len(np.unique(data.family))
+    (30, 8)
+    """
+    rng = np.random.default_rng(seed)
+    family = np.sort(
+        np.concatenate([np.arange(scenario.families), rng.choice(scenario.families, scenario.n - scenario.families)])
+    )
+    # The cube root crowds dates towards the end, as releases did.
+    start = rng.random(scenario.families) ** (1 / 3 if scenario.accelerating else 1)
+    lab = None
+    if scenario.labs is not None:
+        lab = np.arange(scenario.families) % scenario.labs
+        entry = rng.random(scenario.labs)[lab]
+        start = entry + (1 - entry) * rng.random(scenario.families)
+    spread = scenario.spread_months * rng.random(scenario.n)
+    months = np.minimum(scenario.months * start[family] + spread, scenario.months)
+    days = months * DAYS_PER_MONTH
+    shared = rng.standard_normal(scenario.families)[family]
+    # A model's own errors have unit variance, normal or with heavier tails.
+    if math.isinf(scenario.tail_df):
+        own = rng.standard_normal(scenario.n)
+    else:
+        scale = math.sqrt(scenario.tail_df / (scenario.tail_df - 2))
+        own = rng.standard_t(scenario.tail_df, scenario.n) / scale
+    latent = scenario.slope * days + scenario.family_sd * shared + scenario.residual_sd * own
+    if lab is not None:
+        latent += scenario.lab_sd * rng.standard_normal(lab.max() + 1)[lab][family]
+    limits = np.tile([-np.inf, np.inf], (scenario.n, 1))
+    if scenario.ceilings is not None:
+        limits[:, 1] = rng.uniform(*scenario.ceilings, scenario.n)
+    if scenario.floors is not None:
+        limits[:, 0] = rng.uniform(*scenario.floors, scenario.n)
+    data = _seen(scenario, family, days, latent, limits, rng)
+    return data if lab is None else data.replace(organisation=np.array([f"lab-{number}" for number in lab[family]]))
+
+
+def _seen(
+    scenario: Scenario, family: Array, days: Array, latent: Array, limits: Array, rng: np.random.Generator
+) -> TrendData:
+    """Pass the truth through a law with error and through the ceilings.
+
+    A law whose exponent is off by e turns ln N_eff into (1 + e) ln N_eff around the middle of the ruler;
+    sizes are drawn uniform in ln N over a factor of 100, as in the catalog.
+    """
+    size = rng.uniform(0.0, np.log(100.0), scenario.n)
+    effective = latent + size - np.median(latent + size)
+    error = scenario.law_sd * rng.standard_normal()
+    fitted = latent + error * effective
+    draws = None
+    if scenario.law_draws:
+        redrawn = scenario.law_sd * rng.standard_normal(scenario.law_draws)
+        draws = fitted + redrawn[:, None] * (effective * (1 + error))
+        draws = np.clip(draws, limits[:, 0], limits[:, 1])
+    censor = (fitted >= limits[:, 1]).astype(np.int8) - (fitted <= limits[:, 0]).astype(np.int8)
+    return TrendData(
+        np.array([f"model-{number}" for number in range(scenario.n)]),
+        np.array([f"family-{number}" for number in family]),
+        np.datetime64(EPOCH, "ns") + (days * 86_400e9).astype("timedelta64[ns]"),
+        days,
+        np.clip(fitted, limits[:, 0], limits[:, 1]),
+        censor,
+        law_draws=draws,
+        log_limits=limits,
+    )
+
+
 BASE = Scenario()
 SCENARIOS: Mapping[str, Scenario] = {
     "families + ceilings": BASE,
@@ -93,15 +219,6 @@ def measure_coverage(scenario: Scenario, reps: int, seed: int = 0, methods: Iter
     return pd.DataFrame([_summary(name, np.reshape(slopes[name], (-1, 3)), scenario.slope) for name in names])
 
 
-def coverage_table(
-    reps: int, seed: int = 0, methods: Iterable[str] = METHODS, scenarios: Iterable[str] = SCENARIOS
-) -> pd.DataFrame:
-    """Measure estimators in scenarios, all by default; one row each."""
-    chosen = list(methods)
-    parts = [measure_coverage(SCENARIOS[name], reps, seed, chosen).assign(scenario=name) for name in scenarios]
-    return pd.concat(parts, ignore_index=True)
-
-
 def _summary(name: str, rows: np.ndarray, truth: float) -> dict[str, object]:
     count = len(rows)
     hits = int(np.sum((rows[:, 1] <= truth) & (truth <= rows[:, 2])))
@@ -117,60 +234,13 @@ def _summary(name: str, rows: np.ndarray, truth: float) -> dict[str, object]:
     }
 
 
-@cache
-def measured() -> pd.DataFrame:
-    """Return the table of measured coverages: scenario, method, reps, median_doubling_months, coverage."""
-    return read_table(FILE, SCHEMA, FILE.name)
-
-
-@cache
-def why(headline: str) -> str:
-    """Return in words how the headline's estimator and its rivals did where the answer was known.
-
-    Examples
-    --------
-    >>> why("tobit-crv3").startswith("Why this estimator: in simulations with a true 3.5 months")
-    True
-    """
-    table = measured()
-    reps = int(table["reps"].max())
-    rows = table[table["method"] == headline]
-    least = rows.loc[rows["coverage"].idxmin(), "scenario"]
-    rivals = "; ".join(f"{name} read {_ranges(table, method)}" for method, name in RIVALS.items())
-    by_organisation = table.loc[table["method"] == ORGANISATIONS, "coverage"]
-    apart = f" (where organisations as clusters give {_percent(by_organisation)})" if len(by_organisation) else ""
-    return (
-        f"Why this estimator: in simulations with a true 3.5 months ({table['scenario'].nunique()} kinds of world, "
-        f"{reps} of each) it read {_ranges(table, headline)}, least often in worlds with {least}"
-        f"{apart}; {rivals}."
-    )
-
-
-def held_truth(method: str) -> str:
-    """Return how often a method's 95 % interval held the truth over the simulated worlds; empty where not measured.
-
-    Examples
-    --------
-    >>> held_truth("a method of one's own")
-    ''
-    """
-    rows = measured()
-    shares = rows.loc[rows["method"] == method, "coverage"]
-    return _percent(shares) if len(shares) else ""
-
-
-def _ranges(table: pd.DataFrame, method: str) -> str:
-    rows = table[table["method"] == method]
-    months = rows["median_doubling_months"]
-    return (
-        f"{months.min():.1f} to {months.max():.1f} months in the median and its 95 % interval held the truth in "
-        f"{_percent(rows['coverage'])} of them"
-    )
-
-
-def _percent(shares: pd.Series) -> str:
-    low, high = (f"{100 * share:.0f}" for share in (shares.min(), shares.max()))
-    return f"{low} %" if low == high else f"{low} to {high} %"
+def coverage_table(
+    reps: int, seed: int = 0, methods: Iterable[str] = METHODS, scenarios: Iterable[str] = SCENARIOS
+) -> pd.DataFrame:
+    """Measure estimators in scenarios, all by default; one row each."""
+    chosen = list(methods)
+    parts = [measure_coverage(SCENARIOS[name], reps, seed, chosen).assign(scenario=name) for name in scenarios]
+    return pd.concat(parts, ignore_index=True)
 
 
 def main() -> None:

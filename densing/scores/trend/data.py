@@ -166,6 +166,7 @@ class TrendData(Readable):
         # Bounds stand at their limit; the 1 only keeps the logarithm of what is not used quiet.
         positive = np.where((censor == 0) & (density > 0), density, 1.0)
         values = np.select([censor < 0, censor > 0], [limits[:, 0], limits[:, 1]], np.log(positive))
+        # Only a row with a date and a density, or a limit of one, says anything of a trend.
         dated = pd.to_datetime(table["released"]).notna().to_numpy()
         known = (censor != 0) | (np.isfinite(density) & (density > 0))
         keep = dated & known & np.isfinite(values)

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, Card, Note, Readable
+from densing.core import Array, Card, Note, Readable, plain
 from densing.scores.catalog import family_groups
 from densing.scores.trend import sentences
-from densing.scores.trend.checks import FEW_FAMILIES, Checks, check_headline, plain
-from densing.scores.trend.coverage import why
+from densing.scores.trend.checks import FEW_FAMILIES, Checks, check_headline
 from densing.scores.trend.data import EPOCH, DensityLike, TrendData
-from densing.scores.trend.estimators import ESTIMATORS, HEADLINE, estimates_table
+from densing.scores.trend.estimators import ESTIMATORS, HEADLINE, estimates_table, why
 from densing.scores.trend.headline import Headline, fit_headline
 
 SHOWN = 3
@@ -206,7 +205,7 @@ def estimate_trend(
 
     Examples
     --------
-    >>> from densing.scores.trend.scenarios import Scenario, simulate
+    >>> from densing.scores.trend.coverage import Scenario, simulate
     >>> trend = estimate_trend(simulate(Scenario(doubling_months=3.5), seed=4), permutations=99, worlds=20)
     >>> trend.headline["method"]
     'tobit-crv3'

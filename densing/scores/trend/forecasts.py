@@ -1,4 +1,4 @@
-"""When: the frontier carried forward with its fan, the date at which a score fits into a size, and how forecasts fared.
+"""What a trend says of what comes: the frontier carried forward, dates, how such forecasts fared, what follows from it.
 
 The frontier is the densest model measured so far, as in eq. 5 of arXiv 2412.04315; from the newest release on it is
 carried forward at the headline's pace. The fan is the spread over draws of that pace, of the densest model's score and
@@ -9,6 +9,7 @@ models, lifted to its upper decile, was tried first: back-tests ran higher still
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
@@ -19,13 +20,15 @@ import pandas as pd
 
 from densing.core import Array, DomainError, FitError, InputError
 from densing.scores.fit import GUARD
-from densing.scores.trend.data import DAYS_PER_MONTH, EPOCH, TrendData, doubling_months
+from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, TrendData, doubling_months
 from densing.scores.trend.estimate import TrendResult
 from densing.scores.trend.headline import Headline, fit_headline
 
 MIN_TRAIN = 10
 FURTHEST = pd.Timestamp("2150-01-01")
 """Later than this counts as never."""
+HARDWARE_YEARS = 2.1
+MONTHS_PER_YEAR = DAYS_PER_YEAR / DAYS_PER_MONTH
 
 
 class FitLike(Protocol):
@@ -120,7 +123,7 @@ def forecast(
     Examples
     --------
     >>> from densing.scores.trend import estimate_trend
-    >>> from densing.scores.trend.scenarios import Scenario, simulate
+    >>> from densing.scores.trend.coverage import Scenario, simulate
     >>> fan = forecast(estimate_trend(simulate(Scenario(), 1), permutations=99), 12)
     >>> len(fan), bool((fan["lo90"] <= fan["mid"]).all())
     (13, True)
@@ -134,6 +137,7 @@ def forecast(
     dates = first + pd.to_timedelta(steps * DAYS_PER_MONTH, unit="D").round("D")
     ahead = np.asarray((dates - first) / pd.Timedelta(days=1), dtype=float)
     start = Frontier.of(trend)
+    # A frontier of records never falls, whatever the slope: a pace below zero holds it still.
     mid = start.record + max(start.pace, 0.0) * ahead
     drawn = start.records[:, None] + np.maximum(start.paces, 0.0)[:, None] * ahead
     lo90, lo50, hi50, hi90 = np.exp(np.quantile(drawn, [0.05, 0.25, 0.75, 0.95], axis=0))
@@ -202,7 +206,7 @@ def score_forecast(trend: TrendResult, later: TrendData, horizon_months: float) 
     Examples
     --------
     >>> from densing.scores.trend import estimate_trend
-    >>> from densing.scores.trend.scenarios import Scenario, simulate
+    >>> from densing.scores.trend.coverage import Scenario, simulate
     >>> data = simulate(Scenario(), 1)
     >>> trend = estimate_trend(data.window(until="2024-06-30"), permutations=19, worlds=0)
     >>> score_forecast(trend, data.window(since="2024-07-01"), 6).came > 0
@@ -402,6 +406,7 @@ class Frontier:
         drawn = data.law_draws if data.draws is None else data.draws
         if drawn is None:
             return cls(record, float(trend.fit.line[1]), np.full(len(paces), record), paces)
+        # The same draws of the law as behind the lines: a ruler that reads high reads the record high, too.
         rows = trend.fit.law_rows if len(trend.fit.law_rows) else np.arange(len(paces)) % len(drawn)
         return cls(record, float(trend.fit.line[1]), drawn[rows, densest], paces)
 
@@ -518,7 +523,7 @@ def backtest(
 
     Examples
     --------
-    >>> from densing.scores.trend.scenarios import Scenario, simulate
+    >>> from densing.scores.trend.coverage import Scenario, simulate
     >>> result = backtest(simulate(Scenario(n=120, families=40, family_sd=0.0, ceilings=None), 2))
     >>> bool(0.8 < result.coverage <= 1)
     True
@@ -578,6 +583,7 @@ def _held(fit: Headline, test: TrendData, level: float, seed: int) -> tuple[Arra
     lines = fit.lines[:, :1] + fit.lines[:, 1:] * ahead
     models = lines + fit.sigma * rng.standard_normal(lines.shape)
     lo, hi = np.quantile(models, [0.5 - level / 2, 0.5 + level / 2], axis=0)
+    # A bound contradicts the band only where it lies beyond it on its own side.
     y, censor = test.log_density, test.censor
     inside = ((y >= lo) | (censor > 0)) & ((y <= hi) | (censor < 0))
     return inside, np.where(censor == 0, y - mid, np.nan)
@@ -586,3 +592,105 @@ def _held(fit: Headline, test: TrendData, level: float, seed: int) -> tuple[Arra
 def _median(values: Array) -> float:
     known = values[np.isfinite(values)]
     return float(np.median(known)) if len(known) else float("nan")
+
+
+def factor_per_year(months: float) -> float:
+    """Growth of density in a year for a doubling time in months.
+
+    F = 2^(365.25 / (30.44 T)); equally the factor by which parameters of equal performance shrink.
+
+    Source: Xiao et al., arXiv 2412.04315, corollary 1.
+
+    Raises
+    ------
+    DomainError
+        For a doubling time of zero or below.
+
+    Examples
+    --------
+    >>> round(factor_per_year(3.30), 1)
+    12.4
+    """
+    return 2.0 ** (MONTHS_PER_YEAR / _positive(months))
+
+
+def parameter_halving(params: float, elapsed_months: float, months: float) -> float:
+    """Parameters that match a model of ``params`` parameters after ``elapsed_months``.
+
+    N(t) = N0 2^(-t / T).
+
+    Source: Xiao et al., arXiv 2412.04315, corollary 1.
+
+    Parameters
+    ----------
+    params : float
+        A count.
+    elapsed_months : float
+        Months after the first model.
+    months : float
+        Doubling time of density; infinite leaves ``params`` as they are.
+
+    Examples
+    --------
+    >>> parameter_halving(7e9, 7.0, 3.5)
+    1750000000.0
+    """
+    return params * 2.0 ** (-elapsed_months / _positive(months))
+
+
+def with_hardware(months: float, hardware_years: float = HARDWARE_YEARS) -> float:
+    """Doubling time, in months, of the effective size that a fixed price buys.
+
+    1/T = 1/T_density + 1/T_hardware.
+
+    Source: Xiao et al., arXiv 2412.04315, corollary 3; 2.1 years for FLOP per dollar: Hobbhahn et al. (2023).
+
+    Parameters
+    ----------
+    months : float
+        Doubling time of density.
+    hardware_years : float
+        Doubling time of computation per price.
+
+    Examples
+    --------
+    >>> round(with_hardware(95.0 / 30.44) * 30.44, 1)  # days
+    84.5
+    """
+    return 1 / (1 / _positive(months) + 1 / (_positive(hardware_years) * MONTHS_PER_YEAR))
+
+
+def corollaries(trend: TrendResult, hardware_years: float = HARDWARE_YEARS) -> pd.DataFrame:
+    """Draw the consequences of a headline, interval included.
+
+    Parameters
+    ----------
+    trend : TrendResult
+    hardware_years : float
+
+    Returns
+    -------
+    pandas.DataFrame
+        quantity, unit, value, lo, hi, equation; every quantity is monotone in T, so its ends are those of T.
+    """
+    ends = [float(trend.headline[name]) for name in ("doubling_months", "lo", "hi")]
+    rows = [
+        ("parameters at equal performance shrink by", "times per year", factor_per_year, "2^(12 months / T)"),
+        (
+            "effective size at a fixed price doubles in",
+            "months",
+            lambda months: with_hardware(months, hardware_years),
+            f"1/T = 1/T_density + 1/({hardware_years:g} years)",
+        ),
+    ]
+    table = []
+    for quantity, unit, make, equation in rows:
+        value, *limits = (make(months) for months in ends)
+        table.append((quantity, unit, value, min(limits), max(limits), equation))
+    return pd.DataFrame(table, columns=["quantity", "unit", "value", "lo", "hi", "equation"])
+
+
+def _positive(value: float) -> float:
+    if math.isnan(value) or value <= 0:
+        raise DomainError(f"a doubling time of {value:g}: it must be above zero")
+    return value

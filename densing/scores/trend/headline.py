@@ -3,6 +3,11 @@
 ln rho*_i = a + b t_i + s e_i, rows beyond the ruler known only as bounds
 V = (G - 1)/G sum_g (line_-g - line)(line_-g - line)'  +  Cov over law draws of the line
 interval: b -+ c sqrt(V_bb), c the simulated critical value of :func:`critical_value`
+
+The regression with bounds itself, :func:`fit_tobit`, stands below. Its latent model is y* = X b + s e with e standard
+normal; a row is seen as y*, as "at or below c" or as "at or above c". With theta = 1/s and gamma = b/s the
+log-likelihood is concave (Olsen 1978), so Newton's method with step halving finds its one maximum. All fits of a batch
+(leave-outs, resamples, draws, permutations) move together.
 """
 
 from __future__ import annotations
@@ -11,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
+from scipy.special import erfcx, log_ndtr
 
 from densing.core import Array, FitError
 from densing.scores.trend.data import DAYS_PER_YEAR, Slope, TrendData
-from densing.scores.trend.tobit import bound_curvature, fit_tobit
 
 MIN_ROWS, MIN_FAMILIES = 3, 2
 MAX_DRAWS = 200
@@ -22,6 +27,10 @@ AT_LIMIT = 1e-9
 WORKING_CORRELATION = 0.5
 """Correlation within a family assumed for the critical value (from 0 to 0.8 it moves by about 1-3 %)."""
 MIN_INFORMATION = 1e-6
+_LOG_ROOT_TAU = 0.5 * np.log(2 * np.pi)
+_MAX_ITER, _MAX_HALVINGS = 60, 30
+_PERFECT = 1e-8  # residual deviation, relative to the values, at which a fit is perfect and its likelihood unbounded
+_DECREMENT = 1e-12  # predicted gain in log-likelihood (an absolute scale) at which a fit has converged
 
 
 @dataclass(frozen=True)
@@ -112,7 +121,17 @@ def fit_headline(
         When the data cannot carry a slope.
     """
     codes = data.clusters(cluster)
-    _check(data, codes)
+    observed, families = int(data.observed.sum()), len(np.unique(codes))
+    if observed < MIN_ROWS:
+        raise FitError(
+            f"trend: {observed} observed models among {len(data)}, at least {MIN_ROWS} needed; "
+            "widen the window, or choose a reference whose range covers more models"
+        )
+    if families < MIN_FAMILIES:
+        raise FitError(f"trend: {families} family, at least {MIN_FAMILIES} needed; widen the window")
+    if np.ptp(data.days[data.observed]) == 0:
+        raise FitError("trend: all observed models share one release date; widen the window")
+    # Around the mean date level and slope are nearly independent, which keeps their covariance well conditioned.
     centre = float(data.days.mean())
     # The line with every row first, then without each cluster.
     weights = np.vstack([np.ones(len(codes)), codes != np.arange(codes.max() + 1)[:, None]]).astype(float)
@@ -121,6 +140,7 @@ def fit_headline(
     if not np.all(np.isfinite(line)):
         raise FitError("Tobit: no finite slope from these rows; widen the window or the ruler's range")
     groups = len(leave_out)
+    # Around the line of all rows, not around the mean of the leave-outs: CRV3 errs on the side of width.
     deviations = leave_out - line
     sampling = deviations.T @ deviations * (groups - 1) / groups
     law_lines, law_rows = _refits(data, data.law_draws, centre)
@@ -129,24 +149,68 @@ def fit_headline(
     ratio = law[1, 1] / sampling[1, 1] if sampling[1, 1] > 0 else 0.0
     worth = information(data, centre, line, float(sigmas[0]))
     critical = critical_value(data.days, codes, worth, level, law_ratio=ratio, seed=seed)
+    # The law's error is common to all models, so that leaving out families cannot see it: it is added.
     half = critical * np.sqrt(sampling[1, 1] + law[1, 1])
     half = half if np.isfinite(half) else np.inf
     pace, intercept = float(line[1]), float(line[0] - float(line[1]) * centre)
     kind = "cluster jackknife, simulated critical value" + (", plus reference law" if with_law else "")
     slope = Slope(pace, pace - half, pace + half, intercept, len(data), groups, kind, 0)
     inflation = critical / stats.norm.ppf(0.5 + level / 2)
-    drawn, picks = _draw_lines(line, sampling, law, law_lines, inflation, draws, seed)
+    draws_of_line, picks = _draw_lines(line, sampling, law, law_lines, inflation, draws, seed)
     rows = law_rows[picks] if len(law_rows) else picks
     shares = _shares(data, centre, float(sampling[1, 1]), float(law[1, 1]), with_law)
     # Maximum likelihood divides by n: the two coefficients of the line are given back.
-    observed = int(data.observed.sum())
     sigma = float(sigmas[0]) * float(np.sqrt(observed / (observed - 2)))
-    return Headline(slope, centre, line, sigma, leave_out, sampling, law, critical, shares, drawn, rows)
+    return Headline(slope, centre, line, sigma, leave_out, sampling, law, critical, shares, draws_of_line, rows)
 
 
 def tobit_crv3(data: TrendData, level: float = 0.95, *, cluster: str = "family", seed: int = 0) -> Slope:
     """Return the slope of :func:`fit_headline` alone, as estimators give it."""
     return fit_headline(data, level, cluster=cluster, seed=seed, draws=2).slope
+
+
+def _draw_lines(
+    line: Array, sampling: Array, law: Array, law_lines: Array, inflation: float, draws: int, seed: int
+) -> tuple[Array, Array]:
+    """Draw lines whose slope spreads as the interval says: jackknife part widened, law part as drawn."""
+    rng = np.random.default_rng([seed, 1])
+    if not np.all(np.isfinite(sampling)):
+        return np.full((draws, 2), np.nan), np.zeros(0, dtype=int)
+    share = law[1, 1] / sampling[1, 1] if sampling[1, 1] > 0 else 0.0
+    # The interval is `inflation` times the joint standard error. The law's lines are added as they were drawn, so the
+    # jackknife part alone is widened until both together have that width: w^2 + share = inflation^2 (1 + share).
+    widen = np.sqrt(max(inflation**2 * (1 + share) - share, 1.0))
+    values, vectors = np.linalg.eigh(sampling)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    lines = line + widen * rng.standard_normal((draws, 2)) @ root.T
+    if len(law_lines) < 2:
+        return lines, np.zeros(0, dtype=int)
+    picks = np.arange(draws) % len(law_lines)
+    return lines + law_lines[picks] - law_lines.mean(axis=0), picks
+
+
+def _refits(data: TrendData, values: Array | None, centre: float) -> tuple[Array, Array]:
+    """Lines under at most 200 evenly spaced draws, and which draws they are."""
+    if values is None or len(values) < 2:
+        return np.zeros((0, 2)), np.zeros(0, dtype=int)
+    # Two hundred refits tell a covariance; evenly spaced, so that the same ones are taken whatever else is asked.
+    picks = np.unique(np.linspace(0, len(values) - 1, min(MAX_DRAWS, len(values))).astype(int))
+    lines, _ = tobit_lines(data, centre, values=values[picks])
+    finite = np.all(np.isfinite(lines), axis=1)
+    return lines[finite], picks[finite]
+
+
+def _shares(data: TrendData, centre: float, sampling: float, law: float, with_law: bool) -> VarianceShares:
+    """Split the slope's variance into score noise, reference law and which models exist."""
+    total = sampling + law
+    if not (np.isfinite(total) and total > 0):
+        return VarianceShares(None, None, None)
+    # Draws with the noise of the scores hold the law's error too; what is beyond it is the noise.
+    noisy, _ = _refits(data, data.draws, centre)
+    if len(noisy) < 2 or not with_law:
+        return VarianceShares(None, law / total if with_law else None, sampling / total)
+    score = float(np.clip(np.var(noisy[:, 1], ddof=1) - law, 0.0, sampling))
+    return VarianceShares(score / total, law / total, (sampling - score) / total)
 
 
 def tobit_lines(
@@ -166,6 +230,7 @@ def tobit_lines(
         floor, ceiling = data.limits[:, 0], data.limits[:, 1]
         y = np.clip(values, floor, ceiling)
         censor = np.where(y >= ceiling - AT_LIMIT, 1, np.where(y <= floor + AT_LIMIT, -1, 0)).astype(np.int8)
+    # In years: level and slope are of one order of magnitude then, and Newton's steps well scaled.
     design = np.column_stack([np.ones(len(data)), (data.days - centre) / DAYS_PER_YEAR])
     fit = fit_tobit(design, y, censor, weights)
     lines = fit.beta / np.array([1.0, DAYS_PER_YEAR])
@@ -181,63 +246,6 @@ def information(data: TrendData, centre: float, line: Array, sigma: float) -> Ar
     """What each row is worth: 1 if observed, the curvature of ln Phi at its limit if censored; shape (n,)."""
     z = (data.log_density - line[0] - line[1] * (data.days - centre)) / max(sigma, 1e-12)
     return np.asarray(np.where(data.censor == 0, 1.0, bound_curvature(-data.censor * z)))
-
-
-def _check(data: TrendData, codes: Array) -> None:
-    observed, families = int(data.observed.sum()), len(np.unique(codes))
-    if observed < MIN_ROWS:
-        raise FitError(
-            f"trend: {observed} observed models among {len(data)}, at least {MIN_ROWS} needed; "
-            "widen the window, or choose a reference whose range covers more models"
-        )
-    if families < MIN_FAMILIES:
-        raise FitError(f"trend: {families} family, at least {MIN_FAMILIES} needed; widen the window")
-    if np.ptp(data.days[data.observed]) == 0:
-        raise FitError("trend: all observed models share one release date; widen the window")
-
-
-def _refits(data: TrendData, values: Array | None, centre: float) -> tuple[Array, Array]:
-    """Lines under at most 200 evenly spaced draws, and which draws they are."""
-    if values is None or len(values) < 2:
-        return np.zeros((0, 2)), np.zeros(0, dtype=int)
-    # Two hundred refits tell a covariance; evenly spaced, so that the same ones are taken whatever else is asked.
-    picks = np.unique(np.linspace(0, len(values) - 1, min(MAX_DRAWS, len(values))).astype(int))
-    lines, _ = tobit_lines(data, centre, values=values[picks])
-    finite = np.all(np.isfinite(lines), axis=1)
-    return lines[finite], picks[finite]
-
-
-def _draw_lines(
-    line: Array, sampling: Array, law: Array, law_lines: Array, inflation: float, draws: int, seed: int
-) -> tuple[Array, Array]:
-    """Draw lines whose slope spreads as the interval says: jackknife part widened, law part as drawn."""
-    rng = np.random.default_rng([seed, 1])
-    if not np.all(np.isfinite(sampling)):
-        return np.full((draws, 2), np.nan), np.zeros(0, dtype=int)
-    share = law[1, 1] / sampling[1, 1] if sampling[1, 1] > 0 else 0.0
-    # The interval is `inflation` times the joint standard error. The law's lines are added as they were drawn, so the
-    # jackknife part alone is widened until both together have that width: w^2 + share = inflation^2 (1 + share).
-    widen = np.sqrt(max(inflation**2 * (1 + share) - share, 1.0))
-    values, vectors = np.linalg.eigh(sampling)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    drawn = line + widen * rng.standard_normal((draws, 2)) @ root.T
-    if len(law_lines) < 2:
-        return drawn, np.zeros(0, dtype=int)
-    picks = np.arange(draws) % len(law_lines)
-    return drawn + law_lines[picks] - law_lines.mean(axis=0), picks
-
-
-def _shares(data: TrendData, centre: float, sampling: float, law: float, with_law: bool) -> VarianceShares:
-    """Split the slope's variance into score noise, reference law and which models exist."""
-    total = sampling + law
-    if not (np.isfinite(total) and total > 0):
-        return VarianceShares(None, None, None)
-    # Draws with the noise of the scores hold the law's error too; what is beyond it is the noise.
-    noisy, _ = _refits(data, data.draws, centre)
-    if len(noisy) < 2 or not with_law:
-        return VarianceShares(None, law / total if with_law else None, sampling / total)
-    score = float(np.clip(np.var(noisy[:, 1], ddof=1) - law, 0.0, sampling))
-    return VarianceShares(score / total, law / total, (sampling - score) / total)
 
 
 def critical_value(
@@ -309,6 +317,206 @@ def _influences(days: Array, codes: Array, information: Array) -> tuple[Array, A
     keep = np.vstack([np.ones(len(days), dtype=bool), codes != np.arange(groups)[:, None]])
     weights = keep * np.maximum(information, MIN_INFORMATION)
     centre = (weights * days).sum(axis=1, keepdims=True) / weights.sum(axis=1, keepdims=True)
+    # The least-squares slope is sum_i l_i y_i / sum_i l_i (t_i - t), l_i = w_i (t_i - t): linear in the errors.
     lever = weights * (days - centre)
     slopes = lever / np.maximum((lever * (days - centre)).sum(axis=1, keepdims=True), 1e-300)
     return slopes[1:] - slopes[0], slopes[0]
+
+
+@dataclass(frozen=True)
+class TobitFit:
+    """A batch of Tobit fits.
+
+    Parameters
+    ----------
+    beta : array, shape (B, k)
+        Coefficients of the design.
+    sigma : array, shape (B,)
+        Residual standard deviation.
+    loglik : array, shape (B,)
+    converged : array of bool, shape (B,)
+    """
+
+    beta: Array
+    sigma: Array
+    loglik: Array
+    converged: Array
+
+
+def fit_tobit(design: Array, y: Array, censor: Array, weights: Array | None = None) -> TobitFit:
+    """Fit Tobit regressions by maximum likelihood, batched.
+
+    maximise sum_i w_i l_i with l_i = ln theta + ln phi(z_i) for an observed row, ln Phi(z_i) for one at or
+    below its limit, ln Phi(-z_i) for one at or above, z_i = theta y_i - x_i gamma.
+
+    Source: Tobin (1958); concave form: Olsen, Econometrica 46 (1978) 1211-1215.
+
+    Parameters
+    ----------
+    design : array, shape (n, k) or (B, n, k)
+    y : array, shape (n,) or (B, n)
+        Values, or limits for censored rows.
+    censor : array of int, shape (n,) or (B, n)
+        -1 at or below, 0 observed, +1 at or above.
+    weights : array, shape (n,) or (B, n), optional
+        Case weights; 0 leaves a row out.
+
+    Returns
+    -------
+    TobitFit
+        Fits without a finite maximum (too few observed rows) come back with ``converged`` False.
+
+    Examples
+    --------
+    >>> t = np.arange(6.0)
+    >>> x = np.column_stack([np.ones(6), t])
+    >>> y = 1 + 2 * t + np.array([0.1, -0.1, 0.05, -0.05, 0.1, -0.1])
+    >>> open_end = fit_tobit(x, np.minimum(y, 9.0), np.where(y > 9, 1, 0))
+    >>> open_end.beta.round(2).tolist()
+    [[1.02, 2.0]]
+    """
+    # In theta = 1/s and gamma = b/s the likelihood has one maximum, so Newton from a crude start is safe where a step
+    # that would lower it is halved. Fits that are done leave the batch; the others go on without them.
+    problem = _Problem.build(design, y, censor, weights)
+    params = problem.start()
+    value = problem.loglik(params)
+    active = np.isfinite(value)
+    # A line through every point has no finite maximum: theta runs away, and is stopped here.
+    ceiling = 1 / (_PERFECT * max(1.0, float(np.nanmax(np.abs(problem.jacobian)))))
+    converged = np.zeros(len(value), dtype=bool)
+    for _ in range(_MAX_ITER):
+        rows = np.flatnonzero(active)
+        if rows.size == 0:
+            break
+        part = problem.part(rows)
+        step, gain = part.newton(params[rows])
+        params[rows], value[rows], moved = part.line_search(params[rows], value[rows], step)
+        done = gain < _DECREMENT
+        converged[rows] = done
+        active[rows] = ~done & moved & (params[rows, -1] < ceiling)
+    theta = params[:, -1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return TobitFit(params[:, :-1] / theta[:, None], 1 / theta, value, converged)
+
+
+def inverse_mills(z: Array) -> Array:
+    """Return phi(z) / Phi(z), stable in both tails: sqrt(2 / pi) / erfcx(-z / sqrt 2).
+
+    Examples
+    --------
+    >>> inverse_mills(np.array([-100.0, 0.0, 40.0])).round(3).tolist()
+    [100.01, 0.798, 0.0]
+    """
+    return np.asarray(np.sqrt(2 / np.pi) / erfcx(-z / np.sqrt(2)))
+
+
+def bound_curvature(z: Array) -> Array:
+    """Return -d^2 ln Phi / dz^2, between 0 (the bound says nothing) and 1 (as good as a value).
+
+    Examples
+    --------
+    >>> bound_curvature(np.array([-1e9, 0.0, 40.0])).round(3).tolist()
+    [1.0, 0.637, 0.0]
+    """
+    near = np.maximum(z, -1e4)  # beyond, the difference below is lost to rounding and the limit 1 is reached
+    mills = inverse_mills(near)
+    return np.asarray(np.clip(mills * (mills + near), 0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The batch with all its arrays at full shape: jacobian of z (B, n, k+1), censor and weights (B, n)."""
+
+    jacobian: Array
+    censor: Array
+    weights: Array
+
+    @classmethod
+    def build(cls, design: Array, y: Array, censor: Array, weights: Array | None) -> _Problem:
+        design, y = np.asarray(design, dtype=float), np.atleast_2d(np.asarray(y, dtype=float))
+        design = design if design.ndim == 3 else design[None]
+        flags = np.atleast_2d(np.asarray(censor))
+        share = np.ones((1, y.shape[1])) if weights is None else np.atleast_2d(np.asarray(weights, dtype=float))
+        size = max(len(design), len(y), len(flags), len(share))
+        n, k = design.shape[1:]
+        jacobian = np.empty((size, n, k + 1))
+        jacobian[:, :, :k] = -design
+        jacobian[:, :, k] = y
+        return cls(jacobian, np.broadcast_to(flags, (size, n)), np.broadcast_to(share, (size, n)))
+
+    def part(self, rows: Array) -> _Problem:
+        """Return the fits still moving."""
+        if len(rows) == len(self.jacobian):
+            return self
+        return _Problem(self.jacobian[rows], self.censor[rows], self.weights[rows])
+
+    @property
+    def seen(self) -> Array:
+        """Weight of the observed rows, shape (B,)."""
+        return np.sum(np.where(self.censor == 0, self.weights, 0.0), axis=1)
+
+    def start(self) -> Array:
+        """Least squares with limits taken as values: crude, but the likelihood is concave."""
+        design, y = -self.jacobian[:, :, :-1], self.jacobian[:, :, -1]
+        weighted = np.swapaxes(design * self.weights[:, :, None], 1, 2)
+        beta = _solve(weighted @ design, (weighted @ y[:, :, None])[:, :, 0])
+        residual = y - (design @ beta[:, :, None])[:, :, 0]
+        total = np.maximum(self.weights.sum(axis=1), 1.0)
+        scale = np.sqrt(np.sum(self.weights * residual**2, axis=1) / total)
+        theta = 1 / np.maximum(scale, 1e-8)
+        return np.column_stack([beta * theta[:, None], theta])
+
+    def loglik(self, params: Array) -> Array:
+        """Log-likelihood, shape (B,); minus infinity where theta is not positive or nothing is observed."""
+        theta = params[:, -1]
+        z = (self.jacobian @ params[:, :, None])[:, :, 0]
+        # A step may try a theta below zero: that counts as impossible, and the line search turns back.
+        safe = np.where(theta > 0, theta, 1.0)
+        terms = -0.5 * z**2 - _LOG_ROOT_TAU + np.log(safe)[:, None]
+        row, column = np.nonzero(self.censor)
+        terms[row, column] = log_ndtr(-self.censor[row, column] * z[row, column])
+        total = np.sum(np.where(self.weights > 0, self.weights * terms, 0.0), axis=1)
+        return np.where((theta > 0) & (self.seen > 0), total, -np.inf)
+
+    def newton(self, params: Array) -> tuple[Array, Array]:
+        """Newton step (B, k+1) and the gain in log-likelihood it promises (B,)."""
+        theta = params[:, -1]
+        z = (self.jacobian @ params[:, :, None])[:, :, 0]
+        slope, curvature = -z, np.ones_like(z)
+        row, column = np.nonzero(self.censor)
+        sign = -self.censor[row, column]
+        inner = sign * z[row, column]
+        mills = inverse_mills(inner)
+        slope[row, column] = sign * mills
+        curvature[row, column] = bound_curvature(inner)
+        weighted = np.swapaxes(self.jacobian * self.weights[:, :, None], 1, 2)
+        gradient = (weighted @ slope[:, :, None])[:, :, 0]
+        hessian = (weighted * curvature[:, None, :]) @ self.jacobian
+        # ln theta, once per observed row, is a function of the last parameter alone.
+        gradient[:, -1] += self.seen / theta
+        hessian[:, -1, -1] += self.seen / theta**2
+        step = _solve(hessian, gradient)
+        return step, 0.5 * np.abs(np.sum(step * gradient, axis=1))
+
+    def line_search(self, params: Array, value: Array, step: Array) -> tuple[Array, Array, Array]:
+        """Halve steps until the log-likelihood does not fall; returns parameters, values and who moved."""
+        length = np.ones(len(params))
+        slack = 1e-10 * (1 + np.abs(value))
+        for _ in range(_MAX_HALVINGS):
+            trial = params + length[:, None] * step
+            reached = self.loglik(trial)
+            worse = ~(reached >= value - slack)
+            if not worse.any():
+                break
+            length[worse] *= 0.5
+        moved = ~worse
+        return np.where(moved[:, None], trial, params), np.where(moved, reached, value), moved
+
+
+def _solve(matrix: Array, right: Array) -> Array:
+    """Solve symmetric systems scaled to unit diagonal; a trace of ridge keeps empty ones finite."""
+    diagonal = np.sqrt(np.maximum(np.einsum("bii->bi", matrix), 1e-300))
+    scaled = matrix / diagonal[:, :, None] / diagonal[:, None, :]
+    scaled = scaled + 1e-13 * np.eye(matrix.shape[-1])
+    scaled = np.where(np.isfinite(scaled), scaled, np.eye(matrix.shape[-1]))
+    return np.linalg.solve(scaled, (right / diagonal)[:, :, None])[:, :, 0] / diagonal

@@ -5,16 +5,13 @@ from __future__ import annotations
 import calendar
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
+from densing.scores.trend.checks import Checks
 from densing.scores.trend.data import doubling_months
 from densing.scores.trend.significance import BLOCKS, SIGNIFICANT, SearchedBreak, ShuffleTest, StatedBreak
-
-if TYPE_CHECKING:
-    # Not at run time: what prints a sentence need not load what fits the checks.
-    from densing.scores.trend.checks import Checks
 
 TESTS = {
     BLOCKS: "release dates of whole families shuffled",
@@ -103,7 +100,6 @@ def shuffled(checks: Checks) -> str:
 
     Examples
     --------
-    >>> from densing.scores.trend.checks import Checks
     >>> from densing.scores.trend.significance import Effect, PermutationTests
     >>> power = (Effect("a doubling in 12 months", 0.59),)
     >>> test = ShuffleTest(0.003, 0.006, 0.0, None, (), size=0.0475, power=power)
@@ -150,7 +146,6 @@ def broken(checks: Checks) -> str:
 
     Examples
     --------
-    >>> from densing.scores.trend.checks import Checks
     >>> from densing.scores.trend.significance import PAPER, BreakTests
     >>> best = SearchedBreak("2023-09-27", 0.015, None, 15, 0.02, 0.0008, 9.0, size=0.07, power=())
     >>> stated = StatedBreak("2022-11-30", 0, 40, None, "no model before the date")
@@ -181,7 +176,7 @@ def without_groups(checks: Checks, months: float) -> str:
 
     Examples
     --------
-    >>> from densing.scores.trend.checks import Checks, WithoutGroup
+    >>> from densing.scores.trend.checks import WithoutGroup
     >>> others = {"slope_per_day": 0.0055, "doubling_months": 4.16, "lo": 2.9, "hi": 7.5, "reason": None}
     >>> group = WithoutGroup(group="research suites", families=("A", "B"), n=12, **others)
     >>> without_groups(Checks(without_groups=(group,)), 3.71)
@@ -204,7 +199,7 @@ def left_out(checks: Checks) -> str:
 
     Examples
     --------
-    >>> from densing.scores.trend.checks import Checks, LeaveOneOut
+    >>> from densing.scores.trend.checks import LeaveOneOut
     >>> left_out(Checks(leave_one_family_out=LeaveOneOut("family", (), 3.4, math.inf, "A")))
     'Without one family at a time it moves between 3.4 months and no doubling (A moves it most).'
     """
@@ -227,7 +222,7 @@ def by_organisation(checks: Checks, level: float = 0.95) -> str:
 
     Examples
     --------
-    >>> from densing.scores.trend.checks import ByOrganisation, Checks
+    >>> from densing.scores.trend.checks import ByOrganisation
     >>> by_organisation(Checks(organisations=ByOrganisation(16, 2.67, 6.08)))
     'With the 16 organisations taken as independent in place of families, the 95 % interval is 2.7 to 6.1 months.'
     """
@@ -256,7 +251,6 @@ def other_tests(checks: Checks) -> dict[str, ShuffleTest]:
 
     Examples
     --------
-    >>> from densing.scores.trend.checks import Checks
     >>> other_tests(Checks())
     {}
     """

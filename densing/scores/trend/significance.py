@@ -23,8 +23,8 @@ from scipy.special import log_ndtr, logsumexp
 
 from densing.core import Array
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, TrendData, doubling_months
-from densing.scores.trend.envelopes import envelope_slopes
-from densing.scores.trend.tobit import TobitFit, bound_curvature, fit_tobit, inverse_mills
+from densing.scores.trend.estimators import envelope_slopes
+from densing.scores.trend.headline import TobitFit, bound_curvature, fit_tobit, inverse_mills
 
 SIGNIFICANT = 0.05
 BLOCKS = "headline_family_blocks"
@@ -206,9 +206,11 @@ def permutation_test(
     permutations, seed : int
     """
     rng = np.random.default_rng([seed, 2])
+    # The data's own order stands first, so that all slopes come out of one batch.
     identity = np.arange(len(data))
     orders = np.vstack([identity, rng.permuted(np.tile(identity, (permutations, 1)), axis=1)])
     single = _tobit_slopes(data, data.days[orders])
+    # A bound sets no record: the envelope's shuffles are of the observed rows alone.
     observed = data.take(data.observed)
     identity = np.arange(len(observed))
     orders = np.vstack([identity, rng.permuted(np.tile(identity, (permutations, 1)), axis=1)])
@@ -457,7 +459,7 @@ def estimate_shocks(data: TrendData, cluster: str = "family") -> Shocks | None:
 
     Examples
     --------
-    >>> from densing.scores.trend.scenarios import Scenario, simulate
+    >>> from densing.scores.trend.coverage import Scenario, simulate
     >>> shocks = estimate_shocks(simulate(Scenario(n=400, families=100, family_sd=0.6, residual_sd=0.3), 1))
     >>> abs(shocks.family_sd - 0.6) < 0.1, abs(shocks.model_sd - 0.3) < 0.03
     (True, True)
@@ -508,7 +510,7 @@ def one_step_slopes(y: Array, censor: Array, dates: Array) -> Array:
 
     b = sum_i g_i t_i / (sum_i w_i t_i^2 - (sum_i w_i t_i)^2 / sum_i w_i), g and w the score and the curvature of each
     row at slope zero. All worlds and shuffles are three matrix products; decisions are those of the full fit in more
-    than 99 of 100 worlds (``tests/scores/trend/test_power.py``).
+    than 99 of 100 worlds (``tests/scores/trend/test_significance.py``).
 
     Parameters
     ----------
@@ -589,6 +591,7 @@ def shuffle_power(
     dict of SizeAndPower
         By test.
     """
+    # One set of shuffles for all worlds: dates and families are the data's in each, and the products are shared.
     rng = np.random.default_rng([seed, 6])
     shuffles = {
         BLOCKS: block_shuffles(data.days, data.clusters(cluster), SHUFFLES, rng),
@@ -666,6 +669,7 @@ def break_power(
 
 def _bent(line: Array, days: Array, at: float, before: float, after: float) -> Array:
     """Mean ln density with a kink, at the line's own height in the mean."""
+    # Same height on average: what the test sees is the bend, not another level of density.
     path = before * np.minimum(days - at, 0.0) + after * np.maximum(days - at, 0.0)
     return np.asarray(path + (line - path).mean())
 

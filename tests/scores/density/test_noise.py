@@ -32,7 +32,7 @@ from densing.scores.density import (
     model_scatter,
 )
 from densing.scores.density.combination import combine_results
-from densing.scores.density.scatter import joint_scatter
+from densing.scores.density.inversion import joint_scatter
 from densing.scores.fit import fit_law
 from densing.scores.laws import get_law
 from densing.scores.references import Reference, build_reference, load_reference, loss_ruler

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, norm
 
 from densing.core.errors import InputError
-from densing.scores.density.stopping import NEVER, POPULATION, SET, Drawn, StoppingRule, alpha_spent, critical_value
+from densing.scores.density.stopping import NEVER, POPULATION, SET, Sample, StoppingRule, alpha_spent, critical_value
 from densing.scores.density.stopping_coverage import SIZES, WORLDS, World, follow, simulate
 from densing.scores.fit import fit_law
 from densing.scores.references import Reference, load_reference, loss_ruler
@@ -95,7 +95,7 @@ def test_errors_of_a_stratified_mean_are_a_brownian_motion_on_the_clock_one_over
             errors[row, look] = np.mean([v[:n].mean() for v, n in zip(sets, counts, strict=True)]) - truth
     spreads = [1.0, 1.0] if population else [values.var(ddof=1) for values in fixed]
     expected = [
-        sum(Drawn(0, s, n, size).variance(population) for s, n, size in zip(spreads, counts, sizes, strict=True)) / 4
+        sum(Sample(0, s, n, size).variance(population) for s, n, size in zip(spreads, counts, sizes, strict=True)) / 4
         for counts in looks
     ]
     found = errors.T @ errors / len(errors)
@@ -110,7 +110,7 @@ def test_errors_of_a_stratified_mean_are_a_brownian_motion_on_the_clock_one_over
 @settings(max_examples=50)
 @given(st.lists(st.floats(0, 10), min_size=2, max_size=30), st.integers(0, 100))
 def test_moments_are_the_textbook_ones(values, more):
-    drawn = Drawn.of(np.array(values), len(values) + more, score=False)
+    drawn = Sample.of(np.array(values), len(values) + more, score=False)
     assert drawn.mean == pytest.approx(np.mean(values))
     assert drawn.spread == pytest.approx(np.var(values, ddof=1))
     assert drawn.variance(True) == pytest.approx(np.var(values, ddof=1) / len(values))
@@ -118,7 +118,7 @@ def test_moments_are_the_textbook_ones(values, more):
 
 
 def test_equal_scores_do_not_count_as_certainty():
-    assert Drawn.of(np.ones(20), 1000, score=True).spread == pytest.approx(0.25 / 21)
+    assert Sample.of(np.ones(20), 1000, score=True).spread == pytest.approx(0.25 / 21)
 
 
 # The rule -------------------------------------------------------------------------------------------------------------

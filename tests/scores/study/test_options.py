@@ -18,8 +18,7 @@ from densing.scores.catalog import Catalog, load_catalog
 from densing.scores.density import catalog_densities, estimate_density, skill_densities
 from densing.scores.references import load_reference
 from densing.scores.study import PAPER_WINDOW, StudyOptions, multiverse
-from densing.scores.study.multiverses import Spec, window_name
-from densing.scores.study.split import chatgpt_split
+from densing.scores.study.alternatives import Spec, chatgpt_split, window_name
 from densing.scores.study.study import _long, _within
 from densing.scores.trend import TrendData, estimate_trend
 from densing.scores.trend.headline import fit_headline
@@ -81,7 +80,7 @@ def test_a_window_leaves_the_table_that_it_is_read_from_as_it_is(catalog: Catalo
 
 @pytest.fixture
 def no_usual_specs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sys.modules["densing.scores.study.multiverses"], "specs", lambda catalog: iter(()))
+    monkeypatch.setattr(sys.modules["densing.scores.study.alternatives"], "specs", lambda catalog: iter(()))
     return
 
 

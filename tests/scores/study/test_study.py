@@ -1,7 +1,7 @@
 """The main job on the embedded catalog.
 
-The trend's golden values are shared/data/oracles/trend_catalog_check.csv, made with another program from the same
-published scores: an independent estimate. They are compared where that file is present.
+The trend's golden values are data/trend_catalog_check.csv, made with another program from the same published scores: an
+independent estimate.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from densing.scores.density import catalog_densities
 from densing.scores.references import load_reference
 from densing.scores.study import PAPER_MONTHS, Study, StudyOptions, run_study
 from densing.scores.trend import TrendData
-from densing.scores.trend.envelopes import envelope
+from densing.scores.trend.estimators import envelope
 from tests.support import folders
 
 pytestmark = pytest.mark.slow
 
-ORACLE = folders.SHARED / "data" / "oracles" / "trend_catalog_check.csv"
+ORACLE = folders.DATA / "trend_catalog_check.csv"
 WIDE = Selection(
     kinds=("base", "continued", "compressed"),
     derivations=(
@@ -128,9 +128,6 @@ def test_replication_page_states_both_sides(study: Study, tmp_path: Path) -> Non
     assert all(name in page for name in ("qwen1.5", "llama", "pythia", "olmo-ladder"))
 
 
-@pytest.mark.skipif(
-    not ORACLE.exists(), reason="needs ../shared/data/oracles/trend_catalog_check.csv, which is not shipped"
-)
 @pytest.mark.parametrize("row", [0, 2, 3, 4, 6])
 def test_envelope_agrees_with_the_independent_estimate(row: int) -> None:
     """Slopes to 1 %, number of record-setters exactly. Row 1 uses sizes in names; row 5 another cut near the "

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from densing.core.errors import FitError
 from densing.scores.trend import TrendData, estimate_trend
-from densing.scores.trend.checks import diagnose
-from densing.scores.trend.envelopes import envelope_slopes, record_setter_bias, simulate_envelope
-from densing.scores.trend.scenarios import Scenario, simulate
+from densing.scores.trend.checks import diagnose, record_setter_bias, simulate_envelope
+from densing.scores.trend.coverage import Scenario, simulate
+from densing.scores.trend.estimators import envelope_slopes
 from densing.scores.trend.significance import block_shuffles, breakpoint_test, permutation_test
 
 TREND = simulate(Scenario(n=60, families=20), 5)

@@ -16,8 +16,8 @@ import os
 import pandas as pd
 import pytest
 
-from densing.scores.trend import coverage
-from densing.scores.trend.coverage import ORGANISATIONS, SCENARIOS, measure_coverage
+from densing.scores.trend.coverage import SCENARIOS, measure_coverage
+from densing.scores.trend.estimators import ORGANISATIONS, measured_coverage
 
 FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
 REPS = 4000 if FULL else 400
@@ -59,7 +59,7 @@ def test_with_organisations_as_clusters_the_interval_holds_where_laboratories_di
 def test_a_mixed_model_of_families_is_too_sure_where_laboratories_differ() -> None:
     """Why it is a second opinion: an outside audit found .84 to .85 in such worlds, our table .88."""
     assert measured("labs, generations, sizes", "mixedlm")["low"] < 0.93
-    table = coverage.measured().set_index(["scenario", "method"])["coverage"]
+    table = measured_coverage().set_index(["scenario", "method"])["coverage"]
     assert table["labs, generations, sizes", "mixedlm"] < table["families, no ceilings", "mixedlm"]
 
 

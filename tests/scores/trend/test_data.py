@@ -10,7 +10,7 @@ import pytest
 
 from densing.core.errors import InputError, TableError
 from densing.scores.trend import TrendData
-from densing.scores.trend.scenarios import Scenario, simulate
+from densing.scores.trend.coverage import Scenario, simulate
 
 ROWS = pd.DataFrame(
     {

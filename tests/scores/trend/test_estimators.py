@@ -12,22 +12,26 @@ from scipy import stats
 from scipy.optimize import least_squares
 
 from densing.scores.trend import TrendData, estimate_trend
+from densing.scores.trend.coverage import Scenario, simulate
 from densing.scores.trend.data import doubling_months
-from densing.scores.trend.envelopes import envelope, envelope_slopes, record_mask, running_max
-from densing.scores.trend.estimators import ESTIMATORS, HEADLINE
-from densing.scores.trend.regressions import mixed, ols_crv3, quantile_lines, quantile_slope, theil_sen
-from densing.scores.trend.scenarios import Scenario, simulate
+from densing.scores.trend.estimators import (
+    ESTIMATORS,
+    HEADLINE,
+    envelope,
+    envelope_slopes,
+    mixed,
+    ols_crv3,
+    quantile_lines,
+    quantile_slope,
+    record_mask,
+    running_max,
+    theil_sen,
+)
 from densing.scores.trend.sentences import doubling_text
 from tests.support import folders
+from tests.support.trend_data import dated
 
-SHARED = folders.SHARED
 UNCENSORED = Scenario(n=40, families=9, ceilings=None)
-
-
-def made(days: list[float], values: list[float], families: list[str] | None = None) -> TrendData:
-    released = pd.Timestamp("2023-02-24") + pd.to_timedelta(days, unit="D")
-    names = [f"m{number}" for number in range(len(days))]
-    return TrendData.from_arrays(names, families or names, released, values)
 
 
 # --- record-setters -----------------------------------------------------------------------------------------------
@@ -66,13 +70,12 @@ def test_envelope_is_least_squares_through_the_records() -> None:
 
 
 def test_running_maximum_uses_every_date() -> None:
-    data = made([0, 10, 20, 30], [1.0, 0.0, 2.0, 1.0])
+    data = dated([0, 10, 20, 30], [1.0, 0.0, 2.0, 1.0])
     expected = np.polyfit([0, 10, 20, 30], [1.0, 1.0, 2.0, 2.0], 1)
     assert running_max(data).slope == pytest.approx(expected[0])
     assert running_max(data).n == 4
 
 
-@pytest.mark.skipif(not (SHARED / "data" / "oracles").exists(), reason="development data not present")
 @pytest.mark.parametrize(
     ("families", "size", "row"),
     [
@@ -82,8 +85,8 @@ def test_running_maximum_uses_every_date() -> None:
     ],
 )
 def test_envelope_reproduces_the_catalog_oracle(families: list[str], size: str, row: int) -> None:
-    """oracles/trend_catalog_check.csv: recipe in the README beside it; its interval is slope -+ 1.96 s.e."""
-    oracle = pd.read_csv(SHARED / "data" / "oracles" / "trend_catalog_check.csv").iloc[row]
+    """data/trend_catalog_check.csv: recipe in the README beside it; its interval is slope -+ 1.96 s.e."""
+    oracle = pd.read_csv(folders.DATA / "trend_catalog_check.csv").iloc[row]
     data = catalog_densities(families, size).window("2023-02-01", "2024-07-31")
     found = envelope(data)
     assert (len(data), found.n) == (oracle["n_models"], oracle["frontier_n"])
@@ -96,11 +99,8 @@ def test_envelope_reproduces_the_catalog_oracle(families: list[str], size: str, 
 
 
 def catalog_densities(families: list[str], size: str) -> TrendData:
-    folder = SHARED / "data" / "catalog"
-    rows = pd.read_csv(folder / "scores.csv").merge(pd.read_csv(folder / "models.csv"), on="model")
-    rows = rows[(rows["evaluator"] == "obsscaling") & (rows["benchmark"] == "mmlu")]
-    rows = rows[(rows["architecture"] == "dense") & (rows["domain"] == "general") & rows[size].notna()]
-    rows = rows[rows["kind"].isin(["base", "continued", "compressed"]) & rows["released"].notna()]
+    rows = pd.read_csv(folders.DATA / "obsscaling_mmlu.csv")
+    rows = rows[rows[size].notna()]
     ruler = rows[rows["family"].isin(families) & (rows["kind"] == "base")]
     x, y = np.log(ruler[size].to_numpy()), ruler["score"].to_numpy()
 
@@ -160,12 +160,12 @@ def test_estimators_that_cannot_use_bounds_say_how_many_they_dropped() -> None:
 
 
 def test_methods_that_cannot_run_say_so_in_their_row() -> None:
-    data = made([0, 10, 20], [1.0, 0.5, 0.8])
+    data = dated([0, 10, 20], [1.0, 0.5, 0.8])
     for slope in (envelope(data), quantile_slope(data), mixed(data)):
         assert slope.reason
         assert np.isnan(slope.slope)
     assert theil_sen(data).estimable
-    twice = made([0, 10, 20], [1.0, 0.5, 0.8], ["a", "b", "a"])
+    twice = dated([0, 10, 20], [1.0, 0.5, 0.8], ["a", "b", "a"])
     table = estimate_trend(twice, permutations=19, worlds=0, bootstrap=50).estimates.set_index("method")
     assert "not estimable: 1 points, at least 3 needed" in table.loc["envelope", "label"]
 

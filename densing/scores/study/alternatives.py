@@ -1,9 +1,13 @@
-"""The same question under every reasonable choice of ruler, benchmark, window, denominator and dates."""
+"""The same question under other choices: the multiverse, the paper's own estimator, its split at ChatGPT.
+
+The multiverse varies ruler, benchmark, window, denominator and dates; the replication reads the paper's estimator off
+it; the split is the paper's own, on MMLU, with models from before ChatGPT.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +16,21 @@ import pandas as pd
 from densing.core import DensingError, worst
 from densing.scores.catalog import Catalog, Selection
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities
-from densing.scores.references import SKILLS, available_benchmarks, family_names, load_reference
+from densing.scores.references import SKILLS, Reference, available_benchmarks, family_names, load_reference
 from densing.scores.trend import (
     BLOCKS,
+    CHATGPT,
     DAYS_PER_MONTH,
     ESTIMATORS,
     HEADLINE,
+    PAPER,
+    PaperRates,
+    SearchedBreak,
+    Slope,
+    StatedBreak,
     TrendData,
+    break_power,
+    breakpoint_test,
     estimate_shocks,
     permutation_test,
     shuffle_power,
@@ -53,6 +65,10 @@ COLUMNS = [
     "permutation_power",
     "headline",
 ]
+# Fig. 4 of arXiv 2412.04315v2 runs from GPT-3 (28 May 2020) to September 2024, on MMLU alone.
+SPLIT_WINDOW = ("2020-05-28", "2024-09-30")
+SPLIT_BENCHMARK = "mmlu"
+SPLIT_WORLDS = 100
 Step = Callable[[str, float], object]
 
 
@@ -135,30 +151,22 @@ def multiverse(
         step(f"{spec.reference} {spec.benchmark}", number / len(every))
         key = (spec.reference, spec.benchmark, spec.denominator, spec.dates)
         if key not in densities:
-            densities[key] = _density(catalog, spec, selection or Selection(), (guard, tokens, seed))
+            verified = replace(selection or Selection(), verified_only=spec.dates == "sourced")
+            densities[key] = None
+            try:
+                ruler = load_reference(spec.reference, spec.benchmark, catalog=catalog)
+                if tokens is not None and "tokens" in ruler.given:
+                    ruler = load_reference(spec.reference, spec.benchmark, tokens=tokens, catalog=catalog)
+                models = catalog_densities(
+                    catalog, ruler, selection=verified, denominator=spec.denominator, guard=guard, seed=seed
+                )
+                densities[key] = None if worst(ruler.notes) == "error" else models.headline
+            except DensingError:
+                pass  # no such ruler, or no model that it reads: one combination less
         result = densities[key]
         if result is not None and not (spec.window == "long" and _adds_nothing(result)):
             rows.extend(_rows(spec, result, windows[spec.window], spec == headline, seed))
     return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def _density(
-    catalog: Catalog, spec: Spec, selection: Selection, options: tuple[float, float | None, int]
-) -> DensityResult | None:
-    guard, tokens, seed = options
-    chosen = replace(selection, verified_only=spec.dates == "sourced")
-    try:
-        ruler = load_reference(spec.reference, spec.benchmark, catalog=catalog)
-        if tokens is not None and "tokens" in ruler.given:
-            ruler = load_reference(spec.reference, spec.benchmark, tokens=tokens, catalog=catalog)
-        result = catalog_densities(
-            catalog, ruler, selection=chosen, denominator=spec.denominator, guard=guard, seed=seed
-        )
-    except DensingError:
-        return None
-    if worst(ruler.notes) == "error":
-        return None
-    return result.headline
 
 
 def _adds_nothing(result: DensityResult) -> bool:
@@ -226,9 +234,155 @@ def replication(table: pd.DataFrame) -> pd.DataFrame:
     not published, so the procedure is replicated, not the figure's points.
     """
     usual = table["denominator"].eq("total") & table["dates"].eq("sourced")
-    here = table[usual & table["window"].eq("paper") & table["method"].eq(ENVELOPE)]
-    covers = (here["lo"] <= PAPER_MONTHS) & (here["hi"] >= PAPER_MONTHS)
-    kept = ["reference", "benchmark", "evaluator", "window", "n", "doubling_months", "lo", "hi"]
+    records = table[usual & table["window"].eq("paper") & table["method"].eq(ENVELOPE)]
+    covers = (records["lo"] <= PAPER_MONTHS) & (records["hi"] >= PAPER_MONTHS)
+    columns = ["reference", "benchmark", "evaluator", "window", "n", "doubling_months", "lo", "hi"]
     shuffled = ["permutation_p", "permutation_size", "permutation_power"]
-    result = here[kept].assign(covers_paper=covers, **{name: here[name] for name in shuffled})
+    result = records[columns].assign(covers_paper=covers, **{name: records[name] for name in shuffled})
     return result.sort_values(["reference", "benchmark"], ignore_index=True)
+
+
+@dataclass(frozen=True)
+class Split:
+    """The pace before and after ChatGPT, or the reason why it cannot be told.
+
+    Parameters
+    ----------
+    stated : StatedBreak, optional
+        The test at ChatGPT's release, with its size, and its power at the paper's rates.
+    searched : SearchedBreak, optional
+        The best break of a search.
+    reason : str, optional
+        Why nothing was tested; then all but ``paper`` is None.
+    paper : PaperRates
+    bootstrap : int, optional
+        Worlds behind the p-values.
+    sides : Sides, optional
+    window : tuple of str, optional
+        First and last release date.
+    reference, benchmark : str, optional
+        The ruler.
+    """
+
+    stated: StatedBreak | None = None
+    searched: SearchedBreak | None = None
+    reason: str | None = None
+    paper: PaperRates = field(default_factory=lambda: PAPER)
+    bootstrap: int | None = None
+    sides: Sides | None = None
+    window: tuple[str, str] | None = None
+    reference: str | None = None
+    benchmark: str | None = None
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both sides of the split."""
+
+    before: SplitSide
+    after: SplitSide
+
+
+@dataclass(frozen=True)
+class SplitSide:
+    """The models before, or after, ChatGPT.
+
+    Parameters
+    ----------
+    n, observed : int
+        Models, and those with a value rather than a bound.
+    headline, envelope : Pace, optional
+        By the headline's estimator and by the paper's.
+    reason : str, optional
+        Why one of them is missing.
+    """
+
+    n: int
+    observed: int
+    headline: Pace | None = None
+    envelope: Pace | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The pace of one side of the split by one estimator: slope per day, doubling time in months, rows."""
+
+    slope_per_day: float
+    slope_lo: float
+    slope_hi: float
+    doubling_months: float
+    lo: float
+    hi: float
+    n: int
+
+    @classmethod
+    def of(cls, slope: Slope) -> Pace:
+        """Read it off an estimate."""
+        return cls(slope.slope, slope.lo, slope.hi, slope.doubling_months, *slope.doubling_interval, slope.n)
+
+
+def chatgpt_split(catalog: Catalog, reference: str, *, seed: int = 0, bootstrap: int = 499) -> Split:
+    """Estimate the pace before and after ChatGPT and test the difference.
+
+    Models of 2020 to 2022 were scored by other evaluators than the ruler and their dates are often from general
+    knowledge, so this analysis, unlike the headline, pools five-shot MMLU scores of all evaluators and takes
+    unverified dates.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Models and scores.
+    reference : str
+        A one-step family with an MMLU ruler.
+    seed : int
+        Seed of bootstrap and intervals.
+    bootstrap : int
+        Worlds behind the p-value.
+
+    Notes
+    -----
+    Source: arXiv 2412.04315v2, Fig. 4: A about 0.0048 per day before, about 0.0073 after.
+    """
+    try:
+        ruler = load_reference(reference, SPLIT_BENCHMARK, catalog=catalog)
+        if reason := unfit(ruler, SPLIT_BENCHMARK):
+            return Split(reason=reason)
+        selection = Selection(verified_only=False)
+        densities = catalog_densities(catalog, ruler, selection=selection, pool=True, seed=seed)
+        data = TrendData.from_density(densities.headline).window(*SPLIT_WINDOW)
+        tests = breakpoint_test(data, bootstrap=bootstrap, seed=seed)
+        stated, shocks = tests.stated, estimate_shocks(data)
+        if shocks is not None and stated.p is not None:
+            slope = HEADLINE.fit(data, seed=seed).slope
+            share = break_power(data, shocks, slope, split=CHATGPT, worlds=SPLIT_WORLDS, seed=seed)
+            stated = replace(stated, size=share.size, power=share.power)
+    except DensingError as error:
+        return Split(reason=str(error))
+    eve = str((CHATGPT - pd.Timedelta(days=1)).date())
+    return Split(
+        stated=stated,
+        searched=tests.searched,
+        paper=tests.paper,
+        bootstrap=tests.bootstrap,
+        sides=Sides(_side(data.window(None, eve), seed), _side(data.window(str(CHATGPT.date()), None), seed)),
+        window=SPLIT_WINDOW,
+        reference=reference,
+        benchmark=SPLIT_BENCHMARK,
+    )
+
+
+def unfit(ruler: Reference, benchmark: str) -> str:
+    """Return why a ruler must not be used to read a benchmark's scores; empty when it may."""
+    if ruler.benchmark != benchmark:
+        return f"reference {ruler.name} was fitted on {ruler.benchmark}, not on {benchmark}"
+    return next((note.message for note in ruler.notes if note.severity == "error"), "")
+
+
+def _side(data: TrendData, seed: int) -> SplitSide:
+    side = SplitSide(len(data), int(data.observed.sum()))
+    try:
+        side = replace(side, headline=Pace.of(HEADLINE.fit(data, seed=seed)))
+        return replace(side, envelope=Pace.of(ESTIMATORS["envelope"].fit(data)))
+    except DensingError as error:
+        return replace(side, reason=str(error))

@@ -13,9 +13,18 @@ import pytest
 
 from densing.core.errors import DomainError, FitError, InputError
 from densing.scores.trend import TrendData, TrendResult, estimate_trend
-from densing.scores.trend.corollary import corollaries, factor_per_year, parameter_halving, with_hardware
-from densing.scores.trend.forecasts import backtest, date_for, forecast, score_forecast, when
-from densing.scores.trend.scenarios import Scenario, simulate
+from densing.scores.trend.coverage import Scenario, simulate
+from densing.scores.trend.forecasts import (
+    backtest,
+    corollaries,
+    date_for,
+    factor_per_year,
+    forecast,
+    parameter_halving,
+    score_forecast,
+    when,
+    with_hardware,
+)
 
 TREND = estimate_trend(simulate(Scenario(n=60, families=20, law_sd=0.05, law_draws=120), 5), permutations=19, worlds=0)
 FLAT = estimate_trend(simulate(Scenario(doubling_months=np.inf), 0), permutations=19, worlds=0)

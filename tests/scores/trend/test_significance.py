@@ -10,7 +10,8 @@ import pytest
 import statsmodels.api as sm
 
 from densing.scores.trend import TrendData, estimate_trend
-from densing.scores.trend.scenarios import Scenario, simulate
+from densing.scores.trend.coverage import Scenario, simulate
+from densing.scores.trend.headline import fit_tobit
 from densing.scores.trend.significance import (
     BLOCKS,
     block_shuffles,
@@ -27,7 +28,6 @@ from densing.scores.trend.significance import (
     shuffle_power,
     trend_paces,
 )
-from densing.scores.trend.tobit import fit_tobit
 
 DATA = simulate(Scenario(n=65, families=23), 3)
 SHOCKS = estimate_shocks(DATA)

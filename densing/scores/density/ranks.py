@@ -1,0 +1,369 @@
+"""Ranks of models by density: where models stand among others on one ruler, and which ranks hold on several.
+
+The value of a density on one ruler says nothing about its value on another; ranks travel between rulers as far as the
+rank correlation says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from densing.core import Card, DensingError, InputError, Note, Readable, TableLike, UnknownNameError, once, words, worst
+from densing.scores.catalog import Catalog, load_catalog
+from densing.scores.density.inversion import DensityResult
+from densing.scores.density.targets import catalog_densities, table_densities
+from densing.scores.references import Reference, family_names, get_family, load_reference
+
+COLUMNS = [
+    "model",
+    "released",
+    "n_params",
+    "stratum",
+    "reference",
+    "density",
+    "density_lo",
+    "density_hi",
+    "interval",
+    "status",
+    "bound",
+    "rank",
+    "ranked",
+    "protocol",
+    "protocol_detail",
+]
+# Below this many models on both rulers a rank correlation says nothing.
+MIN_COMMON = 3
+
+
+@dataclass(frozen=True, repr=False)
+class Ranking(Readable):
+    """Places of models among others on one ruler.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        One row per model: ``model, density, density_lo, density_hi, status``, its ``rank`` (1 is the densest) with
+        ``rank_lo`` and ``rank_hi``, ``of`` how many models (itself included), and ``percentile``: the share of the
+        others that are less dense, in percent, with ``percentile_lo`` and ``percentile_hi``.
+    mine, others : DensityResult
+        The densities behind it.
+    notes : tuple of Note
+
+    See Also
+    --------
+    rank
+
+    Examples
+    --------
+    >>> import densing
+    >>> mine = [{"model": "mine", "params": 3e9, "released": "2024-06-01", "benchmark": "mmlu", "score": 0.6}]
+    >>> ranking = densing.rank(mine, reference=densing.load_reference("qwen1.5", "mmlu"))
+    >>> bool(ranking.table["rank_lo"].item() <= ranking.table["rank"].item() <= ranking.table["rank_hi"].item())
+    True
+    >>> ranking.neighbours("mine", 1)["model"].tolist()[1]
+    'mine'
+    """
+
+    table: pd.DataFrame
+    mine: DensityResult
+    others: DensityResult
+    notes: tuple[Note, ...] = ()
+
+    def neighbours(self, model: str, count: int = 3) -> pd.DataFrame:
+        """Return the models next to one, as many above as below, densest first.
+
+        Parameters
+        ----------
+        model : str
+        count : int
+            On each side.
+
+        Raises
+        ------
+        InputError
+            When no model of this name was ranked.
+        """
+        rows = self.mine.table.index[self.mine.table["model"] == model]
+        if not len(rows):
+            raise InputError(f"no model {model!r} was ranked; there are {', '.join(self.mine.table['model'])}")
+        columns = ["model", "released", "n_params", "density", "density_lo", "density_hi", "status"]
+        both = pd.concat([self.mine.table.loc[rows[:1], columns], self.others.table[columns]], ignore_index=True)
+        order = both["density"].argsort(kind="stable").to_numpy()[::-1]
+        at = int(np.flatnonzero(order == 0)[0])
+        return both.iloc[order[max(at - count, 0) : at + count + 1]].reset_index(drop=True)
+
+    def card(self) -> Card:
+        """Return what is shown: the places, and on which ruler they hold."""
+        ruler = self.others.reference
+        title = f"{words.plural(len(self.table), 'model')} among {len(self.others)} on {ruler.name}, {ruler.benchmark}"
+        return Card(title, table=self.table, notes=self.notes)
+
+
+def rank(
+    my: DensityResult | TableLike,
+    among: Catalog | DensityResult | None = None,
+    *,
+    reference: Reference | str = "qwen1.5",
+    level: float = 0.95,
+    seed: int = 0,
+) -> Ranking:
+    """Place models among others, all on one ruler.
+
+    Each draw of the ruler's law, of the scores' noise and of the scatter of models gives every model a density, and so
+    a place; the interval of a place is that of its draws. A density known only as a limit may lie anywhere beyond it:
+    the interval of its place reaches as far.
+
+    Parameters
+    ----------
+    my : DensityResult, path, DataFrame or records
+        The models; a table as for :func:`table_densities`.
+    among : Catalog or DensityResult, optional
+        Whom they are placed among; the embedded catalog by default. Models of the same name are left out.
+    reference : Reference or str
+        The ruler, where ``my`` and ``among`` do not bring one.
+    level : float
+        Coverage of the intervals.
+    seed : int
+
+    Returns
+    -------
+    Ranking
+
+    Raises
+    ------
+    InputError
+        When the two were measured with different rulers, or nobody is left to be placed among.
+
+    Examples
+    --------
+    >>> import densing
+    >>> ruler = densing.load_reference("qwen1.5", "mmlu")
+    >>> mine = [{"model": "mine", "params": 3e9, "released": "2024-06-01", "benchmark": "mmlu", "score": 0.6}]
+    >>> ranking = densing.rank(mine, reference=ruler)
+    >>> place = ranking.table.iloc[0]
+    >>> bool(place["percentile_lo"] <= place["percentile"] <= place["percentile_hi"])
+    True
+    >>> len(ranking.neighbours("mine", 2))
+    5
+
+    See Also
+    --------
+    table_densities, compare_rulers
+    """
+    brought = next((part.reference for part in (my, among) if isinstance(part, DensityResult)), None)
+    ruler = brought or (load_reference(reference) if isinstance(reference, str) else reference)
+    mine = my if isinstance(my, DensityResult) else table_densities(my, ruler, seed=seed)
+    if not isinstance(among, DensityResult):
+        among = catalog_densities(among or load_catalog(), ruler, seed=seed)
+    if (mine.reference.name, mine.reference.benchmark) != (among.reference.name, among.reference.benchmark):
+        raise InputError(
+            f"densities on different rulers cannot be ranked: {mine.reference.name}, {mine.reference.benchmark} and "
+            f"{among.reference.name}, {among.reference.benchmark}; measure both on one"
+        )
+    others = among.subset((~among.table["model"].isin(mine.table["model"])).to_numpy())
+    if not len(others):
+        raise InputError("there is no other model to be ranked among")
+    low, high = _ends(mine)
+    others_low, others_high = _ends(others)
+    n = len(others)
+    # Per draw: how many are surely less dense, and how many may be.
+    surely = np.stack([(others_high < low[:, [i]]).sum(axis=1) for i in range(len(mine))], axis=1) / n
+    maybe = np.stack([(others_low < high[:, [i]]).sum(axis=1) for i in range(len(mine))], axis=1) / n
+    tail = (1 - level) / 2
+    share_lo, share_hi = np.quantile(surely, tail, axis=0), np.quantile(maybe, 1 - tail, axis=0)
+    density = others.table["density"].to_numpy()
+    share = np.array([(density < value).mean() for value in mine.table["density"]])
+    table = mine.table[["model", "density", "density_lo", "density_hi", "status"]].assign(
+        rank=1 + np.round(n * (1 - share)).astype(int),
+        rank_lo=1 + np.floor(n * (1 - share_hi)).astype(int),
+        rank_hi=1 + np.ceil(n * (1 - share_lo)).astype(int),
+        of=n + 1,
+        percentile=100 * share,
+        percentile_lo=100 * np.minimum(share_lo, share),
+        percentile_hi=100 * np.maximum(share_hi, share),
+    )
+    return Ranking(table, mine, others, mine.notes)
+
+
+def _ends(densities: DensityResult) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lowest and the highest ln density of each draw: a limit leaves one side open."""
+    bound = densities.table["bound"].to_numpy()
+    low = np.where(bound == "upper", -np.inf, densities.model_draws)
+    high = np.where(bound == "lower", np.inf, densities.model_draws)
+    return low, high
+
+
+@dataclass(frozen=True, repr=False)
+class RulerComparison(Readable):
+    """Densities of the same models on several rulers.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        A row per model and ruler that reads it, columns :data:`COLUMNS`. ``rank`` 1 is the densest of the ``ranked``
+        models that have a value on that ruler; a bound has no rank.
+    correlation : pandas.DataFrame
+        A row per pair of rulers: ``first, second, models`` (with a value on both), ``spearman`` (NaN below three
+        models), ``median_ratio`` (of the first's densities to the second's) and ``disjoint`` (models whose two
+        intervals do not meet).
+    results : mapping of str to DensityResult
+        What each ruler says, with draws.
+    notes : tuple of Note
+        What to keep in mind, and which rulers were left out, and why.
+
+    See Also
+    --------
+    compare_rulers
+
+    Examples
+    --------
+    >>> import densing
+    >>> comparison = densing.compare_rulers(densing.load_catalog(), ["qwen1.5", "llama"], "mmlu")
+    >>> list(comparison.results)
+    ['qwen1.5', 'llama']
+    """
+
+    table: pd.DataFrame
+    correlation: pd.DataFrame
+    results: dict[str, DensityResult]
+    notes: tuple[Note, ...] = ()
+
+    def wide(self, column: str = "density") -> pd.DataFrame:
+        """Return one column of the table with a row per model and a column per ruler, models in order of release."""
+        models = self.table.drop_duplicates("model").set_index("model")
+        pivoted = self.table.pivot_table(index="model", columns="reference", values=column, aggfunc="first")
+        ordered = models.sort_values(["released", "model"]).index
+        return pivoted.reindex(index=ordered, columns=[name for name in self.results if name in pivoted])
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return what each ruler rests on, as plain data."""
+        return [
+            {
+                "reference": name,
+                "evaluator": result.reference.evaluator,
+                "benchmarks": list(result.reference.benchmarks),
+                "models": len(result),
+                "ranked": int(result.table["bound"].eq("").sum()),
+            }
+            for name, result in self.results.items()
+        ]
+
+    def card(self) -> Card:
+        """Return what is shown: a density per model and ruler, and how far their ranks agree."""
+        pairs = self.correlation.itertuples()
+        facts = {f"ranks on {pair.first} and {pair.second}": f"Spearman {pair.spearman:.3f}" for pair in pairs}
+        title = f"Densities of {words.plural(self.table['model'].nunique(), 'model')} on {', '.join(self.results)}"
+        return Card(title, facts, self.wide().reset_index(), self.notes)
+
+
+def compare_rulers(
+    models: Catalog | TableLike,
+    references: Sequence[str] | None = None,
+    benchmark: str = "mean",
+    *,
+    tokens: float | None = None,
+    **options: Any,
+) -> RulerComparison:
+    """Read the same models on several rulers.
+
+    Density is relative to a reference family: its value on one ruler says nothing about its value on another, where
+    other reference models, benchmarks and evaluators stand behind it. Ranks travel as far as the rank correlation says.
+
+    Parameters
+    ----------
+    models : Catalog or path
+        A catalog, or a user's own CSV as for :func:`densing.scores.density.table_densities`.
+    references : sequence of str, optional
+        Families, or paths of JSON fits; every family that can be fitted by default.
+    benchmark : str
+        Benchmark id, ``mean`` or a skill; each ruler's own mean where it is one.
+    tokens : float, optional
+        D0 of the two-step rulers among them.
+    **options
+        Of :func:`densing.scores.density.catalog_densities` or :func:`densing.scores.density.table_densities`.
+
+    Returns
+    -------
+    RulerComparison
+
+    Raises
+    ------
+    UnknownNameError
+        For a reference that does not exist.
+    InputError
+        When no ruler reads any of the models.
+
+    Examples
+    --------
+    >>> import densing
+    >>> comparison = densing.compare_rulers(densing.load_catalog(), ["qwen1.5", "llama"], "mmlu")
+    >>> comparison.wide("density").columns.tolist()
+    ['qwen1.5', 'llama']
+    >>> bool(comparison.correlation["spearman"].item() > 0.9)
+    True
+
+    See Also
+    --------
+    rank, load_reference
+    """
+    usual = [name for name in family_names() if get_family(name).kind != "described"]
+    results: dict[str, DensityResult] = {}
+    notes: list[Note] = []
+    for name in references if references is not None else usual:
+        try:
+            ruler = load_reference(name, benchmark)
+            ruler = ruler.at_tokens(tokens if "tokens" in ruler.given else None)
+            if worst(ruler.notes) == "error":
+                raise InputError(next(note.message for note in ruler.notes if note.severity == "error"))
+            if isinstance(models, Catalog):
+                result = catalog_densities(models, ruler, **options)
+            else:
+                result = table_densities(models, ruler, **options)
+            if references is None and isinstance(models, Catalog) and result.table["protocol"].eq("differs").all():
+                detail = str(result.table["protocol_detail"].mode().iloc[0])
+                raise InputError(f"every score of the catalog was measured otherwise than the ruler ({detail})")
+            results[name] = result
+        except DensingError as error:
+            unknown = isinstance(error, UnknownNameError) and not name.endswith(".json") and name not in family_names()
+            if unknown and references is not None:
+                raise
+            notes.append(Note("ruler-left-out", "info", f"ruler {name} is left out: {error}", {"reference": name}))
+    if not results:
+        reasons = "; ".join(note.message for note in notes)
+        raise InputError(f"no ruler reads these models on {benchmark!r}: {reasons}")
+    parts = []
+    for name, result in results.items():
+        valued = result.table["density"].where(result.table["bound"].eq(""))
+        rank = valued.rank(ascending=False, method="min").astype("Int64")
+        parts.append(result.table.assign(reference=name, rank=rank, ranked=int(valued.notna().sum()))[COLUMNS])
+    pairs = []
+    for pair in combinations(parts, 2):
+        # A bound has no place in a ranking, and a ratio with one says nothing.
+        first, second = (part[part["bound"].eq("")].set_index("model") for part in pair)
+        common = first.index.intersection(second.index)
+        first, second = first.loc[common], second.loc[common]
+        disjoint = (first["density_hi"] < second["density_lo"]) | (second["density_hi"] < first["density_lo"])
+        ranked = len(common) >= MIN_COMMON
+        pairs.append(
+            {
+                "first": pair[0]["reference"].iloc[0],
+                "second": pair[1]["reference"].iloc[0],
+                "models": len(common),
+                "spearman": first["density"].corr(second["density"], method="spearman") if ranked else np.nan,
+                "median_ratio": float((first["density"] / second["density"]).median()) if len(common) else np.nan,
+                "disjoint": int(disjoint.sum()),
+            }
+        )
+    names = ["first", "second", "models", "spearman", "median_ratio", "disjoint"]
+    return RulerComparison(
+        pd.concat(parts, ignore_index=True),
+        pd.DataFrame(pairs, columns=names),
+        results,
+        tuple(once((*notes, *(note for result in results.values() for note in result.notes)))),
+    )
