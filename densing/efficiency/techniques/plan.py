@@ -162,7 +162,7 @@ def link_name(comm: Comm, cluster: Cluster) -> str:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
+    >>> from densing.efficiency.simulation.cluster import Cluster, Device, Link
     >>> from densing.efficiency.timeline.spans import Comm
     >>> link = Link(0, 0)
     >>> cluster = Cluster("toy", n=4, per_node=2, device=Device("toy", 1, 1), intra=link, inter=link, host=link)

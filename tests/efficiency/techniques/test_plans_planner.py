@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError, UnknownNameError
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
+from densing.efficiency.simulation.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.simulation.workload.modules import Split, Transformer, Workload
+from densing.efficiency.simulation.workload import Split, Transformer, Workload
 from densing.efficiency.techniques.knobs import settle
 from densing.efficiency.techniques.planner.base import DataParallelRun, TensorParallelRun, run_knobs
 from densing.efficiency.techniques.planner.collectives import CostModel, Use

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
+from densing.efficiency.simulation.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.simulation.workload.modules import Module, Split, Transformer, Workload, modules
+from densing.efficiency.simulation.workload import Module, Split, Transformer, Workload, modules
 from densing.efficiency.techniques.iso import Halves, best_share
 from densing.efficiency.techniques.ladder import Late
 from densing.efficiency.techniques.plan import Plan, measure

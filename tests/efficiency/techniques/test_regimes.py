@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from densing.cli.techniques import map_lines
 from densing.core.errors import InputError
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
-from densing.efficiency.simulation.workload.modules import Split, Transformer, Workload
+from densing.efficiency.simulation.cluster import Cluster, Device, Link
+from densing.efficiency.simulation.workload import Split, Transformer, Workload
 from densing.efficiency.techniques.comparison import compare
 from densing.efficiency.techniques.regimes import MARGIN, regime, verdict
 

@@ -53,7 +53,7 @@ AT_ONCE = 2
 
 
 class CostModel:
-    """Collectives that take what :func:`densing.efficiency.simulation.cluster.costs.collective_seconds` says.
+    """Collectives that take what :func:`densing.efficiency.simulation.costs.collective_seconds` says.
 
     Where the cluster's collectives are ``pipelined``, that share of the latency is a task of its own, which holds up
     only the collective after the next: bytes follow one another on the wire, waiting for an answer does not occupy it.
@@ -65,7 +65,7 @@ class CostModel:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster.cluster import Device, Link
+    >>> from densing.efficiency.simulation.cluster import Device, Link
     >>> link = Link(0.0, 1e-9)
     >>> cluster = Cluster("toy", 2, 2, Device("toy", 1, 1), intra=link, inter=link, host=link)
     >>> graph = Graph()

@@ -52,7 +52,7 @@ class Layout:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster.cluster import Device, Link
+    >>> from densing.efficiency.simulation.cluster import Device, Link
     >>> link = Link(0, 1e-9)
     >>> cluster = Cluster("toy", 8, 4, Device("toy", 1, 1), intra=link, inter=link, host=link)
     >>> layout = Layout(Split(dp=4, tp=2), cluster)

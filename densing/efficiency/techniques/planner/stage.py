@@ -61,7 +61,7 @@ def tokens(workload: Workload) -> float:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.workload.modules import Transformer
+    >>> from densing.efficiency.simulation.workload import Transformer
     >>> toy = Transformer("toy", 2, 8, 2, 2, 4, 16, 64)
     >>> tokens(Workload(toy, batch=4, sequence=16, micro_batches=2)), tokens(Workload(toy, "decode", batch=4))
     (32.0, 4.0)

@@ -47,7 +47,7 @@ def plan_steps(
     memory : mapping of str to float, optional
         Bytes per rank by purpose.
     modules : sequence of sequences of Module, optional
-        Per stage; :func:`densing.efficiency.simulation.workload.modules.stages` of the workload when left out.
+        Per stage; :func:`densing.efficiency.simulation.workload.stages` of the workload when left out.
 
     Raises
     ------

@@ -124,7 +124,7 @@ def collective_schedule(
     Parameters
     ----------
     op, count, cluster, ranks, concurrent
-        As :func:`densing.efficiency.simulation.cluster.costs.collective_seconds` has them.
+        As :func:`densing.efficiency.simulation.costs.collective_seconds` has them.
     together : int
         Most chunks of a message.
     time_limit : float
@@ -166,7 +166,7 @@ class Synthesised:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster.cluster import Device, Link
+    >>> from densing.efficiency.simulation.cluster import Device, Link
     >>> link = Link(0.0, 1e-9)
     >>> cluster = Cluster("toy", 2, 2, Device("toy", 1, 1), intra=link, inter=link, host=link)
     >>> graph = Graph()
