@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from densing.efficiency.simulation import Cluster, Workload, load_cluster, load_workload
+from densing.efficiency.techniques.baselines import SEQUENTIAL
 from densing.efficiency.techniques.claims import (
     FREE,
     PHYSICS,
@@ -26,7 +27,6 @@ from densing.efficiency.techniques.claims import (
     device_taking,
     link_taking,
 )
-from densing.efficiency.techniques.knobs import Knob, above_zero, choice, number, optional, whole
 from densing.efficiency.techniques.plan import Measured
 from densing.efficiency.techniques.planner import (
     FULL_BYTES,
@@ -43,7 +43,7 @@ from densing.efficiency.techniques.planner import (
     join,
     parameters_of,
 )
-from densing.efficiency.techniques.sequential import SEQUENTIAL
+from densing.efficiency.techniques.registry import Knob, above_zero, choice, number, optional, whole
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Method, Replica

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from densing.efficiency.parallel import BUCKETS_MB
-from densing.efficiency.techniques.knobs import Knob, settle
 from densing.efficiency.techniques.plan import Plan, measure
 from densing.efficiency.techniques.planner import MEBIBYTE, DataParallelRun, Replicated, parameters_of
+from densing.efficiency.techniques.registry import Knob, settle
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Method, Replica

@@ -26,6 +26,7 @@ from densing.efficiency.simulation import (
     load_cluster,
     load_workload,
 )
+from densing.efficiency.techniques.baselines import TENSOR_PARALLEL
 from densing.efficiency.techniques.claims import (
     FREE,
     PHYSICS,
@@ -38,7 +39,6 @@ from densing.efficiency.techniques.claims import (
     device_taking,
     link_taking,
 )
-from densing.efficiency.techniques.knobs import Knob, number
 from densing.efficiency.techniques.ladder import data_sheet, kappa_of, published, same_link
 from densing.efficiency.techniques.planner import (
     BLOCK,
@@ -52,7 +52,7 @@ from densing.efficiency.techniques.planner import (
     TensorSchedule,
     join,
 )
-from densing.efficiency.techniques.tensor_parallel import TENSOR_PARALLEL
+from densing.efficiency.techniques.registry import Knob, number
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import RunEnv, RunRecord, Schedule

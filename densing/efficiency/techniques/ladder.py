@@ -28,6 +28,7 @@ from densing.efficiency.simulation import (
     load_workload,
     modules,
 )
+from densing.efficiency.techniques.baselines import PARALLEL_ATTENTION, TENSOR_PARALLEL
 from densing.efficiency.techniques.claims import (
     FREE,
     PHYSICS,
@@ -40,8 +41,6 @@ from densing.efficiency.techniques.claims import (
     device_taking,
     link_taking,
 )
-from densing.efficiency.techniques.knobs import Knob, optional, whole
-from densing.efficiency.techniques.parallel_attention import PARALLEL_ATTENTION
 from densing.efficiency.techniques.planner import (
     BLOCK,
     BUCKET,
@@ -53,7 +52,7 @@ from densing.efficiency.techniques.planner import (
     TensorParallelRun,
     TensorSchedule,
 )
-from densing.efficiency.techniques.tensor_parallel import TENSOR_PARALLEL
+from densing.efficiency.techniques.registry import Knob, optional, whole
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Schedule

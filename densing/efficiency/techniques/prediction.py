@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from densing.core import InputError, Record
 from densing.efficiency.parallel import RunSpec
 from densing.efficiency.simulation import Cluster, collective_seconds, modules
+from densing.efficiency.techniques.baselines import SEQUENTIAL
 from densing.efficiency.techniques.plan import measure
 from densing.efficiency.techniques.planner import FULL_BYTES
 from densing.efficiency.techniques.registry import get_technique
-from densing.efficiency.techniques.sequential import SEQUENTIAL
 
 if TYPE_CHECKING:
     from densing.efficiency.simulation import Workload

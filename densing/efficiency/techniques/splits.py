@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from densing.core import InputError
 from densing.efficiency.simulation import check, modules
-from densing.efficiency.techniques.knobs import settle
 from densing.efficiency.techniques.planner import Planned, Replicated
-from densing.efficiency.techniques.registry import get_technique
+from densing.efficiency.techniques.registry import get_technique, settle
 
 if TYPE_CHECKING:
     from densing.efficiency.simulation import Cluster, Split, Workload

@@ -35,8 +35,8 @@ from densing.efficiency.simulation import (
     load_cluster,
     load_workload,
 )
+from densing.efficiency.techniques.baselines import TENSOR_PARALLEL
 from densing.efficiency.techniques.claims import PHYSICS, Answer, Claim, Grade, Physics, Published, constant_share
-from densing.efficiency.techniques.knobs import Knob, flag, number, whole
 from densing.efficiency.techniques.planner import (
     BLOCK,
     BUCKET,
@@ -48,7 +48,7 @@ from densing.efficiency.techniques.planner import (
     TensorSchedule,
     tokens,
 )
-from densing.efficiency.techniques.tensor_parallel import TENSOR_PARALLEL
+from densing.efficiency.techniques.registry import Knob, flag, number, whole
 from densing.efficiency.timeline import Kind
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from densing.efficiency.simulation import Module
-from densing.efficiency.techniques.knobs import Knob, above_zero, whole
 from densing.efficiency.techniques.planner import (
     MEBIBYTE,
     NOTHING,
@@ -24,6 +23,7 @@ from densing.efficiency.techniques.planner import (
     cut,
     join,
 )
+from densing.efficiency.techniques.registry import Knob, above_zero, whole
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Method, Replica

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from densing.core import InputError, Record, UnknownNameError
 from densing.efficiency.techniques.taccl.milp import Rows, minimise
-from densing.efficiency.techniques.taccl.sketch import Sketch, permutation
-from densing.efficiency.techniques.taccl.topology import Channel, Topology, distances, leaving
+from densing.efficiency.techniques.taccl.topology import Channel, Sketch, Topology, distances, leaving, permutation
 
 OPS = ("all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter", "send_recv")
 GATHERING = ("all_gather", "all_to_all", "broadcast", "send_recv")
@@ -147,11 +146,11 @@ def pruned(topology: Topology, wanted: Demand, chunk: int, into: dict[int, int])
     """Return the channels that lead to a wanted rank, parents before children, of ``into``: rank -> channel."""
     remaining: dict[int, None] = {}
     for rank in wanted.wanted[chunk]:
-        way: list[int] = []
+        path: list[int] = []
         while rank != wanted.source[chunk] and into[rank] not in remaining:
-            way.append(into[rank])
+            path.append(into[rank])
             rank = topology.channels[into[rank]].src
-        remaining.update(dict.fromkeys(reversed(way)))
+        remaining.update(dict.fromkeys(reversed(path)))
     return tuple(remaining)
 
 
@@ -285,7 +284,7 @@ def route(
     Parameters
     ----------
     topology : Topology
-        With the sketch applied (:func:`~densing.efficiency.techniques.taccl.sketch.logical`).
+        With the sketch applied (:func:`~densing.efficiency.techniques.taccl.topology.logical`).
     wanted : Demand
     sketch : Sketch, optional
     time_limit : float
@@ -441,7 +440,15 @@ class _Model:
             return known
         trees = self._trees(first.x)
         upper[self.time] = max(float(first.x[self.time]), self._time_of(trees) * self.scale) * (1 + 1e-7)
-        objective = self._second(width, rows)
+        objective = np.zeros(width)
+        for chunk, receivers in enumerate(self.wanted.wanted):
+            for rank in receivers:
+                objective[self.at(chunk, rank)] += 1.0
+        if self.sketch.policy:
+            sign = 1.0 if self.sketch.policy == "uc-min" else -1.0
+            # One more channel is worth MU of the arrivals' scale.
+            objective[self.time + 1 :] = sign * MU * self.horizon
+            rows.use(self.sent, self.used, sign)
         limits = {"time_limit": max(0.5, time_limit / 4), "node_limit": 200, "mip_rel_gap": 1e-2}
         second = minimise(objective, rows, lower, upper, integral, **limits)
         if second.x is not None and self._time_of(self._trees(second.x)) <= self._time_of(trees) * (1 + 1e-6):
@@ -451,18 +458,6 @@ class _Model:
         bound = min(float(first.mip_dual_bound) / self.scale, self._time_of(trees))
         status = "optimal" if first.status == 0 else "time limit"
         return Routing(trees, self._time_of(trees), bound, 0.0, status, self.binaries, 0.0)
-
-    def _second(self, width: int, rows: Rows) -> Any:
-        objective = np.zeros(width)
-        for chunk, to in enumerate(self.wanted.wanted):
-            for rank in to:
-                objective[self.at(chunk, rank)] += 1.0
-        if self.sketch.policy:
-            sign = 1.0 if self.sketch.policy == "uc-min" else -1.0
-            # One more channel is worth MU of the arrivals' scale.
-            objective[self.time + 1 :] = sign * MU * self.horizon
-            rows.use(self.sent, self.used, sign)
-        return objective
 
     def _time_of(self, trees: Trees) -> float:
         return relaxed_time(self.topology, trees)
