@@ -142,11 +142,11 @@ def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
         none = "Nothing that fits" if misfits else f"None of {len(rows)} techniques"
         return f"{none} is faster than {base}{', which does not fit' if base in misfits else left_out}"
     than = f"{base}, which does not fit," if base in misfits else base
-    others = [name for name in misfits if name != base]
-    rest = f"; {', '.join(others)} {'does' if len(others) == 1 else 'do'} not fit in memory" if others else ""
+    misfits = [name for name in misfits if name != base]
+    also = f"; {', '.join(misfits)} {'does' if len(misfits) == 1 else 'do'} not fit in memory" if misfits else ""
     learns = ", but changes what a step learns" if best.get("changes_loss") else ""
     factor = f"{best['speedup']:,.0f}×" if best["speedup"] >= 1000 else f"{best['speedup']:#.3g}×"
-    return f"{best['technique']} is {factor} as fast as {than} per step{learns}{rest}"
+    return f"{best['technique']} is {factor} as fast as {than} per step{learns}{also}"
 
 
 def in_memory(status: str, room_bytes: float | None) -> str:
@@ -197,9 +197,23 @@ def compare(
     InputError
         When a name or a knob is unknown, none or one is named twice.
     """
-    named = _checked(techniques, knobs or {}, baseline)
+    if not techniques:
+        raise InputError("no technique to compare; name some, as in ddp,co2,ladder")
+    twice = sorted({name for name in techniques if list(techniques).count(name) > 1})
+    if twice:
+        raise InputError(f"technique {twice[0]!r} is named twice; name it once")
+    names = list(dict.fromkeys([*techniques, *([baseline] if baseline else [])]))
+    for name in names:
+        get_technique(name)
+    for name, values in (knobs or {}).items():
+        if name not in names:
+            raise UnknownNameError("technique among those compared:", name, names)
+        for knob in values:
+            known = [each.name for each in get_technique(name).knobs]
+            if knob not in known:
+                raise UnknownNameError(f"knob of {name}:", knob, known)
     reference = baseline or techniques[0]
-    outcomes = {name: _try(get_technique(name), workload, cluster, (knobs or {}).get(name, {})) for name in named}
+    outcomes = {name: _try(get_technique(name), workload, cluster, (knobs or {}).get(name, {})) for name in names}
     base = outcomes[reference]
     step = base.step_s if isinstance(base, Measured) else None
     rows = [_row(name, outcomes[name], step, cluster) for name in techniques]
@@ -222,25 +236,6 @@ def timelines(
     applied = [row.technique for row in comparison.rows if row.status != DOES_NOT_APPLY]
     plans = {name: get_technique(name).plan(workload, cluster, **(knobs or {}).get(name, {})) for name in applied}
     return [(name, timeline_of(plan, cluster)) for name, plan in plans.items()]
-
-
-def _checked(techniques: Sequence[str], knobs: Settings, baseline: str | None) -> list[str]:
-    if not techniques:
-        raise InputError("no technique to compare; name some, as in ddp,co2,ladder")
-    twice = sorted({name for name in techniques if list(techniques).count(name) > 1})
-    if twice:
-        raise InputError(f"technique {twice[0]!r} is named twice; name it once")
-    named = list(dict.fromkeys([*techniques, *([baseline] if baseline else [])]))
-    for name in named:
-        get_technique(name)
-    for name, values in knobs.items():
-        if name not in named:
-            raise UnknownNameError("technique among those compared:", name, named)
-        for knob in values:
-            known = [each.name for each in get_technique(name).knobs]
-            if knob not in known:
-                raise UnknownNameError(f"knob of {name}:", knob, known)
-    return named
 
 
 def _try(technique: Technique, workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) -> Measured | InputError:
@@ -436,7 +431,7 @@ def regime(
     for number, (bandwidth, batch) in enumerate(grid):
         comparison = compare(
             resized(workload, batch),
-            _with(cluster, varied, bandwidth),
+            cluster.change(**{varied: replace(getattr(cluster, varied), beta_s_per_byte=8e-9 / bandwidth)}),
             techniques,
             knobs=knobs,
             baseline=baseline,
@@ -455,25 +450,19 @@ def regime(
                 notes.setdefault(note.code if note.severity == "info" else note.message, note)
         if progress is not None:
             progress(number + 1, len(grid))
-    remarks = (*notes.values(), *([_misfits(misfits, cluster)] if misfits else []))
-    return RegimeMap(tuple(cells), varied, baseline or techniques[0], remarks)
-
-
-def _misfits(needs: Mapping[str, Mapping[int, float]], cluster: Cluster) -> Note:
-    """One note on all cells that do not fit: techniques that do not at the same batches are named together."""
-    by_batches: dict[tuple[int, ...], list[str]] = {}
-    for name, batches in needs.items():
-        by_batches.setdefault(tuple(batches), []).append(name)
-    where = "; ".join(
-        f"{', '.join(names)} at batch {', '.join(map(str, batches))}" for batches, names in by_batches.items()
-    )
-    room = f"{cluster.device.name} has {cluster.device.memory / 1e9:,.0f} GB"
-    return Note(
-        "map-memory",
-        "warning",
-        f"map: does not fit, {room}: {where}",
-        {"need_gb": {name: {str(batch): need for batch, need in found.items()} for name, found in needs.items()}},
-    )
+    remarks = list(notes.values())
+    if misfits:
+        # One note on all cells: techniques that do not fit at the same batches are named together.
+        by_batches: dict[tuple[int, ...], list[str]] = {}
+        for name, needs in misfits.items():
+            by_batches.setdefault(tuple(needs), []).append(name)
+        cases = "; ".join(
+            f"{', '.join(names)} at batch {', '.join(map(str, batches))}" for batches, names in by_batches.items()
+        )
+        room = f"{cluster.device.name} has {cluster.device.memory / 1e9:,.0f} GB"
+        need_gb = {name: {str(batch): need for batch, need in needs.items()} for name, needs in misfits.items()}
+        remarks.append(Note("map-memory", "warning", f"map: does not fit, {room}: {cases}", {"need_gb": need_gb}))
+    return RegimeMap(tuple(cells), varied, baseline or techniques[0], tuple(remarks))
 
 
 def verdict(speedup: float | None) -> str:
@@ -505,7 +494,3 @@ def _grid(cluster: Cluster, link: str, bandwidths: Sequence[float], batches: Seq
         raise InputError(f"cluster {cluster.name}: its link {link} costs no time per byte; give the map's bandwidths")
     chosen = sorted({float(f"{value:.6g}") for value in bandwidths or [factor * 8e-9 / own for factor in FACTORS]})
     return [(bandwidth, batch) for bandwidth in chosen for batch in sorted(set(batches))]
-
-
-def _with(cluster: Cluster, link: str, bandwidth_gbps: float) -> Cluster:
-    return cluster.change(**{link: replace(getattr(cluster, link), beta_s_per_byte=8e-9 / bandwidth_gbps)})

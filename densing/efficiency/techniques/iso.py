@@ -83,8 +83,7 @@ class Halves:
                 self._turns(run, module, ready)
             else:
                 done = run.compute(module, join(*ready.values()))
-                whole = run.reduce(module, done) if run.reduces(module) else done
-                ready = dict.fromkeys(self.parts, whole)
+                ready = dict.fromkeys(self.parts, run.reduce(module, done) if run.reduces(module) else done)
         return join(*ready.values())
 
     def _turns(self, run: Pass, module: Module, ready: dict[str, Event]) -> None:
@@ -315,10 +314,6 @@ def _kappa_needed(physics: Physics) -> float | None:
     return root
 
 
-def _ladders_kappa(physics: Physics) -> float:
-    return kappa_of(physics, same_link("nvlink"), "equal")
-
-
 def _null_step(others: Callable[[], list[Published]]) -> float:
     return constant_share(STEP_S - SUMS_S, STEP_S, others())
 
@@ -346,10 +341,10 @@ def _weave_saved(physics: Physics, tokens: int = 4096) -> Answer:
 def _halves(physics: Physics) -> Answer:
     """An all-reduce of 164 KB against one of half of it."""
     cluster = physics.cluster(data_sheet("nvlink"))
-    whole, half = (collective_seconds("all_reduce", count, cluster, range(8)) for count in (164e3, 82e3))
-    ratio = half / whole
-    words = "more than half as long" if ratio > 0.75 else "about half as long"
-    return Answer(words, f"{100 * ratio:.0f} % as long on eight H100 ({1e6 * whole:.0f} us whole; published 49)")
+    full, half = (collective_seconds("all_reduce", count, cluster, range(8)) for count in (164e3, 82e3))
+    ratio = half / full
+    direction = "more than half as long" if ratio > 0.75 else "about half as long"
+    return Answer(direction, f"{100 * ratio:.0f} % as long on eight H100 ({1e6 * full:.0f} us whole; published 49)")
 
 
 GAUDI = {
@@ -370,10 +365,6 @@ def _habana(physics: Physics) -> Answer:
         "which Gaudi, at which precision and how the sequence was divided are not in our sources; with rates and links "
         f"recalled of the data sheets and two halves, ISO saves {' and '.join(tried)}",
     )
-
-
-def _unanswered(why: str) -> Callable[[Physics], Answer]:
-    return lambda _: Answer(None, why)
 
 
 def _reductions() -> list[Claim]:
@@ -419,7 +410,8 @@ def _pull_request() -> list[Claim]:
     borrowed = f"{fit}; kappa fitted to Ladder's rows over NVLink"
     kappas = (
         ("ISO-2a", "ISO-2c", "no contention", lambda _: 0.0, fit, list, "all communication hidden"),
-        ("ISO-2b", "ISO-2d", "contention of another paper", _ladders_kappa, borrowed,
+        ("ISO-2b", "ISO-2d", "contention of another paper",
+         lambda physics: kappa_of(physics, same_link("nvlink"), "equal"), borrowed,
          lambda: [published(row) for row in same_link("nvlink")],
          "the share that Ladder's NVLink rows leave exposed"),
     )  # fmt: skip
@@ -458,7 +450,7 @@ def _elsewhere() -> list[Claim]:
     habana = "HabanaAI vllm-fork pull request 735"
 
     def row(name: str, what: str, setup: str, figure: float | str, unit: str, source: str, why: str) -> Claim:
-        return Claim(name, what, setup, figure, unit, "first-hand", source, _unanswered(why))
+        return Claim(name, what, setup, figure, unit, "first-hand", source, lambda _: Answer(None, why))
 
     quoted: Evidence = "second-hand"
     return [

@@ -150,6 +150,7 @@ LARGE_BOUND = {"nvlink": (1.52, 1.66), "no-p2p": (2.11, 2.27)}
 """Range over these batches of no communication over standard."""
 
 SCRIPT = "plot scripts of the authors' repository (tools/plot-70b.py, tools/plot-405b.py)"
+SUMMARY = "a summary of arXiv 2501.06589"
 SLOWED = np.linspace(0.0, 0.6, 13)
 """Grid of kappa / (1 + kappa), the share by which compute is slowed: a step grows about in proportion to it."""
 
@@ -280,13 +281,11 @@ def _large(link: str, physics: Physics) -> Answer:
     work = workload(1, "equal", "llama3-405b", 16)
     kappa = kappa_of(physics, same_link(link), "equal")
     low, high = LARGE_BOUND[link]
-    gains = [_gain(physics, work, bound, kappa) for bound in (low, (low + high) / 2, high)]
+    gains = []
+    for bound in (low, (low + high) / 2, high):
+        cluster = fitted(physics, work, bound, 1.0).change(kappa=kappa)
+        gains.append(bound / physics.measure(LADDER, work, cluster).step_s)
     return Answer(gains[1], f"kappa {kappa:.2f}; {gains[0]:.2f} to {gains[2]:.2f} over the range of the bound")
-
-
-def _gain(physics: Physics, work: Workload, bound: float, kappa: float) -> float:
-    cluster = fitted(physics, work, bound, 1.0)
-    return bound / physics.measure(LADDER, work, cluster.change(kappa=kappa)).step_s
 
 
 def _large_null(link: str) -> Answer:
@@ -336,11 +335,6 @@ def _training(physics: Physics, tp: int = 8, sequence: int = 2048) -> Answer:
     return Answer(100 * (steps[0] / steps[1] - 1))
 
 
-def _setup(row: Row) -> str:
-    link = "NVLink" if row[0] == "nvlink" else "no P2P"
-    return f"Llama-3 70B, TP 8, H100, {link}, batch {row[1]}"
-
-
 FIT = "compute fitted to the bound and the all-reduce to the standard model of this row"
 EQUAL = "attention and MLP of equal time (assumed)"
 OWN = "attention and MLP as their shapes say"
@@ -366,7 +360,7 @@ def _series(
         Claim(
             f"{prefix}-{row[0]}-{row[1]}",
             what,
-            _setup(row),
+            f"Llama-3 70B, TP 8, H100, {'NVLink' if row[0] == 'nvlink' else 'no P2P'}, batch {row[1]}",
             PUBLISHED[row][column],
             "tokens/s",
             "first-hand",
@@ -445,7 +439,6 @@ def _other_sizes() -> list[Claim]:
 
 def _predictions() -> list[Claim]:
     """The paper's headlines, from data sheets alone."""
-    summary = "a summary of arXiv 2501.06589"
     setup = "Llama-3 70B, TP 8, H100, {}"
     share, arithmetic = "share of a decoding step in all-reduces", f"arithmetic on the throughputs of {SCRIPT}"
     batches = (1, 4, 16, 64)
@@ -469,10 +462,10 @@ def _predictions() -> list[Claim]:
         ),
         Claim(
             "LAD-5b", "the same as a summary has it (LAD-5a: 27)", setup.format("NVLink, batch 4"), 38.0, "%",
-            "second-hand", summary, _contradicted, 5 / 38, SHEETS,
+            "second-hand", SUMMARY, _contradicted, 5 / 38, SHEETS,
         ),
         Claim(
-            "LAD-6", "training speed-up, middle of 5 to 7", "3.5B", 6.0, "%", "second-hand", summary, _training,
+            "LAD-6", "training speed-up, middle of 5 to 7", "3.5B", 6.0, "%", "second-hand", SUMMARY, _training,
             1 / 6, f"{SHEETS}; {shape}",
             assumptions={"TP 4": partial(_training, PHYSICS, 4), "TP 2": partial(_training, PHYSICS, 2),
                          "sequences of 8192": partial(_training, PHYSICS, 8, 8192)},
@@ -480,17 +473,26 @@ def _predictions() -> list[Claim]:
     ]  # fmt: skip
 
 
-def _quality() -> list[Claim]:
-    summary = "a summary of arXiv 2501.06589"
-    silent = "the simulator tells times, not quality"
-    rows = (
-        ("LAD-3a", "mean score of ladder (standard: 64.11)", "3.5B, trained from scratch", 63.03, "%"),
-        ("LAD-3b", "mean score, half of the layers changed", "Llama-3.1 8B, 3e9 tokens", 56.24, "%"),
-    )
-    return [
-        Claim(name, what, setup, figure, unit, "second-hand", summary, lambda _: Answer(None, silent))
-        for name, what, setup, figure, unit in rows
-    ]
+QUALITY = (
+    ("LAD-3a", "mean score of ladder (standard: 64.11)", "3.5B, trained from scratch", 63.03, "%"),
+    ("LAD-3b", "mean score, half of the layers changed", "Llama-3.1 8B, 3e9 tokens", 56.24, "%"),
+)
 
-
-CLAIMS: tuple[Claim, ...] = (*_throughputs(), *_other_sizes(), *_quality(), *_predictions())
+CLAIMS: tuple[Claim, ...] = (
+    *_throughputs(),
+    *_other_sizes(),
+    *(
+        Claim(
+            name,
+            what,
+            setup,
+            figure,
+            unit,
+            "second-hand",
+            SUMMARY,
+            lambda _: Answer(None, "the simulator tells times, not quality"),
+        )
+        for name, what, setup, figure, unit in QUALITY
+    ),
+    *_predictions(),
+)

@@ -93,7 +93,15 @@ def measure(plan: Plan, cluster: Cluster) -> Measured:
 
     timeline = timeline_of(plan, cluster)
     weights = np.array([plan.stands_for.get(rank.rank, 1) for rank in timeline.ranks], float)
-    windows = [_steady(rank, plan) for rank in timeline.ranks]
+    windows: list[tuple[int, int]] = []
+    for rank in timeline.ranks:
+        steps = rank.steps[plan.warmup : plan.warmup + plan.steps]
+        if not steps or len(steps) < plan.steps:
+            raise InputError(
+                f"the plan promises {plan.warmup} + {plan.steps} steps and simulated rank {rank.rank} has "
+                f"{len(rank.steps)}; give its tasks their step"
+            )
+        windows.append((steps[0].start, steps[-1].end))
     parts = [
         partition(Window("steps", *window, rank.work.within(*window)))
         for rank, window in zip(timeline.ranks, windows, strict=True)
@@ -119,22 +127,12 @@ def measure(plan: Plan, cluster: Cluster) -> Measured:
     )
 
 
-def _steady(rank: RankTimeline, plan: Plan) -> tuple[int, int]:
-    """Ends of the steady steps of a rank, nanoseconds."""
-    steps = rank.steps[plan.warmup : plan.warmup + plan.steps]
-    if not steps or len(steps) < plan.steps:
-        raise InputError(
-            f"the plan promises {plan.warmup} + {plan.steps} steps and simulated rank {rank.rank} has "
-            f"{len(rank.steps)}; give its tasks their step"
-        )
-    return steps[0].start, steps[-1].end
-
-
 def _sent(rank: RankTimeline, window: tuple[int, int], cluster: Cluster) -> dict[str, float]:
     """Bytes sent in communications that end within the window, by link.
 
     What is in the air at both ends of a period is counted once: where it ends.
     """
+    from densing.efficiency.simulation import OPS, wire_bytes
     from densing.efficiency.timeline import Kind
 
     work = rank.work.of(Kind.COMM)
@@ -142,19 +140,17 @@ def _sent(rank: RankTimeline, window: tuple[int, int], cluster: Cluster) -> dict
     by_link: dict[str, float] = defaultdict(float)
     sums = np.bincount(work.comm[inside] + 1, weights=work.bytes[inside])
     for number in np.flatnonzero(sums).tolist():
-        link = link_name(work.comms[number - 1], cluster) if number else "unknown"
-        by_link[link] += _on_wire(work.comms[number - 1], float(sums[number])) if number else float(sums[number])
+        put_in = float(sums[number])
+        if not number:
+            by_link["unknown"] += put_in
+            continue
+        comm = work.comms[number - 1]
+        if comm.op in OPS and comm.group_size >= 1:
+            # What each rank sends on average, of what it put in: only so are an all-reduce and its two halves alike.
+            full = put_in * comm.group_size if comm.op == "all_gather" else put_in
+            put_in = wire_bytes(comm.op, full, comm.group_size)
+        by_link[link_name(comm, cluster)] += put_in
     return dict(by_link)
-
-
-def _on_wire(comm: Comm, put_in: float) -> float:
-    """Bytes each rank sends on average, of those it put in: only so are an all-reduce and its two halves alike."""
-    from densing.efficiency.simulation import OPS, wire_bytes
-
-    if comm.op not in OPS or comm.group_size < 1:
-        return put_in
-    full = put_in * comm.group_size if comm.op == "all_gather" else put_in
-    return wire_bytes(comm.op, full, comm.group_size)
 
 
 def link_name(comm: Comm, cluster: Cluster) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from numbers import Integral, Real
@@ -352,29 +352,25 @@ def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     """
     settings: dict[str, dict[str, Any]] = {}
     for text in texts:
-        place, equals, value = text.partition("=")
-        name, dot, knob = place.rpartition(".")
+        path, equals, value = text.partition("=")
+        name, dot, knob = path.rpartition(".")
         if not (equals and dot):
             raise InputError(f"--set {text}: write TECHNIQUE.KNOB=VALUE, as in co2.tau=48")
         kinds = {each.name: each.kind for each in get_technique(name).knobs}
         if knob not in kinds:
             raise UnknownNameError(f"knob of {name}:", knob, kinds)
         if knob in settings.setdefault(name, {}):
-            raise InputError(f"--set {text}: {place} is set twice; set it once")
-        settings[name][knob] = _parsed(text, value, kinds[knob])
+            raise InputError(f"--set {text}: {path} is set twice; set it once")
+        try:
+            parsed = kinds[knob](value.strip())
+        except InputError as error:
+            raise InputError(f"--set {text}: {value!r} {error}") from error
+        except (ValueError, TypeError) as error:
+            raise InputError(f"--set {text}: {value!r} is no value of this knob ({error})") from error
+        if isinstance(parsed, float) and not math.isfinite(parsed):
+            raise InputError(f"--set {text}: {value!r} is not a finite number")
+        settings[name][knob] = parsed
     return settings
-
-
-def _parsed(text: str, value: str, kind: Callable[[str], Any]) -> Any:
-    try:
-        parsed = kind(value.strip())
-    except InputError as error:
-        raise InputError(f"--set {text}: {value!r} {error}") from error
-    except (ValueError, TypeError) as error:
-        raise InputError(f"--set {text}: {value!r} is no value of this knob ({error})") from error
-    if isinstance(parsed, float) and not abs(parsed) < float("inf"):
-        raise InputError(f"--set {text}: {value!r} is not a finite number")
-    return parsed
 
 
 def run_settings(
@@ -408,30 +404,25 @@ def run_settings(
         technique = get_technique(name)
         unused = getattr(technique, "plan_only", ())
         defaults[name] = {knob.name: knob.default for knob in technique.knobs if knob.name not in unused}
-    places: list[str] = []
+    qualified: list[str] = []
     for text in (*texts, *([f"tau={tau}"] if tau is not None else ())):
-        place, _, _ = text.partition("=")
-        name, dot, knob = place.rpartition(".")
+        path, _, _ = text.partition("=")
+        name, dot, knob = path.rpartition(".")
         if dot and name not in defaults:
             raise InputError(f"--set {text}: {name} is not among the techniques to run; add it to --technique")
         having = [one for one in ((name,) if dot else defaults) if knob in defaults[one]]
         if not having:
-            raise _no_knob(knob, (name,) if dot else names, defaults)
-        places += [text] if dot else [f"{one}.{text}" for one in having]
-    chosen = parse_settings(places)
+            runs = (name,) if dot else names
+            if any(knob == each.name for one in runs for each in get_technique(one).knobs):
+                raise InputError(
+                    f"--set {knob}: changes plans only (`densing techniques compare`), not a real run of "
+                    f"{', '.join(runs)}; leave it out"
+                )
+            known = sorted({key for one in runs for key in defaults[one]})
+            raise UnknownNameError(f"knob of {', '.join(runs)}:", knob, known)
+        qualified += [text] if dot else [f"{one}.{text}" for one in having]
+    chosen = parse_settings(qualified)
     return {name: {**knobs, **chosen.get(name, {})} for name, knobs in defaults.items()}
-
-
-def _no_knob(knob: str, names: Sequence[str], defaults: Mapping[str, Mapping[str, Any]]) -> InputError:
-    """Say that a knob does not exist, or that only a plan has it."""
-    if any(knob == each.name for name in names for each in get_technique(name).knobs):
-        return InputError(
-            f"--set {knob}: changes plans only (`densing techniques compare`), not a real run of {', '.join(names)}; "
-            "leave it out"
-        )
-    return UnknownNameError(
-        f"knob of {', '.join(names)}:", knob, sorted({key for name in names for key in defaults[name]})
-    )
 
 
 def _built_in(name: str) -> Technique:
@@ -444,23 +435,17 @@ def _registered() -> tuple[dict[str, EntryPoint], list[Note]]:
     usable: dict[str, EntryPoint] = {}
     notes: list[Note] = []
     for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
-        trouble = _trouble(point, usable)
-        if trouble is None:
+        details = {"technique": point.name, "value": point.value}
+        if not NAME.fullmatch(point.name):
+            message = f"{point.value}: {point.name!r} is no name for a technique; use a-z, 0-9, '-', '_' and '.'"
+            notes.append(Note("technique-name", "warning", message, details))
+        elif point.name not in BUILT_IN and point.name not in usable:
             usable[point.name] = point
-        elif point.name not in usable or usable[point.name].value != point.value:
-            notes.append(trouble)
+        # The same entry point twice is one package that is found in two places.
+        elif point.name in BUILT_IN or usable[point.name].value != point.value:
+            message = f"{point.value}: another technique is called {point.name!r} already; this one is left out"
+            notes.append(Note("technique-name-taken", "warning", message, details))
     return usable, notes
-
-
-def _trouble(point: EntryPoint, usable: Iterable[str]) -> Note | None:
-    details = {"technique": point.name, "value": point.value}
-    if not NAME.fullmatch(point.name):
-        message = f"{point.value}: {point.name!r} is no name for a technique; use a-z, 0-9, '-', '_' and '.'"
-        return Note("technique-name", "warning", message, details)
-    if point.name in BUILT_IN or point.name in usable:
-        message = f"{point.value}: another technique is called {point.name!r} already; this one is left out"
-        return Note("technique-name-taken", "warning", message, details)
-    return None
 
 
 def _load(point: EntryPoint) -> Technique:

@@ -187,14 +187,14 @@ def sublayer(gemm_s: float, scatter_s: float, gather_s: float, hardware: Hardwar
     >>> [task.name for task in sublayer(1.0, 1.0, 1.0).tasks]
     ['gemm', 'reduce_scatter', 'all_gather']
     """
-    here = hardware or Hardware(1)
-    if here.stages < 1:
+    hardware = hardware or Hardware(1)
+    if hardware.stages < 1:
         raise InputError("t3: a single product needs its stages said; give 1 or more")
     graph = Graph()
     graph.step = 0
-    for _ in range(here.stages):
-        done = graph.add("gemm", Kind.COMPUTE, (0,), "compute", gemm_s * (1 + here.kappa) / here.stages)
-        seconds = scatter_s * (1 - here.nmc) / here.stages
+    for _ in range(hardware.stages):
+        done = graph.add("gemm", Kind.COMPUTE, (0,), "compute", gemm_s * (1 + hardware.kappa) / hardware.stages)
+        seconds = scatter_s * (1 - hardware.nmc) / hardware.stages
         sent = graph.add("reduce_scatter", Kind.COMM, (0,), "comm", seconds, after=[done])
     graph.add("all_gather", Kind.COMM, (0,), "comm", gather_s, after=[sent])
     return graph
@@ -328,8 +328,9 @@ def _largest_null(kind: str) -> Answer:
 
 def _order(physics: Physics) -> Answer:
     means = {kind: geometric_mean(_gains(physics, kind)) for kind in ("t3", "mca", "ideal")}
-    word = "sequential < T3 < MCA < ideal" if 1 < means["t3"] < means["mca"] < means["ideal"] else "another order"
-    return Answer(word, "geometric means " + " < ".join(f"{mean:.2f}" for mean in means.values()))
+    rises = 1 < means["t3"] < means["mca"] < means["ideal"]
+    order = "sequential < T3 < MCA < ideal" if rises else "another order"
+    return Answer(order, "geometric means " + " < ".join(f"{mean:.2f}" for mean in means.values()))
 
 
 def _bound(physics: Physics) -> Answer:
@@ -356,9 +357,9 @@ def _nmc(physics: Physics, devices: int) -> float:
 
 
 def _nmc_direction(physics: Physics) -> Answer:
-    few, many = _nmc(physics, 8), _nmc(physics, 16)
-    word = "TP 8 > TP 16" if few > 1.1 * many else "no clear difference" if few > many else "TP 8 <= TP 16"
-    return Answer(word, f"{few:.2f} and {many:.2f} %; published 7 and 3 %")
+    tp8, tp16 = _nmc(physics, 8), _nmc(physics, 16)
+    direction = "TP 8 > TP 16" if tp8 > 1.1 * tp16 else "no clear difference" if tp8 > tp16 else "TP 8 <= TP 16"
+    return Answer(direction, f"{tp8:.2f} and {tp16:.2f} %; published 7 and 3 %")
 
 
 def _step(mode: str, kind: str, largest: bool, physics: Physics) -> Answer:
@@ -412,14 +413,6 @@ MT_NLG = Transformer(
 TOKENS = "batches and sequences of the presets"
 
 
-def _sliceable(mode: str, width: int) -> Workload:
-    """Return T-NLG with 32 heads of 133 in place of 28 of 152 (the same width), which 8 and 16 devices can divide."""
-    whole = load_workload("t-nlg", mode=mode, tp=1)
-    return replace(
-        whole, model=replace(whole.model, heads=32, kv_heads=32, head_dim=133), split=replace(whole.split, tp=width)
-    )
-
-
 def _share(model: str, physics: Physics, rate: float) -> float:
     """Return the largest share of a step, training or prefill, in tensor-parallel communication, percent."""
     percents = []
@@ -428,7 +421,11 @@ def _share(model: str, physics: Physics, rate: float) -> float:
             if model == "mt-nlg":
                 work = Workload(MT_NLG, mode, 1, 2048, Split(tp=width))
             else:
-                work = load_workload(model, mode=mode, tp=width) if model != "t-nlg" else _sliceable(mode, width)
+                work = load_workload(model, mode=mode, tp=1 if model == "t-nlg" else width)
+            if model == "t-nlg":
+                # 32 heads of 133 in place of 28 of 152 (the same width), which 8 and 16 devices can divide.
+                shape = replace(work.model, heads=32, kv_heads=32, head_dim=133)
+                work = replace(work, model=shape, split=replace(work.split, tp=width))
             cluster = _device(rate).change(n=width, per_node=width)
             step = physics.measure(TENSOR_PARALLEL, work, cluster)
             percents.append(100 * step.exposed_comm_s / step.step_s)
@@ -466,13 +463,13 @@ def _fewer_writes(_: Physics) -> Answer:
 
 def _less_traffic(largest: bool, _: Physics) -> Answer:
     """Product, reduce-scatter and all-gather (which reads and writes as much either way), every operand read once."""
-    left = []
+    ratios = []
     for shape in shapes():
         read, written, read_t3, written_t3 = scatter_traffic(shape.devices)
         fixed = shape.read / shape.written + 2 * (shape.devices - 1) / shape.devices
-        left.append((fixed + read_t3 + written_t3) / (fixed + read + written))
+        ratios.append((fixed + read_t3 + written_t3) / (fixed + read + written))
     note = "operands counted once: that T3's stores leave them more of the cache is not in it"
-    return Answer(100 * (1 - (min(left) if largest else geometric_mean(left))), note)
+    return Answer(100 * (1 - (min(ratios) if largest else geometric_mean(ratios))), note)
 
 
 RING = "chunks of a ring that are read and written, mean over 8 and 16 devices"
@@ -525,24 +522,6 @@ def _sublayers() -> list[Claim]:
     ]  # fmt: skip
 
 
-def _steps() -> list[Claim]:
-    return [
-        _claim(
-            name,
-            f"{'largest' if largest else 'mean'} gain of a {mode} step, {'T3-MCA' if kind == 'mca' else 'T3'}",
-            "Mega-GPT-2, TP 8 and 16 (the paper's mean is over more models)",
-            figure,
-            partial(_step, mode, kind, largest),
-            KAPPAS,
-            "%",
-            0.25,
-            CALIBRATED,
-            partial(_step_null, name),
-        )
-        for name, mode, kind, largest, figure in STEPS
-    ]
-
-
 def _traffic() -> list[Claim]:
     """Shares of communication, five points allowed as for ISO's; traffic to memory as its parts above."""
     share, widths = "largest share of communication, training or prefill", "TP 8 and 16"
@@ -580,4 +559,22 @@ def _traffic() -> list[Claim]:
     ]  # fmt: skip
 
 
-CLAIMS: tuple[Claim, ...] = (*_sublayers(), *_steps(), *_traffic())
+CLAIMS: tuple[Claim, ...] = (
+    *_sublayers(),
+    *(
+        _claim(
+            name,
+            f"{'largest' if largest else 'mean'} gain of a {mode} step, {'T3-MCA' if kind == 'mca' else 'T3'}",
+            "Mega-GPT-2, TP 8 and 16 (the paper's mean is over more models)",
+            figure,
+            partial(_step, mode, kind, largest),
+            KAPPAS,
+            "%",
+            0.25,
+            CALIBRATED,
+            partial(_step_null, name),
+        )
+        for name, mode, kind, largest, figure in STEPS
+    ),
+    *_traffic(),
+)

@@ -100,7 +100,11 @@ class FullShards(Exchange):
         if self.at + 1 == len(self.units) or module is not self.units[self.at + 1].first:
             return NOTHING
         self.at += 1
-        self._gather(self.done)
+        while len(self.gathered) <= min(self.at + self.prefetch, len(self.units) - 1):
+            count = self.units[len(self.gathered)].held
+            self.gathered.append(
+                self.stage.collective("all_gather parameters", "all_gather", count, "dp", self.done, STREAM)
+            )
         return self.gathered[self.at]
 
     def after(self, run: Pass, module: Module, done: Event) -> None:
@@ -115,13 +119,6 @@ class FullShards(Exchange):
     def finish(self, done: Event) -> None:
         """Update the shard."""
         self.done = self.update(join(done, self.scattered), self.stage.size("dp"))
-
-    def _gather(self, after: Event) -> None:
-        while len(self.gathered) <= min(self.at + self.prefetch, len(self.units) - 1):
-            count = self.units[len(self.gathered)].held
-            self.gathered.append(
-                self.stage.collective("all_gather parameters", "all_gather", count, "dp", after, STREAM)
-            )
 
 
 def _sharded(replica: Replica, stage: int, knobs: Mapping[str, Any]) -> Method:

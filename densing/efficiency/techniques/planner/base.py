@@ -322,6 +322,7 @@ class _Builder:
         """Add a step: stages take turns as what they wait for has been added."""
         self.began = len(self.graph)
         micro_batches, train = self.workload.micro_batches, self.workload.mode == "train"
+        split = self.workload.split
         turns = [
             one_forward_one_backward(stage.index, len(self.stages), micro_batches)
             if train
@@ -340,7 +341,18 @@ class _Builder:
                     run = Pass(stage, self.exchanges[stage.index], turn.phase, turn.micro == micro_batches - 1)
                     run.exchange.begin(run)
                     done = self.tensor.lay(run, arrived.pop((turn.phase, turn.micro, stage.index)))
-                    self._hand_on(stage, turn, done, arrived)
+                    forward = turn.phase == "forward"
+                    target = stage.index + (1 if forward else -1)
+                    if 0 <= target < len(self.stages):
+                        edge = stage.modules[-1] if forward else stage.modules[0]
+                        count = edge.activation / (split.tp if split.sequence else 1)
+                        name = "send activations" if forward else "send gradients"
+                        passed = stage.hand_on(self.stages[target], name, count, done)
+                        arrived[turn.phase, turn.micro, target] = passed
+                    elif forward:
+                        # The last stage turns round: what its forward pass left is its backward pass's input.
+                        self.outputs[turn.micro] = done
+                        arrived["backward", turn.micro, stage.index] = done
                     if train and not mine:
                         run.exchange.finish(done)
 
@@ -353,19 +365,6 @@ class _Builder:
         ]
         tasks += again
         self.began += size
-
-    def _hand_on(self, stage: Stage, turn: Turn, done: Event, arrived: dict[tuple[str, int, int], Event]) -> None:
-        forward = turn.phase == "forward"
-        target = stage.index + (1 if forward else -1)
-        if 0 <= target < len(self.stages):
-            edge = stage.modules[-1] if forward else stage.modules[0]
-            split = self.workload.split
-            count = edge.activation / (split.tp if split.sequence else 1)
-            name = "send activations" if forward else "send gradients"
-            arrived[turn.phase, turn.micro, target] = stage.hand_on(self.stages[target], name, count, done)
-        elif forward:
-            self.outputs[turn.micro] = done
-            arrived["backward", turn.micro, stage.index] = done
 
 
 class Turn(NamedTuple):
@@ -437,17 +436,16 @@ def _joins(tasks: list[Task]) -> dict[int, int]:
     for number, task in enumerate(tasks):
         if task.kind is Kind.COMPUTE and len(task.ranks) == 1:
             previous = newest.get(task.ranks[0])
-            if previous is not None and set(task.after) <= {previous} and _same_phase(tasks[previous], task):
-                before[number] = previous
+            if previous is not None and set(task.after) <= {previous}:
+                other = tasks[previous]
+                alike = (other.step, other.stream, _phase(other)) == (task.step, task.stream, _phase(task))
+                if alike and not (other.resources or task.resources):
+                    before[number] = previous
             newest[task.ranks[0]] = number
         for each in task.after:
             if before.get(number) != each:
                 waited[each] = number
     return {number: previous for number, previous in before.items() if previous not in waited}
-
-
-def _same_phase(a: Task, b: Task) -> bool:
-    return a.step == b.step and a.stream == b.stream and not (a.resources or b.resources) and _phase(a) == _phase(b)
 
 
 def _phase(task: Task) -> str:

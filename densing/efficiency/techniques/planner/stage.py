@@ -91,21 +91,16 @@ def module_seconds(workload: Workload, device: Device, module: Module, phase: st
     moved = module.backward_moved if backward else module.moved
     if piece == WHOLE:
         return device.seconds(flops, moved)
-    square = _square_share(workload, module)
+    # The share of an attention's operations that grows with the square of the sequence: all but its projections.
+    square = 0.0
+    if module.name == "attention" and not workload.model.linear_attention and module.flops:
+        square = max(0.0, 1 - 2 * tokens(workload) * module.parameters / module.flops)
     squares = piece.stop**2 - piece.start**2
     # Backward, weights are read for the gradient of the input, and their own gradient is written.
     weights = min(moved, module.parameters * workload.dtype_bytes * (2 if backward else 1))
     return device.seconds(
         flops * ((1 - square) * piece.share + square * squares), weights + (moved - weights) * piece.share
     )
-
-
-def _square_share(workload: Workload, module: Module) -> float:
-    """Share of an attention's operations that grows with the square of the sequence."""
-    if module.name != "attention" or workload.model.linear_attention or not module.flops:
-        return 0.0
-    projections = 2 * tokens(workload) * module.parameters
-    return max(0.0, 1 - projections / module.flops)
 
 
 class Program:
@@ -278,7 +273,21 @@ class Layout:
     """
 
     def __init__(self, split: Split, cluster: Cluster, inner: int = 1) -> None:
-        _check(split, cluster, inner)
+        for name in ("dp", "tp", "pp"):
+            if getattr(split, name) < 1:
+                raise InputError(f"split: {name} = {getattr(split, name)} is no number of ranks; give 1 or more")
+        if split.ranks > cluster.n:
+            raise InputError(
+                f"dp {split.dp} x tp {split.tp} x pp {split.pp} needs {split.ranks} devices and cluster {cluster.name} "
+                f"has {cluster.n}; split less, or give it more devices"
+            )
+        if cluster.speed and not len(cluster.speed) == cluster.n == split.ranks:
+            raise InputError(
+                f"cluster {cluster.name}: {len(cluster.speed)} speeds for {cluster.n} devices and a split of "
+                f"{split.ranks} ranks; give one speed per rank"
+            )
+        if split.dp % inner:
+            raise InputError(f"inner = {inner} does not divide the {split.dp} data-parallel ranks; choose a divisor")
         self.split, self.cluster, self.inner = split, cluster, inner
         self.every = bool(cluster.speed)
 
@@ -356,21 +365,3 @@ class Layout:
 
     def _spread(self, ranks: Sequence[int]) -> tuple[int, int]:
         return SPANS.index(span_of(self.cluster, ranks)), len({rank // self.cluster.per_node for rank in ranks})
-
-
-def _check(split: Split, cluster: Cluster, inner: int) -> None:
-    for name in ("dp", "tp", "pp"):
-        if getattr(split, name) < 1:
-            raise InputError(f"split: {name} = {getattr(split, name)} is no number of ranks; give 1 or more")
-    if split.ranks > cluster.n:
-        raise InputError(
-            f"dp {split.dp} x tp {split.tp} x pp {split.pp} needs {split.ranks} devices and cluster {cluster.name} has "
-            f"{cluster.n}; split less, or give it more devices"
-        )
-    if cluster.speed and not len(cluster.speed) == cluster.n == split.ranks:
-        raise InputError(
-            f"cluster {cluster.name}: {len(cluster.speed)} speeds for {cluster.n} devices and a split of {split.ranks} "
-            "ranks; give one speed per rank"
-        )
-    if split.dp % inner:
-        raise InputError(f"inner = {inner} does not divide the {split.dp} data-parallel ranks; choose a divisor")
