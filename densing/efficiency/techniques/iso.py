@@ -189,15 +189,15 @@ def workload(model: str) -> Workload:
     return load_workload(model, mode="prefill", tp=4, dp=1)
 
 
-def reduction(physics: Physics, asked: Workload, cluster: Cluster) -> float:
+def reduction(physics: Physics, work: Workload, cluster: Cluster) -> float:
     """Return by which share of the blocking step ISO is shorter; negative where it is longer."""
-    blocking = physics.measure(TENSOR_PARALLEL, asked, cluster).step_s
-    return 1 - physics.measure(ISO, asked, cluster).step_s / blocking
+    blocking = physics.measure(TENSOR_PARALLEL, work, cluster).step_s
+    return 1 - physics.measure(ISO, work, cluster).step_s / blocking
 
 
-def share(physics: Physics, asked: Workload, cluster: Cluster) -> float:
+def share(physics: Physics, work: Workload, cluster: Cluster) -> float:
     """Return the share of the blocking step that its communication takes."""
-    step = physics.measure(TENSOR_PARALLEL, asked, cluster)
+    step = physics.measure(TENSOR_PARALLEL, work, cluster)
     return step.exposed_comm_s / step.step_s
 
 
@@ -252,6 +252,7 @@ def _reachable(preset: str, published: float, physics: Physics) -> Answer:
         fitted = link_taking(physics, blocking / (1 - share), "intra", TENSOR_PARALLEL, work, cluster)
         return 100 * reduction(physics, work, fitted)
 
+    # Up to a half the reduction grows with the share: what overlaps is the smaller of compute and communication.
     low, high = 0.01, 0.5
     if saved(high) < published:
         return Answer("not possible", f"at most {saved(high):.0f} %")

@@ -110,10 +110,10 @@ class Ladder(TensorParallelRun, Sliced):
 
     def tensor(self, workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) -> TensorSchedule:
         """Return sums one module late, in the layers asked for."""
-        many, layers = knobs["ladder_layers"], workload.model.layers
-        if many and many > layers:
-            raise InputError(f"ladder: ladder_layers = {many} and the model has {layers} layers; give at most so many")
-        return Late(layers - many if many else 0)
+        count, layers = knobs["ladder_layers"], workload.model.layers
+        if count and count > layers:
+            raise InputError(f"ladder: ladder_layers = {count} and the model has {layers} layers; give at most so many")
+        return Late(layers - count if count else 0)
 
     def schedule(self, **knobs: Any) -> Schedule:
         """Return sums one module late, in the layers asked for."""
@@ -169,6 +169,7 @@ def _halved(work: Workload) -> Workload:
         attention, mlp = modules(_widened(work, width))[1:3]
         return mlp.moved - attention.moved
 
+    # Moved bytes rise with the width, so bisection finds the last one at which the MLP moves no more.
     low, high = 1, 10**6
     while high - low > 1:
         middle = (low + high) // 2
@@ -180,12 +181,12 @@ def _widened(work: Workload, width: int) -> Workload:
     return replace(work, model=replace(work.model, ffn=width * work.split.tp))
 
 
-def fitted(physics: Physics, asked: Workload, standard: float, bound: float) -> Cluster:
+def fitted(physics: Physics, work: Workload, standard: float, bound: float) -> Cluster:
     """Return a cluster on which the standard model and the bound take the seconds given."""
     quiet = load_cluster("h100x8-nvlink").change(n=16, per_node=16, intra=FREE, kappa=0.0, kappa_comm=0.0)
-    fast = device_taking(physics, bound, TENSOR_PARALLEL, asked, quiet)
+    fast = device_taking(physics, bound, TENSOR_PARALLEL, work, quiet)
     linked = fast.change(intra=load_cluster("h100x8-nvlink").intra)
-    return link_taking(physics, standard, "intra", TENSOR_PARALLEL, asked, linked)
+    return link_taking(physics, standard, "intra", TENSOR_PARALLEL, work, linked)
 
 
 @cache
@@ -213,6 +214,7 @@ def kappa_of(physics: Physics, rows: tuple[Row, ...], shares: str) -> float:
     """
     if not physics.contention:
         return 0.0
+    # A step is simulated at the grid's points only; between them it is near enough to a line.
     fine = np.arange(0.0, SLOWED[-1] / (1 - SLOWED[-1]), 0.001)
     steps = [np.interp(fine / (1 + fine), SLOWED, _steps(physics, row, shares)) for row in rows]
     errors = [row[1] / step / PUBLISHED[row][1] - 1 for row, step in zip(rows, steps, strict=True)]
@@ -380,13 +382,13 @@ def _throughputs() -> list[Claim]:
     every = "kappa fitted to all four ladder rows of this link, this one among them: a fit, no prediction"
     small = "kappa fitted to ladder at batch 1 and 4 of this link"
     large = tuple(row for row in PUBLISHED if row[1] >= 16)
-    alone, contended = "ladder, no contention", "ladder, contention"
+    quiet, contended = "ladder, no contention", "ladder, contention"
     return [
         *_series("LAD-1a", "parallel attention", _parallel, FIT, column=2, grade="algebraic"),
-        *_series("LAD-1b", alone, partial(_without_contention, "equal"), f"{FIT}; {EQUAL}"),
+        *_series("LAD-1b", quiet, partial(_without_contention, "equal"), f"{FIT}; {EQUAL}"),
         *_series("LAD-1c", contended, partial(_with_contention, "equal", _others), f"{FIT}; {EQUAL}; {loo}",
                  others=_others),
-        *_series("LAD-1d", alone, partial(_without_contention, "own"), f"{FIT}; {OWN}"),
+        *_series("LAD-1d", quiet, partial(_without_contention, "own"), f"{FIT}; {OWN}"),
         *_series("LAD-1e", contended, partial(_with_contention, "own", _others), f"{FIT}; {OWN}; {loo}",
                  others=_others),
         *_series("LAD-1f", "ladder, contention of small batches", partial(_with_contention, "equal", _small),

@@ -92,6 +92,7 @@ def measure(plan: Plan, cluster: Cluster) -> Measured:
     from densing.efficiency.timeline import Window, partition
 
     timeline = timeline_of(plan, cluster)
+    # Equal ranks are simulated as one: a mean over ranks counts it as often as it stands for.
     weights = np.array([plan.stands_for.get(rank.rank, 1) for rank in timeline.ranks], float)
     windows: list[tuple[int, int]] = []
     for rank in timeline.ranks:
@@ -106,14 +107,15 @@ def measure(plan: Plan, cluster: Cluster) -> Measured:
         partition(Window("steps", *window, rank.work.within(*window)))
         for rank, window in zip(timeline.ranks, windows, strict=True)
     ]
-    sent = [_sent(rank, window, cluster) for rank, window in zip(timeline.ranks, windows, strict=True)]
+    traffic = [_sent(rank, window, cluster) for rank, window in zip(timeline.ranks, windows, strict=True)]
 
     def mean(values: list[float]) -> float:
         return float(np.average(values, weights=weights)) / plan.steps
 
     comm = mean([part.comm_ns / 1e9 for part in parts])
     links = {
-        link: mean([each.get(link, 0.0) for each in sent]) for link in sorted({key for row in sent for key in row})
+        link: mean([bytes_by.get(link, 0.0) for bytes_by in traffic])
+        for link in sorted({link for bytes_by in traffic for link in bytes_by})
     }
     return Measured(
         step_s=max(end - start for start, end in windows) / plan.steps / 1e9,

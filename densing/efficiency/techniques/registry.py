@@ -120,10 +120,11 @@ def whole(low: int, high: int | None = None) -> Kind:
         except ValueError:
             raise InputError(f"is no whole number; give one {span}") from None
 
-    def check(given: Any) -> int:
-        if isinstance(given, bool) or not isinstance(given, Integral):
+    def check(setting: Any) -> int:
+        # True is an integer in Python, and no setting of a knob.
+        if isinstance(setting, bool) or not isinstance(setting, Integral):
             raise InputError(f"is no whole number; give one {span}")
-        value = int(given)
+        value = int(setting)
         if value < low or (high is not None and value > high):
             raise InputError(f"is out of range; give a whole number {span}")
         return value
@@ -141,10 +142,10 @@ def number(low: float, high: float | None = None) -> Kind:
         except ValueError:
             raise InputError(f"is no number; give one {span}") from None
 
-    def check(given: Any) -> float:
-        if isinstance(given, bool) or not isinstance(given, Real):
+    def check(setting: Any) -> float:
+        if isinstance(setting, bool) or not isinstance(setting, Real):
             raise InputError(f"is no number; give one {span}")
-        value = float(given)
+        value = float(setting)
         if not math.isfinite(value) or value < low or (high is not None and value > high):
             raise InputError(f"is out of range; give a number {span}")
         return value
@@ -189,10 +190,10 @@ def optional(kind: Callable[[str], Any]) -> Kind:
 
 
 def _flag(text: str) -> bool:
-    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-    if text.lower() not in words:
+    answers = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if text.lower() not in answers:
         raise InputError("is neither yes nor no; give one of them")
-    return words[text.lower()]
+    return answers[text.lower()]
 
 
 flag = Kind(_flag, lambda value: value if isinstance(value, bool) else _flag(str(value)))
@@ -205,7 +206,7 @@ Examples
 """
 
 
-def settle(technique: str, knobs: Sequence[Knob], given: Mapping[str, Any]) -> dict[str, Any]:
+def settle(technique: str, knobs: Sequence[Knob], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return all settings of a technique: those given, checked, texts among them parsed, and the others' defaults.
 
     Raises
@@ -221,12 +222,12 @@ def settle(technique: str, knobs: Sequence[Knob], given: Mapping[str, Any]) -> d
     {'tau': 48}
     """
     known = [knob.name for knob in knobs]
-    for name in given:
+    for name in values:
         if name not in known:
             raise UnknownNameError(f"knob of {technique}:", name, known)
     settings = {}
     for knob in knobs:
-        value, kind = given.get(knob.name, knob.default), _kind(knob.kind)
+        value, kind = values.get(knob.name, knob.default), _kind(knob.kind)
         try:
             settings[knob.name] = kind.parse(value) if isinstance(value, str) else kind.check(value)
         except (InputError, ValueError) as error:

@@ -333,11 +333,6 @@ def _order(physics: Physics) -> Answer:
     return Answer(order, "geometric means " + " < ".join(f"{mean:.2f}" for mean in means.values()))
 
 
-def _bound(physics: Physics) -> Answer:
-    ratios = [percent / 100 for percent in range(25, 401, 5)]
-    return Answer(max(speedup(physics, Sub(ratio, 1.0, 8), Hardware(FINE)) for ratio in ratios))
-
-
 def _cu_split(slower_gemm: float, slower_sum: float, physics: Physics) -> Answer:
     """A product beside an independent all-reduce of 1.5 times its length, each slowed by its share of the device."""
     graph = Graph()
@@ -451,16 +446,6 @@ def scatter_traffic(devices: int) -> tuple[float, float, float, float]:
     return *before, *after
 
 
-def _fewer_reads(_: Physics) -> Answer:
-    traffic = [scatter_traffic(devices) for devices in WIDTHS]
-    return Answer(geometric_mean([before / after for before, _, after, _ in traffic]), RING)
-
-
-def _fewer_writes(_: Physics) -> Answer:
-    traffic = [scatter_traffic(devices) for devices in WIDTHS]
-    return Answer(100 * (1 - geometric_mean([after / before for _, before, _, after in traffic])), RING)
-
-
 def _less_traffic(largest: bool, _: Physics) -> Answer:
     """Product, reduce-scatter and all-gather (which reads and writes as much either way), every operand read once."""
     ratios = []
@@ -486,9 +471,9 @@ def _claim(name: str, what: str, setup: str, figure: float | str, check: Callabl
            unit: str = "times", tolerance: float | None = 0.05, grade: Grade = "predicted",
            null: Callable[[], Answer] | None = None,
            assumptions: Mapping[str, Callable[[], Answer]] = MappingProxyType({})) -> Claim:  # fmt: skip
-    words = isinstance(figure, str)
-    return Claim(name, what, setup, figure, "" if words else unit, "second-hand", NOTE, check,
-                 None if words else tolerance, inputs, grade=grade, null=null, assumptions=assumptions)  # fmt: skip
+    direction = isinstance(figure, str)
+    return Claim(name, what, setup, figure, "" if direction else unit, "second-hand", NOTE, check,
+                 None if direction else tolerance, inputs, grade=grade, null=null, assumptions=assumptions)  # fmt: skip
 
 
 CALIBRATED: Grade = "calibrated on other rows"
@@ -499,7 +484,11 @@ def _sublayers() -> list[Claim]:
     ratio = "all-reduce of 1.5 times the product (fitted to 1.67); slow-downs as published"
     saving = "cost of reducing fitted to 7 % over 8 devices"
     return [
-        _claim("T3-1a", "largest gain of ideal overlap", "any product", LARGEST["ideal"], _bound, grade="algebraic"),
+        _claim("T3-1a", "largest gain of ideal overlap", "any product", LARGEST["ideal"],
+               # Reached where the product takes about as long as its reduce-scatter.
+               lambda physics: Answer(
+                   max(speedup(physics, Sub(percent / 100, 1.0, 8), Hardware(FINE)) for percent in range(25, 401, 5))
+               ), grade="algebraic"),
         _claim("T3-1b", "potential of overlap", split, 1.67, partial(_cu_split, 1.0, 1.0), ratio, grade="fitted"),
         _claim("T3-1c", "8 CUs for the all-reduce", split, 1.18, partial(_cu_split, 1.0, 1.41), ratio,
                grade="algebraic"),
@@ -526,6 +515,7 @@ def _traffic() -> list[Claim]:
     """Shares of communication, five points allowed as for ISO's; traffic to memory as its parts above."""
     share, widths = "largest share of communication, training or prefill", "TP 8 and 16"
     every = (*MODELS, "mt-nlg")
+    traffic = [scatter_traffic(devices) for devices in WIDTHS]
     rows = (
         ("T3-4a", share, f"Mega-GPT-2, {widths}", 34.0, ("mega-gpt2",), 1.0, HARDWARE),
         ("T3-4b", share, f"T-NLG, {widths}", 43.0, ("t-nlg",), 1.0, f"{HARDWARE}; 32 heads in place of 28"),
@@ -546,9 +536,13 @@ def _traffic() -> list[Claim]:
         ),
         _claim("T3-4e", share, "models of 1e12 and 10e12 parameters", 44.0,
                lambda _: Answer(None, "their shapes are not in our sources"), unit="%"),
-        _claim("T3-5a", "reads of the reduce-scatter, before over T3", "TP 8 and 16", 2.4, _fewer_reads,
+        _claim("T3-5a", "reads of the reduce-scatter, before over T3", "TP 8 and 16", 2.4,
+               lambda _: Answer(geometric_mean([reads / reads_t3 for reads, _, reads_t3, _ in traffic]), RING),
                grade="counted"),
-        _claim("T3-5b", "writes saved, product and reduce-scatter", "TP 8 and 16", 10.0, _fewer_writes, unit="%",
+        _claim("T3-5b", "writes saved, product and reduce-scatter", "TP 8 and 16", 10.0,
+               lambda _: Answer(
+                   100 * (1 - geometric_mean([writes_t3 / writes for _, writes, _, writes_t3 in traffic])), RING
+               ), unit="%",
                grade="counted"),
         _claim("T3-5c", "movement to and from memory saved, mean", SUBLAYERS, 22.0, partial(_less_traffic, False),
                unit="%", tolerance=0.25, grade="counted"),

@@ -195,10 +195,10 @@ class TensorParallelRun:
 
 
 def run_knobs(
-    name: str, knobs: tuple[Knob, ...], plan_only: tuple[str, ...], given: Mapping[str, Any]
+    name: str, knobs: tuple[Knob, ...], plan_only: tuple[str, ...], values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the settings that a run takes: those given, and the defaults of the others."""
-    return {knob: value for knob, value in settle(name, knobs, given).items() if knob not in plan_only}
+    return {knob: value for knob, value in settle(name, knobs, values).items() if knob not in plan_only}
 
 
 def parameters_of(workload: Workload) -> float:

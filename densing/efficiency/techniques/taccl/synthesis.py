@@ -166,14 +166,15 @@ def _gather(machine: Topology, op: str, sketch: Sketch, together: int, time_limi
 
 
 def _scheduled(
-    machine: Topology, wanted: Demand, work: Sequence[Hop], together: int, time_limit: float
+    machine: Topology, request: Demand, work: Sequence[Hop], together: int, time_limit: float
 ) -> tuple[list[Message], str]:
     """Try every order, with messages of one chunk and of several; then the exact model on the best."""
     best: tuple[float, list[Message], str] | None = None
     sizes = sorted({size for size in (2, 3, 4, together) if 1 < size <= together})
     waits = any(channel.alpha > 0 for channel in machine.channels)
     per_order = len(work) * (1 + len(sizes) * waits)
-    for number, (name, priority) in enumerate(priorities(machine, wanted)):
+    # No single priority is best everywhere, and each takes milliseconds: the solver is kept for the winner.
+    for number, (name, priority) in enumerate(priorities(machine, request)):
         if number > 1 and number * per_order > EFFORT:
             break
         single = alone(work)
@@ -297,9 +298,9 @@ def hops(topology: Topology, trees: Trees) -> list[Hop]:
     return result
 
 
-def priorities(topology: Topology, wanted: Demand) -> Iterator[tuple[str, Priority]]:
+def priorities(topology: Topology, request: Demand) -> Iterator[tuple[str, Priority]]:
     """Yield the orders worth trying."""
-    channels, source, n = topology.channels, wanted.source, topology.n
+    channels, source, n = topology.channels, request.source, topology.n
 
     def turn(hop: Hop) -> float:
         return (source[hop.chunk] - channels[hop.channel].dst) % n
@@ -363,10 +364,11 @@ class Line:
                 messages[need].children.append(number)
         self.waiting: dict[int, list[tuple[tuple[float, ...], int]]] = {}
         self.free: dict[object, float] = {}
-        self.beside: dict[object, set[int]] = {}
+        # Channels that wait for the same channel or port: all of them are looked at when it is free.
+        self.rivals: dict[object, set[int]] = {}
         for number in {message.channel for message in messages}:
             for name in self._names(number):
-                self.beside.setdefault(name, set()).add(number)
+                self.rivals.setdefault(name, set()).add(number)
 
     def _names(self, channel: int) -> tuple[object, ...]:
         return (channel, *self.topology.channels[channel].ports)
@@ -386,7 +388,7 @@ class Line:
                 _, ended, number = heapq.heappop(ends)
                 done += ended
                 touched |= {
-                    channel for name in self._names(self.messages[number].channel) for channel in self.beside[name]
+                    channel for name in self._names(self.messages[number].channel) for channel in self.rivals[name]
                 }
                 # The ports may be free before the message has come; only then its chunks can go on.
                 for child in self.messages[number].children if ended else ():
@@ -403,6 +405,7 @@ class Line:
         for _, number in sorted(self.waiting[c][0] for c in touched if self.waiting.get(c)):
             message = self.messages[number]
             names = self._names(message.channel)
+            # One that cannot go now is looked at again when one of its channel or ports is released.
             if all(self.free.get(name, 0.0) <= now for name in names):
                 heapq.heappop(self.waiting[message.channel])
                 message.start = now

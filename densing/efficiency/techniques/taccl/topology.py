@@ -302,7 +302,14 @@ def profile_topology(name: str, nodes: int = 1, per_node: int = 0, wiring: str =
     size, kind = per_node or profile.per_node, wiring or profile.wiring
     if nodes < 1 or size < 1 or (kind == "cube" and size != 8):
         raise InputError(f"{name}: {nodes} nodes of {size} devices wired as {kind!r}; a cube has 8 devices, nodes >= 1")
-    pairs = _pairs(profile, size, kind)
+    fast, slow = profile.intra[0], profile.intra[-1]
+    if kind == "cube":
+        one_way = dict.fromkeys(_DOUBLE, fast) | dict.fromkeys(_SINGLE, slow)
+        pairs = one_way | {(b, a): cost for (a, b), cost in one_way.items()}
+    elif kind in ("switch", "full"):
+        pairs = {(a, b): fast for a in range(size) for b in range(size) if a != b}
+    else:
+        raise UnknownNameError("wiring", kind, ("cube", "full", "switch"))
     channels: list[Channel] = []
     for base in range(0, nodes * size, size):
         for (src, dst), (beta, total) in pairs.items():
@@ -318,16 +325,6 @@ def profile_topology(name: str, nodes: int = 1, per_node: int = 0, wiring: str =
             ports = (nics[a] + ".out", nics[b] + ".in")
             channels.append(Channel(a, b, round(total - beta, 9), beta, ports, inter=True))
     return checked(Topology(f"{name} {nodes}x{size}", nodes * size, size, tuple(channels), SOURCE))
-
-
-def _pairs(profile: Profile, size: int, kind: str) -> dict[tuple[int, int], tuple[float, float]]:
-    fast, slow = profile.intra[0], profile.intra[-1]
-    if kind == "cube":
-        both = dict.fromkeys(_DOUBLE, fast) | dict.fromkeys(_SINGLE, slow)
-        return both | {(b, a): cost for (a, b), cost in both.items()}
-    if kind not in ("switch", "full"):
-        raise UnknownNameError("wiring", kind, ("cube", "full", "switch"))
-    return {(a, b): fast for a in range(size) for b in range(size) if a != b}
 
 
 class Sketch(Record, frozen=True):
