@@ -252,7 +252,7 @@ def _hierarchical(op: str, count: float, levels: Sequence[Level], concurrent: in
         if not outermost and op == "all_reduce":
             scatter = ring_terms("reduce_scatter", level.size)
             terms = Terms(2 * scatter.messages, 2 * scatter.volume)
-        # Shards of all ranks inside cross this level at once, each of its own ring.
+        # Shards of all ranks inside cross this level at once, each in a ring of its own.
         total += terms.messages * link.alpha_s + terms.volume * shard * link.beta_s_per_byte
     return total
 

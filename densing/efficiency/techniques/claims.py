@@ -210,6 +210,7 @@ def device_taking(
     """Return the cluster with its device scaled so that a step takes so long; its links must be free."""
     now = physics.measure(technique, workload, cluster, **knobs).step_s
     device = cluster.device
+    # With free links a step is compute alone, which is in inverse proportion to both rates of the roofline.
     faster = now / seconds
     return cluster.change(device=replace(device, flops=device.flops * faster, mem_bw=device.mem_bw * faster))
 
@@ -233,6 +234,7 @@ def link_taking(
         raise InputError(
             f"a step of {seconds:g} s leaves no time for the link {level!r} beside {compute:g} s of compute"
         )
+    # Nothing is hidden, so what is beyond compute is in proportion to latency and time per byte.
     slower = (seconds - compute) / (now - compute)
     return cluster.change(**{level: Link(link.alpha_s * slower, link.beta_s_per_byte * slower, link.shared)})
 
@@ -279,5 +281,6 @@ def constant_share(free: float, blocking: float, others: Sequence[Published] = (
     def squares(share: float) -> float:
         return sum((row.step / (row.free + share * (row.blocking - row.free)) - 1) ** 2 for row in others)
 
+    # Rounded well above what the optimiser leaves open.
     fit = minimize_scalar(squares, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-9})
     return float(free + round(float(fit.x), 6) * (blocking - free))

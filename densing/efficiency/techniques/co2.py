@@ -72,6 +72,7 @@ class OneRoundLate(Rounds):
         done = self.update(done)
         if not self.ends:
             return
+        # One buffer: what travelled is applied before the parameters are put into it once more.
         if self.flying:
             done = self.outer_update(self.hand_on(join(done, self.flying), 1, self.size))
         self.flying = self.average(self.copy(done), self.bucket_mb, STATE + 1, self.size)
@@ -269,11 +270,11 @@ def _claims() -> tuple[Claim, ...]:
     sources = {hand: REVIEW, arithmetic: f"arithmetic on the words/s of {REVIEW}"}
 
     def row(
-        name: str, what: str, figure: float | str, unit: str, known: Evidence, check: Callable[[Physics], Answer],
+        name: str, quantity: str, figure: float | str, unit: str, known: Evidence, check: Callable[[Physics], Answer],
         tolerance: float | None, grade: Grade, inputs: str = both, null: Callable[[], Answer] | None = None,
     ) -> Claim:  # fmt: skip
         return Claim(
-            name, what, SETUP, figure, unit, known, sources[known], check, tolerance, inputs, grade=grade, null=null
+            name, quantity, SETUP, figure, unit, known, sources[known], check, tolerance, inputs, grade=grade, null=null
         )
 
     scaling = "words/s per GPU, 128 over 16"
@@ -323,7 +324,7 @@ QUALITY = (
 CLAIMS: tuple[Claim, ...] = (
     *_claims(),
     *(
-        Claim(name, what, setup, figure, unit, "second-hand", REVIEW, lambda _: Answer(None, SILENT))
-        for name, what, setup, figure, unit in QUALITY
+        Claim(name, quantity, setup, figure, unit, "second-hand", REVIEW, lambda _: Answer(None, SILENT))
+        for name, quantity, setup, figure, unit in QUALITY
     ),
 )

@@ -221,6 +221,7 @@ def compare(
         if remedies and row.status == DOES_NOT_FIT:
             change = remedy(get_technique(row.technique), workload, cluster, (knobs or {}).get(row.technique, {}))
             rows[at] = replace(row, reason=f"{row.reason}; {change}") if change else row
+    # A stable sort: within a status the order asked for stays.
     rows.sort(key=lambda row: RANKS.index(row.status))
     notes = _notes(rows, workload, cluster)
     if not isinstance(base, Measured):
@@ -278,6 +279,7 @@ def _notes(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[No
     notes = []
     for row in rows:
         if row.status == DOES_NOT_APPLY:
+            # Most reasons begin with the technique's name already.
             message = row.reason if row.reason.startswith(row.technique) else f"{row.technique}: {row.reason}"
             notes.append(Note("does-not-apply", "warning", message, {"technique": row.technique}))
     if any(row.status == FITS and row.room_bytes is None for row in rows):
@@ -285,9 +287,11 @@ def _notes(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[No
         notes.append(Note("memory-unknown", "warning", message, {"cluster": cluster.name}))
     notes += _too_large(rows, workload, cluster)
     if workload.mode == "train" and (workload.recompute != "none" or not workload.fused_attention):
-        how = f"recompute {workload.recompute}" if workload.recompute != "none" else "attention that writes its scores"
+        saving = (
+            f"recompute {workload.recompute}" if workload.recompute != "none" else "attention that writes its scores"
+        )
         more = ", up to one more forward pass" if workload.recompute == "full" else ""
-        message = f"{how} changes the memory only: what it adds to a step's time{more} is not in the times"
+        message = f"{saving} changes the memory only: what it adds to a step's time{more} is not in the times"
         notes.append(Note("times-without-recomputation", "info", message, {"recompute": workload.recompute}))
     if workload.recompute == "selective" and workload.fused_attention:
         message = "recompute selective: fused attention keeps no scores to be recomputed, so nothing changes"
@@ -303,7 +307,7 @@ def _notes(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[No
     applied = [row for row in rows if row.status != DOES_NOT_APPLY]
     other = {row.technique: row.changes_loss for row in applied if row.changes_loss}
     if other:
-        changes = "; ".join(f"{name}: {words}" for name, words in other.items())
+        changes = "; ".join(f"{name}: {change}" for name, change in other.items())
         message = f"what is computed changes, so loss per step may; the simulator tells times only ({changes})"
         notes.append(Note("other-training", "info", message, {"techniques": list(other)}))
     silent = [row.technique for row in applied if row.changes_loss is None]
@@ -322,7 +326,7 @@ def _too_large(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> lis
     if misfits:
         simulated = [row for row in rows if row.step_s is not None]
         fastest = min(simulated, key=lambda row: (row.step_s or 0.0, RANKS.index(row.status)))
-        needs = ", ".join(f"{row.technique} ({(row.memory_bytes or 0.0) / 1e9:,.1f} GB)" for row in misfits)
+        requirements = ", ".join(f"{row.technique} ({(row.memory_bytes or 0.0) / 1e9:,.1f} GB)" for row in misfits)
         details = {
             "techniques": [row.technique for row in misfits],
             "batch": workload.batch,
@@ -331,7 +335,9 @@ def _too_large(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> lis
         }
         severity: Severity = "error" if fastest.status == DOES_NOT_FIT else "warning"
         also = ", and the fastest is one of them" if severity == "error" and len(misfits) < len(simulated) else ""
-        notes.append(Note("memory", severity, f"does not fit at {batch}: {needs}; {room} per device{also}", details))
+        notes.append(
+            Note("memory", severity, f"does not fit at {batch}: {requirements}; {room} per device{also}", details)
+        )
     tight = [
         row.technique
         for row in rows
@@ -429,6 +435,7 @@ def regime(
     notes: dict[str, Note] = {}
     misfits: dict[str, dict[int, float]] = {}
     for number, (bandwidth, batch) in enumerate(grid):
+        # What would make a technique fit is searched for once, in the comparison proper, not in every cell.
         comparison = compare(
             resized(workload, batch),
             cluster.change(**{varied: replace(getattr(cluster, varied), beta_s_per_byte=8e-9 / bandwidth)}),
@@ -454,13 +461,13 @@ def regime(
     if misfits:
         # One note on all cells: techniques that do not fit at the same batches are named together.
         by_batches: dict[tuple[int, ...], list[str]] = {}
-        for name, needs in misfits.items():
-            by_batches.setdefault(tuple(needs), []).append(name)
+        for name, need_of in misfits.items():
+            by_batches.setdefault(tuple(need_of), []).append(name)
         cases = "; ".join(
             f"{', '.join(names)} at batch {', '.join(map(str, batches))}" for batches, names in by_batches.items()
         )
         room = f"{cluster.device.name} has {cluster.device.memory / 1e9:,.0f} GB"
-        need_gb = {name: {str(batch): need for batch, need in needs.items()} for name, needs in misfits.items()}
+        need_gb = {name: {str(batch): need for batch, need in need_of.items()} for name, need_of in misfits.items()}
         remarks.append(Note("map-memory", "warning", f"map: does not fit, {room}: {cases}", {"need_gb": need_gb}))
     return RegimeMap(tuple(cells), varied, baseline or techniques[0], tuple(remarks))
 

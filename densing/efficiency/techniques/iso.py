@@ -425,18 +425,18 @@ def _pull_request() -> list[Claim]:
 
     steps = [
         Claim(
-            name, f"step with two parts in turns, {what}", setup, 1e3 * REDUCED_S, "ms", "first-hand", source,
+            name, f"step with two parts in turns, {condition}", setup, 1e3 * REDUCED_S, "ms", "first-hand", source,
             partial(_step, kappa), 0.1, inputs, grade="calibrated on other rows", null=step(others, note),
         )
-        for name, _, what, kappa, inputs, others, note in kappas
+        for name, _, condition, kappa, inputs, others, note in kappas
     ]  # fmt: skip
     shares = [
         Claim(
-            name, f"share of the all-reduces hidden, {what}", setup, 100 * (STEP_S - REDUCED_S) / SUMS_S, "%",
+            name, f"share of the all-reduces hidden, {condition}", setup, 100 * (STEP_S - REDUCED_S) / SUMS_S, "%",
             "derived", f"arithmetic on the times of {source}", partial(_hidden, kappa), 0.1, inputs,
             grade="calibrated on other rows", null=hidden(others, note),
         )
-        for _, name, what, kappa, inputs, others, note in kappas
+        for _, name, condition, kappa, inputs, others, note in kappas
     ]  # fmt: skip
     return [*steps, *shares]
 
@@ -450,8 +450,8 @@ def _elsewhere() -> list[Claim]:
     setup = "Llama 70B, TP 8, 8 × H100 over NVSwitch"
     habana = "HabanaAI vllm-fork pull request 735"
 
-    def row(name: str, what: str, setup: str, figure: float | str, unit: str, source: str, why: str) -> Claim:
-        return Claim(name, what, setup, figure, unit, "first-hand", source, lambda _: Answer(None, why))
+    def row(name: str, quantity: str, setup: str, figure: float | str, unit: str, source: str, why: str) -> Claim:
+        return Claim(name, quantity, setup, figure, unit, "first-hand", source, lambda _: Answer(None, why))
 
     quoted: Evidence = "second-hand"
     return [

@@ -348,7 +348,7 @@ SHEETS = (
 
 def _series(
     prefix: str,
-    what: str,
+    quantity: str,
     check: Callable[[Row, Physics], Answer],
     inputs: str,
     *,
@@ -361,7 +361,7 @@ def _series(
     return [
         Claim(
             f"{prefix}-{row[0]}-{row[1]}",
-            what,
+            quantity,
             f"Llama-3 70B, TP 8, H100, {'NVLink' if row[0] == 'nvlink' else 'no P2P'}, batch {row[1]}",
             PUBLISHED[row][column],
             "tokens/s",
@@ -486,7 +486,7 @@ CLAIMS: tuple[Claim, ...] = (
     *(
         Claim(
             name,
-            what,
+            quantity,
             setup,
             figure,
             unit,
@@ -494,7 +494,7 @@ CLAIMS: tuple[Claim, ...] = (
             SUMMARY,
             lambda _: Answer(None, "the simulator tells times, not quality"),
         )
-        for name, what, setup, figure, unit in QUALITY
+        for name, quantity, setup, figure, unit in QUALITY
     ),
     *_predictions(),
 )

@@ -60,10 +60,11 @@ def split_over(
     return divided
 
 
-def _width(workload: Workload, per_node: int, most: int) -> int:
+def _width(workload: Workload, per_node: int, limit: int) -> int:
     """Return the widest tensor-parallel group that fits a node (or two devices) and divides the model."""
+    # On nodes of one device groups of two span the network: the least that a tensor-parallel technique can work on.
     for width in (8, 4, 2):
-        if width <= most and (width == 2 if per_node == 1 else per_node % width == 0):
+        if width <= limit and (width == 2 if per_node == 1 else per_node % width == 0):
             with suppress(InputError):
                 modules(replace(workload, split=replace(workload.split, dp=1, tp=width, pp=1)))
                 return width
@@ -132,6 +133,7 @@ def _smallest(
         free = ("--dp ", f"--tp {workload.split.tp}")
         return sum(not option.startswith(free) for option in change.options) + (change.technique != technique.name)
 
+    # A stable sort: among changes of as many options the first tried stays first, so the answer is reproducible.
     changes = sorted(_changes(technique, workload, cluster, devices), key=size)
     return next((change for change in changes if _fits(change, knobs, room)), None)
 
@@ -162,7 +164,7 @@ def _changes(
     if all_on:
         micro, names = dict.fromkeys(list(micro)[-1:]), names[-1:] + names[:1]
     splits = list(_splits(workload.split, cluster, devices))
-    for name, split, how, parts, along in product(names, splits, recompute, micro, (False, True)):
+    for name, split, recomputing, parts, along in product(names, splits, recompute, micro, (False, True)):
         along = along and split.tp > 1 and train
         if all_on and split.tp > 1 and train and not along:
             continue
@@ -174,11 +176,11 @@ def _changes(
             *_option("--nodes", nodes, devices != cluster.n),
             *(f"--{axis} {getattr(split, axis)}" for axis in ("dp", "tp", "pp")
               if getattr(split, axis) != getattr(workload.split, axis) or (moved and axis == "tp")),
-            *_option("--recompute", how, how != workload.recompute),
+            *_option("--recompute", recomputing, recomputing != workload.recompute),
             *(["--sequence-parallel"] if sequence and not workload.split.sequence else []),
             *_option("--micro-batches", parts, parts != workload.micro_batches),
         ]  # fmt: skip
-        changed = replace(workload, split=replace(split, sequence=sequence), recompute=how, micro_batches=parts)
+        changed = replace(workload, split=replace(split, sequence=sequence), recompute=recomputing, micro_batches=parts)
         yield Change(tuple(options), name, changed, devices)
 
 

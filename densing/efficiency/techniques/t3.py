@@ -101,9 +101,10 @@ class Triggered:
         stages = self.hardware.stages or run.stage.size("tp")
         each = total_s * share * (1 + self.hardware.kappa) / stages
         done = run.compute(module, after, total_s * (1 - share), closes=False)
+        # The product's stages follow one another; each one's transfer runs beneath the stages after it.
         for stage in range(stages):
             done = run.compute(module, done, each, opens=False, closes=stage == stages - 1, label=" stage")
-            sent = run.stage.part(
+            scattered = run.stage.part(
                 f"reduce_scatter {module.name}",
                 "reduce_scatter",
                 module.activation,
@@ -111,7 +112,7 @@ class Triggered:
                 done,
                 saved=self.hardware.nmc,
             )
-        return run.stage.collective(f"all_gather {module.name}", "all_gather", module.activation, "tp", sent)
+        return run.stage.collective(f"all_gather {module.name}", "all_gather", module.activation, "tp", scattered)
 
 
 class T3(TensorParallelRun, Sliced):
@@ -195,8 +196,8 @@ def sublayer(gemm_s: float, scatter_s: float, gather_s: float, hardware: Hardwar
     for _ in range(hardware.stages):
         done = graph.add("gemm", Kind.COMPUTE, (0,), "compute", gemm_s * (1 + hardware.kappa) / hardware.stages)
         seconds = scatter_s * (1 - hardware.nmc) / hardware.stages
-        sent = graph.add("reduce_scatter", Kind.COMM, (0,), "comm", seconds, after=[done])
-    graph.add("all_gather", Kind.COMM, (0,), "comm", gather_s, after=[sent])
+        scattered = graph.add("reduce_scatter", Kind.COMM, (0,), "comm", seconds, after=[done])
+    graph.add("all_gather", Kind.COMM, (0,), "comm", gather_s, after=[scattered])
     return graph
 
 
@@ -284,6 +285,7 @@ def fitted_rate(physics: Physics) -> float:
     """Return the rate, in the preset's, that gives the ideal geometric mean (the best there is if none does)."""
     from scipy.optimize import minimize_scalar
 
+    # The ideal mean has a peak in the rate (compute as long as communication), so the distance is minimised, no root.
     fit = minimize_scalar(
         lambda rate: abs(geometric_mean(gains(physics, float(rate), None)) - GEOMEAN["ideal"]),
         bounds=(0.3, 2.0),
@@ -467,12 +469,12 @@ HARDWARE = (
 )
 
 
-def _claim(name: str, what: str, setup: str, figure: float | str, check: Callable[[Physics], Answer], inputs: str = "",
-           unit: str = "times", tolerance: float | None = 0.05, grade: Grade = "predicted",
+def _claim(name: str, quantity: str, setup: str, figure: float | str, check: Callable[[Physics], Answer],
+           inputs: str = "", unit: str = "times", tolerance: float | None = 0.05, grade: Grade = "predicted",
            null: Callable[[], Answer] | None = None,
            assumptions: Mapping[str, Callable[[], Answer]] = MappingProxyType({})) -> Claim:  # fmt: skip
     direction = isinstance(figure, str)
-    return Claim(name, what, setup, figure, "" if direction else unit, "second-hand", NOTE, check,
+    return Claim(name, quantity, setup, figure, "" if direction else unit, "second-hand", NOTE, check,
                  None if direction else tolerance, inputs, grade=grade, null=null, assumptions=assumptions)  # fmt: skip
 
 
@@ -529,10 +531,10 @@ def _traffic() -> list[Claim]:
 
     return [
         *(
-            _claim(name, what, setup, figure, partial(_shares, models, rate=rate), inputs, "%", 5 / figure,
+            _claim(name, quantity, setup, figure, partial(_shares, models, rate=rate), inputs, "%", 5 / figure,
                    assumptions={"products at 0.4 of the peak, not 0.6": slower(models, rate * 2 / 3),
                                 "products at 0.8 of the peak": slower(models, rate * 4 / 3)})
-            for name, what, setup, figure, models, rate, inputs in rows
+            for name, quantity, setup, figure, models, rate, inputs in rows
         ),
         _claim("T3-4e", share, "models of 1e12 and 10e12 parameters", 44.0,
                lambda _: Answer(None, "their shapes are not in our sources"), unit="%"),

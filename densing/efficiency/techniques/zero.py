@@ -100,6 +100,7 @@ class FullShards(Exchange):
         if self.at + 1 == len(self.units) or module is not self.units[self.at + 1].first:
             return NOTHING
         self.at += 1
+        # The gathers share a stream: they come one after the other, and the layer waits for its own only.
         while len(self.gathered) <= min(self.at + self.prefetch, len(self.units) - 1):
             count = self.units[len(self.gathered)].held
             self.gathered.append(

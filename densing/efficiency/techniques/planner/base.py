@@ -126,8 +126,8 @@ class Planned:
 
     def memory(self, workload: Workload, knobs: Mapping[str, Any]) -> dict[str, float]:
         """Return bytes per rank by purpose."""
-        needs = {purpose: float(count) for purpose, count in memory(workload, zero=self.zero).items()}
-        return {**needs, "technique": self.extra_bytes(workload, knobs)}
+        purposes = {purpose: float(count) for purpose, count in memory(workload, zero=self.zero).items()}
+        return {**purposes, "technique": self.extra_bytes(workload, knobs)}
 
     def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
         """Return the bytes per rank that only this technique needs."""
@@ -333,6 +333,8 @@ class _Builder:
         outputs = self.outputs if self.workload.mode == "decode" else {}
         # Inputs that are there, by phase, micro-batch and stage.
         arrived = {("forward", micro, 0): outputs.get(micro, NOTHING) for micro in range(micro_batches)}
+        # A stage goes on as far as its inputs have come, then the next one has its turn: so a task is added after all
+        # that it waits for.
         while any(turns):
             for stage in self.stages:
                 mine = turns[stage.index]
@@ -358,6 +360,7 @@ class _Builder:
 
     def repeat(self) -> None:
         """Add the step before once more, much quicker than planning it anew."""
+        # Tasks wait for earlier ones by number, so a shift by the step's length is all that differs.
         tasks, step = self.graph.tasks, self.graph.step
         size = len(tasks) - self.began
         again = [
@@ -430,6 +433,7 @@ def merged(graph: Graph) -> Graph:
 
 def _joins(tasks: list[Task]) -> dict[int, int]:
     """Which task is a mere continuation of which."""
+    # By task: the one it continues, the latest that waits for it, and the newest computation of each rank.
     before: dict[int, int] = {}
     waited: dict[int, int] = {}
     newest: dict[int, int] = {}

@@ -102,9 +102,10 @@ class CostModel:
             return self.place(graph, name, op, count, real, simulated, stream, after, seconds, share)
         apart = self.cluster.pipelined * self._cost(latency_seconds, op, count, real)
         newest = self._newest.setdefault((stream, simulated), [])
-        held = newest[-AT_ONCE:][:1] if len(newest) >= AT_ONCE else []
+        # The latency of one collective may pass beside the bytes of another, but no more than AT_ONCE are under way.
+        blocked_by = newest[-AT_ONCE:][:1] if len(newest) >= AT_ONCE else []
         lane = f"{stream}, latency {len(newest) % AT_ONCE}"
-        waits = [*after, *held]
+        waits = [*after, *blocked_by]
         begun = graph.add(name, Kind.COMM, simulated, lane, apart, after=waits, comm=self._comm(op, real))
         done = self.place(graph, name, op, count, real, simulated, stream, [begun], seconds - apart)
         newest.append(done)

@@ -135,6 +135,7 @@ class Program:
 
     def use(self, kind: str) -> Use:
         """Return what groups of a kind communicate beside; in inference replicas have nothing to say to each other."""
+        # A link that two kinds share serves one of them at a time; otherwise each kind's stream orders its own.
         exclusive = self.workload.mode == "train" and self.layout.exclusive(kind)
         return Use(kind, self.layout.concurrent(kind), exclusive)
 
@@ -165,8 +166,8 @@ class Stage:
         """Add computation on every rank."""
         add = self.graph.add
         return tuple(
-            (add(name, Kind.COMPUTE, (rank,), "compute", seconds, after=after[place] if after else ()),)
-            for place, rank in enumerate(self.ranks)
+            (add(name, Kind.COMPUTE, (rank,), "compute", seconds, after=after[position] if after else ()),)
+            for position, rank in enumerate(self.ranks)
         )
 
     def collective(self, name: str, op: str, count: float, kind: str, after: Event, stream: str = "comm") -> Event:
@@ -181,8 +182,8 @@ class Stage:
                 task = self.program.provider(kind).add(
                     self.graph, name, op, count, group.real, group.simulated, stream, waits
                 )
-                for place in group.positions:
-                    done[place] = (task,)
+                for position in group.positions:
+                    done[position] = (task,)
         return tuple(done)
 
     def part(
@@ -196,8 +197,8 @@ class Stage:
             task = model.add(
                 self.graph, name, op, count, group.real, group.simulated, stream, waits, share, 1 / (1 - saved)
             )
-            for place in group.positions:
-                done[place] = (task,)
+            for position in group.positions:
+                done[position] = (task,)
         return tuple(done)
 
     def hand_on(self, other: Stage, name: str, count: float, after: Event) -> Event:
@@ -207,21 +208,21 @@ class Stage:
         """
         layout, stream = self.program.layout, f"p2p to {other.index}"
         done = []
-        for place, (here, there) in enumerate(layout.neighbours(self.index, other.index)):
+        for position, (source, target) in enumerate(layout.neighbours(self.index, other.index)):
             seconds = collective_seconds(
-                "send_recv", count, self.program.cluster, (here, there), concurrent=layout.concurrent("p2p")
+                "send_recv", count, self.program.cluster, (source, target), concurrent=layout.concurrent("p2p")
             )
-            comm = Comm("send_recv", "pp", "pp", 2, (here, there), src=here, dst=there)
-            waits = after[place] if after else ()
+            comm = Comm("send_recv", "pp", "pp", 2, (source, target), src=source, dst=target)
+            waits = after[position] if after else ()
             task = self.graph.add(
-                name, Kind.COMM, (self.ranks[place],), stream, seconds, count=round(count), after=waits, comm=comm
+                name, Kind.COMM, (self.ranks[position],), stream, seconds, count=round(count), after=waits, comm=comm
             )
             done.append((task,))
         return tuple(done)
 
 
 def _waits(after: Event, positions: Sequence[int]) -> tuple[int, ...]:
-    return tuple(task for place in positions for task in after[place]) if after else ()
+    return tuple(task for position in positions for task in after[position]) if after else ()
 
 
 SPANS = ("none", "intra", "inter", "wide")
@@ -310,6 +311,7 @@ class Layout:
         """Return the groups of a kind that are simulated; a single one stands for all where ranks are equal."""
         real = self.real(kind, stage)
         if not self.every:
+            # One group stands for all of them: the one whose ranks lie farthest apart.
             worst = max(real, key=self._spread)
             return [Group((0,), (stage,), worst)]
         first = stage * self.split.dp * self.split.tp

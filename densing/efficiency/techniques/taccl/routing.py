@@ -322,7 +322,7 @@ class _Model:
         # In the solver's own scale: its tolerances are absolute.
         self.scale = 100.0 / known
         self.cost = np.array([channel.cost() for channel in topology.channels]) * self.scale
-        self.held = np.array([channel.held() for channel in topology.channels]) * self.scale
+        self.port_cost = np.array([channel.held() for channel in topology.channels]) * self.scale
         self.near = np.array([distances(topology, [source]) for source in request.source]) * self.scale
         self.open = self._open()
         used, self.column = np.unique(self.classes.sent[self.open], return_inverse=True)
@@ -361,7 +361,7 @@ class _Model:
             for name in names:
                 shared.setdefault(name, []).append(number)
         for name, numbers in shared.items():
-            busy = {n: self.cost[n] if isinstance(name, int) else self.held[n] for n in numbers}
+            busy = {n: self.cost[n] if isinstance(name, int) else self.port_cost[n] for n in numbers}
             terms = [
                 (self.sent[chunk, number], -busy[number])
                 for number in numbers

@@ -125,36 +125,36 @@ def _words(send: Send) -> str:
 def _check_contents(schedule: Schedule, slack: float) -> None:
     """Follow which ranks' contributions each rank holds of each chunk."""
     n, everyone = schedule.n, frozenset(range(schedule.n))
-    held: dict[tuple[int, int], frozenset[int]] = {}
+    contents: dict[tuple[int, int], frozenset[int]] = {}
     for chunk, home in enumerate(schedule.home):
         for rank in range(n) if schedule.reducing else (home,):
-            held[rank, chunk] = frozenset([rank])
+            contents[rank, chunk] = frozenset([rank])
     # An arrival counts before a departure of the same moment.
     moments = [(send.end - slack, 0, send) for send in schedule.sends] + [(s.start, 1, s) for s in schedule.sends]
     flying: dict[Send, list[frozenset[int]]] = {}
-    sent: set[tuple[int, int]] = set()
+    forwarded: set[tuple[int, int]] = set()
     for _, leaving, send in sorted(moments, key=lambda m: (m[0], m[1])):
         if leaving:
             for chunk in send.chunks:
-                if (send.src, chunk) not in held:
+                if (send.src, chunk) not in contents:
                     raise InputError(f"{_words(send)}: the sender does not have chunk {chunk} by then")
-            flying[send] = [held[send.src, chunk] for chunk in send.chunks]
-            sent.update((send.src, chunk) for chunk in send.chunks)
+            flying[send] = [contents[send.src, chunk] for chunk in send.chunks]
+            forwarded.update((send.src, chunk) for chunk in send.chunks)
             continue
         for chunk, content in zip(send.chunks, flying.pop(send, []), strict=False):
-            before = held.get((send.dst, chunk), frozenset()) if send.reduce else frozenset()
+            before = contents.get((send.dst, chunk), frozenset()) if send.reduce else frozenset()
             if before & content:
                 raise InputError(
                     f"{_words(send)}: rank {send.dst} already has parts {sorted(before & content)} of chunk {chunk}"
                 )
-            if send.reduce and (send.dst, chunk) in sent:
+            if send.reduce and (send.dst, chunk) in forwarded:
                 raise InputError(f"{_words(send)}: rank {send.dst} has sent chunk {chunk} on before this part came")
-            held[send.dst, chunk] = before | content
+            contents[send.dst, chunk] = before | content
     for chunk, home in enumerate(schedule.home):
         expected = everyone if schedule.reducing else frozenset([home])
         ends = (*schedule.wanted[chunk], home)
         for rank in ends:
-            if held.get((rank, chunk)) != expected:
+            if contents.get((rank, chunk)) != expected:
                 raise InputError(f"schedule of {schedule.op}: rank {rank} ends without the whole of chunk {chunk}")
 
 
@@ -217,8 +217,8 @@ def program(schedule: Schedule, rank: int) -> tuple[Step, ...]:
     steps: list[Step] = []
     for send in events:
         if send.src == rank:
-            needs = sorted({number for chunk in send.chunks for number in brought.get(chunk, [])})
-            steps.append(Step("send", send.dst, send.chunks, send.reduce, tuple(needs)))
+            receives = sorted({number for chunk in send.chunks for number in brought.get(chunk, [])})
+            steps.append(Step("send", send.dst, send.chunks, send.reduce, tuple(receives)))
         else:
             for chunk in send.chunks:
                 brought.setdefault(chunk, []).append(len(steps))
@@ -257,6 +257,7 @@ def execute(schedule: Schedule, rank: int, tensor: torch.Tensor, comm: Any) -> t
 
     if schedule.op not in ("all_gather", "all_reduce"):
         raise InputError(f"{schedule.op}: all_gather and all_reduce schedules can be run")
+    # Every receive is posted before anything is sent: no order of sends can then block for want of a receiver.
     data, size = _laid_out(schedule, rank, tensor)
     steps = program(schedule, rank)
     inbox = {i: data.new_empty(len(s.chunks) * size) for i, s in enumerate(steps) if s.kind == "recv"}
@@ -278,6 +279,7 @@ def execute(schedule: Schedule, rank: int, tensor: torch.Tensor, comm: Any) -> t
                     take(need)
             carried = torch.cat([data[chunk] for chunk in step.chunks])
             outbox.append((comm.isend(carried, step.peer), carried))
+    # What nobody here hands on was not waited for above.
     for number in list(open_receives):
         take(number)
     for handle, _ in outbox:

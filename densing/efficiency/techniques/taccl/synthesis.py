@@ -173,7 +173,7 @@ def _scheduled(
     sizes = sorted({size for size in (2, 3, 4, together) if 1 < size <= together})
     waits = any(channel.alpha > 0 for channel in machine.channels)
     per_order = len(work) * (1 + len(sizes) * waits)
-    # No single priority is best everywhere, and each takes milliseconds: the solver is kept for the winner.
+    # No single priority is best everywhere and each is quick: the solver is kept for the winner.
     for number, (name, priority) in enumerate(priorities(machine, request)):
         if number > 1 and number * per_order > EFFORT:
             break
@@ -197,10 +197,11 @@ def _scheduled(
 
 def _scatter(machine: Topology, sketch: Sketch, together: int, time_limit: float) -> Synthesis:
     """Reduce-scatter: an all-gather on the machine turned round, played backwards."""
-    turned = machine.reversed()
+    mirrored = machine.reversed()
     # The all-gather itself where turning round changes nothing: it is known already, or will be needed.
-    turned = machine if maps_onto(turned, machine, tuple(range(machine.n))) else turned
-    result = _gather(turned, "all_gather", sketch, together, time_limit)
+    mirrored = machine if maps_onto(mirrored, machine, tuple(range(machine.n))) else mirrored
+    result = _gather(mirrored, "all_gather", sketch, together, time_limit)
+    # Backwards in time, each arrival is a departure: what an all-gather spreads out, its mirror image sums up.
     end = result.makespan
     sends = [Send(s.dst, s.src, s.chunks, end - s.end, end - s.start, True) for s in result.schedule.sends]
     nobody = tuple(() for _ in result.schedule.home)
@@ -210,6 +211,7 @@ def _scatter(machine: Topology, sketch: Sketch, together: int, time_limit: float
 
 def _both(first: Synthesis, second: Synthesis) -> Synthesis:
     """All-reduce: a chunk is gathered again as soon as its sum is complete."""
+    # First one after the other, which is surely right; compacting then moves every message up as far as it can go.
     later = [replace(s, start=s.start + first.makespan, end=s.end + first.makespan) for s in second.schedule.sends]
     joined = replace(second.schedule, op="all_reduce", sends=(*first.schedule.sends, *ordered(later)))
     schedule = compact(joined, second.topology)
@@ -358,10 +360,10 @@ class Line:
         self.rank = [min((*priority(work[h]), float(h)) for h in message.hops) for message in messages]
         holder = {hop: number for number, message in enumerate(messages) for hop in message.hops}
         for number, message in enumerate(messages):
-            needs = {holder[work[hop].parent] for hop in message.hops if work[hop].parent >= 0}
-            message.missing, message.start, message.end = len(needs), -1.0, -1.0
-            for need in needs:
-                messages[need].children.append(number)
+            sources = {holder[work[hop].parent] for hop in message.hops if work[hop].parent >= 0}
+            message.missing, message.start, message.end = len(sources), -1.0, -1.0
+            for source in sources:
+                messages[source].children.append(number)
         self.waiting: dict[int, list[tuple[tuple[float, ...], int]]] = {}
         self.free: dict[object, float] = {}
         # Channels that wait for the same channel or port: all of them are looked at when it is free.
@@ -405,7 +407,7 @@ class Line:
         for _, number in sorted(self.waiting[c][0] for c in touched if self.waiting.get(c)):
             message = self.messages[number]
             names = self._names(message.channel)
-            # One that cannot go now is looked at again when one of its channel or ports is released.
+            # One that cannot go now is looked at again when its channel or one of its ports is released.
             if all(self.free.get(name, 0.0) <= now for name in names):
                 heapq.heappop(self.waiting[message.channel])
                 message.start = now
@@ -422,14 +424,14 @@ def makespan(messages: Sequence[Message]) -> float:
     return max((message.end for message in messages), default=0.0)
 
 
-def runs(topology: Topology, work: Sequence[Hop], messages: Sequence[Message], most: int) -> list[Message]:
-    """Cut what each channel sends, in the order it did, into messages of up to ``most`` chunks.
+def runs(topology: Topology, work: Sequence[Hop], messages: Sequence[Message], limit: int) -> list[Message]:
+    """Cut what each channel sends, in the order it did, into messages of up to ``limit`` chunks.
 
     Channels without latency gain nothing by waiting, and keep their messages.
     """
     result: list[Message] = []
     for channel, sequence in _sequences(messages).items():
-        size = most if topology.channels[channel].alpha > 0 else 1
+        size = limit if topology.channels[channel].alpha > 0 else 1
         cuts = range(0, len(sequence), size)
         result += [Message(channel, tuple(sequence[cut : cut + size])) for cut in cuts]
     return result
@@ -461,7 +463,7 @@ def retime(topology: Topology, work: Sequence[Hop], messages: Sequence[Message])
 
 
 def exact(
-    topology: Topology, work: Sequence[Hop], messages: Sequence[Message], most: int, time_limit: float
+    topology: Topology, work: Sequence[Hop], messages: Sequence[Message], limit: int, time_limit: float
 ) -> list[Message] | None:
     """Return the best messages when every channel and port keeps its order; None where none was found in time.
 
@@ -470,7 +472,7 @@ def exact(
     binary whether they travel together. Together: same start, same arrival, one more beta. Apart: one after the other.
     """
     end = max(message.end for message in messages)
-    model = _Model(topology, work, messages, most, end)
+    model = _Model(topology, work, messages, limit, end)
     x = model.solve(time_limit)
     return None if x is None else retime(topology, work, model.messages(x))
 
@@ -479,9 +481,9 @@ class _Model:
     """Columns: start, own end and arrival of each hop; time; together."""
 
     def __init__(
-        self, topology: Topology, work: Sequence[Hop], messages: Sequence[Message], most: int, end: float
+        self, topology: Topology, work: Sequence[Hop], messages: Sequence[Message], limit: int, end: float
     ) -> None:
-        self.topology, self.work, self.most = topology, work, most
+        self.topology, self.work, self.limit = topology, work, limit
         self.size = len(work)
         # Times as hundredths of what is known: the solver's tolerances are absolute.
         self.scale = 100.0 / end
@@ -502,7 +504,7 @@ class _Model:
             for pair in pairwise(sequence):
                 # What a port serves between two messages keeps them from travelling together.
                 parted = any((pair[0] in {a for a, _ in order}) and pair not in order for order in orders)
-                if self.topology.channels[channel].alpha > 0 and not parted and self.most > 1:
+                if self.topology.channels[channel].alpha > 0 and not parted and self.limit > 1:
                     result[pair] = self.time + 1 + len(result)
         return result
 
@@ -521,10 +523,10 @@ class _Model:
                 self._neighbours(rows, a, b, self.topology.channels[channel].beta * self.scale, horizon)
             # Of so many neighbours in a row at least one pair travels apart.
             neighbours = list(pairwise(sequence))
-            for first in range(len(neighbours) - self.most + 1):
-                columns = [self.pairs.get(pair) for pair in neighbours[first : first + self.most]]
+            for first in range(len(neighbours) - self.limit + 1):
+                columns = [self.pairs.get(pair) for pair in neighbours[first : first + self.limit]]
                 if None not in columns:
-                    rows.add(((column, 1.0) for column in columns if column is not None), -np.inf, self.most - 1.0)
+                    rows.add(((column, 1.0) for column in columns if column is not None), -np.inf, self.limit - 1.0)
         for order in self.ports:
             for a, b in pairwise(order):
                 before = self.topology.channels[self.work[a].channel]

@@ -100,14 +100,14 @@ class Taccl(Planned):
         schedule = _agreed(env, op, count, settings["nodes"], settings["together"], settings["time_limit"])
         elements = max(1, count // 4)
         generator = torch.Generator().manual_seed(env.spec.seed * 100_003 + env.rank)
-        ours, builtin = [], []
+        own_s, builtin_s = [], []
         for _ in range(max(1, env.spec.steps)):
             # Small whole numbers: sums are exact in any order.
             tensor = torch.randint(-1000, 1000, (elements,), generator=generator).to(torch.float32).to(env.spec.device)
             expected, seconds = _timed(lambda mine=tensor: _builtin(comm, op, mine, env.world_size))
-            builtin.append(seconds)
+            builtin_s.append(seconds)
             result, seconds = _timed(lambda mine=tensor: execute(schedule, env.rank, mine, comm))
-            ours.append(seconds)
+            own_s.append(seconds)
             if not torch.equal(result.view(torch.int32), expected.view(torch.int32)):
                 raise DensingError(f"taccl: rank {env.rank}: the synthesised {op} differs from torch's own")
         messages = sum(env.rank in (send.src, send.dst) for send in schedule.sends)
@@ -116,15 +116,15 @@ class Taccl(Planned):
             rank=env.rank,
             world_size=env.world_size,
             losses=(),
-            step_s=tuple(ours),
-            wait_s=tuple(ours),
+            step_s=tuple(own_s),
+            wait_s=tuple(own_s),
             tokens=0,
             final_loss=0.0,
             parameters=0,
             stand_in=self.stand_in,
             extra={
-                "ours_s": statistics.median(ours),
-                "builtin_s": statistics.median(builtin),
+                "ours_s": statistics.median(own_s),
+                "builtin_s": statistics.median(builtin_s),
                 "bytes": float(4 * elements),
                 "profile_us": schedule.makespan,
                 "messages": float(messages),
@@ -267,7 +267,7 @@ class Synthesised:
         tasks: list[int] = []
         for send in schedule.sends:
             a, b = ranks[send.src], ranks[send.dst]
-            needs = {task for c in send.chunks for task in brought.get((send.src, c), [])}
+            bringing = {task for c in send.chunks for task in brought.get((send.src, c), [])}
             size = round(chunk * len(send.chunks))
             task = graph.add(
                 f"{name} {send.src}>{send.dst}",
@@ -276,7 +276,7 @@ class Synthesised:
                 f"{stream} {a}>{b}",
                 (send.end - send.start) * 1e-6,
                 count=size,
-                after=(begun[send.src], begun[send.dst], *sorted(needs)),
+                after=(begun[send.src], begun[send.dst], *sorted(bringing)),
                 comm=Comm("send_recv", group=self.use.kind, group_size=2, ranks=(a, b), src=a, dst=b),
             )
             for c in send.chunks:
@@ -416,15 +416,15 @@ def _nccl(_: Physics) -> Answer:
 
 
 def _pilot(
-    number: str, what: str, setup: str, published: float | str, check: Callable[[Physics], Answer], unit: str = "us"
+    number: str, quantity: str, setup: str, published: float | str, check: Callable[[Physics], Answer], unit: str = "us"
 ) -> Claim:
     tolerance = None if isinstance(published, str) else 0.05
-    return Claim(f"TAC-1{number}", what, setup, published, unit, "measured", PILOT, check, tolerance, PROFILE,
+    return Claim(f"TAC-1{number}", quantity, setup, published, unit, "measured", PILOT, check, tolerance, PROFILE,
                  grade="own measurement")  # fmt: skip
 
 
-def _paper(number: str, what: str, setup: str, published: float, check: Callable[[Physics], Answer]) -> Claim:
-    return Claim(f"TAC-{number}", what, setup, published, "x", "second-hand", PAPER, check)
+def _paper(number: str, quantity: str, setup: str, published: float, check: Callable[[Physics], Answer]) -> Claim:
+    return Claim(f"TAC-{number}", quantity, setup, published, "x", "second-hand", PAPER, check)
 
 
 OPTIMUM, SCHEDULE = "optimum of the routing MILP", "all-gather schedule"

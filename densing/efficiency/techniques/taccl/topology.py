@@ -150,6 +150,7 @@ def distances(topology: Topology, sources: Iterable[int]) -> list[float]:
     out = leaving(topology)
     while heap:
         at, rank = heapq.heappop(heap)
+        # Dijkstra with lazy deletion: a longer way to a rank that was reached meanwhile is passed over.
         if at > result[rank]:
             continue
         for number in out[rank]:
@@ -418,6 +419,7 @@ def maps_onto(one: Topology, other: Topology, ranks: tuple[int, ...]) -> bool:
         same = image is not None and replace(image, src=channel.src, dst=channel.dst, ports=channel.ports) == channel
         if image is None or not same or len(image.ports) != len(channel.ports):
             return False
+        # Ports are matched one to one, whatever they are called: the first meeting names the partner.
         pairs = zip(channel.ports, image.ports, strict=True)
         if any(names.setdefault(mine, its) != its for mine, its in pairs):
             return False
