@@ -275,9 +275,11 @@ def fit(residuals: Residuals, begin: Sequence[float], scales: Sequence[float], l
     from scipy.optimize import least_squares
     from scipy.stats import t
 
+    # In units near 1 the solver's steps suit every parameter; the scales are put back at the end.
     solution = least_squares(residuals, begin, bounds=(0, np.inf), loss="soft_l1", f_scale=SOFT, x_scale="jac")
     last = residuals(solution.x)
     free = max(len(last) - len(begin) - lost, 1)
+    # The weight that the slope of soft L1 gives a residual: outliers count for less in the variance too.
     weight = 1 / np.sqrt(1 + (last / SOFT) ** 2)
     jacobian = _jacobian(residuals, solution.x)
     covariance = (weight * last**2).sum() / free * np.linalg.pinv(jacobian.T @ (weight[:, None] * jacobian))

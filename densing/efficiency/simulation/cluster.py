@@ -250,6 +250,7 @@ def load_cluster(name: str | Path, *, n: int | None = None) -> Cluster:
 @cache
 def _preset(name: str) -> Cluster:
     table = dict(_file()["clusters"][name])
+    # Figures of the device have their sources with the device; the cluster's own win.
     device: Mapping[str, Any] = _file()["devices"].get(table["device"], {})
     inherited = {f"device.{key}": value for key, value in device.get("sources", {}).items()}
     table["sources"] = inherited | dict(table["sources"])

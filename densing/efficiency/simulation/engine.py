@@ -117,6 +117,7 @@ def sweep(table: Columns) -> tuple[Float, Float]:
     starts: list[float] = []
     ends: list[float] = []
     first = 0
+    # A plain loop over lists: the tasks wait for one another, and numpy's scalars would cost more than the sums.
     for seconds, last in zip(table.seconds.tolist(), begins[1:], strict=True):
         start = 0.0
         for task in awaited[first:last]:
@@ -157,6 +158,7 @@ class Events:
         """Run all tasks; return when they begin to move and end, seconds."""
         for task in [number for number, unmet in enumerate(self.unmet) if not unmet]:
             self._ready(task)
+        # What starts at once may end at once; then time goes from one end to the next.
         self._settle()
         queue, done, end = self.queue, self.done, self.end
         while queue:
@@ -178,6 +180,7 @@ class Events:
             self._end_all()
         if self.contention:
             for task, slower in self.contention.changes():
+                # What is left now takes so much longer; the old end stays in the queue, and is passed over there.
                 if slower != 1.0:
                     self.end[task] = self.now + (self.end[task] - self.now) * slower
                 heappush(self.queue, (self.end[task], task))

@@ -92,6 +92,7 @@ def resized(workload: Workload, batch: int) -> Workload:
     >>> [resized(step, batch).micro_batches for batch in (1, 4, 64)]
     [1, 4, 64]
     """
+    # A micro-batch keeps its size where it can: then memory and the shape of the products stay as they were measured.
     each = max(workload.batch // workload.micro_batches, 1)
     parts = batch // each if workload.micro_batches > 1 and batch % each == 0 else gcd(batch, workload.micro_batches)
     return replace(workload, batch=batch, micro_batches=parts)

@@ -189,6 +189,7 @@ def columns(graph: Graph, ranks: int | None = None, speed: Sequence[float] = ())
             raise InputError(f"{said(number, tasks[number])}, ranks: {named} names a rank twice; name each once")
     count = _count(tasks, members, rank, ranks)
     task = np.repeat(np.arange(len(tasks)), members)
+    # itemgetter reads a field of all tasks without a step of Python per task.
     names = {name: code for code, name in enumerate(dict.fromkeys(map(itemgetter(3), tasks)))}
     stream = np.repeat(np.fromiter(map(names.__getitem__, map(itemgetter(3), tasks)), np.int64, len(tasks)), members)
     previous = _previous(rank * max(len(names), 1) + stream, task)

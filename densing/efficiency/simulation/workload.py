@@ -204,6 +204,7 @@ def stages(workload: Workload) -> tuple[tuple[Module, ...], ...]:
     """
     sequence = modules(workload)
     layers, pp = workload.model.layers, workload.split.pp
+    # Embedding before the first stage's layers, head after the last's; two modules per layer.
     first = [stage * (layers // pp) + min(stage, layers % pp) for stage in range(pp + 1)]
     cuts = [0, *(1 + 2 * layer for layer in first[1:-1]), len(sequence)]
     return tuple(sequence[start:end] for start, end in pairwise(cuts))

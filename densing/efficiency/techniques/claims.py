@@ -257,7 +257,7 @@ class Published(NamedTuple):
     step: float
 
 
-def constant_share(free: float, blocking: float, others: Sequence[Published] = ()) -> float:
+def constant_share(free: float, blocking: float, peers: Sequence[Published] = ()) -> float:
     """Return the step of a null model without a simulator: a constant share of the communication stays exposed.
 
     The share makes the relative errors of the other rows' throughput least squares, as the contention that ours is
@@ -267,19 +267,19 @@ def constant_share(free: float, blocking: float, others: Sequence[Published] = (
     ----------
     free, blocking : float
         Of the row to be told, whose own step stays out.
-    others : sequence of Published
+    peers : sequence of Published
 
     Examples
     --------
     >>> constant_share(1.0, 2.0, [Published(1.0, 3.0, 1.5)]), constant_share(1.0, 2.0)
     (1.25, 1.0)
     """
-    if not others:
+    if not peers:
         return free
     from scipy.optimize import minimize_scalar
 
     def squares(share: float) -> float:
-        return sum((row.step / (row.free + share * (row.blocking - row.free)) - 1) ** 2 for row in others)
+        return sum((row.step / (row.free + share * (row.blocking - row.free)) - 1) ** 2 for row in peers)
 
     # Rounded well above what the optimiser leaves open.
     fit = minimize_scalar(squares, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-9})

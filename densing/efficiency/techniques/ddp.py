@@ -46,6 +46,7 @@ class TunedDdp(DataParallelRun, Replicated):
         """Return the plan of the size whose steady step takes least."""
         settle(self.name, self.knobs, knobs)
         self.check(workload)
+        # Small buckets of a large model would be hundreds of thousands of tasks.
         total = parameters_of(workload) * workload.dtype_bytes
         sizes = [size for size in BUCKETS_MB if size is None or total <= MOST_BUCKETS * size * MEBIBYTE]
         plans = [DDP.plan(workload, cluster, bucket_mb=size) for size in sizes]

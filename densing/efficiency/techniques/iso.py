@@ -315,8 +315,8 @@ def _kappa_needed(physics: Physics) -> float | None:
     return root
 
 
-def _null_step(others: Callable[[], list[Published]]) -> float:
-    return constant_share(STEP_S - SUMS_S, STEP_S, others())
+def _null_step(peers: Callable[[], list[Published]]) -> float:
+    return constant_share(STEP_S - SUMS_S, STEP_S, peers())
 
 
 LLAMA = ("llama3-70b", 8)
@@ -417,26 +417,26 @@ def _pull_request() -> list[Claim]:
          "the share that Ladder's NVLink rows leave exposed"),
     )  # fmt: skip
 
-    def step(others: Callable[[], list[Published]], note: str) -> Callable[[], Answer]:
-        return lambda: Answer(1e3 * _null_step(others), note)
+    def step(peers: Callable[[], list[Published]], note: str) -> Callable[[], Answer]:
+        return lambda: Answer(1e3 * _null_step(peers), note)
 
-    def hidden(others: Callable[[], list[Published]], note: str) -> Callable[[], Answer]:
-        return lambda: Answer(100 * (STEP_S - _null_step(others)) / SUMS_S, note)
+    def hidden(peers: Callable[[], list[Published]], note: str) -> Callable[[], Answer]:
+        return lambda: Answer(100 * (STEP_S - _null_step(peers)) / SUMS_S, note)
 
     steps = [
         Claim(
             name, f"step with two parts in turns, {condition}", setup, 1e3 * REDUCED_S, "ms", "first-hand", source,
-            partial(_step, kappa), 0.1, inputs, grade="calibrated on other rows", null=step(others, note),
+            partial(_step, kappa), 0.1, inputs, grade="calibrated on other rows", null=step(peers, note),
         )
-        for name, _, condition, kappa, inputs, others, note in kappas
+        for name, _, condition, kappa, inputs, peers, note in kappas
     ]  # fmt: skip
     shares = [
         Claim(
             name, f"share of the all-reduces hidden, {condition}", setup, 100 * (STEP_S - REDUCED_S) / SUMS_S, "%",
             "derived", f"arithmetic on the times of {source}", partial(_hidden, kappa), 0.1, inputs,
-            grade="calibrated on other rows", null=hidden(others, note),
+            grade="calibrated on other rows", null=hidden(peers, note),
         )
-        for _, name, condition, kappa, inputs, others, note in kappas
+        for _, name, condition, kappa, inputs, peers, note in kappas
     ]  # fmt: skip
     return [*steps, *shares]
 

@@ -232,19 +232,19 @@ def published(row: Row) -> Published:
     return Published(row[1] / bound, row[1] / standard, row[1] / ladder)
 
 
-def _null(row: Row, others: tuple[Row, ...] = ()) -> Answer:
+def _null(row: Row, peers: tuple[Row, ...] = ()) -> Answer:
     """Return tokens per second where a share of the communication stays exposed that other rows say, or none."""
     own = published(row)
-    note = f"a constant share exposed, from {len(others)} other rows" if others else "all communication hidden"
-    return Answer(row[1] / constant_share(own.free, own.blocking, [published(other) for other in others]), note)
+    note = f"a constant share exposed, from {len(peers)} other rows" if peers else "all communication hidden"
+    return Answer(row[1] / constant_share(own.free, own.blocking, [published(other) for other in peers]), note)
 
 
 def _without_contention(shares: str, row: Row, physics: Physics) -> Answer:
     return Answer(ladder(physics, row, shares, 0.0))
 
 
-def _with_contention(shares: str, others: Callable[[Row], tuple[Row, ...]], row: Row, physics: Physics) -> Answer:
-    kappa = kappa_of(physics, others(row), shares)
+def _with_contention(shares: str, peers: Callable[[Row], tuple[Row, ...]], row: Row, physics: Physics) -> Answer:
+    kappa = kappa_of(physics, peers(row), shares)
     return Answer(ladder(physics, row, shares, kappa), f"kappa {kappa:.2f}")
 
 
@@ -271,10 +271,10 @@ def _narrow(tp: int, physics: Physics) -> Answer:
 
 def _narrow_null(tp: int) -> Answer:
     standard, _, bound = NARROW[tp]
-    others = [published(row) for row in same_link("nvlink")]
+    peers = [published(row) for row in same_link("nvlink")]
     return Answer(
-        1 / constant_share(1 / bound, 1 / standard, others),
-        f"a constant share exposed, from {len(others)} rows at TP 8",
+        1 / constant_share(1 / bound, 1 / standard, peers),
+        f"a constant share exposed, from {len(peers)} rows at TP 8",
     )
 
 
@@ -291,10 +291,10 @@ def _large(link: str, physics: Physics) -> Answer:
 
 
 def _large_null(link: str) -> Answer:
-    others = [published(row) for row in same_link(link)]
+    peers = [published(row) for row in same_link(link)]
     bound = sum(LARGE_BOUND[link]) / 2
     return Answer(
-        bound / constant_share(1.0, bound, others), f"a constant share exposed, from {len(others)} rows of the 70B"
+        bound / constant_share(1.0, bound, peers), f"a constant share exposed, from {len(peers)} rows of the 70B"
     )
 
 
@@ -356,7 +356,7 @@ def _series(
     column: int = 1,
     tolerance: float = 0.1,
     grade: Grade = "calibrated on other rows",
-    others: Callable[[Row], tuple[Row, ...]] = lambda _: (),
+    peers: Callable[[Row], tuple[Row, ...]] = lambda _: (),
 ) -> list[Claim]:
     return [
         Claim(
@@ -371,7 +371,7 @@ def _series(
             tolerance,
             inputs,
             grade=grade,
-            null=partial(_null, row, others(row)) if grade == "calibrated on other rows" else None,
+            null=partial(_null, row, peers(row)) if grade == "calibrated on other rows" else None,
         )
         for row in rows
     ]
@@ -387,12 +387,12 @@ def _throughputs() -> list[Claim]:
         *_series("LAD-1a", "parallel attention", _parallel, FIT, column=2, grade="algebraic"),
         *_series("LAD-1b", quiet, partial(_without_contention, "equal"), f"{FIT}; {EQUAL}"),
         *_series("LAD-1c", contended, partial(_with_contention, "equal", _others), f"{FIT}; {EQUAL}; {loo}",
-                 others=_others),
+                 peers=_others),
         *_series("LAD-1d", quiet, partial(_without_contention, "own"), f"{FIT}; {OWN}"),
         *_series("LAD-1e", contended, partial(_with_contention, "own", _others), f"{FIT}; {OWN}; {loo}",
-                 others=_others),
+                 peers=_others),
         *_series("LAD-1f", "ladder, contention of small batches", partial(_with_contention, "equal", _small),
-                 f"{FIT}; {EQUAL}; {small}", rows=large, tolerance=0.15, others=_small),
+                 f"{FIT}; {EQUAL}; {small}", rows=large, tolerance=0.15, peers=_small),
         *_series("LAD-1h", "ladder, one contention per link",
                  partial(_with_contention, "equal", lambda row: same_link(row[0])),
                  f"{FIT}; {EQUAL}; {every}", grade="fitted"),

@@ -352,6 +352,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     {'co2': {'tau': 12}}
     """
     settings: dict[str, dict[str, Any]] = {}
+    # The last dot parts technique and knob: a technique's name may hold dots itself.
     for text in texts:
         path, equals, value = text.partition("=")
         name, dot, knob = path.rpartition(".")

@@ -398,9 +398,9 @@ def _as_published(name: str) -> Published:
 
 
 def _step_null(name: str) -> Answer:
-    own, others = _as_published(name), [_as_published(row[0]) for row in STEPS if row[0] != name]
-    note = f"a constant share of a sub-layer's saving, from the other {len(others)} rows of whole steps"
-    return Answer(100 * (1 / constant_share(own.free, own.blocking, others) - 1), note)
+    own, peers = _as_published(name), [_as_published(row[0]) for row in STEPS if row[0] != name]
+    note = f"a constant share of a sub-layer's saving, from the other {len(peers)} rows of whole steps"
+    return Answer(100 * (1 / constant_share(own.free, own.blocking, peers) - 1), note)
 
 
 MT_NLG = Transformer(

@@ -258,11 +258,11 @@ def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Findin
         return _found(name, claim, answer, outcome)
     null = _other(lambda: claim.null() if claim.null else Answer(None), f"the null model of {claim.id}", name, remarks)
     mutated: dict[str, Answer] = {}
-    others: dict[str, Answer] = {}
+    assumed: dict[str, Answer] = {}
     if claim.grade == "predicted" or (claim.grade in SIMULATED and not fast):
         # The whole check runs again, calibrations too: only what the simulator contributes can come out otherwise.
         mutated = {key: _mutated(claim, key) for key in MUTATIONS}
-        others = {
+        assumed = {
             key: _other(check, f"the check of {claim.id} with {key}", name, remarks)
             for key, check in claim.assumptions.items()
         }
@@ -282,8 +282,8 @@ def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Findin
         null_model=null.note,
         mutations={key: _plain(other.value) for key, other in mutated.items()},
         turned_by=noticed,
-        assumptions={key: _plain(other.value) for key, other in others.items()},
-        decided_by=tuple(key for key, other in others.items() if verdict(claim, other) != outcome),
+        assumptions={key: _plain(other.value) for key, other in assumed.items()},
+        decided_by=tuple(key for key, other in assumed.items() if verdict(claim, other) != outcome),
     )
 
 

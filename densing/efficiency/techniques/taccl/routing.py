@@ -78,14 +78,14 @@ def demand(op: str, n: int, parts: int = 1) -> Demand:
     ((1,), (0,))
     """
     ranks = range(n)
-    others = {a: tuple(b for b in ranks if b != a) for a in ranks}
+    all_but = {a: tuple(b for b in ranks if b != a) for a in ranks}
     rows: list[tuple[int, tuple[int, ...]]] = []
     if op == "all_gather":
-        rows = [(a, others[a]) for a in ranks]
+        rows = [(a, all_but[a]) for a in ranks]
     elif op == "all_to_all":
-        rows = [(a, (b,)) for a in ranks for b in others[a]]
+        rows = [(a, (b,)) for a in ranks for b in all_but[a]]
     elif op == "broadcast":
-        rows = [(0, others[0])]
+        rows = [(0, all_but[0])]
     elif op == "send_recv":
         rows = [(0, (1,))]
     else:
@@ -134,6 +134,7 @@ def _grow(
             channel = topology.channels[nxt]
             names: tuple[str | int, ...] = (nxt, *channel.ports)
             busy = max(load.get(name, 0.0) for name in names)
+            # To one rank the whole way counts; to many only the next hop, so that branches are shared.
             grown = channel.cost() + busy + (weight if single else 0.0)
             heapq.heappush(heap, (grown, at + channel.cost(), nxt, channel.dst))
     missing = [rank for rank in request.wanted[chunk] if rank not in into]
