@@ -19,8 +19,7 @@ import numpy as np
 import pandas as pd
 
 from densing.core.errors import InputError
-from densing.efficiency.simulation.workload.memory import memory
-from densing.efficiency.simulation.workload.modules import Split, Transformer, Workload
+from densing.efficiency.simulation.workload import Split, Transformer, Workload, memory
 
 # Megatron-LM before FlashAttention: attention wrote its scores, and recipes had dropout.
 WRITTEN_SCORES = ("bigscience", "dlperf", "narayanan", "korthikanti", "vtrain")

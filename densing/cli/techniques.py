@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -164,7 +164,10 @@ def compare(
     from densing.efficiency.techniques import BATCHES, parse_settings, regime, split_over, timelines
     from densing.efficiency.techniques import compare as compare_techniques
 
-    _keep_apart(html, model, cluster)
+    for option, path in (("--model", model), ("--cluster", cluster)):
+        source = Path(path)
+        if html is not None and source.is_file() and html.resolve() == source.resolve():
+            raise InputError(f"--html {html}: is the file of {option}; choose another name")
     names = [name.strip() for name in techniques.split(",") if name.strip()]
     knobs = parse_settings(settings or ())
     machine = load_cluster(cluster)
@@ -216,7 +219,23 @@ def compare(
         )
         say(f"wrote {html}")
     if json:
-        emit_plain(_comparison_document(workload, machine, comparison, grid))
+        emit_plain(
+            {
+                "model": workload.model.name,
+                "mode": workload.mode,
+                "batch": workload.batch,
+                "sequence": workload.sequence,
+                "micro_batches": workload.micro_batches,
+                "recompute": workload.recompute,
+                "fused_attention": workload.fused_attention,
+                "split": workload.split.to_dict(),
+                "cluster": machine.name,
+                "devices": machine.n,
+                "title": comparison.title,
+                **comparison.to_dict(),
+                **({} if grid is None else {"map": grid.to_dict()}),
+            }
+        )
     else:
         typer.echo("\n".join([*_comparison_lines(workload, machine, comparison), *(map_lines(grid) if grid else ())]))
     show_notes(notes)
@@ -282,20 +301,6 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
-def _keep_apart(html: Path | None, model: str, cluster: str) -> None:
-    """Refuse to write the report over what was read.
-
-    Raises
-    ------
-    InputError
-        When ``--html`` names the file of the model or the cluster.
-    """
-    for option, name in (("--model", model), ("--cluster", cluster)):
-        source = Path(name)
-        if html is not None and source.is_file() and html.resolve() == source.resolve():
-            raise InputError(f"--html {html}: is the file of {option}; choose another name")
-
-
 def numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> list[Number]:
     """Parse numbers with commas between; none of None.
 
@@ -313,27 +318,6 @@ def numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> lis
         return [kind(part) for part in (text or "").split(",") if part.strip()]
     except ValueError as error:
         raise InputError(f"{option} {text}: {error}; give numbers with commas between, as in 1,4,16") from error
-
-
-def _comparison_document(
-    workload: Workload, cluster: Cluster, comparison: Comparison, grid: RegimeMap | None
-) -> dict[str, Any]:
-    """Return what ``--json`` prints."""
-    document = {
-        "model": workload.model.name,
-        "mode": workload.mode,
-        "batch": workload.batch,
-        "sequence": workload.sequence,
-        "micro_batches": workload.micro_batches,
-        "recompute": workload.recompute,
-        "fused_attention": workload.fused_attention,
-        "split": workload.split.to_dict(),
-        "cluster": cluster.name,
-        "devices": cluster.n,
-        "title": comparison.title,
-        **comparison.to_dict(),
-    }
-    return document if grid is None else {**document, "map": grid.to_dict()}
 
 
 def _comparison_lines(workload: Workload, cluster: Cluster, comparison: Comparison) -> list[str]:
@@ -386,24 +370,17 @@ def _scaled(value: float | None, factor: float, digits: int) -> str:
 
 def map_lines(grid: RegimeMap) -> list[str]:
     """Return a table per technique: bandwidths down, batches across, the speed-up and what it amounts to."""
-    names = list(dict.fromkeys(cell.technique for cell in grid.cells))
+    names = dict.fromkeys(cell.technique for cell in grid.cells if cell.technique != grid.baseline)
     marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
     legend = f"speed-up over {grid.baseline} by bandwidth of the {grid.link} link and batch; {marks}"
-    parts = [line for name in names if name != grid.baseline for line in _map_table(grid, name)]
-    return ["", legend, *parts]
-
-
-def _map_table(grid: RegimeMap, name: str) -> Iterator[str]:
-    cells = {(cell.bandwidth_gbps, cell.batch): cell for cell in grid.cells if cell.technique == name}
-    batches = sorted({batch for _, batch in cells})
-    header = ("Gbit/s", *(f"batch {batch}" for batch in batches))
-    rows = [
-        (f"{bandwidth:g}", *(_mark(cells[bandwidth, batch]) for batch in batches))
-        for bandwidth in sorted({bandwidth for bandwidth, _ in cells})
-    ]
-    yield ""
-    yield f"{name}:"
-    yield from columns(header, rows)
+    lines = ["", legend]
+    for name in names:
+        cells = {(cell.bandwidth_gbps, cell.batch): cell for cell in grid.cells if cell.technique == name}
+        batches = sorted({batch for _, batch in cells})
+        rows = [(f"{bandwidth:g}", *(_mark(cells[bandwidth, batch]) for batch in batches))
+                for bandwidth in sorted({bandwidth for bandwidth, _ in cells})]  # fmt: skip
+        lines += ["", f"{name}:", *columns(("Gbit/s", *(f"batch {batch}" for batch in batches)), rows)]
+    return lines
 
 
 def _mark(cell: Cell) -> str:
@@ -418,9 +395,9 @@ def _validation_lines(validation: Validation) -> list[str]:
               "verdict", "noticed")  # fmt: skip
     rows = [_finding_row(finding) for finding in validation.findings]
     counts = counts_of([finding.to_dict() for finding in validation.findings])
-    seen = [word for word in VERDICTS if any(count[word] for count in counts.values())]
+    verdicts = [verdict for verdict in VERDICTS if any(count[verdict] for count in counts.values())]
     sums = [
-        (grade, str(count.total()), *(str(count[word]) if count[word] else "–" for word in seen))
+        (grade, str(count.total()), *(str(count[verdict]) if count[verdict] else "–" for verdict in verdicts))
         for grade, count in counts.items()
     ]
     if not rows:
@@ -428,7 +405,7 @@ def _validation_lines(validation: Validation) -> list[str]:
     return [
         *columns(header, rows, left=3),
         "",
-        *columns(("grade", "rows", *seen), sums, left=1),
+        *columns(("grade", "rows", *verdicts), sums, left=1),
         "",
         *_sentences(validation),
         *_remarks(validation.findings),

@@ -117,6 +117,7 @@ def sweep(table: Columns) -> tuple[Float, Float]:
     starts: list[float] = []
     ends: list[float] = []
     first = 0
+    # A plain loop over lists: the tasks wait for one another, and numpy's scalars would cost more than the sums.
     for seconds, last in zip(table.seconds.tolist(), begins[1:], strict=True):
         start = 0.0
         for task in awaited[first:last]:
@@ -157,6 +158,7 @@ class Events:
         """Run all tasks; return when they begin to move and end, seconds."""
         for task in [number for number, unmet in enumerate(self.unmet) if not unmet]:
             self._ready(task)
+        # What starts at once may end at once; then time goes from one end to the next.
         self._settle()
         queue, done, end = self.queue, self.done, self.end
         while queue:
@@ -178,6 +180,7 @@ class Events:
             self._end_all()
         if self.contention:
             for task, slower in self.contention.changes():
+                # What is left now takes so much longer; the old end stays in the queue, and is passed over there.
                 if slower != 1.0:
                     self.end[task] = self.now + (self.end[task] - self.now) * slower
                 heappush(self.queue, (self.end[task], task))
@@ -242,13 +245,24 @@ class Links:
         granted: list[int] = []
         passed: list[tuple[str, tuple[float, int]]] = []
         while self.offered:
-            heads = [(self.queues[name][0], name) for name in self.offered if self._waits(name)]
+            heads = []
+            for name in self.offered:
+                queue = self.queues[name]
+                # A task that needs several links was queued at each, and has left from one.
+                while queue and queue[0][1] in self.gone:
+                    heappop(queue)
+                if queue:
+                    heads.append((queue[0], name))
             if not heads:
                 break
             entry, name = min(heads)
             heappop(self.queues[name])
             if self.taken.isdisjoint(self.needs[entry[1]]):
-                granted.append(self._take(entry[1]))
+                granted.append(entry[1])
+                self.gone.add(entry[1])
+                for link in self.needs[entry[1]]:
+                    self.taken.add(link)
+                    self.offered.pop(link, None)
             else:
                 passed.append((name, entry))
         for name, entry in passed:
@@ -256,19 +270,6 @@ class Links:
                 heappush(self.queues[name], entry)
         self.offered.clear()
         return granted
-
-    def _waits(self, name: str) -> bool:
-        queue = self.queues[name]
-        while queue and queue[0][1] in self.gone:
-            heappop(queue)
-        return bool(queue)
-
-    def _take(self, task: int) -> int:
-        self.gone.add(task)
-        for name in self.needs[task]:
-            self.taken.add(name)
-            self.offered.pop(name, None)
-        return task
 
 
 class Contention:
@@ -309,7 +310,17 @@ class Contention:
 
     def changes(self) -> list[tuple[int, float]]:
         """Return the tasks whose speed is new, and how much longer than before the rest of each takes."""
-        changed = self._turned()
+        changed: dict[int, None] = {}
+        # Recounted only where a rank began or ceased to compute or communicate: one more or less changes nothing.
+        for rank in self.dirty:
+            for side in (0, 1):
+                runs = bool(self.running[rank][side])
+                if runs == self.seen[rank][side]:
+                    continue
+                self.seen[rank][side] = runs
+                for task in self.running[rank][1 - side]:
+                    self.beside[task] = self.beside.get(task, 0) + (1 if runs else -1)
+                    changed[task] = None
         for task in self.fresh:
             other = 1 - self.side[task]
             self.beside[task] = sum(self.seen[rank][other] for rank in self.ranks[task])
@@ -325,20 +336,6 @@ class Contention:
         self.dirty.clear()
         return factors
 
-    def _turned(self) -> dict[int, None]:
-        """Recount what runs beside each task where a rank began or ceased to compute or communicate."""
-        changed: dict[int, None] = {}
-        for rank in self.dirty:
-            for side in (0, 1):
-                runs = bool(self.running[rank][side])
-                if runs == self.seen[rank][side]:
-                    continue
-                self.seen[rank][side] = runs
-                for task in self.running[rank][1 - side]:
-                    self.beside[task] = self.beside.get(task, 0) + (1 if runs else -1)
-                    changed[task] = None
-        return changed
-
 
 def timeline_of(table: Columns, end: Float) -> Timeline:
     """Return what each rank did, in whole nanoseconds.
@@ -353,7 +350,9 @@ def timeline_of(table: Columns, end: Float) -> Timeline:
         Seconds.
     """
     start_ns, end_ns = to_ns(arrivals(table, end)), to_ns(end)[table.task]
-    names, name_codes = _codes([task.name for task in table.tasks])
+    name_of = {name: code for code, name in enumerate(dict.fromkeys(task.name for task in table.tasks))}
+    names = tuple(name_of)
+    name_codes = np.fromiter((name_of[task.name] for task in table.tasks), np.int64, len(table.tasks))
     comms, comm_codes = _comms(table)
     origin = Origin(world_size=table.ranks, simulated=True)
     by_rank = np.argsort(table.rank, kind="stable")
@@ -388,30 +387,20 @@ def arrivals(table: Columns, end: Float) -> Float:
 
     A task waited for that has a rank in common with this one holds back only those ranks; any other holds back all.
     """
-    came = np.where(table.previous >= 0, end[table.previous], 0.0) if len(end) else np.empty(0)
+    arrival = np.where(table.previous >= 0, end[table.previous], 0.0) if len(end) else np.empty(0)
     first = np.cumsum(table.members) - table.members
-    several = table.members > 1
-    named = len(table.waiter) - np.count_nonzero(table.previous >= 0)
-    waiter, awaited = table.waiter[:named], table.awaited[:named]
-    alone = ~several[waiter]
-    np.maximum.at(came, first[waiter[alone]], end[awaited[alone]])
-    for task in np.unique(waiter[~alone]).tolist():
-        _come(came, table, end, task, int(first[task]))
-    return came
-
-
-def _come(came: Float, table: Columns, end: Float, task: int, first: int) -> None:
-    ranks = table.tasks[task].ranks
-    place = {rank: number for number, rank in enumerate(ranks, first)}
-    for other in table.tasks[task].after:
-        when = end[other]
-        for member in [place[rank] for rank in table.tasks[other].ranks if rank in place] or place.values():
-            came[member] = max(came[member], when)
-
-
-def _codes(values: Sequence[str]) -> tuple[tuple[str, ...], Int]:
-    known = {value: code for code, value in enumerate(dict.fromkeys(values))}
-    return tuple(known), np.fromiter(map(known.__getitem__, values), np.int64, len(values))
+    # The waits that tasks name come first in the columns, those for the task before on a stream last.
+    by_name = len(table.waiter) - np.count_nonzero(table.previous >= 0)
+    waiter, awaited = table.waiter[:by_name], table.awaited[:by_name]
+    single = table.members[waiter] == 1
+    np.maximum.at(arrival, first[waiter[single]], end[awaited[single]])
+    for task in np.unique(waiter[~single]).tolist():
+        member_of = {rank: member for member, rank in enumerate(table.tasks[task].ranks, int(first[task]))}
+        for other in table.tasks[task].after:
+            shared = [member_of[rank] for rank in table.tasks[other].ranks if rank in member_of]
+            for member in shared or member_of.values():
+                arrival[member] = max(arrival[member], end[other])
+    return arrival
 
 
 def _comms(table: Columns) -> tuple[list[Comm], Int]:
@@ -431,9 +420,10 @@ def _comms(table: Columns) -> tuple[list[Comm], Int]:
 def _spans(data: dict[str, Int], keep: Any, names: Sequence[str], lanes: Sequence[Lane], comms: list[Comm]) -> Spans:
     chosen = {key: column[keep] for key, column in data.items()}
     used, code = np.unique(chosen["comm"], return_inverse=True)
-    lacks = int(used[:1].min(initial=0) < 0)
-    chosen["comm"] = code - lacks
-    return Spans.columns(chosen, names, lanes, [comms[number] for number in used[lacks:].tolist()])
+    # Where some spans have none, the first of the sorted numbers is -1, and stays -1.
+    without = int(used[:1].min(initial=0) < 0)
+    chosen["comm"] = code - without
+    return Spans.columns(chosen, names, lanes, [comms[number] for number in used[without:].tolist()])
 
 
 def _steps(step: Int, kind: Int, start: Int, end: Int) -> tuple[Step, ...]:
@@ -445,6 +435,7 @@ def _steps(step: Int, kind: Int, start: Int, end: Int) -> tuple[Step, ...]:
     np.maximum.at(last, code, end[inside])
     computing = kind[inside] == Kind.COMPUTE
     np.maximum.at(computed, code[computing], end[inside][computing])
+    # A step without computation (a wait, a copy) ends with its last task.
     ends = np.maximum.accumulate(np.where(computed >= 0, computed, last))
     begins = np.concatenate(([start[inside].min()], ends[:-1]))
     return tuple(Step(int(n), int(a), int(b)) for n, a, b in zip(numbers, begins, ends, strict=True))

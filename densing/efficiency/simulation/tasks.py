@@ -1,4 +1,4 @@
-"""Tasks, the graph that orders them, and the same in columns: what the simulator runs."""
+"""Tasks, the graph that orders them, the same in columns (what the simulator runs), and what no schedule can beat."""
 
 from __future__ import annotations
 
@@ -181,20 +181,28 @@ def columns(graph: Graph, ranks: int | None = None, speed: Sequence[float] = ())
     tasks = graph.tasks
     members = _int(map(len, map(itemgetter(2), tasks)), tasks, "ranks")
     rank = _int(chain.from_iterable(map(itemgetter(2), tasks)), tasks, "ranks")
-    _check_members(tasks, members)
+    for number in np.flatnonzero(members == 0).tolist():
+        raise InputError(f"{said(number, tasks[number])}, ranks: is empty; name the rank it runs on")
+    for number in np.flatnonzero(members > 1).tolist():
+        named = tasks[number].ranks
+        if len(set(named)) < len(named):
+            raise InputError(f"{said(number, tasks[number])}, ranks: {named} names a rank twice; name each once")
     count = _count(tasks, members, rank, ranks)
     task = np.repeat(np.arange(len(tasks)), members)
+    # itemgetter reads a field of all tasks without a step of Python per task.
     names = {name: code for code, name in enumerate(dict.fromkeys(map(itemgetter(3), tasks)))}
     stream = np.repeat(np.fromiter(map(names.__getitem__, map(itemgetter(3), tasks)), np.int64, len(tasks)), members)
     previous = _previous(rank * max(len(names), 1) + stream, task)
     kind = _int(map(itemgetter(1), tasks), tasks, "kind")
-    _check_kinds(tasks, kind)
+    for number in np.flatnonzero(~np.isin(kind, [int(known) for known in KINDS])).tolist():
+        known = ", ".join(one.name for one in KINDS)
+        raise InputError(f"{said(number, tasks[number])}, kind: {kind[number]} cannot be simulated; use {known}")
     waiter, awaited = _named(tasks)
     follows = previous >= 0
     return Columns(
         tasks,
         count,
-        _seconds(tasks, kind, task, rank, _speeds(speed, count)),
+        _seconds(tasks, kind, task, rank, speed, count),
         kind,
         _int(map(itemgetter(9), tasks), tasks, "step"),
         members,
@@ -239,36 +247,22 @@ def _int(values: Iterable[Any], tasks: Sequence[Task], field: str) -> Int:
     return column.astype(np.int64)
 
 
-def _check_members(tasks: Sequence[Task], members: Int) -> None:
-    for number in np.flatnonzero(members == 0).tolist():
-        raise InputError(f"{said(number, tasks[number])}, ranks: is empty; name the rank it runs on")
-    for number in np.flatnonzero(members > 1).tolist():
-        named = tasks[number].ranks
-        if len(set(named)) < len(named):
-            raise InputError(f"{said(number, tasks[number])}, ranks: {named} names a rank twice; name each once")
-
-
 def _count(tasks: Sequence[Task], members: Int, rank: Int, ranks: int | None) -> int:
     count = int(rank.max(initial=-1)) + 1 if ranks is None else ranks
     if count < 0:
         raise InputError(f"ranks: {count} is below 0; give how many ranks there are")
-    for place in np.flatnonzero((rank < 0) | (rank >= count)).tolist():
-        number = int(np.searchsorted(np.cumsum(members), place, side="right"))
-        raise InputError(f"{said(number, tasks[number])}, ranks: there is no rank {rank[place]} among {count} ranks")
+    for member in np.flatnonzero((rank < 0) | (rank >= count)).tolist():
+        number = int(np.searchsorted(np.cumsum(members), member, side="right"))
+        raise InputError(f"{said(number, tasks[number])}, ranks: there is no rank {rank[member]} among {count} ranks")
     return count
 
 
-def _check_kinds(tasks: Sequence[Task], kind: Int) -> None:
-    for number in np.flatnonzero(~np.isin(kind, [int(known) for known in KINDS])).tolist():
-        known = ", ".join(one.name for one in KINDS)
-        raise InputError(f"{said(number, tasks[number])}, kind: {kind[number]} cannot be simulated; use {known}")
-
-
-def _previous(place: Int, task: Int) -> Int:
-    """Task before each member at the same place, which is a rank's stream."""
-    order = np.argsort(place, kind="stable")
-    before = np.full(len(place), -1)
-    same = place[order[1:]] == place[order[:-1]]
+def _previous(lane: Int, task: Int) -> Int:
+    """Task before each member on the same lane, which is a rank's stream."""
+    # A stable sort keeps the members of a lane in the order of their tasks, so neighbours are successors.
+    order = np.argsort(lane, kind="stable")
+    before = np.full(len(lane), -1)
+    same = lane[order[1:]] == lane[order[:-1]]
     before[order[1:][same]] = task[order[:-1][same]]
     return before
 
@@ -277,8 +271,8 @@ def _named(tasks: Sequence[Task]) -> tuple[Int, Int]:
     after = list(map(itemgetter(6), tasks))
     waiter = np.repeat(np.arange(len(tasks)), _int(map(len, after), tasks, "after"))
     awaited = _int(chain.from_iterable(after), tasks, "after")
-    for place in np.flatnonzero((awaited < 0) | (awaited >= waiter)).tolist():
-        number, other = int(waiter[place]), int(awaited[place])
+    for wait in np.flatnonzero((awaited < 0) | (awaited >= waiter)).tolist():
+        number, other = int(waiter[wait]), int(awaited[wait])
         who = said(other, tasks[other]) if 0 <= other < len(tasks) else f"task {other}, which does not exist"
         raise InputError(
             f"{said(number, tasks[number])}, after: waits for {who}; a task can only wait for earlier ones, else both"
@@ -287,18 +281,14 @@ def _named(tasks: Sequence[Task]) -> tuple[Int, Int]:
     return waiter, awaited
 
 
-def _speeds(speed: Sequence[float], ranks: int) -> Float:
-    if not len(speed):
-        return np.ones(ranks)
-    if len(speed) < ranks:
-        raise InputError(f"speed: {len(speed)} values for {ranks} ranks; give one per rank, or none")
-    for rank, value in enumerate(speed[:ranks]):
+def _seconds(tasks: Sequence[Task], kind: Int, task: Int, rank: Int, speed: Sequence[float], count: int) -> Float:
+    """Return each task's seconds; a computation of several ranks goes at the speed of its slowest."""
+    if len(speed) and len(speed) < count:
+        raise InputError(f"speed: {len(speed)} values for {count} ranks; give one per rank, or none")
+    for number, value in enumerate(speed[:count]):
         if not (math.isfinite(value) and value > 0):
-            raise InputError(f"speed of rank {rank}: {value} is no finite number above 0; 1 is the usual speed")
-    return np.asarray(speed[:ranks], np.float64)
-
-
-def _seconds(tasks: Sequence[Task], kind: Int, task: Int, rank: Int, speed: Float) -> Float:
+            raise InputError(f"speed of rank {number}: {value} is no finite number above 0; 1 is the usual speed")
+    speeds = np.asarray(speed[:count], np.float64) if len(speed) else np.ones(count)
     try:
         seconds = np.array(list(map(itemgetter(4), tasks)), np.float64)
     except (TypeError, ValueError) as error:
@@ -306,5 +296,66 @@ def _seconds(tasks: Sequence[Task], kind: Int, task: Int, rank: Int, speed: Floa
     for number in np.flatnonzero(~(np.isfinite(seconds) & (seconds >= 0))).tolist():
         raise InputError(f"{said(number, tasks[number])}, seconds: {seconds[number]} is no finite time from 0 up")
     slowest = np.full(len(tasks), np.inf)
-    np.minimum.at(slowest, task, speed[rank])
+    np.minimum.at(slowest, task, speeds[rank])
     return np.where(kind == Kind.COMPUTE, seconds / slowest, seconds)
+
+
+def critical_path(graph: Graph, speed: Sequence[float] = ()) -> float:
+    """Return the seconds of the longest chain of tasks that wait for one another by name, streams aside.
+
+    Parameters
+    ----------
+    graph : Graph
+    speed : sequence of float
+        Relative speed per rank.
+
+    Raises
+    ------
+    InputError
+        When a task is impossible.
+
+    Examples
+    --------
+    >>> from densing.efficiency.timeline.timeline import Kind
+    >>> graph = Graph()
+    >>> a = graph.add("a", Kind.COMPUTE, (0,), "compute", 1.0)
+    >>> b = graph.add("b", Kind.COMPUTE, (0,), "compute", 2.0)
+    >>> c = graph.add("c", Kind.COMM, (0,), "comm", 0.5, after=[a])
+    >>> critical_path(graph)
+    2.0
+    """
+    table = columns(graph, speed=speed)
+    ends: list[float] = []
+    for task, seconds in zip(table.tasks, table.seconds.tolist(), strict=True):
+        ends.append(max((ends[other] for other in task.after), default=0.0) + seconds)
+    return max(ends, default=0.0)
+
+
+def busy(graph: Graph, speed: Sequence[float] = ()) -> dict[tuple[int, str] | str, float]:
+    """Return the seconds of work of each stream, by rank and name, and of each shared link, by name.
+
+    Raises
+    ------
+    InputError
+        When a task is impossible.
+
+    Examples
+    --------
+    >>> from densing.efficiency.timeline.timeline import Kind
+    >>> graph = Graph()
+    >>> for rank in (0, 1):
+    ...     _ = graph.add("send", Kind.COMM, (rank,), "comm", 0.5, resources=["nic"])
+    >>> busy(graph)
+    {(0, 'comm'): 0.5, (1, 'comm'): 0.5, 'nic': 1.0}
+    """
+    table = columns(graph, speed=speed)
+    lane = table.rank * max(len(table.streams), 1) + table.stream
+    work = np.bincount(lane, table.seconds[table.task])
+    seconds_of: dict[tuple[int, str] | str, float] = {}
+    for code in np.unique(lane).tolist():
+        rank, stream = divmod(code, len(table.streams))
+        seconds_of[rank, table.streams[stream]] = float(work[code])
+    for task, seconds in zip(table.tasks, table.seconds.tolist(), strict=True):
+        for name in dict.fromkeys(task.resources):
+            seconds_of[name] = seconds_of.get(name, 0.0) + seconds
+    return seconds_of

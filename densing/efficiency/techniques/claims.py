@@ -41,7 +41,7 @@ class Physics:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster.presets import load_cluster
+    >>> from densing.efficiency.simulation.cluster import load_cluster
     >>> round(Physics(latency=10).cluster(load_cluster("a100x8-tcp")).inter.alpha_s, 9)
     0.0003
     """
@@ -210,6 +210,7 @@ def device_taking(
     """Return the cluster with its device scaled so that a step takes so long; its links must be free."""
     now = physics.measure(technique, workload, cluster, **knobs).step_s
     device = cluster.device
+    # With free links a step is compute alone, which is in inverse proportion to both rates of the roofline.
     faster = now / seconds
     return cluster.change(device=replace(device, flops=device.flops * faster, mem_bw=device.mem_bw * faster))
 
@@ -233,6 +234,7 @@ def link_taking(
         raise InputError(
             f"a step of {seconds:g} s leaves no time for the link {level!r} beside {compute:g} s of compute"
         )
+    # Nothing is hidden, so what is beyond compute is in proportion to latency and time per byte.
     slower = (seconds - compute) / (now - compute)
     return cluster.change(**{level: Link(link.alpha_s * slower, link.beta_s_per_byte * slower, link.shared)})
 
@@ -255,7 +257,7 @@ class Published(NamedTuple):
     step: float
 
 
-def constant_share(free: float, blocking: float, others: Sequence[Published] = ()) -> float:
+def constant_share(free: float, blocking: float, peers: Sequence[Published] = ()) -> float:
     """Return the step of a null model without a simulator: a constant share of the communication stays exposed.
 
     The share makes the relative errors of the other rows' throughput least squares, as the contention that ours is
@@ -265,19 +267,20 @@ def constant_share(free: float, blocking: float, others: Sequence[Published] = (
     ----------
     free, blocking : float
         Of the row to be told, whose own step stays out.
-    others : sequence of Published
+    peers : sequence of Published
 
     Examples
     --------
     >>> constant_share(1.0, 2.0, [Published(1.0, 3.0, 1.5)]), constant_share(1.0, 2.0)
     (1.25, 1.0)
     """
-    if not others:
+    if not peers:
         return free
     from scipy.optimize import minimize_scalar
 
     def squares(share: float) -> float:
-        return sum((row.step / (row.free + share * (row.blocking - row.free)) - 1) ** 2 for row in others)
+        return sum((row.step / (row.free + share * (row.blocking - row.free)) - 1) ** 2 for row in peers)
 
+    # Rounded well above what the optimiser leaves open.
     fit = minimize_scalar(squares, bounds=(0.0, 1.0), method="bounded", options={"xatol": 1e-9})
     return float(free + round(float(fit.x), 6) * (blocking - free))

@@ -1,15 +1,19 @@
-"""Techniques side by side: the same workload on the same cluster, figures from the simulated timelines alone."""
+"""Techniques side by side: the same workload on the same cluster, figures from the simulated timelines alone.
+
+And where each of them pays off: the same over the bandwidth of a link and the size of the batch.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
 
 from densing.core import Card, InputError, Note, Readable, Record, Severity, UnknownNameError
+from densing.efficiency.simulation import resized
 from densing.efficiency.techniques.plan import Measured, measure, timeline_of
 from densing.efficiency.techniques.registry import BUILT_IN, Technique, get_technique
 from densing.efficiency.techniques.splits import remedy
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
     from densing.efficiency.simulation import Cluster, Workload
     from densing.efficiency.timeline import Timeline
+
 
 Settings = Mapping[str, Mapping[str, Any]]
 """Knobs by technique."""
@@ -137,11 +142,11 @@ def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
         none = "Nothing that fits" if misfits else f"None of {len(rows)} techniques"
         return f"{none} is faster than {base}{', which does not fit' if base in misfits else left_out}"
     than = f"{base}, which does not fit," if base in misfits else base
-    others = [name for name in misfits if name != base]
-    rest = f"; {', '.join(others)} {'does' if len(others) == 1 else 'do'} not fit in memory" if others else ""
+    misfits = [name for name in misfits if name != base]
+    also = f"; {', '.join(misfits)} {'does' if len(misfits) == 1 else 'do'} not fit in memory" if misfits else ""
     learns = ", but changes what a step learns" if best.get("changes_loss") else ""
     factor = f"{best['speedup']:,.0f}×" if best["speedup"] >= 1000 else f"{best['speedup']:#.3g}×"
-    return f"{best['technique']} is {factor} as fast as {than} per step{learns}{rest}"
+    return f"{best['technique']} is {factor} as fast as {than} per step{learns}{also}"
 
 
 def in_memory(status: str, room_bytes: float | None) -> str:
@@ -192,9 +197,23 @@ def compare(
     InputError
         When a name or a knob is unknown, none or one is named twice.
     """
-    named = _checked(techniques, knobs or {}, baseline)
+    if not techniques:
+        raise InputError("no technique to compare; name some, as in ddp,co2,ladder")
+    twice = sorted({name for name in techniques if list(techniques).count(name) > 1})
+    if twice:
+        raise InputError(f"technique {twice[0]!r} is named twice; name it once")
+    names = list(dict.fromkeys([*techniques, *([baseline] if baseline else [])]))
+    for name in names:
+        get_technique(name)
+    for name, values in (knobs or {}).items():
+        if name not in names:
+            raise UnknownNameError("technique among those compared:", name, names)
+        for knob in values:
+            known = [each.name for each in get_technique(name).knobs]
+            if knob not in known:
+                raise UnknownNameError(f"knob of {name}:", knob, known)
     reference = baseline or techniques[0]
-    outcomes = {name: _try(get_technique(name), workload, cluster, (knobs or {}).get(name, {})) for name in named}
+    outcomes = {name: _try(get_technique(name), workload, cluster, (knobs or {}).get(name, {})) for name in names}
     base = outcomes[reference]
     step = base.step_s if isinstance(base, Measured) else None
     rows = [_row(name, outcomes[name], step, cluster) for name in techniques]
@@ -202,6 +221,7 @@ def compare(
         if remedies and row.status == DOES_NOT_FIT:
             change = remedy(get_technique(row.technique), workload, cluster, (knobs or {}).get(row.technique, {}))
             rows[at] = replace(row, reason=f"{row.reason}; {change}") if change else row
+    # A stable sort: within a status the order asked for stays.
     rows.sort(key=lambda row: RANKS.index(row.status))
     notes = _notes(rows, workload, cluster)
     if not isinstance(base, Measured):
@@ -217,25 +237,6 @@ def timelines(
     applied = [row.technique for row in comparison.rows if row.status != DOES_NOT_APPLY]
     plans = {name: get_technique(name).plan(workload, cluster, **(knobs or {}).get(name, {})) for name in applied}
     return [(name, timeline_of(plan, cluster)) for name, plan in plans.items()]
-
-
-def _checked(techniques: Sequence[str], knobs: Settings, baseline: str | None) -> list[str]:
-    if not techniques:
-        raise InputError("no technique to compare; name some, as in ddp,co2,ladder")
-    twice = sorted({name for name in techniques if list(techniques).count(name) > 1})
-    if twice:
-        raise InputError(f"technique {twice[0]!r} is named twice; name it once")
-    named = list(dict.fromkeys([*techniques, *([baseline] if baseline else [])]))
-    for name in named:
-        get_technique(name)
-    for name, values in knobs.items():
-        if name not in named:
-            raise UnknownNameError("technique among those compared:", name, named)
-        for knob in values:
-            known = [each.name for each in get_technique(name).knobs]
-            if knob not in known:
-                raise UnknownNameError(f"knob of {name}:", knob, known)
-    return named
 
 
 def _try(technique: Technique, workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) -> Measured | InputError:
@@ -278,6 +279,7 @@ def _notes(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[No
     notes = []
     for row in rows:
         if row.status == DOES_NOT_APPLY:
+            # Most reasons begin with the technique's name already.
             message = row.reason if row.reason.startswith(row.technique) else f"{row.technique}: {row.reason}"
             notes.append(Note("does-not-apply", "warning", message, {"technique": row.technique}))
     if any(row.status == FITS and row.room_bytes is None for row in rows):
@@ -285,9 +287,11 @@ def _notes(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[No
         notes.append(Note("memory-unknown", "warning", message, {"cluster": cluster.name}))
     notes += _too_large(rows, workload, cluster)
     if workload.mode == "train" and (workload.recompute != "none" or not workload.fused_attention):
-        how = f"recompute {workload.recompute}" if workload.recompute != "none" else "attention that writes its scores"
+        saving = (
+            f"recompute {workload.recompute}" if workload.recompute != "none" else "attention that writes its scores"
+        )
         more = ", up to one more forward pass" if workload.recompute == "full" else ""
-        message = f"{how} changes the memory only: what it adds to a step's time{more} is not in the times"
+        message = f"{saving} changes the memory only: what it adds to a step's time{more} is not in the times"
         notes.append(Note("times-without-recomputation", "info", message, {"recompute": workload.recompute}))
     if workload.recompute == "selective" and workload.fused_attention:
         message = "recompute selective: fused attention keeps no scores to be recomputed, so nothing changes"
@@ -303,7 +307,7 @@ def _notes(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[No
     applied = [row for row in rows if row.status != DOES_NOT_APPLY]
     other = {row.technique: row.changes_loss for row in applied if row.changes_loss}
     if other:
-        changes = "; ".join(f"{name}: {words}" for name, words in other.items())
+        changes = "; ".join(f"{name}: {change}" for name, change in other.items())
         message = f"what is computed changes, so loss per step may; the simulator tells times only ({changes})"
         notes.append(Note("other-training", "info", message, {"techniques": list(other)}))
     silent = [row.technique for row in applied if row.changes_loss is None]
@@ -322,7 +326,7 @@ def _too_large(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> lis
     if misfits:
         simulated = [row for row in rows if row.step_s is not None]
         fastest = min(simulated, key=lambda row: (row.step_s or 0.0, RANKS.index(row.status)))
-        needs = ", ".join(f"{row.technique} ({(row.memory_bytes or 0.0) / 1e9:,.1f} GB)" for row in misfits)
+        requirements = ", ".join(f"{row.technique} ({(row.memory_bytes or 0.0) / 1e9:,.1f} GB)" for row in misfits)
         details = {
             "techniques": [row.technique for row in misfits],
             "batch": workload.batch,
@@ -331,7 +335,9 @@ def _too_large(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> lis
         }
         severity: Severity = "error" if fastest.status == DOES_NOT_FIT else "warning"
         also = ", and the fastest is one of them" if severity == "error" and len(misfits) < len(simulated) else ""
-        notes.append(Note("memory", severity, f"does not fit at {batch}: {needs}; {room} per device{also}", details))
+        notes.append(
+            Note("memory", severity, f"does not fit at {batch}: {requirements}; {room} per device{also}", details)
+        )
     tight = [
         row.technique
         for row in rows
@@ -344,3 +350,154 @@ def _too_large(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> lis
         )
         notes.append(Note("memory-tight", "info", message, {"techniques": tight, "batch": workload.batch}))
     return notes
+
+
+MARGIN = 0.02
+"""A speed-up within this of 1 is a tie."""
+
+FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)
+BATCHES = (1, 4, 16, 64)
+LINKS = ("intra", "inter", "wide")
+
+
+class Cell(Record, frozen=True):
+    """One technique at one bandwidth and one batch.
+
+    Parameters
+    ----------
+    bandwidth_gbps : float
+        Of the link that is varied, 10^9 bits per second.
+    batch : int
+        Sequences per data-parallel replica.
+    technique : str
+    step_s, speedup : float, optional
+        None where it does not apply.
+        None too for the speed-up of what does not fit in memory.
+    verdict : {"wins", "ties", "loses", "does not fit", "does not apply"}
+        Against the baseline, with a margin of 2 %.
+    """
+
+    bandwidth_gbps: float
+    batch: int
+    technique: str
+    step_s: float | None
+    speedup: float | None
+    verdict: str
+
+
+class RegimeMap(Record, frozen=True):
+    """The cells, by bandwidth, batch and technique; which link was varied; and the baseline."""
+
+    cells: tuple[Cell, ...]
+    link: str
+    baseline: str
+    notes: tuple[Note, ...] = ()
+
+    def table(self) -> pd.DataFrame:
+        """Return the cells as a table."""
+        return Record.frame(self.cells)
+
+
+def regime(
+    workload: Workload,
+    cluster: Cluster,
+    techniques: Sequence[str],
+    *,
+    link: str | None = None,
+    bandwidths_gbps: Sequence[float] = (),
+    batches: Sequence[int] = BATCHES,
+    knobs: Settings | None = None,
+    baseline: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> RegimeMap:
+    """Compare techniques over a grid of bandwidths and batches.
+
+    Parameters
+    ----------
+    workload, cluster, techniques, knobs, baseline
+        As for :func:`densing.efficiency.techniques.comparison.compare`.
+    link : {"intra", "inter", "wide"}, optional
+        Which link is varied; the one between nodes when left out, within the node where there is only one.
+    bandwidths_gbps : sequence of float
+        10^9 bits per second; when empty 1/16 to 16 times the cluster's own.
+    batches : sequence of int
+    progress : callable, optional
+        Called with the cells done and the cells in all.
+
+    Raises
+    ------
+    InputError
+        When a bandwidth or a batch is not positive, or the link is not one of this cluster.
+    """
+    varied = link or ("inter" if cluster.n > cluster.per_node else "intra")
+    grid = _grid(cluster, varied, bandwidths_gbps, batches)
+    cells: list[Cell] = []
+    notes: dict[str, Note] = {}
+    misfits: dict[str, dict[int, float]] = {}
+    for number, (bandwidth, batch) in enumerate(grid):
+        # What would make a technique fit is searched for once, in the comparison proper, not in every cell.
+        comparison = compare(
+            resized(workload, batch),
+            cluster.change(**{varied: replace(getattr(cluster, varied), beta_s_per_byte=8e-9 / bandwidth)}),
+            techniques,
+            knobs=knobs,
+            baseline=baseline,
+            remedies=False,
+        )
+        for row in sorted(comparison.rows, key=lambda row: list(techniques).index(row.technique)):
+            misfit = row.status == DOES_NOT_FIT
+            speedup = None if misfit else row.speedup
+            outcome = DOES_NOT_FIT if misfit else verdict(speedup)
+            cells.append(Cell(bandwidth, batch, row.technique, row.step_s, speedup, outcome))
+            if misfit:
+                misfits.setdefault(row.technique, {})[batch] = (row.memory_bytes or 0.0) / 1e9
+        for note in comparison.notes:
+            # A remark that holds of many cells is said once.
+            if not note.code.startswith("memory"):
+                notes.setdefault(note.code if note.severity == "info" else note.message, note)
+        if progress is not None:
+            progress(number + 1, len(grid))
+    remarks = list(notes.values())
+    if misfits:
+        # One note on all cells: techniques that do not fit at the same batches are named together.
+        by_batches: dict[tuple[int, ...], list[str]] = {}
+        for name, need_of in misfits.items():
+            by_batches.setdefault(tuple(need_of), []).append(name)
+        cases = "; ".join(
+            f"{', '.join(names)} at batch {', '.join(map(str, batches))}" for batches, names in by_batches.items()
+        )
+        room = f"{cluster.device.name} has {cluster.device.memory / 1e9:,.0f} GB"
+        need_gb = {name: {str(batch): need for batch, need in need_of.items()} for name, need_of in misfits.items()}
+        remarks.append(Note("map-memory", "warning", f"map: does not fit, {room}: {cases}", {"need_gb": need_gb}))
+    return RegimeMap(tuple(cells), varied, baseline or techniques[0], tuple(remarks))
+
+
+def verdict(speedup: float | None) -> str:
+    """Return what a speed-up amounts to.
+
+    Examples
+    --------
+    >>> [verdict(value) for value in (1.3, 1.01, 0.9, None)]
+    ['wins', 'ties', 'loses', 'does not apply']
+    """
+    if speedup is None:
+        return "does not apply"
+    if abs(speedup - 1) <= MARGIN:
+        return "ties"
+    return "wins" if speedup > 1 else "loses"
+
+
+def _grid(cluster: Cluster, link: str, bandwidths: Sequence[float], batches: Sequence[int]) -> list[tuple[float, int]]:
+    if link not in LINKS or getattr(cluster, link) is None:
+        known = ", ".join(name for name in LINKS if getattr(cluster, name) is not None)
+        raise InputError(f"cluster {cluster.name} has no link {link!r}; it has {known}")
+    for value in (*bandwidths, *batches):
+        if not 0 < value < float("inf"):
+            raise InputError(f"{value} is no bandwidth or batch of a map; give positive numbers")
+    if not batches:
+        raise InputError("no batch for the map; give some, as in 1,4,16")
+    own = getattr(cluster, link).beta_s_per_byte
+    if not bandwidths and not own:
+        raise InputError(f"cluster {cluster.name}: its link {link} costs no time per byte; give the map's bandwidths")
+    chosen = sorted({float(f"{value:.6g}") for value in bandwidths or [factor * 8e-9 / own for factor in FACTORS]})
+    return [(bandwidth, batch) for bandwidth in chosen for batch in sorted(set(batches))]

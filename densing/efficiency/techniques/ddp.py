@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from densing.efficiency.parallel import BUCKETS_MB
-from densing.efficiency.techniques.knobs import Knob, settle
 from densing.efficiency.techniques.plan import Plan, measure
 from densing.efficiency.techniques.planner import MEBIBYTE, DataParallelRun, Replicated, parameters_of
+from densing.efficiency.techniques.registry import Knob, settle
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Method, Replica
@@ -46,6 +46,7 @@ class TunedDdp(DataParallelRun, Replicated):
         """Return the plan of the size whose steady step takes least."""
         settle(self.name, self.knobs, knobs)
         self.check(workload)
+        # Small buckets of a large model would be hundreds of thousands of tasks.
         total = parameters_of(workload) * workload.dtype_bytes
         sizes = [size for size in BUCKETS_MB if size is None or total <= MOST_BUCKETS * size * MEBIBYTE]
         plans = [DDP.plan(workload, cluster, bucket_mb=size) for size in sizes]

@@ -26,6 +26,7 @@ from densing.efficiency.simulation import (
     load_cluster,
     load_workload,
 )
+from densing.efficiency.techniques.baselines import TENSOR_PARALLEL
 from densing.efficiency.techniques.claims import (
     FREE,
     PHYSICS,
@@ -38,7 +39,6 @@ from densing.efficiency.techniques.claims import (
     device_taking,
     link_taking,
 )
-from densing.efficiency.techniques.knobs import Knob, number
 from densing.efficiency.techniques.ladder import data_sheet, kappa_of, published, same_link
 from densing.efficiency.techniques.planner import (
     BLOCK,
@@ -52,7 +52,7 @@ from densing.efficiency.techniques.planner import (
     TensorSchedule,
     join,
 )
-from densing.efficiency.techniques.tensor_parallel import TENSOR_PARALLEL
+from densing.efficiency.techniques.registry import Knob, number
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import RunEnv, RunRecord, Schedule
@@ -83,8 +83,7 @@ class Halves:
                 self._turns(run, module, ready)
             else:
                 done = run.compute(module, join(*ready.values()))
-                whole = run.reduce(module, done) if run.reduces(module) else done
-                ready = dict.fromkeys(self.parts, whole)
+                ready = dict.fromkeys(self.parts, run.reduce(module, done) if run.reduces(module) else done)
         return join(*ready.values())
 
     def _turns(self, run: Pass, module: Module, ready: dict[str, Event]) -> None:
@@ -190,15 +189,15 @@ def workload(model: str) -> Workload:
     return load_workload(model, mode="prefill", tp=4, dp=1)
 
 
-def reduction(physics: Physics, asked: Workload, cluster: Cluster) -> float:
+def reduction(physics: Physics, work: Workload, cluster: Cluster) -> float:
     """Return by which share of the blocking step ISO is shorter; negative where it is longer."""
-    blocking = physics.measure(TENSOR_PARALLEL, asked, cluster).step_s
-    return 1 - physics.measure(ISO, asked, cluster).step_s / blocking
+    blocking = physics.measure(TENSOR_PARALLEL, work, cluster).step_s
+    return 1 - physics.measure(ISO, work, cluster).step_s / blocking
 
 
-def share(physics: Physics, asked: Workload, cluster: Cluster) -> float:
+def share(physics: Physics, work: Workload, cluster: Cluster) -> float:
     """Return the share of the blocking step that its communication takes."""
-    step = physics.measure(TENSOR_PARALLEL, asked, cluster)
+    step = physics.measure(TENSOR_PARALLEL, work, cluster)
     return step.exposed_comm_s / step.step_s
 
 
@@ -253,6 +252,7 @@ def _reachable(preset: str, published: float, physics: Physics) -> Answer:
         fitted = link_taking(physics, blocking / (1 - share), "intra", TENSOR_PARALLEL, work, cluster)
         return 100 * reduction(physics, work, fitted)
 
+    # Up to a half the reduction grows with the share: what overlaps is the smaller of compute and communication.
     low, high = 0.01, 0.5
     if saved(high) < published:
         return Answer("not possible", f"at most {saved(high):.0f} %")
@@ -315,12 +315,8 @@ def _kappa_needed(physics: Physics) -> float | None:
     return root
 
 
-def _ladders_kappa(physics: Physics) -> float:
-    return kappa_of(physics, same_link("nvlink"), "equal")
-
-
-def _null_step(others: Callable[[], list[Published]]) -> float:
-    return constant_share(STEP_S - SUMS_S, STEP_S, others())
+def _null_step(peers: Callable[[], list[Published]]) -> float:
+    return constant_share(STEP_S - SUMS_S, STEP_S, peers())
 
 
 LLAMA = ("llama3-70b", 8)
@@ -346,10 +342,10 @@ def _weave_saved(physics: Physics, tokens: int = 4096) -> Answer:
 def _halves(physics: Physics) -> Answer:
     """An all-reduce of 164 KB against one of half of it."""
     cluster = physics.cluster(data_sheet("nvlink"))
-    whole, half = (collective_seconds("all_reduce", count, cluster, range(8)) for count in (164e3, 82e3))
-    ratio = half / whole
-    words = "more than half as long" if ratio > 0.75 else "about half as long"
-    return Answer(words, f"{100 * ratio:.0f} % as long on eight H100 ({1e6 * whole:.0f} us whole; published 49)")
+    full, half = (collective_seconds("all_reduce", count, cluster, range(8)) for count in (164e3, 82e3))
+    ratio = half / full
+    direction = "more than half as long" if ratio > 0.75 else "about half as long"
+    return Answer(direction, f"{100 * ratio:.0f} % as long on eight H100 ({1e6 * full:.0f} us whole; published 49)")
 
 
 GAUDI = {
@@ -370,10 +366,6 @@ def _habana(physics: Physics) -> Answer:
         "which Gaudi, at which precision and how the sequence was divided are not in our sources; with rates and links "
         f"recalled of the data sheets and two halves, ISO saves {' and '.join(tried)}",
     )
-
-
-def _unanswered(why: str) -> Callable[[Physics], Answer]:
-    return lambda _: Answer(None, why)
 
 
 def _reductions() -> list[Claim]:
@@ -419,31 +411,32 @@ def _pull_request() -> list[Claim]:
     borrowed = f"{fit}; kappa fitted to Ladder's rows over NVLink"
     kappas = (
         ("ISO-2a", "ISO-2c", "no contention", lambda _: 0.0, fit, list, "all communication hidden"),
-        ("ISO-2b", "ISO-2d", "contention of another paper", _ladders_kappa, borrowed,
+        ("ISO-2b", "ISO-2d", "contention of another paper",
+         lambda physics: kappa_of(physics, same_link("nvlink"), "equal"), borrowed,
          lambda: [published(row) for row in same_link("nvlink")],
          "the share that Ladder's NVLink rows leave exposed"),
     )  # fmt: skip
 
-    def step(others: Callable[[], list[Published]], note: str) -> Callable[[], Answer]:
-        return lambda: Answer(1e3 * _null_step(others), note)
+    def step(peers: Callable[[], list[Published]], note: str) -> Callable[[], Answer]:
+        return lambda: Answer(1e3 * _null_step(peers), note)
 
-    def hidden(others: Callable[[], list[Published]], note: str) -> Callable[[], Answer]:
-        return lambda: Answer(100 * (STEP_S - _null_step(others)) / SUMS_S, note)
+    def hidden(peers: Callable[[], list[Published]], note: str) -> Callable[[], Answer]:
+        return lambda: Answer(100 * (STEP_S - _null_step(peers)) / SUMS_S, note)
 
     steps = [
         Claim(
-            name, f"step with two parts in turns, {what}", setup, 1e3 * REDUCED_S, "ms", "first-hand", source,
-            partial(_step, kappa), 0.1, inputs, grade="calibrated on other rows", null=step(others, note),
+            name, f"step with two parts in turns, {condition}", setup, 1e3 * REDUCED_S, "ms", "first-hand", source,
+            partial(_step, kappa), 0.1, inputs, grade="calibrated on other rows", null=step(peers, note),
         )
-        for name, _, what, kappa, inputs, others, note in kappas
+        for name, _, condition, kappa, inputs, peers, note in kappas
     ]  # fmt: skip
     shares = [
         Claim(
-            name, f"share of the all-reduces hidden, {what}", setup, 100 * (STEP_S - REDUCED_S) / SUMS_S, "%",
+            name, f"share of the all-reduces hidden, {condition}", setup, 100 * (STEP_S - REDUCED_S) / SUMS_S, "%",
             "derived", f"arithmetic on the times of {source}", partial(_hidden, kappa), 0.1, inputs,
-            grade="calibrated on other rows", null=hidden(others, note),
+            grade="calibrated on other rows", null=hidden(peers, note),
         )
-        for _, name, what, kappa, inputs, others, note in kappas
+        for _, name, condition, kappa, inputs, peers, note in kappas
     ]  # fmt: skip
     return [*steps, *shares]
 
@@ -457,8 +450,8 @@ def _elsewhere() -> list[Claim]:
     setup = "Llama 70B, TP 8, 8 × H100 over NVSwitch"
     habana = "HabanaAI vllm-fork pull request 735"
 
-    def row(name: str, what: str, setup: str, figure: float | str, unit: str, source: str, why: str) -> Claim:
-        return Claim(name, what, setup, figure, unit, "first-hand", source, _unanswered(why))
+    def row(name: str, quantity: str, setup: str, figure: float | str, unit: str, source: str, why: str) -> Claim:
+        return Claim(name, quantity, setup, figure, unit, "first-hand", source, lambda _: Answer(None, why))
 
     quoted: Evidence = "second-hand"
     return [

@@ -28,6 +28,7 @@ from densing.efficiency.simulation import (
     load_workload,
     modules,
 )
+from densing.efficiency.techniques.baselines import PARALLEL_ATTENTION, TENSOR_PARALLEL
 from densing.efficiency.techniques.claims import (
     FREE,
     PHYSICS,
@@ -40,8 +41,6 @@ from densing.efficiency.techniques.claims import (
     device_taking,
     link_taking,
 )
-from densing.efficiency.techniques.knobs import Knob, optional, whole
-from densing.efficiency.techniques.parallel_attention import PARALLEL_ATTENTION
 from densing.efficiency.techniques.planner import (
     BLOCK,
     BUCKET,
@@ -53,7 +52,7 @@ from densing.efficiency.techniques.planner import (
     TensorParallelRun,
     TensorSchedule,
 )
-from densing.efficiency.techniques.tensor_parallel import TENSOR_PARALLEL
+from densing.efficiency.techniques.registry import Knob, optional, whole
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Schedule
@@ -111,10 +110,10 @@ class Ladder(TensorParallelRun, Sliced):
 
     def tensor(self, workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) -> TensorSchedule:
         """Return sums one module late, in the layers asked for."""
-        many, layers = knobs["ladder_layers"], workload.model.layers
-        if many and many > layers:
-            raise InputError(f"ladder: ladder_layers = {many} and the model has {layers} layers; give at most so many")
-        return Late(layers - many if many else 0)
+        count, layers = knobs["ladder_layers"], workload.model.layers
+        if count and count > layers:
+            raise InputError(f"ladder: ladder_layers = {count} and the model has {layers} layers; give at most so many")
+        return Late(layers - count if count else 0)
 
     def schedule(self, **knobs: Any) -> Schedule:
         """Return sums one module late, in the layers asked for."""
@@ -151,6 +150,7 @@ LARGE_BOUND = {"nvlink": (1.52, 1.66), "no-p2p": (2.11, 2.27)}
 """Range over these batches of no communication over standard."""
 
 SCRIPT = "plot scripts of the authors' repository (tools/plot-70b.py, tools/plot-405b.py)"
+SUMMARY = "a summary of arXiv 2501.06589"
 SLOWED = np.linspace(0.0, 0.6, 13)
 """Grid of kappa / (1 + kappa), the share by which compute is slowed: a step grows about in proportion to it."""
 
@@ -169,6 +169,7 @@ def _halved(work: Workload) -> Workload:
         attention, mlp = modules(_widened(work, width))[1:3]
         return mlp.moved - attention.moved
 
+    # Moved bytes rise with the width, so bisection finds the last one at which the MLP moves no more.
     low, high = 1, 10**6
     while high - low > 1:
         middle = (low + high) // 2
@@ -180,12 +181,12 @@ def _widened(work: Workload, width: int) -> Workload:
     return replace(work, model=replace(work.model, ffn=width * work.split.tp))
 
 
-def fitted(physics: Physics, asked: Workload, standard: float, bound: float) -> Cluster:
+def fitted(physics: Physics, work: Workload, standard: float, bound: float) -> Cluster:
     """Return a cluster on which the standard model and the bound take the seconds given."""
     quiet = load_cluster("h100x8-nvlink").change(n=16, per_node=16, intra=FREE, kappa=0.0, kappa_comm=0.0)
-    fast = device_taking(physics, bound, TENSOR_PARALLEL, asked, quiet)
+    fast = device_taking(physics, bound, TENSOR_PARALLEL, work, quiet)
     linked = fast.change(intra=load_cluster("h100x8-nvlink").intra)
-    return link_taking(physics, standard, "intra", TENSOR_PARALLEL, asked, linked)
+    return link_taking(physics, standard, "intra", TENSOR_PARALLEL, work, linked)
 
 
 @cache
@@ -213,6 +214,7 @@ def kappa_of(physics: Physics, rows: tuple[Row, ...], shares: str) -> float:
     """
     if not physics.contention:
         return 0.0
+    # A step is simulated at the grid's points only; between them it is near enough to a line.
     fine = np.arange(0.0, SLOWED[-1] / (1 - SLOWED[-1]), 0.001)
     steps = [np.interp(fine / (1 + fine), SLOWED, _steps(physics, row, shares)) for row in rows]
     errors = [row[1] / step / PUBLISHED[row][1] - 1 for row, step in zip(rows, steps, strict=True)]
@@ -230,19 +232,19 @@ def published(row: Row) -> Published:
     return Published(row[1] / bound, row[1] / standard, row[1] / ladder)
 
 
-def _null(row: Row, others: tuple[Row, ...] = ()) -> Answer:
+def _null(row: Row, peers: tuple[Row, ...] = ()) -> Answer:
     """Return tokens per second where a share of the communication stays exposed that other rows say, or none."""
     own = published(row)
-    note = f"a constant share exposed, from {len(others)} other rows" if others else "all communication hidden"
-    return Answer(row[1] / constant_share(own.free, own.blocking, [published(other) for other in others]), note)
+    note = f"a constant share exposed, from {len(peers)} other rows" if peers else "all communication hidden"
+    return Answer(row[1] / constant_share(own.free, own.blocking, [published(other) for other in peers]), note)
 
 
 def _without_contention(shares: str, row: Row, physics: Physics) -> Answer:
     return Answer(ladder(physics, row, shares, 0.0))
 
 
-def _with_contention(shares: str, others: Callable[[Row], tuple[Row, ...]], row: Row, physics: Physics) -> Answer:
-    kappa = kappa_of(physics, others(row), shares)
+def _with_contention(shares: str, peers: Callable[[Row], tuple[Row, ...]], row: Row, physics: Physics) -> Answer:
+    kappa = kappa_of(physics, peers(row), shares)
     return Answer(ladder(physics, row, shares, kappa), f"kappa {kappa:.2f}")
 
 
@@ -269,10 +271,10 @@ def _narrow(tp: int, physics: Physics) -> Answer:
 
 def _narrow_null(tp: int) -> Answer:
     standard, _, bound = NARROW[tp]
-    others = [published(row) for row in same_link("nvlink")]
+    peers = [published(row) for row in same_link("nvlink")]
     return Answer(
-        1 / constant_share(1 / bound, 1 / standard, others),
-        f"a constant share exposed, from {len(others)} rows at TP 8",
+        1 / constant_share(1 / bound, 1 / standard, peers),
+        f"a constant share exposed, from {len(peers)} rows at TP 8",
     )
 
 
@@ -281,20 +283,18 @@ def _large(link: str, physics: Physics) -> Answer:
     work = workload(1, "equal", "llama3-405b", 16)
     kappa = kappa_of(physics, same_link(link), "equal")
     low, high = LARGE_BOUND[link]
-    gains = [_gain(physics, work, bound, kappa) for bound in (low, (low + high) / 2, high)]
+    gains = []
+    for bound in (low, (low + high) / 2, high):
+        cluster = fitted(physics, work, bound, 1.0).change(kappa=kappa)
+        gains.append(bound / physics.measure(LADDER, work, cluster).step_s)
     return Answer(gains[1], f"kappa {kappa:.2f}; {gains[0]:.2f} to {gains[2]:.2f} over the range of the bound")
 
 
-def _gain(physics: Physics, work: Workload, bound: float, kappa: float) -> float:
-    cluster = fitted(physics, work, bound, 1.0)
-    return bound / physics.measure(LADDER, work, cluster.change(kappa=kappa)).step_s
-
-
 def _large_null(link: str) -> Answer:
-    others = [published(row) for row in same_link(link)]
+    peers = [published(row) for row in same_link(link)]
     bound = sum(LARGE_BOUND[link]) / 2
     return Answer(
-        bound / constant_share(1.0, bound, others), f"a constant share exposed, from {len(others)} rows of the 70B"
+        bound / constant_share(1.0, bound, peers), f"a constant share exposed, from {len(peers)} rows of the 70B"
     )
 
 
@@ -337,11 +337,6 @@ def _training(physics: Physics, tp: int = 8, sequence: int = 2048) -> Answer:
     return Answer(100 * (steps[0] / steps[1] - 1))
 
 
-def _setup(row: Row) -> str:
-    link = "NVLink" if row[0] == "nvlink" else "no P2P"
-    return f"Llama-3 70B, TP 8, H100, {link}, batch {row[1]}"
-
-
 FIT = "compute fitted to the bound and the all-reduce to the standard model of this row"
 EQUAL = "attention and MLP of equal time (assumed)"
 OWN = "attention and MLP as their shapes say"
@@ -353,7 +348,7 @@ SHEETS = (
 
 def _series(
     prefix: str,
-    what: str,
+    quantity: str,
     check: Callable[[Row, Physics], Answer],
     inputs: str,
     *,
@@ -361,13 +356,13 @@ def _series(
     column: int = 1,
     tolerance: float = 0.1,
     grade: Grade = "calibrated on other rows",
-    others: Callable[[Row], tuple[Row, ...]] = lambda _: (),
+    peers: Callable[[Row], tuple[Row, ...]] = lambda _: (),
 ) -> list[Claim]:
     return [
         Claim(
             f"{prefix}-{row[0]}-{row[1]}",
-            what,
-            _setup(row),
+            quantity,
+            f"Llama-3 70B, TP 8, H100, {'NVLink' if row[0] == 'nvlink' else 'no P2P'}, batch {row[1]}",
             PUBLISHED[row][column],
             "tokens/s",
             "first-hand",
@@ -376,7 +371,7 @@ def _series(
             tolerance,
             inputs,
             grade=grade,
-            null=partial(_null, row, others(row)) if grade == "calibrated on other rows" else None,
+            null=partial(_null, row, peers(row)) if grade == "calibrated on other rows" else None,
         )
         for row in rows
     ]
@@ -387,17 +382,17 @@ def _throughputs() -> list[Claim]:
     every = "kappa fitted to all four ladder rows of this link, this one among them: a fit, no prediction"
     small = "kappa fitted to ladder at batch 1 and 4 of this link"
     large = tuple(row for row in PUBLISHED if row[1] >= 16)
-    alone, contended = "ladder, no contention", "ladder, contention"
+    quiet, contended = "ladder, no contention", "ladder, contention"
     return [
         *_series("LAD-1a", "parallel attention", _parallel, FIT, column=2, grade="algebraic"),
-        *_series("LAD-1b", alone, partial(_without_contention, "equal"), f"{FIT}; {EQUAL}"),
+        *_series("LAD-1b", quiet, partial(_without_contention, "equal"), f"{FIT}; {EQUAL}"),
         *_series("LAD-1c", contended, partial(_with_contention, "equal", _others), f"{FIT}; {EQUAL}; {loo}",
-                 others=_others),
-        *_series("LAD-1d", alone, partial(_without_contention, "own"), f"{FIT}; {OWN}"),
+                 peers=_others),
+        *_series("LAD-1d", quiet, partial(_without_contention, "own"), f"{FIT}; {OWN}"),
         *_series("LAD-1e", contended, partial(_with_contention, "own", _others), f"{FIT}; {OWN}; {loo}",
-                 others=_others),
+                 peers=_others),
         *_series("LAD-1f", "ladder, contention of small batches", partial(_with_contention, "equal", _small),
-                 f"{FIT}; {EQUAL}; {small}", rows=large, tolerance=0.15, others=_small),
+                 f"{FIT}; {EQUAL}; {small}", rows=large, tolerance=0.15, peers=_small),
         *_series("LAD-1h", "ladder, one contention per link",
                  partial(_with_contention, "equal", lambda row: same_link(row[0])),
                  f"{FIT}; {EQUAL}; {every}", grade="fitted"),
@@ -446,7 +441,6 @@ def _other_sizes() -> list[Claim]:
 
 def _predictions() -> list[Claim]:
     """The paper's headlines, from data sheets alone."""
-    summary = "a summary of arXiv 2501.06589"
     setup = "Llama-3 70B, TP 8, H100, {}"
     share, arithmetic = "share of a decoding step in all-reduces", f"arithmetic on the throughputs of {SCRIPT}"
     batches = (1, 4, 16, 64)
@@ -470,10 +464,10 @@ def _predictions() -> list[Claim]:
         ),
         Claim(
             "LAD-5b", "the same as a summary has it (LAD-5a: 27)", setup.format("NVLink, batch 4"), 38.0, "%",
-            "second-hand", summary, _contradicted, 5 / 38, SHEETS,
+            "second-hand", SUMMARY, _contradicted, 5 / 38, SHEETS,
         ),
         Claim(
-            "LAD-6", "training speed-up, middle of 5 to 7", "3.5B", 6.0, "%", "second-hand", summary, _training,
+            "LAD-6", "training speed-up, middle of 5 to 7", "3.5B", 6.0, "%", "second-hand", SUMMARY, _training,
             1 / 6, f"{SHEETS}; {shape}",
             assumptions={"TP 4": partial(_training, PHYSICS, 4), "TP 2": partial(_training, PHYSICS, 2),
                          "sequences of 8192": partial(_training, PHYSICS, 8, 8192)},
@@ -481,17 +475,26 @@ def _predictions() -> list[Claim]:
     ]  # fmt: skip
 
 
-def _quality() -> list[Claim]:
-    summary = "a summary of arXiv 2501.06589"
-    silent = "the simulator tells times, not quality"
-    rows = (
-        ("LAD-3a", "mean score of ladder (standard: 64.11)", "3.5B, trained from scratch", 63.03, "%"),
-        ("LAD-3b", "mean score, half of the layers changed", "Llama-3.1 8B, 3e9 tokens", 56.24, "%"),
-    )
-    return [
-        Claim(name, what, setup, figure, unit, "second-hand", summary, lambda _: Answer(None, silent))
-        for name, what, setup, figure, unit in rows
-    ]
+QUALITY = (
+    ("LAD-3a", "mean score of ladder (standard: 64.11)", "3.5B, trained from scratch", 63.03, "%"),
+    ("LAD-3b", "mean score, half of the layers changed", "Llama-3.1 8B, 3e9 tokens", 56.24, "%"),
+)
 
-
-CLAIMS: tuple[Claim, ...] = (*_throughputs(), *_other_sizes(), *_quality(), *_predictions())
+CLAIMS: tuple[Claim, ...] = (
+    *_throughputs(),
+    *_other_sizes(),
+    *(
+        Claim(
+            name,
+            quantity,
+            setup,
+            figure,
+            unit,
+            "second-hand",
+            SUMMARY,
+            lambda _: Answer(None, "the simulator tells times, not quality"),
+        )
+        for name, quantity, setup, figure, unit in QUALITY
+    ),
+    *_predictions(),
+)

@@ -1,4 +1,4 @@
-"""Local SGD: replicas train alone and average their parameters now and then."""
+"""Local SGD, whose replicas train alone and average their parameters now and then; SlowMo adds a slow momentum."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from densing.efficiency.simulation import Workload
-from densing.efficiency.techniques.knobs import Knob
 from densing.efficiency.techniques.planner import (
     FULL_BYTES,
     PIECE,
@@ -19,6 +18,7 @@ from densing.efficiency.techniques.planner import (
     Rounds,
     parameters_of,
 )
+from densing.efficiency.techniques.registry import Knob, above_zero, number
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Method, Replica
@@ -61,3 +61,47 @@ class LocalSgd(Local):
 
 
 LOCAL_SGD = LocalSgd()
+
+
+class Momentum(Rounds):
+    """A blocking average and an outer momentum step at the end of a round."""
+
+    def finish(self, done: Event) -> None:
+        """Update; at a round's end average and make the outer step."""
+        updated = self.update(done)
+        if self.ends:
+            self.outer_update(self.average(self.copy(updated), self.bucket_mb, STATE))
+
+
+class SlowMo(Local):
+    """Blocking averages with outer momentum."""
+
+    name = "slowmo"
+    paper = "Wang et al., ICLR 2020, arXiv 1910.00643"
+    role = "baseline"
+    summary = "tau local steps, a blocking average of the parameters, then a momentum step on what it changed"
+    knobs: tuple[Knob, ...] = (
+        TAU,
+        Knob("slow_lr", 1.0, "step size of the outer update", above_zero),
+        Knob("slow_momentum", 0.5, "momentum of the outer update, below 1", number(0, 0.9999)),
+        PIECE,
+    )
+    plan_only = ("bucket_mb",)
+    changes_loss = "replicas train apart between averages, which an outer momentum step follows"
+
+    def exchange(self, knobs: Mapping[str, Any]) -> ExchangeMaker:
+        """Return averages with outer momentum."""
+        return partial(Momentum, tau=knobs["tau"], bucket_mb=knobs["bucket_mb"])
+
+    def method(self, replica: Replica, **knobs: Any) -> Method:
+        """Return the optimizer with slow momentum."""
+        from densing.efficiency import parallel
+
+        return replica.wrap(parallel.SlowMo, **knobs)
+
+    def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
+        """Return old parameters, momentum and the buffer that is averaged, all in full precision."""
+        return parameters_of(workload) * 3 * FULL_BYTES
+
+
+SLOWMO = SlowMo()

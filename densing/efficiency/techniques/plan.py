@@ -92,20 +92,30 @@ def measure(plan: Plan, cluster: Cluster) -> Measured:
     from densing.efficiency.timeline import Window, partition
 
     timeline = timeline_of(plan, cluster)
+    # Equal ranks are simulated as one: a mean over ranks counts it as often as it stands for.
     weights = np.array([plan.stands_for.get(rank.rank, 1) for rank in timeline.ranks], float)
-    windows = [_steady(rank, plan) for rank in timeline.ranks]
+    windows: list[tuple[int, int]] = []
+    for rank in timeline.ranks:
+        steps = rank.steps[plan.warmup : plan.warmup + plan.steps]
+        if not steps or len(steps) < plan.steps:
+            raise InputError(
+                f"the plan promises {plan.warmup} + {plan.steps} steps and simulated rank {rank.rank} has "
+                f"{len(rank.steps)}; give its tasks their step"
+            )
+        windows.append((steps[0].start, steps[-1].end))
     parts = [
         partition(Window("steps", *window, rank.work.within(*window)))
         for rank, window in zip(timeline.ranks, windows, strict=True)
     ]
-    sent = [_sent(rank, window, cluster) for rank, window in zip(timeline.ranks, windows, strict=True)]
+    traffic = [_sent(rank, window, cluster) for rank, window in zip(timeline.ranks, windows, strict=True)]
 
     def mean(values: list[float]) -> float:
         return float(np.average(values, weights=weights)) / plan.steps
 
     comm = mean([part.comm_ns / 1e9 for part in parts])
     links = {
-        link: mean([each.get(link, 0.0) for each in sent]) for link in sorted({key for row in sent for key in row})
+        link: mean([bytes_by.get(link, 0.0) for bytes_by in traffic])
+        for link in sorted({link for bytes_by in traffic for link in bytes_by})
     }
     return Measured(
         step_s=max(end - start for start, end in windows) / plan.steps / 1e9,
@@ -119,22 +129,12 @@ def measure(plan: Plan, cluster: Cluster) -> Measured:
     )
 
 
-def _steady(rank: RankTimeline, plan: Plan) -> tuple[int, int]:
-    """Ends of the steady steps of a rank, nanoseconds."""
-    steps = rank.steps[plan.warmup : plan.warmup + plan.steps]
-    if not steps or len(steps) < plan.steps:
-        raise InputError(
-            f"the plan promises {plan.warmup} + {plan.steps} steps and simulated rank {rank.rank} has "
-            f"{len(rank.steps)}; give its tasks their step"
-        )
-    return steps[0].start, steps[-1].end
-
-
 def _sent(rank: RankTimeline, window: tuple[int, int], cluster: Cluster) -> dict[str, float]:
     """Bytes sent in communications that end within the window, by link.
 
     What is in the air at both ends of a period is counted once: where it ends.
     """
+    from densing.efficiency.simulation import OPS, wire_bytes
     from densing.efficiency.timeline import Kind
 
     work = rank.work.of(Kind.COMM)
@@ -142,19 +142,17 @@ def _sent(rank: RankTimeline, window: tuple[int, int], cluster: Cluster) -> dict
     by_link: dict[str, float] = defaultdict(float)
     sums = np.bincount(work.comm[inside] + 1, weights=work.bytes[inside])
     for number in np.flatnonzero(sums).tolist():
-        link = link_name(work.comms[number - 1], cluster) if number else "unknown"
-        by_link[link] += _on_wire(work.comms[number - 1], float(sums[number])) if number else float(sums[number])
+        put_in = float(sums[number])
+        if not number:
+            by_link["unknown"] += put_in
+            continue
+        comm = work.comms[number - 1]
+        if comm.op in OPS and comm.group_size >= 1:
+            # What each rank sends on average, of what it put in: only so are an all-reduce and its two halves alike.
+            full = put_in * comm.group_size if comm.op == "all_gather" else put_in
+            put_in = wire_bytes(comm.op, full, comm.group_size)
+        by_link[link_name(comm, cluster)] += put_in
     return dict(by_link)
-
-
-def _on_wire(comm: Comm, put_in: float) -> float:
-    """Bytes each rank sends on average, of those it put in: only so are an all-reduce and its two halves alike."""
-    from densing.efficiency.simulation import OPS, wire_bytes
-
-    if comm.op not in OPS or comm.group_size < 1:
-        return put_in
-    full = put_in * comm.group_size if comm.op == "all_gather" else put_in
-    return wire_bytes(comm.op, full, comm.group_size)
 
 
 def link_name(comm: Comm, cluster: Cluster) -> str:
@@ -162,8 +160,8 @@ def link_name(comm: Comm, cluster: Cluster) -> str:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
-    >>> from densing.efficiency.timeline import Comm
+    >>> from densing.efficiency.simulation.cluster import Cluster, Device, Link
+    >>> from densing.efficiency.timeline.timeline import Comm
     >>> link = Link(0, 0)
     >>> cluster = Cluster("toy", n=4, per_node=2, device=Device("toy", 1, 1), intra=link, inter=link, host=link)
     >>> link_name(Comm("all_reduce", ranks=(0, 1)), cluster), link_name(Comm("all_reduce", ranks=(0, 2)), cluster)

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from densing.core import InputError, Record
 from densing.efficiency.parallel import RunSpec
 from densing.efficiency.simulation import Cluster, collective_seconds, modules
+from densing.efficiency.techniques.baselines import SEQUENTIAL
 from densing.efficiency.techniques.plan import measure
 from densing.efficiency.techniques.planner import FULL_BYTES
 from densing.efficiency.techniques.registry import get_technique
-from densing.efficiency.techniques.sequential import SEQUENTIAL
 
 if TYPE_CHECKING:
     from densing.efficiency.simulation import Workload
@@ -67,13 +67,23 @@ def predict(spec: RunSpec, cluster: Cluster) -> Prediction:
     known = {knob.name for knob in technique.knobs}
     knobs = {key: value for key, value in spec.knobs.items() if key in known}
     step = measure(technique.plan(workload, cluster, **knobs), cluster)
+    tau_min, split = None, workload.split
+    if getattr(technique, "asynchronous", False) and split.dp > 1:
+        # A round hides the all-reduce of all parameters where its steps compute for as long, each slowing the other.
+        quiet = measure(
+            SEQUENTIAL.plan(replace(workload, split=replace(split, dp=1)), cluster.change(speed=())), cluster
+        )
+        if quiet.compute_s > 0:
+            count = FULL_BYTES * sum(module.parameters for module in modules(workload))
+            exchange = collective_seconds("all_reduce", count, cluster, range(split.dp))
+            tau_min = exchange * (1 + cluster.kappa_comm) / (quiet.compute_s * (1 + cluster.kappa))
     return Prediction(
         spec.technique,
         step.step_s,
         step.exposed_comm_s,
         step.compute_s,
         step.comm_s,
-        _tau_min(workload, cluster) if getattr(technique, "asynchronous", False) else None,
+        tau_min,
     )
 
 
@@ -96,14 +106,3 @@ def workload_of_run(spec: RunSpec) -> Workload:
         tp=spec.nproc if shared else 1,
         mode=str(spec.knobs.get("mode", "train")),
     )
-
-
-def _tau_min(workload: Workload, cluster: Cluster) -> float | None:
-    """Least steps per round that an all-reduce of all parameters stays hidden under."""
-    single = replace(workload, split=replace(workload.split, dp=1))
-    alone = measure(SEQUENTIAL.plan(single, cluster.change(speed=())), cluster)
-    count = FULL_BYTES * sum(module.parameters for module in modules(workload))
-    if workload.split.dp < 2 or alone.compute_s <= 0:
-        return None
-    exchange = collective_seconds("all_reduce", count, cluster, range(workload.split.dp))
-    return exchange * (1 + cluster.kappa_comm) / (alone.compute_s * (1 + cluster.kappa))

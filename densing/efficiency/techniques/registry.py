@@ -1,4 +1,4 @@
-"""What a technique is, and techniques by name: those of this package, and those other packages register.
+"""What a technique is, its knobs, and techniques by name: those of this package, and those other packages register.
 
 A technique is a plan for the simulator, claims to check, and where it is real, a run. Another package registers one
 under the entry point ``densing.techniques``; a new one here is a file and a line in :data:`BUILT_IN`."""
@@ -6,9 +6,12 @@ under the entry point ``densing.techniques``; a new one here is a file and a lin
 from __future__ import annotations
 
 import importlib
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
     from densing.efficiency.parallel import RunEnv, RunRecord
     from densing.efficiency.simulation import Cluster, Workload
     from densing.efficiency.techniques.claims import Claim
-    from densing.efficiency.techniques.knobs import Knob
     from densing.efficiency.techniques.plan import Plan
 
 
@@ -69,21 +71,194 @@ class Runnable(Protocol):
         """Train ``env.spec.steps`` steps on this rank, and return its record."""
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What a knob takes: a text is parsed once, a value that has its type already is only checked.
+
+    Parameters
+    ----------
+    parse : callable
+        Makes a value of a text, and refuses with an InputError what is none.
+    check : callable
+        Returns a value of the type, and refuses what is none.
+    """
+
+    parse: Callable[[str], Any]
+    check: Callable[[Any], Any]
+
+    def __call__(self, text: str) -> Any:
+        """Parse a text."""
+        return self.parse(text)
+
+
+@dataclass(frozen=True)
+class Knob:
+    """An option of a technique, with its default; ``kind`` parses the text of the command line.
+
+    Any function of a text will do as ``kind``; a :class:`Kind` also checks values that are none.
+    """
+
+    name: str
+    default: Any
+    help: str
+    kind: Callable[[str], Any] = float
+
+
+def whole(low: int, high: int | None = None) -> Kind:
+    """Return the kind of integers from ``low`` up to ``high``.
+
+    Examples
+    --------
+    >>> whole(1)("48")
+    48
+    """
+    span = _between(low, high)
+
+    def parse(text: str) -> int:
+        try:
+            return check(int(text))
+        except ValueError:
+            raise InputError(f"is no whole number; give one {span}") from None
+
+    def check(setting: Any) -> int:
+        # True is an integer in Python, and no setting of a knob.
+        if isinstance(setting, bool) or not isinstance(setting, Integral):
+            raise InputError(f"is no whole number; give one {span}")
+        value = int(setting)
+        if value < low or (high is not None and value > high):
+            raise InputError(f"is out of range; give a whole number {span}")
+        return value
+
+    return Kind(parse, check)
+
+
+def number(low: float, high: float | None = None) -> Kind:
+    """Return the kind of finite numbers from ``low`` up to ``high``."""
+    span = _between(low, high)
+
+    def parse(text: str) -> float:
+        try:
+            return check(float(text))
+        except ValueError:
+            raise InputError(f"is no number; give one {span}") from None
+
+    def check(setting: Any) -> float:
+        if isinstance(setting, bool) or not isinstance(setting, Real):
+            raise InputError(f"is no number; give one {span}")
+        value = float(setting)
+        if not math.isfinite(value) or value < low or (high is not None and value > high):
+            raise InputError(f"is out of range; give a number {span}")
+        return value
+
+    return Kind(parse, check)
+
+
+def _positive(value: float) -> float:
+    if value == 0:
+        raise InputError("is out of range; give a number above 0")
+    return value
+
+
+above_zero = Kind(lambda text: _positive(number(0.0).parse(text)), lambda value: _positive(number(0.0).check(value)))
+"""The kind of finite numbers above 0."""
+
+
+def choice(names: Sequence[str]) -> Kind:
+    """Return the kind of one of some words."""
+
+    def check(value: Any) -> str:
+        if value not in names:
+            raise InputError(f"is none of {', '.join(names)}; choose one")
+        return str(value)
+
+    return Kind(check, check)
+
+
+def optional(kind: Callable[[str], Any]) -> Kind:
+    """Return the kind that is also nothing: ``none`` on the command line.
+
+    Examples
+    --------
+    >>> optional(whole(1))("none"), optional(whole(1))("16")
+    (None, 16)
+    """
+    inner = _kind(kind)
+    return Kind(
+        lambda text: None if text.lower() == "none" else inner.parse(text),
+        lambda value: None if value is None else inner.check(value),
+    )
+
+
+def _flag(text: str) -> bool:
+    answers = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if text.lower() not in answers:
+        raise InputError("is neither yes nor no; give one of them")
+    return answers[text.lower()]
+
+
+flag = Kind(_flag, lambda value: value if isinstance(value, bool) else _flag(str(value)))
+"""The kind of yes or no.
+
+Examples
+--------
+>>> flag("yes"), flag("False")
+(True, False)
+"""
+
+
+def settle(technique: str, knobs: Sequence[Knob], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all settings of a technique: those given, checked, texts among them parsed, and the others' defaults.
+
+    Raises
+    ------
+    UnknownNameError
+        When it has no such knob.
+    InputError
+        When a value is none of the knob's.
+
+    Examples
+    --------
+    >>> settle("co2", (Knob("tau", 48, "steps per round", whole(1)),), {})
+    {'tau': 48}
+    """
+    known = [knob.name for knob in knobs]
+    for name in values:
+        if name not in known:
+            raise UnknownNameError(f"knob of {technique}:", name, known)
+    settings = {}
+    for knob in knobs:
+        value, kind = values.get(knob.name, knob.default), _kind(knob.kind)
+        try:
+            settings[knob.name] = kind.parse(value) if isinstance(value, str) else kind.check(value)
+        except (InputError, ValueError) as error:
+            raise InputError(f"{technique}: {knob.name} = {value!r} {error}") from error
+    return settings
+
+
+def _kind(kind: Callable[[str], Any]) -> Kind:
+    # Another package's parser may know texts alone.
+    return kind if isinstance(kind, Kind) else Kind(kind, lambda value: kind(str(value)))
+
+
+def _between(low: float, high: float | None) -> str:
+    return f"from {low} up" if high is None else f"from {low} to {high}"
+
+
 GROUP = "densing.techniques"
 
 BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
-        "sequential": "sequential",
+        "sequential": "baselines",
         "ddp": "ddp",
         "ddp-tuned": "ddp",
         "zero1": "zero",
         "zero2": "zero",
         "zero3": "zero",
         "local-sgd": "local_sgd",
-        "slowmo": "slowmo",
-        "tensor-parallel": "tensor_parallel",
-        "parallel-attention": "parallel_attention",
-        "pipeline": "pipeline",
+        "slowmo": "local_sgd",
+        "tensor-parallel": "baselines",
+        "parallel-attention": "baselines",
+        "pipeline": "baselines",
         "co2": "co2",
         "ladder": "ladder",
         "iso": "iso",
@@ -177,30 +352,27 @@ def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     {'co2': {'tau': 12}}
     """
     settings: dict[str, dict[str, Any]] = {}
+    # The last dot parts technique and knob: a technique's name may hold dots itself.
     for text in texts:
-        place, equals, value = text.partition("=")
-        name, dot, knob = place.rpartition(".")
+        path, equals, value = text.partition("=")
+        name, dot, knob = path.rpartition(".")
         if not (equals and dot):
             raise InputError(f"--set {text}: write TECHNIQUE.KNOB=VALUE, as in co2.tau=48")
         kinds = {each.name: each.kind for each in get_technique(name).knobs}
         if knob not in kinds:
             raise UnknownNameError(f"knob of {name}:", knob, kinds)
         if knob in settings.setdefault(name, {}):
-            raise InputError(f"--set {text}: {place} is set twice; set it once")
-        settings[name][knob] = _parsed(text, value, kinds[knob])
+            raise InputError(f"--set {text}: {path} is set twice; set it once")
+        try:
+            parsed = kinds[knob](value.strip())
+        except InputError as error:
+            raise InputError(f"--set {text}: {value!r} {error}") from error
+        except (ValueError, TypeError) as error:
+            raise InputError(f"--set {text}: {value!r} is no value of this knob ({error})") from error
+        if isinstance(parsed, float) and not math.isfinite(parsed):
+            raise InputError(f"--set {text}: {value!r} is not a finite number")
+        settings[name][knob] = parsed
     return settings
-
-
-def _parsed(text: str, value: str, kind: Callable[[str], Any]) -> Any:
-    try:
-        parsed = kind(value.strip())
-    except InputError as error:
-        raise InputError(f"--set {text}: {value!r} {error}") from error
-    except (ValueError, TypeError) as error:
-        raise InputError(f"--set {text}: {value!r} is no value of this knob ({error})") from error
-    if isinstance(parsed, float) and not abs(parsed) < float("inf"):
-        raise InputError(f"--set {text}: {value!r} is not a finite number")
-    return parsed
 
 
 def run_settings(
@@ -234,30 +406,25 @@ def run_settings(
         technique = get_technique(name)
         unused = getattr(technique, "plan_only", ())
         defaults[name] = {knob.name: knob.default for knob in technique.knobs if knob.name not in unused}
-    places: list[str] = []
+    qualified: list[str] = []
     for text in (*texts, *([f"tau={tau}"] if tau is not None else ())):
-        place, _, _ = text.partition("=")
-        name, dot, knob = place.rpartition(".")
+        path, _, _ = text.partition("=")
+        name, dot, knob = path.rpartition(".")
         if dot and name not in defaults:
             raise InputError(f"--set {text}: {name} is not among the techniques to run; add it to --technique")
         having = [one for one in ((name,) if dot else defaults) if knob in defaults[one]]
         if not having:
-            raise _no_knob(knob, (name,) if dot else names, defaults)
-        places += [text] if dot else [f"{one}.{text}" for one in having]
-    chosen = parse_settings(places)
+            runs = (name,) if dot else names
+            if any(knob == each.name for one in runs for each in get_technique(one).knobs):
+                raise InputError(
+                    f"--set {knob}: changes plans only (`densing techniques compare`), not a real run of "
+                    f"{', '.join(runs)}; leave it out"
+                )
+            known = sorted({key for one in runs for key in defaults[one]})
+            raise UnknownNameError(f"knob of {', '.join(runs)}:", knob, known)
+        qualified += [text] if dot else [f"{one}.{text}" for one in having]
+    chosen = parse_settings(qualified)
     return {name: {**knobs, **chosen.get(name, {})} for name, knobs in defaults.items()}
-
-
-def _no_knob(knob: str, names: Sequence[str], defaults: Mapping[str, Mapping[str, Any]]) -> InputError:
-    """Say that a knob does not exist, or that only a plan has it."""
-    if any(knob == each.name for name in names for each in get_technique(name).knobs):
-        return InputError(
-            f"--set {knob}: changes plans only (`densing techniques compare`), not a real run of {', '.join(names)}; "
-            "leave it out"
-        )
-    return UnknownNameError(
-        f"knob of {', '.join(names)}:", knob, sorted({key for name in names for key in defaults[name]})
-    )
 
 
 def _built_in(name: str) -> Technique:
@@ -270,23 +437,17 @@ def _registered() -> tuple[dict[str, EntryPoint], list[Note]]:
     usable: dict[str, EntryPoint] = {}
     notes: list[Note] = []
     for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
-        trouble = _trouble(point, usable)
-        if trouble is None:
+        details = {"technique": point.name, "value": point.value}
+        if not NAME.fullmatch(point.name):
+            message = f"{point.value}: {point.name!r} is no name for a technique; use a-z, 0-9, '-', '_' and '.'"
+            notes.append(Note("technique-name", "warning", message, details))
+        elif point.name not in BUILT_IN and point.name not in usable:
             usable[point.name] = point
-        elif point.name not in usable or usable[point.name].value != point.value:
-            notes.append(trouble)
+        # The same entry point twice is one package that is found in two places.
+        elif point.name in BUILT_IN or usable[point.name].value != point.value:
+            message = f"{point.value}: another technique is called {point.name!r} already; this one is left out"
+            notes.append(Note("technique-name-taken", "warning", message, details))
     return usable, notes
-
-
-def _trouble(point: EntryPoint, usable: Iterable[str]) -> Note | None:
-    details = {"technique": point.name, "value": point.value}
-    if not NAME.fullmatch(point.name):
-        message = f"{point.value}: {point.name!r} is no name for a technique; use a-z, 0-9, '-', '_' and '.'"
-        return Note("technique-name", "warning", message, details)
-    if point.name in BUILT_IN or point.name in usable:
-        message = f"{point.value}: another technique is called {point.name!r} already; this one is left out"
-        return Note("technique-name-taken", "warning", message, details)
-    return None
 
 
 def _load(point: EntryPoint) -> Technique:

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from densing.core import InputError
 from densing.efficiency.simulation import check, modules
-from densing.efficiency.techniques.knobs import settle
 from densing.efficiency.techniques.planner import Planned, Replicated
-from densing.efficiency.techniques.registry import get_technique
+from densing.efficiency.techniques.registry import get_technique, settle
 
 if TYPE_CHECKING:
     from densing.efficiency.simulation import Cluster, Split, Workload
@@ -61,10 +60,11 @@ def split_over(
     return divided
 
 
-def _width(workload: Workload, per_node: int, most: int) -> int:
+def _width(workload: Workload, per_node: int, limit: int) -> int:
     """Return the widest tensor-parallel group that fits a node (or two devices) and divides the model."""
+    # On nodes of one device groups of two span the network: the least that a tensor-parallel technique can work on.
     for width in (8, 4, 2):
-        if width <= most and (width == 2 if per_node == 1 else per_node % width == 0):
+        if width <= limit and (width == 2 if per_node == 1 else per_node % width == 0):
             with suppress(InputError):
                 modules(replace(workload, split=replace(workload.split, dp=1, tp=width, pp=1)))
                 return width
@@ -101,8 +101,8 @@ def remedy(technique: Technique, workload: Workload, cluster: Cluster, knobs: Ma
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster.presets import load_cluster
-    >>> from densing.efficiency.simulation.workload.presets import load_workload
+    >>> from densing.efficiency.simulation.cluster import load_cluster
+    >>> from densing.efficiency.simulation.models import load_workload
     >>> step = load_workload("llama-8b", dp=2, tp=8, batch=64, sequence=8192)
     >>> remedy(get_technique("ddp"), step, load_cluster("a100x8-tcp"), {})
     'fits with --micro-batches 64'
@@ -133,6 +133,7 @@ def _smallest(
         free = ("--dp ", f"--tp {workload.split.tp}")
         return sum(not option.startswith(free) for option in change.options) + (change.technique != technique.name)
 
+    # A stable sort: among changes of as many options the first tried stays first, so the answer is reproducible.
     changes = sorted(_changes(technique, workload, cluster, devices), key=size)
     return next((change for change in changes if _fits(change, knobs, room)), None)
 
@@ -163,7 +164,7 @@ def _changes(
     if all_on:
         micro, names = dict.fromkeys(list(micro)[-1:]), names[-1:] + names[:1]
     splits = list(_splits(workload.split, cluster, devices))
-    for name, split, how, parts, along in product(names, splits, recompute, micro, (False, True)):
+    for name, split, recomputing, parts, along in product(names, splits, recompute, micro, (False, True)):
         along = along and split.tp > 1 and train
         if all_on and split.tp > 1 and train and not along:
             continue
@@ -175,11 +176,11 @@ def _changes(
             *_option("--nodes", nodes, devices != cluster.n),
             *(f"--{axis} {getattr(split, axis)}" for axis in ("dp", "tp", "pp")
               if getattr(split, axis) != getattr(workload.split, axis) or (moved and axis == "tp")),
-            *_option("--recompute", how, how != workload.recompute),
+            *_option("--recompute", recomputing, recomputing != workload.recompute),
             *(["--sequence-parallel"] if sequence and not workload.split.sequence else []),
             *_option("--micro-batches", parts, parts != workload.micro_batches),
         ]  # fmt: skip
-        changed = replace(workload, split=replace(split, sequence=sequence), recompute=how, micro_batches=parts)
+        changed = replace(workload, split=replace(split, sequence=sequence), recompute=recomputing, micro_batches=parts)
         yield Change(tuple(options), name, changed, devices)
 
 

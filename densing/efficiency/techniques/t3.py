@@ -35,8 +35,8 @@ from densing.efficiency.simulation import (
     load_cluster,
     load_workload,
 )
+from densing.efficiency.techniques.baselines import TENSOR_PARALLEL
 from densing.efficiency.techniques.claims import PHYSICS, Answer, Claim, Grade, Physics, Published, constant_share
-from densing.efficiency.techniques.knobs import Knob, flag, number, whole
 from densing.efficiency.techniques.planner import (
     BLOCK,
     BUCKET,
@@ -48,7 +48,7 @@ from densing.efficiency.techniques.planner import (
     TensorSchedule,
     tokens,
 )
-from densing.efficiency.techniques.tensor_parallel import TENSOR_PARALLEL
+from densing.efficiency.techniques.registry import Knob, flag, number, whole
 from densing.efficiency.timeline import Kind
 
 if TYPE_CHECKING:
@@ -101,9 +101,10 @@ class Triggered:
         stages = self.hardware.stages or run.stage.size("tp")
         each = total_s * share * (1 + self.hardware.kappa) / stages
         done = run.compute(module, after, total_s * (1 - share), closes=False)
+        # The product's stages follow one another; each one's transfer runs beneath the stages after it.
         for stage in range(stages):
             done = run.compute(module, done, each, opens=False, closes=stage == stages - 1, label=" stage")
-            sent = run.stage.part(
+            scattered = run.stage.part(
                 f"reduce_scatter {module.name}",
                 "reduce_scatter",
                 module.activation,
@@ -111,7 +112,7 @@ class Triggered:
                 done,
                 saved=self.hardware.nmc,
             )
-        return run.stage.collective(f"all_gather {module.name}", "all_gather", module.activation, "tp", sent)
+        return run.stage.collective(f"all_gather {module.name}", "all_gather", module.activation, "tp", scattered)
 
 
 class T3(TensorParallelRun, Sliced):
@@ -187,16 +188,16 @@ def sublayer(gemm_s: float, scatter_s: float, gather_s: float, hardware: Hardwar
     >>> [task.name for task in sublayer(1.0, 1.0, 1.0).tasks]
     ['gemm', 'reduce_scatter', 'all_gather']
     """
-    here = hardware or Hardware(1)
-    if here.stages < 1:
+    hardware = hardware or Hardware(1)
+    if hardware.stages < 1:
         raise InputError("t3: a single product needs its stages said; give 1 or more")
     graph = Graph()
     graph.step = 0
-    for _ in range(here.stages):
-        done = graph.add("gemm", Kind.COMPUTE, (0,), "compute", gemm_s * (1 + here.kappa) / here.stages)
-        seconds = scatter_s * (1 - here.nmc) / here.stages
-        sent = graph.add("reduce_scatter", Kind.COMM, (0,), "comm", seconds, after=[done])
-    graph.add("all_gather", Kind.COMM, (0,), "comm", gather_s, after=[sent])
+    for _ in range(hardware.stages):
+        done = graph.add("gemm", Kind.COMPUTE, (0,), "compute", gemm_s * (1 + hardware.kappa) / hardware.stages)
+        seconds = scatter_s * (1 - hardware.nmc) / hardware.stages
+        scattered = graph.add("reduce_scatter", Kind.COMM, (0,), "comm", seconds, after=[done])
+    graph.add("all_gather", Kind.COMM, (0,), "comm", gather_s, after=[scattered])
     return graph
 
 
@@ -284,6 +285,7 @@ def fitted_rate(physics: Physics) -> float:
     """Return the rate, in the preset's, that gives the ideal geometric mean (the best there is if none does)."""
     from scipy.optimize import minimize_scalar
 
+    # The ideal mean has a peak in the rate (compute as long as communication), so the distance is minimised, no root.
     fit = minimize_scalar(
         lambda rate: abs(geometric_mean(gains(physics, float(rate), None)) - GEOMEAN["ideal"]),
         bounds=(0.3, 2.0),
@@ -328,13 +330,9 @@ def _largest_null(kind: str) -> Answer:
 
 def _order(physics: Physics) -> Answer:
     means = {kind: geometric_mean(_gains(physics, kind)) for kind in ("t3", "mca", "ideal")}
-    word = "sequential < T3 < MCA < ideal" if 1 < means["t3"] < means["mca"] < means["ideal"] else "another order"
-    return Answer(word, "geometric means " + " < ".join(f"{mean:.2f}" for mean in means.values()))
-
-
-def _bound(physics: Physics) -> Answer:
-    ratios = [percent / 100 for percent in range(25, 401, 5)]
-    return Answer(max(speedup(physics, Sub(ratio, 1.0, 8), Hardware(FINE)) for ratio in ratios))
+    rises = 1 < means["t3"] < means["mca"] < means["ideal"]
+    order = "sequential < T3 < MCA < ideal" if rises else "another order"
+    return Answer(order, "geometric means " + " < ".join(f"{mean:.2f}" for mean in means.values()))
 
 
 def _cu_split(slower_gemm: float, slower_sum: float, physics: Physics) -> Answer:
@@ -356,9 +354,9 @@ def _nmc(physics: Physics, devices: int) -> float:
 
 
 def _nmc_direction(physics: Physics) -> Answer:
-    few, many = _nmc(physics, 8), _nmc(physics, 16)
-    word = "TP 8 > TP 16" if few > 1.1 * many else "no clear difference" if few > many else "TP 8 <= TP 16"
-    return Answer(word, f"{few:.2f} and {many:.2f} %; published 7 and 3 %")
+    tp8, tp16 = _nmc(physics, 8), _nmc(physics, 16)
+    direction = "TP 8 > TP 16" if tp8 > 1.1 * tp16 else "no clear difference" if tp8 > tp16 else "TP 8 <= TP 16"
+    return Answer(direction, f"{tp8:.2f} and {tp16:.2f} %; published 7 and 3 %")
 
 
 def _step(mode: str, kind: str, largest: bool, physics: Physics) -> Answer:
@@ -400,9 +398,9 @@ def _as_published(name: str) -> Published:
 
 
 def _step_null(name: str) -> Answer:
-    own, others = _as_published(name), [_as_published(row[0]) for row in STEPS if row[0] != name]
-    note = f"a constant share of a sub-layer's saving, from the other {len(others)} rows of whole steps"
-    return Answer(100 * (1 / constant_share(own.free, own.blocking, others) - 1), note)
+    own, peers = _as_published(name), [_as_published(row[0]) for row in STEPS if row[0] != name]
+    note = f"a constant share of a sub-layer's saving, from the other {len(peers)} rows of whole steps"
+    return Answer(100 * (1 / constant_share(own.free, own.blocking, peers) - 1), note)
 
 
 MT_NLG = Transformer(
@@ -410,14 +408,6 @@ MT_NLG = Transformer(
     gated=False, tied=True, source="Megatron-Turing NLG, arXiv 2201.11990 (530e9 parameters)", evidence="recalled",
 )  # fmt: skip
 TOKENS = "batches and sequences of the presets"
-
-
-def _sliceable(mode: str, width: int) -> Workload:
-    """Return T-NLG with 32 heads of 133 in place of 28 of 152 (the same width), which 8 and 16 devices can divide."""
-    whole = load_workload("t-nlg", mode=mode, tp=1)
-    return replace(
-        whole, model=replace(whole.model, heads=32, kv_heads=32, head_dim=133), split=replace(whole.split, tp=width)
-    )
 
 
 def _share(model: str, physics: Physics, rate: float) -> float:
@@ -428,7 +418,11 @@ def _share(model: str, physics: Physics, rate: float) -> float:
             if model == "mt-nlg":
                 work = Workload(MT_NLG, mode, 1, 2048, Split(tp=width))
             else:
-                work = load_workload(model, mode=mode, tp=width) if model != "t-nlg" else _sliceable(mode, width)
+                work = load_workload(model, mode=mode, tp=1 if model == "t-nlg" else width)
+            if model == "t-nlg":
+                # 32 heads of 133 in place of 28 of 152 (the same width), which 8 and 16 devices can divide.
+                shape = replace(work.model, heads=32, kv_heads=32, head_dim=133)
+                work = replace(work, model=shape, split=replace(work.split, tp=width))
             cluster = _device(rate).change(n=width, per_node=width)
             step = physics.measure(TENSOR_PARALLEL, work, cluster)
             percents.append(100 * step.exposed_comm_s / step.step_s)
@@ -454,25 +448,15 @@ def scatter_traffic(devices: int) -> tuple[float, float, float, float]:
     return *before, *after
 
 
-def _fewer_reads(_: Physics) -> Answer:
-    traffic = [scatter_traffic(devices) for devices in WIDTHS]
-    return Answer(geometric_mean([before / after for before, _, after, _ in traffic]), RING)
-
-
-def _fewer_writes(_: Physics) -> Answer:
-    traffic = [scatter_traffic(devices) for devices in WIDTHS]
-    return Answer(100 * (1 - geometric_mean([after / before for _, before, _, after in traffic])), RING)
-
-
 def _less_traffic(largest: bool, _: Physics) -> Answer:
     """Product, reduce-scatter and all-gather (which reads and writes as much either way), every operand read once."""
-    left = []
+    ratios = []
     for shape in shapes():
         read, written, read_t3, written_t3 = scatter_traffic(shape.devices)
         fixed = shape.read / shape.written + 2 * (shape.devices - 1) / shape.devices
-        left.append((fixed + read_t3 + written_t3) / (fixed + read + written))
+        ratios.append((fixed + read_t3 + written_t3) / (fixed + read + written))
     note = "operands counted once: that T3's stores leave them more of the cache is not in it"
-    return Answer(100 * (1 - (min(left) if largest else geometric_mean(left))), note)
+    return Answer(100 * (1 - (min(ratios) if largest else geometric_mean(ratios))), note)
 
 
 RING = "chunks of a ring that are read and written, mean over 8 and 16 devices"
@@ -485,13 +469,13 @@ HARDWARE = (
 )
 
 
-def _claim(name: str, what: str, setup: str, figure: float | str, check: Callable[[Physics], Answer], inputs: str = "",
-           unit: str = "times", tolerance: float | None = 0.05, grade: Grade = "predicted",
+def _claim(name: str, quantity: str, setup: str, figure: float | str, check: Callable[[Physics], Answer],
+           inputs: str = "", unit: str = "times", tolerance: float | None = 0.05, grade: Grade = "predicted",
            null: Callable[[], Answer] | None = None,
            assumptions: Mapping[str, Callable[[], Answer]] = MappingProxyType({})) -> Claim:  # fmt: skip
-    words = isinstance(figure, str)
-    return Claim(name, what, setup, figure, "" if words else unit, "second-hand", NOTE, check,
-                 None if words else tolerance, inputs, grade=grade, null=null, assumptions=assumptions)  # fmt: skip
+    direction = isinstance(figure, str)
+    return Claim(name, quantity, setup, figure, "" if direction else unit, "second-hand", NOTE, check,
+                 None if direction else tolerance, inputs, grade=grade, null=null, assumptions=assumptions)  # fmt: skip
 
 
 CALIBRATED: Grade = "calibrated on other rows"
@@ -502,7 +486,11 @@ def _sublayers() -> list[Claim]:
     ratio = "all-reduce of 1.5 times the product (fitted to 1.67); slow-downs as published"
     saving = "cost of reducing fitted to 7 % over 8 devices"
     return [
-        _claim("T3-1a", "largest gain of ideal overlap", "any product", LARGEST["ideal"], _bound, grade="algebraic"),
+        _claim("T3-1a", "largest gain of ideal overlap", "any product", LARGEST["ideal"],
+               # Reached where the product takes about as long as its reduce-scatter.
+               lambda physics: Answer(
+                   max(speedup(physics, Sub(percent / 100, 1.0, 8), Hardware(FINE)) for percent in range(25, 401, 5))
+               ), grade="algebraic"),
         _claim("T3-1b", "potential of overlap", split, 1.67, partial(_cu_split, 1.0, 1.0), ratio, grade="fitted"),
         _claim("T3-1c", "8 CUs for the all-reduce", split, 1.18, partial(_cu_split, 1.0, 1.41), ratio,
                grade="algebraic"),
@@ -525,28 +513,11 @@ def _sublayers() -> list[Claim]:
     ]  # fmt: skip
 
 
-def _steps() -> list[Claim]:
-    return [
-        _claim(
-            name,
-            f"{'largest' if largest else 'mean'} gain of a {mode} step, {'T3-MCA' if kind == 'mca' else 'T3'}",
-            "Mega-GPT-2, TP 8 and 16 (the paper's mean is over more models)",
-            figure,
-            partial(_step, mode, kind, largest),
-            KAPPAS,
-            "%",
-            0.25,
-            CALIBRATED,
-            partial(_step_null, name),
-        )
-        for name, mode, kind, largest, figure in STEPS
-    ]
-
-
 def _traffic() -> list[Claim]:
     """Shares of communication, five points allowed as for ISO's; traffic to memory as its parts above."""
     share, widths = "largest share of communication, training or prefill", "TP 8 and 16"
     every = (*MODELS, "mt-nlg")
+    traffic = [scatter_traffic(devices) for devices in WIDTHS]
     rows = (
         ("T3-4a", share, f"Mega-GPT-2, {widths}", 34.0, ("mega-gpt2",), 1.0, HARDWARE),
         ("T3-4b", share, f"T-NLG, {widths}", 43.0, ("t-nlg",), 1.0, f"{HARDWARE}; 32 heads in place of 28"),
@@ -560,16 +531,20 @@ def _traffic() -> list[Claim]:
 
     return [
         *(
-            _claim(name, what, setup, figure, partial(_shares, models, rate=rate), inputs, "%", 5 / figure,
+            _claim(name, quantity, setup, figure, partial(_shares, models, rate=rate), inputs, "%", 5 / figure,
                    assumptions={"products at 0.4 of the peak, not 0.6": slower(models, rate * 2 / 3),
                                 "products at 0.8 of the peak": slower(models, rate * 4 / 3)})
-            for name, what, setup, figure, models, rate, inputs in rows
+            for name, quantity, setup, figure, models, rate, inputs in rows
         ),
         _claim("T3-4e", share, "models of 1e12 and 10e12 parameters", 44.0,
                lambda _: Answer(None, "their shapes are not in our sources"), unit="%"),
-        _claim("T3-5a", "reads of the reduce-scatter, before over T3", "TP 8 and 16", 2.4, _fewer_reads,
+        _claim("T3-5a", "reads of the reduce-scatter, before over T3", "TP 8 and 16", 2.4,
+               lambda _: Answer(geometric_mean([reads / reads_t3 for reads, _, reads_t3, _ in traffic]), RING),
                grade="counted"),
-        _claim("T3-5b", "writes saved, product and reduce-scatter", "TP 8 and 16", 10.0, _fewer_writes, unit="%",
+        _claim("T3-5b", "writes saved, product and reduce-scatter", "TP 8 and 16", 10.0,
+               lambda _: Answer(
+                   100 * (1 - geometric_mean([writes_t3 / writes for _, writes, _, writes_t3 in traffic])), RING
+               ), unit="%",
                grade="counted"),
         _claim("T3-5c", "movement to and from memory saved, mean", SUBLAYERS, 22.0, partial(_less_traffic, False),
                unit="%", tolerance=0.25, grade="counted"),
@@ -580,4 +555,22 @@ def _traffic() -> list[Claim]:
     ]  # fmt: skip
 
 
-CLAIMS: tuple[Claim, ...] = (*_sublayers(), *_steps(), *_traffic())
+CLAIMS: tuple[Claim, ...] = (
+    *_sublayers(),
+    *(
+        _claim(
+            name,
+            f"{'largest' if largest else 'mean'} gain of a {mode} step, {'T3-MCA' if kind == 'mca' else 'T3'}",
+            "Mega-GPT-2, TP 8 and 16 (the paper's mean is over more models)",
+            figure,
+            partial(_step, mode, kind, largest),
+            KAPPAS,
+            "%",
+            0.25,
+            CALIBRATED,
+            partial(_step_null, name),
+        )
+        for name, mode, kind, largest, figure in STEPS
+    ),
+    *_traffic(),
+)

@@ -240,8 +240,8 @@ def claims_of(technique: Technique, remarks: list[Note]) -> tuple[Claim, ...]:
         return ()
 
 
-def _broken(what: str, name: str, error: Exception) -> Note:
-    message = f"{what} broke ({type(error).__name__}: {error}); please report it to whoever wrote the technique"
+def _broken(subject: str, name: str, error: Exception) -> Note:
+    message = f"{subject} broke ({type(error).__name__}: {error}); please report it to whoever wrote the technique"
     return Note("broken-claim", "error", message, {"technique": name})
 
 
@@ -253,36 +253,37 @@ def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Findin
     except Exception as error:
         remarks.append(_broken(f"the check of {claim.id}", name, error))
         return _found(name, claim, Answer(None, f"the check broke: {error}"), "not answerable")
-    word = verdict(claim, answer)
-    if word == "not answerable":
-        return _found(name, claim, answer, word)
+    outcome = verdict(claim, answer)
+    if outcome == "not answerable":
+        return _found(name, claim, answer, outcome)
     null = _other(lambda: claim.null() if claim.null else Answer(None), f"the null model of {claim.id}", name, remarks)
     mutated: dict[str, Answer] = {}
-    others: dict[str, Answer] = {}
+    assumed: dict[str, Answer] = {}
     if claim.grade == "predicted" or (claim.grade in SIMULATED and not fast):
+        # The whole check runs again, calibrations too: only what the simulator contributes can come out otherwise.
         mutated = {key: _mutated(claim, key) for key in MUTATIONS}
-        others = {
+        assumed = {
             key: _other(check, f"the check of {claim.id} with {key}", name, remarks)
             for key, check in claim.assumptions.items()
         }
-    turned = tuple(key for key, other in mutated.items() if notices(claim, answer, other))
-    if claim.grade == "predicted" and not turned:
+    noticed = tuple(key for key, other in mutated.items() if notices(claim, answer, other))
+    if claim.grade == "predicted" and not noticed:
         message = (
             f"{claim.id} is graded predicted and comes out the same under {', '.join(MUTATIONS)}: it is counted as "
             "algebraic; hand the check's physics on to what it simulates, or grade it by what it does"
         )
         remarks.append(Note("insensitive-claim", "warning", message, {"technique": name, "claim": claim.id}))
         claim = replace(claim, grade="algebraic")
-        word = verdict(claim, answer)
+        outcome = verdict(claim, answer)
     return msgspec.structs.replace(
-        _found(name, claim, answer, word),
+        _found(name, claim, answer, outcome),
         null=_plain(null.value),
         null_error=relative_error(claim.published, null.value),
         null_model=null.note,
         mutations={key: _plain(other.value) for key, other in mutated.items()},
-        turned_by=turned,
-        assumptions={key: _plain(other.value) for key, other in others.items()},
-        decided_by=tuple(key for key, other in others.items() if verdict(claim, other) != word),
+        turned_by=noticed,
+        assumptions={key: _plain(other.value) for key, other in assumed.items()},
+        decided_by=tuple(key for key, other in assumed.items() if verdict(claim, other) != outcome),
     )
 
 
@@ -294,11 +295,11 @@ def _mutated(claim: Claim, mutation: str) -> Answer:
         return Answer(None, f"no answer under {mutation}: {error}")
 
 
-def _other(check: Callable[[], Answer], what: str, name: str, remarks: list[Note]) -> Answer:
+def _other(check: Callable[[], Answer], subject: str, name: str, remarks: list[Note]) -> Answer:
     try:
         return check()
     except Exception as error:
-        remarks.append(_broken(what, name, error))
+        remarks.append(_broken(subject, name, error))
         return Answer(None)
 
 
@@ -320,7 +321,7 @@ def notices(claim: Claim, ours: Answer, mutated: Answer) -> bool:
     return moved > (claim.tolerance or 0.0) * abs(claim.published)
 
 
-def _found(name: str, claim: Claim, answer: Answer, word: str) -> Finding:
+def _found(name: str, claim: Claim, answer: Answer, outcome: str) -> Finding:
     return Finding(
         technique=name,
         claim=claim.id,
@@ -334,7 +335,7 @@ def _found(name: str, claim: Claim, answer: Answer, word: str) -> Finding:
         error=relative_error(claim.published, answer.value),
         tolerance=claim.tolerance,
         grade=claim.grade,
-        verdict=word,
+        verdict=outcome,
         inputs=claim.inputs,
         note=answer.note,
     )

@@ -8,7 +8,6 @@ from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from densing.efficiency.simulation import Module
-from densing.efficiency.techniques.knobs import Knob, above_zero, whole
 from densing.efficiency.techniques.planner import (
     MEBIBYTE,
     NOTHING,
@@ -24,6 +23,7 @@ from densing.efficiency.techniques.planner import (
     cut,
     join,
 )
+from densing.efficiency.techniques.registry import Knob, above_zero, whole
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Method, Replica
@@ -100,7 +100,12 @@ class FullShards(Exchange):
         if self.at + 1 == len(self.units) or module is not self.units[self.at + 1].first:
             return NOTHING
         self.at += 1
-        self._gather(self.done)
+        # The gathers share a stream: they come one after the other, and the layer waits for its own only.
+        while len(self.gathered) <= min(self.at + self.prefetch, len(self.units) - 1):
+            count = self.units[len(self.gathered)].held
+            self.gathered.append(
+                self.stage.collective("all_gather parameters", "all_gather", count, "dp", self.done, STREAM)
+            )
         return self.gathered[self.at]
 
     def after(self, run: Pass, module: Module, done: Event) -> None:
@@ -115,13 +120,6 @@ class FullShards(Exchange):
     def finish(self, done: Event) -> None:
         """Update the shard."""
         self.done = self.update(join(done, self.scattered), self.stage.size("dp"))
-
-    def _gather(self, after: Event) -> None:
-        while len(self.gathered) <= min(self.at + self.prefetch, len(self.units) - 1):
-            count = self.units[len(self.gathered)].held
-            self.gathered.append(
-                self.stage.collective("all_gather parameters", "all_gather", count, "dp", after, STREAM)
-            )
 
 
 def _sharded(replica: Replica, stage: int, knobs: Mapping[str, Any]) -> Method:

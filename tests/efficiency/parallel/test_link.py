@@ -20,8 +20,8 @@ from densing.core.errors import InputError, UnavailableError
 from densing.efficiency.parallel.distributed import emulated, namespaces
 from densing.efficiency.parallel.distributed.emulated import Carrier
 from densing.efficiency.parallel.distributed.rates import Rate, parse_rate
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
-from densing.efficiency.simulation.cluster.costs import collective_seconds
+from densing.efficiency.simulation.cluster import Cluster, Device, Link
+from densing.efficiency.simulation.costs import collective_seconds
 
 WHY_NOT = namespaces.available()
 shaped = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from densing.core.errors import InputError, UnknownNameError
 from densing.efficiency.profile.observations import of_timeline, recorded
-from densing.efficiency.simulation.cluster.calibration import Computation, Observation, calibrate, calibrated
-from densing.efficiency.simulation.cluster.costs import collective_seconds
-from densing.efficiency.simulation.cluster.presets import load_cluster, to_toml
+from densing.efficiency.simulation.calibration import Computation, Observation, calibrate, calibrated
+from densing.efficiency.simulation.cluster import load_cluster, to_toml
+from densing.efficiency.simulation.costs import collective_seconds
 from densing.efficiency.timeline.timeline import Comm, Kind, RankTimeline, Spans, Step, Timeline
 from tests.support import folders
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from densing.efficiency.profile.run import profile_run
-from densing.efficiency.simulation.bounds import busy, critical_path
 from densing.efficiency.simulation.engine import Simulation, simulate
-from densing.efficiency.simulation.tasks import Graph
+from densing.efficiency.simulation.tasks import Graph, busy, critical_path
 from densing.efficiency.timeline.timeline import Comm, Kind
 from densing.efficiency.traces.perfetto import RankTracks, write_timelines
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from densing.core.errors import InputError
-from densing.efficiency.simulation.bounds import busy, critical_path
 from densing.efficiency.simulation.engine import simulate
-from densing.efficiency.simulation.tasks import Graph, Task
+from densing.efficiency.simulation.tasks import Graph, Task, busy, critical_path
 from densing.efficiency.timeline.timeline import Kind
 
 COMPUTE, COMM = Kind.COMPUTE, Kind.COMM

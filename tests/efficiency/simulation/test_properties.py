@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from densing.efficiency.simulation.bounds import busy, critical_path
 from densing.efficiency.simulation.engine import Events, simulate, sweep
-from densing.efficiency.simulation.tasks import Graph, Task, columns
+from densing.efficiency.simulation.tasks import Graph, Task, busy, columns, critical_path
 from densing.efficiency.timeline.timeline import Kind
 
 RANKS = 3

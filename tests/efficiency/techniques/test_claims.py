@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError
+from densing.efficiency.simulation.models import load_workload
 from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.simulation.workload.presets import load_workload
 from densing.efficiency.techniques import co2, iso, ladder, t3
 from densing.efficiency.techniques.claims import (
     GRADES,
@@ -150,7 +150,7 @@ def test_the_fitted_contention_is_the_least_of_a_fine_search() -> None:
 
 
 def test_the_halved_model_has_equal_modules() -> None:
-    from densing.efficiency.simulation.workload.modules import modules
+    from densing.efficiency.simulation.workload import modules
 
     attention, mlp = modules(ladder.workload(16))[1:3]
     assert attention.moved == pytest.approx(mlp.moved, rel=1e-3)
@@ -171,7 +171,7 @@ def test_a_sublayer_follows_the_formula(gemm: float, sums: float, stages: int, s
 
 
 def test_isos_gain_is_within_the_bound() -> None:
-    from densing.efficiency.simulation.cluster.presets import load_cluster
+    from densing.efficiency.simulation.cluster import load_cluster
 
     for preset in ("rtx4090x4-pcie", "a800x4-nvlink"):
         for model in iso.MODELS:
@@ -404,8 +404,8 @@ def test_null_models_know_no_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_broken_laws_break_what_they_say() -> None:
-    from densing.efficiency.simulation.cluster.costs import collective_seconds
-    from densing.efficiency.simulation.cluster.presets import load_cluster
+    from densing.efficiency.simulation.cluster import load_cluster
+    from densing.efficiency.simulation.costs import collective_seconds
 
     cluster = load_cluster("geo48").change(kappa=0.4, kappa_comm=0.2)
     for ranks in (range(4), range(16), range(48)):
@@ -433,7 +433,7 @@ def test_without_overlap_a_rank_does_one_thing_at_a_time(tasks: list[tuple[bool,
 
 
 def test_without_overlap_all_communication_of_a_step_is_exposed() -> None:
-    from densing.efficiency.simulation.cluster.presets import load_cluster
+    from densing.efficiency.simulation.cluster import load_cluster
 
     workload = load_workload("llama3-70b", mode="prefill", tp=8, dp=1)
     for technique in ("iso", "ladder", "t3"):

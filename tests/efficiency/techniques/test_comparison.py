@@ -12,12 +12,11 @@ from msgspec.structs import replace
 
 from densing.core.errors import InputError, UnknownNameError
 from densing.efficiency.profile.run import profile_run
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
-from densing.efficiency.simulation.cluster.presets import cluster_names, load_cluster
+from densing.efficiency.simulation.cluster import Cluster, Device, Link, cluster_names, load_cluster
 from densing.efficiency.simulation.engine import simulate
+from densing.efficiency.simulation.models import load_workload, workload_names
 from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.simulation.workload.modules import Split, Transformer, Workload
-from densing.efficiency.simulation.workload.presets import load_workload, workload_names
+from densing.efficiency.simulation.workload import Split, Transformer, Workload
 from densing.efficiency.techniques.comparison import compare, timelines, title
 from densing.efficiency.techniques.plan import Plan, measure, timeline_of
 from densing.efficiency.techniques.registry import get_technique, technique_names
@@ -375,8 +374,8 @@ def test_the_baseline_alone_that_fits_is_not_one_of_those_that_are_not_faster() 
 
 
 def test_a_device_whose_memory_is_not_known_is_not_said_to_hold_a_run() -> None:
-    from densing.efficiency.simulation.cluster.presets import load_cluster
-    from densing.efficiency.simulation.workload.presets import load_workload
+    from densing.efficiency.simulation.cluster import load_cluster
+    from densing.efficiency.simulation.models import load_workload
 
     machines = load_cluster("cpu2")
     found = compare(split_over(load_workload("llama-8b", mode="train", batch=2), machines), machines, ["ddp"])

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.efficiency.parallel.data_parallel import BUCKETS_MB
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
-from densing.efficiency.simulation.cluster.costs import collective_seconds, wire_bytes
+from densing.efficiency.simulation.cluster import Cluster, Device, Link
+from densing.efficiency.simulation.costs import collective_seconds, wire_bytes
 from densing.efficiency.simulation.engine import simulate
-from densing.efficiency.simulation.workload.modules import Split, Transformer, Workload, modules
+from densing.efficiency.simulation.workload import Split, Transformer, Workload, modules
 from densing.efficiency.techniques.plan import Plan, measure
 from densing.efficiency.techniques.planner.base import STATE, Rounds
 from densing.efficiency.timeline.timeline import Kind

@@ -21,8 +21,8 @@ from densing.efficiency.parallel.distributed import comm  # noqa: E402
 from densing.efficiency.parallel.distributed.clock import Clock  # noqa: E402
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
 from densing.efficiency.parallel.tensor_parallel.train import TensorTrainee  # noqa: E402
-from densing.efficiency.simulation.cluster.costs import wire_bytes  # noqa: E402
-from densing.efficiency.simulation.cluster.presets import load_cluster  # noqa: E402
+from densing.efficiency.simulation.cluster import load_cluster  # noqa: E402
+from densing.efficiency.simulation.costs import wire_bytes  # noqa: E402
 from densing.efficiency.techniques.plan import measure  # noqa: E402
 from densing.efficiency.techniques.prediction import workload_of_run  # noqa: E402
 from densing.efficiency.techniques.registry import (  # noqa: E402

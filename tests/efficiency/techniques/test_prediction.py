@@ -11,9 +11,8 @@ import pytest
 from densing.core.errors import InputError, UnknownNameError
 from densing.efficiency.parallel.distributed.results import Probed, Timed, Whole
 from densing.efficiency.parallel.distributed.spec import LmShape, RunSpec
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
-from densing.efficiency.simulation.cluster.presets import load_cluster
-from densing.efficiency.simulation.workload.modules import modules, parameter_count
+from densing.efficiency.simulation.cluster import Cluster, Device, Link, load_cluster
+from densing.efficiency.simulation.workload import modules, parameter_count
 from densing.efficiency.techniques.prediction import predict, workload_of_run
 
 SHAPE = LmShape(layers=2, hidden=64, heads=2, ffn=176)
@@ -115,7 +114,7 @@ def test_any_cluster_will_do() -> None:
 def test_prediction_needs_no_torch() -> None:
     code = (
         "import sys; from densing.efficiency.techniques.prediction import predict;"
-        "from densing.efficiency.simulation.cluster.presets import load_cluster;"
+        "from densing.efficiency.simulation.cluster import load_cluster;"
         "from densing.efficiency.parallel.distributed.spec import RunSpec;"
         "predict(RunSpec('co2'), load_cluster('cpu2')); sys.exit('torch' in sys.modules)"
     )

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 
 from densing.core.errors import ArtefactError, InputError, UnknownNameError
 from densing.efficiency.techniques.taccl.schedule import check, from_json, to_json
-from densing.efficiency.techniques.taccl.sketch import Sketch
 from densing.efficiency.techniques.taccl.synthesis import synthesise
-from densing.efficiency.techniques.taccl.topology import Channel, Topology, checked, profile_topology
+from densing.efficiency.techniques.taccl.topology import Channel, Sketch, Topology, checked, profile_topology
 
 
 def machine(edges, n, ports=None):

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 
 from densing.efficiency.techniques.taccl.routing import GATHERING, OPS, demand, greedy_routes, relaxed_time
 from densing.efficiency.techniques.taccl.schedule import check
-from densing.efficiency.techniques.taccl.sketch import Sketch
 from densing.efficiency.techniques.taccl.synthesis import compact, synthesise
-from densing.efficiency.techniques.taccl.topology import Channel, Topology, checked
+from densing.efficiency.techniques.taccl.topology import Channel, Sketch, Topology, checked
 
 # An oracle that shares nothing with the synthesiser: all schedules of tiny machines in unit time.
 

@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
-from densing.efficiency.simulation.cluster.costs import collective_seconds
-from densing.efficiency.simulation.cluster.presets import load_cluster
+from densing.efficiency.simulation.cluster import Cluster, Device, Link, load_cluster
+from densing.efficiency.simulation.costs import collective_seconds
 from densing.efficiency.simulation.engine import simulate
+from densing.efficiency.simulation.models import load_workload
 from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.simulation.workload.presets import load_workload
 from densing.efficiency.techniques.claims import PHYSICS
 from densing.efficiency.techniques.ddp import DDP
 from densing.efficiency.techniques.planner.collectives import Use

@@ -11,11 +11,10 @@ import sys
 import pytest
 
 from densing.core.errors import InputError
-from densing.efficiency.techniques.taccl.execution import program, synthesised_for
-from densing.efficiency.techniques.taccl.schedule import Schedule, to_json
-from densing.efficiency.techniques.taccl.sketch import Sketch
+from densing.efficiency.techniques.taccl.schedule import Schedule, program, to_json
 from densing.efficiency.techniques.taccl.synthesis import synthesise
-from densing.efficiency.techniques.taccl.topology import profile_topology
+from densing.efficiency.techniques.taccl.technique import synthesised_for
+from densing.efficiency.techniques.taccl.topology import Sketch, profile_topology
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +25,7 @@ import json, os, sys
 import torch, torch.distributed as dist
 from datetime import timedelta
 from densing.efficiency.techniques.taccl import TACCL
-from densing.efficiency.techniques.taccl.execution import execute
+from densing.efficiency.techniques.taccl.schedule import execute
 from densing.efficiency.techniques.taccl.schedule import from_json
 from densing.efficiency.parallel.distributed import comm
 from densing.efficiency.parallel.distributed.spec import RunEnv, RunSpec

@@ -6,9 +6,15 @@ import pytest
 
 from densing.efficiency.techniques.taccl.routing import OPS, demand, route
 from densing.efficiency.techniques.taccl.schedule import check, from_json, to_json
-from densing.efficiency.techniques.taccl.sketch import Sketch, logical, sketches
 from densing.efficiency.techniques.taccl.synthesis import synthesise
-from densing.efficiency.techniques.taccl.topology import PROFILES, profile_topology, ring_time
+from densing.efficiency.techniques.taccl.topology import (
+    PROFILES,
+    Sketch,
+    logical,
+    profile_topology,
+    ring_time,
+    sketches,
+)
 
 
 def row(nodes, per_node, relay=True, profile="ndv2-1mb"):

@@ -1,7 +1,7 @@
 """A link that is only emulated: what an operation over it would have taken is slept away in a thread of its own.
 
 The real operation runs over whatever joins the ranks (the loopback interface, say). It is held to be done ``messages *
-latency + bytes / bandwidth`` (of a ring, :func:`densing.efficiency.simulation.cluster.costs.ring_terms`) after that.
+latency + bytes / bandwidth`` (of a ring, :func:`densing.efficiency.simulation.costs.ring_terms`) after that.
 Like a wire the link carries the bytes of one operation after the other in each direction, but latency occupies it as
 little as a wire: two operations wait for answers at once, as many as gloo has threads for a group. Compute goes on
 meanwhile, as beside a real network, but takes no part of the processor's time that a real network stack would: a

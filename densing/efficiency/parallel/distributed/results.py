@@ -264,7 +264,7 @@ class Timed(Record, frozen=True):
     tokens : int
         Of each sequence.
     flops, moved : float
-        Operations and bytes as :mod:`densing.efficiency.simulation.workload.modules` counts them.
+        Operations and bytes as :mod:`densing.efficiency.simulation.workload` counts them.
     seconds : float
     """
 
@@ -302,7 +302,7 @@ class Probed(Record, frozen=True):
         A forward and backward pass as the sum of its modules.
     mode : str
     pipelined : float
-        See :class:`densing.efficiency.simulation.cluster.cluster.Cluster`; mean of the ranks.
+        See :class:`densing.efficiency.simulation.cluster.Cluster`; mean of the ranks.
     """
 
     collectives: tuple[Observation, ...]

@@ -11,7 +11,9 @@ from .base import Rounds as Rounds
 from .base import Sliced as Sliced
 from .base import TensorParallelRun as TensorParallelRun
 from .base import parameters_of as parameters_of
+from .base import plan_steps as plan_steps
 from .collectives import CostModel as CostModel
+from .collectives import Maker as Maker
 from .collectives import Use as Use
 from .exchange import BLOCK as BLOCK
 from .exchange import MEBIBYTE as MEBIBYTE
@@ -29,4 +31,3 @@ from .stage import Piece as Piece
 from .stage import Stage as Stage
 from .stage import join as join
 from .stage import tokens as tokens
-from .steps import plan_steps as plan_steps

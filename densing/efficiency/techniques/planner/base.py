@@ -1,23 +1,32 @@
-"""What techniques that go through the planner have in common."""
+"""What techniques that go through the planner have in common, and how their two hooks become the plan of some steps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from densing.core import InputError
-from densing.efficiency.simulation import Cluster, Workload, memory, stages
+from densing.efficiency.simulation import Cluster, Graph, Module, Task, Workload, memory, stages
+from densing.efficiency.simulation import stages as stage_modules
 from densing.efficiency.techniques.claims import Claim
-from densing.efficiency.techniques.knobs import Knob, above_zero, choice, optional, settle, whole
 from densing.efficiency.techniques.plan import Plan
 from densing.efficiency.techniques.planner.collectives import CostModel, Maker
-from densing.efficiency.techniques.planner.exchange import Blocking, Buckets, Exchange, ExchangeMaker, TensorSchedule
-from densing.efficiency.techniques.planner.stage import Stage
-from densing.efficiency.techniques.planner.steps import plan_steps
+from densing.efficiency.techniques.planner.exchange import (
+    Blocking,
+    Buckets,
+    Exchange,
+    ExchangeMaker,
+    Pass,
+    TensorSchedule,
+)
+from densing.efficiency.techniques.planner.stage import NOTHING, Event, Layout, Program, Stage, tokens
+from densing.efficiency.techniques.registry import Knob, above_zero, choice, optional, settle, whole
+from densing.efficiency.timeline import Kind
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Method, Replica, RunEnv, RunRecord, Schedule
+
 
 BUCKET = Knob(
     "bucket_mb", None, "mebibytes of gradients sent together; none: torch's 25, the first 1", optional(above_zero)
@@ -117,8 +126,8 @@ class Planned:
 
     def memory(self, workload: Workload, knobs: Mapping[str, Any]) -> dict[str, float]:
         """Return bytes per rank by purpose."""
-        needs = {purpose: float(count) for purpose, count in memory(workload, zero=self.zero).items()}
-        return {**needs, "technique": self.extra_bytes(workload, knobs)}
+        purposes = {purpose: float(count) for purpose, count in memory(workload, zero=self.zero).items()}
+        return {**purposes, "technique": self.extra_bytes(workload, knobs)}
 
     def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
         """Return the bytes per rank that only this technique needs."""
@@ -186,10 +195,10 @@ class TensorParallelRun:
 
 
 def run_knobs(
-    name: str, knobs: tuple[Knob, ...], plan_only: tuple[str, ...], given: Mapping[str, Any]
+    name: str, knobs: tuple[Knob, ...], plan_only: tuple[str, ...], values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the settings that a run takes: those given, and the defaults of the others."""
-    return {knob: value for knob, value in settle(name, knobs, given).items() if knob not in plan_only}
+    return {knob: value for knob, value in settle(name, knobs, values).items() if knob not in plan_only}
 
 
 def parameters_of(workload: Workload) -> float:
@@ -239,3 +248,209 @@ class Local(DataParallelRun, Replicated):
     def window(self, knobs: Mapping[str, Any]) -> tuple[int, int]:
         """Return one round of warm-up and one measured."""
         return knobs["tau"], knobs["tau"]
+
+
+def plan_steps(
+    workload: Workload,
+    cluster: Cluster,
+    tensor: TensorSchedule,
+    exchange: ExchangeMaker = Exchange,
+    *,
+    collectives: Maker = CostModel,
+    warmup: int = 1,
+    steps: int = 2,
+    inner: int = 1,
+    memory: Mapping[str, float] | None = None,
+    modules: Sequence[Sequence[Module]] | None = None,
+) -> Plan:
+    """Plan some steps of training or inference.
+
+    Parameters
+    ----------
+    workload : Workload
+    cluster : Cluster
+    tensor : TensorSchedule
+        Places the sums of the tensor-parallel group.
+    exchange : ExchangeMaker
+        Makes what keeps a stage's replicas together; inference has none.
+    collectives : Maker
+        Of the provider of collectives.
+    warmup, steps : int
+        Steps before and in the steady state.
+    inner : int
+        Data-parallel ranks per inner group.
+    memory : mapping of str to float, optional
+        Bytes per rank by purpose.
+    modules : sequence of sequences of Module, optional
+        Per stage; :func:`densing.efficiency.simulation.workload.stages` of the workload when left out.
+
+    Raises
+    ------
+    InputError
+        When the split does not fit the cluster, or the batch its micro-batches.
+    """
+    tokens(workload)
+    program = Program(workload, cluster, Layout(workload.split, cluster, inner), collectives)
+    train = workload.mode == "train"
+    stages = [Stage(program, index, own) for index, own in enumerate(modules or stage_modules(workload))]
+    exchanges = [exchange(stage) if train else Exchange(stage) for stage in stages]
+    builder = _Builder(stages, exchanges, tensor)
+    for step in range(warmup + steps):
+        program.graph.step = step
+        if all(each.repeats for each in exchanges):
+            builder.repeat()
+        else:
+            builder.step()
+        if not step:
+            # All steps are of about one size: better refused now than after minutes of planning.
+            program.graph.room(len(program.graph) * (warmup + steps - 1))
+    layout = program.layout
+    return Plan(merged(program.graph), layout.simulated, warmup, steps, dict(memory or {}), layout.stands_for)
+
+
+class _Builder:
+    """Adds one step after the other."""
+
+    def __init__(self, stages: Sequence[Stage], exchanges: Sequence[Exchange], tensor: TensorSchedule) -> None:
+        self.stages, self.exchanges, self.tensor = stages, exchanges, tensor
+        self.workload, self.graph = stages[0].workload, stages[0].graph
+        self.began = 0
+        self.outputs: dict[int, Event] = {}
+        """What the last step's micro-batches ended with: a decoding step's input."""
+
+    def step(self) -> None:
+        """Add a step: stages take turns as what they wait for has been added."""
+        self.began = len(self.graph)
+        micro_batches, train = self.workload.micro_batches, self.workload.mode == "train"
+        split = self.workload.split
+        turns = [
+            one_forward_one_backward(stage.index, len(self.stages), micro_batches)
+            if train
+            else forward_only(micro_batches)
+            for stage in self.stages
+        ]
+        # A decoding step begins with the tokens that the step before left.
+        outputs = self.outputs if self.workload.mode == "decode" else {}
+        # Inputs that are there, by phase, micro-batch and stage.
+        arrived = {("forward", micro, 0): outputs.get(micro, NOTHING) for micro in range(micro_batches)}
+        # A stage goes on as far as its inputs have come, then the next one has its turn: so a task is added after all
+        # that it waits for.
+        while any(turns):
+            for stage in self.stages:
+                mine = turns[stage.index]
+                while mine and (mine[0].phase, mine[0].micro, stage.index) in arrived:
+                    turn = mine.pop(0)
+                    run = Pass(stage, self.exchanges[stage.index], turn.phase, turn.micro == micro_batches - 1)
+                    run.exchange.begin(run)
+                    done = self.tensor.lay(run, arrived.pop((turn.phase, turn.micro, stage.index)))
+                    forward = turn.phase == "forward"
+                    target = stage.index + (1 if forward else -1)
+                    if 0 <= target < len(self.stages):
+                        edge = stage.modules[-1] if forward else stage.modules[0]
+                        count = edge.activation / (split.tp if split.sequence else 1)
+                        name = "send activations" if forward else "send gradients"
+                        passed = stage.hand_on(self.stages[target], name, count, done)
+                        arrived[turn.phase, turn.micro, target] = passed
+                    elif forward:
+                        # The last stage turns round: what its forward pass left is its backward pass's input.
+                        self.outputs[turn.micro] = done
+                        arrived["backward", turn.micro, stage.index] = done
+                    if train and not mine:
+                        run.exchange.finish(done)
+
+    def repeat(self) -> None:
+        """Add the step before once more, much quicker than planning it anew."""
+        # Tasks wait for earlier ones by number, so a shift by the step's length is all that differs.
+        tasks, step = self.graph.tasks, self.graph.step
+        size = len(tasks) - self.began
+        again = [
+            task._replace(step=step, after=tuple([each + size for each in task.after])) for task in tasks[self.began :]
+        ]
+        tasks += again
+        self.began += size
+
+
+class Turn(NamedTuple):
+    """A pass of one micro-batch."""
+
+    phase: str
+    micro: int
+
+
+def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> list[Turn]:
+    """Return a stage's turns: forward passes until the pipeline is full, then in turn, then the backward passes left.
+
+    With one stage this is gradient accumulation. Source: Narayanan et al., SC 2021, arXiv 2104.04473, section 2.2
+    (PipeDream-Flush; recalled).
+
+    Examples
+    --------
+    >>> [f"{turn.phase[0]}{turn.micro}" for turn in one_forward_one_backward(0, 2, 3)]
+    ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
+    """
+    ahead = min(stages - 1 - stage, micro_batches)
+    turns = [Turn("forward", micro) for micro in range(ahead)]
+    for micro in range(micro_batches - ahead):
+        turns += [Turn("forward", micro + ahead), Turn("backward", micro)]
+    return turns + [Turn("backward", micro) for micro in range(micro_batches - ahead, micro_batches)]
+
+
+def forward_only(micro_batches: int) -> list[Turn]:
+    """Return the turns of inference."""
+    return [Turn("forward", micro) for micro in range(micro_batches)]
+
+
+def merged(graph: Graph) -> Graph:
+    """Return the graph with neighbouring computations of a rank joined, where no other task waits between them.
+
+    When anything begins and ends stays as it was, contention included; a phase of a step keeps its name, its modules
+    lose theirs.
+
+    Examples
+    --------
+    >>> graph = Graph()
+    >>> first = graph.add("forward mlp 0", Kind.COMPUTE, (0,), "compute", 1.0)
+    >>> second = graph.add("forward mlp 1", Kind.COMPUTE, (0,), "compute", 2.0, after=[first])
+    >>> [(task.name, task.seconds) for task in merged(graph).tasks]
+    [('forward', 3.0)]
+    """
+    joins = _joins(graph.tasks)
+    if not joins:
+        return graph
+    slim, number = Graph(), dict[int, int]()
+    for old, task in enumerate(graph.tasks):
+        if old in joins:
+            new = number[joins[old]]
+            first = slim.tasks[new]
+            slim.tasks[new] = first._replace(name=_phase(first), seconds=first.seconds + task.seconds)
+        else:
+            new = len(slim.tasks)
+            slim.tasks.append(task._replace(after=tuple(dict.fromkeys(number[each] for each in task.after))))
+        number[old] = new
+    slim.step = graph.step
+    return slim
+
+
+def _joins(tasks: list[Task]) -> dict[int, int]:
+    """Which task is a mere continuation of which."""
+    # By task: the one it continues, the latest that waits for it, and the newest computation of each rank.
+    before: dict[int, int] = {}
+    waited: dict[int, int] = {}
+    newest: dict[int, int] = {}
+    for number, task in enumerate(tasks):
+        if task.kind is Kind.COMPUTE and len(task.ranks) == 1:
+            previous = newest.get(task.ranks[0])
+            if previous is not None and set(task.after) <= {previous}:
+                other = tasks[previous]
+                alike = (other.step, other.stream, _phase(other)) == (task.step, task.stream, _phase(task))
+                if alike and not (other.resources or task.resources):
+                    before[number] = previous
+            newest[task.ranks[0]] = number
+        for each in task.after:
+            if before.get(number) != each:
+                waited[each] = number
+    return {number: previous for number, previous in before.items() if previous not in waited}
+
+
+def _phase(task: Task) -> str:
+    return task.name.partition(" ")[0]

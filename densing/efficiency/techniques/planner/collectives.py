@@ -48,12 +48,13 @@ Maker = Callable[[Cluster, Use], Collectives]
 """Makes the provider of a kind of groups; called once per kind and plan."""
 
 
+Cost = Callable[..., float]
 AT_ONCE = 2
 """Collectives of a group under way at once where their latencies may overlap: gloo's threads per process group."""
 
 
 class CostModel:
-    """Collectives that take what :func:`densing.efficiency.simulation.cluster.costs.collective_seconds` says.
+    """Collectives that take what :func:`densing.efficiency.simulation.costs.collective_seconds` says.
 
     Where the cluster's collectives are ``pipelined``, that share of the latency is a task of its own, which holds up
     only the collective after the next: bytes follow one another on the wire, waiting for an answer does not occupy it.
@@ -65,7 +66,7 @@ class CostModel:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster.cluster import Device, Link
+    >>> from densing.efficiency.simulation.cluster import Device, Link
     >>> link = Link(0.0, 1e-9)
     >>> cluster = Cluster("toy", 2, 2, Device("toy", 1, 1), intra=link, inter=link, host=link)
     >>> graph = Graph()
@@ -77,8 +78,7 @@ class CostModel:
 
     def __init__(self, cluster: Cluster, use: Use) -> None:
         self.cluster, self.use = cluster, use
-        self._known: dict[tuple[str, float, tuple[int, ...]], float] = {}
-        self._latencies: dict[tuple[str, float, tuple[int, ...]], float] = {}
+        self._known: dict[tuple[Cost, str, float, tuple[int, ...]], float] = {}
         self._comms: dict[tuple[str, tuple[int, ...]], Comm] = {}
         self._newest: dict[tuple[str, tuple[int, ...]], list[int]] = {}
 
@@ -97,14 +97,15 @@ class CostModel:
     ) -> int:
         """Add a collective, or ``share`` of one whose parts follow each other without paying latency again."""
         real, simulated = tuple(ranks_real), tuple(simulated_ranks)
-        seconds = self._seconds(op, count, real) * share / speed
+        seconds = self._cost(collective_seconds, op, count, real) * share / speed
         if not self.cluster.pipelined or share < 1.0 or speed != 1.0:
             return self.place(graph, name, op, count, real, simulated, stream, after, seconds, share)
-        apart = self.cluster.pipelined * self._latency(op, count, real)
+        apart = self.cluster.pipelined * self._cost(latency_seconds, op, count, real)
         newest = self._newest.setdefault((stream, simulated), [])
-        held = newest[-AT_ONCE:][:1] if len(newest) >= AT_ONCE else []
+        # The latency of one collective may pass beside the bytes of another, but no more than AT_ONCE are under way.
+        blocked_by = newest[-AT_ONCE:][:1] if len(newest) >= AT_ONCE else []
         lane = f"{stream}, latency {len(newest) % AT_ONCE}"
-        waits = [*after, *held]
+        waits = [*after, *blocked_by]
         begun = graph.add(name, Kind.COMM, simulated, lane, apart, after=waits, comm=self._comm(op, real))
         done = self.place(graph, name, op, count, real, simulated, stream, [begun], seconds - apart)
         newest.append(done)
@@ -124,6 +125,10 @@ class CostModel:
         share: float = 1.0,
     ) -> int:
         """Add a collective that takes so long, whoever says so, as one task."""
+        resources: tuple[str, ...] = ()
+        if self.use.exclusive:
+            level = span_of(self.cluster, real)
+            resources = tuple(f"{level} of {rank}" for rank in simulated_ranks)
         return graph.add(
             name,
             Kind.COMM,
@@ -132,22 +137,15 @@ class CostModel:
             seconds,
             count=round(put_in(op, count, len(real)) * share),
             after=after,
-            resources=self._resources(real, simulated_ranks),
+            resources=resources,
             comm=self._comm(op, real),
         )
 
-    def _seconds(self, op: str, count: float, real: tuple[int, ...]) -> float:
-        key = (op, count, real)
+    def _cost(self, cost: Cost, op: str, count: float, real: tuple[int, ...]) -> float:
+        key = (cost, op, count, real)
         if key not in self._known:
-            self._known[key] = collective_seconds(op, count, self.cluster, real, concurrent=self.use.concurrent)
+            self._known[key] = cost(op, count, self.cluster, real, concurrent=self.use.concurrent)
         return self._known[key]
-
-    def _latency(self, op: str, count: float, real: tuple[int, ...]) -> float:
-        key = (op, count, real)
-        if key not in self._latencies:
-            concurrent = self.use.concurrent
-            self._latencies[key] = latency_seconds(op, count, self.cluster, real, concurrent=concurrent)
-        return self._latencies[key]
 
     def _comm(self, op: str, real: tuple[int, ...]) -> Comm:
         key = (op, real)
@@ -155,12 +153,6 @@ class CostModel:
             name = self.use.kind
             self._comms[key] = Comm(op, group=name, group_name=name, group_size=len(real), ranks=real)
         return self._comms[key]
-
-    def _resources(self, real: Sequence[int], simulated: Sequence[int]) -> tuple[str, ...]:
-        if not self.use.exclusive:
-            return ()
-        level = span_of(self.cluster, real)
-        return tuple(f"{level} of {rank}" for rank in simulated)
 
 
 def put_in(op: str, count: float, n: int) -> float:

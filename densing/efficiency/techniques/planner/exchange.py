@@ -60,6 +60,7 @@ class Pass:
         """Add a module's computation, or a part of it: its first part ``opens`` it, its last one ``closes`` it."""
         gate = self.exchange.before(self, module) if opens else NOTHING
         name = f"{self.phase} {module.name}{label}" + ("" if module.name not in BLOCK else f" {module.layer}")
+        # The exchange sees a module once, however many parts it comes in.
         cost = self.seconds(module) if seconds is None else seconds
         done = self.stage.compute(name, cost, join(after, gate))
         if closes:
@@ -229,7 +230,7 @@ class Buckets(Exchange):
         self.bucket = None if bucket_mb is None else bucket_mb * MEBIBYTE
         self.op, self.kind, self.early, self.each = op, kind, early, each
         self.pending = 0.0
-        self.sent: Event = NOTHING
+        self.newest: Event = NOTHING
 
     def limits(self) -> Iterator[float]:
         """Return the bytes at which the buckets of a pass are full, one after the other."""
@@ -248,6 +249,7 @@ class Buckets(Exchange):
         if run.phase == "forward" or not (self.each or run.last):
             return
         self.pending += module.parameters * self.stage.workload.dtype_bytes
+        # A module may fill several buckets; what is left over begins the next one.
         if self.early:
             while self.pending >= self._limit:
                 self._fill(self._limit, done)
@@ -261,7 +263,7 @@ class Buckets(Exchange):
     def synchronise(self, done: Event, shards: int = 1) -> Event:
         """Send the rest, wait for all and update."""
         self._flush(done)
-        ready, self.sent = join(done, self.sent), NOTHING
+        ready, self.newest = join(done, self.newest), NOTHING
         return self.update(ready, shards)
 
     def _flush(self, done: Event) -> None:
@@ -269,10 +271,11 @@ class Buckets(Exchange):
             self._fill(min(self._limit, self.pending), done)
 
     def _fill(self, count: float, done: Event) -> None:
+        # The next bucket's limit is drawn even where nobody is there to send to: buckets are cut either way.
         self.pending -= count
         self._limit = next(self._limits)
         if self.stage.size(self.kind) > 1:
-            self.sent = self.send(count, done)
+            self.newest = self.send(count, done)
 
     def send(self, count: float, done: Event) -> Event:
         """Add what a full bucket of ``count`` bytes puts on the wire, and return when it has come.

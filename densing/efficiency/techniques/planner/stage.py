@@ -1,15 +1,20 @@
-"""A stage of a plan in the making: events, what a rank computes and for how long, and whom its ranks exchange with."""
+"""A stage of a plan in the making: events, what a rank computes and for how long, and whom its ranks exchange with.
+
+Ranks are numbered tensor-parallel first, then data-parallel, then by pipeline stage, so that the groups that exchange
+most are closest. Equal ranks are simulated as one per stage; where a cluster's ranks differ in speed, all are.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
 from densing.core import InputError
-from densing.efficiency.simulation import Cluster, Device, Graph, Module, Workload, collective_seconds
+from densing.efficiency.simulation import Cluster, Device, Graph, Module, Split, Workload, collective_seconds, span_of
 from densing.efficiency.techniques.planner.collectives import Collectives, CostModel, Maker, Use
-from densing.efficiency.techniques.planner.layout import Layout
 from densing.efficiency.timeline import Comm, Kind
 
 Event = tuple[tuple[int, ...], ...]
@@ -61,7 +66,7 @@ def tokens(workload: Workload) -> float:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.workload.modules import Transformer
+    >>> from densing.efficiency.simulation.workload import Transformer
     >>> toy = Transformer("toy", 2, 8, 2, 2, 4, 16, 64)
     >>> tokens(Workload(toy, batch=4, sequence=16, micro_batches=2)), tokens(Workload(toy, "decode", batch=4))
     (32.0, 4.0)
@@ -86,21 +91,16 @@ def module_seconds(workload: Workload, device: Device, module: Module, phase: st
     moved = module.backward_moved if backward else module.moved
     if piece == WHOLE:
         return device.seconds(flops, moved)
-    square = _square_share(workload, module)
+    # The share of an attention's operations that grows with the square of the sequence: all but its projections.
+    square = 0.0
+    if module.name == "attention" and not workload.model.linear_attention and module.flops:
+        square = max(0.0, 1 - 2 * tokens(workload) * module.parameters / module.flops)
     squares = piece.stop**2 - piece.start**2
     # Backward, weights are read for the gradient of the input, and their own gradient is written.
     weights = min(moved, module.parameters * workload.dtype_bytes * (2 if backward else 1))
     return device.seconds(
         flops * ((1 - square) * piece.share + square * squares), weights + (moved - weights) * piece.share
     )
-
-
-def _square_share(workload: Workload, module: Module) -> float:
-    """Share of an attention's operations that grows with the square of the sequence."""
-    if module.name != "attention" or workload.model.linear_attention or not module.flops:
-        return 0.0
-    projections = 2 * tokens(workload) * module.parameters
-    return max(0.0, 1 - projections / module.flops)
 
 
 class Program:
@@ -135,6 +135,7 @@ class Program:
 
     def use(self, kind: str) -> Use:
         """Return what groups of a kind communicate beside; in inference replicas have nothing to say to each other."""
+        # A link that two kinds share serves one of them at a time; otherwise each kind's stream orders its own.
         exclusive = self.workload.mode == "train" and self.layout.exclusive(kind)
         return Use(kind, self.layout.concurrent(kind), exclusive)
 
@@ -165,8 +166,8 @@ class Stage:
         """Add computation on every rank."""
         add = self.graph.add
         return tuple(
-            (add(name, Kind.COMPUTE, (rank,), "compute", seconds, after=after[place] if after else ()),)
-            for place, rank in enumerate(self.ranks)
+            (add(name, Kind.COMPUTE, (rank,), "compute", seconds, after=after[position] if after else ()),)
+            for position, rank in enumerate(self.ranks)
         )
 
     def collective(self, name: str, op: str, count: float, kind: str, after: Event, stream: str = "comm") -> Event:
@@ -181,8 +182,8 @@ class Stage:
                 task = self.program.provider(kind).add(
                     self.graph, name, op, count, group.real, group.simulated, stream, waits
                 )
-                for place in group.positions:
-                    done[place] = (task,)
+                for position in group.positions:
+                    done[position] = (task,)
         return tuple(done)
 
     def part(
@@ -196,8 +197,8 @@ class Stage:
             task = model.add(
                 self.graph, name, op, count, group.real, group.simulated, stream, waits, share, 1 / (1 - saved)
             )
-            for place in group.positions:
-                done[place] = (task,)
+            for position in group.positions:
+                done[position] = (task,)
         return tuple(done)
 
     def hand_on(self, other: Stage, name: str, count: float, after: Event) -> Event:
@@ -207,18 +208,162 @@ class Stage:
         """
         layout, stream = self.program.layout, f"p2p to {other.index}"
         done = []
-        for place, (here, there) in enumerate(layout.neighbours(self.index, other.index)):
+        for position, (source, target) in enumerate(layout.neighbours(self.index, other.index)):
             seconds = collective_seconds(
-                "send_recv", count, self.program.cluster, (here, there), concurrent=layout.concurrent("p2p")
+                "send_recv", count, self.program.cluster, (source, target), concurrent=layout.concurrent("p2p")
             )
-            comm = Comm("send_recv", "pp", "pp", 2, (here, there), src=here, dst=there)
-            waits = after[place] if after else ()
+            comm = Comm("send_recv", "pp", "pp", 2, (source, target), src=source, dst=target)
+            waits = after[position] if after else ()
             task = self.graph.add(
-                name, Kind.COMM, (self.ranks[place],), stream, seconds, count=round(count), after=waits, comm=comm
+                name, Kind.COMM, (self.ranks[position],), stream, seconds, count=round(count), after=waits, comm=comm
             )
             done.append((task,))
         return tuple(done)
 
 
 def _waits(after: Event, positions: Sequence[int]) -> tuple[int, ...]:
-    return tuple(task for place in positions for task in after[place]) if after else ()
+    return tuple(task for position in positions for task in after[position]) if after else ()
+
+
+SPANS = ("none", "intra", "inter", "wide")
+
+
+class Group(NamedTuple):
+    """Ranks that communicate.
+
+    Attributes
+    ----------
+    positions : tuple of int
+        Those that are simulated, by their place among the stage's simulated ranks.
+    simulated : tuple of int
+        The same by simulated rank.
+    real : tuple of int
+        All members, by their rank in the cluster.
+    """
+
+    positions: tuple[int, ...]
+    simulated: tuple[int, ...]
+    real: tuple[int, ...]
+
+
+class Layout:
+    """Groups of a split on a cluster.
+
+    Parameters
+    ----------
+    split : Split
+    cluster : Cluster
+    inner : int
+        Data-parallel ranks in a group that agrees every step, where a technique has such groups.
+
+    Raises
+    ------
+    InputError
+        When the split needs more devices than there are, or is none.
+
+    Examples
+    --------
+    >>> from densing.efficiency.simulation.cluster import Device, Link
+    >>> link = Link(0, 1e-9)
+    >>> cluster = Cluster("toy", 8, 4, Device("toy", 1, 1), intra=link, inter=link, host=link)
+    >>> layout = Layout(Split(dp=4, tp=2), cluster)
+    >>> layout.real("tp", 0), layout.real("dp", 0)
+    ([(0, 1), (2, 3), (4, 5), (6, 7)], [(0, 2, 4, 6), (1, 3, 5, 7)])
+    >>> layout.concurrent("dp")
+    2
+    """
+
+    def __init__(self, split: Split, cluster: Cluster, inner: int = 1) -> None:
+        for name in ("dp", "tp", "pp"):
+            if getattr(split, name) < 1:
+                raise InputError(f"split: {name} = {getattr(split, name)} is no number of ranks; give 1 or more")
+        if split.ranks > cluster.n:
+            raise InputError(
+                f"dp {split.dp} x tp {split.tp} x pp {split.pp} needs {split.ranks} devices and cluster {cluster.name} "
+                f"has {cluster.n}; split less, or give it more devices"
+            )
+        if cluster.speed and not len(cluster.speed) == cluster.n == split.ranks:
+            raise InputError(
+                f"cluster {cluster.name}: {len(cluster.speed)} speeds for {cluster.n} devices and a split of "
+                f"{split.ranks} ranks; give one speed per rank"
+            )
+        if split.dp % inner:
+            raise InputError(f"inner = {inner} does not divide the {split.dp} data-parallel ranks; choose a divisor")
+        self.split, self.cluster, self.inner = split, cluster, inner
+        self.every = bool(cluster.speed)
+
+    @property
+    def simulated(self) -> int:
+        """Ranks simulated."""
+        return self.split.ranks if self.every else self.split.pp
+
+    @property
+    def stands_for(self) -> dict[int, int]:
+        """Real ranks that a simulated rank represents."""
+        return {} if self.every else dict.fromkeys(range(self.split.pp), self.split.dp * self.split.tp)
+
+    def ranks(self, stage: int) -> tuple[int, ...]:
+        """Simulated ranks of a stage."""
+        width = self.split.dp * self.split.tp
+        return tuple(range(stage * width, (stage + 1) * width)) if self.every else (stage,)
+
+    def groups(self, kind: str, stage: int) -> list[Group]:
+        """Return the groups of a kind that are simulated; a single one stands for all where ranks are equal."""
+        real = self.real(kind, stage)
+        if not self.every:
+            # One group stands for all of them: the one whose ranks lie farthest apart.
+            worst = max(real, key=self._spread)
+            return [Group((0,), (stage,), worst)]
+        first = stage * self.split.dp * self.split.tp
+        return [Group(tuple(rank - first for rank in ranks), ranks, ranks) for ranks in real]
+
+    def real(self, kind: str, stage: int) -> list[tuple[int, ...]]:
+        """Return the members of every group of a kind in a stage: ``tp``, ``dp``, ``inner``, ``outer``."""
+        dp, tp, inner = self.split.dp, self.split.tp, self.inner
+        if kind == "tp":
+            return [tuple(self._rank(d, t, stage) for t in range(tp)) for d in range(dp)]
+        starts = {"dp": range(1), "inner": range(0, dp, inner), "outer": range(1)}[kind]
+        width, stride = {"dp": (dp, 1), "inner": (inner, 1), "outer": (dp, inner)}[kind]
+        return [
+            tuple(self._rank(d, t, stage) for d in range(start, start + width, stride))
+            for t in range(tp)
+            for start in starts
+        ]
+
+    def neighbours(self, stage: int, other: int) -> list[tuple[int, int]]:
+        """Return who hands activations to whom, from a stage to another: real ranks, one pair per simulated rank."""
+        dp, tp = self.split.dp, self.split.tp
+        pairs = [(self._rank(d, t, stage), self._rank(d, t, other)) for d in range(dp) for t in range(tp)]
+        return pairs if self.every else [max(pairs, key=self._spread)]
+
+    def concurrent(self, kind: str) -> int:
+        """Return how many groups of a kind a node has at most: they communicate at the same time."""
+        if kind == "p2p":
+            return min(self.cluster.per_node, self.split.dp * self.split.tp)
+        return self._concurrent[kind]
+
+    def level(self, kind: str) -> str:
+        """Return the outermost link that groups of a kind use: ``none``, ``intra``, ``inter``, ``wide``."""
+        return max((span_of(self.cluster, ranks) for ranks in self.real(kind, 0)), key=SPANS.index)
+
+    def exclusive(self, kind: str) -> bool:
+        """Return whether tensor-parallel and data-parallel groups use the same link: then it serves one at a time."""
+        others = ("dp", "inner", "outer") if kind == "tp" else ("tp",)
+        return self.level(kind) != "none" and any(self.level(other) == self.level(kind) for other in others)
+
+    @cached_property
+    def _concurrent(self) -> dict[str, int]:
+        result: dict[str, int] = {}
+        for kind in ("tp", "dp", "inner", "outer"):
+            count = Counter[int]()
+            for stage in range(self.split.pp):
+                for ranks in self.real(kind, stage):
+                    count.update({rank // self.cluster.per_node for rank in ranks})
+            result[kind] = max(count.values())
+        return result
+
+    def _rank(self, d: int, t: int, stage: int) -> int:
+        return t + self.split.tp * (d + self.split.dp * stage)
+
+    def _spread(self, ranks: Sequence[int]) -> tuple[int, int]:
+        return SPANS.index(span_of(self.cluster, ranks)), len({rank // self.cluster.per_node for rank in ranks})

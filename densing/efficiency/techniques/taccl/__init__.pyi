@@ -1,7 +1,7 @@
-from .ordering import TOGETHER as TOGETHER
 from .schedule import Schedule as Schedule
-from .sketch import Sketch as Sketch
+from .synthesis import TOGETHER as TOGETHER
 from .synthesis import Synthesis as Synthesis
 from .synthesis import synthesise as synthesise
 from .technique import TACCL as TACCL
+from .topology import Sketch as Sketch
 from .topology import profile_topology as profile_topology

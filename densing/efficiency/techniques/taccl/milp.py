@@ -32,6 +32,7 @@ class Rows:
         summed: dict[int, float] = {}
         for column, coefficient in terms:
             summed[int(column)] = summed.get(int(column), 0.0) + float(coefficient)
+        # Symmetric variables are one column, so many rows come out the same: each is kept once.
         remaining = tuple(sorted((c, v) for c, v in summed.items() if v))
         if remaining or low > 0:
             self._seen.setdefault((remaining, float(low), float(high)))

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from densing.core import InputError, Record, UnknownNameError
 from densing.efficiency.techniques.taccl.milp import Rows, minimise
-from densing.efficiency.techniques.taccl.sketch import Sketch, permutation
-from densing.efficiency.techniques.taccl.topology import Channel, Topology, distances, leaving
+from densing.efficiency.techniques.taccl.topology import Channel, Sketch, Topology, distances, leaving, permutation
 
 OPS = ("all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter", "send_recv")
 GATHERING = ("all_gather", "all_to_all", "broadcast", "send_recv")
@@ -79,14 +78,14 @@ def demand(op: str, n: int, parts: int = 1) -> Demand:
     ((1,), (0,))
     """
     ranks = range(n)
-    others = {a: tuple(b for b in ranks if b != a) for a in ranks}
+    all_but = {a: tuple(b for b in ranks if b != a) for a in ranks}
     rows: list[tuple[int, tuple[int, ...]]] = []
     if op == "all_gather":
-        rows = [(a, others[a]) for a in ranks]
+        rows = [(a, all_but[a]) for a in ranks]
     elif op == "all_to_all":
-        rows = [(a, (b,)) for a in ranks for b in others[a]]
+        rows = [(a, (b,)) for a in ranks for b in all_but[a]]
     elif op == "broadcast":
-        rows = [(0, others[0])]
+        rows = [(0, all_but[0])]
     elif op == "send_recv":
         rows = [(0, (1,))]
     else:
@@ -99,7 +98,7 @@ Trees = tuple[tuple[int, ...], ...]
 """By chunk: the channels it travels, parents before children."""
 
 
-def greedy_routes(topology: Topology, wanted: Demand) -> Trees:
+def greedy_routes(topology: Topology, request: Demand) -> Trees:
     """Return a tree of channels per chunk.
 
     Raises
@@ -110,9 +109,9 @@ def greedy_routes(topology: Topology, wanted: Demand) -> Trees:
     load: dict[str | int, float] = {}
     out = leaving(topology)
     trees: list[tuple[int, ...]] = []
-    for chunk in range(wanted.chunks):
-        into = _grow(topology, out, wanted, chunk, load)
-        tree = pruned(topology, wanted, chunk, into)
+    for chunk in range(request.chunks):
+        into = _grow(topology, out, request, chunk, load)
+        tree = pruned(topology, request, chunk, into)
         trees.append(tree)
         for number in tree:
             _carry(load, topology.channels[number], number)
@@ -135,6 +134,7 @@ def _grow(
             channel = topology.channels[nxt]
             names: tuple[str | int, ...] = (nxt, *channel.ports)
             busy = max(load.get(name, 0.0) for name in names)
+            # To one rank the whole way counts; to many only the next hop, so that branches are shared.
             grown = channel.cost() + busy + (weight if single else 0.0)
             heapq.heappush(heap, (grown, at + channel.cost(), nxt, channel.dst))
     missing = [rank for rank in request.wanted[chunk] if rank not in into]
@@ -143,15 +143,15 @@ def _grow(
     return into
 
 
-def pruned(topology: Topology, wanted: Demand, chunk: int, into: dict[int, int]) -> tuple[int, ...]:
+def pruned(topology: Topology, request: Demand, chunk: int, into: dict[int, int]) -> tuple[int, ...]:
     """Return the channels that lead to a wanted rank, parents before children, of ``into``: rank -> channel."""
     remaining: dict[int, None] = {}
-    for rank in wanted.wanted[chunk]:
-        way: list[int] = []
-        while rank != wanted.source[chunk] and into[rank] not in remaining:
-            way.append(into[rank])
+    for rank in request.wanted[chunk]:
+        path: list[int] = []
+        while rank != request.source[chunk] and into[rank] not in remaining:
+            path.append(into[rank])
             rank = topology.channels[into[rank]].src
-        remaining.update(dict.fromkeys(reversed(way)))
+        remaining.update(dict.fromkeys(reversed(path)))
     return tuple(remaining)
 
 
@@ -184,7 +184,7 @@ class Classes:
     Parameters
     ----------
     topology : Topology
-    wanted : Demand
+    request : Demand
     symmetries : sequence of tuple of int
         Each what every rank becomes; a symmetry that the collective does not have (a broadcast's root) is left out.
 
@@ -225,6 +225,7 @@ def _joined(images: Sequence[Labels], shape: tuple[int, ...]) -> Labels:
         return np.arange(size, dtype=np.int64).reshape(shape)
     to = np.concatenate([image.ravel() for image in images])
     start = np.tile(np.arange(size), len(images))
+    # Two cells that some symmetry maps on one another are one orbit: a component of the graph of all its arrows.
     graph: Any = coo_array((np.ones(len(to), np.int8), (start, to)), shape=(size, size))
     labels = connected_components(graph, directed=False)[1]
     first = np.unique(labels, return_inverse=True)[1]
@@ -268,7 +269,7 @@ class Routing(Record, frozen=True):
 
 def route(
     topology: Topology,
-    wanted: Demand,
+    request: Demand,
     sketch: Sketch | None = None,
     *,
     time_limit: float = 20.0,
@@ -285,8 +286,8 @@ def route(
     Parameters
     ----------
     topology : Topology
-        With the sketch applied (:func:`~densing.efficiency.techniques.taccl.sketch.logical`).
-    wanted : Demand
+        With the sketch applied (:func:`~densing.efficiency.techniques.taccl.topology.logical`).
+    request : Demand
     sketch : Sketch, optional
     time_limit : float
         Seconds; the answer is reproducible unless the limit is hit (``status`` then says so).
@@ -301,12 +302,12 @@ def route(
     if not (math.isfinite(time_limit) and time_limit > 0):
         raise InputError(f"time_limit {time_limit}: give seconds above 0")
     began = time.perf_counter()
-    greedy = greedy_routes(topology, wanted)
-    ends = zip(wanted.source, wanted.wanted, strict=True)
+    greedy = greedy_routes(topology, request)
+    ends = zip(request.source, request.wanted, strict=True)
     floor = max((distances(topology, [source])[rank] for source, to in ends for rank in to), default=0.0)
     known = Routing(greedy, relaxed_time(topology, greedy), floor, 0.0, "greedy", 0, 0.0)
     if floor > 0:
-        model = _Model(topology, wanted, sketch or Sketch(""), known.time, symmetric)
+        model = _Model(topology, request, sketch or Sketch(""), known.time, symmetric)
         known = model.solve(known, time_limit) if model.binaries <= LARGEST else known
     gap = max(0.0, (known.time - known.bound) / known.time) if known.time else 0.0
     return Routing(known.trees, known.time, known.bound, gap, known.status, known.binaries, time.perf_counter() - began)
@@ -316,13 +317,13 @@ class _Model:
     """Columns: sent by class, arrival by class, used channels, time."""
 
     def __init__(self, topology: Topology, request: Demand, sketch: Sketch, known: float, symmetric: bool) -> None:
-        self.topology, self.wanted, self.sketch = topology, request, sketch
+        self.topology, self.request, self.sketch = topology, request, sketch
         ranks = [permutation(topology.n, *pair) for pair in sketch.symmetry] if symmetric else []
         self.classes = Classes(topology, request, ranks)
         # In the solver's own scale: its tolerances are absolute.
         self.scale = 100.0 / known
         self.cost = np.array([channel.cost() for channel in topology.channels]) * self.scale
-        self.held = np.array([channel.held() for channel in topology.channels]) * self.scale
+        self.port_cost = np.array([channel.held() for channel in topology.channels]) * self.scale
         self.near = np.array([distances(topology, [source]) for source in request.source]) * self.scale
         self.open = self._open()
         used, self.column = np.unique(self.classes.sent[self.open], return_inverse=True)
@@ -334,7 +335,7 @@ class _Model:
 
     def _open(self) -> Any:
         """Chunk may use channel: both ends lie on a shortest path to somebody who wants it, and it leads onwards."""
-        topology, request = self.topology, self.wanted
+        topology, request = self.topology, self.request
         back = topology.reversed()
         towards = np.array([distances(back, [rank]) for rank in range(topology.n)]) * self.scale
         src = np.array([channel.src for channel in topology.channels])
@@ -354,26 +355,41 @@ class _Model:
             self._receive(rows, int(chunk))
             self._enter_nodes(rows, int(chunk))
             self._times(rows, int(chunk))
-        self._bandwidth(rows)
+        # Bandwidth is relaxed: the time is at least what each channel and each port has to carry in all.
+        shared: dict[str | int, list[int]] = {}
+        for number, channel in enumerate(self.topology.channels):
+            names: tuple[str | int, ...] = (number, *channel.ports)
+            for name in names:
+                shared.setdefault(name, []).append(number)
+        for name, numbers in shared.items():
+            busy = {n: self.cost[n] if isinstance(name, int) else self.port_cost[n] for n in numbers}
+            terms = [
+                (self.sent[chunk, number], -busy[number])
+                for number in numbers
+                for chunk in np.flatnonzero(self.open[:, number])
+            ]
+            rows.add([(self.time, 1.0), *terms], 0.0, math.inf)
         return rows
 
     def _receive(self, rows: Rows, chunk: int) -> None:
+        """Who wants a chunk receives it once, others at most once; nobody sends what has not come."""
         into: dict[int, list[int]] = {rank: [] for rank in range(self.topology.n)}
         for number in np.flatnonzero(self.open[chunk]):
             into[self.topology.channels[number].dst].append(self.sent[chunk, number])
         for rank, columns in into.items():
-            if rank != self.wanted.source[chunk]:
-                rows.add(((column, 1.0) for column in columns), float(rank in self.wanted.wanted[chunk]), 1.0)
+            if rank != self.request.source[chunk]:
+                rows.add(((column, 1.0) for column in columns), float(rank in self.request.wanted[chunk]), 1.0)
         for number in np.flatnonzero(self.open[chunk]):
             src = self.topology.channels[number].src
-            if src != self.wanted.source[chunk]:
+            if src != self.request.source[chunk]:
                 terms = [(column, -1.0) for column in into[src]]
                 rows.add([(self.sent[chunk, number], 1.0), *terms], -math.inf, 0.0)
 
     def _enter_nodes(self, rows: Rows, chunk: int) -> None:
+        """A chunk enters every node where it is wanted, and leaves its own: relaxed, it would circle inside a node."""
         size, channels = self.topology.per_node, self.topology.channels
-        home = self.wanted.source[chunk] // size
-        away = {rank // size for rank in self.wanted.wanted[chunk]} - {home}
+        home = self.request.source[chunk] // size
+        away = {rank // size for rank in self.request.wanted[chunk]} - {home}
         crossing = [n for n in np.flatnonzero(self.open[chunk]) if channels[n].src // size != channels[n].dst // size]
         for node in sorted(away):
             inside = [n for n in crossing if channels[n].dst // size == node]
@@ -400,28 +416,15 @@ class _Model:
         return self.time + 1 + int(self.classes.channel[number])
 
     def _times(self, rows: Rows, chunk: int) -> None:
+        """Where a channel is used, an arrival follows the sender's by its cost; the time is that of the last one."""
         for number in np.flatnonzero(self.open[chunk]):
             channel, cost = self.topology.channels[number], float(self.cost[number])
+            # As small as it may be, for a tighter relaxation: no arrival is before the shortest way.
             slack = self.horizon + cost - self.near[chunk, channel.dst]
             terms = [(self.at(chunk, channel.dst), 1.0), (self.at(chunk, channel.src), -1.0)]
             rows.add([*terms, (self.sent[chunk, number], -slack)], cost - slack, math.inf)
-        for rank in self.wanted.wanted[chunk]:
+        for rank in self.request.wanted[chunk]:
             rows.add([(self.time, 1.0), (self.at(chunk, rank), -1.0)], 0.0, math.inf)
-
-    def _bandwidth(self, rows: Rows) -> None:
-        shared: dict[str | int, list[int]] = {}
-        for number, channel in enumerate(self.topology.channels):
-            names: tuple[str | int, ...] = (number, *channel.ports)
-            for name in names:
-                shared.setdefault(name, []).append(number)
-        for name, numbers in shared.items():
-            held = {n: self.cost[n] if isinstance(name, int) else self.held[n] for n in numbers}
-            terms = [
-                (self.sent[chunk, number], -held[number])
-                for number in numbers
-                for chunk in np.flatnonzero(self.open[:, number])
-            ]
-            rows.add([(self.time, 1.0), *terms], 0.0, math.inf)
 
     def solve(self, known: Routing, time_limit: float) -> Routing:
         """Minimise the time; then, at that time, the arrivals (and channels used, where the sketch says so)."""
@@ -441,7 +444,15 @@ class _Model:
             return known
         trees = self._trees(first.x)
         upper[self.time] = max(float(first.x[self.time]), self._time_of(trees) * self.scale) * (1 + 1e-7)
-        objective = self._second(width, rows)
+        objective = np.zeros(width)
+        for chunk, receivers in enumerate(self.request.wanted):
+            for rank in receivers:
+                objective[self.at(chunk, rank)] += 1.0
+        if self.sketch.policy:
+            sign = 1.0 if self.sketch.policy == "uc-min" else -1.0
+            # One more channel is worth MU of the arrivals' scale.
+            objective[self.time + 1 :] = sign * MU * self.horizon
+            rows.use(self.sent, self.used, sign)
         limits = {"time_limit": max(0.5, time_limit / 4), "node_limit": 200, "mip_rel_gap": 1e-2}
         second = minimise(objective, rows, lower, upper, integral, **limits)
         if second.x is not None and self._time_of(self._trees(second.x)) <= self._time_of(trees) * (1 + 1e-6):
@@ -452,26 +463,14 @@ class _Model:
         status = "optimal" if first.status == 0 else "time limit"
         return Routing(trees, self._time_of(trees), bound, 0.0, status, self.binaries, 0.0)
 
-    def _second(self, width: int, rows: Rows) -> Any:
-        objective = np.zeros(width)
-        for chunk, to in enumerate(self.wanted.wanted):
-            for rank in to:
-                objective[self.at(chunk, rank)] += 1.0
-        if self.sketch.policy:
-            sign = 1.0 if self.sketch.policy == "uc-min" else -1.0
-            # One more channel is worth MU of the arrivals' scale.
-            objective[self.time + 1 :] = sign * MU * self.horizon
-            rows.use(self.sent, self.used, sign)
-        return objective
-
     def _time_of(self, trees: Trees) -> float:
         return relaxed_time(self.topology, trees)
 
     def _trees(self, x: Sequence[float]) -> Trees:
         chosen = np.asarray(x)[: self.binaries] > 0.5
         trees = []
-        for chunk in range(self.wanted.chunks):
+        for chunk in range(self.request.chunks):
             numbers = [int(n) for n in np.flatnonzero(self.open[chunk]) if chosen[self.sent[chunk, n]]]
             into = {self.topology.channels[number].dst: number for number in numbers}
-            trees.append(pruned(self.topology, self.wanted, chunk, into))
+            trees.append(pruned(self.topology, self.request, chunk, into))
         return tuple(trees)

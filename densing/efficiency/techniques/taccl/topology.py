@@ -1,10 +1,14 @@
-"""What a synthesiser of collectives sees of a machine: channels, their cost per chunk, and what they compete for.
+"""What a synthesiser of collectives sees of a machine: channels, their cost per chunk, what they compete for; sketches.
 
 A topology comes from a cluster, or from the machines that the authors of TACCL profiled. Source of the profiles: the
 files shipped with the authors' code (github.com/microsoft/taccl, ``examples/topo``), read first-hand. A file gives, per
 kind of link, beta and the total of a chunk on its own; alpha here is total - beta, so that one chunk costs what the
 file says (its own alpha is rounded). Files of small sizes are scaled by their authors to stay integers: only ratios
 between times mean something there.
+
+A communication sketch is what a person tells the synthesiser, so that the search is small. Source: TACCL (arXiv
+2111.04867): logical links and relays, symmetry offsets, size of the input's chunks, policy of switches; the sketches
+NDv2 sk-1 and sk-2 and DGX-2 sk-1 and sk-2 as shipped with the authors' code.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -19,7 +24,7 @@ from msgspec.structs import replace
 from densing.core import InputError, Record, UnknownNameError
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation import Cluster, Link
+    from densing.efficiency.simulation import Cluster
 
 
 class Channel(Record, frozen=True):
@@ -145,6 +150,7 @@ def distances(topology: Topology, sources: Iterable[int]) -> list[float]:
     out = leaving(topology)
     while heap:
         at, rank = heapq.heappop(heap)
+        # Dijkstra with lazy deletion: a longer way to a rank that was reached meanwhile is passed over.
         if at > result[rank]:
             continue
         for number in out[rank]:
@@ -153,6 +159,12 @@ def distances(topology: Topology, sources: Iterable[int]) -> list[float]:
                 result[channel.dst] = at + channel.cost()
                 heapq.heappush(heap, (result[channel.dst], channel.dst))
     return result
+
+
+def occupy(free: dict[object, float], name: object, channel: Channel, start: float, chunks: int) -> None:
+    """Note until when a message keeps its channel and its ports."""
+    free[name] = start + channel.cost(chunks)
+    free.update(dict.fromkeys(channel.ports, start + channel.held(chunks)))
 
 
 def ring_time(topology: Topology) -> float:
@@ -190,7 +202,7 @@ def from_cluster(
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
+    >>> from densing.efficiency.simulation.cluster import Cluster, Device, Link
     >>> duo = Cluster("duo", 4, 2, Device("toy", 1e12, 1e12), Link(1e-6, 1e-9), Link(1e-5, 1e-8, "nic"), Link(0, 1e-9))
     >>> topology = from_cluster(duo, 1000)
     >>> len(topology.channels), topology.channels[1].ports
@@ -217,16 +229,13 @@ def from_cluster(
                     and chosen[a] // cluster.per_site != chosen[b] // cluster.per_site
                 )
                 ends = [f"site{chosen[one] // cluster.per_site}" if far else str(node[one]) for one in (a, b)]
-                channels.append(_channel(a, b, node[a] != node[b], ends, link, chunk_bytes))
+                level = "net" if node[a] != node[b] else "node"
+                out, into = f"{level}.rank{a}.out", f"{level}.rank{b}.in"
+                if link.shared:
+                    out, into = f"{link.shared}{ends[0]}.out", f"{link.shared}{ends[1]}.in"
+                alpha, beta = link.alpha_s * 1e6, chunk_bytes * link.beta_s_per_byte * 1e6
+                channels.append(Channel(a, b, alpha, beta, (out, into), node[a] != node[b], latency_held=False))
     return checked(Topology(cluster.name, len(chosen), per_node, tuple(channels), f"cluster {cluster.name}"))
-
-
-def _channel(a: int, b: int, inter: bool, ends: Sequence[str], link: Link, chunk_bytes: float) -> Channel:
-    level = "net" if inter else "node"
-    out, into = f"{level}.rank{a}.out", f"{level}.rank{b}.in"
-    if link.shared:
-        out, into = f"{link.shared}{ends[0]}.out", f"{link.shared}{ends[1]}.in"
-    return Channel(a, b, link.alpha_s * 1e6, chunk_bytes * link.beta_s_per_byte * 1e6, (out, into), inter, False)
 
 
 class Profile(Record, frozen=True):
@@ -294,31 +303,150 @@ def profile_topology(name: str, nodes: int = 1, per_node: int = 0, wiring: str =
     size, kind = per_node or profile.per_node, wiring or profile.wiring
     if nodes < 1 or size < 1 or (kind == "cube" and size != 8):
         raise InputError(f"{name}: {nodes} nodes of {size} devices wired as {kind!r}; a cube has 8 devices, nodes >= 1")
-    pairs = _pairs(profile, size, kind)
-    channels = [_within(node * size, pair, cost, kind) for node in range(nodes) for pair, cost in pairs.items()]
-    ranks = range(nodes * size)
-    channels += [_between(profile, size, a, b) for a in ranks for b in ranks if a // size != b // size]
+    fast, slow = profile.intra[0], profile.intra[-1]
+    if kind == "cube":
+        one_way = dict.fromkeys(_DOUBLE, fast) | dict.fromkeys(_SINGLE, slow)
+        pairs = one_way | {(b, a): cost for (a, b), cost in one_way.items()}
+    elif kind in ("switch", "full"):
+        pairs = {(a, b): fast for a in range(size) for b in range(size) if a != b}
+    else:
+        raise UnknownNameError("wiring", kind, ("cube", "full", "switch"))
+    channels: list[Channel] = []
+    for base in range(0, nodes * size, size):
+        for (src, dst), (beta, total) in pairs.items():
+            a, b = base + src, base + dst
+            ports = (f"switch.{a}.out", f"switch.{b}.in") if kind == "switch" else ()
+            channels.append(Channel(a, b, round(total - beta, 9), beta, ports))
+    # Between nodes every pair is joined through the two devices' network cards.
+    devices_per_nic = -(-size // profile.nics)
+    nics = [f"nic.{rank // size}.{rank % size // devices_per_nic}" for rank in range(nodes * size)]
+    beta, total = profile.inter
+    for a, b in product(range(nodes * size), repeat=2):
+        if a // size != b // size:
+            ports = (nics[a] + ".out", nics[b] + ".in")
+            channels.append(Channel(a, b, round(total - beta, 9), beta, ports, inter=True))
     return checked(Topology(f"{name} {nodes}x{size}", nodes * size, size, tuple(channels), SOURCE))
 
 
-def _pairs(profile: Profile, size: int, kind: str) -> dict[tuple[int, int], tuple[float, float]]:
-    fast, slow = profile.intra[0], profile.intra[-1]
-    if kind == "cube":
-        both = dict.fromkeys(_DOUBLE, fast) | dict.fromkeys(_SINGLE, slow)
-        return both | {(b, a): cost for (a, b), cost in both.items()}
-    if kind not in ("switch", "full"):
-        raise UnknownNameError("wiring", kind, ("cube", "full", "switch"))
-    return {(a, b): fast for a in range(size) for b in range(size) if a != b}
+class Sketch(Record, frozen=True):
+    """What the schedule has to look like.
+
+    Parameters
+    ----------
+    name : str
+    relays : tuple of (int, int)
+        Pairs (sender, receiver) of places within a node: only these send and receive between nodes. Empty: all may.
+    symmetry : tuple of (int, int)
+        Pairs (offset, block): the schedule stays the same when, in every block of so many ranks, each rank ``r``
+        becomes ``(r + offset) mod block``.
+    chunks_up : int
+        Chunks into which each rank's input is cut.
+    policy : {"", "uc-min", "uc-max"}
+        Use as few, or as many, different channels as possible (switches).
+
+    Examples
+    --------
+    >>> Sketch("sk1", relays=((0, 1),), symmetry=((4, 8),)).relays
+    ((0, 1),)
+    """
+
+    name: str
+    relays: tuple[tuple[int, int], ...] = ()
+    symmetry: tuple[tuple[int, int], ...] = ()
+    chunks_up: int = 1
+    policy: str = ""
 
 
-def _within(base: int, pair: tuple[int, int], cost: tuple[float, float], kind: str) -> Channel:
-    a, b = base + pair[0], base + pair[1]
-    ports = (f"switch.{a}.out", f"switch.{b}.in") if kind == "switch" else ()
-    return Channel(a, b, round(cost[1] - cost[0], 9), cost[0], ports)
+def logical(topology: Topology, sketch: Sketch) -> Topology:
+    """Return the topology with only the channels that the sketch allows, for the chunks that it cuts.
+
+    Raises
+    ------
+    InputError
+        When the sketch names relays or offsets that do not exist, or has no chunk.
+    """
+    if not 1 <= sketch.chunks_up <= 64:
+        raise InputError(f"sketch {sketch.name!r}: chunks_up {sketch.chunks_up} is not between 1 and 64")
+    if sketch.policy not in ("", "uc-min", "uc-max"):
+        raise InputError(f"sketch {sketch.name!r}: policy {sketch.policy!r} is neither uc-min nor uc-max nor empty")
+    if any(not 0 <= device < topology.per_node for pair in sketch.relays for device in pair):
+        raise InputError(f"sketch {sketch.name!r}: relays {sketch.relays} are not within a node of {topology.per_node}")
+    size = topology.per_node
+    allowed = [
+        replace(channel, beta=channel.beta / sketch.chunks_up)
+        for channel in topology.channels
+        if not channel.inter or not sketch.relays or (channel.src % size, channel.dst % size) in sketch.relays
+    ]
+    result = checked(replace(topology, channels=tuple(allowed)))
+    for offset, block in sketch.symmetry:
+        if not is_symmetric(result, permutation(topology.n, offset, block)):
+            raise InputError(
+                f"sketch {sketch.name!r}: topology {topology.name!r} looks different after the symmetry "
+                f"({offset}, {block}); leave it out"
+            )
+    return result
 
 
-def _between(profile: Profile, size: int, a: int, b: int) -> Channel:
-    share = -(-size // profile.nics)
-    out, into = (f"nic.{r // size}.{r % size // share}" for r in (a, b))
-    beta, total = profile.inter
-    return Channel(a, b, round(total - beta, 9), beta, (out + ".out", into + ".in"), inter=True)
+def permutation(n: int, offset: int, block: int) -> tuple[int, ...]:
+    """Return what each rank becomes.
+
+    Raises
+    ------
+    InputError
+        When the blocks do not fill the ranks.
+
+    Examples
+    --------
+    >>> permutation(4, 1, 2)
+    (1, 0, 3, 2)
+    """
+    if block < 1 or n % block:
+        raise InputError(f"symmetry ({offset}, {block}): {n} ranks are not whole blocks of {block}")
+    return tuple(rank // block * block + (rank + offset) % block for rank in range(n))
+
+
+def is_symmetric(topology: Topology, ranks: tuple[int, ...]) -> bool:
+    """Return whether renaming the ranks gives the same channels, costs and ports (whatever the ports are called)."""
+    return maps_onto(topology, topology, ranks)
+
+
+def maps_onto(one: Topology, other: Topology, ranks: tuple[int, ...]) -> bool:
+    """Return whether renaming the ranks of one topology gives another, whatever the ports are called."""
+    by_ends = {(c.src, c.dst): c for c in other.channels}
+    names: dict[str, str] = {}
+    for channel in one.channels:
+        image = by_ends.get((ranks[channel.src], ranks[channel.dst]))
+        same = image is not None and replace(image, src=channel.src, dst=channel.dst, ports=channel.ports) == channel
+        if image is None or not same or len(image.ports) != len(channel.ports):
+            return False
+        # Ports are matched one to one, whatever they are called: the first meeting names the partner.
+        pairs = zip(channel.ports, image.ports, strict=True)
+        if any(names.setdefault(mine, its) != its for mine, its in pairs):
+            return False
+    return len(one.channels) == len(other.channels) and len(set(names.values())) == len(names)
+
+
+def sketches(topology: Topology) -> tuple[Sketch, ...]:
+    """Return sketches worth trying on a topology, with those symmetries that it has.
+
+    One node: any channel. Several: one sender and one receiver per node (sk-1; small messages: chunks can travel
+    together), and each device to its counterparts (sk-2; large ones: no detour to the relay).
+    """
+    size = topology.per_node
+    offsets = ((size, topology.n), (1, size)) if topology.nodes > 1 else ((1, topology.n),)
+    tried = [Sketch("direct", symmetry=offsets)]
+    if topology.nodes > 1 and size > 1:
+        tried = [Sketch("aligned", tuple((device, device) for device in range(size)), offsets)]
+        # Where latency keeps no port, nothing is gained by travelling together.
+        if any(channel.inter and channel.alpha > 0 and channel.latency_held for channel in topology.channels):
+            tried.insert(0, Sketch("relay", ((0, 1),), offsets))
+    result = []
+    for sketch in tried:
+        bare = logical(topology, replace(sketch, symmetry=()))
+        holding = tuple(
+            (offset, block)
+            for offset, block in sketch.symmetry
+            if offset % block and is_symmetric(bare, permutation(topology.n, offset, block))
+        )
+        result.append(replace(sketch, symmetry=holding))
+    return tuple(result)

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from densing.core.errors import InputError, UnknownNameError
-from densing.efficiency.simulation.workload.memory import memory
-from densing.efficiency.simulation.workload.modules import (
+from densing.efficiency.simulation.models import load_workload, workload_names
+from densing.efficiency.simulation.workload import (
     Split,
     Transformer,
     Workload,
+    memory,
     modules,
     parameter_count,
     stages,
     step_flops,
 )
-from densing.efficiency.simulation.workload.presets import load_workload, workload_names
 from densing.efficiency.timeline.utilisation import megatron_flops, mosaicml_flops, palm_flops
 
 PUBLISHED = {

@@ -1,6 +1,7 @@
-"""Named clusters, each figure with its source, and clusters of the user's own: TOML, read and written.
+"""What a cluster is: devices and the links between them; named ones, each figure with its source, and the user's own.
 
-Errors name file, field, value and remedy; what is written reads back equal.
+A cluster of one's own is a TOML file, read and written here: errors name file, field, value and remedy, and what is
+written reads back equal.
 """
 
 from __future__ import annotations
@@ -8,16 +9,188 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from densing.core import InputError, UnknownNameError
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Figure, Link
+from densing.core import InputError, Record, UnknownNameError, read_text
 
-FILE = Path(__file__).with_name("presets.toml")
+
+class Link(Record, frozen=True):
+    """One way between two devices: ``seconds = alpha_s + bytes * beta_s_per_byte``.
+
+    Parameters
+    ----------
+    alpha_s : float
+        Latency of one message, seconds.
+    beta_s_per_byte : float
+        Seconds per byte (the inverse of the bandwidth in bytes per second).
+    shared : str
+        Name of what several devices of a node compete for (``nic``, ``pcie``); empty: every pair has its own.
+
+    Examples
+    --------
+    >>> Link(1e-5, 1e-9).seconds(1_000_000)
+    0.00101
+    """
+
+    alpha_s: float
+    beta_s_per_byte: float
+    shared: str = ""
+
+    def seconds(self, count: float) -> float:
+        """Return what a message of so many bytes takes."""
+        return self.alpha_s + count * self.beta_s_per_byte
+
+    def faster(self, factor: float) -> Link:
+        """Return the link with so many times the bandwidth, and the same latency."""
+        return replace(self, beta_s_per_byte=self.beta_s_per_byte / factor)
+
+
+class Device(Record, frozen=True):
+    """One accelerator (or processor).
+
+    Parameters
+    ----------
+    name : str
+    flops : float
+        Peak floating-point operations per second at the precision of training, dense.
+    mem_bw : float
+        Bytes per second to and from its memory.
+    memory : float
+        Bytes; 0 unknown.
+    efficiency : float
+        Share of the peak, in (0, 1], that matrix products reach.
+    mem_efficiency : float
+        Share of the memory bandwidth that streaming reaches.
+    measured : tuple of (float, float, float)
+        Operations, bytes moved and seconds of pieces of work that were measured: small products reach a share of the
+        peak that depends on their shape. Work takes what the piece most like it took, in proportion to operations.
+    """
+
+    name: str
+    flops: float
+    mem_bw: float
+    memory: float = 0.0
+    efficiency: float = 1.0
+    mem_efficiency: float = 1.0
+    measured: tuple[tuple[float, float, float], ...] = ()
+
+    def seconds(self, flops: float, moved: float = 0.0) -> float:
+        """Return what an operation takes: as measured, else the longer of computing and of moving its bytes (roofline).
+
+        Examples
+        --------
+        >>> Device("toy", flops=1e12, mem_bw=1e9).seconds(2e12, 1e9)
+        2.0
+        >>> Device("toy", flops=1e12, mem_bw=1e9, measured=((1e9, 1e6, 0.1), (8e9, 1e6, 0.2))).seconds(2e9, 1e6)
+        0.2
+        """
+        if self.measured and flops > 0:
+            return _as_measured(self.measured, flops, moved)
+        return max(flops / (self.flops * self.efficiency), moved / (self.mem_bw * self.mem_efficiency))
+
+
+@lru_cache(maxsize=4096)
+def _as_measured(pieces: tuple[tuple[float, float, float], ...], flops: float, moved: float) -> float:
+    """Scale the time of the piece that is nearest by ratios of operations and of bytes."""
+
+    def distance(piece: tuple[float, float, float]) -> float:
+        return abs(math.log(flops / piece[0])) + abs(math.log(max(moved, 1.0) / piece[1]))
+
+    nearest = min(pieces, key=distance)
+    return nearest[2] * flops / nearest[0]
+
+
+class Figure(Record, frozen=True):
+    """Where a figure of a preset is from.
+
+    Parameters
+    ----------
+    source : str
+    evidence : {"first-hand", "second-hand", "derived", "measured", "recalled"}
+    """
+
+    source: str
+    evidence: str
+
+
+class Cluster(Record, frozen=True):
+    """Devices in nodes, nodes in sites, and a link for each level.
+
+    Rank ``r`` is on node ``r // per_node`` and in site ``r // per_site`` (one site where ``per_site`` is 0).
+
+    Parameters
+    ----------
+    name : str
+    n, per_node : int
+        Devices in all and per node.
+    device : Device
+    intra, inter : Link
+        Within a node, between nodes.
+    host : Link
+        Between a device and its host's memory.
+    per_site : int
+    wide : Link, optional
+        Between sites.
+    kappa, kappa_comm : float
+        Contention: beside communication compute runs at ``1 / (1 + kappa)`` of its speed, and communication beside
+        compute at ``1 / (1 + kappa_comm)``.
+    pipelined : float
+        Share of a collective's latency in which another one of its group may be under way, 0 to 1. Two threads of gloo
+        run a collective each, and only bytes share the wire; on a stream of a device one follows another: 0.
+    speed : tuple of float
+        Relative speed per rank; empty where all are equal.
+    sources : mapping of str to Figure
+        By field (``intra.alpha_s``): where the figure is from.
+    """
+
+    name: str
+    n: int
+    per_node: int
+    device: Device
+    intra: Link
+    inter: Link
+    host: Link
+    per_site: int = 0
+    wide: Link | None = None
+    kappa: float = 0.0
+    kappa_comm: float = 0.0
+    pipelined: float = 0.0
+    speed: tuple[float, ...] = ()
+    sources: Mapping[str, Figure] = msgspec.field(default_factory=dict)
+
+    def link(self, a: int, b: int) -> Link:
+        """Return the link that joins two ranks."""
+        if a // self.per_node == b // self.per_node:
+            return self.intra
+        if self.wide is not None and self.per_site and a // self.per_site != b // self.per_site:
+            return self.wide
+        return self.inter
+
+    def change(self, **fields: object) -> Cluster:
+        """Return the cluster with other fields, say ``n=16``."""
+        return replace(self, **fields)
+
+
+EVIDENCE = ("first-hand", "second-hand", "derived", "measured", "recalled")
+MOST_RANKS = 1_000_000
+RANGES: tuple[tuple[str, float, float, str], ...] = (
+    ("n", 1, MOST_RANKS, "a whole number"),
+    ("per_node", 1, MOST_RANKS, "a whole number"),
+    ("per_site", 0, MOST_RANKS, "a whole number"),
+    ("kappa", 0, 100, "a number"),
+    ("kappa_comm", 0, 100, "a number"),
+    ("pipelined", 0, 1, "a number"),
+)
+DEVICE_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("flops", 1, 1e24), ("mem_bw", 1, 1e24), ("memory", 0, 1e18), ("efficiency", 1e-6, 1), ("mem_efficiency", 1e-6, 1)
+)  # fmt: skip
+Table = Mapping[str, Any]
+FILE = Path(__file__).with_name("clusters.toml")
 
 
 def cluster_names() -> tuple[str, ...]:
@@ -77,6 +250,7 @@ def load_cluster(name: str | Path, *, n: int | None = None) -> Cluster:
 @cache
 def _preset(name: str) -> Cluster:
     table = dict(_file()["clusters"][name])
+    # Figures of the device have their sources with the device; the cluster's own win.
     device: Mapping[str, Any] = _file()["devices"].get(table["device"], {})
     inherited = {f"device.{key}": value for key, value in device.get("sources", {}).items()}
     table["sources"] = inherited | dict(table["sources"])
@@ -88,11 +262,6 @@ def _file() -> dict[str, Any]:
     return read_toml(FILE)
 
 
-EVIDENCE = ("first-hand", "second-hand", "derived", "measured", "recalled")
-MOST_RANKS = 1_000_000
-Table = Mapping[str, Any]
-
-
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file.
 
@@ -101,8 +270,6 @@ def read_toml(path: Path) -> dict[str, Any]:
     InputError
         When it cannot be read or is no TOML.
     """
-    from densing.core import read_text
-
     try:
         return tomllib.loads(read_text(path, str(path)))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -140,20 +307,30 @@ def cluster_of(table: Table, where: str, devices: Mapping[str, Table] | None = N
     densing.core.errors.InputError: mine.toml: n: -2 is out of range; give a whole number from 1 to 1000000
     """
     _keys(table, Cluster.__struct_fields__, where)
-    fields: dict[str, Any] = {key: value for key, value in table.items() if key not in _PARTS}
+    fields: dict[str, Any] = dict(table)
     for name in ("name", "n", "per_node", "device", "intra", "inter", "host"):
         if name not in table:
             raise InputError(f"{where}: {name}: missing; a cluster needs it")
-    fields["device"] = _device(table["device"], where, devices or {})
+    device = table["device"]
+    if isinstance(device, str):
+        if device not in (devices or {}):
+            raise UnknownNameError("device", device, devices or {})
+        device = (devices or {})[device]
+    # A preset's device brings the sources of its figures along.
+    device = {key: value for key, value in _table(device, f"{where}: device").items() if key != "sources"}
+    _keys(device, Device.__struct_fields__, f"{where}: device")
+    fields["device"] = _converted(device, Device, f"{where}: device")
     for name in ("intra", "inter", "host", "wide"):
         if table.get(name) is not None:
             fields[name] = _link(table[name], f"{where}: {name}")
-    sources = _table(table.get("sources", {}), f"{where}: sources")
-    fields["sources"] = {key: _figure(value, f"{where}: sources.{key}") for key, value in sources.items()}
+    fields["sources"] = {}
+    for key, value in _table(table.get("sources", {}), f"{where}: sources").items():
+        at = f"{where}: sources.{key}"
+        figure: Figure = _converted(_table(value, at), Figure, at)
+        if figure.evidence not in EVIDENCE:
+            raise UnknownNameError("evidence", figure.evidence, EVIDENCE)
+        fields["sources"][key] = figure
     return checked(_converted(fields, Cluster, where), where)
-
-
-_PARTS = ("device", "intra", "inter", "host", "wide", "sources")
 
 
 def checked(cluster: Cluster, where: str) -> Cluster:
@@ -163,12 +340,8 @@ def checked(cluster: Cluster, where: str) -> Cluster:
     ------
     InputError
     """
-    for field in ("n", "per_node"):
-        _within(where, field, getattr(cluster, field), 1, MOST_RANKS, "a whole number")
-    _within(where, "per_site", cluster.per_site, 0, MOST_RANKS, "a whole number")
-    for field in ("kappa", "kappa_comm"):
-        _within(where, field, getattr(cluster, field), 0, 100)
-    _within(where, "pipelined", cluster.pipelined, 0, 1)
+    for field, low, high, kind in RANGES:
+        _within(where, field, getattr(cluster, field), low, high, kind)
     if not cluster.name.strip():
         raise InputError(f"{where}: name: empty; name the cluster")
     if cluster.per_site % cluster.per_node:
@@ -179,33 +352,17 @@ def checked(cluster: Cluster, where: str) -> Cluster:
         raise InputError(f"{where}: speed: {len(cluster.speed)} values for {cluster.n} ranks; give one each or none")
     for value in cluster.speed:
         _within(where, "speed", value, 1e-6, 1e6)
-    device = cluster.device
-    for field in ("flops", "mem_bw"):
-        _within(where, f"device.{field}", getattr(device, field), 1, 1e24)
-    _within(where, "device.memory", device.memory, 0, 1e18)
-    for field in ("efficiency", "mem_efficiency"):
-        _within(where, f"device.{field}", getattr(device, field), 1e-6, 1)
-    for piece in device.measured:
+    for field, low, high in DEVICE_RANGES:
+        _within(where, f"device.{field}", getattr(cluster.device, field), low, high)
+    for piece in cluster.device.measured:
         for value in piece:
             _within(where, "device.measured", value, 1e-12, 1e24)
     return cluster
 
 
-def _within(where: str, field: str, value: float, low: float, high: float, what: str = "a number") -> None:
+def _within(where: str, field: str, value: float, low: float, high: float, kind: str = "a number") -> None:
     if not (math.isfinite(value) and low <= value <= high):
-        raise InputError(f"{where}: {field}: {value} is out of range; give {what} from {low:g} to {high:.7g}")
-
-
-def _device(value: Any, where: str, devices: Mapping[str, Table]) -> Device:
-    if isinstance(value, str):
-        if value not in devices:
-            raise UnknownNameError("device", value, devices)
-        value = devices[value]
-    fields = dict(_table(value, f"{where}: device"))
-    # A preset's device brings the sources of its figures along.
-    fields.pop("sources", None)
-    _keys(fields, Device.__struct_fields__, f"{where}: device")
-    return _converted(fields, Device, f"{where}: device")
+        raise InputError(f"{where}: {field}: {value} is out of range; give {kind} from {low:g} to {high:.7g}")
 
 
 def _link(value: Any, where: str) -> Link:
@@ -222,13 +379,6 @@ def _link(value: Any, where: str) -> Link:
     _within(where, "alpha_s", link.alpha_s, 0, 1e6)
     _within(where, "beta_s_per_byte", link.beta_s_per_byte, 0, 1e6)
     return link
-
-
-def _figure(value: Any, where: str) -> Figure:
-    figure = _converted(_table(value, where), Figure, where)
-    if figure.evidence not in EVIDENCE:
-        raise UnknownNameError("evidence", figure.evidence, EVIDENCE)
-    return figure
 
 
 def _table(value: Any, where: str) -> Table:

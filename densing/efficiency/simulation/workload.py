@@ -1,4 +1,6 @@
-"""A transformer's modules: operations, bytes, parameters and activations of one rank and one micro-batch.
+"""A step of a transformer: operations, bytes, parameters and activations of its modules, and the memory it needs.
+
+Figures of a module are those of one rank and one micro-batch.
 
 With T tokens, width h, and matrices of P parameters on this rank, a forward pass takes 2·T·P operations; attention
 takes 4·T·c·a more over a context of c tokens and heads of together a columns. A causal mask is not counted as a saving,
@@ -27,6 +29,7 @@ Source: Kaplan et al., arXiv 2001.08361 (operations); Korthikanti et al., arXiv 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -164,6 +167,8 @@ class Workload(Record, frozen=True):
     dropout: bool = False
 
 
+MOST = 10**9
+COUNTS = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocabulary")
 MODES = ("train", "prefill", "decode")
 RECOMPUTE = ("none", "selective", "full")
 ID_BYTES = 8
@@ -199,6 +204,7 @@ def stages(workload: Workload) -> tuple[tuple[Module, ...], ...]:
     """
     sequence = modules(workload)
     layers, pp = workload.model.layers, workload.split.pp
+    # Embedding before the first stage's layers, head after the last's; two modules per layer.
     first = [stage * (layers // pp) + min(stage, layers % pp) for stage in range(pp + 1)]
     cuts = [0, *(1 + 2 * layer for layer in first[1:-1]), len(sequence)]
     return tuple(sequence[start:end] for start, end in pairwise(cuts))
@@ -212,8 +218,8 @@ def parameter_count(model: Transformer) -> int:
     >>> parameter_count(Transformer("small", 2, 64, 4, 4, 16, 256, 100))
     144192
     """
-    whole = Workload(model, "decode", sequence=1)
-    return sum(module.parameters for module in modules(whole))
+    unsplit = Workload(model, "decode", sequence=1)
+    return sum(module.parameters for module in modules(unsplit))
 
 
 def step_flops(workload: Workload) -> float:
@@ -237,7 +243,12 @@ def check(workload: Workload) -> None:
     model, split = workload.model, workload.split
     if workload.dtype_bytes not in (1, 2, 4, 8):
         raise InputError(f"dtype_bytes: {workload.dtype_bytes} is no size of an element; give 1, 2, 4 or 8")
-    for name, value in _counts(workload).items():
+    counts = {
+        **{field: getattr(model, field) for field in COUNTS},
+        **{field: getattr(split, field) for field in ("dp", "tp", "pp")},
+        **{field: getattr(workload, field) for field in ("batch", "sequence", "micro_batches")},
+    }
+    for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
             raise InputError(f"{name}: {value!r} is out of range; give a whole number from 1 to {MOST}")
     _divides("heads", model.heads, "tp", split.tp)
@@ -250,19 +261,9 @@ def check(workload: Workload) -> None:
         raise InputError(f"pp: {split.pp} stages for {model.layers} layers; give at most one stage per layer")
 
 
-MOST = 10**9
-
-
-def _counts(workload: Workload) -> dict[str, int]:
-    fields = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocabulary")
-    counts = {field: getattr(workload.model, field) for field in fields}
-    counts |= {field: getattr(workload.split, field) for field in ("dp", "tp", "pp")}
-    return counts | {field: getattr(workload, field) for field in ("batch", "sequence", "micro_batches")}
-
-
-def _divides(what: str, whole: int, by: str, parts: int) -> None:
-    if whole % parts:
-        raise InputError(f"{what}: {whole} cannot be divided by {by} {parts}; choose a {by} that divides {whole}")
+def _divides(name: str, total: int, by: str, parts: int) -> None:
+    if total % parts:
+        raise InputError(f"{name}: {total} cannot be divided by {by} {parts}; choose a {by} that divides {total}")
 
 
 class _Shape(NamedTuple):
@@ -280,27 +281,24 @@ class _Shape(NamedTuple):
 
 @cache
 def _modules(workload: Workload) -> tuple[Module, ...]:
-    shape = _shape(workload)
-    attention, mlp = _attention(workload, shape), _mlp(workload, shape)
-    layers = range(workload.model.layers)
-    pairs = [replace(part, layer=layer) for layer in layers for part in (attention, mlp)]
-    return (_embedding(workload, shape), *pairs, _head(workload, shape))
-
-
-def _shape(workload: Workload) -> _Shape:
     model, split = workload.model, workload.split
     sequences = workload.batch // workload.micro_batches
     tokens = sequences * (1 if workload.mode == "decode" else workload.sequence)
     shared = tokens * model.hidden
-    return _Shape(
+    shape = _Shape(
         tokens,
         sequences,
+        # Linear attention's context is its state, a row per column of a head.
         model.head_dim if model.linear_attention else workload.sequence,
         model.heads // split.tp * model.head_dim,
+        # Where a group has more ranks than there are heads of keys, each rank still holds one.
         max(model.kv_heads // split.tp, 1) * model.head_dim,
         workload.dtype_bytes,
         -(-shared // split.tp) if split.sequence else shared,
     )
+    attention, mlp = _attention(workload, shape), _mlp(workload, shape)
+    pairs = [replace(part, layer=layer) for layer in range(model.layers) for part in (attention, mlp)]
+    return (_embedding(workload, shape), *pairs, _head(workload, shape))
 
 
 def _attention(workload: Workload, shape: _Shape) -> Module:
@@ -401,3 +399,132 @@ def _columns(workload: Workload) -> int:
 def _summed(workload: Workload, count: int) -> int:
     """Bytes of what is summed over the group at embedding and head: nothing where each rank has all of them."""
     return count if workload.split.vocabulary or workload.split.tp == 1 else 0
+
+
+ZERO_STAGES = (0, 1, 2, 3)
+
+
+def adam_bytes(dtype_bytes: int) -> int:
+    """Return the bytes of Adam's state per parameter: two moments, and a float32 copy of weights that are less.
+
+    Examples
+    --------
+    >>> adam_bytes(2), adam_bytes(4)
+    (12, 8)
+    """
+    return 12 if dtype_bytes < 4 else 2 * dtype_bytes
+
+
+def memory(
+    workload: Workload, zero: int = 0, optimizer_bytes: int | None = None, gradient_bytes: int | None = None
+) -> dict[str, float]:
+    """Return bytes per rank by purpose, of the pipeline stage that needs most.
+
+    Parameters
+    ----------
+    workload : Workload
+        Its ``recompute``, ``fused_attention``, ``dropout`` and ``split.sequence`` say which activations are kept.
+    zero : {0, 1, 2, 3}
+        What replicas divide among them: optimizer state, gradients too, parameters too.
+    optimizer_bytes : int, optional
+        Of the optimizer's state per parameter; :func:`adam_bytes` when left out.
+    gradient_bytes : int, optional
+        Of a gradient per parameter, 4 where they are summed in float32; the workload's ``dtype_bytes`` when left out.
+
+    Returns
+    -------
+    dict
+        ``parameters``, ``gradients``, ``optimizer``, ``activations``, ``kv_cache``. Activations of a pipeline: stage i
+        of p holds those of min(p - i, micro-batches) micro-batches (1F1B), and besides what is recomputed of one layer
+        while its backward pass runs. Not counted: buffers of collectives, the allocator's fragments, the driver's own.
+
+    Raises
+    ------
+    InputError
+        As :func:`densing.efficiency.simulation.workload.modules`, and for another ``zero``.
+
+    Notes
+    -----
+    Source: Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3 (K = 12); Narayanan et al., PipeDream-2BW (1F1B);
+    Korthikanti et al., arXiv 2205.05198, table 2 (activations; the formulas are in
+    :mod:`densing.efficiency.simulation.workload`); recalled. Held to 1,165 measured memories by
+    ``benchmarks/memory_model.py``.
+
+    Examples
+    --------
+    >>> from densing.efficiency.simulation.models import load_workload
+    >>> found = memory(load_workload("gpt3", dp=64, tp=8, pp=8, batch=8, micro_batches=8), zero=1)
+    >>> [round(found[purpose] / 1e9, 2) for purpose in ("parameters", "gradients", "optimizer")]
+    [5.59, 5.59, 0.52]
+
+    Llama 3 405B as its paper trained it in 80 GB without recomputation (arXiv 2407.21783, section 3.3, table 4; ZeRO-2
+    in our words), without and with the sequence split too:
+
+    >>> layout = {"mode": "train", "batch": 16, "micro_batches": 16, "sequence": 8192, "dp": 128, "tp": 8, "pp": 16}
+    >>> for split in (False, True):
+    ...     print(round(sum(memory(load_workload("llama3-405b", sequence_parallel=split, **layout), 2).values()) / 1e9))
+    196
+    75
+    """
+    if zero not in ZERO_STAGES:
+        raise InputError(f"zero: {zero!r} is no stage of ZeRO; give 0, 1, 2 or 3")
+    for name, value in (("optimizer_bytes", optimizer_bytes), ("gradient_bytes", gradient_bytes)):
+        if value is not None and not 0 <= value <= 1024:
+            raise InputError(f"{name}: {value!r} is out of range; give 0 to 1024 bytes per parameter")
+    optimizer_bytes = adam_bytes(workload.dtype_bytes) if optimizer_bytes is None else optimizer_bytes
+    gradients = workload.dtype_bytes if gradient_bytes is None else gradient_bytes
+    by_stage = stages(workload)
+    per_stage = [
+        _stage(workload, stage, len(by_stage) - at, zero, (gradients, optimizer_bytes))
+        for at, stage in enumerate(by_stage)
+    ]
+    return max(per_stage, key=lambda purposes: sum(purposes.values()))
+
+
+def _stage(
+    workload: Workload, stage: Sequence[Module], in_flight: int, zero: int, state_bytes: tuple[int, int]
+) -> dict[str, float]:
+    parameters = float(sum(module.parameters for module in stage))
+    weights, dp = parameters * workload.dtype_bytes, workload.split.dp
+    if workload.mode != "train":
+        model = workload.model
+        # Keys and values of every token of the batch; linear attention keeps a square per head.
+        columns = max(model.kv_heads // workload.split.tp, 1) * model.head_dim
+        rows = model.head_dim if model.linear_attention else 2 * workload.sequence
+        layers = sum(module.name == "attention" for module in stage)
+        return {
+            "parameters": weights / (dp if zero == 3 else 1),
+            "gradients": 0.0,
+            "optimizer": 0.0,
+            "activations": float(2 * max(module.activation for module in stage)),
+            "kv_cache": float(layers * workload.batch * rows * columns * workload.dtype_bytes),
+        }
+    gradient_bytes, optimizer_bytes = state_bytes
+    retained, again = _activations(workload, stage)
+    return {
+        "parameters": weights / (dp if zero >= 3 else 1),
+        "gradients": parameters * gradient_bytes / (dp if zero >= 2 else 1),
+        "optimizer": parameters * optimizer_bytes / (dp if zero >= 1 else 1),
+        "activations": float(retained * min(in_flight, workload.micro_batches) + again),
+        "kv_cache": 0.0,
+    }
+
+
+def _activations(workload: Workload, stage: Sequence[Module]) -> tuple[int, int]:
+    """Bytes that a micro-batch keeps in a stage, and those of one layer that come back as it is recomputed."""
+    saved = sum(module.saved for module in stage)
+    if workload.recompute == "none":
+        return saved, 0
+    if workload.recompute == "selective":
+        return saved - sum(module.scores for module in stage), max(module.scores for module in stage)
+    layers: dict[int, int] = {}
+    for module in stage:
+        if module.name in ("attention", "mlp"):
+            layers[module.layer] = layers.get(module.layer, 0) + module.saved
+    if not layers:
+        return saved, 0
+    layer = max(layers.values())
+    # Of each layer its input stays, which the recomputed one need not hold twice.
+    entering = next(module.activation for module in stage if module.name == "attention")
+    entering = -(-entering // workload.split.tp) if workload.split.sequence else entering
+    return saved - sum(layers.values()) + entering * len(layers), layer - entering

@@ -13,18 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError, UnknownNameError
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
+from densing.efficiency.simulation.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.simulation.workload.modules import Split, Transformer, Workload
-from densing.efficiency.techniques.knobs import settle
-from densing.efficiency.techniques.planner.base import DataParallelRun, TensorParallelRun, run_knobs
+from densing.efficiency.simulation.workload import Split, Transformer, Workload
+from densing.efficiency.techniques.planner.base import (
+    DataParallelRun,
+    TensorParallelRun,
+    merged,
+    one_forward_one_backward,
+    plan_steps,
+    run_knobs,
+)
 from densing.efficiency.techniques.planner.collectives import CostModel, Use
 from densing.efficiency.techniques.planner.exchange import Blocking, Buckets, cut
-from densing.efficiency.techniques.planner.layout import Layout
-from densing.efficiency.techniques.planner.stage import NOTHING, join
-from densing.efficiency.techniques.planner.steps import merged, one_forward_one_backward, plan_steps
-from densing.efficiency.techniques.registry import BUILT_IN, get_technique
+from densing.efficiency.techniques.planner.stage import NOTHING, Layout, join
+from densing.efficiency.techniques.registry import BUILT_IN, get_technique, settle
 from densing.efficiency.timeline.timeline import Kind
 
 TOY = Transformer("toy", layers=2, hidden=64, heads=8, kv_heads=8, head_dim=8, ffn=256, vocabulary=128)

@@ -7,10 +7,9 @@ from msgspec.structs import replace
 
 from densing.cli.techniques import map_lines
 from densing.core.errors import InputError
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
-from densing.efficiency.simulation.workload.modules import Split, Transformer, Workload
-from densing.efficiency.techniques.comparison import compare
-from densing.efficiency.techniques.regimes import MARGIN, regime, verdict
+from densing.efficiency.simulation.cluster import Cluster, Device, Link
+from densing.efficiency.simulation.workload import Split, Transformer, Workload
+from densing.efficiency.techniques.comparison import MARGIN, compare, regime, verdict
 
 LINK = Link(0.0, 1e-9)
 TOY = Cluster("toy", 8, 4, Device("toy", 1e13, 1e12), intra=LINK.faster(100), inter=LINK, host=LINK)

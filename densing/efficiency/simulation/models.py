@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from densing.core import InputError, UnknownNameError
-from densing.efficiency.simulation.workload.modules import Split, Transformer, Workload, check
+from densing.core import InputError, UnknownNameError, read_text
+from densing.efficiency.simulation.workload import Split, Transformer, Workload, check
 
-FILE = Path(__file__).with_name("presets.toml")
+FILE = Path(__file__).with_name("models.toml")
 SPLIT = {"dp": "dp", "tp": "tp", "pp": "pp", "sequence_parallel": "sequence"}
 OWN: dict[str, Any] = {"batch": 8, "sequence": 2048, "micro_batches": 8}
 """A training step of a model that is no preset: an assumption, as the presets' training steps."""
@@ -33,7 +33,7 @@ def workload_names() -> tuple[str, ...]:
     >>> "llama3-70b" in workload_names()
     True
     """
-    return tuple(_presets())
+    return tuple(_presets(train=False))
 
 
 def load_workload(name: str | Path, **overrides: Any) -> Workload:
@@ -66,7 +66,7 @@ def load_workload(name: str | Path, **overrides: Any) -> Workload:
     """
     options = {key: value for key, value in overrides.items() if value is not None}
     train = options.get("mode", "train") == "train"
-    preset = (_training() if "mode" in options and train else {}).get(str(name)) or _presets().get(str(name))
+    preset = _presets(train="mode" in options and train).get(str(name))
     if preset is None:
         path = Path(name)
         if path.suffix != ".json" and len(path.parts) < 2 and not path.is_dir():
@@ -92,36 +92,28 @@ def resized(workload: Workload, batch: int) -> Workload:
     >>> [resized(step, batch).micro_batches for batch in (1, 4, 64)]
     [1, 4, 64]
     """
+    # A micro-batch keeps its size where it can: then memory and the shape of the products stay as they were measured.
     each = max(workload.batch // workload.micro_batches, 1)
     parts = batch // each if workload.micro_batches > 1 and batch % each == 0 else gcd(batch, workload.micro_batches)
     return replace(workload, batch=batch, micro_batches=parts)
 
 
 @cache
-def _presets() -> dict[str, Workload]:
-    return {name: _workload(name, table, table["step"]) for name, table in _tables().items()}
-
-
-@cache
-def _training() -> dict[str, Workload]:
-    """Those whose own step is one of inference, with a training step on the same split."""
-    tables = {name: table for name, table in _tables().items() if "train" in table}
-    steps = {name: {**table["step"], **table["train"], "mode": "train"} for name, table in tables.items()}
-    return {name: _workload(name, table, steps[name]) for name, table in tables.items()}
-
-
-def _tables() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(FILE.read_text(encoding="utf-8"))
-
-
-def _workload(name: str, table: dict[str, Any], step: dict[str, Any]) -> Workload:
-    table = {key: value for key, value in table.items() if key not in ("step", "train")}
-    step = dict(step)
-    split = Split(**{SPLIT[key]: step.pop(key) for key in list(step) if key in SPLIT})
-    try:
-        return Workload(msgspec.convert({"name": name, **table}, Transformer), split=split, **step)
-    except (msgspec.ValidationError, TypeError) as error:
-        raise InputError(f"preset {name}: {error}") from error
+def _presets(train: bool) -> dict[str, Workload]:
+    """The presets; of those whose own step is one of inference, on request a training step on the same split."""
+    presets: dict[str, Workload] = {}
+    for name, table in tomllib.loads(FILE.read_text(encoding="utf-8")).items():
+        step = dict(table.pop("step"))
+        training = table.pop("train", None)
+        if train and training is not None:
+            step |= {**training, "mode": "train"}
+        split = Split(**{SPLIT[key]: step.pop(key) for key in list(step) if key in SPLIT})
+        try:
+            model = msgspec.convert({"name": name, **table}, Transformer)
+            presets[name] = Workload(model, split=split, **step)
+        except (msgspec.ValidationError, TypeError) as error:
+            raise InputError(f"preset {name}: {error}") from error
+    return presets
 
 
 _LLAMAS = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "olmo", "olmo2", "granite", "smollm3", "minicpm"}
@@ -150,10 +142,6 @@ def read_config(path: Path) -> Transformer:
         When it cannot be read, a field is missing or no positive whole number, or the architecture is not one of
         dense decoders.
     """
-    import msgspec
-
-    from densing.core import read_text
-
     file = path / "config.json" if path.is_dir() else path
     try:
         data = msgspec.json.decode(read_text(file, str(file)))
@@ -175,8 +163,8 @@ def transformer_of(config: Mapping[str, Any], where: str, name: str = "") -> Tra
     Examples
     --------
     >>> config = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257}
-    >>> found = transformer_of(config, "config.json")
-    >>> found.ffn, found.kv_heads, found.head_dim, found.gated, found.tied
+    >>> model = transformer_of(config, "config.json")
+    >>> model.ffn, model.kv_heads, model.head_dim, model.gated, model.tied
     (3072, 12, 64, False, True)
     >>> transformer_of({"model_type": "llama", "hidden_size": 64}, "config.json")
     Traceback (most recent call last):
@@ -194,17 +182,24 @@ def transformer_of(config: Mapping[str, Any], where: str, name: str = "") -> Tra
     layers, hidden, heads = (_size(config, field, where) for field in ("layers", "hidden", "heads"))
     if "head_dim" not in config and hidden % heads:
         raise InputError(f"{where}: {hidden} columns cannot be divided by {heads} heads; give head_dim")
+    kv_heads = _size(config, "kv_heads", where, heads)
+    head_dim = _size(config, "head_dim", where, max(hidden // heads, 1))
+    ffn = _size(config, "ffn", where, None if kind in GATED else 4 * hidden)
+    vocabulary = _size(config, "vocabulary", where)
+    tied = config.get("tie_word_embeddings")
+    if not (tied is None or isinstance(tied, bool)):
+        raise InputError(f"{where}: tie_word_embeddings: {tied!r} is neither true nor false")
     return Transformer(
         str(config.get("_name_or_path") or name or kind),
         layers,
         hidden,
         heads,
-        _size(config, "kv_heads", where, heads),
-        _size(config, "head_dim", where, max(hidden // heads, 1)),
-        _size(config, "ffn", where, None if kind in GATED else 4 * hidden),
-        _size(config, "vocabulary", where),
+        kv_heads,
+        head_dim,
+        ffn,
+        vocabulary,
         gated=kind in GATED,
-        tied=_flag(config, "tie_word_embeddings", kind in TIED, where),
+        tied=kind in TIED if tied is None else tied,
         source=where,
         evidence="first-hand",
     )
@@ -220,13 +215,4 @@ def _size(config: Mapping[str, Any], field: str, where: str, default: int | None
     value = config[spellings[0]]
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
         raise InputError(f"{where}: {spellings[0]}: {value!r} is out of range; give a whole number from 1 to {MOST}")
-    return value
-
-
-def _flag(config: Mapping[str, Any], field: str, default: bool, where: str) -> bool:
-    value = config.get(field)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise InputError(f"{where}: {field}: {value!r} is neither true nor false")
     return value

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from densing.efficiency.simulation.workload.modules import Workload
+from densing.efficiency.simulation.workload import Workload
 from densing.efficiency.techniques.plan import measure
 from densing.efficiency.timeline.timeline import Kind
 from tests.support.plans import cluster, measured, plan, workload

@@ -1,7 +1,7 @@
 """Fit a link's latency and bandwidth, and contention, to measured communications and computations.
 
 A communication of V bytes over n ranks takes ``w = m alpha + v V beta`` alone (m, v by operation, see
-:mod:`densing.efficiency.simulation.cluster.costs`), and ``d = w / (1 - o k/(1 + k))`` where a share o of its duration
+:mod:`densing.efficiency.simulation.costs`), and ``d = w / (1 - o k/(1 + k))`` where a share o of its duration
 d ran beside compute, with k ``kappa_comm``: beside compute it moves at 1/(1 + k) of its speed. A computation likewise,
 with ``kappa``. Residuals are relative (differences of logarithms), the loss is robust (soft L1): shared machines make
 outliers.
@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from densing.core import InputError, Note, Record, UnknownNameError
-from densing.efficiency.simulation.cluster.cluster import Cluster, Figure, Link
-from densing.efficiency.simulation.cluster.costs import OPS, Terms, ring_terms, tree_terms
+from densing.efficiency.simulation.cluster import Cluster, Figure, Link
+from densing.efficiency.simulation.costs import OPS, Terms, ring_terms, tree_terms
 
 LEAST_SPREAD = 0.1
 """Shares beside other work must differ by so much to tell contention."""
@@ -35,7 +35,7 @@ class Observation(Record, frozen=True):
     ----------
     op : str
     count : float
-        Bytes of the full buffer, see :mod:`densing.efficiency.simulation.cluster.costs`.
+        Bytes of the full buffer, see :mod:`densing.efficiency.simulation.costs`.
     n : int
         Ranks.
     seconds : float
@@ -107,7 +107,7 @@ def calibrate(
 
     Notes
     -----
-    Standard errors: see :func:`densing.efficiency.simulation.cluster.calibration.fit`.
+    Standard errors: see :func:`densing.efficiency.simulation.calibration.fit`.
 
     Examples
     --------
@@ -120,9 +120,16 @@ def calibrate(
         raise InputError("calibrate: nothing was measured; give runs that communicate")
     if algorithm not in _TERMS:
         raise UnknownNameError("algorithm", algorithm, _TERMS)
-    everything: list[Observation | Computation] = [*observations, *computations]
-    for one in everything:
-        _check(one)
+    for each in observations:
+        if each.op not in OPS:
+            raise UnknownNameError("collective", each.op, OPS)
+        if not (math.isfinite(each.count) and each.count >= 0):
+            raise InputError(f"{each.op}: count: {each.count} is no number of bytes; give a finite one from 0 up")
+        if each.n < 1:
+            raise InputError(f"{each.op}: n: {each.n} is no number of ranks; give 1 or more")
+        _check_duration(each.op, each)
+    for computation in computations:
+        _check_duration(computation.work, computation)
     used = [one for one in observations if one.count > 0 and one.n > 1]
     link = _link(used, algorithm)
     kappa, kappa_residual, kappa_notes = _kappa(computations)
@@ -143,15 +150,7 @@ def calibrate(
 _TERMS: dict[str, Callable[[str, int], Terms]] = {"ring": ring_terms, "tree": tree_terms}
 
 
-def _check(one: Observation | Computation) -> None:
-    if isinstance(one, Observation):
-        if one.op not in OPS:
-            raise UnknownNameError("collective", one.op, OPS)
-        if not (math.isfinite(one.count) and one.count >= 0):
-            raise InputError(f"{one.op}: count: {one.count} is no number of bytes; give a finite one from 0 up")
-        if one.n < 1:
-            raise InputError(f"{one.op}: n: {one.n} is no number of ranks; give 1 or more")
-    name = one.op if isinstance(one, Observation) else one.work
+def _check_duration(name: str, one: Observation | Computation) -> None:
     if not (math.isfinite(one.seconds) and one.seconds > 0):
         raise InputError(f"{name}: seconds: {one.seconds} is no duration; give a positive number")
     if not 0 <= one.overlapped <= 1:
@@ -187,35 +186,24 @@ def _link(used: Sequence[Observation], algorithm: str) -> _Link:
         remedy = "record a run with and one without overlap"
         notes.append(Note("kappa-comm-unknown", "warning", text + remedy, {"spread": float(np.ptp(beside))}))
     seconds = np.array([one.seconds for one in used])
-    residuals, scales = _residuals(messages, volume, beside, seconds)
-    fitted = fit(residuals, [0.5, 0.9, 0.2][: 3 if contended else 2], scales[: 3 if contended else 2])
-    left = rms(residuals(np.array([one.value / scale for one, scale in zip(fitted, scales, strict=False)])))
-    notes += _undetermined(fitted[:2])
-    return _Link(fitted[0], fitted[1], fitted[2] if contended else None, left, tuple(notes))
-
-
-def _undetermined(fitted: Sequence[Estimate]) -> list[Note]:
-    """Say which of alpha and beta the data leave open: the value stands, with its interval."""
-    notes = []
-    for name, one, remedy in zip(("alpha", "beta"), fitted, ("smaller", "larger"), strict=True):
-        if one.low <= 0 or not math.isfinite(one.high):
-            text = f"{name}: {one.value:.3g} with an interval up to {one.high:.3g}: not told apart from 0"
-            notes.append(Note(f"{name}-open", "warning", f"{text}; record {remedy} messages", {}))
-    return notes
-
-
-def _residuals(messages: Floats, volume: Floats, beside: Floats, seconds: Floats) -> tuple[Residuals, list[float]]:
-    """The residuals of parameters near 1, and the parameters' scales."""
-    small, large = np.argmin(volume / messages), np.argmax(volume / messages)
+    # The smallest messages are about latency alone, the largest about bandwidth: so the parameters are near 1.
+    small, large = np.argmin(ratios), np.argmax(ratios)
     scales = [float(seconds[small] / messages[small]), float(seconds[large] / volume[large]), 1.0]
     target = np.log(seconds)
 
     def residuals(x: Floats) -> Floats:
-        alone = messages * x[0] * scales[0] + volume * x[1] * scales[1]
+        quiet = messages * x[0] * scales[0] + volume * x[1] * scales[1]
         stretched = stretch(beside, float(x[2])) if len(x) > 2 else 0.0
-        return np.log(np.maximum(alone, 1e-300)) + stretched - target
+        return np.log(np.maximum(quiet, 1e-300)) + stretched - target
 
-    return residuals, scales
+    fitted = fit(residuals, [0.5, 0.9, 0.2][: 3 if contended else 2], scales[: 3 if contended else 2])
+    residual = rms(residuals(np.array([one.value / scale for one, scale in zip(fitted, scales, strict=False)])))
+    # Where the data leave one of both open, its value stands, with its interval.
+    for name, one, remedy in zip(("alpha", "beta"), fitted[:2], ("smaller", "larger"), strict=True):
+        if one.low <= 0 or not math.isfinite(one.high):
+            text = f"{name}: {one.value:.3g} with an interval up to {one.high:.3g}: not told apart from 0"
+            notes.append(Note(f"{name}-open", "warning", f"{text}; record {remedy} messages", {}))
+    return _Link(fitted[0], fitted[1], fitted[2] if contended else None, residual, tuple(notes))
 
 
 def _kappa(computations: Sequence[Computation]) -> tuple[Estimate | None, float | None, tuple[Note, ...]]:
@@ -223,7 +211,7 @@ def _kappa(computations: Sequence[Computation]) -> tuple[Estimate | None, float 
     groups: dict[str, list[Computation]] = {}
     for one in computations:
         groups.setdefault(one.work, []).append(one)
-    spread = [group for group in groups.values() if _spread(group) >= LEAST_SPREAD]
+    spread = [group for group in groups.values() if np.ptp([one.overlapped for one in group]) >= LEAST_SPREAD]
     used = sum(map(len, spread))
     if used < len(spread) + 2:
         text = "no work was recorded often enough both beside communication and alone: kappa is unknown"
@@ -235,16 +223,11 @@ def _kappa(computations: Sequence[Computation]) -> tuple[Estimate | None, float 
     counts = np.bincount(number)
 
     def residuals(x: Floats) -> Floats:
-        left = target - stretch(beside, float(x[0]))
-        return left - (np.bincount(number, left) / counts)[number]
+        quiet = target - stretch(beside, float(x[0]))
+        return quiet - (np.bincount(number, quiet) / counts)[number]
 
     estimate = fit(residuals, [0.2], [1.0], lost=len(spread))[0]
     return estimate, rms(residuals(np.array([estimate.value]))), ()
-
-
-def _spread(group: Sequence[Computation]) -> float:
-    shares = [one.overlapped for one in group]
-    return max(shares) - min(shares)
 
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -292,9 +275,11 @@ def fit(residuals: Residuals, begin: Sequence[float], scales: Sequence[float], l
     from scipy.optimize import least_squares
     from scipy.stats import t
 
+    # In units near 1 the solver's steps suit every parameter; the scales are put back at the end.
     solution = least_squares(residuals, begin, bounds=(0, np.inf), loss="soft_l1", f_scale=SOFT, x_scale="jac")
     last = residuals(solution.x)
     free = max(len(last) - len(begin) - lost, 1)
+    # The weight that the slope of soft L1 gives a residual: outliers count for less in the variance too.
     weight = 1 / np.sqrt(1 + (last / SOFT) ** 2)
     jacobian = _jacobian(residuals, solution.x)
     covariance = (weight * last**2).sum() / free * np.linalg.pinv(jacobian.T @ (weight[:, None] * jacobian))
@@ -358,8 +343,8 @@ def calibrated(cluster: Cluster, found: Calibration, level: str, source: str) ->
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster.calibration import Observation, calibrate
-    >>> from densing.efficiency.simulation.cluster.presets import load_cluster
+    >>> from densing.efficiency.simulation.calibration import Observation, calibrate
+    >>> from densing.efficiency.simulation.cluster import load_cluster
     >>> seen = [Observation("all_reduce", size, 2, 2 * 1e-3 + size * 4e-8) for size in (1e4, 1e5, 1e6, 1e7)]
     >>> cluster = calibrated(load_cluster("cpu2"), calibrate(seen), "inter", "an example")
     >>> round(cluster.inter.alpha_s, 6), cluster.sources["inter.alpha_s"].evidence

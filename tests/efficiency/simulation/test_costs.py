@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError, UnknownNameError
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
-from densing.efficiency.simulation.cluster.costs import (
+from densing.efficiency.simulation.cluster import Cluster, Device, Link
+from densing.efficiency.simulation.costs import (
     OPS,
     collective_seconds,
     levels_of,

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Link
+from densing.efficiency.simulation.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
-from densing.efficiency.simulation.workload.modules import Module, Split, Transformer, Workload, modules
+from densing.efficiency.simulation.workload import Module, Split, Transformer, Workload, modules
 from densing.efficiency.techniques.iso import Halves, best_share
 from densing.efficiency.techniques.ladder import Late
 from densing.efficiency.techniques.plan import Plan, measure
+from densing.efficiency.techniques.planner.base import plan_steps
 from densing.efficiency.techniques.planner.collectives import CostModel, Use
 from densing.efficiency.techniques.planner.exchange import Blocking, TensorSchedule
-from densing.efficiency.techniques.planner.steps import plan_steps
 from densing.efficiency.techniques.registry import get_technique
 from densing.efficiency.techniques.t3 import Hardware, product_share, sublayer
 from densing.efficiency.timeline.timeline import Kind

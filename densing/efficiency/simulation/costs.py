@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from densing.core import InputError, UnknownNameError
-from densing.efficiency.simulation.cluster.cluster import Cluster, Link
+from densing.efficiency.simulation.cluster import Cluster, Link
 
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
 ALGORITHMS = ("auto", "ring", "tree", "hierarchical")
@@ -89,14 +89,21 @@ def collective_seconds(
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster.cluster import Device
+    >>> from densing.efficiency.simulation.cluster import Device
     >>> slow = Link(1e-4, 1e-9)
     >>> cluster = Cluster("toy", 4, 1, Device("toy", 1e12, 1e11), intra=slow, inter=slow, host=slow)
     >>> round(collective_seconds("all_reduce", 4e6, cluster, range(4)), 6)
     0.0066
     """
     _check(op, count, algorithm, concurrent)
-    members = _members(cluster, ranks)
+    members = sorted(ranks)
+    if not members:
+        raise InputError("ranks: none given; name at least one")
+    if len(set(members)) < len(members):
+        raise InputError(f"ranks: {members} names a rank twice; name each once")
+    if members[0] < 0 or members[-1] >= cluster.n:
+        span = f"{members[0]} to {members[-1]}"
+        raise InputError(f"ranks: {span} are not all of cluster {cluster.name}, which has 0 to {cluster.n - 1}")
     if len(members) < 2 or count == 0:
         return 0.0
     if op == "send_recv":
@@ -119,7 +126,7 @@ def latency_seconds(op: str, count: float, cluster: Cluster, ranks: Sequence[int
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster.cluster import Device
+    >>> from densing.efficiency.simulation.cluster import Device
     >>> slow = Link(1e-4, 1e-9)
     >>> cluster = Cluster("toy", 4, 1, Device("toy", 1e12, 1e11), intra=slow, inter=slow, host=slow)
     >>> round(latency_seconds("all_reduce", 4e6, cluster, range(4)), 6)
@@ -177,7 +184,7 @@ def levels_of(cluster: Cluster, ranks: Sequence[int]) -> tuple[Level, ...]:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster.cluster import Device
+    >>> from densing.efficiency.simulation.cluster import Device
     >>> link = Link(0, 1e-9)
     >>> cluster = Cluster("toy", 8, 4, Device("toy", 1, 1), intra=link, inter=link, host=link)
     >>> [(level.size, level.inside) for level in levels_of(cluster, range(8))]
@@ -187,8 +194,8 @@ def levels_of(cluster: Cluster, ranks: Sequence[int]) -> tuple[Level, ...]:
     sites = Counter(_site(cluster, node) for node in nodes)
     fewest = min(nodes.values())
     site_ranks = Counter[int]()
-    for node, many in nodes.items():
-        site_ranks[_site(cluster, node)] += many
+    for node, count in nodes.items():
+        site_ranks[_site(cluster, node)] += count
     levels = [
         Level("intra", cluster.intra, max(nodes.values()), 1),
         Level("inter", cluster.inter, max(sites.values()), fewest),
@@ -203,7 +210,7 @@ def span_of(cluster: Cluster, ranks: Sequence[int]) -> str:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster.cluster import Device
+    >>> from densing.efficiency.simulation.cluster import Device
     >>> link = Link(0, 1e-9)
     >>> cluster = Cluster("toy", 8, 4, Device("toy", 1, 1), intra=link, inter=link, host=link)
     >>> span_of(cluster, range(4)), span_of(cluster, (0, 4)), span_of(cluster, (3,))
@@ -245,24 +252,13 @@ def _hierarchical(op: str, count: float, levels: Sequence[Level], concurrent: in
         if not outermost and op == "all_reduce":
             scatter = ring_terms("reduce_scatter", level.size)
             terms = Terms(2 * scatter.messages, 2 * scatter.volume)
+        # Shards of all ranks inside cross this level at once, each in a ring of its own.
         total += terms.messages * link.alpha_s + terms.volume * shard * link.beta_s_per_byte
     return total
 
 
 def _shared(link: Link, flows: int) -> Link:
     return link.faster(1 / flows) if link.shared and flows > 1 else link
-
-
-def _members(cluster: Cluster, ranks: Sequence[int]) -> list[int]:
-    members = sorted(ranks)
-    if not members:
-        raise InputError("ranks: none given; name at least one")
-    if len(set(members)) < len(members):
-        raise InputError(f"ranks: {members} names a rank twice; name each once")
-    if members[0] < 0 or members[-1] >= cluster.n:
-        span = f"{members[0]} to {members[-1]}"
-        raise InputError(f"ranks: {span} are not all of cluster {cluster.name}, which has 0 to {cluster.n - 1}")
-    return members
 
 
 def _check(op: str, count: float, algorithm: str, concurrent: int) -> None:

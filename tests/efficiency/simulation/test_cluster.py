@@ -13,9 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError, UnknownNameError
-from densing.efficiency.simulation.cluster.cluster import Cluster, Device, Figure, Link
-from densing.efficiency.simulation.cluster.costs import collective_seconds
-from densing.efficiency.simulation.cluster.presets import EVIDENCE, cluster_names, cluster_of, load_cluster, to_toml
+from densing.efficiency.simulation.cluster import (
+    EVIDENCE,
+    Cluster,
+    Device,
+    Figure,
+    Link,
+    cluster_names,
+    cluster_of,
+    load_cluster,
+    to_toml,
+)
+from densing.efficiency.simulation.costs import collective_seconds
 
 WANTED = {"a100x8-rdma", "a100x8-tcp", "h100x8-nvlink", "h100x8-nop2p", "rtx4090x4-pcie", "geo48", "a800x4-nvlink",
           "t3-sim", "cpu2"}  # fmt: skip

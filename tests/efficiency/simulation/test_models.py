@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError
-from densing.efficiency.simulation.workload.modules import parameter_count
-from densing.efficiency.simulation.workload.presets import load_workload, transformer_of
+from densing.efficiency.simulation.models import load_workload, transformer_of
+from densing.efficiency.simulation.workload import parameter_count
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

@@ -1,1 +1,0 @@
-"""Links, devices, what collectives cost, contention, and calibration from recorded runs."""
