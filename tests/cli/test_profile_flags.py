@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from densing.cli.profile import Source, _executor
-from densing.efficiency.profile.figures import METRICS
+from densing.efficiency.profile.rank import METRICS
 from densing.jobs.local import LocalExecutor
 from tests.support import folders
 from tests.support.profile_command import densing, profile, trace, two, write

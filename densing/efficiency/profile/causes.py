@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from densing.core import Record
-from densing.efficiency.profile.figures import cut_short, per_step, pooled, run_collectives
-from densing.efficiency.profile.rank import RankProfile
+from densing.efficiency.profile.rank import RankProfile, cut_short, per_step, pooled, run_collectives
 from densing.efficiency.timeline import CollectiveSummary, Copies
 
 if TYPE_CHECKING:

@@ -13,15 +13,18 @@ from msgspec.structs import replace
 
 from densing.core import Card, InputError, Note, Readable, once, words
 from densing.efficiency.profile.causes import Cause, find_causes
-from densing.efficiency.profile.figures import (
+from densing.efficiency.profile.rank import (
     WAIT_COLUMNS,
     Figures,
+    ProfileOptions,
+    RankProfile,
     all_step_times,
     cut_short,
     figures,
+    profile_timeline,
+    profile_trace,
     run_collectives,
 )
-from densing.efficiency.profile.rank import ProfileOptions, RankProfile, profile_timeline, profile_trace
 from densing.efficiency.timeline import (
     CAUSES,
     COLUMNS,

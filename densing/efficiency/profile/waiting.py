@@ -23,9 +23,8 @@ import msgspec
 import numpy as np
 
 from densing.core import Note
-from densing.efficiency.profile.clocks import Clocks
-from densing.efficiency.profile.figures import Waiting
-from densing.efficiency.profile.matching import Matched
+from densing.efficiency.profile.alignment import Clocks, Matched
+from densing.efficiency.profile.rank import WAIT_COLUMNS
 from densing.efficiency.timeline import OPS, Collectives, Int
 
 _LATEST, _EARLIEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
@@ -132,14 +131,48 @@ def waits_of(matched: Matched, collectives: Collectives, clocks: Clocks, arrival
     )
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """Waiting in the matched communications of one operation and group, all ranks together, told by durations.
+
+    Attributes
+    ----------
+    lasted_ns, waited_ns : int
+        Σ of the parts inside the window, and of what of them was waiting: a span waits first and transfers then.
+    exposed_ns : int
+        Exposed time that was waiting whatever was hidden: Σ max(0, exposed − transfer). A lower bound, exact where the
+        hidden part comes first: wait that compute covers costs nothing.
+    """
+
+    lasted_ns: int
+    waited_ns: int
+    exposed_ns: int
+
+    @property
+    def share(self) -> float:
+        """Σ wait / Σ inside the window, 0 to 1."""
+        return self.waited_ns / self.lasted_ns
+
+    def to_dict(self) -> dict[str, int]:
+        """Return the sums as plain data: what was matched is transfer and wait, the parts inside the window.
+
+        Examples
+        --------
+        >>> Waiting(lasted_ns=500, waited_ns=100, exposed_ns=60).to_dict()
+        {'matched_ns': 500, 'transfer_ns': 400, 'wait_ns': 100, 'exposed_wait_ns': 60}
+        """
+        values = (self.lasted_ns, self.lasted_ns - self.waited_ns, self.waited_ns, self.exposed_ns)
+        return dict(zip(WAIT_COLUMNS, values, strict=True))
+
+
 def waiting_of(matched: Matched) -> dict[tuple[str, str], Waiting]:
     """Sum the waiting of all ranks (no common clock needed), where anything was matched and took time.
 
-    The keys are those of :func:`densing.efficiency.profile.figures.run_collectives`: operation and name of the group.
+    The keys are those of :func:`run_collectives`: operation and name of the group.
 
     Examples
     --------
-    >>> from densing.efficiency.profile.matching import match_collectives
+    >>> from densing.efficiency.profile.alignment import match_collectives
     >>> waiting_of(match_collectives({}))
     {}
     """

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import Note
-from densing.efficiency.profile.clocks import Clocks
-from densing.efficiency.profile.matching import Matched
+from densing.efficiency.profile.alignment import Clocks, Matched
 from densing.efficiency.profile.rank import RankProfile
 from densing.efficiency.timeline import Collectives, Int, occurrences
 
