@@ -12,6 +12,11 @@ from .comparison import run_steps as run_steps
 from .conditions import Hit as Hit
 from .conditions import check as check
 from .critical import RunPath as RunPath
+from .efficiency import RunUtilisation as RunUtilisation
+from .efficiency import parse_spec as parse_spec
+from .efficiency import run_utilisation as run_utilisation
+from .efficiency import scaling_notes as scaling_notes
+from .efficiency import scaling_of as scaling_of
 from .joint import JointProfile as JointProfile
 from .observations import recorded as recorded
 from .rank import METRICS as METRICS
@@ -26,15 +31,10 @@ from .run import HELD_RANKS as HELD_RANKS
 from .run import RunProfile as RunProfile
 from .run import merge_run as merge_run
 from .run import profile_run as profile_run
-from .scaling import scaling_notes as scaling_notes
-from .scaling import scaling_of as scaling_of
 from .store import read_profiles as read_profiles
 from .store import store_files as store_files
 from .store import store_info as store_info
 from .tracks import write_profiled as write_profiled
-from .utilisation import RunUtilisation as RunUtilisation
-from .utilisation import parse_spec as parse_spec
-from .utilisation import run_utilisation as run_utilisation
 from .waiting import Stragglers as Stragglers
 from .whatif_job import what_if_job as what_if_job
 from .whatif_run import RecordedWhatIf as RecordedWhatIf

@@ -174,6 +174,10 @@ def _communication(
         part = row.exposed_ns / by_name[row.op, row.group] if by_name[row.op, row.group] else 0.0
         waited = known.exposed_ns * scale * part if known else 0.0
         name = f"{row.op or 'communication'}{f' in group {row.group}' if row.group else ''}"
+        calls, size = f"{row.count} call{'s' * (row.count != 1)}", "unknown size"
+        if row.count_sized:
+            speed = f" at {row.busbw_gbps:.3g} GB/s bus bandwidth" if row.busbw_gbps else ""
+            size = f"{row.bytes / row.count_sized / 1e6:.3g} MB on average{speed}"
         hidden = f", {row.hidden_pct:.0f} % hidden behind compute" if row.hidden_pct else ", nothing hidden"
         if waited and together is not None:
             last = together.stragglers.worst
@@ -196,17 +200,9 @@ def _communication(
             },
             "communication",
             f"{name} is not hidden",
-            f"{name}: {_size(row)}{'' if cut else hidden}",
+            f"{name}: {calls} of {size}{'' if cut else hidden}",
             _remedy(row),
         )
-
-
-def _size(row: CollectiveSummary) -> str:
-    calls = f"{row.count} call{'s' * (row.count != 1)}"
-    if not row.count_sized:
-        return f"{calls} of unknown size"
-    speed = f" at {row.busbw_gbps:.3g} GB/s bus bandwidth" if row.busbw_gbps else ""
-    return f"{calls} of {row.bytes / row.count_sized / 1e6:.3g} MB on average{speed}"
 
 
 def _remedy(row: CollectiveSummary) -> str:
@@ -268,10 +264,21 @@ _RECORDED = (
 
 
 def _idle(ranks: Sequence[RankProfile]) -> Iterator[_Lost]:
+    # What the host did most while the device waited.
+    total = Counter[str]()
+    for rank in ranks:
+        for row in rank.idle.meanwhile:
+            if row.name:
+                total[row.name] += row.ns
+    longest = sorted(total, key=lambda name: -total[name])[:2]
+    names = f"; meanwhile it is in {', '.join(longest)}" if longest else ""
     for code, (title, message, remedy) in _IDLE.items():
-        loading = {rank.rank: _loading(rank, code) for rank in ranks}
+        loading = dict.fromkeys((rank.rank for rank in ranks), 0)
+        for rank in ranks:
+            # Of the time idle for the host (or, without a device, for no known reason) that part in which it fetched.
+            if rank.transfers.loading is not None and code == ("unknown" if rank.on_host else "host_bound"):
+                loading[rank.rank] = min(rank.transfers.loading.idle_ns, rank.idle.causes.get(code, 0))
         idle = {rank.rank: rank.idle.causes.get(code, 0) - loading[rank.rank] for rank in ranks}
-        names = _meanwhile(ranks) if "{names}" in message else ""
         if code == "unknown" and all(rank.recorder for rank in ranks):
             remedy = _RECORDED
         text = message.format(names=names)
@@ -280,24 +287,6 @@ def _idle(ranks: Sequence[RankProfile]) -> Iterator[_Lost]:
             text = "compute waits for the next batch (DataLoader)"
             remedy = "more workers, prefetch_factor, cheaper transforms, pinned memory"
             yield _Lost("data-loading", sum(loading.values()), loading, "idle", text, text, remedy)
-
-
-def _loading(rank: RankProfile, code: str) -> int:
-    """Return how much of a rank's idle time of one cause is the fetching of a batch: the host's part of it."""
-    if rank.transfers.loading is None or code != ("unknown" if rank.on_host else "host_bound"):
-        return 0
-    return min(rank.transfers.loading.idle_ns, rank.idle.causes.get(code, 0))
-
-
-def _meanwhile(ranks: Sequence[RankProfile]) -> str:
-    """Name what the host did most while the device waited."""
-    total: dict[str, int] = {}
-    for rank in ranks:
-        for row in rank.idle.meanwhile:
-            if row.name:
-                total[row.name] = total.get(row.name, 0) + row.ns
-    longest = sorted(total, key=lambda name: -total[name])[:2]
-    return f"; meanwhile it is in {', '.join(longest)}" if longest else ""
 
 
 def _copies(ranks: Sequence[RankProfile], exposed: int) -> Iterator[_Lost]:

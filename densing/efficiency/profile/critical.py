@@ -145,9 +145,17 @@ class RunPath:
     def from_dict(cls, data: Mapping[str, Any]) -> RunPath:
         """Rebuild what :meth:`to_dict` wrote."""
         path = msgspec.convert(data, _PathDocument)
-        columns = (tuple(column) for column in msgspec.structs.astuple(path.stretches))
-        totals = dict(zip(path.ranks, path.totals, strict=True))
-        return cls(path.start_ns, path.end_ns, *columns, totals, tuple(path.turns))
+        stretches = path.stretches
+        return cls(
+            path.start_ns,
+            path.end_ns,
+            tuple(stretches.rank),
+            tuple(stretches.start_ns),
+            tuple(stretches.end_ns),
+            tuple(stretches.collective),
+            dict(zip(path.ranks, path.totals, strict=True)),
+            tuple(path.turns),
+        )
 
 
 class _Stretches(msgspec.Struct):

@@ -368,7 +368,16 @@ def find_stragglers(matched: Matched, clocks: Clocks) -> Stragglers:
         led = _led(against, unit)
         first = _rank_rows(against, led, True)[0].rank
         if first != leader:
-            within, notes = leader, (*notes, _within(blame, clocks, leader, first))
+            within = leader
+            late_ns = int(np.median(blame.alone[blame.rank == leader]))
+            [reach] = _reach(clocks, np.array([leader])).tolist()
+            message = (
+                f"who is waited for most is within clock error: as recorded rank {leader}, which comes {_us(late_ns)} "
+                f"after the next (median), but clocks are known to {_us(reach)} only, and off by as much it would be "
+                f"rank {first}; a constant error repeats, so more steps do not tell"
+            )
+            details = {"rank": leader, "late_ns": late_ns, "clock_error_ns": reach, "other": first}
+            notes = (*notes, Note("stragglers-within-clock-error", "info", message, details))
     counts = (led.get(rows[0].rank, 0), sum(led.values()))
     clear = blame.alone > _reach(clocks, blame.rank) if clocks.comparable else np.ones(len(matched), bool)
     columns = (matched.op, matched.group, matched.step, matched.order, blame.rank, blame.alone, blame.waited, clear)
@@ -412,18 +421,6 @@ def _reach(clocks: Clocks, rank: Int) -> Int:
     others = np.array(sorted(clocks.bound_ns.items(), key=lambda item: -item[1])[:2] or [(-1, 0)], np.int64)
     own = np.array([clocks.bound_ns.get(key, 0) for key in rank.tolist()], np.int64)
     return own + np.where(rank == others[0, 0], others[-1, 1], others[0, 1])
-
-
-def _within(blame: _Blame, clocks: Clocks, leader: int, other: int) -> Note:
-    late_ns = int(np.median(blame.alone[blame.rank == leader]))
-    [reach] = _reach(clocks, np.array([leader])).tolist()
-    message = (
-        f"who is waited for most is within clock error: as recorded rank {leader}, which comes {_us(late_ns)} after "
-        f"the next (median), but clocks are known to {_us(reach)} only, and off by as much it would be rank {other}; a "
-        "constant error repeats, so more steps do not tell"
-    )
-    details = {"rank": leader, "late_ns": late_ns, "clock_error_ns": reach, "other": other}
-    return Note("stragglers-within-clock-error", "info", message, details)
 
 
 def _us(ns: int) -> str:

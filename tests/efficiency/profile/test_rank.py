@@ -38,9 +38,7 @@ def test_a_profile_survives_its_plain_form() -> None:
         ("worker 2", Kind.COMM, True, []),
     ],
 )
-def test_work_on_several_devices_in_one_trace_is_noted(
-    comm: str, kind: Kind, on_host: bool, devices: list[str]
-) -> None:
+def test_work_on_several_devices_in_one_trace_is_noted(comm: str, kind: Kind, on_host: bool, noted: list[str]) -> None:
     first = {"start": 0, "end": 50, "kind": Kind.COMPUTE, "name": "gemm", "lane": Lane("GPU 0", "7")}
     second = {"start": 20, "end": 80, "kind": kind, "name": "x", "lane": Lane(comm, "20")}
     host = Spans.build([{**LAUNCH, "start": 0, "end": 1}])
