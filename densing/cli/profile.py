@@ -293,8 +293,8 @@ def _check_flags(source: Source, outputs: Outputs) -> None:
 
         # On a run without figures every condition is undecided: what is left to find is names that no run has.
         hits = check(outputs.conditions, dict.fromkeys((*METRICS, "slowdown", *OF_MFU)))
-        named = {name for hit in hits for name in hit.values}
-        if outputs.utilisation is None and (without := sorted(named.intersection(OF_MFU))):
+        metrics = {name for hit in hits for name in hit.values}
+        if outputs.utilisation is None and (without := sorted(metrics.intersection(OF_MFU))):
             raise InputError(
                 f"--fail-if: {without[0]} is told by --mfu only; give it, e.g. --mfu params=7e9,tokens=4.2e6"
             )
@@ -695,8 +695,8 @@ def _ranks(run: RunProfile) -> list[str]:
     """Return the partition of each rank, the most exposed first where there are many."""
     from densing.efficiency.profile import cut_short
 
-    many = len(run.ranks) > SHOWN_RANKS
-    ranks = sorted(run.ranks, key=lambda rank: -rank.partition.exposed_comm_ns) if many else run.ranks
+    truncated = len(run.ranks) > SHOWN_RANKS
+    ranks = sorted(run.ranks, key=lambda rank: -rank.partition.exposed_comm_ns) if truncated else run.ranks
     header = ("rank", "window ms", "compute %", "exposed comm %", "copy only %", "idle %", "hidden comm %")
     rows = []
     for rank in ranks[:SHOWN_RANKS]:
@@ -711,7 +711,7 @@ def _ranks(run: RunProfile) -> list[str]:
             )
         )
     lines = columns(header, rows)
-    if many:
+    if truncated:
         lines.append(f"... the {SHOWN_RANKS} most exposed of {len(run.ranks)} ranks; all of them: --json or --html")
     return lines
 

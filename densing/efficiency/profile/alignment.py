@@ -63,7 +63,7 @@ class Keys(NamedTuple):
         Row in the rank's table.
     group : int64 (m,)
         Number of the group, the same on every rank.
-    how : int64 (m,)
+    kind : int64 (m,)
         :data:`BY_SEQ`, or the operation where no sequence number is recorded.
     first, second : int64 (m,)
         Sequence number and n-th with that number; or step and n-th of group and operation in that step.
@@ -73,14 +73,14 @@ class Keys(NamedTuple):
 
     row: Int
     group: Int
-    how: Int
+    kind: Int
     first: Int
     second: Int
     lonely: int
 
     def tuples(self) -> list[Key]:
         """Return one hashable key per communication."""
-        columns = (self.group, self.how, self.first, self.second)
+        columns = (self.group, self.kind, self.first, self.second)
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -135,9 +135,9 @@ def keys_of(collectives: Collectives, groups: Groups) -> Keys:
     # A receive of unknown number has no partner by number, so pairs go by order.
     seq = np.where(paired, -1, collectives.seq)[row]
     step, by_seq = collectives.step[row], seq >= 0
-    how, first = np.where(by_seq, BY_SEQ, op), np.where(by_seq, seq, step)
+    kind, first = np.where(by_seq, BY_SEQ, op), np.where(by_seq, seq, step)
     moment = np.where(by_seq, collectives.start_ns[row], collectives.order[row])
-    return Keys(row, group, how, first, nth(moment, group, how, first), len(collectives) - len(row))
+    return Keys(row, group, kind, first, nth(moment, group, kind, first), len(collectives) - len(row))
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,20 +309,20 @@ class _KeyTable:
         self._describe(rows, keys, collectives)
         table, duration = self._table, collectives.duration_ns[keys.row]
         table["n_ranks"][rows] += 1
-        least, second = table["transfer_ns"][rows], table["second_ns"][rows]
-        shorter = duration < least
+        shortest, second = table["transfer_ns"][rows], table["second_ns"][rows]
+        shorter = duration < shortest
         table["shortest_rank"][rows] = np.where(shorter, rank, table["shortest_rank"][rows])
-        table["second_ns"][rows] = np.where(shorter, least, np.minimum(second, duration))
-        table["transfer_ns"][rows] = np.minimum(least, duration)
+        table["second_ns"][rows] = np.where(shorter, shortest, np.minimum(second, duration))
+        table["transfer_ns"][rows] = np.minimum(shortest, duration)
         table["longest_ns"][rows] = np.maximum(table["longest_ns"][rows], duration)
 
     def _count(self, rank: int, keys: Keys) -> None:
         """Compare the number of communications per group, operation and step with the first rank that has any."""
-        by_order = keys.how != BY_SEQ
-        cells = np.stack((keys.group[by_order], keys.how[by_order], keys.first[by_order]), axis=1)
+        by_order = keys.kind != BY_SEQ
+        cells = np.stack((keys.group[by_order], keys.kind[by_order], keys.first[by_order]), axis=1)
         distinct, counts = np.unique(cells, axis=0, return_counts=True)
-        for (group, how, step), count in zip(distinct.tolist(), counts.tolist(), strict=True):
-            cell = (group, how, step)
+        for (group, kind, step), count in zip(distinct.tolist(), counts.tolist(), strict=True):
+            cell = (group, kind, step)
             first_count, first_rank = self._cells.setdefault(cell, (count, rank))
             if first_count != count:
                 self.uneven.setdefault(cell, (first_count, first_rank, count, rank))
@@ -331,8 +331,8 @@ class _KeyTable:
         """Write what communications of new keys are, and mark old keys that this rank says something else of."""
         table, row = self._table, keys.row
         new = table["n_ranks"][rows] == 0
-        op = np.where(keys.how == SEND, SEND, collectives.op[row])
-        columns = {"group": keys.group, "by_seq": (keys.how == BY_SEQ).astype(np.int64), "number": keys.first,
+        op = np.where(keys.kind == SEND, SEND, collectives.op[row])
+        columns = {"group": keys.group, "by_seq": (keys.kind == BY_SEQ).astype(np.int64), "number": keys.first,
                    "order": keys.second, "step": collectives.step[row]}  # fmt: skip
         for key, column in columns.items():
             table[key][rows[new]] = column[new]
@@ -351,17 +351,17 @@ def _match_notes(keys: _KeyTable) -> Iterator[Note]:
         yield Note("one-rank", "info", message, {"rank": keys.ranks[0]})
         return
 
-    def note(code: str, severity: Severity, count: int, words: str) -> Iterator[Note]:
+    def note(code: str, severity: Severity, count: int, text: str) -> Iterator[Note]:
         if count:
-            yield Note(code, severity, f"{count} communications {words}", {"count": count})
+            yield Note(code, severity, f"{count} communications {text}", {"count": count})
 
     columns, usable, miscounted = keys.columns(), keys.usable(), keys.miscounted()
     group, counts = columns["group"], columns["n_ranks"]
     if keys.uneven:
         cells = [
-            f"{OPS[how] or 'unknown'} in group {keys.numbering.groups[number].name or 'unnamed'!r}"
+            f"{OPS[kind] or 'unknown'} in group {keys.numbering.groups[number].name or 'unnamed'!r}"
             f"{f', step {step}' if step >= 0 else ''}: {first_count} on rank {first_rank}, {count} on rank {rank}"
-            for (number, how, step), (first_count, first_rank, count, rank) in list(keys.uneven.items())[:_NAMED_CELLS]
+            for (number, kind, step), (first_count, first_rank, count, rank) in list(keys.uneven.items())[:_NAMED_CELLS]
         ]
         rows = int(miscounted.sum())
         message = f"{rows} communications left out, because ranks count differently ({'; '.join(cells)})"

@@ -541,10 +541,10 @@ def _attempt(work: Work, item: Any, tell: Tell) -> tuple[Mapping[str, Any] | Non
 
 def _portable(error: Exception) -> Exception:
     """Return an error that survives the way to another process, with where it happened."""
-    where = "".join(traceback.format_exception(error))
+    text = "".join(traceback.format_exception(error))
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
         error = RuntimeError(repr(error))
-    error.add_note(where)
+    error.add_note(text)
     return error

@@ -71,7 +71,7 @@ class _Lost(Record, frozen=True):
 
 
 def find_causes(
-    ranks: Sequence[RankProfile], parts: Sequence[Sequence[CollectiveSummary]], together: JointProfile | None = None
+    ranks: Sequence[RankProfile], parts: Sequence[Sequence[CollectiveSummary]], joint: JointProfile | None = None
 ) -> tuple[Cause, ...]:
     """Rank what cost time, by what can be won.
 
@@ -80,11 +80,11 @@ def find_causes(
     ranks : sequence of RankProfile
     parts : sequence of sequence of CollectiveSummary
         Of each rank.
-    together : JointProfile, optional
+    joint : JointProfile, optional
         What several ranks tell of each other.
     """
     total, steps = pooled([rank.partition for rank in ranks]), per_step(ranks)
-    losses = [*_communication(ranks, parts, total.exposed_comm_ns, together), *_idle(ranks)]
+    losses = [*_communication(ranks, parts, total.exposed_comm_ns, joint), *_idle(ranks)]
     losses += _copies(ranks, total.exposed_memcpy_ns)
     losses = [loss for loss in losses if loss.ns > 0]
     if not losses:
@@ -92,7 +92,7 @@ def find_causes(
     claimed: dict[str, int] = {}
     for loss in losses:
         claimed[loss.on_path] = claimed.get(loss.on_path, 0) + loss.ns
-    limits = _recoverable(ranks, together)
+    limits = _recoverable(ranks, joint)
     # Parts of one kind share what the path holds of it.
     shares = {kind: min(1.0, limits.get(kind, ns) / ns) for kind, ns in claimed.items()}
     causes = []
@@ -119,19 +119,19 @@ _OUTSIDE = ("host", "launch", "idle")
 """Kinds of the critical path in which a device stands idle."""
 
 
-def _recoverable(ranks: Sequence[RankProfile], together: JointProfile | None) -> dict[str, float]:
+def _recoverable(ranks: Sequence[RankProfile], joint: JointProfile | None) -> dict[str, float]:
     """Return what can be won of each kind of loss, in nanoseconds over all ranks as costs are.
 
     The run's own path where there is one, once for every rank, since its length is every rank's; else the ranks' own.
     """
-    path = None if together is None else together.path
+    path = None if joint is None else joint.path
     if path is not None:
         totals = {kind: len(ranks) * ns for kind, ns in path.by_kind.items()}
     else:
         totals = {kind: sum(rank.path.totals[kind] for rank in ranks) for kind in ranks[0].path.totals}
     limits: dict[str, float] = {kind: totals.get(kind, 0) for kind in ("communication", "memcpy")}
     limits["idle"] = sum(totals.get(kind, 0) for kind in _OUTSIDE)
-    replayed = None if together is None else together.what_if
+    replayed = None if joint is None else joint.what_if
     if replayed is not None and replayed.transfer_slowdown is not None:
         balanced = replayed.transfer_slowdown * replayed.ideal_ns
         limits["waiting"] = len(ranks) * max(replayed.replayed_ns - balanced, 0.0)
@@ -159,7 +159,7 @@ def _communication(
     ranks: Sequence[RankProfile],
     parts: Sequence[Sequence[CollectiveSummary]],
     exposed: int,
-    together: JointProfile | None,
+    joint: JointProfile | None,
 ) -> Iterator[_Lost]:
     """Exposed communication by operation and group, split into waiting and transfer where that is known."""
     rows, cut = run_collectives(parts), cut_short(ranks)
@@ -169,7 +169,7 @@ def _communication(
         by_name[row.op, row.group] += row.exposed_ns
     for row in rows:
         cost, key = row.exposed_ns * scale, (row.op, row.group or row.group_label)
-        known = None if together is None else together.waiting.get((row.op, row.group))
+        known = None if joint is None else joint.waiting.get((row.op, row.group))
         # Waiting is known by operation and name of the group; rows that share both share it by what they cost.
         part = row.exposed_ns / by_name[row.op, row.group] if by_name[row.op, row.group] else 0.0
         waited = known.exposed_ns * scale * part if known else 0.0
@@ -179,9 +179,9 @@ def _communication(
             speed = f" at {row.busbw_gbps:.3g} GB/s bus bandwidth" if row.busbw_gbps else ""
             size = f"{row.bytes / row.count_sized / 1e6:.3g} MB on average{speed}"
         hidden = f", {row.hidden_pct:.0f} % hidden behind compute" if row.hidden_pct else ", nothing hidden"
-        if waited and together is not None:
-            last = together.stragglers.worst
-            who = "the last" if last is None else together.worst
+        if waited and joint is not None:
+            last = joint.stragglers.worst
+            who = "the last" if last is None else joint.worst
             yield _Lost(
                 WAITING,
                 round(waited),

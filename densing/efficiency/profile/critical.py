@@ -209,9 +209,9 @@ def run_path(ranks: Sequence[RankProfile], matched: Matched, clocks: Clocks) -> 
         key = np.full(len(table), -1, np.int64)
         own, matched_row = matched.rows_of(table)
         key[own] = matched_row
-        held = blocking(rank.path, table.start_ns, table.end_ns)
+        blocks = blocking(rank.path, table.start_ns, table.end_ns)
         begins, ends = table.start_ns - offset, table.end_ns - offset
-        rows[rank.rank] = RankCollectives(rank.start_ns - offset, rank.end_ns - offset, key, begins, ends, held)
+        rows[rank.rank] = RankCollectives(rank.start_ns - offset, rank.end_ns - offset, key, begins, ends, blocks)
     shift = {rank.rank: -clocks.offset_ns[rank.rank] for rank in ranks}
     path = run_critical_path(rows, local_of({rank.rank: rank.path for rank in ranks}, shift))
     # A rank's own path may be stored without its shortest segments: they count as idle between ranks.
@@ -380,11 +380,11 @@ class _Walk:
         if start >= self.at:
             return
         self.rows.append((self.rank, start, self.at, -1))
-        rest = self.at - start
+        remaining = self.at - start
         for kind, ns in self.local(self.rank, start, self.at).items():
-            self.add(self.rank, kind, min(ns, rest))
-            rest -= min(ns, rest)
-        self.add(self.rank, "idle", rest)
+            self.add(self.rank, kind, min(ns, remaining))
+            remaining -= min(ns, remaining)
+        self.add(self.rank, "idle", remaining)
         self.at = start
 
     def add(self, rank: int, kind: str, ns: int) -> None:

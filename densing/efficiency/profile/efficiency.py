@@ -191,8 +191,8 @@ def _flops(formula: str, options: Mapping[str, float | str]) -> Flops:
         return model_flops(formula, **inputs)
 
 
-def _listed(words: list[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+def _listed(items: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(items[:-1]), items[-1])))
 
 
 def _peak(run: RunProfile, options: dict[str, float | str], dtype: str) -> tuple[Peak | None, tuple[Note, ...]]:

@@ -382,8 +382,8 @@ def find_stragglers(matched: Matched, clocks: Clocks) -> Stragglers:
     clear = blame.alone > _reach(clocks, blame.rank) if clocks.comparable else np.ones(len(matched), bool)
     columns = (matched.op, matched.group, matched.step, matched.order, blame.rank, blame.alone, blame.waited, clear)
     late = tuple(
-        Late(row, OPS[op], matched.groups[group].name or matched.groups[group].label, *rest)
-        for row, (op, group, *rest) in enumerate(zip(*(column.tolist() for column in columns), strict=True))
+        Late(row, OPS[op], matched.groups[group].name or matched.groups[group].label, *values)
+        for row, (op, group, *values) in enumerate(zip(*(column.tolist() for column in columns), strict=True))
     )
     return Stragglers(
         "starts" if clocks.comparable else "durations",
@@ -418,9 +418,9 @@ def _blame(matched: Matched, clocks: Clocks, step: Int, steps: int) -> _Blame:
 
 def _reach(clocks: Clocks, rank: Int) -> Int:
     """How far each of some ranks' clocks and another's may be off together, ns."""
-    others = np.array(sorted(clocks.bound_ns.items(), key=lambda item: -item[1])[:2] or [(-1, 0)], np.int64)
+    widest = np.array(sorted(clocks.bound_ns.items(), key=lambda item: -item[1])[:2] or [(-1, 0)], np.int64)
     own = np.array([clocks.bound_ns.get(key, 0) for key in rank.tolist()], np.int64)
-    return own + np.where(rank == others[0, 0], others[-1, 1], others[0, 1])
+    return own + np.where(rank == widest[0, 0], widest[-1, 1], widest[0, 1])
 
 
 def _us(ns: int) -> str:

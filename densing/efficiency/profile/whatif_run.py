@@ -155,8 +155,8 @@ def what_if(
     worst = straggler if straggler is not None and by_rank.get(straggler, 0) > 1 else None
     explains: float | None = None
     if worst is not None and replayed != ideal:
-        others = np.array([[rank != worst for rank in segments.ranks]])
-        [fixed] = segments.run_times(others, np.array([True])).tolist()
+        mask = np.array([[rank != worst for rank in segments.ranks]])
+        [fixed] = segments.run_times(mask, np.array([True])).tolist()
         explains = (replayed - fixed) / (replayed - ideal)
     return RecordedWhatIf(
         segments.recorded_ns,
