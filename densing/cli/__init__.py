@@ -8,7 +8,7 @@ from typing import Any
 # Collecting what is only loaded, every 700 objects and again when leaving, took a tenth of a quick command's time.
 gc.set_threshold(50_000)
 
-from densing.cli.tree import build, main  # noqa: E402
+from densing.cli.output import build, main  # noqa: E402
 
 __all__ = ["app", "main"]
 

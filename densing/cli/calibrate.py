@@ -120,7 +120,11 @@ def calibrate(
         write_text(out, to_toml(measured.cluster))
         written = str(out)
     if json:
-        emit_plain(_document(measured, written))
+        fit = measured.calibration.to_dict()
+        fit.pop("notes")
+        cluster = None if measured.cluster is None else measured.cluster.to_dict()
+        notes = [note.to_dict() for note in measured.notes]
+        emit_plain({**fit, "about": dict(measured.about), "cluster": cluster, "written": written, "notes": notes})
     else:
         typer.echo("\n".join(_lines(measured.calibration, measured.about)))
         show_notes(measured.notes)
@@ -211,14 +215,6 @@ def _calibrated(cluster: Cluster, calibration: Calibration, level: str, source: 
 
     fitted = calibration.alpha_s is not None and calibration.beta_s_per_byte is not None
     return calibrated(cluster, calibration, level, source) if fitted else None
-
-
-def _document(measured: Measured, written: str | None) -> dict[str, Any]:
-    fit = measured.calibration.to_dict()
-    fit.pop("notes")
-    cluster = None if measured.cluster is None else measured.cluster.to_dict()
-    notes = [note.to_dict() for note in measured.notes]
-    return {**fit, "about": dict(measured.about), "cluster": cluster, "written": written, "notes": notes}
 
 
 def _lines(fit: Calibration, about: Mapping[str, Any]) -> list[str]:

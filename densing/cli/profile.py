@@ -19,7 +19,6 @@ from densing.core import InputError, Note, UnknownNameError, doubts, of_part, se
 
 if TYPE_CHECKING:
     from densing.efficiency.profile import (
-        Clocks,
         Comparison,
         Hit,
         ProfileOptions,
@@ -218,7 +217,16 @@ def profile(
     Example: densing profile traces/ --html profile.html --fail-if 'exposed_pct>10'
     """
     if explain is not None:
-        _explain(explain, comm_pattern or (), json)
+        from densing.efficiency.timeline import Classifier
+
+        match = Classifier(comm_pattern or ()).explain(explain)
+        if json:
+            emit_plain({"name": explain, "known": match.known, **match.to_dict()})
+            return
+        typer.echo(visible(f"{explain}: {match.kind.name.lower()}{f' ({match.op})' if match.op else ''}"))
+        typer.echo(visible(f"  rule {match.rule}" + (f", pattern {match.pattern}" if match.pattern else "")))
+        if match.source:
+            typer.echo(visible(f"  known from: {match.source}"))
         return
     source = Source(
         paths=tuple(paths or ()),
@@ -285,8 +293,8 @@ def _check_flags(source: Source, outputs: Outputs) -> None:
 
         # On a run without figures every condition is undecided: what is left to find is names that no run has.
         hits = check(outputs.conditions, dict.fromkeys((*METRICS, "slowdown", *OF_MFU)))
-        named = {name for hit in hits for name in hit.values}
-        if outputs.utilisation is None and (without := sorted(named.intersection(OF_MFU))):
+        metrics = {name for hit in hits for name in hit.values}
+        if outputs.utilisation is None and (without := sorted(metrics.intersection(OF_MFU))):
             raise InputError(
                 f"--fail-if: {without[0]} is told by --mfu only; give it, e.g. --mfu params=7e9,tokens=4.2e6"
             )
@@ -315,17 +323,19 @@ def _check_outputs(source: Source, outputs: Outputs) -> None:
     files = {flag: path for flag, path in pairs if path is not None}
     if len({path.absolute() for path in files.values()}) < len(files):
         raise InputError("--html and --perfetto name one file; choose two")
+    density = [outputs.density] if outputs.density is not None else []
     for flag, path in files.items():
         if path.is_dir() or (path.exists() and not path.is_file()):
             raise InputError(f"{flag} {path}: is no regular file; choose another name")
-        if path.exists() and any(path.samefile(read) for read in _inputs(source, outputs)):
-            raise InputError(f"{flag} {path}: is one of the files to be read; choose another name")
+        for read in (*source.paths, *outputs.compare, *density) if path.exists() else ():
+            # Every file that is read, as far as its name tells.
+            inputs = filter(Path.is_file, read.rglob("*")) if read.is_dir() else filter(Path.exists, [read])
+            if any(map(path.samefile, inputs)):
+                raise InputError(f"{flag} {path}: is one of the files to be read; choose another name")
         _check_place(f"{flag} {path}", path.parent)
-    if outputs.perfetto is not None:
-        _check_perfetto(source, outputs.perfetto)
-
-
-def _check_perfetto(source: Source, out: Path) -> None:
+    out = outputs.perfetto
+    if out is None:
+        return
     if out.suffix == ".zip":
         raise InputError(f"--perfetto {out}: written as .json or .json.gz; choose such a name")
     if source.paths and all(map(_is_store, source.paths)):
@@ -344,45 +354,6 @@ def _check_place(output: str, folder: Path) -> None:
     existing = next(parent for parent in (absolute, *absolute.parents) if parent.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise InputError(f"{output}: nothing can be written in {existing}; check rights and place")
-
-
-def _inputs(source: Source, outputs: Outputs) -> Iterator[Path]:
-    """Yield every file that is read, as far as its name tells."""
-    density = [outputs.density] if outputs.density is not None else []
-    for path in (*source.paths, *outputs.compare, *density):
-        if path.is_dir():
-            yield from (inside for inside in path.rglob("*") if inside.is_file())
-        elif path.exists():
-            yield path
-
-
-def _check_stored(source: Source, options: Mapping[str, object], window: str) -> None:
-    """Refuse flags that would need the traces again, where only their stored results are given."""
-    stored = {"--window": window, "--detail": options.get("detail"), "--comm-pattern": options.get("comm_patterns")}
-    flags = {
-        "--window": source.window,
-        "--detail": None if source.detail == "auto" else source.detail,
-        "--comm-pattern": list(source.comm_patterns) or None,
-    }
-    for flag, value in flags.items():
-        if value is not None and value != stored[flag]:
-            raise InputError(f"{flag} {value}: these results were stored with {stored[flag]}; give the traces instead")
-    unused = {"--rank": source.ranks, "--out": source.out, "--executor": source.executor}
-    for flag, argument in unused.items():
-        if argument:
-            raise InputError(f"{flag}: stored results are only joined, not read from traces; leave the flag out")
-
-
-def _check_store(out: Path, own: set[Path]) -> None:
-    """Refuse a folder that holds results of other traces, or traces."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out {out}: is no folder; choose another name")
-    _check_place(f"--out {out}", out)
-    foreign = sorted(path.name for path in out.glob("*.parquet") if path not in own)
-    if foreign:
-        raise InputError(f"--out {out}: holds results of other traces ({foreign[0]}, ...); choose a folder of its own")
-    if out.is_dir() and _has_traces(out):
-        raise InputError(f"--out {out}: holds traces; choose a folder of its own for results")
 
 
 def _has_traces(folder: Path) -> bool:
@@ -417,7 +388,22 @@ def read_run(source: Source) -> RunProfile:
 
         stored = dict(store_info(store_files(stores)[0]).options)
         run = merge_run(read_profiles(stores), store=stores, options=stored)
-        _check_stored(source, stored, run.window)
+        # Refused are flags that would need the traces again.
+        patterns = stored.get("comm_patterns")
+        known = {"--window": run.window, "--detail": stored.get("detail"), "--comm-pattern": patterns}
+        flags = {
+            "--window": source.window,
+            "--detail": None if source.detail == "auto" else source.detail,
+            "--comm-pattern": list(source.comm_patterns) or None,
+        }
+        for flag, value in flags.items():
+            if value is not None and value != known[flag]:
+                raise InputError(
+                    f"{flag} {value}: these results were stored with {known[flag]}; give the traces instead"
+                )
+        for flag, argument in {"--rank": source.ranks, "--out": source.out, "--executor": source.executor}.items():
+            if argument:
+                raise InputError(f"{flag}: stored results are only joined, not read from traces; leave the flag out")
         return run
     notes: list[Note] = []
     with ExitStack() as stack:
@@ -458,15 +444,8 @@ def _traces(source: Source, notes: list[Note]) -> list[TraceFile]:
         return read_list(source.rank_files)
     if not source.paths:
         raise InputError("no trace given; name a file or a folder (densing profile --help has an example)")
-    traces = find_traces(source.paths, _numbers(source.ranks))
-    notes.extend(traces.notes)
-    return traces
-
-
-def _numbers(pairs: Sequence[str]) -> dict[str, int]:
-    """Read ``FILE=NUMBER``."""
     ranks: dict[str, int] = {}
-    for pair in pairs:
+    for pair in source.ranks:
         name, _, digits = pair.rpartition("=")
         if not name or not (digits.isascii() and digits.isdecimal()) or int(digits[:12]) > MOST_RANKS:
             raise InputError(
@@ -475,7 +454,9 @@ def _numbers(pairs: Sequence[str]) -> dict[str, int]:
         if name in ranks:
             raise InputError(f"--rank {pair!r}: {name} was given a rank already; name each file once")
         ranks[name] = int(digits)
-    return ranks
+    traces = find_traces(source.paths, ranks)
+    notes.extend(traces.notes)
+    return traces
 
 
 def _many(
@@ -484,9 +465,18 @@ def _many(
     from densing.efficiency.profile import default_command, profile_ranks, result_file
 
     failed: list[str] = []
-    if source.out is not None and source.rank_files is None:
-        # Jobs of an executor write into the store of all.
-        _check_store(source.out, {result_file(source.out, trace) for trace in traces})
+    out = source.out
+    if out is not None and source.rank_files is None:
+        # A folder of other traces' results, or of traces, is no store; jobs of an executor share the store of all.
+        if out.exists() and not out.is_dir():
+            raise InputError(f"--out {out}: is no folder; choose another name")
+        _check_place(f"--out {out}", out)
+        own = {result_file(out, trace) for trace in traces}
+        if foreign := sorted(path.name for path in out.glob("*.parquet") if path not in own):
+            reason = f"holds results of other traces ({foreign[0]}, ...); choose a folder of its own"
+            raise InputError(f"--out {out}: {reason}")
+        if out.is_dir() and _has_traces(out):
+            raise InputError(f"--out {out}: holds traces; choose a folder of its own for results")
 
     def on_failure(trace: TraceFile, reason: str) -> None:
         failed.append(reason)
@@ -536,21 +526,6 @@ class Reader:
         from densing.efficiency.profile import profile_trace
 
         return profile_trace(trace, self.options, lambda done: (tell(done), None)[1]).to_dict()
-
-
-def _explain(name: str, patterns: Sequence[str], json: bool) -> None:
-    """Say which rule decides on a name."""
-    from densing.efficiency.timeline import Classifier
-
-    classifier = Classifier(patterns)
-    match = classifier.explain(name)
-    if json:
-        emit_plain({"name": name, "known": match.known, **match.to_dict()})
-        return
-    typer.echo(visible(f"{name}: {match.kind.name.lower()}{f' ({match.op})' if match.op else ''}"))
-    typer.echo(visible(f"  rule {match.rule}" + (f", pattern {match.pattern}" if match.pattern else "")))
-    if match.source:
-        typer.echo(visible(f"  known from: {match.source}"))
 
 
 def _answer(run: RunProfile, source: Source, outputs: Outputs) -> None:
@@ -635,10 +610,28 @@ def screen(
     width : int, optional
         Sentences are folded to it; tables never are. None leaves them whole.
     """
+    from densing.efficiency.profile import SHOWN
+
     lines = [*_folded(_headline(run), width), "", *_ranks(run), "", *_collectives(run, width)]
-    lines += _folded([*_across(run), *_causes(run), *_unrecognised(run)], width)
+    unit, causes = _unit(run), []
+    for position, cause in enumerate(run.causes[:SHOWN], start=1):
+        gain = cause.recoverable_ms_per_step
+        more = f", at most {_ms(gain)} recoverable" if gain < (1 - AT_ONCE) * cause.ms_per_step else ""
+        cost = f"{_ms(cause.ms_per_step)} ms per {unit} ({cause.share_pct:.1f} %{more})"
+        causes += [f"{position}. {cost}: {cause.message}", f"   try: {cause.remedy}"]
+    lines += _folded([*_across(run), *causes, *_unrecognised(run)], width)
     if used is not None:
-        lines += ["", *_folded([_used(used)], width)]
+        remarks = "; ".join(note.message for note in used.notes)
+        sentence = f"MFU unknown: {remarks}"
+        if used.model is not None:
+            flops, peak = used.model.flops, used.model.peak
+            hardware = f", HFU {used.hardware.percent:.2f} %" if used.hardware else ""
+            recalled = ", recalled" if peak.recalled else ""
+            sentence = (
+                f"MFU {used.model.percent:.2f} %{hardware}: formula {flops.formula} ({flops.equation}), "
+                f"{used.model.devices} × {peak.flops / 1e12:g} TFLOP/s ({peak.device}, {peak.dtype}{recalled})"
+            ) + (f"; {remarks}" if remarks else "")
+        lines += ["", *_folded([sentence], width)]
     if joined is not None:
         lines += ["", *_folded(joined.bought, width)]
     if comparison is not None:
@@ -700,26 +693,27 @@ def _ms(value: object) -> str:
 
 def _ranks(run: RunProfile) -> list[str]:
     """Return the partition of each rank, the most exposed first where there are many."""
-    many = len(run.ranks) > SHOWN_RANKS
-    ranks = sorted(run.ranks, key=lambda rank: -rank.partition.exposed_comm_ns) if many else run.ranks
-    header = ("rank", "window ms", "compute %", "exposed comm %", "copy only %", "idle %", "hidden comm %")
-    lines = columns(header, [_rank(rank) for rank in ranks[:SHOWN_RANKS]])
-    if many:
-        lines.append(f"... the {SHOWN_RANKS} most exposed of {len(run.ranks)} ranks; all of them: --json or --html")
-    return lines
-
-
-def _rank(rank: RankProfile) -> tuple[str, ...]:
     from densing.efficiency.profile import cut_short
 
-    part = rank.partition
-    shares = (part.compute_ns, part.exposed_comm_ns, part.exposed_memcpy_ns, part.idle_ns)
-    return (
-        str(rank.rank),
-        words.milliseconds_of(part.window_ns / 1e6),
-        *(words.fixed(100 * ns / part.window_ns if part.window_ns else None) for ns in shares),
-        words.fixed(None if cut_short([rank]) else part.overlap_pct),
-    )
+    truncated = len(run.ranks) > SHOWN_RANKS
+    ranks = sorted(run.ranks, key=lambda rank: -rank.partition.exposed_comm_ns) if truncated else run.ranks
+    header = ("rank", "window ms", "compute %", "exposed comm %", "copy only %", "idle %", "hidden comm %")
+    rows = []
+    for rank in ranks[:SHOWN_RANKS]:
+        part = rank.partition
+        shares = (part.compute_ns, part.exposed_comm_ns, part.exposed_memcpy_ns, part.idle_ns)
+        rows.append(
+            (
+                str(rank.rank),
+                words.milliseconds_of(part.window_ns / 1e6),
+                *(words.fixed(100 * ns / part.window_ns if part.window_ns else None) for ns in shares),
+                words.fixed(None if cut_short([rank]) else part.overlap_pct),
+            )
+        )
+    lines = columns(header, rows)
+    if truncated:
+        lines.append(f"... the {SHOWN_RANKS} most exposed of {len(run.ranks)} ranks; all of them: --json or --html")
+    return lines
 
 
 def _collectives(run: RunProfile, width: int | None) -> Iterator[str]:
@@ -763,9 +757,15 @@ def _across(run: RunProfile) -> Iterator[str]:
     """What several ranks tell of each other: how their clocks compare, and who is waited for."""
     if run.together is None:
         return
-    if clocks := _clocks(run.together.clocks):
-        yield clocks
-    stragglers = run.together.stragglers
+    clocks, stragglers = run.together.clocks, run.together.stragglers
+    residual = _ms(max(clocks.residual_ns.values(), default=0) / 1e6)
+    if clocks.verdict == "agree":
+        yield f"Clocks: the ranks' agree to {residual} ms (ends of matched collectives); times as recorded"
+    elif clocks.verdict == "aligned":
+        offset = _ms(max(map(abs, clocks.offset_ns.values())) / 1e6)
+        yield f"Clocks: aligned on ends of collectives, up to {offset} ms taken out; {residual} ms remain uncertain"
+    elif clocks.verdict == "not aligned":
+        yield "Clocks: not comparable between ranks; who arrived last is told by durations"
     if stragglers.worst is not None:
         slowdown, gain = run.figures.get("slowdown"), ""
         if isinstance(slowdown, float) and slowdown <= 1:
@@ -776,32 +776,8 @@ def _across(run: RunProfile) -> Iterator[str]:
         yield f"Waited for most: rank {stragglers.worst}{often}{gain}"
     elif stragglers.within_clock_error is not None:
         yield f"Waited for most: within clock error (rank {stragglers.within_clock_error} as recorded; see the notes)"
-    if clocks or stragglers.worst is not None:
+    if clocks.verdict != "one rank" or stragglers.worst is not None:
         yield ""
-
-
-def _clocks(clocks: Clocks) -> str:
-    """Say how moments on different ranks compare."""
-    if clocks.verdict == "one rank":
-        return ""
-    if not clocks.comparable:
-        return "Clocks: not comparable between ranks; who arrived last is told by durations"
-    residual = _ms(max(clocks.residual_ns.values(), default=0) / 1e6)
-    if clocks.verdict == "agree":
-        return f"Clocks: the ranks' agree to {residual} ms (ends of matched collectives); times as recorded"
-    offset = _ms(max(map(abs, clocks.offset_ns.values())) / 1e6)
-    return f"Clocks: aligned on ends of collectives, up to {offset} ms taken out; {residual} ms remain uncertain"
-
-
-def _causes(run: RunProfile) -> Iterator[str]:
-    from densing.efficiency.profile import SHOWN
-
-    unit = _unit(run)
-    for position, cause in enumerate(run.causes[:SHOWN], start=1):
-        gain = cause.recoverable_ms_per_step
-        more = f", at most {_ms(gain)} recoverable" if gain < (1 - AT_ONCE) * cause.ms_per_step else ""
-        yield f"{position}. {_ms(cause.ms_per_step)} ms per {unit} ({cause.share_pct:.1f} %{more}): {cause.message}"
-        yield f"   try: {cause.remedy}"
 
 
 def _unrecognised(run: RunProfile) -> Iterator[str]:
@@ -823,19 +799,6 @@ def _unrecognised(run: RunProfile) -> Iterator[str]:
                 f"No rule knows {len(names)} {noun}{'s' * (len(names) != 1)} ({_ms(sum(total.values()) / 1e6)} ms in "
                 f"all; {longest}): {consequence}"
             )
-
-
-def _used(used: RunUtilisation) -> str:
-    if used.model is None:
-        return "MFU unknown: " + "; ".join(note.message for note in used.notes)
-    flops, peak = used.model.flops, used.model.peak
-    hardware = f", HFU {used.hardware.percent:.2f} %" if used.hardware else ""
-    recalled = ", recalled" if peak.recalled else ""
-    return (
-        f"MFU {used.model.percent:.2f} %{hardware}: formula {flops.formula} ({flops.equation}), "
-        f"{used.model.devices} × {peak.flops / 1e12:g} TFLOP/s ({peak.device}, {peak.dtype}{recalled})"
-        + "".join(f"; {note.message}" for note in used.notes)
-    )
 
 
 def _comparison(comparison: Comparison, width: int | None) -> list[str]:

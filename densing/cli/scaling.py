@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from densing.cli.options import JsonFlag
 from densing.cli.profile import Detail, Window
-
-if TYPE_CHECKING:
-    from densing.efficiency.timeline import Scaling
 
 
 def scaling(
@@ -35,31 +32,14 @@ def scaling(
     Example: densing scaling runs/8gpus runs/16gpus runs/32gpus --kind strong
     """
     from densing.cli.output import MOST_NOTES, emit_plain, finish, show_notes
-    from densing.cli.profile import Source, read_run
-    from densing.core import doubts, of_part
+    from densing.cli.profile import Source, check_source, read_run
+    from densing.cli.table import columns, visible
+    from densing.core import InputError, UnknownNameError, doubts, of_part, words
     from densing.efficiency.profile import scaling_notes, scaling_of
-
-    _check(runs, kind, work or [])
-    sources = [Source(paths=(path,), window=window, detail=detail, quiet=json) for path in runs]
-    profiles = {str(source.paths[0]): read_run(source) for source in sources}
-    efficiency = scaling_of(profiles, kind, dict(zip(map(str, runs), work, strict=True)) if work else {})
-    # A run read in part has the step times of that part only.
-    notes = [note for name, run in profiles.items() for note in of_part(name, doubts(run.notes))]
-    notes += scaling_notes(profiles)
-    if json:
-        emit_plain({**efficiency.to_dict(), "notes": [note.to_dict() for note in notes]})
-    else:
-        _show(efficiency)
-        show_notes(notes, most=MOST_NOTES)
-    finish(notes)
-
-
-def _check(runs: list[Path], kind: str, work: list[float]) -> None:
-    """Refuse what cannot work before any trace is read."""
-    from densing.cli.profile import check_source
-    from densing.core import InputError, UnknownNameError
     from densing.efficiency.timeline import EQUATIONS
 
+    # What cannot work is refused before any trace is read.
+    work = work or []
     if kind not in EQUATIONS:
         raise UnknownNameError("kind of scaling", kind, EQUATIONS)
     if len(runs) < 2:
@@ -76,23 +56,28 @@ def _check(runs: list[Path], kind: str, work: list[float]) -> None:
         raise InputError("--kind throughput needs --work: samples or tokens per step, once for each run, in order")
     for run in runs:
         check_source(run)
-
-
-def _show(efficiency: Scaling) -> None:
-    from densing.cli.table import columns, visible
-    from densing.core import words
-
-    typer.echo(f"{efficiency.kind} scaling, {efficiency.equation}; {efficiency.definition}")
-    header = ("run", "devices", "step s", "work/s", "speed-up", "efficiency %")
-    rows = [
-        (
-            words.cut(visible(row.name), 40),
-            str(row.devices),
-            f"{row.seconds:.4g}",
-            words.fixed(row.throughput),
-            words.fixed(row.speedup, 2),
-            words.fixed(100 * row.efficiency),
-        )
-        for row in efficiency.rows
-    ]
-    typer.echo("\n".join(columns(header, rows)))
+    sources = [Source(paths=(path,), window=window, detail=detail, quiet=json) for path in runs]
+    profiles = {str(source.paths[0]): read_run(source) for source in sources}
+    efficiency = scaling_of(profiles, kind, dict(zip(map(str, runs), work, strict=True)) if work else {})
+    # A run read in part has the step times of that part only.
+    notes = [note for name, run in profiles.items() for note in of_part(name, doubts(run.notes))]
+    notes += scaling_notes(profiles)
+    if json:
+        emit_plain({**efficiency.to_dict(), "notes": [note.to_dict() for note in notes]})
+    else:
+        typer.echo(f"{efficiency.kind} scaling, {efficiency.equation}; {efficiency.definition}")
+        header = ("run", "devices", "step s", "work/s", "speed-up", "efficiency %")
+        rows = [
+            (
+                words.cut(visible(row.name), 40),
+                str(row.devices),
+                f"{row.seconds:.4g}",
+                words.fixed(row.throughput),
+                words.fixed(row.speedup, 2),
+                words.fixed(100 * row.efficiency),
+            )
+            for row in efficiency.rows
+        ]
+        typer.echo("\n".join(columns(header, rows)))
+        show_notes(notes, most=MOST_NOTES)
+    finish(notes)

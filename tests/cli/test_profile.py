@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import gzip
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from typer.testing import CliRunner, Result
 
-from tests.support import folders
-from tests.support.profile_command import densing, profile, trace, two, write
+from densing.cli import app
+from densing.cli.profile import Source, _across, _executor
+from densing.efficiency.profile.rank import METRICS
+from densing.efficiency.profile.run import merge_run
+from densing.jobs.local import LocalExecutor
+from tests.support import folders, trace_make
+from tests.support.profile_command import cut, densing, event, profile, run_of, trace, two, write
+from tests.support.straggler_runs import profiles
 
 __all__ = ["two"]
 
@@ -246,16 +256,6 @@ def test_density_and_device_hours_are_joined(two: Path, tmp_path: Path) -> None:
     assert "--device-hours" in densing("profile", two, "--density", tmp_path / "density.json", code=1).stderr
 
 
-def test_scaling_over_runs_of_different_size(two: Path, tmp_path: Path) -> None:
-    for rank in range(4):
-        content = trace(rank)
-        content["distributedInfo"]["world_size"] = 4
-        write(tmp_path / "four" / f"rank{rank}.json", content)
-    found = json.loads(densing("scaling", two, tmp_path / "four", "--kind", "strong", "--json").stdout)
-    assert [row["devices"] for row in found["rows"]] == [2, 4]
-    assert found["rows"][1]["efficiency"] == pytest.approx(0.5)
-
-
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", trace(0, comm="nccl\x1b[31m<script>alert(1)</script>"))
     done = densing("profile", path)
@@ -316,3 +316,371 @@ def test_a_damaged_file_gives_what_can_be_had(name: str) -> None:
 def test_a_file_without_an_answer_is_an_error_of_one_line(name: str) -> None:
     message = densing("profile", folders.TRACES / "malformed" / name, code=1).stderr.strip()
     assert len(message.splitlines()) == 1 and "rank0.json" in message
+
+
+# Flags: refused before hours of reading, and nothing said is lost.
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--compare", "absent"), "absent: no such file"),
+        (("--compare", "absent.parquet"), "absent.parquet: no such file"),
+        (("--compare", "empty"), "empty: no trace there"),
+        (("--html", "file/page.html"), "--html file/page.html: nothing can be written in"),
+        (("--perfetto", "file/deep/o.json"), "--perfetto file/deep/o.json: nothing can be written in"),
+        (("--out", "file/store"), "--out file/store: nothing can be written in"),
+        (("--perfetto", "run/overlay.json.gz"), "one more rank next time"),
+        (("--fail-if", "mfu_pct<30"), "mfu_pct is told by --mfu only"),
+        (("--fail-if", "idle_pct>99 or hfu_pct<30"), "hfu_pct is told by --mfu only"),
+        (("--density", "absent.json", "--device-hours", "3"), "absent.json: cannot read"),
+        (("--executor-arg", "partition=cpu"), "--executor-arg without --executor"),
+        (("--executor", "local", "--out", "store", "--executor-arg", "workers=none"), "workers=none"),
+        (("--executor", "local", "--out", "store", "--executor-arg", "partition=cpu"), "'partition'"),
+        (("--executor", "local", "--out", "store", "--executor-arg", "cpu"), "key=value"),
+    ],
+)
+def test_what_cannot_work_is_said_before_a_trace_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], words: str
+) -> None:
+    # Reading it would end in an error of its own.
+    write(tmp_path / "run" / "rank0.json", {"traceEvents": []})
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    message = densing("profile", "run", *flags, code=1).stderr
+    assert words in message and len(message.splitlines()) == 1
+
+
+def test_an_overlay_is_not_put_where_it_would_be_read_as_a_rank(two: Path, tmp_path: Path) -> None:
+    # Of a folder without traces all subfolders are read; of one with traces none.
+    message = densing("profile", tmp_path, "--perfetto", tmp_path / "more" / "o.json", code=1).stderr
+    assert "one more rank next time" in message
+    densing("profile", two, "--perfetto", two / "overlay" / "o.json")
+    assert len(profile(two)["ranks"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("where", "flags", "told"),
+    [
+        ("densing.cli.output.build", (), ""),
+        ("densing.cli.profile.read_run", (), ""),
+        ("densing.cli.profile.read_run", ("--out", "store"), "stopped; the same command goes on from store\n"),
+    ],
+)
+def test_an_interrupt_leaves_quietly(two: Path, tmp_path: Path, where: str, flags: tuple[str, ...], told: str) -> None:
+    module, _, name = where.rpartition(".")
+    script = (
+        f"import sys, {module} as place, densing.cli.output as output\n"
+        f"def pressed(*_): raise KeyboardInterrupt\nplace.{name} = pressed\n"
+        f"sys.argv = ['densing', 'profile', {str(two)!r}, *{flags!r}]\noutput.main()"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", told)
+
+
+def test_stored_results_have_no_spans_to_write_back(two: Path, tmp_path: Path) -> None:
+    profile(two, "--out", tmp_path / "store")
+    message = densing("profile", tmp_path / "store", "--perfetto", tmp_path / "o.json", code=1).stderr
+    assert "give the traces instead" in message
+
+
+def test_arguments_reach_the_executor() -> None:
+    made = _executor(Source((), executor="local", executor_args=("workers=3", "retries=0,memory_gb=2.5")))
+    assert isinstance(made, LocalExecutor)
+    assert (made.workers, made.retries, made.memory_gb) == (3, 0, 2.5)
+
+
+def test_both_commands_spell_the_executors_arguments_alike() -> None:
+    for command in ("eval", "profile"):
+        for spelling in ("--executor-arg", "--executor_arg"):
+            done = densing(command, "absent" if command == "profile" else "--dry-run", spelling, "a=1", code=1)
+            assert "No such option" not in done.stderr
+
+
+def test_verdicts_travel_as_data(two: Path) -> None:
+    found = profile(two, "--fail-if", "exposed_pct > 1e1 %", "--fail-if", "idle_pct>99", code=4)["fail_if"]
+    assert [(hit["text"], hit["verdict"], set(hit["values"])) for hit in found] == [
+        ("exposed_pct > 1e1 %", "met", {"exposed_pct"})
+    ]
+    assert found[0]["message"].startswith("exposed_pct > 1e1 %: exposed_pct is ")
+
+
+def test_a_condition_on_what_is_undefined_does_not_pass(tmp_path: Path) -> None:
+    content = trace(0)
+    content["traceEvents"] = [row for row in content["traceEvents"] if not row["name"].startswith("nccl")]
+    path = write(tmp_path / "t.json", content)
+    [hit] = profile(path, "--fail-if", "overlap_pct<50", code=4)["fail_if"]
+    assert hit["verdict"] == "undecided" and hit["values"] == {"overlap_pct": None}
+    assert profile(path, "--fail-if", "overlap_pct<50 and idle_pct>99")["fail_if"] == []
+
+
+def test_a_condition_that_holds_outranks_lost_events(two: Path) -> None:
+    cut(two / "rank1.json")
+    done = densing("profile", two, "--fail-if", "skipped_events>0", code=4)
+    assert "error: " in done.stderr and "--fail-if: skipped_events>0: skipped_events is 1" in done.stderr
+
+
+def test_damage_of_the_baseline_is_not_passed_over(two: Path, tmp_path: Path) -> None:
+    cut(run_of(tmp_path / "base", 2) / "rank1.json")
+    done = densing("profile", two, "--compare", tmp_path / "base", code=3)
+    assert "error: baseline: " in done.stderr and "rank1.json" in done.stderr
+    found = profile(two, "--compare", tmp_path / "base", code=3)
+    assert found["skipped_events"] == 0
+    assert any(n["severity"] == "error" and n["message"].startswith("baseline: ") for n in found["notes"])
+
+
+def test_every_figure_that_can_be_guarded_is_documented(two: Path) -> None:
+    text = (folders.ROOT / "docs" / "profile.md").read_text(encoding="utf-8")
+    for name in {**METRICS, **profile(two)["figures"], "mfu_pct": "", "hfu_pct": ""}:
+        assert f"`{name}`" in text
+
+
+# The screen.
+HOSTILE = "\x1b[31mred\x1b[0m [bold]x[/] \u202ertl \x9b1m\rover\nerror: forged \x07<b>"
+OBEYED = ("\x1b", "\u202e", "\x9b", "\x07", "\r", "\nerror: forged")
+
+
+def grouped(rank: int, name: str, steps: int = 4, clock: float = 0.0, unit: float = 1.0) -> dict[str, Any]:
+    """Steps of 100 units: a product, and beside it an all-reduce of a group with this name; both launched in time."""
+    rows = []
+    for step in range(1, steps + 1):
+        at = 100.0 * step + clock / unit
+        sizes = {"Process Group Name": name, "Process Group Ranks": "[0, 1]", "Group size": 2, "Seq": step}
+        rows += [
+            event("user_annotation", f"ProfilerStep#{step}", at, 100),
+            event("cpu_op", f"aten::mm {name}", at + 1, 30),
+            event("cuda_runtime", "cudaLaunchKernel", at + 2, 3, correlation=10 * step),
+            event("cuda_runtime", "cudaLaunchKernel", at + 20, 3, correlation=10 * step + 1),
+            event("kernel", f"gemm {name}", at + 10, 50, stream=7, device=0, correlation=10 * step),
+            event("kernel", "ncclDevKernel_AllReduce(x)", at + 40, 40, stream=20, device=0, correlation=10 * step + 1,
+                  **{"Collective name": "allreduce", **sizes}),
+        ]  # fmt: skip
+    for row in rows:
+        row["ts"], row["dur"] = round(row["ts"] * unit, 3), round(row["dur"] * unit, 3)
+    device = {"id": 0, "name": f"H100 {name}"}
+    info = {"backend": f"nccl {name}", "rank": rank, "world_size": 2}
+    return {"deviceProperties": [device], "distributedInfo": info, "traceEvents": rows}
+
+
+def run_of_two(folder: Path, name: str, late_clock: float = 0.0, **more: Any) -> Path:
+    for rank in (0, 1):
+        write(folder / f"rank{rank}.json", grouped(rank, name, clock=late_clock * rank, **more))
+    return folder
+
+
+def on_a_terminal(*arguments: object) -> str:
+    """Return what the command writes where its output is a terminal: there, escapes are not taken out for us."""
+    import pty
+
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "densing", *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:
+            # How Linux says that the other end was closed.
+            break
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+    assert process.wait() == 0
+    return shown.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
+@pytest.mark.parametrize("flags", [(), ("--mfu", "params=1e6,tokens=1"), ("--detail", "host")])
+def test_names_from_a_trace_are_not_obeyed_by_a_terminal(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    folder = run_of_two(tmp_path / "run", HOSTILE)
+    shown = on_a_terminal("profile", folder, *flags)
+    assert "\\x1b" in shown
+    assert not [sign for sign in OBEYED if sign in shown]
+
+
+@pytest.mark.slow
+def test_names_without_end_leave_room_on_the_screen_and_stay_whole_in_json(tmp_path: Path) -> None:
+    name = "n" * 200_000
+    folder = run_of_two(tmp_path / "run", name)
+    page = tmp_path / "page.html"
+    done = densing("profile", folder, "--detail", "host", "--html", page)
+    assert len(done.stdout) < 6000 and len(done.stderr) < 6000
+    assert "all_reduce" in done.stdout
+    densing("profile", run_of_two(tmp_path / "short", "n"), "--detail", "host", "--html", tmp_path / "short.html")
+    assert page.stat().st_size < (tmp_path / "short.html").stat().st_size + 50_000
+    assert profile(folder)["collectives"][0]["group"] == name
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes")
+def test_a_file_whose_name_is_no_text_is_reported_too(tmp_path: Path) -> None:
+    write(tmp_path / "run" / os.fsdecode(b"\xff.json"), grouped(0, "g"))
+    page = tmp_path / "page.html"
+    densing("profile", tmp_path / "run", "--html", page)
+    assert "\\udcff.json" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_the_summary_fits_a_terminal(tmp_path: Path, columns: int) -> None:
+    command = [sys.executable, "-m", "densing", "profile", str(run_of_two(tmp_path / "run", "data_parallel"))]
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert len(lines) <= {80: 28, 100: 24}[columns]
+
+
+def test_into_a_pipe_sentences_go_unfolded(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "densing", "profile", str(run_of_two(tmp_path / "run", "g" * 40))]
+    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert any(line.startswith(("1. ", "   try: ")) and len(line) > 100 for line in done.stdout.splitlines())
+
+
+def test_the_screen_says_how_clocks_compare(tmp_path: Path) -> None:
+    assert "Clocks: the ranks' agree" in densing("profile", run_of_two(tmp_path / "same", "g")).stdout
+    apart = densing("profile", run_of_two(tmp_path / "apart", "g", late_clock=5000.0)).stdout
+    assert "Clocks: aligned on ends of collectives, up to 5.00 ms taken out" in apart
+    few = densing("profile", run_of_two(tmp_path / "few", "g", steps=2)).stdout
+    assert "Clocks: not comparable" in few
+    assert "Clocks" not in densing("profile", tmp_path / "same" / "rank0.json").stdout
+
+
+def test_nobody_is_waited_for_in_none_of_the_steps() -> None:
+    run = merge_run(profiles((0, 50_000, 100_000)))
+    assert run.together is not None
+    assert "Waited for most: rank 2, in 4 of 4 steps; " in " ".join(_across(run))
+    stragglers = dataclasses.replace(run.together.stragglers, led=0)
+    together = dataclasses.replace(run.together, stragglers=stragglers)
+    assert together.worst == "rank 2 most"
+    text = " ".join(_across(replace(run, together=together)))
+    assert "Waited for most: rank 2; " in text and "in 0 of" not in text
+
+
+def test_what_costs_something_never_reads_as_nothing(tmp_path: Path) -> None:
+    text = densing("profile", run_of_two(tmp_path / "run", "g", unit=0.01)).stdout
+    assert "0.0002 ms per step" in text
+    assert "0.00 ms per" not in text
+
+
+def test_communications_at_the_same_time_are_not_to_be_added_up(tmp_path: Path) -> None:
+    content = grouped(0, "g")
+    both = [{**row, "args": {**row["args"], "stream": 21, "Process Group Name": "h"}}
+            for row in content["traceEvents"] if row["name"].startswith("nccl")]  # fmt: skip
+    alone = densing("profile", write(tmp_path / "alone.json", content)).stdout
+    assert "same time" not in alone
+    content["traceEvents"] += both
+    text = densing("profile", write(tmp_path / "both.json", content)).stdout
+    assert "all kinds together expose 0.02 ms, not their sum" in text
+
+
+def test_the_document_is_strict_json(tmp_path: Path) -> None:
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    done = densing("profile", run_of_two(tmp_path / "run", HOSTILE), "--mfu", "params=1e6,tokens=1", "--json")
+    assert done.stderr == ""
+    found = json.loads(done.stdout, parse_constant=refuse)
+    assert found["utilisation"]["mfu_pct"] is None
+    assert set(found["ranks"][0]) >= {
+        *("rank", "window_ns", "span_ns", "compute_ns", "comm_ns", "memcpy_ns", "overlap_ns", "exposed_comm_ns"),
+        *("exposed_memcpy_ns", "idle_ns", "overlap_pct"),
+    }
+    for rank in found["ranks"]:
+        assert all(type(value) is int for key, value in rank.items() if key.endswith("_ns") and value is not None)
+
+
+# A device whose kernels the trace does not hold.
+DEVICES = {"deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-40GB"}]}
+GLOO = {"distributedInfo": {"backend": "gloo", "rank": 0, "world_size": 2}}
+OPERATORS = [
+    trace_make.event("user_annotation", "ProfilerStep#1", 0, 100),
+    trace_make.event("cpu_op", "aten::mm", 1, 98),
+]
+LAUNCHES = [trace_make.event("cuda_runtime", "cudaLaunchKernel", 3 + at, 1, correlation=at) for at in range(5)]
+RANGES = [trace_make.event("cuda_profiler_range", "model step", 5, 20)]
+SYNC = [trace_make.event("cuda_runtime", "cudaDeviceSynchronize", 99, 1, correlation=9)]
+COPIES = [{**trace_make.kernel("Memcpy HtoD (Pageable -> Device)", 5, 3), "cat": "gpu_memcpy"}]
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize(
+    ("events", "header", "seen"),
+    [
+        (LAUNCHES + RANGES, DEVICES, "calls of cudaLaunchKernel"),
+        (LAUNCHES, GLOO, "calls of cudaLaunchKernel"),
+        (LAUNCHES + COPIES, {}, "calls of cudaLaunchKernel"),
+        (RANGES, {}, "events of cuda_profiler_range"),
+        (SYNC, {}, "events of cuda_runtime"),
+        ([], DEVICES, "NVIDIA A100-SXM4-40GB"),
+    ],
+)
+def test_a_device_without_kernels_is_no_processor(
+    tmp_path: Path, events: list[trace_make.Event], header: dict[str, Any], seen: str
+) -> None:
+    path = trace_make.write(tmp_path / "rank0.json", OPERATORS + events, **header)
+    rank = trace_make.read(path)
+    [note] = [note for note in rank.notes if note.code == "no-device-work"]
+    assert rank.blind and not rank.on_host and note.severity == "error" and seen in note.message
+
+    result = invoke("profile", path, "--json")
+    assert result.exit_code == 3
+    document = json.loads(result.stdout)
+    figures = document["figures"]
+    assert {key: value for key, value in figures.items() if value is not None} == {
+        "ranks": 1, "steps": 0, "skipped_events": 0, "repaired_events": 0}  # fmt: skip
+    assert document["causes"] == [] and document["ranks"][0]["window_ns"] == 0
+
+
+@pytest.mark.parametrize(
+    ("events", "header"),
+    [
+        ([], {}),
+        ([], GLOO),
+        ([], {**GLOO, **DEVICES}),
+        (SYNC, {**GLOO, **DEVICES}),
+        ([], {"distributedInfo": {"backend": "cpu:gloo,cuda:gloo", "rank": 0, "world_size": 2}, **DEVICES}),
+    ],
+)
+def test_a_processors_run_stays_one_whatever_the_machine_has(
+    tmp_path: Path, events: list[trace_make.Event], header: dict[str, Any]
+) -> None:
+    rank = trace_make.read(trace_make.write(tmp_path / "rank0.json", OPERATORS + events, **header))
+    assert rank.on_host and not rank.blind and len(rank.work)
+
+
+def test_copies_alone_are_a_profile(tmp_path: Path) -> None:
+    assert not trace_make.read(trace_make.write(tmp_path / "rank0.json", OPERATORS + COPIES, **DEVICES)).blind
+
+
+def test_conditions_cannot_be_decided_and_no_share_is_printed(tmp_path: Path) -> None:
+    path = trace_make.write(tmp_path / "rank0.json", OPERATORS + LAUNCHES, **DEVICES)
+    for condition in ("exposed_pct>10", "idle_pct<1", "step_ms>5", "idle_ms_per_step>0"):
+        result = invoke("profile", path, "--fail-if", condition)
+        assert result.exit_code == 4 and "cannot be decided" in result.stderr
+    page = tmp_path / "page.html"
+    result = invoke("profile", path, "--html", page)
+    assert result.exit_code == 3 and "no work was recorded" in result.stdout and "holds no kernel" in result.stderr
+    assert "99." not in result.stdout and "98" not in result.stdout
+    written = page.read_text(encoding="utf-8")
+    assert "Nothing can be said of the time: the work of the devices was not recorded" in written
+    assert "Before you quote it" in written.split("holds no kernel")[0], "the reason stands among the caveats"
+    assert invoke("profile", path, "--mfu", "params=1e6,tokens=10").exit_code == 1
+
+
+def test_a_blind_rank_among_others_takes_no_part(tmp_path: Path) -> None:
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    info = trace_make.HEADER["distributedInfo"]
+    for folder in (alone, both):
+        trace_make.write(folder / "rank0.json", trace_make.good(), distributedInfo=info)
+    trace_make.write(both / "rank1.json", OPERATORS + LAUNCHES, distributedInfo={**info, "rank": 1})
+    one, two = (invoke("profile", folder, "--json", "--fail-if", "idle_pct>90") for folder in (alone, both))
+    assert (one.exit_code, two.exit_code) == (0, 3)
+    figures = [json.loads(result.stdout)["figures"] for result in (one, two)]
+    different = {key for key in figures[0] if figures[0][key] != figures[1][key]}
+    assert different == {"ranks"}
+    assert "mixed-steps" not in {note["code"] for note in json.loads(two.stdout)["notes"]}

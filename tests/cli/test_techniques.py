@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from densing.cli.tree import main
+from densing.cli import main
 
 KEYS = {"technique", "step_s", "exposed_comm_s", "overlap_ratio", "bytes", "speedup"}
 CONFIG = {

@@ -40,6 +40,21 @@ def write(path: Path, content: dict[str, Any]) -> Path:
     return path
 
 
+def cut(path: Path) -> None:
+    """Let a trace end in the middle of its last event."""
+    text = path.read_text()
+    path.write_text(text[: text.rindex('"args"')])
+
+
+def run_of(folder: Path, ranks: int) -> Path:
+    """Write the traces of a run of so many ranks."""
+    for rank in range(ranks):
+        content = trace(rank)
+        content["distributedInfo"]["world_size"] = ranks
+        write(folder / f"rank{rank}.json", content)
+    return folder
+
+
 @pytest.fixture
 def two(tmp_path: Path) -> Path:
     """A folder of two ranks, of which the second comes late."""

@@ -1,23 +1,34 @@
-"""Profile many ranks: in this process when they are small, over its processors when not, over a cluster if asked."""
+"""Many ranks profiled: in this process when they are small, over its processors when not, over a cluster if asked.
+
+Work is spread over processes of this machine so that one that dies is known by the item it worked on.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import heapq
 import json
+import os
+import pickle
 import re
+import socket
+import subprocess
 import sys
+import time
+import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from densing.core import InputError, processes, replacing
+from densing.core import DensingError, InputError, processes, replacing
 from densing.efficiency.profile.store import SUFFIX, read_profiles, store_info, write_profile
-from densing.efficiency.profile.workers import Done, Work, in_processes, in_turn
-from densing.jobs import Executor, Job, JobEvent, JobResult
+from densing.jobs import Executor, Job, JobEvent, describe
 
 if TYPE_CHECKING:
     from densing.efficiency.traces import TraceFile
@@ -30,7 +41,13 @@ _EDGE = 1 << 16
 LISTS, LOGS = "lists", "logs"
 JOBS = 16
 """Jobs when nobody says how many."""
+TELL_SECONDS = 0.1
+GRACE_SECONDS = 5.0
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
+Item = TypeVar("Item")
+Tell = Callable[[int], object]
+Work = Callable[[Any, Tell], Mapping[str, Any]]
 Command = Callable[[Path, Path], Sequence[str]]
 """From a list of traces and the store, the command line of a job."""
 
@@ -118,7 +135,8 @@ def profile_ranks(
     run = _Run(traces, None if out is None else Path(out), options or {}, progress, on_failure)
     yield from run.stored()
     if run.pending and executor is not None:
-        yield from run.take(_by_jobs(run, executor, jobs or JOBS, command), store=False)
+        assert out is not None
+        yield from run.take(in_jobs(run, executor, Path(out), jobs or JOBS, command), store=False)
     elif run.pending:
         work, workers = _WithInput(profile_one), jobs or processes.processors()
         if min(workers, len(run.pending)) == 1 or text_bytes(run.pending) < SMALL_BYTES:
@@ -262,22 +280,6 @@ def text_bytes(traces: Sequence[TraceFile]) -> int:
     )
 
 
-def _by_jobs(run: _Run, executor: Executor, jobs: int, command: Command | None) -> Iterator[Done[TraceFile]]:
-    assert run.out is not None
-
-    def look(event: JobEvent) -> None:
-        for trace in run.pending if event.kind in ("finished", "failed") else ():
-            if result_file(run.out or Path(), trace).exists():
-                run.at(trace, trace.size)
-
-    ended = run_jobs(run.pending, executor, run.out, jobs=jobs, command=command, on_event=look)
-    for trace, result in ended.items():
-        row = run.find(trace)
-        lines = f"; last lines: {' | '.join(result.lines[-3:])}" if result.lines else ""
-        reason = "" if row is not None else (result.reason or "its job wrote no result") + lines
-        yield Done(trace, row, reason)
-
-
 def default_command(arguments: Sequence[str] = ()) -> Command:
     """Return what a job runs: ``densing profile --rank-files LIST --out STORE`` and the arguments given.
 
@@ -292,28 +294,27 @@ def default_command(arguments: Sequence[str] = ()) -> Command:
     ]
 
 
-def run_jobs(
-    traces: Sequence[TraceFile],
-    executor: Executor,
-    out: Path,
-    *,
-    jobs: int = JOBS,
-    command: Command | None = None,
-    on_event: Callable[[JobEvent], object] = lambda event: None,
-) -> dict[TraceFile, JobResult]:
-    """Profile traces by jobs; return for each trace how its job ended. What it yielded is in the store.
+def in_jobs(
+    run: _Run, executor: Executor, out: Path, jobs: int = JOBS, command: Command | None = None
+) -> Iterator[Done[TraceFile]]:
+    """Profile what is pending by jobs, each of about the same number of bytes; what they yield is in the store."""
+    parts, out = shares(run.pending, jobs), out.absolute()
 
-    Each job gets about the same number of bytes.
-    """
-    out = out.absolute()
-    lists = [write_list(part, out / LISTS) for part in shares(traces, jobs)]
+    def look(event: JobEvent) -> None:
+        for trace in run.pending if event.kind in ("finished", "failed") else ():
+            if result_file(out, trace).exists():
+                run.at(trace, trace.size)
+
+    lists = [write_list(part, out / LISTS) for part in parts]
     work = [
         Job(tuple((command or default_command())(listed, out)), f"profile {number}", logs=out / LOGS)
         for number, listed in enumerate(lists)
     ]
-    results = executor.run(work, on_event=on_event)
-    ended = zip(shares(traces, jobs), results, strict=True)
-    return {trace: result for part, result in ended for trace in part}
+    for part, result in zip(parts, executor.run(work, on_event=look), strict=True):
+        lines = f"; last lines: {' | '.join(result.lines[-3:])}" if result.lines else ""
+        for trace in part:
+            row = run.find(trace)
+            yield Done(trace, row, "" if row is not None else (result.reason or "its job wrote no result") + lines)
 
 
 def shares(traces: Sequence[TraceFile], count: int) -> list[list[TraceFile]]:
@@ -368,3 +369,182 @@ class _ListedTrace(msgspec.Struct):
     path: str
     member: str | None
     rank: int | None
+
+
+@dataclass(frozen=True)
+class Done(Generic[Item]):
+    """How one item ended: its row, or why there is none."""
+
+    item: Item
+    row: Mapping[str, Any] | None
+    reason: str = ""
+
+
+def in_turn(work: Work, items: Sequence[Item], at: Callable[[Item, int], object]) -> Iterator[Done[Item]]:
+    """Do the work here, one item after the other; same results as :func:`in_processes`."""
+    for item in items:
+        row, reason = _attempt(work, item, lambda done, item=item: at(item, done))  # type: ignore[misc]
+        yield Done(item, row, reason)
+
+
+def in_processes(
+    work: Work, items: Sequence[Item], workers: int, at: Callable[[Item, int], object]
+) -> Iterator[Done[Item]]:
+    """Do the work in new processes, and yield each item as it ends.
+
+    Parameters
+    ----------
+    work : callable
+        ``work(item, tell)``, a function of a module; it, the items and the rows travel between processes.
+    items : sequence
+        Taken in order: put the longest first.
+    workers : int
+        Processes at a time.
+    at : callable
+        Called here with an item and what its work tells.
+
+    Yields
+    ------
+    Done
+        A process that is killed ends its item with a reason; another takes its place. Whatever ends the iteration,
+        no process is left.
+    """
+    queue = deque(items)
+    crew = [_Worker[Item](work) for _ in range(min(workers, len(items)))]
+    try:
+        for worker in crew:
+            worker.give(queue.popleft())
+        while busy := [worker for worker in crew if worker.item is not None]:
+            ready = wait([worker.pipe for worker in busy])
+            for worker in busy:
+                ended = worker.hear(at) if worker.pipe in ready else None
+                if ended is None:
+                    continue
+                if queue:
+                    worker.give(queue.popleft())
+                yield ended
+    finally:
+        for worker in crew:
+            worker.end()
+
+
+class _Worker(Generic[Item]):
+    """A process and the item it works on."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self.item: Item | None = None
+        self._start()
+
+    def _start(self) -> None:
+        # Only the process holds the child's end: when it dies, the parent's says so.
+        parent, child = socket.socketpair()
+        paths = json.dumps(sys.path)
+        with child:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BEGIN, paths, str(child.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[child.fileno()],
+                # As many processes as processors: none starts threads of its own.
+                env={**dict.fromkeys(THREADS, "1"), **os.environ},
+                # Ctrl-C is ours; we end it.
+                start_new_session=True,
+            )
+        self.pipe = Connection(parent.detach())
+        self._send(self._work)
+
+    def _send(self, content: object) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            # A process that has died is found out by hear().
+            self.pipe.send(content)
+
+    def give(self, item: Item) -> None:
+        """Hand over the next item, to a new process if the last one died."""
+        if self._process.poll() is not None:
+            self.end()
+            self._start()
+        self.item = item
+        self._send(item)
+
+    def hear(self, at: Callable[[Item, int], object]) -> Done[Item] | None:
+        """Take in one message; the end of the item if it is that."""
+        assert self.item is not None
+        item = self.item
+        try:
+            kind, *content = self.pipe.recv()
+        except (EOFError, OSError):
+            self.item = None
+            code = self._process.wait()
+            death = describe(code) if code < 0 else f"ended early (exit code {code})"
+            return Done(item, None, f"its process was {death}")
+        if kind == "at":
+            at(item, content[0])
+            return None
+        self.item = None
+        if kind == "bug":
+            raise content[0]
+        return Done(item, *content)
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        self.pipe.close()
+        self._process.terminate()
+        try:
+            self._process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+# Not multiprocessing's spawn: that runs the user's main script again in every process.
+_BEGIN = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from densing.efficiency.profile.batch import serve; serve(int(sys.argv[2]), int(sys.argv[3]))"
+)
+
+
+def serve(handle: int, parent: int) -> None:
+    """What a process does: receive the work, then work on what comes until nobody listens."""
+    processes.die_with_parent(parent)
+    pipe = Connection(handle)
+    last = 0.0
+
+    def tell(done: int) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= TELL_SECONDS:
+            last = now
+            pipe.send(("at", done))
+
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        try:
+            work = pipe.recv()
+        except (AttributeError, ImportError) as error:
+            # A function that only the main script has.
+            pipe.send(("bug", _portable(error)))
+            return
+        while True:
+            item, last = pipe.recv(), 0.0
+            try:
+                pipe.send(("row", *_attempt(work, item, tell)))
+            except (BrokenPipeError, ConnectionResetError):
+                raise
+            except Exception as error:
+                pipe.send(("bug", _portable(error)))
+
+
+def _attempt(work: Work, item: Any, tell: Tell) -> tuple[Mapping[str, Any] | None, str]:
+    try:
+        return work(item, tell), ""
+    except (DensingError, MemoryError) as error:
+        return None, str(error) or "memory is not enough for it"
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that survives the way to another process, with where it happened."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        error = RuntimeError(repr(error))
+    error.add_note(text)
+    return error

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from densing.core import Record
-from densing.efficiency.profile.figures import cut_short, per_step, pooled, run_collectives
-from densing.efficiency.profile.rank import RankProfile
+from densing.efficiency.profile.rank import RankProfile, cut_short, per_step, pooled, run_collectives
 from densing.efficiency.timeline import CollectiveSummary, Copies
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class _Lost(Record, frozen=True):
 
 
 def find_causes(
-    ranks: Sequence[RankProfile], parts: Sequence[Sequence[CollectiveSummary]], together: JointProfile | None = None
+    ranks: Sequence[RankProfile], parts: Sequence[Sequence[CollectiveSummary]], joint: JointProfile | None = None
 ) -> tuple[Cause, ...]:
     """Rank what cost time, by what can be won.
 
@@ -81,11 +80,11 @@ def find_causes(
     ranks : sequence of RankProfile
     parts : sequence of sequence of CollectiveSummary
         Of each rank.
-    together : JointProfile, optional
+    joint : JointProfile, optional
         What several ranks tell of each other.
     """
     total, steps = pooled([rank.partition for rank in ranks]), per_step(ranks)
-    losses = [*_communication(ranks, parts, total.exposed_comm_ns, together), *_idle(ranks)]
+    losses = [*_communication(ranks, parts, total.exposed_comm_ns, joint), *_idle(ranks)]
     losses += _copies(ranks, total.exposed_memcpy_ns)
     losses = [loss for loss in losses if loss.ns > 0]
     if not losses:
@@ -93,7 +92,7 @@ def find_causes(
     claimed: dict[str, int] = {}
     for loss in losses:
         claimed[loss.on_path] = claimed.get(loss.on_path, 0) + loss.ns
-    limits = _recoverable(ranks, together)
+    limits = _recoverable(ranks, joint)
     # Parts of one kind share what the path holds of it.
     shares = {kind: min(1.0, limits.get(kind, ns) / ns) for kind, ns in claimed.items()}
     causes = []
@@ -120,19 +119,19 @@ _OUTSIDE = ("host", "launch", "idle")
 """Kinds of the critical path in which a device stands idle."""
 
 
-def _recoverable(ranks: Sequence[RankProfile], together: JointProfile | None) -> dict[str, float]:
+def _recoverable(ranks: Sequence[RankProfile], joint: JointProfile | None) -> dict[str, float]:
     """Return what can be won of each kind of loss, in nanoseconds over all ranks as costs are.
 
     The run's own path where there is one, once for every rank, since its length is every rank's; else the ranks' own.
     """
-    path = None if together is None else together.path
+    path = None if joint is None else joint.path
     if path is not None:
         totals = {kind: len(ranks) * ns for kind, ns in path.by_kind.items()}
     else:
         totals = {kind: sum(rank.path.totals[kind] for rank in ranks) for kind in ranks[0].path.totals}
     limits: dict[str, float] = {kind: totals.get(kind, 0) for kind in ("communication", "memcpy")}
     limits["idle"] = sum(totals.get(kind, 0) for kind in _OUTSIDE)
-    replayed = None if together is None else together.what_if
+    replayed = None if joint is None else joint.what_if
     if replayed is not None and replayed.transfer_slowdown is not None:
         balanced = replayed.transfer_slowdown * replayed.ideal_ns
         limits["waiting"] = len(ranks) * max(replayed.replayed_ns - balanced, 0.0)
@@ -160,7 +159,7 @@ def _communication(
     ranks: Sequence[RankProfile],
     parts: Sequence[Sequence[CollectiveSummary]],
     exposed: int,
-    together: JointProfile | None,
+    joint: JointProfile | None,
 ) -> Iterator[_Lost]:
     """Exposed communication by operation and group, split into waiting and transfer where that is known."""
     rows, cut = run_collectives(parts), cut_short(ranks)
@@ -170,15 +169,19 @@ def _communication(
         by_name[row.op, row.group] += row.exposed_ns
     for row in rows:
         cost, key = row.exposed_ns * scale, (row.op, row.group or row.group_label)
-        known = None if together is None else together.waiting.get((row.op, row.group))
+        known = None if joint is None else joint.waiting.get((row.op, row.group))
         # Waiting is known by operation and name of the group; rows that share both share it by what they cost.
         part = row.exposed_ns / by_name[row.op, row.group] if by_name[row.op, row.group] else 0.0
         waited = known.exposed_ns * scale * part if known else 0.0
         name = f"{row.op or 'communication'}{f' in group {row.group}' if row.group else ''}"
+        calls, size = f"{row.count} call{'s' * (row.count != 1)}", "unknown size"
+        if row.count_sized:
+            speed = f" at {row.busbw_gbps:.3g} GB/s bus bandwidth" if row.busbw_gbps else ""
+            size = f"{row.bytes / row.count_sized / 1e6:.3g} MB on average{speed}"
         hidden = f", {row.hidden_pct:.0f} % hidden behind compute" if row.hidden_pct else ", nothing hidden"
-        if waited and together is not None:
-            last = together.stragglers.worst
-            who = "the last" if last is None else together.worst
+        if waited and joint is not None:
+            last = joint.stragglers.worst
+            who = "the last" if last is None else joint.worst
             yield _Lost(
                 WAITING,
                 round(waited),
@@ -197,17 +200,9 @@ def _communication(
             },
             "communication",
             f"{name} is not hidden",
-            f"{name}: {_size(row)}{'' if cut else hidden}",
+            f"{name}: {calls} of {size}{'' if cut else hidden}",
             _remedy(row),
         )
-
-
-def _size(row: CollectiveSummary) -> str:
-    calls = f"{row.count} call{'s' * (row.count != 1)}"
-    if not row.count_sized:
-        return f"{calls} of unknown size"
-    speed = f" at {row.busbw_gbps:.3g} GB/s bus bandwidth" if row.busbw_gbps else ""
-    return f"{calls} of {row.bytes / row.count_sized / 1e6:.3g} MB on average{speed}"
 
 
 def _remedy(row: CollectiveSummary) -> str:
@@ -269,10 +264,21 @@ _RECORDED = (
 
 
 def _idle(ranks: Sequence[RankProfile]) -> Iterator[_Lost]:
+    # What the host did most while the device waited.
+    total = Counter[str]()
+    for rank in ranks:
+        for row in rank.idle.meanwhile:
+            if row.name:
+                total[row.name] += row.ns
+    longest = sorted(total, key=lambda name: -total[name])[:2]
+    names = f"; meanwhile it is in {', '.join(longest)}" if longest else ""
     for code, (title, message, remedy) in _IDLE.items():
-        loading = {rank.rank: _loading(rank, code) for rank in ranks}
+        loading = dict.fromkeys((rank.rank for rank in ranks), 0)
+        for rank in ranks:
+            # Of the time idle for the host (or, without a device, for no known reason) that part in which it fetched.
+            if rank.transfers.loading is not None and code == ("unknown" if rank.on_host else "host_bound"):
+                loading[rank.rank] = min(rank.transfers.loading.idle_ns, rank.idle.causes.get(code, 0))
         idle = {rank.rank: rank.idle.causes.get(code, 0) - loading[rank.rank] for rank in ranks}
-        names = _meanwhile(ranks) if "{names}" in message else ""
         if code == "unknown" and all(rank.recorder for rank in ranks):
             remedy = _RECORDED
         text = message.format(names=names)
@@ -281,24 +287,6 @@ def _idle(ranks: Sequence[RankProfile]) -> Iterator[_Lost]:
             text = "compute waits for the next batch (DataLoader)"
             remedy = "more workers, prefetch_factor, cheaper transforms, pinned memory"
             yield _Lost("data-loading", sum(loading.values()), loading, "idle", text, text, remedy)
-
-
-def _loading(rank: RankProfile, code: str) -> int:
-    """Return how much of a rank's idle time of one cause is the fetching of a batch: the host's part of it."""
-    if rank.transfers.loading is None or code != ("unknown" if rank.on_host else "host_bound"):
-        return 0
-    return min(rank.transfers.loading.idle_ns, rank.idle.causes.get(code, 0))
-
-
-def _meanwhile(ranks: Sequence[RankProfile]) -> str:
-    """Name what the host did most while the device waited."""
-    total: dict[str, int] = {}
-    for rank in ranks:
-        for row in rank.idle.meanwhile:
-            if row.name:
-                total[row.name] = total.get(row.name, 0) + row.ns
-    longest = sorted(total, key=lambda name: -total[name])[:2]
-    return f"; meanwhile it is in {', '.join(longest)}" if longest else ""
 
 
 def _copies(ranks: Sequence[RankProfile], exposed: int) -> Iterator[_Lost]:

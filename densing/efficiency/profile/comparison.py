@@ -233,33 +233,6 @@ def compare(
     >>> comparison.verdict, comparison.changes[0].difference
     ('slower', 50.0)
     """
-    _check(base, other, level, draws, skip_first)
-    notes = [*_remarks("the base run", base, skip_first), *_remarks("the other run", other, skip_first)]
-    base, other = base.without_first(skip_first), other.without_first(skip_first)
-    notes += _both(base, other)
-    metrics = [metric for metric in METRICS if metric in base.values and metric in other.values]
-    columns = [(np.array(base.values[metric]), np.array(other.values[metric])) for metric in metrics]
-    estimates: Sequence[Estimate | None] = [None] * len(metrics)
-    if min(len(base.numbers), len(other.numbers)) >= MIN_STEPS:
-        estimates = compare_means(columns, level=level, draws=draws, seed=seed)
-    changes = [_change(metric, *pair, row) for metric, pair, row in zip(metrics, columns, estimates, strict=True)]
-    steps = (len(base.numbers), len(other.numbers))
-    return Comparison(tuple(changes), steps, (base.ranks, other.ranks), level, draws, seed, tuple(notes))
-
-
-def _change(metric: str, base: Floats, other: Floats, estimate: Estimate | None) -> Change:
-    means = [float(column.mean()) if len(column) else None for column in (base, other)]
-    if estimate is None:
-        return Change(metric, means[0], means[1], None, None, None, None, None, None, None, "too few steps")
-    verdict: Verdict = "no change beyond noise"
-    if estimate.low > 0:
-        verdict = "slower" if metric == STEP else "more"
-    elif estimate.high < 0:
-        verdict = "faster" if metric == STEP else "less"
-    return Change(metric, means[0], means[1], *estimate, verdict)
-
-
-def _check(base: RunSteps, other: RunSteps, level: float, draws: int, skip_first: int) -> None:
     for name, run in (("base", base), ("other", other)):
         if not run.numbers:
             raise InputError(
@@ -273,6 +246,40 @@ def _check(base: RunSteps, other: RunSteps, level: float, draws: int, skip_first
         raise InputError(f"draws {draws}: 200 or more are needed")
     if skip_first < 0:
         raise InputError(f"skip_first {skip_first}: 0 or more is needed")
+    notes = [*_remarks("the base run", base, skip_first), *_remarks("the other run", other, skip_first)]
+    base, other = base.without_first(skip_first), other.without_first(skip_first)
+    counts = [len(base.numbers), len(other.numbers)]
+    if min(counts) < MIN_STEPS:
+        text = (
+            f"{counts[0]} and {counts[1]} step(s): below {MIN_STEPS} in a run the noise between steps "
+            "is not known; record more (active=10)"
+        )
+        notes.append(Note("too-few-steps", "warning", text, {"steps": counts}))
+    if base.ranks != other.ranks:
+        text = f"{base.ranks} rank(s) against {other.ranks}: a change may come from the size of the run"
+        notes.append(Note("different-ranks", "warning", text, {"ranks": [base.ranks, other.ranks]}))
+    if base.window and other.window and base.window != other.window:
+        text = f"window {base.window} against {other.window}: different work counts; profile both within one"
+        notes.append(Note("different-windows", "warning", text, {"windows": [base.window, other.window]}))
+    metrics = [metric for metric in METRICS if metric in base.values and metric in other.values]
+    columns = [(np.array(base.values[metric]), np.array(other.values[metric])) for metric in metrics]
+    estimates: Sequence[Estimate | None] = [None] * len(metrics)
+    if min(counts) >= MIN_STEPS:
+        estimates = compare_means(columns, level=level, draws=draws, seed=seed)
+    changes = []
+    for metric, pair, estimate in zip(metrics, columns, estimates, strict=True):
+        before, after = (float(column.mean()) if len(column) else None for column in pair)
+        if estimate is None:
+            changes.append(Change(metric, before, after, None, None, None, None, None, None, None, "too few steps"))
+            continue
+        verdict: Verdict = "no change beyond noise"
+        if estimate.low > 0:
+            verdict = "slower" if metric == STEP else "more"
+        elif estimate.high < 0:
+            verdict = "faster" if metric == STEP else "less"
+        changes.append(Change(metric, before, after, *estimate, verdict))
+    steps = (len(base.numbers), len(other.numbers))
+    return Comparison(tuple(changes), steps, (base.ranks, other.ranks), level, draws, seed, tuple(notes))
 
 
 def _remarks(name: str, run: RunSteps, skipped: int) -> Iterable[Note]:
@@ -297,22 +304,6 @@ def _remarks(name: str, run: RunSteps, skipped: int) -> Iterable[Note]:
             f"{median / 1e6:.3f} ms; it is counted: leave it out with skip_first=1 if it is warm-up"
         )
         yield Note("slow-first-step", "warning", text, {"first_ns": float(times[0]), "median_ns": median})
-
-
-def _both(base: RunSteps, other: RunSteps) -> Iterable[Note]:
-    few = min(len(base.numbers), len(other.numbers))
-    if few < MIN_STEPS:
-        text = (
-            f"{len(base.numbers)} and {len(other.numbers)} step(s): below {MIN_STEPS} in a run the noise between steps "
-            "is not known; record more (active=10)"
-        )
-        yield Note("too-few-steps", "warning", text, {"steps": [len(base.numbers), len(other.numbers)]})
-    if base.ranks != other.ranks:
-        text = f"{base.ranks} rank(s) against {other.ranks}: a change may come from the size of the run"
-        yield Note("different-ranks", "warning", text, {"ranks": [base.ranks, other.ranks]})
-    if base.window and other.window and base.window != other.window:
-        text = f"window {base.window} against {other.window}: different work counts; profile both within one"
-        yield Note("different-windows", "warning", text, {"windows": [base.window, other.window]})
 
 
 class Estimate(NamedTuple):
@@ -354,12 +345,20 @@ def compare_means(columns: Sequence[tuple[Floats, Floats]], *, level: float, dra
     other = np.stack([pair[1] for pair in columns])
     generator = np.random.default_rng(seed)
     resamples = [_resample(sample, draws, generator) for sample in (base, other)]
-    return [
-        _estimate(
-            a, b, _Draws(*(part[row] for part in resamples[0])), _Draws(*(part[row] for part in resamples[1])), level
-        )
-        for row, (a, b) in enumerate(columns)
-    ]
+    estimates = []
+    for row, samples in enumerate(columns):
+        a, b = (_Draws(*(part[row] for part in resample)) for resample in resamples)
+        means = float(samples[0].mean()), float(samples[1].mean())
+        squares = samples[0].var(ddof=1) / len(samples[0]), samples[1].var(ddof=1) / len(samples[1])
+        correlation = lag_one(*samples)
+        # Steps that follow each other alike tell less than as many independent ones.
+        wider = float(np.sqrt((1 + correlation) / (1 - correlation)))
+        difference = means[1] - means[0]
+        quantile = _quantile(b.mean - a.mean - difference, a.variance + b.variance, level)
+        reach = float(quantile * np.sqrt(squares[0] + squares[1]) * wider)
+        ratio = _ratio(means, squares, a, b, level, wider)
+        estimates.append(Estimate(difference, difference - reach, difference + reach, *ratio, correlation))
+    return estimates
 
 
 def lag_one(*samples: Floats) -> float:
@@ -401,18 +400,6 @@ def _resample(samples: Floats, draws: int, generator: np.random.Generator) -> tu
             means[row, part] = resampled.mean(axis=1)
             variances[row, part] = resampled.var(axis=1, ddof=1) / size
     return means, variances
-
-
-def _estimate(base: Floats, other: Floats, a: _Draws, b: _Draws, level: float) -> Estimate:
-    means = float(base.mean()), float(other.mean())
-    squares = base.var(ddof=1) / len(base), other.var(ddof=1) / len(other)
-    correlation = lag_one(base, other)
-    wider = np.sqrt((1 + correlation) / (1 - correlation))
-    difference = means[1] - means[0]
-    quantile = _quantile(b.mean - a.mean - difference, a.variance + b.variance, level)
-    reach = float(quantile * np.sqrt(squares[0] + squares[1]) * wider)
-    ratio = _ratio(means, squares, a, b, level, float(wider))
-    return Estimate(difference, difference - reach, difference + reach, *ratio, correlation)
 
 
 def _ratio(

@@ -173,20 +173,20 @@ def check(conditions: Iterable[str | Condition], summary: Mapping[str, Any]) -> 
         for comparison in condition.comparisons:
             if comparison.metric not in figures:
                 raise UnknownNameError("metric", comparison.metric, figures)
-    return tuple(hit for condition in parsed if (hit := _hit(condition, figures)) is not None)
-
-
-def _hit(condition: Condition, figures: Mapping[str, Any]) -> Hit | None:
-    decided = condition.decide(figures)
-    if decided is False:
-        return None
-    values = {comparison.metric: figures[comparison.metric] for comparison in condition.comparisons}
-    known = ", ".join(f"{name} is {value:.6g}" for name, value in values.items() if value is not None)
-    if decided:
-        return Hit(condition.text, "met", f"{condition.text}: {known}", values)
-    missing = ", ".join(name for name, value in values.items() if value is None)
-    text = f"{condition.text}: cannot be decided, {missing} is undefined in this run" + (f" ({known})" if known else "")
-    return Hit(condition.text, "undecided", text, values)
+    hits = []
+    for condition in parsed:
+        decided = condition.decide(figures)
+        if decided is False:
+            continue
+        values = {comparison.metric: figures[comparison.metric] for comparison in condition.comparisons}
+        known = ", ".join(f"{name} is {value:.6g}" for name, value in values.items() if value is not None)
+        if decided:
+            hits.append(Hit(condition.text, "met", f"{condition.text}: {known}", values))
+            continue
+        missing = ", ".join(name for name, value in values.items() if value is None)
+        text = f"{condition.text}: cannot be decided, {missing} is undefined in this run"
+        hits.append(Hit(condition.text, "undecided", text + (f" ({known})" if known else ""), values))
+    return tuple(hits)
 
 
 def _comparison(text: str) -> Comparison:
@@ -197,7 +197,12 @@ def _comparison(text: str) -> Comparison:
         )
     metric, number, unit = match["metric"], float(match["number"]), match["unit"]
     if unit is not None:
-        units = _units(metric)
+        # The units that a number may have beside this metric, in the metric's own, which its name tells.
+        parts = metric.split("_")
+        own = next((UNITS[part] for part in parts if part in UNITS), None)
+        units: Mapping[str, float] = {"%": 1} if parts[-1] == "pct" else {}
+        if own is not None:
+            units = {name: size / own for name, size in UNITS.items()}
         if unit not in units:
             remedy = f"use {', '.join(units)}, or none" if units else f"{metric} has none"
             raise InputError(f"--fail-if: unit {unit!r} in {text.strip()[:80]!r}; {remedy}")
@@ -205,12 +210,3 @@ def _comparison(text: str) -> Comparison:
     if not math.isfinite(number):
         raise InputError(f"--fail-if: {match['number']} in {text.strip()[:80]!r} is too large a number")
     return Comparison(metric, match["op"], number, text.strip())
-
-
-def _units(metric: str) -> Mapping[str, float]:
-    """Return the units that a number beside a metric may have, in the metric's own."""
-    words = metric.split("_")
-    own = next((UNITS[word] for word in words if word in UNITS), None)
-    if own is not None:
-        return {unit: size / own for unit, size in UNITS.items()}
-    return {"%": 1} if words[-1] == "pct" else {}

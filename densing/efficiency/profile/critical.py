@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import Note
-from densing.efficiency.profile.clocks import Clocks
-from densing.efficiency.profile.matching import Matched
+from densing.efficiency.profile.alignment import Clocks, Matched
 from densing.efficiency.profile.rank import RankProfile
 from densing.efficiency.timeline import PATH_KINDS, CriticalPath, Int
 
@@ -128,31 +128,58 @@ class RunPath:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; ranks as a list beside their totals, since JSON knows no integer keys."""
-        bound = self.bound_by
-        return {
-            "start_ns": self.start_ns,
-            "end_ns": self.end_ns,
-            "stretches": {
-                "rank": list(self.rank),
-                "start_ns": list(self.stretch_start_ns),
-                "end_ns": list(self.stretch_end_ns),
-                "collective": list(self.collective),
-            },
-            "ranks": list(self.totals),
-            "totals": [dict(row) for row in self.totals.values()],
-            "turns": [asdict(turn) for turn in self.turns],
-            "bound_by": {"rank": bound[0], "kind": bound[1]} if bound else None,
-        }
+        columns = (self.rank, self.stretch_start_ns, self.stretch_end_ns, self.collective)
+        document = _PathDocument(
+            self.start_ns,
+            self.end_ns,
+            _Stretches(*map(list, columns)),
+            list(self.totals),
+            list(self.totals.values()),
+            list(self.turns),
+            None if self.bound_by is None else _Bound(*self.bound_by),
+        )
+        plain: dict[str, Any] = msgspec.to_builtins(document)
+        return plain
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunPath:
         """Rebuild what :meth:`to_dict` wrote."""
-        rank, start, end, key = (
-            tuple(data["stretches"][name]) for name in ("rank", "start_ns", "end_ns", "collective")
+        path = msgspec.convert(data, _PathDocument)
+        stretches = path.stretches
+        return cls(
+            path.start_ns,
+            path.end_ns,
+            tuple(stretches.rank),
+            tuple(stretches.start_ns),
+            tuple(stretches.end_ns),
+            tuple(stretches.collective),
+            dict(zip(path.ranks, path.totals, strict=True)),
+            tuple(path.turns),
         )
-        totals = {rank: dict(row) for rank, row in zip(data["ranks"], data["totals"], strict=True)}
-        turns = tuple(Turn(**row) for row in data["turns"])
-        return cls(data["start_ns"], data["end_ns"], rank, start, end, key, totals, turns)
+
+
+class _Stretches(msgspec.Struct):
+    rank: list[int]
+    start_ns: list[int]
+    end_ns: list[int]
+    collective: list[int]
+
+
+class _Bound(msgspec.Struct):
+    rank: int
+    kind: str
+
+
+class _PathDocument(msgspec.Struct):
+    """A path as JSON has it, which knows no integer keys: ranks as a list beside their totals."""
+
+    start_ns: int
+    end_ns: int
+    stretches: _Stretches
+    ranks: list[int]
+    totals: list[Mapping[str, int]]
+    turns: list[Turn]
+    bound_by: _Bound | None = None
 
 
 def run_path(ranks: Sequence[RankProfile], matched: Matched, clocks: Clocks) -> tuple[RunPath | None, tuple[Note, ...]]:
@@ -165,9 +192,26 @@ def run_path(ranks: Sequence[RankProfile], matched: Matched, clocks: Clocks) -> 
         more than :data:`MAX_RANKS` ranks; the notes say which.
     tuple of Note
     """
-    if refusal := _refusal(ranks, matched, clocks):
+    refusal = ""
+    if len(ranks) < 2:
+        refusal = "one rank was recorded"
+    elif len(matched) == 0:
+        refusal = "no communication could be matched"
+    elif not clocks.comparable:
+        refusal = "the ranks' clocks cannot be compared"
+    elif len(ranks) > MAX_RANKS:
+        refusal = f"{len(ranks)} ranks are more than the {MAX_RANKS} whose own paths are held in memory"
+    if refusal:
         return None, (Note("no-run-path", "info", f"no critical path across ranks: {refusal}"),)
-    rows = {rank.rank: _of_rank(rank, matched, clocks.offset_ns[rank.rank]) for rank in ranks}
+    rows = {}
+    for rank in ranks:
+        table, offset = rank.collectives, clocks.offset_ns[rank.rank]
+        key = np.full(len(table), -1, np.int64)
+        own, matched_row = matched.rows_of(table)
+        key[own] = matched_row
+        blocks = blocking(rank.path, table.start_ns, table.end_ns)
+        begins, ends = table.start_ns - offset, table.end_ns - offset
+        rows[rank.rank] = RankCollectives(rank.start_ns - offset, rank.end_ns - offset, key, begins, ends, blocks)
     shift = {rank.rank: -clocks.offset_ns[rank.rank] for rank in ranks}
     path = run_critical_path(rows, local_of({rank.rank: rank.path for rank in ranks}, shift))
     # A rank's own path may be stored without its shortest segments: they count as idle between ranks.
@@ -177,33 +221,6 @@ def run_path(ranks: Sequence[RankProfile], matched: Matched, clocks: Clocks) -> 
     share = 100 * short_ns / max(sum(rank.end_ns - rank.start_ns for rank in ranks), 1)
     text = f"the critical path across ranks counts {share:.2g} % of the ranks' time as idle: segments too short to keep"
     return path, (Note("run-path-shortened", "info", text, {"ns": short_ns}),)
-
-
-def _refusal(ranks: Sequence[RankProfile], matched: Matched, clocks: Clocks) -> str:
-    if len(ranks) < 2:
-        return "one rank was recorded"
-    if len(matched) == 0:
-        return "no communication could be matched"
-    if not clocks.comparable:
-        return "the ranks' clocks cannot be compared"
-    if len(ranks) > MAX_RANKS:
-        return f"{len(ranks)} ranks are more than the {MAX_RANKS} whose own paths are held in memory"
-    return ""
-
-
-def _of_rank(rank: RankProfile, matched: Matched, offset: int) -> RankCollectives:
-    rows = rank.collectives
-    key = np.full(len(rows), -1, np.int64)
-    own, matched_row = matched.rows_of(rows)
-    key[own] = matched_row
-    return RankCollectives(
-        rank.start_ns - offset,
-        rank.end_ns - offset,
-        key,
-        rows.start_ns - offset,
-        rows.end_ns - offset,
-        blocking(rank.path, rows.start_ns, rows.end_ns),
-    )
 
 
 def local_of(paths: Mapping[int, CriticalPath], offsets: Mapping[int, int] | None = None) -> Local:
@@ -363,11 +380,11 @@ class _Walk:
         if start >= self.at:
             return
         self.rows.append((self.rank, start, self.at, -1))
-        rest = self.at - start
+        remaining = self.at - start
         for kind, ns in self.local(self.rank, start, self.at).items():
-            self.add(self.rank, kind, min(ns, rest))
-            rest -= min(ns, rest)
-        self.add(self.rank, "idle", rest)
+            self.add(self.rank, kind, min(ns, remaining))
+            remaining -= min(ns, remaining)
+        self.add(self.rank, "idle", remaining)
         self.at = start
 
     def add(self, rank: int, kind: str, ns: int) -> None:

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from densing.core import Note
-from densing.efficiency.profile.clocks import Clocks, align_clocks
+from densing.efficiency.profile.alignment import Clocks, Matched, align_clocks, match_collectives
 from densing.efficiency.profile.critical import RunPath, run_path
-from densing.efficiency.profile.figures import Waiting
-from densing.efficiency.profile.matching import Matched, match_collectives
 from densing.efficiency.profile.rank import RankProfile
-from densing.efficiency.profile.waiting import Stragglers, find_stragglers, waiting_of
+from densing.efficiency.profile.waiting import Stragglers, Waiting, find_stragglers, waiting_of
 from densing.efficiency.profile.whatif_run import RecordedWhatIf, common_steps, what_if
 from densing.efficiency.timeline import Collectives
 

@@ -1,17 +1,19 @@
-"""What one rank spent: everything that is computed from its trace alone."""
+"""What each rank spent, from its trace alone; and the figures of a run: its ranks' sums, as shares and per step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+import numpy as np
+from msgspec.structs import astuple, replace
 
 from densing.core import Note, Record
 from densing.efficiency.timeline import (
     Classifier,
     Collectives,
+    CollectiveSummary,
     CriticalPath,
     IdleCauses,
     Kind,
@@ -21,8 +23,10 @@ from densing.efficiency.timeline import (
     RankTimeline,
     Spans,
     StepPartition,
+    StepTimes,
     Transfers,
     WindowName,
+    bandwidth,
     blocks,
     collectives_of,
     critical_path,
@@ -31,6 +35,7 @@ from densing.efficiency.timeline import (
     picture,
     select,
     step_partitions,
+    step_times,
     totals,
     transfers,
     unions,
@@ -38,7 +43,38 @@ from densing.efficiency.timeline import (
 )
 from densing.efficiency.traces import Detail, TraceFile, read_rank
 
+Figures = dict[str, int | float | str | None]
+
 SHOWN_NAMES = 30
+METRICS = {
+    "ranks": "ranks profiled",
+    "steps": "steps in the window, summed over ranks",
+    "step_ms": "median step time over ranks and steps, ms; the mean window without steps",
+    "step_p95_over_median": "95th percentile of step times over their median",
+    "compute_pct": "time computing, % of the windows of all ranks",
+    "comm_pct": "time communicating, %",
+    "overlap_pct": "share of communication hidden behind compute, %; null without communication, or where most of it "
+    "lies beyond the window",
+    "achievable_pct": "ceiling of that share: min(compute, communication) / communication, %",
+    "exposed_pct": "exposed communication, % of the windows",
+    "exposed_memcpy_pct": "copies hidden by neither compute nor communication, %",
+    "idle_pct": "neither compute, communication nor copies, %",
+    "exposed_ms_per_step": "exposed communication per step, ms (per window without steps)",
+    "idle_ms_per_step": "idle time per step, ms",
+    "skipped_events": "damaged events left out",
+    "repaired_events": "damaged events kept after repair",
+}
+_SHARES = {
+    "compute_pct": "compute_ns",
+    "comm_pct": "comm_ns",
+    "exposed_pct": "exposed_comm_ns",
+    "exposed_memcpy_pct": "exposed_memcpy_ns",
+    "idle_pct": "idle_ns",
+}
+WAIT_COLUMNS: tuple[str, ...] = ("matched_ns", "transfer_ns", "wait_ns", "exposed_wait_ns")
+"""What matched ranks add to the run's communications, operation by operation and group by group."""
+# What of a kind of communication adds up over the ranks.
+_SUMS = ("count", "count_sized", "bytes", "total_ns", "hidden_ns", "exposed_ns", "sum_ns")
 
 
 class ProfileOptions(Record, frozen=True):
@@ -200,8 +236,13 @@ def profile_timeline(rank: RankTimeline, options: ProfileOptions | None = None) 
     window = select(rank, options.window)
     merged = unions(window.work)
     names = totals(window.work)
-    unplaced = totals(rank.work.of(Kind.UNKNOWN))
-    unrecognised = [] if rank.on_host else _unrecognised([*unplaced, *names], Classifier(options.comm_patterns))
+    unrecognised = []
+    if not rank.on_host:
+        # Names no rule knows: of unknown kind, or compute only because nothing says otherwise.
+        unrecognised += totals(rank.work.of(Kind.UNKNOWN))
+        classifier = Classifier(options.comm_patterns)
+        by_default = [row for row in names if row.kind == "compute" and not classifier.knows(row.name)]
+        unrecognised += [replace(row, kind="compute by default") for row in by_default]
     origin = rank.origin
     return RankProfile(
         rank=rank.rank,
@@ -247,12 +288,81 @@ def _several_devices(source: str, work: Spans) -> list[Note]:
     return [Note("several-devices", "warning", message, {"devices": devices})]
 
 
-def _unrecognised(names: list[NameTotal], classifier: Classifier) -> list[NameTotal]:
-    """Names no rule knows: of unknown kind, or compute only because nothing says otherwise."""
+def pooled(parts: Sequence[Partition]) -> Partition:
+    """Add partitions up: the time of all ranks, as if one device had lived it all.
+
+    Examples
+    --------
+    >>> one = Partition(100, 70, 50, 40, 0, 20, 20, 0, 30)
+    >>> pooled([one, one]).exposed_pct
+    20.0
+    """
+    table = np.array([astuple(part) for part in parts], np.int64)
+    return Partition(*table.sum(axis=0).tolist()) if len(parts) else Partition(*[0] * 9)
+
+
+def figures(ranks: Sequence[RankProfile]) -> Figures:
+    """Return the run's figures, the keys of :data:`METRICS`; undefined ones are None."""
+    total = pooled([rank.partition for rank in ranks])
+    times = all_step_times(ranks)
+    steps = times.count or len(ranks)
+    # What was recorded of no device, or of no time, has no length that could be judged.
+    known = total.window_ns > 0
+    shares = {key: 100 * getattr(total, name) / total.window_ns if known else None for key, name in _SHARES.items()}
+    step_ns = total.window_ns / max(len(ranks), 1) if times.median_ns is None else times.median_ns
+    return {
+        "ranks": len(ranks),
+        "steps": times.count,
+        "step_ms": step_ns / 1e6 if known else None,
+        "step_p95_over_median": times.p95_over_median,
+        "overlap_pct": None if cut_short(ranks) else total.overlap_pct,
+        "achievable_pct": total.achievable_pct,
+        **shares,
+        "exposed_ms_per_step": total.exposed_comm_ns / steps / 1e6 if known else None,
+        "idle_ms_per_step": total.idle_ns / steps / 1e6 if known else None,
+        "skipped_events": sum(rank.skipped for rank in ranks),
+        "repaired_events": sum(rank.repaired for rank in ranks),
+    }
+
+
+def cut_short(ranks: Sequence[RankProfile]) -> tuple[int, int] | None:
+    """Return the communication inside the windows and in all, ns, where less than half lies inside; else None.
+
+    Then what was hidden of the part inside says nothing of the whole: a late all-reduce that begins with the last
+    recorded step has hardly begun to be hidden.
+    """
+    inside = sum(int(rank.collectives.inside_ns.sum()) for rank in ranks)
+    total = sum(int(rank.collectives.duration_ns.sum()) for rank in ranks)
+    return (inside, total) if 2 * inside < total else None
+
+
+def all_step_times(ranks: Sequence[RankProfile]) -> StepTimes:
+    """Describe the step times of all ranks together."""
+    return step_times([step.end_ns - step.start_ns for rank in ranks for step in rank.steps])
+
+
+def per_step(ranks: Sequence[RankProfile]) -> int:
+    """Return by how many steps totals over the ranks divide: all ranks' steps, or one window each without steps."""
+    return sum(len(rank.steps) for rank in ranks) or max(len(ranks), 1)
+
+
+def run_collectives(parts: Sequence[Sequence[CollectiveSummary]]) -> tuple[CollectiveSummary, ...]:
+    """Sum the ranks' communications by operation and process group, most exposed first."""
+    kinds: dict[tuple[str, str], list[CollectiveSummary]] = {}
+    for part in parts:
+        for row in part:
+            # Without a name of the group its description (the stream) keeps apart what may run at the same time.
+            kinds.setdefault((row.op, row.group or row.group_label), []).append(row)
     rows = []
-    for row in names:
-        if row.kind == "unknown":
-            rows.append(row)
-        elif row.kind == "compute" and not classifier.knows(row.name):
-            rows.append(replace(row, kind="compute by default"))
-    return rows
+    for same in kinds.values():
+        total: dict[str, Any] = {key: sum(getattr(row, key) for row in same) for key in _SUMS}
+        # Rates are of the sized spans, so they add as bytes over the time these took.
+        nanoseconds = sum(row.bytes / row.algbw_gbps for row in same if row.algbw_gbps)
+        moved = sum(row.bytes for row in same if row.algbw_gbps)
+        sizes = {row.group_size for row in same if row.group_size > 0} or {-1}
+        # Groups of one name and different sizes have no common factor of bus bandwidth.
+        size = max(sizes) if len(sizes) == 1 else -1
+        speed = bandwidth(same[0].op, size, moved if moved else -1, round(nanoseconds))
+        rates = {"algbw_gbps": speed.algbw_gbps, "busbw_gbps": speed.busbw_gbps}
+        rows.append(replace(same[0], **total, **rates, group_size=max(sizes)))
+    return tuple(sorted(rows, key=lambda row: (-row.exposed_ns, row.op, row.group)))

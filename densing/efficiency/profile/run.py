@@ -13,15 +13,18 @@ from msgspec.structs import replace
 
 from densing.core import Card, InputError, Note, Readable, once, words
 from densing.efficiency.profile.causes import Cause, find_causes
-from densing.efficiency.profile.figures import (
+from densing.efficiency.profile.rank import (
     WAIT_COLUMNS,
     Figures,
+    ProfileOptions,
+    RankProfile,
     all_step_times,
     cut_short,
     figures,
+    profile_timeline,
+    profile_trace,
     run_collectives,
 )
-from densing.efficiency.profile.rank import ProfileOptions, RankProfile, profile_timeline, profile_trace
 from densing.efficiency.timeline import (
     CAUSES,
     COLUMNS,
@@ -189,10 +192,10 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False):
         """Return all but single communications as plain data: what ``densing profile --json`` prints of a run."""
         from densing import __version__
 
-        together = self.together
+        joint = self.together
         stragglers: dict[str, Any] | None = None
-        if together is not None:
-            stragglers = together.stragglers.to_dict()
+        if joint is not None:
+            stragglers = joint.stragglers.to_dict()
             stragglers["late"] = sorted(stragglers["late"], key=lambda row: -row["waited_ns"])[:LISTED_LATE]
         ranks = []
         for rank in self.ranks:
@@ -211,10 +214,10 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False):
             "skipped_events": self.figures["skipped_events"],
             "repaired_events": self.figures["repaired_events"],
             "collectives": self._collective_rows(),
-            "clocks": together and together.clocks.to_dict(),
+            "clocks": joint and joint.clocks.to_dict(),
             "stragglers": stragglers,
-            "what_if": together and together.what_if.to_dict(),
-            "critical_path": together and together.path and together.path.to_dict(),
+            "what_if": joint and joint.what_if.to_dict(),
+            "critical_path": joint and joint.path and joint.path.to_dict(),
             "step_times": all_step_times(self.ranks).to_dict(),
             "step_spread": [row.to_dict() for row in self.spread],
             "causes": [cause.to_dict() for cause in self.causes],
@@ -316,33 +319,33 @@ def merge_run(
     >>> merge_run([profile_timeline(RankTimeline(0, work, Spans.empty()))]).figures["compute_pct"]
     100.0
     """
-    held = HeldRanks(HELD_RANKS if store is not None else None)
+    held_ranks = HeldRanks(HELD_RANKS if store is not None else None)
     for row in rows:
-        held.add(row)
-    ranks = held.ranks()
+        held_ranks.add(row)
+    ranks = held_ranks.ranks()
     if not ranks:
         raise InputError("no rank could be profiled; give at least one trace")
     windows = {rank.window: rank for rank in ranks}
     if len(windows) > 1:
-        named = ", ".join(f"{window} ({rank.source})" for window, rank in windows.items())
-        raise InputError(f"some traces mark steps and others do not, so windows differ: {named}; use --window all")
-    together: JointProfile | None = None
+        listed = ", ".join(f"{window} ({rank.source})" for window, rank in windows.items())
+        raise InputError(f"some traces mark steps and others do not, so windows differ: {listed}; use --window all")
+    joint: JointProfile | None = None
     if len(ranks) > 1:
         # A single trace must not pay for loading what compares ranks.
         from densing.efficiency.profile.joint import join_ranks
 
-        together = join_ranks(ranks, held.tables(store))
-    parts = held.summaries()
+        joint = join_ranks(ranks, held_ranks.tables(store))
+    parts = held_ranks.summaries()
     own = [note for rank in ranks for note in rank.notes]
     return RunProfile(
         tuple(ranks),
         ranks[0].window,
-        figures(ranks) | {"slowdown": together.what_if.slowdown if together else None},
+        figures(ranks) | {"slowdown": joint.what_if.slowdown if joint else None},
         run_collectives(parts),
-        together,
+        joint,
         step_spread({rank.rank: [(s.number, s.end_ns - s.start_ns) for s in rank.steps] for rank in ranks}),
-        find_causes(ranks, parts, together),
-        tuple(once([*notes, *own, *run_notes(ranks), *(together.notes if together else ())])),
+        find_causes(ranks, parts, joint),
+        tuple(once([*notes, *own, *run_notes(ranks), *(joint.notes if joint else ())])),
         dict(options or {}),
     )
 
@@ -354,13 +357,13 @@ class HeldRanks:
 
     Parameters
     ----------
-    held : int or None
+    limit : int or None
         Ranks whose own paths are kept, and whose single communications are kept however many they are. With more
         ranks no path is kept, and communications up to :data:`HELD_ROWS`: they can be read again.
     """
 
-    def __init__(self, held: int | None) -> None:
-        self._held = held
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
         self._ranks: dict[int, RankProfile] = {}
         self._summaries: dict[int, tuple[CollectiveSummary, ...]] = {}
         self._tables: dict[int, Collectives] = {}
@@ -396,7 +399,7 @@ class HeldRanks:
             last = max(self._drawn)
             self._drawn.remove(last)
             self._ranks[last] = replace(self._ranks[last], picture=replace(self._ranks[last].picture, boxes=()))
-        if self._held is not None and len(self._ranks) > self._held:
+        if self._limit is not None and len(self._ranks) > self._limit:
             for rank in self._detailed:
                 self._ranks[rank] = self._slim(self._ranks[rank])
             self._detailed.clear()

@@ -162,8 +162,22 @@ def merge(paths: Paths, out: str | Path) -> StoreInfo:
             raise InputError(
                 f"{file}: profiled with {dict(other)}, but {files[0]} with {dict(options)}; profile one anew"
             )
-    order, columns, hashes = _survey(files)
-    with _writing(Path(out), columns, options, _combined(hashes)) as writer:
+    columns: dict[str, None] = {}
+    owners: dict[int, Path] = {}
+    lowest: dict[Path, int] = {}
+    hashes: list[str] = []
+    for file in files:
+        with _reading(file) as parquet:
+            columns |= dict.fromkeys(parquet.schema_arrow.names)
+        for row in read_profiles(file, ("rank", "input")):
+            rank = row["rank"]
+            if rank in owners:
+                raise InputError(f"{file}: holds rank {rank}, as does {owners[rank]}; leave one of them out")
+            owners[rank] = file
+            lowest[file] = min(rank, lowest.get(file, rank))
+            hashes.append(_hash(row.get("input")))
+    order = sorted(lowest, key=lambda file: lowest[file])
+    with _writing(Path(out), list(columns), options, _combined(hashes)) as writer:
         waiting: list[dict[str, Any]] = []
         size = 0
         for _, cells in _stored(order):
@@ -200,25 +214,6 @@ def store_files(path: Paths) -> list[Path]:
             raise InputError(f"{source}: holds no profile (*{SUFFIX}); check the path")
         stored += files if source.is_dir() else [source]
     return stored
-
-
-def _survey(files: Sequence[Path]) -> tuple[list[Path], list[str], list[str]]:
-    """Return the files by lowest rank, all columns in order of appearance, and the hashes of inputs."""
-    columns: dict[str, None] = {}
-    owners: dict[int, Path] = {}
-    hashes: list[str] = []
-    lowest: dict[Path, int] = {}
-    for file in files:
-        with _reading(file) as parquet:
-            columns |= dict.fromkeys(parquet.schema_arrow.names)
-        for row in read_profiles(file, ("rank", "input")):
-            rank = row["rank"]
-            if rank in owners:
-                raise InputError(f"{file}: holds rank {rank}, as does {owners[rank]}; leave one of them out")
-            owners[rank] = file
-            lowest[file] = min(rank, lowest.get(file, rank))
-            hashes.append(_hash(row.get("input")))
-    return sorted(lowest, key=lambda file: lowest[file]), list(columns), hashes
 
 
 def _hash(source: Any) -> str:

@@ -23,9 +23,8 @@ import msgspec
 import numpy as np
 
 from densing.core import Note
-from densing.efficiency.profile.clocks import Clocks
-from densing.efficiency.profile.figures import Waiting
-from densing.efficiency.profile.matching import Matched
+from densing.efficiency.profile.alignment import Clocks, Matched
+from densing.efficiency.profile.rank import WAIT_COLUMNS
 from densing.efficiency.timeline import OPS, Collectives, Int
 
 _LATEST, _EARLIEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
@@ -132,14 +131,48 @@ def waits_of(matched: Matched, collectives: Collectives, clocks: Clocks, arrival
     )
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """Waiting in the matched communications of one operation and group, all ranks together, told by durations.
+
+    Attributes
+    ----------
+    lasted_ns, waited_ns : int
+        Σ of the parts inside the window, and of what of them was waiting: a span waits first and transfers then.
+    exposed_ns : int
+        Exposed time that was waiting whatever was hidden: Σ max(0, exposed − transfer). A lower bound, exact where the
+        hidden part comes first: wait that compute covers costs nothing.
+    """
+
+    lasted_ns: int
+    waited_ns: int
+    exposed_ns: int
+
+    @property
+    def share(self) -> float:
+        """Σ wait / Σ inside the window, 0 to 1."""
+        return self.waited_ns / self.lasted_ns
+
+    def to_dict(self) -> dict[str, int]:
+        """Return the sums as plain data: what was matched is transfer and wait, the parts inside the window.
+
+        Examples
+        --------
+        >>> Waiting(lasted_ns=500, waited_ns=100, exposed_ns=60).to_dict()
+        {'matched_ns': 500, 'transfer_ns': 400, 'wait_ns': 100, 'exposed_wait_ns': 60}
+        """
+        values = (self.lasted_ns, self.lasted_ns - self.waited_ns, self.waited_ns, self.exposed_ns)
+        return dict(zip(WAIT_COLUMNS, values, strict=True))
+
+
 def waiting_of(matched: Matched) -> dict[tuple[str, str], Waiting]:
     """Sum the waiting of all ranks (no common clock needed), where anything was matched and took time.
 
-    The keys are those of :func:`densing.efficiency.profile.figures.run_collectives`: operation and name of the group.
+    The keys are those of :func:`run_collectives`: operation and name of the group.
 
     Examples
     --------
-    >>> from densing.efficiency.profile.matching import match_collectives
+    >>> from densing.efficiency.profile.alignment import match_collectives
     >>> waiting_of(match_collectives({}))
     {}
     """
@@ -335,13 +368,22 @@ def find_stragglers(matched: Matched, clocks: Clocks) -> Stragglers:
         led = _led(against, unit)
         first = _rank_rows(against, led, True)[0].rank
         if first != leader:
-            within, notes = leader, (*notes, _within(blame, clocks, leader, first))
+            within = leader
+            late_ns = int(np.median(blame.alone[blame.rank == leader]))
+            [reach] = _reach(clocks, np.array([leader])).tolist()
+            message = (
+                f"who is waited for most is within clock error: as recorded rank {leader}, which comes {_us(late_ns)} "
+                f"after the next (median), but clocks are known to {_us(reach)} only, and off by as much it would be "
+                f"rank {first}; a constant error repeats, so more steps do not tell"
+            )
+            details = {"rank": leader, "late_ns": late_ns, "clock_error_ns": reach, "other": first}
+            notes = (*notes, Note("stragglers-within-clock-error", "info", message, details))
     counts = (led.get(rows[0].rank, 0), sum(led.values()))
     clear = blame.alone > _reach(clocks, blame.rank) if clocks.comparable else np.ones(len(matched), bool)
     columns = (matched.op, matched.group, matched.step, matched.order, blame.rank, blame.alone, blame.waited, clear)
     late = tuple(
-        Late(row, OPS[op], matched.groups[group].name or matched.groups[group].label, *rest)
-        for row, (op, group, *rest) in enumerate(zip(*(column.tolist() for column in columns), strict=True))
+        Late(row, OPS[op], matched.groups[group].name or matched.groups[group].label, *values)
+        for row, (op, group, *values) in enumerate(zip(*(column.tolist() for column in columns), strict=True))
     )
     return Stragglers(
         "starts" if clocks.comparable else "durations",
@@ -376,21 +418,9 @@ def _blame(matched: Matched, clocks: Clocks, step: Int, steps: int) -> _Blame:
 
 def _reach(clocks: Clocks, rank: Int) -> Int:
     """How far each of some ranks' clocks and another's may be off together, ns."""
-    others = np.array(sorted(clocks.bound_ns.items(), key=lambda item: -item[1])[:2] or [(-1, 0)], np.int64)
+    widest = np.array(sorted(clocks.bound_ns.items(), key=lambda item: -item[1])[:2] or [(-1, 0)], np.int64)
     own = np.array([clocks.bound_ns.get(key, 0) for key in rank.tolist()], np.int64)
-    return own + np.where(rank == others[0, 0], others[-1, 1], others[0, 1])
-
-
-def _within(blame: _Blame, clocks: Clocks, leader: int, other: int) -> Note:
-    late_ns = int(np.median(blame.alone[blame.rank == leader]))
-    [reach] = _reach(clocks, np.array([leader])).tolist()
-    message = (
-        f"who is waited for most is within clock error: as recorded rank {leader}, which comes {_us(late_ns)} after "
-        f"the next (median), but clocks are known to {_us(reach)} only, and off by as much it would be rank {other}; a "
-        "constant error repeats, so more steps do not tell"
-    )
-    details = {"rank": leader, "late_ns": late_ns, "clock_error_ns": reach, "other": other}
-    return Note("stragglers-within-clock-error", "info", message, details)
+    return own + np.where(rank == widest[0, 0], widest[-1, 1], widest[0, 1])
 
 
 def _us(ns: int) -> str:

@@ -5,36 +5,39 @@ With T the mean step time replayed without launch delays, and T_ideal the same w
 .. math:: S = T / T_{ideal}, \\qquad waste = 1 - 1/S
 
 Source: "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI'25, arXiv 2505.05713) and the
-authors' program (ByteDance-Seed/StragglerAnalysis).
+authors' program (ByteDance-Seed/StragglerAnalysis, Apache-2.0), in whose format a job is read (folder ``data``): a
+Parquet file of operations, one row each, and a YAML file of group sizes.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import InputError
-from densing.efficiency.profile.whatif_trace import (
-    COMPUTE,
-    OVER_DP,
-    OVER_STAGES,
-    PAIRS,
-    Float,
-    Op,
-    OpTrace,
-    read_ops,
-)
 
+Float = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Edge = tuple[int, int]
+COMPUTE = ("forward-compute", "backward-compute", "optimizer", "gc")
+PAIRS = ("forward-send", "forward-recv", "backward-send", "backward-recv")
+# Runs on its own rank as compute does; its usual time is a median, as that of communication is.
+ALONE = ("layernorm-grads-all-reduce",)
+OVER_DP = ("params-all-gather", "grads-reduce-scatter", "optimizer-clip-main-grad")
+OVER_STAGES = ("embedding-grads-all-reduce", "optimizer-clip-main-grad")
+OP_TYPES = (*COMPUTE, *PAIRS, *ALONE, "params-all-gather", "grads-reduce-scatter", "embedding-grads-all-reduce",
+            "optimizer-clip-main-grad")  # fmt: skip
+_NEEDED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration", "seq_id", "mc")
 # Sends and receives of one direction count as one type.
 _POOLED = {"forward-send": "forward-pp-comm", "forward-recv": "forward-pp-comm",
            "backward-send": "backward-pp-comm", "backward-recv": "backward-pp-comm"}  # fmt: skip
@@ -45,8 +48,6 @@ _COMPUTE = ("forward-compute", "backward-compute")
 
 # Ends held at a time; more choices are replayed in turns.
 _CELLS = 2**20
-Edge = tuple[int, int]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,6 @@ def analyse(trace: OpTrace) -> WhatIf:
     A step of one forward, on two data-parallel ranks; the second takes three times as long, and both meet.
 
     >>> import numpy as np
-    >>> from densing.efficiency.profile.whatif_trace import Op
     >>> ops = (Op(0, "forward-compute", 0, 0, 0.0), Op(0, "grads-reduce-scatter", 0, 0, 1.0))
     >>> start = np.array([[[0.0], [0.0]], [[1.0], [3.0]]])
     >>> took = np.array([[[1.0], [3.0]], [[3.0], [1.0]]])
@@ -160,8 +160,17 @@ def analyse(trace: OpTrace) -> WhatIf:
     (1.3333333333333333, 1.3333333333333333)
     """
     replay = prepare(trace)
-    parts = _parts(trace)
-    everything = np.ones((len(trace.ops), len(trace.dp_ranks)), bool)
+    ranks, everything = np.arange(len(trace.dp_ranks)), np.ones((len(trace.ops), len(trace.dp_ranks)), bool)
+    types = np.array([_POOLED.get(op.optype, op.optype) for op in trace.ops])
+    stages = np.array([op.stage for op in trace.ops])
+    # Parts of the job by kind and name, and the operations (ops, dp_ranks) they consist of.
+    parts: dict[tuple[str, str], Mask] = {}
+    for name in sorted(set(types.tolist())):
+        parts["op", name] = (types == name)[:, None] & everything
+    for index, rank in enumerate(trace.dp_ranks):
+        parts["dp", str(rank)] = (ranks == index) & everything
+    for stage in trace.stages:
+        parts["stage", str(stage)] = (stages == stage)[:, None] & everything
     times = replay.step_times(np.stack([everything, ~everything, *parts.values()]))
     replayed, ideal = times[0], times[1]
     if not ideal.min() > 0:
@@ -169,7 +178,14 @@ def analyse(trace: OpTrace) -> WhatIf:
     slow = {part: _slowdown(time, ideal) for part, time in zip(parts, times[2:], strict=True)}
     largest_first = sorted(slow, key=lambda part: -slow[part].mean)
     by = {kind: {name: slow[k, name] for k, name in largest_first if k == kind} for kind in ("op", "dp", "stage")}
-    worst = _worst_workers(trace, by["dp"], by["stage"])
+    # A worker is as slow as both its rank and its stage are.
+    scores = {
+        (rank, stage): min(by["dp"][str(rank)].mean, by["stage"][str(stage)].mean)
+        for rank in trace.dp_ranks
+        for stage in trace.stages
+    }
+    slowest = sorted(scores, key=lambda worker: -scores[worker])
+    worst = tuple(slowest[: math.ceil(WORST_SHARE * len(slowest))])
     of_worst = np.array([[(rank, op.stage) in worst for rank in trace.dp_ranks] for op in trace.ops], bool)
     recorded = (trace.start + trace.duration).max(axis=(0, 1))
     return WhatIf(
@@ -189,35 +205,8 @@ def analyse(trace: OpTrace) -> WhatIf:
     )
 
 
-def _parts(trace: OpTrace) -> dict[tuple[str, str], Mask]:
-    """Parts of a job (kind and name) and the operations (ops, dp_ranks) they consist of."""
-    everything = np.ones((len(trace.ops), len(trace.dp_ranks)), bool)
-    types = np.array([_POOLED.get(op.optype, op.optype) for op in trace.ops])
-    stages = np.array([op.stage for op in trace.ops])
-    parts: dict[tuple[str, str], Mask] = {}
-    for name in sorted(set(types.tolist())):
-        parts["op", name] = (types == name)[:, None] & everything
-    for index, rank in enumerate(trace.dp_ranks):
-        parts["dp", str(rank)] = (np.arange(len(trace.dp_ranks)) == index) & everything
-    for stage in trace.stages:
-        parts["stage", str(stage)] = (stages == stage)[:, None] & everything
-    return parts
-
-
 def _slowdown(times: Float, ideal: Float) -> Slowdown:
     return Slowdown(float(times.mean() / ideal.mean()), tuple((times / ideal).tolist()))
-
-
-def _worst_workers(
-    trace: OpTrace, by_dp: Mapping[str, Slowdown], by_stage: Mapping[str, Slowdown]
-) -> tuple[tuple[int, int], ...]:
-    scores = {
-        (rank, stage): min(by_dp[str(rank)].mean, by_stage[str(stage)].mean)
-        for rank in trace.dp_ranks
-        for stage in trace.stages
-    }
-    ordered = sorted(scores, key=lambda worker: -scores[worker])
-    return tuple(ordered[: math.ceil(WORST_SHARE * len(ordered))])
 
 
 def _attribution(replay: Replay, mask: Mask, replayed: Float, ideal: Float) -> Attribution:
@@ -424,6 +413,7 @@ def _pipeline(ops: Sequence[Op], kinds: dict[str, list[int]], direction: str) ->
 
 
 def _units(ops: Sequence[Op]) -> list[Unit]:
+    """Put the operations of one communication together: pairs of neighbouring stages, or one of every stage."""
     at = {(op.stage, op.optype, op.seq): number for number, op in enumerate(ops)}
     stages = sorted({op.stage for op in ops})
     done: set[int] = set()
@@ -431,21 +421,144 @@ def _units(ops: Sequence[Op]) -> list[Unit]:
     for number, op in enumerate(ops):
         if number in done:
             continue
-        members = tuple(sorted({number, *_partners(op, at, stages)} - done))
+        partners: list[tuple[int, str, int]] = []
+        if op.optype in PAIRS:
+            direction, _, role = op.optype.partition("-")
+            onward = 1 if (direction == "forward") == (role == "send") else -1
+            other = stages[(stages.index(op.stage) + onward) % len(stages)]
+            partners = [(other, f"{direction}-{'recv' if role == 'send' else 'send'}", op.seq)]
+        elif op.optype in OVER_STAGES:
+            partners = [(stage, op.optype, op.seq) for stage in stages]
+        members = tuple(sorted({number, *(at[key] for key in partners if key in at)} - done))
         done.update(members)
         over_dp = op.optype in OVER_DP
         units.append(Unit(members, over_dp, over_dp or op.optype in (*PAIRS, *OVER_STAGES)))
     return units
 
 
-def _partners(op: Op, at: dict[tuple[int, str, int], int], stages: Sequence[int]) -> Iterable[int]:
-    """Operations on other stages that take part in the same communication."""
-    direction, _, role = op.optype.partition("-")
-    keys: list[tuple[int, str, int]] = []
-    if op.optype in PAIRS:
-        onward = 1 if (direction == "forward") == (role == "send") else -1
-        other = stages[(stages.index(op.stage) + onward) % len(stages)]
-        keys = [(other, f"{direction}-{'recv' if role == 'send' else 'send'}", op.seq)]
-    elif op.optype in OVER_STAGES:
-        keys = [(stage, op.optype, op.seq) for stage in stages]
-    return [at[key] for key in keys if key in at]
+class Op(NamedTuple):
+    """One operation of the step workers repeat: stage, type, n-th of its type there, model chunk, recorded start."""
+
+    stage: int
+    optype: str
+    seq: int
+    chunk: int
+    start: float
+
+
+@dataclass(frozen=True, eq=False)
+class OpTrace:
+    """Operations of a job: the same ops on every data-parallel rank and step.
+
+    Attributes
+    ----------
+    job : str
+    sizes : mapping of str to int
+        Sizes of the parallel groups.
+    ops : tuple of Op
+        Operations of the first data-parallel rank in the first step: the plan of all.
+    dp_ranks, stages, steps : tuple of int
+    start, duration : float64 (ops, dp_ranks, steps)
+        Seconds; each step starts at 0.
+    left_out : int
+        Rows of steps that lack an operation somewhere.
+    """
+
+    job: str
+    sizes: Mapping[str, int]
+    ops: tuple[Op, ...]
+    dp_ranks: tuple[int, ...]
+    stages: tuple[int, ...]
+    steps: tuple[int, ...]
+    start: Float
+    duration: Float
+    left_out: int = 0
+
+
+def read_ops(trace: Path, meta: Path | None = None) -> OpTrace:
+    """Read a job's operations.
+
+    Parameters
+    ----------
+    trace : Path
+        ``trace-*.parquet``: dp_rank, stage, step, optype, start_ts and duration (seconds), seq_id, mc.
+    meta : Path, optional
+        ``meta-*.yaml``; beside the trace by default.
+
+    Raises
+    ------
+    InputError
+        A file that cannot be read, a missing column, an unknown operation, or no step that is whole.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        columns = pq.read_table(trace, columns=list(_NEEDED))
+        table = {name: columns[name].to_numpy() for name in _NEEDED if name != "optype"}
+        types = columns["optype"].combine_chunks().dictionary_encode()
+    except (OSError, KeyError, pa.ArrowInvalid) as error:
+        needed = ", ".join(_NEEDED)
+        raise InputError(f"{trace}: no trace of operations ({error}); it needs columns {needed}") from error
+    names, index = types.dictionary.to_pylist(), types.indices.to_numpy()
+    # A dictionary may hold types that no row uses.
+    unknown = sorted({str(names[used]) for used in np.unique(index).tolist()} - set(OP_TYPES))
+    if unknown:
+        raise InputError(f"{trace}: unknown operation {unknown[0]!r}; known: {', '.join(OP_TYPES)}")
+    codes = np.array([OP_TYPES.index(name) if name in OP_TYPES else -1 for name in names], np.int64)
+    table["optype"] = codes[index]
+    meta = meta or trace.with_name(trace.name.replace("trace-", "meta-")).with_suffix(".yaml")
+    sizes: dict[str, int] = {}
+    if meta.exists():
+        # Whole numbers of a flat ``key: value`` file.
+        pairs = (line.partition(":") for line in meta.read_text(encoding="utf-8").splitlines())
+        sizes = {key.strip(): int(value) for key, _, value in pairs if value.strip().isdecimal()}
+    return arrange(table, trace.stem.removeprefix("trace-"), sizes)
+
+
+def arrange(table: Mapping[str, NDArray[Any]], job: str, sizes: Mapping[str, int]) -> OpTrace:
+    """Arrange rows (``optype`` as index into :data:`OP_TYPES`) by operation, data-parallel rank and step.
+
+    Raises
+    ------
+    InputError
+        When no step holds every operation on every data-parallel rank.
+    """
+    dp, dp_at = np.unique(table["dp_rank"], return_inverse=True)
+    step, step_at = np.unique(table["step"], return_inverse=True)
+    if len(step) == 0:
+        raise InputError(f"{job}: the trace holds no operations")
+    times = np.stack((table["start_ts"], table["duration"]))
+    if not np.all(np.isfinite(times)) or times[1].min() < 0:
+        raise InputError(f"{job}: start_ts and duration must be finite, and no duration negative")
+    key = np.stack([np.asarray(table[name], np.int64) for name in ("stage", "optype", "seq_id")])
+    plan = np.flatnonzero((dp_at == 0) & (step_at == 0))
+    plan = plan[np.lexsort((*key[::-1, plan], table["start_ts"][plan]))]
+    position = {tuple(key[:, row].tolist()): number for number, row in enumerate(plan)}
+    distinct, kind = np.unique(key, axis=1, return_inverse=True)
+    number = np.array([position.get(tuple(column), -1) for column in distinct.T.tolist()])[kind.reshape(-1)]
+    known = number >= 0
+    shape = (len(position), len(dp), len(step))
+    filled, start, duration = np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape)
+    cell = (number[known], dp_at[known], step_at[known])
+    np.add.at(filled, cell, 1)
+    start[cell], duration[cell] = table["start_ts"][known], table["duration"][known]
+    complete = np.all(filled == 1, axis=(0, 1)) & ~np.isin(np.arange(len(step)), step_at[~known])
+    if not complete.any():
+        raise InputError(f"{job}: no step holds every operation of the first one on every data-parallel rank")
+    ops = tuple(
+        Op(
+            int(key[0, row]),
+            OP_TYPES[key[1, row]],
+            int(key[2, row]),
+            int(table["mc"][row]),
+            float(table["start_ts"][row]),
+        )
+        for row in plan
+    )
+    left_out = int((~complete[step_at]).sum())
+    stages = tuple(sorted({op.stage for op in ops}))
+    steps = tuple(step[complete].tolist())
+    return OpTrace(
+        job, sizes, ops, tuple(dp.tolist()), stages, steps, start[:, :, complete], duration[:, :, complete], left_out
+    )

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import Note
-from densing.efficiency.profile.clocks import Clocks
-from densing.efficiency.profile.matching import Matched
+from densing.efficiency.profile.alignment import Clocks, Matched
 from densing.efficiency.profile.rank import RankProfile
 from densing.efficiency.timeline import Collectives, Int, occurrences
 
@@ -117,16 +116,32 @@ def what_if(
     """
     notes: tuple[Note, ...] = ()
     if steps is not None:
-        notes, matched = (_steps_note(steps),), matched.take(_within(matched, steps.spans))
-    if refusal := _refusal(matched, steps):
+        notes, matched = (steps.note,), matched.take(_within(matched, steps.spans))
+    entries = int(matched.n_ranks.sum())
+    refusal = ""
+    if len(matched.ranks) < 2:
+        refusal = "one rank was recorded; profile all ranks"
+    elif steps is not None and not steps.numbers:
+        refusal = "no step was recorded by all ranks; record the same steps on each"
+    elif len(matched) == 0:
+        within = "" if steps is None else " within the steps that all ranks recorded"
+        refusal = f"no communication could be matched over ranks{within}"
+    elif entries > MAX_ENTRIES:
+        refusal = f"{entries} parts in communications are too many ({MAX_ENTRIES} are the limit); use a shorter window"
+    if refusal:
         return _refused(0, matched, notes, refusal)
     segments = segments_of(matched, clocks, None if steps is None else steps.spans)
     if len(segments.ranks) < len(matched.ranks):
         without = sorted(set(matched.ranks) - set(segments.ranks))
-        which = f"rank {without[0]}" if len(without) == 1 else f"{len(without)} ranks ({without[0]}, {without[1]}, ...)"
-        text = f"the what-if analysis leaves out {which}: without a matched communication nothing compares to its work"
+        label = f"rank {without[0]}" if len(without) == 1 else f"{len(without)} ranks ({without[0]}, {without[1]}, ...)"
+        text = f"the what-if analysis leaves out {label}: without a matched communication nothing compares to its work"
         notes = (*notes, Note("what-if-ranks", "info", text, {"ranks": without}))
-    candidates = _candidates(segments, straggler)
+    # Those whose local work exceeds the mean most, and the one that the others wait for.
+    excess = np.maximum(segments.local_ns - segments.usual_local_ns, 0)
+    total = np.bincount(segments.rank, excess, minlength=len(segments.ranks))
+    if straggler in segments.ranks:
+        total[segments.ranks.index(straggler)] = np.inf
+    candidates = np.argsort(-total, kind="stable")[:SHOWN_RANKS]
     every = np.ones(len(segments.ranks), bool)
     single = np.eye(len(segments.ranks), dtype=bool)[candidates]
     # All as recorded, nothing, local work only, transfers only; then the local work of one rank at a time.
@@ -140,8 +155,8 @@ def what_if(
     worst = straggler if straggler is not None and by_rank.get(straggler, 0) > 1 else None
     explains: float | None = None
     if worst is not None and replayed != ideal:
-        others = np.array([[rank != worst for rank in segments.ranks]])
-        [fixed] = segments.run_times(others, np.array([True])).tolist()
+        mask = np.array([[rank != worst for rank in segments.ranks]])
+        [fixed] = segments.run_times(mask, np.array([True])).tolist()
         explains = (replayed - fixed) / (replayed - ideal)
     return RecordedWhatIf(
         segments.recorded_ns,
@@ -163,17 +178,6 @@ def _refused(recorded_ns: int, matched: Matched, notes: tuple[Note, ...], reason
     return RecordedWhatIf(recorded_ns, 0, 0, None, None, None, {}, None, None, len(matched), (*notes, note))
 
 
-def _steps_note(steps: CommonSteps) -> Note:
-    numbers = steps.numbers
-    if len(numbers) > 1:
-        which = f"steps {numbers[0]} to {numbers[-1]}"
-    else:
-        which = f"step {numbers[0]}" if numbers else "no step"
-    text = f"the what-if analysis is of {which}, recorded by all ranks; {steps.left_out} other step(s) are left out"
-    details = {"steps": list(numbers), "left_out": steps.left_out}
-    return Note("what-if-steps", "info" if numbers else "warning", text, details)
-
-
 def _within(matched: Matched, spans: Mapping[int, Span]) -> NDArray[np.bool_]:
     """Return which communications begin within the spans on all their ranks."""
     mask = np.full(len(matched), bool(spans))
@@ -182,29 +186,6 @@ def _within(matched: Matched, spans: Mapping[int, Span]) -> NDArray[np.bool_]:
         start, (first, until) = collectives.start_ns[own], spans[rank]
         mask[rows[(start < first) | (start >= until)]] = False
     return mask
-
-
-def _refusal(matched: Matched, steps: CommonSteps | None) -> str:
-    if len(matched.ranks) < 2:
-        return "one rank was recorded; profile all ranks"
-    if steps is not None and not steps.numbers:
-        return "no step was recorded by all ranks; record the same steps on each"
-    if len(matched) == 0:
-        within = "" if steps is None else " within the steps that all ranks recorded"
-        return f"no communication could be matched over ranks{within}"
-    entries = int(matched.n_ranks.sum())
-    if entries > MAX_ENTRIES:
-        return f"{entries} parts in communications are too many ({MAX_ENTRIES} are the limit); use a shorter window"
-    return ""
-
-
-def _candidates(segments: Segments, straggler: int | None) -> Int:
-    """Ranks whose local work exceeds the mean most, and the one that the others wait for."""
-    excess = np.maximum(segments.local_ns - segments.usual_local_ns, 0)
-    total = np.bincount(segments.rank, excess, minlength=len(segments.ranks))
-    if straggler in segments.ranks:
-        total[segments.ranks.index(straggler)] = np.inf
-    return np.argsort(-total, kind="stable")[:SHOWN_RANKS]
 
 
 @dataclass(frozen=True)
@@ -225,6 +206,17 @@ class CommonSteps:
     left_out: int
     spans: Mapping[int, Span]
 
+    @property
+    def note(self) -> Note:
+        """That the analysis is of these steps; a warning where there is none."""
+        numbers = self.numbers
+        label = f"step {numbers[0]}" if numbers else "no step"
+        if len(numbers) > 1:
+            label = f"steps {numbers[0]} to {numbers[-1]}"
+        text = f"the what-if analysis is of {label}, recorded by all ranks; {self.left_out} other step(s) are left out"
+        details = {"steps": list(numbers), "left_out": self.left_out}
+        return Note("what-if-steps", "info" if numbers else "warning", text, details)
+
 
 def common_steps(ranks: Sequence[RankProfile]) -> CommonSteps | None:
     """Find the longest stretch of steps that all ranks recorded.
@@ -242,7 +234,14 @@ def common_steps(ranks: Sequence[RankProfile]) -> CommonSteps | None:
     if not all(positions) or all(position.keys() == every for position in positions):
         return None
     shared = [key for key in positions[0] if all(key in position for position in positions)]
-    longest = max(_stretches(shared, positions), key=len, default=[])
+    # Parts of them that follow each other on every rank without another step between.
+    stretches: list[list[StepKey]] = []
+    for index, key in enumerate(shared):
+        if index and all(position[key] == position[shared[index - 1]] + 1 for position in positions):
+            stretches[-1].append(key)
+        else:
+            stretches.append([key])
+    longest = max(stretches, key=len, default=[])
     if not longest:
         return CommonSteps((), len(every), {})
     spans = {
@@ -250,17 +249,6 @@ def common_steps(ranks: Sequence[RankProfile]) -> CommonSteps | None:
         for rank, position in zip(ranks, positions, strict=True)
     }
     return CommonSteps(tuple(number for number, _ in longest), len(every) - len(longest), spans)
-
-
-def _stretches(shared: Sequence[StepKey], positions: Sequence[Mapping[StepKey, int]]) -> list[list[StepKey]]:
-    """Parts of the shared steps that follow each other on every rank without another step between."""
-    stretches: list[list[StepKey]] = []
-    for index, key in enumerate(shared):
-        if index and all(position[key] == position[shared[index - 1]] + 1 for position in positions):
-            stretches[-1].append(key)
-        else:
-            stretches.append([key])
-    return stretches
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,7 +348,14 @@ def segments_of(matched: Matched, clocks: Clocks, spans: Mapping[int, Span] | No
     A transfer is the smallest duration over ranks, which needs no common clock; local work lies between moments of one
     clock. Clocks only decide the order in which communications are replayed.
     """
-    order, windows = _replay_order(matched, clocks)
+    windows: dict[int, Span] = {}
+    # The order of latest starts, on the best clock there is.
+    latest = np.full(len(matched), np.iinfo(np.int64).min)
+    for rank, table in matched.per_rank.items():
+        own, rows = matched.rows_of(table)
+        latest[rows] = np.maximum(latest[rows], table.start_ns[own] - clocks.measured_ns.get(rank, 0))
+        windows[rank] = table.window_start_ns, table.window_end_ns
+    order = np.argsort(latest, kind="stable")
     spans = spans or windows
     position = np.empty(len(matched), np.int64)
     position[order] = np.arange(len(matched))
@@ -419,17 +414,6 @@ def _usual_transfer(matched: Matched) -> Float:
     first = np.cumsum(count) - count
     median = (transfer[first + (count - 1) // 2] + transfer[first + count // 2]) / 2
     return np.asarray(median[kind], np.float64)
-
-
-def _replay_order(matched: Matched, clocks: Clocks) -> tuple[Int, dict[int, Span]]:
-    """Order of the communications by latest start, on the best clock there is; and the ranks' windows."""
-    latest = np.full(len(matched), np.iinfo(np.int64).min)
-    windows = {}
-    for rank, collectives in matched.per_rank.items():
-        own, rows = matched.rows_of(collectives)
-        latest[rows] = np.maximum(latest[rows], collectives.start_ns[own] - clocks.measured_ns.get(rank, 0))
-        windows[rank] = collectives.window_start_ns, collectives.window_end_ns
-    return np.argsort(latest, kind="stable"), windows
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ from densing.efficiency.profile import batch
 from densing.efficiency.profile.batch import (
     Progress,
     identity,
+    in_processes,
     profile_ranks,
     read_list,
     result_file,
@@ -29,7 +30,6 @@ from densing.efficiency.profile.batch import (
     write_list,
 )
 from densing.efficiency.profile.store import read_profiles, store_files
-from densing.efficiency.profile.workers import in_processes
 from densing.efficiency.traces.source import TraceFile
 from densing.jobs import get_executor
 from tests.support import folders

@@ -1,13 +1,23 @@
-"""One rank: its profile as plain data, and what its trace must be told of."""
+"""One rank: its profile as plain data, and what is noted of its trace; the sums and shares of all ranks."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from densing.efficiency.profile.figures import per_step
-from densing.efficiency.profile.rank import ProfileOptions, RankProfile, profile_timeline
+from densing.efficiency.profile.rank import (
+    METRICS,
+    ProfileOptions,
+    RankProfile,
+    figures,
+    per_step,
+    pooled,
+    profile_timeline,
+)
 from densing.efficiency.profile.run import merge_run
-from densing.efficiency.timeline.timeline import Kind, Lane, Origin, RankTimeline, Spans
+from densing.efficiency.timeline.overlap import Partition
+from densing.efficiency.timeline.timeline import Comm, Kind, Lane, Origin, RankTimeline, Spans
 from tests.support.straggler_runs import LAUNCH, profiles, timeline
 
 
@@ -17,7 +27,7 @@ def test_a_profile_survives_its_plain_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("comm", "kind", "on_host", "told"),
+    ("comm", "kind", "on_host", "noted"),
     [
         ("GPU 1", Kind.COMM, False, [["GPU 0", "GPU 1"]]),
         ("GPU 1", Kind.MEMSET, False, [["GPU 0", "GPU 1"]]),
@@ -27,18 +37,46 @@ def test_a_profile_survives_its_plain_form() -> None:
         ("worker 2", Kind.COMM, True, []),
     ],
 )
-def test_work_on_several_devices_in_one_trace_is_noted(comm: str, kind: Kind, on_host: bool, told: list[str]) -> None:
+def test_work_on_several_devices_in_one_trace_is_noted(comm: str, kind: Kind, on_host: bool, noted: list[str]) -> None:
     first = {"start": 0, "end": 50, "kind": Kind.COMPUTE, "name": "gemm", "lane": Lane("GPU 0", "7")}
     second = {"start": 20, "end": 80, "kind": kind, "name": "x", "lane": Lane(comm, "20")}
     host = Spans.build([{**LAUNCH, "start": 0, "end": 1}])
     rank = RankTimeline(0, Spans.build([first, second]), host, origin=Origin("both.json"), on_host=on_host)
     notes = [note for note in profile_timeline(rank).notes if note.code == "several-devices"]
-    assert [note.details["devices"] for note in notes] == told
+    assert [note.details["devices"] for note in notes] == noted
     assert all(note.severity == "warning" and "both.json: 2 devices" in note.message for note in notes)
 
 
 def test_the_window_of_hta_counts_one_step_less() -> None:
-    whole, cut = (merge_run([profile_timeline(timeline(0), ProfileOptions(name))]) for name in ("all", "hta"))
-    assert [len(run.ranks[0].steps) for run in (whole, cut)] == [4, 3]
+    every, cut = (merge_run([profile_timeline(timeline(0), ProfileOptions(name))]) for name in ("all", "hta"))
+    assert [len(run.ranks[0].steps) for run in (every, cut)] == [4, 3]
     assert all(step.partition.compute_ns == 400_000 for step in cut.ranks[0].steps)
-    assert [run.ranks[0].partition.compute_ns / per_step(run.ranks) for run in (whole, cut)] == [400_000, 400_000]
+    assert [run.ranks[0].partition.compute_ns / per_step(run.ranks) for run in (every, cut)] == [400_000, 400_000]
+
+
+def test_figures_are_those_of_all_ranks_together() -> None:
+    result = figures(profiles((0, 0)))
+    assert set(result) == set(METRICS)
+    assert result["step_ms"] == 1.0
+    assert result["compute_pct"] == pytest.approx(40)
+    assert result["exposed_pct"] == pytest.approx(49)
+    assert result["overlap_pct"] == 0
+    assert result["exposed_ms_per_step"] == pytest.approx(0.49)
+    assert (result["ranks"], result["steps"]) == (2, 8)
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 1000)] * 9), min_size=1, max_size=5))
+def test_pooling_adds_every_figure_up(rows: list[tuple[int, ...]]) -> None:
+    total = pooled([Partition(*row) for row in rows])
+    assert (total.window_ns, total.comm_ns, total.idle_ns) == tuple(sum(row[i] for row in rows) for i in (0, 3, 8))
+
+
+@pytest.mark.parametrize(("sizes", "busbw"), [((2, 2), 4.0), ((4, 4), 6.0), ((2, 4), None)])
+def test_groups_of_one_name_and_two_sizes_have_no_bus_bandwidth(sizes: tuple[int, int], busbw: float | None) -> None:
+    ranks = []
+    for rank, size in enumerate(sizes):
+        comm = Comm("all_reduce", "tp", group_size=size, in_elems=100, out_elems=100, dtype="float")
+        work = [{"start": 0, "end": 100, "kind": Kind.COMM, "name": "nccl", "comm": comm}]
+        ranks.append(profile_timeline(RankTimeline(rank, Spans.build(work), Spans.empty())))
+    [row] = merge_run(ranks).collectives
+    assert (row.group_size, row.algbw_gbps, row.busbw_gbps) == (max(sizes), 4.0, busbw)

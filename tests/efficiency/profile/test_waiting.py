@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from densing.efficiency.profile.clocks import align_clocks
-from densing.efficiency.profile.matching import match_collectives
+from densing.efficiency.profile.alignment import align_clocks, match_collectives
 from densing.efficiency.profile.waiting import Stragglers, find_stragglers
 from densing.efficiency.profile.whatif_run import RecordedWhatIf, what_if
 from densing.efficiency.timeline.timeline import Comm

@@ -14,8 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError
-from densing.efficiency.profile.whatif_job import Replay, WhatIf, analyse, prepare, what_if_job
-from densing.efficiency.profile.whatif_trace import OP_TYPES, OpTrace, arrange, read_ops
+from densing.efficiency.profile.whatif_job import (
+    OP_TYPES,
+    OpTrace,
+    Replay,
+    WhatIf,
+    analyse,
+    arrange,
+    prepare,
+    read_ops,
+    what_if_job,
+)
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.tasks import Graph
 from densing.efficiency.timeline.timeline import Kind

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from densing.efficiency.profile.clocks import align_clocks
-from densing.efficiency.profile.matching import match_collectives
+from densing.efficiency.profile.alignment import align_clocks, match_collectives
 from densing.efficiency.profile.rank import profile_timeline
 from densing.efficiency.profile.run import RunProfile, merge_run
 from densing.efficiency.profile.waiting import find_stragglers

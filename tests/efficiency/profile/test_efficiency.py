@@ -1,21 +1,21 @@
-"""MFU of a run: what is read of the model, what is lacking, whose peak counts."""
+"""MFU: what is read of the model, what is lacking, whose peak counts. Scaling: in what runs of other size differ."""
 
 from __future__ import annotations
 
 import pytest
 
 from densing.core.errors import InputError
+from densing.efficiency.profile.efficiency import parse_spec, run_utilisation, scaling_notes, scaling_of
 from densing.efficiency.profile.run import merge_run
-from densing.efficiency.profile.utilisation import parse_spec, run_utilisation
 from tests.support.straggler_runs import A100, H100, changed, profiles
 
 
 def test_utilisation_of_a_run_uses_its_own_device_and_says_what_it_lacks() -> None:
     run = merge_run(profiles((0, 0)))
-    found = run_utilisation(run, parse_spec("params=1e6,tokens=1000"))
+    used = run_utilisation(run, parse_spec("params=1e6,tokens=1000"))
     # 6 N per token; 1000 tokens in 1 ms on the three devices of the world, 312 TFLOP/s each (A100, bf16 dense).
-    assert found.model is not None
-    assert found.model.percent == pytest.approx(100 * 6e6 * 1e6 / (3 * 312e12))
+    assert used.model is not None
+    assert used.model.percent == pytest.approx(100 * 6e6 * 1e6 / (3 * 312e12))
     with pytest.raises(InputError, match="tokens"):
         run_utilisation(run, parse_spec("params=1e6"))
     with pytest.raises(InputError, match="no key=value"):
@@ -81,9 +81,9 @@ def test_utilisation_takes_a_shape_whole_or_not_at_all() -> None:
 
 
 def test_an_unknown_peak_is_asked_for_by_its_key() -> None:
-    found = run_utilisation(merge_run(profiles()), parse_spec("params=1e6,tokens=1,device=Ascend910B3"))
-    assert found.model is None and found.hardware is None
-    assert found.notes[0].code == "peak-unknown" and found.notes[0].message.endswith("peak=TFLOPS in --mfu")
+    used = run_utilisation(merge_run(profiles()), parse_spec("params=1e6,tokens=1,device=Ascend910B3"))
+    assert used.model is None and used.hardware is None
+    assert used.notes[0].code == "peak-unknown" and used.notes[0].message.endswith("peak=TFLOPS in --mfu")
 
 
 def test_unlike_devices_have_no_common_peak() -> None:
@@ -101,3 +101,25 @@ def test_a_run_of_unknown_size_says_what_was_counted() -> None:
     [note] = run_utilisation(run, parse_spec("params=1e6,tokens=1000")).notes
     assert note.code == "devices-assumed" and "3 profiled" in note.message
     assert run_utilisation(run, parse_spec("params=1e6,tokens=1000,devices=64")).notes == ()
+
+
+def test_the_size_of_a_run_is_what_any_rank_knows() -> None:
+    run = changed(world_size=(-1, 8, -1))
+    assert run.world_size == 8
+    used = run_utilisation(run, parse_spec("params=1e6,tokens=1000"))
+    assert used.model is not None and used.model.devices == 8 and used.notes == ()
+    assert [row.devices for row in scaling_of({"a": merge_run(profiles()), "b": run}, "strong", {}).rows] == [3, 8]
+
+
+def test_runs_that_differ_in_more_than_size_are_told() -> None:
+    small, large = changed(), changed(world_size=(8, 8, 8))
+    assert list(scaling_notes({"small": small, "large": large})) == []
+    other = changed(devices=((H100,),) * 3)
+    [note] = scaling_notes({"small": small, "other": other})
+    assert note.code == "different-devices" and f"small: {A100}; other: {H100}" in note.message
+    [note] = scaling_notes({"small": small, "unknown": changed(world_size=(-1, -1, -1), devices=((), (), ()))})
+    assert note.code == "size-assumed" and note.message.startswith("unknown: no trace tells")
+    [note] = scaling_notes(
+        {"small": small, "host": changed(world_size=(9, 9, 9), devices=((), (), ()), on_host=(True,) * 3)}
+    )
+    assert note.code == "different-devices" and "host: processor" in note.message

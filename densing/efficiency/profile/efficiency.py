@@ -1,4 +1,8 @@
-"""Model FLOPs utilisation of a profiled run, from what the user says of the model and what the traces say of time."""
+"""The two efficiencies of profiled runs: model FLOPs utilisation (MFU) of one, scaling efficiency of several.
+
+The formulas stand in :mod:`densing.efficiency.timeline`; here what the user says of the model or of the work meets what
+the traces say of time and devices.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ from densing.efficiency.timeline import (
     REMEDY,
     Flops,
     Peak,
+    Run,
+    Scaling,
     Utilisation,
     find_peak,
     formula_inputs,
@@ -23,6 +29,7 @@ from densing.efficiency.timeline import (
     hfu,
     mfu,
     model_flops,
+    scaling,
 )
 
 _ALIASES = {"params": "parameters", "seq": "sequence"}
@@ -167,7 +174,16 @@ def _flops(formula: str, options: Mapping[str, float | str]) -> Flops:
         known = formula_inputs(formula)
     for name in options:
         _known(name, [*known, *_RUN], f"formula {formula}: ")
-    inputs = _inputs(formula, options)
+    inputs: dict[str, Any] = dict(options)
+    inputs.update({name: bool(inputs[name]) for name in _SWITCHES if name in inputs})
+    absent = [name for name in _ATTENTION if name not in inputs] if formula == "palm" else []
+    if absent:
+        # Of the palm formula: without attention the model's shape does not matter, with part of it nothing can be told.
+        shape = [name for name in (*_ATTENTION, "attention") if inputs.get(name)]
+        if shape and inputs.get("attention", True):
+            present = _listed([f"{_KEYS.get(name, name)}={float(inputs[name]):g}" for name in shape])
+            raise InputError(f"--mfu: {present} alone: also give {_listed([_KEYS.get(name, name) for name in absent])}")
+        inputs |= {"attention": False, **dict.fromkeys(absent, 1)}
     missing = [f"{_KEYS.get(name, name)}=NUMBER" for name, needed in known.items() if needed and name not in inputs]
     if missing:
         raise InputError(f"--mfu: add {_listed(missing)}" + (f" (formula {formula})" if formula != "palm" else ""))
@@ -175,23 +191,8 @@ def _flops(formula: str, options: Mapping[str, float | str]) -> Flops:
         return model_flops(formula, **inputs)
 
 
-def _inputs(formula: str, options: Mapping[str, float | str]) -> dict[str, Any]:
-    """Complete the inputs of the palm formula without attention: then the model's shape does not matter."""
-    inputs: dict[str, Any] = dict(options)
-    inputs.update({name: bool(inputs[name]) for name in _SWITCHES if name in inputs})
-    if formula != "palm":
-        return inputs
-    missing = [name for name in _ATTENTION if name not in inputs]
-    shape = [name for name in (*_ATTENTION, "attention") if inputs.get(name)]
-    if missing and shape and inputs.get("attention", True):
-        present = _listed([f"{_KEYS.get(name, name)}={float(inputs[name]):g}" for name in shape])
-        absent = _listed([_KEYS.get(name, name) for name in missing])
-        raise InputError(f"--mfu: {present} alone: also give {absent}")
-    return inputs | ({"attention": False, **dict.fromkeys(missing, 1)} if missing else {})
-
-
-def _listed(words: list[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+def _listed(items: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(items[:-1]), items[-1])))
 
 
 def _peak(run: RunProfile, options: dict[str, float | str], dtype: str) -> tuple[Peak | None, tuple[Note, ...]]:
@@ -204,3 +205,52 @@ def _peak(run: RunProfile, options: dict[str, float | str], dtype: str) -> tuple
         raise InputError(f"the traces list several devices ({', '.join(names)}); say whose peak counts: device=NAME")
     peak, note = results[0].peak, results[0].note
     return peak, () if note is None else (replace(note, message=note.message.replace(REMEDY, _COMMAND_REMEDY)),)
+
+
+def scaling_of(runs: Mapping[str, RunProfile], kind: str, work: Mapping[str, float]) -> Scaling:
+    """Compare profiled runs of different size.
+
+    Parameters
+    ----------
+    runs : mapping of str to RunProfile
+        By name.
+    kind : {"strong", "weak", "throughput"}
+    work : mapping of str to float
+        Samples or tokens per step by run; needed for throughput.
+
+    Raises
+    ------
+    InputError
+        When a run marks no steps, or the runs cannot be compared.
+    """
+    rows = []
+    for name, run in runs.items():
+        if not run.figures["steps"]:
+            raise InputError(f"{name}: marks no steps, so the time of one is unknown; record with step() calls")
+        seconds = float(run.figures["step_ms"] or 0) / 1e3
+        rows.append(Run(run.world_size, seconds, f"median step time, window {run.window}", work.get(name), name))
+    return scaling(rows, kind)  # type: ignore[arg-type]
+
+
+def scaling_notes(runs: Mapping[str, RunProfile]) -> Iterator[Note]:
+    """Say where runs differ in more than their size.
+
+    Parameters
+    ----------
+    runs : mapping of str to RunProfile
+        By name.
+    """
+    # What a run ran on; nothing where its traces name no accelerator although they hold work of one.
+    devices = {
+        name: ", ".join(run.devices) or "processor"
+        for name, run in runs.items()
+        if run.devices or all(rank.on_host for rank in run.ranks)
+    }
+    if len(set(devices.values())) > 1:
+        listed = "; ".join(f"{name}: {device}" for name, device in devices.items())
+        text = f"runs on different devices ({listed}): the efficiency is also that of the devices"
+        yield Note("different-devices", "warning", text, devices)
+    for name, run in runs.items():
+        if all(rank.world_size < 1 for rank in run.ranks):
+            text = f"{name}: no trace tells the number of ranks; counted are the {run.world_size} profiled"
+            yield Note("size-assumed", "warning", text, {"run": name, "devices": run.world_size})

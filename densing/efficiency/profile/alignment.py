@@ -1,24 +1,38 @@
-"""The same communication on every rank: transfer is what the last to arrive needed, the rest is waiting.
+"""The ranks of a run lined up: which communications are the same on all of them, and how far their clocks differ.
 
-Without a common clock (of one collective, over its ranks r):
+Of one collective, over its ranks r: transfer is what the last to arrive needed, the rest is waiting. That needs no
+common clock:
 
 .. math:: transfer = \\min_r duration_r, \\qquad wait_r = duration_r - transfer
 
 Source: PyTorch TensorBoard plugin (torch_tb_profiler), communication view; AMD TraceLens, ``comm_latency``.
+
+Members of a collective leave it together, so its ends are the same moment everywhere, and put the clocks on one:
+
+.. math:: offset_r = \\mathrm{median}_c (end_{r,c} - end_{ref,c}), \\qquad
+          residual_r = \\mathrm{median}_c |end_{r,c} - end_{ref,c} - offset_r|
+
+Source: alignment on collective ends as users do it by hand (pytorch attention-gym issue 487); veScale ndtimeline
+simulates a global clock by communication.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import Note, Severity
 from densing.efficiency.timeline import OPS, Collectives, Group, Int, nth
 
+Verdict = Literal["one rank", "agree", "aligned", "not aligned"]
 SEND, RECV = OPS.index("send"), OPS.index("recv")
 # Kernels between some members of a group only: without recorded peers nothing says which of them belong together.
 _PAIRWISE = tuple(OPS.index(op) for op in ("send", "recv", "send_recv", "p2p_copy"))
@@ -31,6 +45,11 @@ _NEVER = np.iinfo(np.int64).max
 _EMPTY = {"op": _UNKNOWN_OP, "group": 0, "by_seq": 0, "number": -1, "order": 0, "step": -1, "n_ranks": 0, "bytes": -1,
           "transfer_ns": _NEVER, "second_ns": _NEVER, "longest_ns": 0, "shortest_rank": -1}  # fmt: skip
 _NAMED_CELLS = 3
+# In these no member can leave before the last has arrived; in a broadcast or a send the root can.
+SYMMETRIC = tuple(OPS.index(op) for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"))
+MIN_SHARED = 3
+# Members leave a few microseconds apart even on one clock; an offset within that is not a difference of clocks.
+AGREE = 3
 Key = tuple[int, int, int, int]
 Cell = tuple[int, int, int]
 
@@ -44,7 +63,7 @@ class Keys(NamedTuple):
         Row in the rank's table.
     group : int64 (m,)
         Number of the group, the same on every rank.
-    how : int64 (m,)
+    kind : int64 (m,)
         :data:`BY_SEQ`, or the operation where no sequence number is recorded.
     first, second : int64 (m,)
         Sequence number and n-th with that number; or step and n-th of group and operation in that step.
@@ -54,14 +73,14 @@ class Keys(NamedTuple):
 
     row: Int
     group: Int
-    how: Int
+    kind: Int
     first: Int
     second: Int
     lonely: int
 
     def tuples(self) -> list[Key]:
         """Return one hashable key per communication."""
-        columns = (self.group, self.how, self.first, self.second)
+        columns = (self.group, self.kind, self.first, self.second)
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -116,9 +135,9 @@ def keys_of(collectives: Collectives, groups: Groups) -> Keys:
     # A receive of unknown number has no partner by number, so pairs go by order.
     seq = np.where(paired, -1, collectives.seq)[row]
     step, by_seq = collectives.step[row], seq >= 0
-    how, first = np.where(by_seq, BY_SEQ, op), np.where(by_seq, seq, step)
+    kind, first = np.where(by_seq, BY_SEQ, op), np.where(by_seq, seq, step)
     moment = np.where(by_seq, collectives.start_ns[row], collectives.order[row])
-    return Keys(row, group, how, first, nth(moment, group, how, first), len(collectives) - len(row))
+    return Keys(row, group, kind, first, nth(moment, group, kind, first), len(collectives) - len(row))
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,20 +309,20 @@ class _KeyTable:
         self._describe(rows, keys, collectives)
         table, duration = self._table, collectives.duration_ns[keys.row]
         table["n_ranks"][rows] += 1
-        least, second = table["transfer_ns"][rows], table["second_ns"][rows]
-        shorter = duration < least
+        shortest, second = table["transfer_ns"][rows], table["second_ns"][rows]
+        shorter = duration < shortest
         table["shortest_rank"][rows] = np.where(shorter, rank, table["shortest_rank"][rows])
-        table["second_ns"][rows] = np.where(shorter, least, np.minimum(second, duration))
-        table["transfer_ns"][rows] = np.minimum(least, duration)
+        table["second_ns"][rows] = np.where(shorter, shortest, np.minimum(second, duration))
+        table["transfer_ns"][rows] = np.minimum(shortest, duration)
         table["longest_ns"][rows] = np.maximum(table["longest_ns"][rows], duration)
 
     def _count(self, rank: int, keys: Keys) -> None:
         """Compare the number of communications per group, operation and step with the first rank that has any."""
-        by_order = keys.how != BY_SEQ
-        cells = np.stack((keys.group[by_order], keys.how[by_order], keys.first[by_order]), axis=1)
+        by_order = keys.kind != BY_SEQ
+        cells = np.stack((keys.group[by_order], keys.kind[by_order], keys.first[by_order]), axis=1)
         distinct, counts = np.unique(cells, axis=0, return_counts=True)
-        for (group, how, step), count in zip(distinct.tolist(), counts.tolist(), strict=True):
-            cell = (group, how, step)
+        for (group, kind, step), count in zip(distinct.tolist(), counts.tolist(), strict=True):
+            cell = (group, kind, step)
             first_count, first_rank = self._cells.setdefault(cell, (count, rank))
             if first_count != count:
                 self.uneven.setdefault(cell, (first_count, first_rank, count, rank))
@@ -312,8 +331,8 @@ class _KeyTable:
         """Write what communications of new keys are, and mark old keys that this rank says something else of."""
         table, row = self._table, keys.row
         new = table["n_ranks"][rows] == 0
-        op = np.where(keys.how == SEND, SEND, collectives.op[row])
-        columns = {"group": keys.group, "by_seq": (keys.how == BY_SEQ).astype(np.int64), "number": keys.first,
+        op = np.where(keys.kind == SEND, SEND, collectives.op[row])
+        columns = {"group": keys.group, "by_seq": (keys.kind == BY_SEQ).astype(np.int64), "number": keys.first,
                    "order": keys.second, "step": collectives.step[row]}  # fmt: skip
         for key, column in columns.items():
             table[key][rows[new]] = column[new]
@@ -332,17 +351,17 @@ def _match_notes(keys: _KeyTable) -> Iterator[Note]:
         yield Note("one-rank", "info", message, {"rank": keys.ranks[0]})
         return
 
-    def note(code: str, severity: Severity, count: int, words: str) -> Iterator[Note]:
+    def note(code: str, severity: Severity, count: int, text: str) -> Iterator[Note]:
         if count:
-            yield Note(code, severity, f"{count} communications {words}", {"count": count})
+            yield Note(code, severity, f"{count} communications {text}", {"count": count})
 
     columns, usable, miscounted = keys.columns(), keys.usable(), keys.miscounted()
     group, counts = columns["group"], columns["n_ranks"]
     if keys.uneven:
         cells = [
-            f"{OPS[how] or 'unknown'} in group {keys.numbering.groups[number].name or 'unnamed'!r}"
+            f"{OPS[kind] or 'unknown'} in group {keys.numbering.groups[number].name or 'unnamed'!r}"
             f"{f', step {step}' if step >= 0 else ''}: {first_count} on rank {first_rank}, {count} on rank {rank}"
-            for (number, how, step), (first_count, first_rank, count, rank) in list(keys.uneven.items())[:_NAMED_CELLS]
+            for (number, kind, step), (first_count, first_rank, count, rank) in list(keys.uneven.items())[:_NAMED_CELLS]
         ]
         rows = int(miscounted.sum())
         message = f"{rows} communications left out, because ranks count differently ({'; '.join(cells)})"
@@ -359,3 +378,187 @@ def _match_notes(keys: _KeyTable) -> Iterator[Note]:
     yield from note("collective-partial", "warning", partial, "lack a member of their group that was recorded")
     assumed = int((usable & keys.nameless()[group]).sum())
     yield from note("group-assumed", "info", assumed, "name no process group; taken as shared by all recorded ranks")
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """How far the ranks' clocks differ.
+
+    Attributes
+    ----------
+    verdict : {"one rank", "agree", "aligned", "not aligned"}
+        ``agree``: no offset exceeds three residuals, so times are used as recorded. ``aligned``: offsets are applied.
+        ``not aligned``: starts on different ranks cannot be compared; only durations can.
+    reference : int
+        Rank whose clock the others are put on.
+    offset_ns : mapping of int to int
+        Per rank, what to subtract from its times; 0 where the verdict is not ``aligned``.
+    measured_ns : mapping of int to int
+        Per rank, the offset measured, whatever the verdict; absent where it could not be.
+    residual_ns : mapping of int to int
+        Per rank, median distance of single collectives from the offset: what a comparison of starts is good for.
+    n : mapping of int to int
+        Per rank, collectives the offset rests on.
+    bound_ns : mapping of int to int
+        Per rank, how far its times may be off the reference's and repeat that in every step: the upper confidence
+        limit (97.5 %) of the residual, and where offsets are left in (``agree``) the offset measured too.
+    notes : tuple of Note
+    """
+
+    verdict: Verdict
+    reference: int
+    offset_ns: Mapping[int, int]
+    measured_ns: Mapping[int, int]
+    residual_ns: Mapping[int, int]
+    n: Mapping[int, int]
+    bound_ns: Mapping[int, int]
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def comparable(self) -> bool:
+        """Whether starts on different ranks can be compared."""
+        return self.verdict in ("agree", "aligned")
+
+    def against(self, rank: int) -> Clocks:
+        """Return the clocks in error as far as they may be, and so that one rank seems to come as early as it can."""
+        shift = {other: bound if other == rank else -bound for other, bound in self.bound_ns.items()}
+        return replace(self, offset_ns={key: ns + shift.get(key, 0) for key, ns in self.offset_ns.items()})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data; one list per quantity, in order of ``ranks``."""
+        ranks = sorted(self.offset_ns)
+        columns = {key: [getattr(self, key).get(rank) for rank in ranks] for key in _PER_RANK}
+        plain: dict[str, Any] = msgspec.to_builtins(
+            _ClockColumns(self.verdict, self.reference, ranks, **columns, notes=list(self.notes))
+        )
+        return plain
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Clocks:
+        """Rebuild what :meth:`to_dict` wrote."""
+        table = msgspec.convert(data, _ClockColumns)
+        columns = {
+            key: {rank: ns for rank, ns in zip(table.ranks, getattr(table, key), strict=True) if ns is not None}
+            for key in _PER_RANK
+        }
+        return cls(table.verdict, table.reference, **columns, notes=tuple(table.notes))
+
+
+_PER_RANK = ("offset_ns", "measured_ns", "residual_ns", "n", "bound_ns")
+
+
+class _ClockColumns(msgspec.Struct):
+    """Clocks as JSON has them, which knows no integer keys: a list of ranks, and one per quantity beside it."""
+
+    verdict: Verdict
+    reference: int
+    ranks: list[int]
+    offset_ns: list[int | None]
+    measured_ns: list[int | None]
+    residual_ns: list[int | None]
+    n: list[int | None]
+    bound_ns: list[int | None]
+    notes: list[Note]
+
+
+class _Difference(NamedTuple):
+    """Clock of one rank against another's: offset, residual, collectives it rests on, limit of the residual."""
+
+    offset: int
+    residual: int
+    n: int
+    bound: int
+
+
+def align_clocks(matched: Matched) -> Clocks:
+    """Put the ranks of a run on one clock, by the ends of matched collectives, in one pass over the ranks.
+
+    Ranks without a common collective are joined through ranks that share one with both; offsets and residuals add up
+    on the way. Clocks count as not aligned where a rank cannot be reached, rests on fewer than three collectives, or
+    where its residual exceeds the median transfer.
+
+    Examples
+    --------
+    >>> align_clocks(match_collectives({})).verdict
+    'one rank'
+    """
+    ranks = sorted(matched.ranks)
+    if len(ranks) < 2:
+        return _as_recorded("one rank", ranks, {}, ())
+    differences = _joined(ranks[0], _links(matched))
+    symmetric = np.isin(matched.op, SYMMETRIC)
+    usual = _median(matched.transfer_ns[symmetric]) if symmetric.any() else 0
+    doubts = []
+    for rank in ranks[1:]:
+        clock = differences.get(rank)
+        if clock is None:
+            doubts.append(f"rank {rank} shares no collective with the others")
+        elif clock.n < MIN_SHARED:
+            doubts.append(f"rank {rank} shares {clock.n} of the {MIN_SHARED} collectives needed")
+        elif clock.residual > usual:
+            limit = f"half of the collectives take less than {usual} ns"
+            doubts.append(f"rank {rank} is uncertain by {clock.residual} ns, {limit}")
+    if doubts:
+        more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""
+        message = f"clocks are not aligned: {doubts[0]}{more}; waits are told by durations only"
+        return _as_recorded("not aligned", ranks, differences, (Note("clocks-not-aligned", "warning", message),))
+    if all(abs(differences[rank].offset) <= AGREE * differences[rank].residual for rank in ranks[1:]):
+        # Offsets stay in the times, so times may be off by them too.
+        unshifted = {rank: clock._replace(bound=clock.bound + abs(clock.offset)) for rank, clock in differences.items()}
+        return _as_recorded("agree", ranks, unshifted, ())
+    aligned = _as_recorded("aligned", ranks, differences, ())
+    return replace(aligned, offset_ns=aligned.measured_ns)
+
+
+def _as_recorded(
+    verdict: Verdict, ranks: list[int], differences: Mapping[int, _Difference], notes: tuple[Note, ...]
+) -> Clocks:
+    columns = ({rank: clock[column] for rank, clock in differences.items()} for column in range(4))
+    offset, residual, n, bound = columns
+    return Clocks(verdict, ranks[0] if ranks else 0, dict.fromkeys(ranks, 0), offset, residual, n, bound, notes)
+
+
+def _links(matched: Matched) -> dict[int, dict[int, _Difference]]:
+    """Each rank's clock against that of the first rank read that shares a collective with it, both ways."""
+    symmetric = np.isin(matched.op, SYMMETRIC)
+    first_end, first_rank = np.zeros(len(matched), np.int64), np.full(len(matched), -1, np.int64)
+    links: dict[int, dict[int, _Difference]] = defaultdict(dict)
+    for rank, collectives in matched.per_rank.items():
+        own, rows = matched.rows_of(collectives)
+        usable = symmetric[rows]
+        ends, rows = collectives.end_ns[own[usable]], rows[usable]
+        for other in np.unique(first_rank[rows]).tolist():
+            shared = first_rank[rows] == other
+            if other == -1:
+                first_end[rows[shared]], first_rank[rows[shared]] = ends[shared], rank
+                continue
+            later = ends[shared] - first_end[rows[shared]]
+            offset, n = _median(later), len(later)
+            distance = np.sort(np.abs(later - offset))
+            # Of n values the one at n/2 + sqrt(n) is above their median with 97.5 %; of few values, the largest.
+            bound = int(distance[min(n, math.ceil(n / 2 + math.sqrt(n))) - 1])
+            links[other][rank] = _Difference(offset, _median(distance), n, bound)
+            links[rank][other] = links[other][rank]._replace(offset=-offset)
+    return links
+
+
+def _median(values: Int) -> int:
+    """Median in whole nanoseconds: clocks years apart would lose digits as floats."""
+    ordered = np.sort(values)
+    return (int(ordered[(len(ordered) - 1) // 2]) + int(ordered[len(ordered) // 2])) // 2
+
+
+def _joined(reference: int, links: Mapping[int, Mapping[int, _Difference]]) -> dict[int, _Difference]:
+    """Offsets from the reference along the links with the smallest sum of residuals (Dijkstra's shortest paths)."""
+    reached: dict[int, _Difference] = {}
+    queue = [(0, reference, _Difference(0, 0, 0, 0))]
+    while queue:
+        _, rank, clock = heapq.heappop(queue)
+        if rank in reached:
+            continue
+        reached[rank] = clock
+        for other, link in links.get(rank, {}).items():
+            n = link.n if rank == reference else min(clock.n, link.n)
+            step = _Difference(clock.offset + link.offset, clock.residual + link.residual, n, clock.bound + link.bound)
+            heapq.heappush(queue, (step.residual, other, step))
+    return reached
