@@ -20,13 +20,13 @@ pytest.importorskip("torch")
 from densing.cli.train import specifications
 from densing.core.errors import InputError, UnavailableError, UnknownNameError
 from densing.efficiency.parallel import named_shape
-from densing.efficiency.parallel.distributed import folder, launch, namespaces
+from densing.efficiency.parallel.distributed import folder, launch, network
+from densing.efficiency.parallel.distributed.launch import RunFailedError
 from densing.efficiency.parallel.distributed.spec import RunSpec
-from densing.efficiency.parallel.distributed.supervisor import RunFailedError
 
 pytestmark = pytest.mark.slow
 
-SHAPED = namespaces.available() is None
+SHAPED = network.available() is None
 LINK = "200mbit" if SHAPED else "emulated:200mbit"
 
 

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec
-from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
 from densing.efficiency.parallel.tensor_parallel.model import Pass, build_part, cross_entropy, train_loss
 from densing.efficiency.parallel.tensor_parallel.schedules import Schedule
+from densing.efficiency.parallel.tensor_parallel.tape import Exchange
 from densing.efficiency.techniques import get_technique
 from tests.support.tensor_schedules import schedule_of
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from densing.efficiency.parallel.distributed.lm import build_lm
-from densing.efficiency.parallel.tensor_parallel.model import cross_entropy
-from densing.efficiency.parallel.tensor_parallel.shards import cut, join
+from densing.efficiency.parallel.tensor_parallel.model import cross_entropy, cut, join
 from tests.support import folders
 from tests.support.tensor_parallel_runs import CASES, SEED, SEQUENCE, SHAPE, batch
 

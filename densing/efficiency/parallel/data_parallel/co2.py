@@ -185,7 +185,7 @@ class CO2(Rounds):
             self.flat.write(self.anchor)
             return
         self._apply()
-        self._read_live(self._buffer[:-1])
+        self._live_parameters(self._buffer[:-1])
         self._buffer[-1] = torch.linalg.vector_norm(self.anchor - self.previous)
         self.flat.write(self.anchor)
         self._handle = self.link.start(self._buffer)
