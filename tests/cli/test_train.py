@@ -38,23 +38,24 @@ def densing(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[st
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return what the command prints of a run of 24 steps, the last 4 of them recorded."""
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Return the folder of a run of 24 steps, the last 4 of them recorded, and what the command prints of it."""
+    out = tmp_path_factory.mktemp("runs") / "run"
     done = densing(
         "train", "--technique", "co2", "--nproc", 2, "--tau", 4, "--link", LINK, "--steps", 24, "--model", "tiny",
-        "--seed", 7, "--trace-steps", 4, "--out", tmp_path_factory.mktemp("runs") / "run", "--json",
+        "--seed", 7, "--trace-steps", 4, "--out", out, "--json",
     )  # fmt: skip
-    return dict(json.loads(done.stdout))
+    return out, json.loads(done.stdout)
 
 
-def test_a_run_record_whose_traces_profile_reads(unbroken: dict[str, Any]) -> None:
-    run, out = unbroken, Path(unbroken["out"])
+def test_a_run_record_whose_traces_profile_reads(unbroken: tuple[Path, dict[str, Any]]) -> None:
+    out, run = unbroken
     assert run["technique"] == "co2" and run["knobs"]["tau"] == 4
     assert run["link"]["kind"] == ("shaped" if SHAPED else "emulated")
     assert len(run["losses"]) == 24 and run["losses"][-1] < run["losses"][0]
     # Five rounds before the recorded steps, the first of them left out.
     assert run["timed_steps"] == 16 and 0 <= run["wait_s"] <= run["step_s"]
-    assert run["traces"] == "traces" and out.name == "run"
+    assert run["traces"] == "traces" and run["out"] == str(out)
     assert bool(run["notes"]) is not SHAPED
     recorded = json.loads((out / "run.json").read_text())
     assert {key: run[key] for key in recorded} == recorded
@@ -79,7 +80,7 @@ def test_several_techniques_beside_their_prediction(tmp_path: Path) -> None:
     assert again["rows"] == summary["rows"]
 
 
-def test_a_killed_run_goes_on_with_the_same_losses(unbroken: dict[str, Any], tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_with_the_same_losses(unbroken: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     # The link, the recorded steps and the checkpoints change no weight.
     base = RunSpec("", nproc=2, steps=24, model=named_shape("tiny"), checkpoint_every=3, trace_steps=2)
     (broken,) = specifications(base, "co2", "7", tmp_path / "broken", 4, ())
@@ -96,8 +97,9 @@ def test_a_killed_run_goes_on_with_the_same_losses(unbroken: dict[str, Any], tmp
         launch.launch(broken)
     resumed = launch.launch(broken, resume=True)
     assert resumed.resumed_from in range(3, 24, 3)
-    assert list(resumed.losses) == unbroken["losses"]
-    assert resumed.final_loss == unbroken["final_loss"]
+    _, run = unbroken
+    assert list(resumed.losses) == run["losses"]
+    assert resumed.final_loss == run["final_loss"]
 
 
 @pytest.mark.parametrize(

@@ -290,6 +290,7 @@ class Run:
     @property
     def name(self) -> str:
         """Size and seed, what kind of target it is, and how many times the tokens it has."""
+        # Targets of other lengths lie beside the ladder's runs, and must not share their folders.
         factor = self.steps[-1] // (self.shape.steps or self.steps)[-1]
         return "-".join(
             filter(None, (self.target, f"{factor}x" if factor > 1 else "", self.shape.name, f"s{self.seed}"))

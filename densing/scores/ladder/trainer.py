@@ -64,6 +64,7 @@ def build_model(shape: Shape, vocabulary: int, block: int, seed: int, device: st
         eos_token_id=0,
         pad_token_id=0,
     )
+    # The seed alone decides the weights, and the caller's generator stays where it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)

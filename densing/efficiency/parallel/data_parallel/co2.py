@@ -213,5 +213,6 @@ class CO2(Rounds):
         self.momentum.mul_(self.outer_momentum).add_(pseudo_gradient)
         if self.clip is not None:
             self.momentum.clamp_(-self.clip, self.clip)
+        # The next average began from this anchor: it is what its pseudo-gradient is taken against, a round from now.
         self.previous.copy_(self.anchor)
         self.anchor.sub_(self.momentum, alpha=self.outer_lr)

@@ -121,6 +121,7 @@ class Rounds(ABC):
         """
         if self._gradients is not None:
             self._inner_mean(self._gradients.zero_(), steps=False)
+        # As long as any rank ends a round, all take part in its average; a last turn ends rounds that were begun.
         ending = 1.0
         while ending:
             self.link.arrive(self._announce(ends=False), self._state)

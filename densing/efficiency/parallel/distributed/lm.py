@@ -227,6 +227,7 @@ class Attention(nn.Module):  # type: ignore[misc]
         queries, keys = q.shape[2], k.shape[2]
         mask = None
         if queries < keys:
+            # The causal diagonal, moved right by the tokens that only keys and values are there for.
             mask = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
         out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
         return out.transpose(1, 2).flatten(2)
@@ -463,6 +464,7 @@ def build_lm(
     >>> model(torch.zeros(1, 8, dtype=torch.int64)).shape
     torch.Size([1, 8, 256])
     """
+    # Layers draw weights when they are made, which initialise() replaces: the caller's generator must not notice.
     with torch.random.fork_rng(devices=[]):
         model = Decoder(shape, sequence, wiring, ladder_layers, tied=tied, **part)
     initialise(model, seed)

@@ -222,6 +222,7 @@ class Net:
     def _join(self) -> None:
         ranks = self._holders[: self.n]
         if self.n == 2:
+            # Each end is made inside its namespace: two interfaces of one name could not pass through ours.
             first, second = ranks
             pair = f"link add {INTERFACE} type veth peer name {INTERFACE} netns {second.pid}"
             self._ip(first, [pair])

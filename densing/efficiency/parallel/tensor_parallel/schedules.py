@@ -197,6 +197,7 @@ class Memory:
         keys = torch.cat([*self._keys, k], dim=2) if self._keys else k
         values = torch.cat([*self._values, v], dim=2) if self._values else v
         mixed = attention.attend(q, keys, values)
+        # Leaves of a later part's graph: what it adds to their gradients flows back when this part's turn comes.
         lent = [(tensor, tensor.detach().requires_grad_(tensor.requires_grad)) for tensor in (k, v)]
         self._keys.append(lent[0][1])
         self._values.append(lent[1][1])

@@ -186,6 +186,7 @@ class Residual:
         if self._gradient is None:
             assert self.later is not None
             total = self.later.gradient()
+            # Every reader's sum has been started by now; it is waited for only here, behind what was computed since.
             for call in self.readers:
                 total = total + call.input_gradient()
             self._gradient = total
