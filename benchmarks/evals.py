@@ -56,8 +56,7 @@ class Timing:
 def train_models(folder: Path, steps: int) -> tuple[dict[str, Path], Path]:
     """Train the six sizes and, with another seed, the target; return their folders."""
     from densing.scores.ladder.corpus import Generated
-    from densing.scores.ladder.presets import get_preset
-    from densing.scores.ladder.runs import Run, choose
+    from densing.scores.ladder.runs import Run, choose, get_preset
     from densing.scores.ladder.workers import train
 
     preset = get_preset("cpu")

@@ -5,5 +5,5 @@ from .base import Job as Job
 from .base import JobEvent as JobEvent
 from .base import JobResult as JobResult
 from .base import OnEvent as OnEvent
-from .registry import executor_names as executor_names
-from .registry import get_executor as get_executor
+from .base import executor_names as executor_names
+from .base import get_executor as get_executor

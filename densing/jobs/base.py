@@ -1,4 +1,4 @@
-"""What an executor is: it starts jobs, restarts those that crash and says how each ended.
+"""What an executor is: it starts jobs, restarts those that crash and says how each ended; and executors by name.
 
 A job is a command line. What it did is in the run store, not in the executor: a job that dies is started again
 with the same command and finds its own finished work there. So an executor needs no results and no queue of its
@@ -10,14 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from densing.core import InputError
+from densing.core import InputError, UnavailableError, UnknownNameError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 NO_RETRY = 64
 """Exit code of a job that has said what is wrong and would say it again: it is not restarted."""
 
 LAST_LINES = 20
+
+GROUP = "densing.executors"
+"""Entry points under which other packages register executors."""
+
+BUILT_IN = {"local": "densing.jobs.local:LocalExecutor", "slurm": "densing.jobs.slurm:SlurmExecutor"}
 
 EventKind = Literal["queued", "started", "output", "restarted", "finished", "failed"]
 
@@ -121,6 +129,66 @@ class Executor(Protocol):
         A failed job is a result, not an exception; exceptions say that the executor cannot work at all.
         """
         ...  # pragma: no cover
+
+
+def executor_names() -> list[str]:
+    """Return the names :func:`get_executor` knows.
+
+    Examples
+    --------
+    >>> {"local", "slurm"} <= set(executor_names())
+    True
+    """
+    return sorted({*BUILT_IN, *_registered()})
+
+
+def get_executor(name: str, **options: Any) -> Executor:
+    """Build the executor of a name; options are its own (``--executor-arg key=value``).
+
+    Raises
+    ------
+    UnknownNameError
+        When nothing is registered under the name.
+    InputError
+        When the executor has no such option, or a value is none of its.
+    UnavailableError
+        When it needs a program or package that is missing.
+
+    Examples
+    --------
+    >>> get_executor("local", workers=1).name
+    'local'
+    """
+    from importlib.metadata import EntryPoint
+
+    if name in BUILT_IN:
+        factory = EntryPoint(name, BUILT_IN[name], GROUP).load()
+    else:
+        points = _registered()
+        if name not in points:
+            raise UnknownNameError("executor", name, executor_names())
+        try:
+            factory = points[name].load()
+        except Exception as error:
+            # Code of another package: whatever it raises, the user needs its name.
+            raise UnavailableError(
+                f"--executor {name}: {points[name].value} cannot be loaded ({error}); repair or remove that package"
+            ) from error
+    try:
+        executor = factory(**options)
+    except TypeError as error:
+        # Python's own words name the option: "got an unexpected keyword argument 'partitoin'".
+        raise InputError(f"--executor {name}: {str(error).split('() ')[-1]}; check --executor-arg") from error
+    if not isinstance(executor, Executor):
+        raise InputError(f"--executor {name}: {type(executor).__name__} has no run method; it is no executor")
+    return executor
+
+
+def _registered() -> dict[str, EntryPoint]:
+    # Slow to load, and few who import the types of this module ask for an executor by name.
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def whole_option(name: str, value: int | str, minimum: int) -> int:

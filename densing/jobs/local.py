@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import selectors
+import shutil
+import subprocess
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from densing.core import InputError
-from densing.jobs import machine
 from densing.jobs.attempt import Attempt, describe
 from densing.jobs.base import (
     NO_RETRY,
@@ -24,6 +27,11 @@ from densing.jobs.base import (
 )
 
 POLL_SECONDS = 0.1
+GB = 1e9
+NO_LIMIT = float("inf")
+MEMINFO = Path("/proc/meminfo")
+CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+ASK_SECONDS = 20.0
 
 
 class LocalExecutor:
@@ -64,9 +72,9 @@ class LocalExecutor:
     ) -> None:
         self.workers = whole_option("workers", workers, 1)
         self.retries = whole_option("retries", retries, 0)
-        self.memory_gb = machine.total_memory_gb() if memory_gb is None else positive_option("memory_gb", memory_gb)
+        self.memory_gb = total_memory_gb() if memory_gb is None else positive_option("memory_gb", memory_gb)
         if devices is None:
-            self.devices = machine.accelerators()
+            self.devices = accelerators()
         else:
             names = [part.strip() for part in (devices.split(",") if isinstance(devices, str) else devices)]
             if len(set(names)) != len(names):
@@ -198,8 +206,65 @@ class _Queue:
             # With nothing of ours running, waiting would change nothing.
             return True
         reserved = sum(slot.job.memory_gb or 0.0 for slot in self.running)
-        return reserved + job.memory_gb <= self.executor.memory_gb and job.memory_gb <= machine.available_memory_gb()
+        return reserved + job.memory_gb <= self.executor.memory_gb and job.memory_gb <= available_memory_gb()
 
     def _tell(self, slot: _Slot, lines: Sequence[str]) -> None:
         for line in lines:
             self.on_event(JobEvent(slot.job, "output", line, slot.attempts))
+
+
+def total_memory_gb() -> float:
+    """Return the memory this process may use: the machine's, or its container's when that is less.
+
+    Examples
+    --------
+    >>> total_memory_gb() > 0
+    True
+    """
+    limits = [_meminfo("MemTotal")]
+    # Neither is there on every system: no such name of sysconf, no such file.
+    with suppress(ValueError, OSError, AttributeError):
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GB)
+    for file in CGROUP_LIMITS:
+        with suppress(OSError):
+            text = file.read_text(encoding="ascii").strip()
+            limits.append(NO_LIMIT if text == "max" else float(text) / GB)
+    return min(limits)
+
+
+def available_memory_gb() -> float:
+    """Return the memory that is free or can be freed now; infinite where the system does not say."""
+    return _meminfo("MemAvailable")
+
+
+def accelerators() -> list[str]:
+    """Return the ids of the accelerators this process may use, as ``CUDA_VISIBLE_DEVICES`` takes them.
+
+    The variable decides when it is set; otherwise the driver is asked, without loading torch.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [part.strip() for part in visible.split(",") if part.strip() not in ("", "-1", "NoDevFiles")]
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    try:
+        answer = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=ASK_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    if answer.returncode:
+        return []
+    # A line per GPU; those of its MIG instances are indented.
+    count = sum(line.startswith("GPU ") for line in answer.stdout.splitlines())
+    return [str(index) for index in range(count)]
+
+
+def _meminfo(field: str) -> float:
+    try:
+        lines = MEMINFO.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return NO_LIMIT
+    for line in lines:
+        if line.startswith(f"{field}:"):
+            return float(line.split()[1]) * 1024 / GB
+    return NO_LIMIT

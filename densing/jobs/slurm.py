@@ -91,7 +91,15 @@ class SlurmExecutor:
         setup: str | None = None,
         poll: float | str = 5.0,
     ) -> None:
-        _check_installed()
+        missing = [program for program in PROGRAMS if shutil.which(program) is None]
+        if missing:
+            raise UnavailableError(f"--executor slurm: {', '.join(missing)} not found; run on a machine of the cluster")
+        try:
+            import submitit  # noqa: F401
+        except ImportError as error:
+            raise UnavailableError(
+                "--executor slurm: submitit is not installed; pip install 'densing[slurm]'"
+            ) from error
         texts = {"partition": partition, "account": account, "qos": qos, "constraint": constraint}
         self.options: dict[str, Any] = {key: value for key, value in texts.items() if value}
         self.options |= {
@@ -144,7 +152,16 @@ class SlurmExecutor:
                 raise InputError(f"job {job.name}: --{name} would be written to disk; hand it over in the environment")
         folder.mkdir(parents=True, exist_ok=True)
         executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=MAX_TIMEOUTS)
-        executor.update_parameters(**self._parameters(jobs))
+        memory = self.memory_gb or max((job.memory_gb or 0.0 for job in jobs), default=0.0)
+        devices = max(job.devices for job in jobs)
+        executor.update_parameters(
+            **self.options,
+            job_name="densing",
+            **({"mem": f"{max(1, round(memory * 1e9 / 2**20))}M"} if memory else {}),
+            **({"gpus_per_node": devices} if devices else {}),
+            # Slurm puts the task back into the queue when its node fails.
+            additional_parameters={"requeue": True},
+        )
         values = {
             variable: job.env[name] for job, names in zip(jobs, stored, strict=True) for name, variable in names.items()
         }
@@ -156,18 +173,6 @@ class SlurmExecutor:
             reason = next((line for line in lines if line.startswith("sbatch: error")), lines[-1])
             raise InputError(f"--executor slurm: {reason}; check --executor-arg") from error
         return handles
-
-    def _parameters(self, jobs: Sequence[Job]) -> dict[str, Any]:
-        memory = self.memory_gb or max((job.memory_gb or 0.0 for job in jobs), default=0.0)
-        devices = max(job.devices for job in jobs)
-        return {
-            **self.options,
-            "job_name": "densing",
-            **({"mem": f"{max(1, round(memory * 1e9 / 2**20))}M"} if memory else {}),
-            **({"gpus_per_node": devices} if devices else {}),
-            # Slurm puts the task back into the queue when its node fails.
-            "additional_parameters": {"requeue": True},
-        }
 
 
 @dataclass
@@ -209,7 +214,17 @@ class _Array:
             return
         state, reason = queue.get(str(task.handle.job_id), ("", ""))
         if not state:
-            _missing(task)
+            # Neither in the queue nor finished: given up after a while.
+            now = time.monotonic()
+            task.missing_since = task.missing_since or now
+            if now - task.missing_since > LOST_SECONDS:
+                log = Path(task.handle.paths.stderr)
+                lines = log.read_text("utf-8", "replace").splitlines()[-LAST_LINES:] if log.exists() else []
+                reason = (
+                    f"Slurm job {task.handle.job_id} left the queue without a result (cancelled, or killed by Slurm)"
+                )
+                masked = tuple(mask(line, ()) for line in lines)
+                task.result = JobResult(task.job, None, max(1, task.starts), masked, reason)
             return
         task.missing_since = None
         if state == "RUNNING" != task.state:
@@ -241,17 +256,6 @@ def _outcome(task: _Task) -> JobResult | None:
     return JobResult(task.job, code, attempts, tuple(lines), reason)
 
 
-def _missing(task: _Task) -> None:
-    """Give a task up that is neither in the queue nor finished for ``LOST_SECONDS``."""
-    now = time.monotonic()
-    task.missing_since = task.missing_since or now
-    if now - task.missing_since > LOST_SECONDS:
-        log = Path(task.handle.paths.stderr)
-        lines = log.read_text("utf-8", "replace").splitlines()[-LAST_LINES:] if log.exists() else []
-        reason = f"Slurm job {task.handle.job_id} left the queue without a result (cancelled, or killed by Slurm)"
-        task.result = JobResult(task.job, None, max(1, task.starts), tuple(mask(line, ()) for line in lines), reason)
-
-
 def _queue(number: str) -> dict[str, tuple[str, str]] | None:
     """Return state and reason of each task in the queue; None when the queue cannot be asked."""
     command = ["squeue", "--noheader", "--array", "--jobs", number, "--format", "%i|%T|%r"]
@@ -264,16 +268,6 @@ def _queue(number: str) -> dict[str, tuple[str, str]] | None:
         return {} if "Invalid job id" in answer.stderr else None
     rows = [line.split("|") for line in answer.stdout.splitlines() if line.count("|") >= 2]
     return {row[0].strip(): (row[1], row[2] if row[2] != "None" else "") for row in rows}
-
-
-def _check_installed() -> None:
-    missing = [program for program in PROGRAMS if shutil.which(program) is None]
-    if missing:
-        raise UnavailableError(f"--executor slurm: {', '.join(missing)} not found; run on a machine of the cluster")
-    try:
-        import submitit  # noqa: F401
-    except ImportError as error:
-        raise UnavailableError("--executor slurm: submitit is not installed; pip install 'densing[slurm]'") from error
 
 
 @contextmanager

@@ -13,20 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 pytest.importorskip("torch")
 
 from densing.cli.train import specifications
 from densing.core.errors import InputError, UnavailableError, UnknownNameError
 from densing.efficiency.parallel import named_shape
-from densing.efficiency.parallel.distributed import folder, launch, namespaces
+from densing.efficiency.parallel.distributed import folder, launch, network
+from densing.efficiency.parallel.distributed.launch import RunFailedError
 from densing.efficiency.parallel.distributed.spec import RunSpec
-from densing.efficiency.parallel.distributed.supervisor import RunFailedError
 
 pytestmark = pytest.mark.slow
 
-SHAPED = namespaces.available() is None
+SHAPED = network.available() is None
 LINK = "200mbit" if SHAPED else "emulated:200mbit"
 
 
@@ -38,17 +37,24 @@ def densing(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[st
     return done
 
 
-def test_a_run_record_whose_traces_profile_reads(tmp_path: Path) -> None:
-    out = tmp_path / "run"
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Return the folder of a run of 24 steps, the last 4 of them recorded, and what the command prints of it."""
+    out = tmp_path_factory.mktemp("runs") / "run"
     done = densing(
-        "train", "--technique", "co2", "--nproc", 2, "--tau", 2, "--link", LINK, "--steps", 8, "--model", "tiny",
-        "--trace-steps", 4, "--out", out, "--json",
+        "train", "--technique", "co2", "--nproc", 2, "--tau", 4, "--link", LINK, "--steps", 24, "--model", "tiny",
+        "--seed", 7, "--trace-steps", 4, "--out", out, "--json",
     )  # fmt: skip
-    run = json.loads(done.stdout)
-    assert run["technique"] == "co2" and run["knobs"]["tau"] == 2
+    return out, json.loads(done.stdout)
+
+
+def test_a_run_record_whose_traces_profile_reads(unbroken: tuple[Path, dict[str, Any]]) -> None:
+    out, run = unbroken
+    assert run["technique"] == "co2" and run["knobs"]["tau"] == 4
     assert run["link"]["kind"] == ("shaped" if SHAPED else "emulated")
-    assert len(run["losses"]) == 8 and run["losses"][-1] < run["losses"][0]
-    assert run["timed_steps"] == 4 and 0 <= run["wait_s"] <= run["step_s"]
+    assert len(run["losses"]) == 24 and run["losses"][-1] < run["losses"][0]
+    # Five rounds before the recorded steps, the first of them left out.
+    assert run["timed_steps"] == 16 and 0 <= run["wait_s"] <= run["step_s"]
     assert run["traces"] == "traces" and run["out"] == str(out)
     assert bool(run["notes"]) is not SHAPED
     recorded = json.loads((out / "run.json").read_text())
@@ -74,10 +80,10 @@ def test_several_techniques_beside_their_prediction(tmp_path: Path) -> None:
     assert again["rows"] == summary["rows"]
 
 
-def test_a_killed_run_goes_on_with_the_same_losses(tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_with_the_same_losses(unbroken: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    # The link, the recorded steps and the checkpoints change no weight.
     base = RunSpec("", nproc=2, steps=24, model=named_shape("tiny"), checkpoint_every=3, trace_steps=2)
-    whole = specifications(base, "co2", "7", tmp_path / "whole", 4, ())[0]
-    broken = replace(whole, out=str(tmp_path / "broken"))
+    (broken,) = specifications(base, "co2", "7", tmp_path / "broken", 4, ())
     out = Path(broken.out)
 
     def kill() -> None:
@@ -86,14 +92,14 @@ def test_a_killed_run_goes_on_with_the_same_losses(tmp_path: Path) -> None:
             time.sleep(0.005)
         os.kill(int(folder.pid_file(out, 1).read_text().split()[0]), signal.SIGKILL)
 
-    unbroken = launch.launch(whole)
     threading.Thread(target=kill, daemon=True).start()
     with pytest.raises(RunFailedError, match="--resume goes on from step"):
         launch.launch(broken)
     resumed = launch.launch(broken, resume=True)
     assert resumed.resumed_from in range(3, 24, 3)
-    assert resumed.losses == unbroken.losses
-    assert resumed.final_loss == unbroken.final_loss
+    _, run = unbroken
+    assert list(resumed.losses) == run["losses"]
+    assert resumed.final_loss == run["final_loss"]
 
 
 @pytest.mark.parametrize(

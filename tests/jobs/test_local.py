@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from densing.core.errors import InputError
-from densing.jobs import NO_RETRY, Job, JobEvent, get_executor, machine
+from densing.jobs import NO_RETRY, Job, JobEvent, get_executor, local
 from densing.jobs.local import LocalExecutor
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="process groups are POSIX")
@@ -135,7 +135,7 @@ def test_modules_are_not_taken_from_the_working_folder(tmp_path: Path) -> None:
 def test_job_larger_than_the_machine_is_refused_with_both_numbers() -> None:
     with pytest.raises(InputError, match=r"job big needs 50 GB of memory, this machine has 10 GB"):
         LocalExecutor(memory_gb=10).run([python("", "small"), python("", "big", memory_gb=50)])
-    assert machine.total_memory_gb() < 1e6
+    assert local.total_memory_gb() < 1e6
 
 
 def test_jobs_wait_for_memory(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_jobs_wait_for_memory(tmp_path: Path) -> None:
 
 
 def test_low_free_memory_makes_jobs_wait_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "available_memory_gb", lambda: 0.5)
+    monkeypatch.setattr(local, "available_memory_gb", lambda: 0.5)
     events: list[str] = []
     jobs = [python("import time; time.sleep(.1)", name, memory_gb=2) for name in "ab"]
     results = LocalExecutor(workers=2, memory_gb=10).run(jobs, on_event=lambda e: events.append(e.kind + e.job.name))
@@ -162,13 +162,13 @@ def test_memory_of_machine_and_container(monkeypatch: pytest.MonkeyPatch, tmp_pa
     (tmp_path / "meminfo").write_text("MemTotal:       2000000 kB\nMemAvailable:   1000000 kB\n")
     (tmp_path / "max").write_text("max\n")
     (tmp_path / "limit").write_text("500000000\n")
-    monkeypatch.setattr(machine, "MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(machine, "_installed", lambda: 64.0)
-    monkeypatch.setattr(machine, "CGROUP_LIMITS", (tmp_path / "max", tmp_path / "none"))
-    assert machine.total_memory_gb() == pytest.approx(2.048)
-    assert machine.available_memory_gb() == pytest.approx(1.024)
-    monkeypatch.setattr(machine, "CGROUP_LIMITS", (tmp_path / "limit",))
-    assert machine.total_memory_gb() == pytest.approx(0.5)
+    monkeypatch.setattr(local, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 16_000_000, "SC_PAGE_SIZE": 4000}.get)
+    monkeypatch.setattr(local, "CGROUP_LIMITS", (tmp_path / "max", tmp_path / "none"))
+    assert local.total_memory_gb() == pytest.approx(2.048)
+    assert local.available_memory_gb() == pytest.approx(1.024)
+    monkeypatch.setattr(local, "CGROUP_LIMITS", (tmp_path / "limit",))
+    assert local.total_memory_gb() == pytest.approx(0.5)
 
 
 def test_one_job_per_device(tmp_path: Path) -> None:
@@ -183,17 +183,17 @@ def test_one_job_per_device(tmp_path: Path) -> None:
 
 def test_accelerators_come_from_the_variable_or_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-ab")
-    assert machine.accelerators() == ["2", "GPU-ab"]
+    assert local.accelerators() == ["2", "GPU-ab"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert machine.accelerators() == []
+    assert local.accelerators() == []
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'GPU 0: X'\necho '  MIG 1'\necho 'GPU 1: X'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert machine.accelerators() == ["0", "1"]
+    assert local.accelerators() == ["0", "1"]
     program.write_text("#!/bin/sh\necho no driver; exit 9\n")
-    assert machine.accelerators() == []
+    assert local.accelerators() == []
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,24 @@
-"""One rank of a tensor-parallel group over gloo.
+"""Ranks of a tensor-parallel group over gloo: a script for :func:`tests.support.gloo_ranks.ranks_of`.
 
-Started as ``python tensor_parallel_runs.py RANK WORLD FOLDER``: what every schedule computes, saved for comparison with
-one process; or with ``train`` behind it: the runs of ``FOLDER/spec.json``, records beside it.
+Started with ``compute``: what every schedule computes, saved for comparison with one process; with ``train``: the runs
+of ``FOLDER/spec.json``, records beside it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-import torch.distributed as dist
 
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec
-from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
 from densing.efficiency.parallel.tensor_parallel.model import Pass, build_part, cross_entropy, train_loss
 from densing.efficiency.parallel.tensor_parallel.schedules import Schedule
+from densing.efficiency.parallel.tensor_parallel.tape import Exchange
 from densing.efficiency.techniques import get_technique
+from tests.support.gloo_ranks import fork_ranks
 from tests.support.tensor_schedules import schedule_of
 
 SHAPE = LmShape(layers=3, hidden=48, heads=6, ffn=48, vocabulary=64)
@@ -62,24 +61,20 @@ def case(schedule: Schedule, rank: int, world: int) -> dict[str, Any]:
     return {**found, "plain logits": plain.detach(), "plain gradients": gradients(decoder)}
 
 
-def compute(rank: int, world: int, folder: Path) -> None:
-    torch.save({name: case(one, rank, world) for name, one in CASES.items()}, folder / f"{rank}.pt")
+def compute(rank: int, world: int) -> dict[str, Any]:
+    torch.save({name: case(one, rank, world) for name, one in CASES.items()}, Path(sys.argv[-1]) / f"{rank}.pt")
+    return {}
 
 
-def trained(rank: int, world: int, folder: Path) -> None:
+def trained(rank: int, world: int) -> dict[str, Any]:
     """One run after the other, as ``spec.json`` lists them."""
+    folder = Path(sys.argv[-1])
     for number, spec in enumerate(msgspec.json.decode((folder / "spec.json").read_bytes(), type=list[RunSpec])):
         technique: Any = get_technique(spec.technique)
         record = technique.run(RunEnv(spec, rank, world), **spec.knobs)
         (folder / f"record.{number}.{rank}.json").write_bytes(msgspec.json.encode(record))
-
-
-def main(rank: int, world: int, folder: Path, work: Callable[[int, int, Path], None]) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=world)
-    work(rank, world, folder)
-    dist.destroy_process_group()
+    return {}
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), trained if "train" in sys.argv else compute)
+    fork_ranks({"compute": compute, "train": trained}[sys.argv[1]])

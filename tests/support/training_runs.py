@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 from densing.scores.ladder.corpus import Generated
-from densing.scores.ladder.presets import Shape, get_preset
-from densing.scores.ladder.runs import Run
+from densing.scores.ladder.runs import Run, Shape, get_preset
 
 
 def micro_run(seed: int = 0, steps: tuple[int, ...] = (20, 40), name: str = "d8") -> Run:

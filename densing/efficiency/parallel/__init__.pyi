@@ -2,9 +2,9 @@ from .data_parallel import BUCKETS_MB as BUCKETS_MB
 from .data_parallel.co2 import CO2 as CO2
 from .data_parallel.ddp import DDP as DDP
 from .data_parallel.ddp import fastest_bucket as fastest_bucket
-from .data_parallel.local_sgd import LocalSGD as LocalSGD
+from .data_parallel.rounds import LocalSGD as LocalSGD
+from .data_parallel.rounds import SlowMo as SlowMo
 from .data_parallel.sharded import Sharded as Sharded
-from .data_parallel.slowmo import SlowMo as SlowMo
 from .data_parallel.train import Method as Method
 from .data_parallel.train import Replica as Replica
 from .data_parallel.train import train_data_parallel as train_data_parallel

@@ -441,7 +441,7 @@ def memory(
     Raises
     ------
     InputError
-        As :func:`densing.efficiency.simulation.workload.modules`, and for another ``zero``.
+        As :func:`densing.efficiency.simulation.workload`, and for another ``zero``.
 
     Notes
     -----

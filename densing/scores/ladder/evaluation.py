@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from densing.core import InputError, Note
 from densing.scores.evals import Loading, ModelSpec, Plan, RunSummary, TaskSpec, run_plan
 from densing.scores.ladder.folder import STORE, read_exports, read_ladder
-from densing.scores.ladder.presets import get_preset
 from densing.scores.ladder.questions import write_tasks
+from densing.scores.ladder.runs import get_preset
 from densing.scores.ladder.workers import Tell, each
 
 TASKS = "tasks"
@@ -95,7 +94,18 @@ def evaluate_ladder(
     # Dealt out large ones first, so that every share costs about the same.
     exports.sort(key=lambda export: (-int(export["params_total"]), export["name"]))
     shares = [exports[start::workers] for start in range(min(workers, len(exports)))]
-    plans = [_plan(folder, share, tasks, device) for share in shares]
+    plans = [
+        Plan(
+            tuple(
+                ModelSpec.of("hf", {"pretrained": str(export["path"]), "dtype": "float32"}, name=str(export["name"]))
+                for export in share
+            ),
+            tuple(TaskSpec(task) for task in tasks),
+            loading=Loading(batch_size=BATCH, device=device),
+            include_path=(str(folder / TASKS),),
+        )
+        for share in shares
+    ]
     requests = [(0.0, 0.0)] * len(plans)
 
     def tell(number: int, label: str, done: float, total: float) -> None:
@@ -115,19 +125,6 @@ def evaluate_ladder(
         requests=sum(unit.requests for unit in units),
         seconds=time.monotonic() - started,
         notes=[note for summary in summaries for note in summary.notes],
-    )
-
-
-def _plan(folder: Path, exports: Sequence[dict[str, Any]], tasks: Sequence[str], device: str) -> Plan:
-    models = [
-        ModelSpec.of("hf", {"pretrained": str(export["path"]), "dtype": "float32"}, name=str(export["name"]))
-        for export in exports
-    ]
-    return Plan(
-        tuple(models),
-        tuple(TaskSpec(task) for task in tasks),
-        loading=Loading(batch_size=BATCH, device=device),
-        include_path=(str(folder / TASKS),),
     )
 
 

@@ -1,9 +1,13 @@
-"""The laws of a ladder: loss in size and tokens, score in loss, how well each holds, and what they say of targets."""
+"""The laws of a ladder: loss in size and tokens, score in loss, how well each holds, and what they say of targets.
+
+From the table of what was measured (a row per exported model and task) to the fits of each task, and from these to
+rulers and to targets whose density the law says beforehand: does the measured one agree?
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,16 +15,29 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from densing.core import FitError, InputError, Note, write_csv, write_text
+from densing.core import Array, Column, FitError, InputError, Note, Table, validate, write_csv, write_text
 from densing.scores.catalog import known_protocol
 from densing.scores.evals import RunStore
-from densing.scores.fit import LawFit, fit_law
+from densing.scores.fit import LawFit, fit_law, spread
 from densing.scores.ladder.folder import STORE, read_exports, read_ladder
-from densing.scores.ladder.measurements import measured_table, validation_table
-from densing.scores.ladder.questions import CHOICES, SETS
-from densing.scores.ladder.targets import check_targets
-from densing.scores.references import fit_ladder, ladder_data
+from densing.scores.ladder.questions import CHOICES, PREFIX, SETS
+from densing.scores.references import LADDER, fit_ladder, ladder_data
 
+SOURCE = "densing-cpu"
+MEASURED = Table(
+    "measured ladder",
+    (
+        *LADDER.columns,
+        Column("size", "text", "name of the size", required=True),
+        Column("seed", "integer", "seed of the run", required=True, low=0),
+        Column("target", "text", "empty, or the kind of target with a known answer", default=""),
+        Column("useful", "number", "share of the training tokens that is not noise", default="1", low=0, high=1),
+        Column("n_items", "integer", "questions behind the row", default="0", low=0),
+    ),
+    key=LADDER.key,
+)
+# What our tasks store: lm-eval's accuracy, and the loss that densing computes from the samples.
+_LOSS, _SCORE = ("bits_per_byte", "gold_bits_per_byte"), ("accuracy", "acc_norm", "acc")
 # Chinchilla, and the paper's eq. 2, which has no irreducible term.
 LOSS_LAWS = ("chinchilla", "densing-loss")
 MEAN = "mean"
@@ -28,6 +45,84 @@ VALIDATION = "validation"
 # Learnt all at once or not at all: a mean over sets should not jump with it.
 EMERGENT = ("table",)
 POOR_R2, POOR_ROLLOUT = 0.9, 0.1
+# The kind of target that should have learnt nothing.
+FLOOR = "shuffled"
+
+
+def measured_table(exports: Iterable[Mapping[str, Any]], measurements: pd.DataFrame) -> pd.DataFrame:
+    """Join what was trained with what was measured.
+
+    Parameters
+    ----------
+    exports : iterable of mapping
+        Descriptions, see :func:`densing.scores.ladder.read_exports`.
+    measurements : pandas.DataFrame
+        ``model, task, benchmark, metric, value, n_items, task_hash, file``; models are named as their exports. Where a
+        task was asked with several sets of questions, the last set counts, for every model.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns of :data:`MEASURED`: those of :data:`densing.scores.references.LADDER` and what tells targets apart.
+        Targets are held out.
+
+    Raises
+    ------
+    InputError
+        When nothing that was trained has been measured.
+    """
+    described = {str(export["name"]): export for export in exports}
+    # lm-eval's results files are named after the time of writing; ``date`` is only a day.
+    dated = measurements.assign(name=[str(file).replace("\\", "/").split("/")[-1] for file in measurements["file"]])
+    last = dated.sort_values("name", kind="stable").groupby("task")["task_hash"].last()
+    # Other questions are another measurement.
+    measurements = measurements[measurements["task_hash"].eq(measurements["task"].map(last))]
+    rows = []
+    for (model, task), group in measurements.groupby(["model", "task"], sort=True):
+        loss, score = _value(group, _LOSS), _value(group, _SCORE)
+        if str(model) not in described or loss is None or score is None:
+            continue
+        export = described[str(model)]
+        benchmark = next((str(name) for name in group["benchmark"] if isinstance(name, str) and name), "")
+        rows.append(
+            {
+                **{name: export[name] for name in ("run", "params_non_embedding", "tokens")},
+                "task": benchmark or str(task).removeprefix(PREFIX),
+                "bits_per_byte": loss,
+                "accuracy": score,
+                "stage": "final",
+                "held_out": bool(export["target"]),
+                "source": SOURCE,
+                **{name: export[name] for name in ("size", "seed", "target")},
+                "useful": export.get("useful", 1.0),
+                "n_items": int(group["n_items"].max()),
+            }
+        )
+    if not rows:
+        raise InputError("no exported model has been evaluated; run `densing ladder eval` on this folder")
+    return validate(pd.DataFrame(rows), MEASURED, "ladder")
+
+
+def _value(group: pd.DataFrame, names: tuple[str, ...]) -> float | None:
+    for name in names:
+        values = pd.to_numeric(group.loc[group["metric"].eq(name), "value"], errors="coerce").dropna()
+        if len(values):
+            return float(values.iloc[0])
+    return None
+
+
+def validation_table(exports: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return the validation losses of the ladder's own runs: ``run, size, seed, params_non_embedding, tokens, loss``.
+
+    Losses are nats per token. Targets are left out.
+    """
+    columns = ["run", "size", "seed", "params_non_embedding", "tokens"]
+    rows = [
+        {**{name: export[name] for name in columns}, "loss": export["loss"]["validation_nats_per_token"]}
+        for export in exports
+        if not export["target"]
+    ]
+    return pd.DataFrame(rows, columns=[*columns, "loss"])
 
 
 @dataclass(frozen=True)
@@ -135,7 +230,18 @@ def fit_tasks(measured: pd.DataFrame, *, draws: int = 1000, seed: int = 0) -> li
     steady = tuple(name for name in names if name not in EMERGENT)
     if len(steady) > 1:
         groups.insert(0, (MEAN, steady))
-    return [_fit_task(own, name, tasks, draws, seed) for name, tasks in groups]
+    fits = []
+    for name, tasks in groups:
+        data = ladder_data(own, tasks)
+        try:
+            two_step, points = fit_ladder(data, draws, seed, "cluster")
+        except FitError as error:
+            raise FitError(f"task {name}: {error}") from error
+        final = data.final.rename(columns={"bits_per_byte": "loss"})
+        fit = _fit_losses(name, tasks, final, two_step, points, draws, seed)
+        items = int(own.loc[own["task"].isin(tasks), "n_items"].min())
+        fits.append(dataclasses.replace(fit, notes=(*fit.notes, *_chance_notes(name, final["accuracy"], items))))
+    return fits
 
 
 def fit_validation(losses: pd.DataFrame, *, draws: int = 1000, seed: int = 0) -> TaskFit:
@@ -149,18 +255,6 @@ def fit_validation(losses: pd.DataFrame, *, draws: int = 1000, seed: int = 0) ->
         As in :func:`fit_tasks`.
     """
     return _fit_losses(VALIDATION, (VALIDATION,), losses, None, pd.DataFrame(), draws, seed)
-
-
-def _fit_task(own: pd.DataFrame, name: str, tasks: tuple[str, ...], draws: int, seed: int) -> TaskFit:
-    data = ladder_data(own, tasks)
-    final = data.final.rename(columns={"bits_per_byte": "loss"})
-    try:
-        two_step, points = fit_ladder(data, draws, seed, "cluster")
-    except FitError as error:
-        raise FitError(f"task {name}: {error}") from error
-    fitted = _fit_losses(name, tasks, final, two_step, points, draws, seed)
-    items = int(own.loc[own["task"].isin(tasks), "n_items"].min())
-    return dataclasses.replace(fitted, notes=(*fitted.notes, *_chance_notes(name, final["accuracy"], items)))
 
 
 def _fit_losses(
@@ -180,7 +274,17 @@ def _fit_losses(
         r2 = float(1 - np.sum(fit.residuals**2) / np.sum((log - log.mean()) ** 2))
         rows.append({"law": law, "r2": r2, **rollout_misses(law, final)})
     quality = pd.DataFrame(rows)
-    return TaskFit(name, tasks, losses, two_step, points, quality, tuple(_law_notes(name, quality)))
+    best = quality.loc[quality["r2"].idxmax()]
+    facts = {key: float(best[key]) for key in ("r2", "rollout_mean", "rollout_worst") if np.isfinite(best[key])}
+    miss = facts.get("rollout_mean", 0.0)
+    notes: tuple[Note, ...] = ()
+    if not (best["r2"] >= POOR_R2 and abs(miss) <= POOR_ROLLOUT):
+        text = (
+            f"task {name}: no law of size and tokens holds well (R2 {best['r2']:.3f}, largest size missed by "
+            f"{miss:+.1%}); read its sizes as rough"
+        )
+        notes = (Note("no-power-law", "warning", text, facts),)
+    return TaskFit(name, tasks, losses, two_step, points, quality, notes)
 
 
 def _fit_loss(law: str, final: pd.DataFrame, draws: int, seed: int) -> LawFit:
@@ -220,19 +324,6 @@ def rollout_misses(law: str, final: pd.DataFrame) -> dict[str, float]:
     x = {"params": held_out["params_non_embedding"].to_numpy(float), "tokens": held_out["tokens"].to_numpy(float)}
     miss = fit.predict(x) / held_out["loss"].to_numpy(float) - 1
     return {"rollout_mean": float(miss.mean()), "rollout_worst": float(miss[np.argmax(np.abs(miss))])}
-
-
-def _law_notes(task: str, quality: pd.DataFrame) -> list[Note]:
-    best = quality.loc[quality["r2"].idxmax()]
-    facts = {key: float(best[key]) for key in ("r2", "rollout_mean", "rollout_worst") if np.isfinite(best[key])}
-    miss = facts.get("rollout_mean", 0.0)
-    if best["r2"] >= POOR_R2 and abs(miss) <= POOR_ROLLOUT:
-        return []
-    text = (
-        f"task {task}: no law of size and tokens holds well (R2 {best['r2']:.3f}, largest size missed by {miss:+.1%}); "
-        "read its sizes as rough"
-    )
-    return [Note("no-power-law", "warning", text, facts)]
 
 
 def _chance_notes(task: str, accuracy: Sequence[float] | pd.Series, items: int) -> list[Note]:
@@ -380,3 +471,88 @@ def _target_table(tasks: Sequence[TaskFit], measured: pd.DataFrame, level: float
         table.insert(0, "task", task.task)
         tables.append(table)
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+
+def check_targets(
+    fit: LawFit, targets: pd.DataFrame, tokens: float, *, level: float = 0.95, seed: int = 0
+) -> pd.DataFrame:
+    """Compare the loss and the density measured for each kind of target with what the loss law says.
+
+    A target of N parameters trained on D tokens, a share u of them useful against u0 in the ladder, should have the
+    loss L(N, D u / u0), and so the effective parameters that L(., D0) needs for it. A shuffled target should be at the
+    floor: its effective parameters below the smallest size of the ladder.
+
+    Parameters
+    ----------
+    fit : LawFit
+        Loss in (N, D) of the ladder.
+    targets : pandas.DataFrame
+        Rows of one task: ``target, size, run, params_non_embedding, tokens, useful, useful_ladder, loss, accuracy``.
+    tokens : float
+        D0.
+    level : float
+        Level of the intervals.
+    seed : int
+        Seed of the noise.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row per kind of target, size and budget: ``target, size, tokens, runs, accuracy, loss, loss_law, loss_law_lo,
+        loss_law_hi, density, density_lo, density_hi, density_law, density_law_lo, density_law_hi, agrees``. The
+        interval of the law's loss is one for new runs: it holds the law's draws, its misfit and the noise of as many
+        runs as were trained. Densities divide by N and are infinite where no size reaches the loss at D0.
+    """
+    rows = []
+    for (kind, size, trained), group in targets.groupby(["target", "size", "tokens"], sort=True):
+        first = group.iloc[0]
+        params = float(first["params_non_embedding"])
+        useful_tokens = float(first["tokens"]) * float(first["useful"]) / float(first["useful_ladder"])
+        x = {"params": np.array([params]), "tokens": np.array([useful_tokens])}
+        measured = float(np.exp(np.log(group["loss"].to_numpy(float)).mean()))
+        noise = np.exp(_run_noise(fit, len(group), seed))
+        predicted, draws = float(fit.law.predict(fit.theta, x)[0]), fit.law.predict(fit.draws, x)[:, 0]
+        low, high = (float(end) for end in spread(draws * noise, level))
+        row: dict[str, Any] = {
+            "accuracy": float(group["accuracy"].mean()),
+            "loss": measured,
+            "loss_law": predicted,
+            "loss_law_lo": low,
+            "loss_law_hi": high,
+            **_density("density", fit, measured, measured * noise, tokens, params, level),
+            **_density("density_law", fit, predicted, draws, tokens, params, level),
+            "agrees": low <= measured <= high,
+        }
+        if kind == FLOOR:
+            lowest = fit.domain["params"][0] / params
+            row |= {name: 0.0 for name in row if name.startswith("density_law")}
+            row |= {name: float("nan") for name in row if name.startswith("loss_law")}
+            row["agrees"] = row["density_hi"] < lowest
+        rows.append({"target": kind, "size": size, "tokens": trained, "runs": len(group), **row})
+    return pd.DataFrame(rows)
+
+
+def _density(
+    name: str, fit: LawFit, loss: float, draws: Array, tokens: float, size: float, level: float
+) -> dict[str, float]:
+    """Return a density with its ends: the size that the law needs for the loss at D0, over the size there is."""
+    point = float(fit.law.invert(fit.theta, loss, tokens=tokens)[0])
+    low, high = spread(fit.law.invert(fit.draws, draws, tokens=tokens)[0], level)
+    return {name: point / size, f"{name}_lo": float(low) / size, f"{name}_hi": float(high) / size}
+
+
+def _run_noise(fit: LawFit, runs: int, seed: int) -> Array:
+    """Return draws of the log error of the law for the mean of some new runs, with the width of Student's t.
+
+    What the law gets wrong about a size and a budget is shared by all runs there and does not average out; what runs
+    differ by does. Both are estimated from the residuals, by analysis of variance over sizes and budgets.
+    """
+    cells = pd.Series(fit.residuals).groupby([fit.x["params"], fit.x["tokens"]])
+    counts = cells.size()
+    spare = len(fit.residuals) - len(counts)
+    within = float(((fit.residuals - cells.transform("mean")) ** 2).sum() / spare) if spare else 0.0
+    freedom = max(len(counts) - len(fit.theta), 1)
+    between = max(float((cells.mean() ** 2).sum() / freedom) - within / float(counts.mean()), 0.0)
+    rng = np.random.default_rng([seed, 7])
+    scale = np.sqrt((between + within / runs) * freedom / rng.chisquare(freedom, size=len(fit.draws)))
+    return np.asarray(scale * rng.standard_normal(len(fit.draws)))

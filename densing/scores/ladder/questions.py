@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,68 +105,48 @@ def write_tasks(folder: Path, count: int, seed: int = w.CORPUS_SEED) -> list[str
         data = folder.resolve() / f"{name}.jsonl"
         lines = [json.dumps(row, ensure_ascii=False) for row in questions(name, count, seed)]
         write_text(data, "\n".join(lines) + "\n")
-        write_text(folder / f"{name}.yaml", _yaml(chosen, data))
+        fields: Mapping[str, Any] = {
+            "task": chosen.task,
+            "dataset_path": "json",
+            "dataset_kwargs": {"data_files": {"test": str(data)}},
+            "test_split": "test",
+            "output_type": "multiple_choice",
+            "doc_to_text": "query",
+            "doc_to_choice": "choices",
+            "doc_to_target": "gold",
+            "target_delimiter": "",
+            "num_fewshot": 0,
+            "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+            "metadata": {"version": VERSION, "benchmark": chosen.name, "about": chosen.about},
+        }
+        # JSON values are YAML, which spares a writer of YAML.
+        yaml = "".join(f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in fields.items())
+        write_text(folder / f"{name}.yaml", yaml)
     return [chosen.task for chosen in SETS.values()]
 
 
-def _yaml(chosen: QuestionSet, data: Path) -> str:
-    """Return a task file; JSON values are YAML, which spares a writer of YAML."""
-    fields: Mapping[str, Any] = {
-        "task": chosen.task,
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(data)}},
-        "test_split": "test",
-        "output_type": "multiple_choice",
-        "doc_to_text": "query",
-        "doc_to_choice": "choices",
-        "doc_to_target": "gold",
-        "target_delimiter": "",
-        "num_fewshot": 0,
-        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
-        "metadata": {"version": VERSION, "benchmark": chosen.name, "about": chosen.about},
-    }
-    return "".join(f"{key}: {json.dumps(value, ensure_ascii=False)}\n" for key, value in fields.items())
-
-
-def _facts(world: w.World, rng: np.random.Generator, count: int) -> tuple[Ids, Ids, Ids]:
-    return _fact_questions(world, rng, count, w.zipf(w.ENTITIES, w.ENTITY_ZIPF))
-
-
-def _facts_tail(world: w.World, rng: np.random.Generator, count: int) -> tuple[Ids, Ids, Ids]:
-    return _fact_questions(world, rng, count, _uniform(w.ENTITIES, *_FACT_TAIL))
-
-
-def _fact_questions(
-    world: w.World, rng: np.random.Generator, count: int, names: NDArray[np.float64]
+def _ask_fact(
+    world: w.World, rng: np.random.Generator, count: int, *, shares: NDArray[np.float64]
 ) -> tuple[Ids, Ids, Ids]:
-    entity = rng.choice(w.ENTITIES, size=count, p=names)
+    """Ask for the values of names drawn with these probabilities, shape (8000,)."""
+    entity = rng.choice(w.ENTITIES, size=count, p=shares)
     first, last = world.names[entity].T
     answer = world.values[entity]
-    wrong = _others(rng, answer, np.bincount(world.values, weights=names, minlength=w.VALUES).astype(float))
+    wrong = _distractors(rng, answer, np.bincount(world.values, weights=shares, minlength=w.VALUES).astype(float))
     heads = _prompt(w.FIRST["f"] + first, w.FIRST["l"] + last, w.LIKES)
     return heads, w.FIRST["v"] + answer, w.FIRST["v"] + wrong
 
 
-def _bigram(world: w.World, rng: np.random.Generator, count: int) -> tuple[Ids, Ids, Ids]:
-    return _word_questions(world.bigram, rng, count, w.zipf(w.WORDS, w.WORD_ZIPF))
-
-
-def _bigram_tail(world: w.World, rng: np.random.Generator, count: int) -> tuple[Ids, Ids, Ids]:
-    return _word_questions(world.bigram, rng, count, _uniform(w.WORDS, *_WORD_TAIL))
-
-
-def _skip(world: w.World, rng: np.random.Generator, count: int) -> tuple[Ids, Ids, Ids]:
-    filler = w.FIRST["n"] + rng.integers(w.FILLERS, size=count)
-    return _word_questions(world.skip, rng, count, w.zipf(w.WORDS, w.SKIP_ZIPF), filler)
-
-
-def _word_questions(
-    successors: Ids, rng: np.random.Generator, count: int, frequencies: NDArray[np.float64], filler: Ids | None = None
+def _ask_word(
+    world: w.World, rng: np.random.Generator, count: int, *, family: str, shares: NDArray[np.float64]
 ) -> tuple[Ids, Ids, Ids]:
-    head = rng.choice(w.WORDS, size=count, p=frequencies)
+    """Ask for a successor of words drawn with these probabilities, shape (400,); ``skip`` has a filler between."""
+    filler = w.FIRST["n"] + rng.integers(w.FILLERS, size=count) if family == "skip" else None
+    successors = world.bigram if filler is None else world.skip
+    head = rng.choice(w.WORDS, size=count, p=shares)
     rank = rng.choice(w.SUCCESSORS, size=count, p=w.zipf(w.SUCCESSORS, w.SUCCESSOR_ZIPF))
     answer = successors[head, rank]
-    wrong = _others(rng, answer, marginal(successors, frequencies))
+    wrong = _distractors(rng, answer, marginal(successors, shares))
     start = _prompt(w.SAY, w.FIRST["w"] + head) if filler is None else _prompt(w.SKIP, w.FIRST["w"] + head, filler)
     return start, w.FIRST["w"] + answer, w.FIRST["w"] + wrong
 
@@ -182,16 +163,16 @@ def _uniform(count: int, low: int, high: int) -> NDArray[np.float64]:
     return share
 
 
-def _table(world: w.World, rng: np.random.Generator, count: int) -> tuple[Ids, Ids, Ids]:
+def _ask_table(world: w.World, rng: np.random.Generator, count: int) -> tuple[Ids, Ids, Ids]:
     operator = rng.choice(w.OPERATORS, size=count, p=w.zipf(w.OPERATORS, w.OPERATOR_ZIPF))
     argument = rng.integers(w.SYMBOLS, size=count)
     answer = world.table[operator, argument]
-    wrong = _others(rng, answer, np.full(w.SYMBOLS, 1 / w.SYMBOLS))
+    wrong = _distractors(rng, answer, np.full(w.SYMBOLS, 1 / w.SYMBOLS))
     heads = _prompt(w.FIRST["o"] + operator, w.FIRST["s"] + argument, w.EQUALS)
     return heads, w.FIRST["s"] + answer, w.FIRST["s"] + wrong
 
 
-def _others(rng: np.random.Generator, answer: Ids, share: NDArray[np.float64]) -> Ids:
+def _distractors(rng: np.random.Generator, answer: Ids, share: NDArray[np.float64]) -> Ids:
     """Draw three distinct wrong answers per question without replacement, in proportion to ``share``.
 
     With the frequencies of right answers, how frequent a word is betrays little.
@@ -210,11 +191,31 @@ def _prompt(*tokens: Ids | int) -> Ids:
 SETS = {
     chosen.name: chosen
     for chosen in (
-        QuestionSet("facts", "the value of a name, names as frequent as in the corpus", _facts),
-        QuestionSet("facts_tail", "the value of a rarer name (ranks 11 to 200)", _facts_tail),
-        QuestionSet("bigram", "a successor of a word, words as frequent as in the corpus", _bigram),
-        QuestionSet("bigram_tail", "a successor of a rarer word (ranks 11 to 100)", _bigram_tail),
-        QuestionSet("skip", "a successor across a filler word", _skip),
-        QuestionSet("table", "the result of an operator on a symbol", _table),
+        QuestionSet(
+            "facts",
+            "the value of a name, names as frequent as in the corpus",
+            partial(_ask_fact, shares=w.zipf(w.ENTITIES, w.ENTITY_ZIPF)),
+        ),
+        QuestionSet(
+            "facts_tail",
+            "the value of a rarer name (ranks 11 to 200)",
+            partial(_ask_fact, shares=_uniform(w.ENTITIES, *_FACT_TAIL)),
+        ),
+        QuestionSet(
+            "bigram",
+            "a successor of a word, words as frequent as in the corpus",
+            partial(_ask_word, family="bigram", shares=w.zipf(w.WORDS, w.WORD_ZIPF)),
+        ),
+        QuestionSet(
+            "bigram_tail",
+            "a successor of a rarer word (ranks 11 to 100)",
+            partial(_ask_word, family="bigram", shares=_uniform(w.WORDS, *_WORD_TAIL)),
+        ),
+        QuestionSet(
+            "skip",
+            "a successor across a filler word",
+            partial(_ask_word, family="skip", shares=w.zipf(w.WORDS, w.SKIP_ZIPF)),
+        ),
+        QuestionSet("table", "the result of an operator on a symbol", _ask_table),
     )
 }

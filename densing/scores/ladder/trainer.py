@@ -17,8 +17,7 @@ from filelock import FileLock
 from densing.core import ArtefactError, DensingError
 from densing.scores.ladder.corpus import Order, Tokens, blocks
 from densing.scores.ladder.folder import export
-from densing.scores.ladder.presets import Shape
-from densing.scores.ladder.runs import Budget, Run, factor
+from densing.scores.ladder.runs import Budget, Run, Shape, factor
 
 AVERAGE = 0.98
 REPORT_STEPS = 50
@@ -65,6 +64,7 @@ def build_model(shape: Shape, vocabulary: int, block: int, seed: int, device: st
         eos_token_id=0,
         pad_token_id=0,
     )
+    # The seed alone decides the weights, and the caller's generator stays where it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
@@ -128,6 +128,25 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.loss = state["loss"].clone()
+
+    def train_budget(self, budget: Budget, folder: Path) -> None:
+        """Train the stable stage up to a budget's branch, then its decay, and export the model."""
+        run = self.run
+        stable, decay = run.checkpoint(folder, "stable"), run.checkpoint(folder, f"decay-{budget.end}")
+        state = load_checkpoint(stable, self.device)
+        if state is None or state["step"] > budget.branch:
+            self.fresh()
+        else:
+            self.restore(state)
+        # What earlier budgets' decays took counts as done.
+        self.before = sum(b.end - b.branch for b in run.budgets if b.end < budget.end)
+        self.advance(budget.branch, None, stable)
+        state = load_checkpoint(decay, self.device)
+        if state is not None:
+            self.restore(state)
+        self.advance(budget.end, budget, decay)
+        export(self.model, run, budget, folder, {"train": float(self.loss), "validation": self.validate()})
+        decay.unlink(missing_ok=True)
 
     def advance(self, until: int, budget: Budget | None, path: Path) -> None:
         """Train up to a step, leaving checkpoints at ``path``."""
@@ -245,28 +264,8 @@ def train_run(run: Run, folder: Path, device: str = "cpu", report: Callable[[int
         todo = [budget for budget in run.budgets if not run.exported(folder, budget)]
         if not todo:
             return 0
-        stable = run.checkpoint(folder, "stable")
         trainer = Trainer(run, device, report)
         for budget in todo:
-            _train_budget(trainer, budget, folder, stable)
-        stable.unlink(missing_ok=True)
+            trainer.train_budget(budget, folder)
+        run.checkpoint(folder, "stable").unlink(missing_ok=True)
     return len(todo)
-
-
-def _train_budget(trainer: Trainer, budget: Budget, folder: Path, stable: Path) -> None:
-    """Train the stable stage up to a budget's branch, then its decay, and export the model."""
-    run, device = trainer.run, trainer.device
-    state = load_checkpoint(stable, device)
-    if state is None or state["step"] > budget.branch:
-        trainer.fresh()
-    else:
-        trainer.restore(state)
-    trainer.before = sum(b.end - b.branch for b in run.budgets if b.end < budget.end)
-    trainer.advance(budget.branch, None, stable)
-    decay = run.checkpoint(folder, f"decay-{budget.end}")
-    state = load_checkpoint(decay, device)
-    if state is not None:
-        trainer.restore(state)
-    trainer.advance(budget.end, budget, decay)
-    export(trainer.model, run, budget, folder, {"train": float(trainer.loss), "validation": trainer.validate()})
-    decay.unlink(missing_ok=True)

@@ -52,6 +52,7 @@ def each(
     """
     if min(workers, len(items)) <= 1:
         return [work(item, tell) for item in items]
+    # Not forked: a child of a process in which torch has threads may wait for one of them for ever.
     context = multiprocessing.get_context("spawn")
     messages: Any = context.Queue()
     pool = ProcessPoolExecutor(min(workers, len(items)), context, _begin, (messages, os.getpid()))

@@ -77,6 +77,55 @@ class World:
     skip: Ids
     table: Ids
 
+    def write_facts(self, rng: np.random.Generator, count: int) -> Ids:
+        """Return documents like ``f03 l17 likes v09``, shape (count, 6)."""
+        entity = rng.choice(ENTITIES, size=count, p=zipf(ENTITIES, ENTITY_ZIPF))
+        first, last = self.names[entity].T
+        value = FIRST["v"] + self.values[entity]
+        return _columns(count, EOS, FIRST["f"] + first, FIRST["l"] + last, LIKES, value, STOP)
+
+    def write_bigram(self, rng: np.random.Generator, count: int) -> Ids:
+        """Return documents of ``say`` and three words, each with its successor, shape (count, 9)."""
+        head, successor = _pairs(self.bigram, WORD_ZIPF, rng, (count, 3))
+        body = np.stack([FIRST["w"] + head, FIRST["w"] + successor], axis=2).reshape(count, 6)
+        return _columns(count, EOS, SAY, *body.T, STOP)
+
+    def write_skip(self, rng: np.random.Generator, count: int) -> Ids:
+        """Return documents of ``skip`` and two words, each with a filler and then its successor, shape (count, 9)."""
+        head, successor = _pairs(self.skip, SKIP_ZIPF, rng, (count, 2))
+        filler = rng.integers(FILLERS, size=(count, 2))
+        body = np.stack([FIRST["w"] + head, FIRST["n"] + filler, FIRST["w"] + successor], axis=2).reshape(count, 6)
+        return _columns(count, EOS, SKIP, *body.T, STOP)
+
+    def write_table(self, rng: np.random.Generator, count: int) -> Ids:
+        """Return documents like ``o05 s01 = s09``, shape (count, 6)."""
+        operator = rng.choice(OPERATORS, size=count, p=zipf(OPERATORS, OPERATOR_ZIPF))
+        argument = rng.integers(SYMBOLS, size=count)
+        result = FIRST["s"] + self.table[operator, argument]
+        return _columns(count, EOS, FIRST["o"] + operator, FIRST["s"] + argument, EQUALS, result, STOP)
+
+    def write_noise(self, rng: np.random.Generator, count: int) -> Ids:
+        """Return documents of ``hear`` and six words of no connection, shape (count, 9)."""
+        return _columns(count, EOS, HEAR, *(FIRST["w"] + rng.integers(WORDS, size=(6, count))), STOP)
+
+
+@dataclass(frozen=True)
+class Family:
+    """How documents of a family are written: their length, which columns are answers, and the writer itself."""
+
+    length: int
+    answers: tuple[int, ...]
+    write: Callable[[World, np.random.Generator, int], Ids]
+
+
+_FAMILIES = {
+    "facts": Family(6, (4,), World.write_facts),
+    "bigram": Family(9, (3, 5, 7), World.write_bigram),
+    "skip": Family(9, (4, 7), World.write_skip),
+    "table": Family(6, (4,), World.write_table),
+    "noise": Family(9, (), World.write_noise),
+}
+
 
 @lru_cache(maxsize=4)
 def build_world(seed: int = CORPUS_SEED) -> World:
@@ -208,45 +257,6 @@ def _documents(recipe: Recipe, world: World, rng: np.random.Generator) -> NDArra
     return stream
 
 
-@dataclass(frozen=True)
-class Family:
-    """How documents of a family are written: their length, which columns are answers, and the writer itself."""
-
-    length: int
-    answers: tuple[int, ...]
-    write: Callable[[World, np.random.Generator, int], Ids]
-
-
-def _facts(world: World, rng: np.random.Generator, count: int) -> Ids:
-    entity = rng.choice(ENTITIES, size=count, p=zipf(ENTITIES, ENTITY_ZIPF))
-    first, last = world.names[entity].T
-    return _columns(count, EOS, FIRST["f"] + first, FIRST["l"] + last, LIKES, FIRST["v"] + world.values[entity], STOP)
-
-
-def _bigram(world: World, rng: np.random.Generator, count: int) -> Ids:
-    head, successor = _pairs(world.bigram, WORD_ZIPF, rng, (count, 3))
-    body = np.stack([FIRST["w"] + head, FIRST["w"] + successor], axis=2).reshape(count, 6)
-    return _columns(count, EOS, SAY, *body.T, STOP)
-
-
-def _skip(world: World, rng: np.random.Generator, count: int) -> Ids:
-    head, successor = _pairs(world.skip, SKIP_ZIPF, rng, (count, 2))
-    filler = rng.integers(FILLERS, size=(count, 2))
-    body = np.stack([FIRST["w"] + head, FIRST["n"] + filler, FIRST["w"] + successor], axis=2).reshape(count, 6)
-    return _columns(count, EOS, SKIP, *body.T, STOP)
-
-
-def _table(world: World, rng: np.random.Generator, count: int) -> Ids:
-    operator = rng.choice(OPERATORS, size=count, p=zipf(OPERATORS, OPERATOR_ZIPF))
-    argument = rng.integers(SYMBOLS, size=count)
-    result = world.table[operator, argument]
-    return _columns(count, EOS, FIRST["o"] + operator, FIRST["s"] + argument, EQUALS, FIRST["s"] + result, STOP)
-
-
-def _noise(_: World, rng: np.random.Generator, count: int) -> Ids:
-    return _columns(count, EOS, HEAR, *(FIRST["w"] + rng.integers(WORDS, size=(6, count))), STOP)
-
-
 def _pairs(successors: Ids, exponent: float, rng: np.random.Generator, size: tuple[int, int]) -> tuple[Ids, Ids]:
     head = rng.choice(WORDS, size=size, p=zipf(WORDS, exponent))
     return head, successors[head, rng.choice(SUCCESSORS, size=size, p=zipf(SUCCESSORS, SUCCESSOR_ZIPF))]
@@ -254,12 +264,3 @@ def _pairs(successors: Ids, exponent: float, rng: np.random.Generator, size: tup
 
 def _columns(count: int, *columns: Ids | int) -> Ids:
     return np.stack([np.broadcast_to(column, (count,)) for column in columns], axis=1)
-
-
-_FAMILIES = {
-    "facts": Family(6, (4,), _facts),
-    "bigram": Family(9, (3, 5, 7), _bigram),
-    "skip": Family(9, (4, 7), _skip),
-    "table": Family(6, (4,), _table),
-    "noise": Family(9, (), _noise),
-}

@@ -16,7 +16,7 @@ from densing.core.errors import DensingError
 
 torch = pytest.importorskip("torch")
 
-from densing.efficiency.parallel.data_parallel.warmup import inverse_sqrt  # noqa: E402
+from densing.efficiency.parallel.data_parallel.train import inverse_sqrt  # noqa: E402
 from densing.training import CO2, LocalSGD, SlowMo  # noqa: E402
 from tests.support.co2_by_hand import Bowl, bowl, co2_by_hand, slope, steps_of  # noqa: E402
 

@@ -1,14 +1,10 @@
-"""CO2 between real ranks over gloo: this file is its own script, started with torchrun."""
+"""CO2 between real ranks over gloo: this file is its own script, which forks them."""
 
 from __future__ import annotations
 
 import copy
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +16,7 @@ if not torch.distributed.is_available():
 
 from densing.training import CO2, LocalSGD, SlowMo  # noqa: E402
 from tests.support.co2_by_hand import Bowl, bowl, co2_by_hand, slope, steps_of  # noqa: E402
+from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -152,7 +149,7 @@ def diverged(rank: int) -> dict[str, Any]:
     return {"says": ""}
 
 
-def pair(rank: int) -> dict[str, Any]:
+def pair(rank: int, _: int) -> dict[str, Any]:
     found: dict[str, Any] = {name: curve(rank, options) for name, options in SETTINGS.items()}
     return {
         **found,
@@ -187,44 +184,18 @@ def grouped(rank: int, sharded: bool) -> dict[str, Any]:
     return {"anchors": anchors}
 
 
-def four(rank: int) -> dict[str, Any]:
+def four(rank: int, _: int) -> dict[str, Any]:
     return {"plain": grouped(rank, sharded=False), "zero": grouped(rank, sharded=True)}
-
-
-def main() -> None:
-    """Run one scenario on this rank."""
-    scenario, out = sys.argv[1], Path(sys.argv[2])
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
-    rank = torch.distributed.get_rank()
-    result = {"pair": pair, "four": four}[scenario](rank)
-    (out / f"rank{rank}.json").write_text(json.dumps(result))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
-
-
-def ranks_of(scenario: str, nproc: int, out: Path) -> list[dict[str, Any]]:
-    """Start the scenario with torchrun and return every rank's result."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(nproc)]
-    done = subprocess.run(
-        [*command, __file__, scenario, str(out)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(nproc)]
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return ranks_of("pair", 2, tmp_path_factory.mktemp("pair"))
+    return ranks_of(__file__, 2, tmp_path_factory.mktemp("pair"), "pair")
 
 
 @pytest.fixture(scope="module")
 def groups(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return ranks_of("four", 4, tmp_path_factory.mktemp("four"))
+    return ranks_of(__file__, 4, tmp_path_factory.mktemp("four"), "four")
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -294,4 +265,4 @@ def test_two_groups_of_two_are_two_workers_with_averaged_gradients(groups: list[
 
 
 if __name__ == "__main__":
-    main()
+    fork_ranks({"pair": pair, "four": four}[sys.argv[1]])

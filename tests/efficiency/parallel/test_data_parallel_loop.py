@@ -15,9 +15,12 @@ torch = pytest.importorskip("torch")
 
 from densing.efficiency.parallel.data_parallel.link import members  # noqa: E402
 from densing.efficiency.parallel.data_parallel.train import train_data_parallel  # noqa: E402
-from densing.efficiency.parallel.distributed import corpus  # noqa: E402
-from densing.efficiency.parallel.distributed.clock import Clock  # noqa: E402
-from densing.efficiency.parallel.distributed.loop import Checkpoints, run  # noqa: E402
+from densing.efficiency.parallel.distributed import lm  # noqa: E402
+from densing.efficiency.parallel.distributed.loop import (  # noqa: E402
+    Checkpoints,
+    Clock,
+    run,
+)
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
 from densing.efficiency.techniques import get_technique  # noqa: E402
 
@@ -126,27 +129,27 @@ def test_the_last_steps_are_recorded(tmp_path: Path, steps: int, traced: int) ->
 
 
 def test_batches_depend_on_seed_rank_and_step_only() -> None:
-    data, _ = corpus.load_bytes()
+    data, _ = lm.load_bytes()
     key = {"batch": 3, "sequence": 20, "seed": 1, "rank": 2, "step": 3}
-    first = corpus.batches(data, **key)
+    first = lm.batches(data, **key)
     assert first.shape == (3, 21)
     assert first.dtype == np.int64
-    assert np.array_equal(first, corpus.batches(data, **key))
+    assert np.array_equal(first, lm.batches(data, **key))
     for name in ("seed", "rank", "step"):
-        assert not np.array_equal(first, corpus.batches(data, **{**key, name: 9}))
+        assert not np.array_equal(first, lm.batches(data, **{**key, name: 9}))
 
 
 def test_the_installed_text_is_text_and_its_end_is_like_the_rest() -> None:
-    train_part, held_out = corpus.load_bytes()
+    train_part, held_out = lm.load_bytes()
     assert len(train_part) > 500_000
-    assert corpus.digest(train_part, held_out) == corpus.digest(*corpus.load_bytes())
+    assert lm.digest(train_part, held_out) == lm.digest(*lm.load_bytes())
     shares = [np.bincount(part, minlength=256) / len(part) for part in (train_part, held_out)]
     assert np.abs(shares[0] - shares[1]).sum() < 0.2
 
 
 def test_held_out_passages_do_not_overlap() -> None:
     data = np.arange(200, dtype=np.uint8)
-    rows = np.concatenate(list(corpus.held_out_batches(data, 4, 9)))
+    rows = np.concatenate(list(lm.held_out_batches(data, 4, 9)))
     assert rows.shape == (20, 10)
     assert sorted(rows.flatten()) == list(range(200))
 
@@ -154,7 +157,7 @@ def test_held_out_passages_do_not_overlap() -> None:
 def test_a_folder_is_read_in_order_of_name(tmp_path: Path) -> None:
     for name in ("b.md", "a.txt", "c.py"):
         (tmp_path / name).write_bytes(name[:1].encode() * 6000)
-    data = np.concatenate(corpus.load_bytes(str(tmp_path)))
+    data = np.concatenate(lm.load_bytes(str(tmp_path)))
     assert bytes(data) == b"a" * 6000 + b"\n" + b"b" * 6000
 
 
@@ -170,7 +173,7 @@ def test_refused_texts(tmp_path: Path, name: str, size: int | None, says: str) -
     if size is not None:
         (tmp_path / name).write_bytes(b"x" * size)
     with pytest.raises(DensingError, match=says):
-        corpus.load_bytes(str(tmp_path / name))
+        lm.load_bytes(str(tmp_path / name))
 
 
 def test_sequences_longer_than_the_text_are_refused(tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
-"""DDP, ZeRO and the whole runs between real ranks over gloo: this file is its own script, started with torchrun."""
+"""DDP, ZeRO and the whole runs between real ranks over gloo: this file is its own script, which forks them."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +19,7 @@ from densing.efficiency.parallel.data_parallel.sharded import Sharded  # noqa: E
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
 from densing.efficiency.techniques import get_technique  # noqa: E402
 from densing.efficiency.traces.run import read_timeline  # noqa: E402
+from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -128,35 +127,14 @@ def runs(out: Path) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    """Run everything on this rank."""
-    out = Path(sys.argv[1])
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
-    result = {"optimizers": optimizers(), "runs": runs(out)}
-    (out / f"rank{torch.distributed.get_rank()}.json").write_text(json.dumps(result))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, __file__, str(out)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return out
+    return tmp_path_factory.mktemp("ranks")
 
 
 @pytest.fixture(scope="module")
 def two(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
+    return ranks_of(__file__, 2, folder)
 
 
 @pytest.mark.parametrize("name", ["ddp", "zero1", "zero2", "one bucket", "torch zero"])
@@ -207,11 +185,13 @@ def test_figures_of_the_methods(two: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("method", TRACED)
+@pytest.mark.usefixtures("two")
 def test_traces_of_a_resumed_run_replace_those_it_left(folder: Path, method: str) -> None:
     timeline = read_timeline(folder / "broken" / method / "traces")
     assert sorted(rank.rank for rank in timeline.ranks) == [0, 1]
 
 
+@pytest.mark.usefixtures("two")
 def test_the_corpus_is_known_by_its_hash(folder: Path) -> None:
     about = json.loads((folder / "whole" / "co2" / "corpus.json").read_text())
     assert len(about["sha256"]) == 64
@@ -219,4 +199,4 @@ def test_the_corpus_is_known_by_its_hash(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    fork_ranks(lambda *_: {"optimizers": optimizers(), "runs": runs(Path(sys.argv[-1]))})

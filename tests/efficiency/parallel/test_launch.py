@@ -21,16 +21,15 @@ from msgspec.structs import replace
 pytest.importorskip("torch")
 
 from densing.core import InputError
-from densing.efficiency.parallel.distributed import folder, namespaces
-from densing.efficiency.parallel.distributed.launch import launch
+from densing.efficiency.parallel.distributed import folder, network
+from densing.efficiency.parallel.distributed.launch import RunFailedError, launch
 from densing.efficiency.parallel.distributed.rank import _fault
 from densing.efficiency.parallel.distributed.results import timed_steps
 from densing.efficiency.parallel.distributed.spec import RunSpec
-from densing.efficiency.parallel.distributed.supervisor import RunFailedError
 
 pytestmark = pytest.mark.slow
 
-WHY_NOT = namespaces.available()
+WHY_NOT = network.available()
 shaped = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 REAL = "80mbit" if WHY_NOT is None else "none"
@@ -130,7 +129,7 @@ def test_a_run_leaves_one_record_and_is_not_repeated(tmp_path: Path) -> None:
 
 
 def test_a_link_that_cannot_be_shaped_is_emulated_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaces, "_TOOLS", {"no-such-tool": "nothing"})
+    monkeypatch.setattr(network, "_TOOLS", {"no-such-tool": "nothing"})
     # 1 MB at 10 MB/s: 100 ms, of which 50 ms pass under the pause.
     run = toy(spec_of(tmp_path / "run", link="80mbit", knobs={"elements": 250_000, "pause": 0.05}))
     assert (run.link.rate, run.link.kind) == ("80mbit", "emulated")
@@ -184,7 +183,7 @@ def test_a_run_ends_with_the_process_that_started_it(number: signal.Signals, tmp
     assert eventually(lambda: not left(out), 10)
     assert eventually(lambda: not (seen - nets([os.getpid()])) & all_nets(), 10)
     names = [place.name for place in Path("/sys/class/net").iterdir()]
-    assert namespaces.INTERFACE not in names
+    assert network.INTERFACE not in names
 
 
 @pytest.mark.parametrize(

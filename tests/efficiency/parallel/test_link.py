@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 
 from densing.core.errors import InputError, UnavailableError
-from densing.efficiency.parallel.distributed import emulated, namespaces
-from densing.efficiency.parallel.distributed.emulated import Carrier
-from densing.efficiency.parallel.distributed.rates import Rate, parse_rate
+from densing.efficiency.parallel.distributed import comm, network
+from densing.efficiency.parallel.distributed.comm import Carrier
+from densing.efficiency.parallel.distributed.network import Rate, parse_rate
 from densing.efficiency.simulation.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.costs import collective_seconds
 
-WHY_NOT = namespaces.available()
+WHY_NOT = network.available()
 shaped = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
@@ -76,7 +76,7 @@ for size in map(int, sys.argv[2:]):
 @pytest.mark.parametrize(("ranks", "sender", "receiver"), [(2, 0, 1), (2, 1, 0), (3, 2, 0)])
 def test_a_shaped_link_lets_its_rate_through_and_no_more(ranks: int, sender: int, receiver: int) -> None:
     rate = parse_rate("80mbit")
-    with namespaces.Net(ranks, rate) as net:
+    with network.Net(ranks, rate) as net:
         place, sizes = net.address(receiver), ["400000", "2000000"]
         server = [*net.inside(receiver), sys.executable, "-c", SERVER, place, *sizes]
         with subprocess.Popen(server, stdout=subprocess.PIPE) as listening:
@@ -91,15 +91,13 @@ def test_a_shaped_link_lets_its_rate_through_and_no_more(ranks: int, sender: int
 
 @shaped
 def test_nothing_is_left_of_a_shaped_link() -> None:
-    with namespaces.Net(3, parse_rate("80mbit")) as net:
+    with network.Net(3, parse_rate("80mbit")) as net:
         pids = [int(net.inside(rank)[2]) for rank in range(3)]
         inside = {Path(f"/proc/{pid}/ns/net").readlink() for pid in pids}
         assert len(inside) == 3
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert not namespaces_in_use(inside)
-    assert not [
-        name for name in Path("/sys/class/net").iterdir() if name.name.startswith((namespaces.INTERFACE, "port"))
-    ]
+    assert not [name for name in Path("/sys/class/net").iterdir() if name.name.startswith((network.INTERFACE, "port"))]
 
 
 def namespaces_in_use(wanted: set[Path]) -> set[Path]:
@@ -113,14 +111,14 @@ def namespaces_in_use(wanted: set[Path]) -> set[Path]:
 def test_a_link_for_no_or_too_many_ranks_is_refused() -> None:
     for ranks in (0, 1, 65):
         with pytest.raises(InputError, match="2 to 64"):
-            namespaces.Net(ranks, parse_rate("80mbit"))
+            network.Net(ranks, parse_rate("80mbit"))
 
 
 def test_a_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    reason = namespaces.available()
+    reason = network.available()
     assert reason is not None
-    with pytest.raises(UnavailableError), namespaces.Net(2, parse_rate("80mbit")):
+    with pytest.raises(UnavailableError), network.Net(2, parse_rate("80mbit")):
         pass
 
 
@@ -166,7 +164,7 @@ def test_an_emulated_link_takes_what_a_ring_takes_and_its_wire_one_operation_at_
 
 def test_two_operations_on_an_emulated_link_wait_for_answers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(2, timeout=20)
-    monkeypatch.setattr(emulated.time, "sleep", lambda seconds: together.wait() if seconds == 0.02 else None)
+    monkeypatch.setattr(comm.time, "sleep", lambda seconds: together.wait() if seconds == 0.02 else None)
     with carrier("emulated:8mbit:10ms") as link:
         for ticket in [link.carry("all_reduce", Done(), 1000, 2) for _ in range(2)]:
             ticket.wait()

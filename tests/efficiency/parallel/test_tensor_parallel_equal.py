@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +9,9 @@ import pytest
 import torch
 
 from densing.efficiency.parallel.distributed.lm import build_lm
-from densing.efficiency.parallel.tensor_parallel.model import cross_entropy
-from densing.efficiency.parallel.tensor_parallel.shards import cut, join
+from densing.efficiency.parallel.tensor_parallel.model import cross_entropy, cut, join
 from tests.support import folders
+from tests.support.gloo_ranks import ranks_of
 from tests.support.tensor_parallel_runs import CASES, SEED, SEQUENCE, SHAPE, batch
 
 pytestmark = pytest.mark.slow
@@ -22,8 +20,7 @@ RUNS = folders.SUPPORT / "tensor_parallel_runs.py"
 
 
 def started(world: int, folder: Path) -> list[dict[str, Any]]:
-    ranks = [subprocess.Popen([sys.executable, RUNS, str(rank), str(world), folder]) for rank in range(world)]
-    assert [rank.wait(120) for rank in ranks] == [0] * world
+    ranks_of(str(RUNS), world, folder, "compute")
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(world)]
 
 

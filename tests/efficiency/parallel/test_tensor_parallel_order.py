@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from densing.core.errors import InputError, UnknownNameError
 from densing.efficiency.parallel.distributed.lm import Block, build_lm
 from densing.efficiency.parallel.distributed.spec import LmShape
-from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
 from densing.efficiency.parallel.tensor_parallel.model import Pass, cross_entropy, prefill_loss, train_loss
 from densing.efficiency.parallel.tensor_parallel.schedules import Schedule
-from densing.efficiency.parallel.tensor_parallel.tape import Call, Residual
+from densing.efficiency.parallel.tensor_parallel.tape import Call, Exchange, Residual
 from tests.support.tensor_schedules import schedule_of
 
 SHAPE = LmShape(layers=2, hidden=16, heads=2, ffn=24, vocabulary=32)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunRec
 from densing.efficiency.parallel.tensor_parallel.train import train_tensor_parallel
 from densing.efficiency.techniques import get_technique
 from tests.support import folders
+from tests.support.gloo_ranks import ranks_of
 from tests.support.tensor_schedules import schedule_of
 
 pytestmark = pytest.mark.slow
@@ -37,10 +36,8 @@ def write_text(folder: Path) -> None:
 
 def run_all(folder: Path, specs: list[RunSpec], world: int = 2) -> list[list[RunRecord]]:
     """Run one spec after the other; return the ranks' records of each."""
-    (folder / "store").unlink(missing_ok=True)
     (folder / "spec.json").write_bytes(msgspec.json.encode(specs))
-    ranks = [subprocess.Popen([sys.executable, RUNS, str(rank), str(world), folder, "train"]) for rank in range(world)]
-    assert [rank.wait(120) for rank in ranks] == [0] * world
+    ranks_of(str(RUNS), world, folder, "train")
     return [
         [
             msgspec.json.decode((folder / f"record.{number}.{rank}.json").read_bytes(), type=RunRecord)

@@ -18,7 +18,7 @@ if not torch.distributed.is_available():
 
 from densing.efficiency.parallel.data_parallel.train import DataParallel  # noqa: E402
 from densing.efficiency.parallel.distributed import comm  # noqa: E402
-from densing.efficiency.parallel.distributed.clock import Clock  # noqa: E402
+from densing.efficiency.parallel.distributed.loop import Clock  # noqa: E402
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
 from densing.efficiency.parallel.tensor_parallel.train import TensorTrainee  # noqa: E402
 from densing.efficiency.simulation.cluster import load_cluster  # noqa: E402

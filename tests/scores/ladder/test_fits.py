@@ -13,19 +13,21 @@ import pytest
 from densing.core import InputError, UnavailableError, write_text
 from densing.scores.fit import LawFit
 from densing.scores.ladder.fits import (
+    MEASURED,
     VALIDATION,
     TaskFit,
+    check_targets,
     fit_folder,
     fit_tasks,
     fit_validation,
+    measured_table,
     rollout_misses,
     ruler,
     score_r2,
+    validation_table,
 )
 from densing.scores.ladder.folder import describe_ladder
-from densing.scores.ladder.measurements import MEASURED, measured_table, validation_table
-from densing.scores.ladder.presets import get_preset
-from densing.scores.ladder.targets import check_targets
+from densing.scores.ladder.runs import get_preset
 from densing.scores.references import load_reference
 
 E, A, B, ALPHA, BETA = 0.4, 30.0, 900.0, 0.6, 0.6

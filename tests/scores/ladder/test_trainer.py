@@ -22,8 +22,11 @@ pytest.importorskip("transformers", reason="needs the extra 'evals'")
 
 from densing.scores.ladder.corpus import Order, blocks, prepare  # noqa: E402
 from densing.scores.ladder.folder import read_exports  # noqa: E402
-from densing.scores.ladder.presets import get_preset  # noqa: E402
-from densing.scores.ladder.runs import Run, ladder_runs  # noqa: E402
+from densing.scores.ladder.runs import (  # noqa: E402
+    Run,
+    get_preset,
+    ladder_runs,
+)
 from densing.scores.ladder.trainer import (  # noqa: E402
     Trainer,
     batch_loss,

@@ -185,7 +185,7 @@ class CO2(Rounds):
             self.flat.write(self.anchor)
             return
         self._apply()
-        self._read_live(self._buffer[:-1])
+        self._live_parameters(self._buffer[:-1])
         self._buffer[-1] = torch.linalg.vector_norm(self.anchor - self.previous)
         self.flat.write(self.anchor)
         self._handle = self.link.start(self._buffer)
@@ -213,5 +213,6 @@ class CO2(Rounds):
         self.momentum.mul_(self.outer_momentum).add_(pseudo_gradient)
         if self.clip is not None:
             self.momentum.clamp_(-self.clip, self.clip)
+        # The next average began from this anchor: it is what its pseudo-gradient is taken against, a round from now.
         self.previous.copy_(self.anchor)
         self.anchor.sub_(self.momentum, alpha=self.outer_lr)

@@ -158,5 +158,6 @@ def fastest_bucket(
         del trial
         # A wrapped model is a circle; the next one needs its memory.
         gc.collect()
+    # The slowest rank decides, and all of them must choose the same size.
     dist.all_reduce(took, dist.ReduceOp.MAX, group=group)
     return sizes[int(took.argmin())]

@@ -12,7 +12,7 @@ from densing.core import InputError
 from densing.efficiency.parallel.distributed import comm
 
 Waiting = Callable[[], AbstractContextManager[None]]
-"""Put around every wait; see :class:`densing.efficiency.parallel.distributed.clock.Clock`."""
+"""Put around every wait; see :class:`densing.efficiency.parallel.distributed.loop.Clock`."""
 
 
 class Link:

@@ -1,4 +1,7 @@
-"""What LocalSGD, SlowMo and CO2 share: tau steps of the user's optimizer, then something with the other ranks."""
+"""Rounds: tau steps of the user's optimizer, then something with the other ranks.
+
+:class:`Rounds` is what LocalSGD and SlowMo (here) share with :class:`~densing.efficiency.parallel.CO2`.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,7 @@ class Rounds(ABC):
         """Count a step that the caller has taken itself (with a gradient scaler, say)."""
         self.count += 1
         if self.count == self.tau:
-            self._speak(ends=True)
+            self._announce(ends=True)
             self._turn()
 
     def finish(self) -> None:
@@ -118,9 +121,10 @@ class Rounds(ABC):
         """
         if self._gradients is not None:
             self._inner_mean(self._gradients.zero_(), steps=False)
+        # As long as any rank ends a round, all take part in its average; a last turn ends rounds that were begun.
         ending = 1.0
         while ending:
-            self.link.arrive(self._speak(ends=False), self._state)
+            self.link.arrive(self._announce(ends=False), self._state)
             ending, steps = self._state[:2].tolist()
             if steps:
                 self._turn()
@@ -153,15 +157,15 @@ class Rounds(ABC):
         self.round, self.count = int(state["round"]), int(state["count"])
         self.seconds = list(state["seconds"])
 
-    def _speak(self, ends: bool) -> Handle:
+    def _announce(self, ends: bool) -> Handle:
         """Start to tell the others whether this rank ends a round, and after how many steps.
 
         Whoever ends a round need not wait for it; it goes ahead of the average, which all then take part in.
         """
         steps, lr = float(self.count), float(self.optimizer.param_groups[0].get("lr", 0.0))
         self._state = torch.tensor([float(ends), steps, steps * lr], dtype=torch.float64, device=self.flat.device)
-        self._spoken = self.link.start(self._state, op="sum")
-        return self._spoken
+        self._announced = self.link.start(self._state, op="sum")
+        return self._announced
 
     def _inner_mean(self, vector: torch.Tensor, *, steps: bool) -> None:
         assert self.inner is not None
@@ -190,12 +194,12 @@ class Rounds(ABC):
 
     def _average(self) -> torch.Tensor:
         """Return the mean of all ranks' live parameters, waiting for it."""
-        vector = self._read_live()
+        vector = self._live_parameters()
         self._timed(self.link.mean(vector))
         self._check_finite(vector)
         return vector
 
-    def _read_live(self, out: torch.Tensor | None = None) -> torch.Tensor:
+    def _live_parameters(self, out: torch.Tensor | None = None) -> torch.Tensor:
         """Copy the live parameters, and remember which of them is not finite: the next anchor overwrites them."""
         vector = self.flat.read(out)
         self._spoilt = "" if bool(torch.isfinite(vector).all()) else self.flat.not_finite()
@@ -221,6 +225,84 @@ class Rounds(ABC):
             shape = tuple(stored.shape) if isinstance(stored, torch.Tensor) else None
             raise InputError(f"{name} of the state has shape {shape}, this model needs {tuple(into.shape)}")
         into.copy_(stored)
+
+
+class LocalSGD(Rounds):
+    """Average parameters after every ``tau`` steps, and wait for it.
+
+    Source: Stich, "Local SGD Converges Fast and Communicates Little", arXiv 1805.09767, algorithm 1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 1)
+    >>> local = LocalSGD(model, torch.optim.SGD(model.parameters(), lr=0.1), tau=2)
+    >>> for _ in range(4):
+    ...     model(torch.ones(1, 2)).sum().backward()
+    ...     local.step()
+    >>> local.round
+    2
+    """
+
+    def _end_round(self) -> None:
+        self.flat.write(self._average())
+
+
+class SlowMo(Rounds):
+    """Every ``tau`` steps: ``u <- beta u + (x_start - mean) / lr``, ``x <- x_start - alpha lr u``, waited for.
+
+    ``lr`` is the learning rate of the optimizer's first group at the end of the round (mean of the ranks, by their
+    steps in it). ``slow_lr=1, slow_momentum=0`` is LocalSGD.
+
+    Source: Wang et al., "SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum",
+    arXiv 1910.00643, algorithm 1 (recalled, not compared with the paper; the optimizer's buffers are kept, of the
+    strategies known for them).
+
+    Parameters
+    ----------
+    slow_lr : float
+        alpha.
+    slow_momentum : float
+        beta, from 0 to below 1.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        tau: int,
+        *,
+        slow_lr: float = 1.0,
+        slow_momentum: float = 0.5,
+        group: dist.ProcessGroup | None = None,
+        inner_group: dist.ProcessGroup | None = None,
+        waiting: Waiting = nullcontext,
+    ) -> None:
+        self.slow_lr = number("slow_lr", slow_lr, 0.0, strict=True)
+        self.slow_momentum = number("slow_momentum", slow_momentum, 0.0, 1.0)
+        super().__init__(model, optimizer, tau, group=group, inner_group=inner_group, waiting=waiting)
+        self.anchor, self.momentum = self.flat.read(), self.flat.zeros()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return counters, anchor and slow momentum."""
+        return {**super().state_dict(), "anchor": self.anchor, "momentum": self.momentum}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where :meth:`state_dict` was taken."""
+        super().load_state_dict(state)
+        self._restore(state, "anchor", self.anchor)
+        self._restore(state, "momentum", self.momentum)
+
+    def _end_round(self) -> None:
+        mean = self._average()
+        self.link.arrive(self._announced, self._state)
+        _, steps, rates = self._state.tolist()
+        lr = rates / steps
+        if lr <= 0.0:
+            raise InputError(f"slowmo: the learning rate is {lr} at the end of a round; it divides, keep it above 0")
+        self.momentum.mul_(self.slow_momentum).add_(torch.sub(self.anchor, mean, out=mean).div_(lr))
+        self.anchor.sub_(self.momentum, alpha=self.slow_lr * lr)
+        self.flat.write(self.anchor)
 
 
 def whole(name: str, value: Any, minimum: int) -> int:

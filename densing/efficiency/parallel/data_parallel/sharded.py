@@ -107,8 +107,8 @@ class Sharded:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where :meth:`state_dict` was taken, on as many ranks."""
-        for bucket, found in zip(self.buckets, state["shards"], strict=True):
-            bucket.shard.detach().copy_(found)
+        for bucket, stored in zip(self.buckets, state["shards"], strict=True):
+            bucket.shard.detach().copy_(stored)
 
 
 class Bucket:
@@ -141,8 +141,8 @@ class Bucket:
     @property
     def held(self) -> int:
         """Bytes of gradients held now."""
-        held = self._mean if self._all is None else self._all
-        return held.numel() * held.element_size()
+        gradients = self._mean if self._all is None else self._all
+        return gradients.numel() * gradients.element_size()
 
     def listen(self, on_start: Callable[[], None]) -> None:
         """Reduce the bucket as soon as all its gradients are there, and tell when that has begun."""

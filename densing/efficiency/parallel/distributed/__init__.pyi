@@ -1,7 +1,6 @@
 from . import comm as comm
 from . import folder as folder
 from . import probe as probe
-from .clock import Clock as Clock
 from .comm import Handle as Handle
 from .lm import Attention as Attention
 from .lm import Block as Block
@@ -9,6 +8,7 @@ from .lm import Decoder as Decoder
 from .lm import Wiring as Wiring
 from .lm import build_lm as build_lm
 from .lm import sublayers as sublayers
+from .loop import Clock as Clock
 from .loop import run as run
 from .spec import LmShape as LmShape
 from .spec import RunEnv as RunEnv

@@ -1,31 +1,34 @@
 """Start the ranks of a run through torchrun, joined by the link it asks for, and see it to its end.
 
-Nothing of a run outlives this process: agents, ranks and namespaces end with it, however it ends. Run as a module
-(``python -m``), this file is the agent: torchrun, tied to the process that started it.
+Nothing of a run outlives this process: agents, ranks and namespaces end with it, however it ends. A run that fails is
+explained from outside, by who has gone and what logs and records say. Run as a module (``python -m``), this file is
+the agent: torchrun, tied to the process that started it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
-from densing.core import InputError, UnavailableError, processes
+from densing.core import DensingError, InputError, UnavailableError, processes
 from densing.efficiency.parallel.distributed import folder
-from densing.efficiency.parallel.distributed.namespaces import INTERFACE, Net
+from densing.efficiency.parallel.distributed.network import INTERFACE, Net, Rate, parse_rate
 from densing.efficiency.parallel.distributed.rank import AGENT
-from densing.efficiency.parallel.distributed.rates import Rate, parse_rate
 from densing.efficiency.parallel.distributed.results import Run, RunLink, gather
 from densing.efficiency.parallel.distributed.spec import RunSpec, first_difference, identity
-from densing.efficiency.parallel.distributed.supervisor import Supervisor, diagnose
 
 WORKER = "densing.efficiency.techniques.worker"
 LAUNCHER = "DENSING_LAUNCHER"
@@ -33,6 +36,16 @@ LAUNCHER = "DENSING_LAUNCHER"
 
 _PORT = 29500
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_TICK_S = 0.05
+# torchrun notices a dead rank within 0.1 s and then says how it died; this is how long it may take over it.
+_GRACE_S = 3.0
+# How torchrun reports a process: "exitcode : -9 (pid: 123)".
+_EXIT = re.compile(r"exitcode\s*:\s*(-?\d+)\s*\(pid:\s*(\d+)\)")
+_LOG_BYTES = 1 << 16
+
+
+class RunFailedError(DensingError):
+    """A run that did not come to its end; the message says which rank, why, where its log is and how to go on."""
 
 
 def launch(
@@ -69,7 +82,7 @@ def launch(
     rate = check(spec)
     spec = replace(spec, out=str(Path(spec.out).resolve()))
     out = Path(spec.out)
-    with _alone(out):
+    with _locked(out):
         if (out / folder.RUN).exists():
             before = RunSpec.from_dict(folder.read_json(out / folder.SPEC))
             if _same(before) == _same(spec):
@@ -116,7 +129,7 @@ def check(spec: RunSpec) -> Rate:
 
 
 @contextmanager
-def _alone(out: Path) -> Iterator[None]:
+def _locked(out: Path) -> Iterator[None]:
     """Hold the folder against another run in it."""
     import fcntl
 
@@ -143,8 +156,8 @@ def _prepare(spec: RunSpec, resume: bool) -> None:
     out = Path(spec.out)
     entries = sorted(entry.name for entry in out.iterdir() if entry.name != ".lock")
     if entries and not resume:
-        held = "an unfinished or other run" if folder.SPEC in entries else f"other files ({', '.join(entries[:3])})"
-        raise InputError(f"{out}: holds {held}; choose another --out, or go on with --resume")
+        content = "an unfinished or other run" if folder.SPEC in entries else f"other files ({', '.join(entries[:3])})"
+        raise InputError(f"{out}: holds {content}; choose another --out, or go on with --resume")
     if entries and folder.SPEC not in entries:
         raise InputError(f"{out}: holds no run to resume; choose another --out")
     if entries:
@@ -199,12 +212,12 @@ def _run_ranks(spec: RunSpec, net: Net | None, module: str, on_step: Callable[[i
             with folder.agent_log(out, number).open("ab") as log:
                 agents.append(processes.start(command, stdout=log, env=environment))
         supervisor = Supervisor(out, spec.nproc, agents)
-        well = supervisor.wait(on_step)
+        succeeded = supervisor.wait(on_step)
     finally:
         processes.stop(agents)
         processes.sweep(mark)
-    if not well:
-        raise diagnose(supervisor)
+    if not succeeded:
+        raise supervisor.diagnose()
 
 
 def _commands(spec: RunSpec, net: Net | None, module: str) -> list[list[str]]:
@@ -218,6 +231,137 @@ def _commands(spec: RunSpec, net: Net | None, module: str) -> list[list[str]]:
         [*net.inside(rank), *agent, *master, f"--node-rank={rank}", "--nproc-per-node=1", *worker]
         for rank in range(spec.nproc)
     ]
+
+
+class Supervisor:
+    """What is seen of the ranks of a run.
+
+    Parameters
+    ----------
+    out : Path
+    nproc : int
+    agents : sequence of subprocess.Popen
+        torchrun: one for all ranks, or one per rank.
+
+    Attributes
+    ----------
+    codes : list of int or None
+        Of the agents, when last looked at; negative: killed by that signal.
+    pids : dict of int to int
+        Process of each rank that has come.
+    dead : list of int
+        Ranks that have gone without a record, in the order in which that was seen.
+    """
+
+    def __init__(self, out: Path, nproc: int, agents: Sequence[subprocess.Popen[bytes]]) -> None:
+        self.out, self.nproc = out, nproc
+        self.codes: list[int | None] = [None] * len(agents)
+        self.pids: dict[int, int] = {}
+        self.dead: list[int] = []
+        self._agents = agents
+        self._started: dict[int, str] = {}
+
+    def wait(self, on_step: Callable[[int], None] = lambda step: None) -> bool:
+        """Return True once all agents have ended well, or False soon after something has gone wrong."""
+        failed_at: float | None = None
+        while True:
+            self.codes = [agent.poll() for agent in self._agents]
+            self._look()
+            on_step(folder.read_progress(self.out))
+            if all(code == 0 for code in self.codes):
+                return True
+            if failed_at is None and (self.dead or any(self.codes)):
+                failed_at = time.monotonic()
+            if failed_at is not None:
+                since_s = time.monotonic() - failed_at
+                # All that could say why has ended: the agent of each dead rank, or time is up.
+                agents = {rank if len(self.codes) > 1 else 0 for rank in self.dead}
+                silent = not any(self.codes) or any(self.codes[agent] is None for agent in agents)
+                if since_s > (_GRACE_S if silent else _GRACE_S / 6):
+                    return False
+            time.sleep(_TICK_S)
+
+    def _look(self) -> None:
+        """Note which ranks have come, and which have gone since the last look."""
+        for rank in range(self.nproc):
+            if rank not in self.pids:
+                with suppress(OSError, ValueError):
+                    pid, _, started = folder.pid_file(self.out, rank).read_text().partition(" ")
+                    self.pids[rank], self._started[rank] = int(pid), started
+            elif rank not in self.dead:
+                started = self._started[rank]
+                # Where the kernel tells no starting times, only the agents can know.
+                ended = started != "None" and processes.started_at(self.pids[rank]) != started
+                # In this order: a rank that is done leaves its record before it goes.
+                if ended and not folder.record_file(self.out, rank).exists():
+                    self.dead.append(rank)
+
+    def diagnose(self) -> DensingError:
+        """Return the error to raise, once every process of the run has ended.
+
+        What a rank says itself comes before what torchrun says of it; a rank that only lost its peers comes last.
+        """
+        errors: dict[int, dict[str, Any]] = {}
+        for rank in range(self.nproc):
+            with suppress(DensingError):
+                errors[rank] = folder.read_json(folder.error_file(self.out, rank))
+        for error in errors.values():
+            if error["fault"] == "input":
+                return InputError(str(error["message"]))
+        cause = next(self._causes(errors), "torchrun ended without a word")
+        step = folder.newest_checkpoint(self.out, self.nproc)
+        if step >= 0:
+            remedy = f"The same command with --resume goes on from step {step}"
+        else:
+            remedy = "The same command with --resume starts anew; --checkpoint-every N would let it go on from a step"
+        return RunFailedError(f"{cause}; all ranks were stopped. {remedy}")
+
+    def _causes(self, errors: dict[int, dict[str, Any]]) -> Iterator[str]:
+        """Give explanations, the surest first."""
+        logs = []
+        for number in range(len(self.codes)):
+            log = b""
+            with suppress(OSError):
+                log = folder.agent_log(self.out, number).read_bytes()
+            logs.append(log[-_LOG_BYTES:].decode(errors="replace"))
+        codes = {int(pid): int(code) for log in logs for code, pid in _EXIT.findall(log)}
+        silent = [rank for rank in self.dead if rank not in errors]
+        reported = {rank: codes[self.pids[rank]] for rank in silent if self.pids[rank] in codes}
+        deaths = {rank: f"rank {rank} {_ended(code)}{self._log(rank)}" for rank, code in reported.items()}
+        # torchrun ends the others by SIGTERM, and reports that no differently.
+        yield from (deaths[rank] for rank, code in reported.items() if code != -signal.SIGTERM)
+        yield from self._spoken(errors, "own", "failed")
+        for number, code in enumerate(self.codes):
+            if code is not None and code < 0:
+                ranks = f"rank {number}" if len(self.codes) > 1 else "all ranks"
+                yield f"torchrun, which runs {ranks}, {_ended(code)}"
+        yield from self._spoken(errors, "timeout", "waited in vain for another rank, which hangs or is stopped")
+        yield from deaths.values()
+        yield from (f"rank {rank} died without a word{self._log(rank)}" for rank in silent)
+        yield from self._spoken(errors, "peer", "lost another rank")
+        for code, text in zip(self.codes, logs, strict=True):
+            if code:
+                lines = [line for line in text.splitlines() if line.strip()]
+                yield f"torchrun ended with code {code}: {lines[-1].strip()[:300] if lines else 'it left no log'}"
+
+    def _spoken(self, errors: dict[int, dict[str, Any]], fault: str, verb: str) -> Iterator[str]:
+        for rank, error in errors.items():
+            if error["fault"] == fault:
+                yield f"rank {rank} {verb}: {error['message']}{self._log(rank)}"
+
+    def _log(self, rank: int) -> str:
+        return f" (log: {folder.rank_log(self.out, rank)})"
+
+
+def _ended(code: int) -> str:
+    """Say how a process ended.
+
+    Examples
+    --------
+    >>> _ended(-9), _ended(3)
+    ('was killed (SIGKILL)', 'ended with code 3')
+    """
+    return f"ended with code {code}" if code >= 0 else f"was killed ({processes.signal_name(code)})"
 
 
 def run_agent() -> None:

@@ -1,17 +1,34 @@
-"""The small Llama-style decoder of real runs, whole or one tensor-parallel rank's part of it."""
+"""The small language model of real runs: text whose bytes are its tokens, and the Llama-style decoder that reads them.
+
+The decoder is whole, or one tensor-parallel rank's part of it.
+"""
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import math
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from densing.core import InputError, UnknownNameError
 from densing.efficiency.parallel.distributed.spec import LmShape
+
+Bytes = NDArray[np.uint8]
+SUFFIXES = (".txt", ".md", ".text", ".rst")
+MAX_BYTES = 256 * 1024 * 1024
+LEAST_BYTES = 10_000
+HELD_OUT = 20
+"""One byte in so many, at the end of the text, is held out."""
 
 Wiring = Literal["standard", "ladder", "parallel-attention"]
 Edge = Callable[[Tensor], Tensor]
@@ -21,8 +38,120 @@ NORM_EPSILON = 1e-6
 INIT_STD = 0.02
 
 
-def _as_is(x: Tensor) -> Tensor:
-    return x
+def load_bytes(corpus: str = "") -> tuple[Bytes, Bytes]:
+    """Return the training part and the held-out end of a text, as bytes.
+
+    Parameters
+    ----------
+    corpus : str
+        A file, or a folder whose ``.txt``, ``.text``, ``.md`` and ``.rst`` files are read in order of name. Empty: the
+        language reference and the docstrings of Python's standard library, in an order that depends on their content
+        only; the text differs between versions of Python, :func:`digest` tells which one it was.
+
+    Returns
+    -------
+    train, held_out : ndarray of uint8
+        The last twentieth is held out.
+
+    Raises
+    ------
+    InputError
+        When there is no text to read, too little of it, or too much.
+    """
+    data = np.frombuffer(_python_docs() if not corpus else _read(Path(corpus)), dtype=np.uint8)
+    if len(data) < LEAST_BYTES:
+        raise InputError(f"corpus {corpus!r}: {len(data)} bytes are too few; {LEAST_BYTES:,} or more are needed")
+    cut = len(data) - len(data) // HELD_OUT
+    return data[:cut], data[cut:]
+
+
+def digest(train: Bytes, held_out: Bytes) -> str:
+    """Return the sha256 of the whole text, in hexadecimal."""
+    return hashlib.sha256(train.tobytes() + held_out.tobytes()).hexdigest()
+
+
+def batches(train: Bytes, batch: int, sequence: int, seed: int, rank: int, step: int) -> NDArray[np.int64]:
+    """Return the batch of one rank and step: passages drawn by chance, the same whenever it is asked for.
+
+    Parameters
+    ----------
+    train : ndarray of uint8
+    batch, sequence : int
+        Passages, and tokens that are predicted in each.
+    seed, rank, step : int
+        They alone decide what is drawn; a resumed run needs no state.
+
+    Returns
+    -------
+    ndarray of int64, shape (batch, sequence + 1)
+
+    Raises
+    ------
+    InputError
+        When the text is shorter than a passage.
+
+    Examples
+    --------
+    >>> text = np.arange(100, dtype=np.uint8)
+    >>> batches(text, 2, 3, seed=0, rank=1, step=5)
+    array([[80, 81, 82, 83],
+           [37, 38, 39, 40]])
+    """
+    starts = len(train) - sequence
+    if starts < 1:
+        raise InputError(f"sequence={sequence}: the text has {len(train)} bytes to train on; choose shorter sequences")
+    begin = np.random.default_rng([seed, rank, step]).integers(0, starts, size=batch)
+    return train[begin[:, None] + np.arange(sequence + 1)].astype(np.int64)
+
+
+def held_out_batches(held_out: Bytes, batch: int, sequence: int, passages: int = 64) -> Iterator[NDArray[np.int64]]:
+    """Yield evenly spaced passages of the held-out text, (at most ``batch``, sequence + 1) at a time.
+
+    Raises
+    ------
+    InputError
+        When the text is shorter than a passage.
+    """
+    starts = len(held_out) - sequence
+    if starts < 1:
+        raise InputError(f"sequence={sequence}: {len(held_out)} bytes are held out; choose shorter sequences")
+    # Overlapping passages would count the same bytes twice.
+    count = max(1, min(passages, len(held_out) // (sequence + 1)))
+    begin = np.linspace(0, starts - 1, count).astype(np.int64)
+    rows = held_out[begin[:, None] + np.arange(sequence + 1)].astype(np.int64)
+    for first in range(0, count, batch):
+        yield rows[first : first + batch]
+
+
+def _read(source: Path) -> bytes:
+    try:
+        files = [source] if source.is_file() else sorted(f for f in source.rglob("*") if f.suffix in SUFFIXES)
+        if not files:
+            raise InputError(f"corpus {source}: no such file, or a folder without {', '.join(SUFFIXES)} files")
+        size = sum(file.stat().st_size for file in files)
+        if size > MAX_BYTES:
+            raise InputError(f"corpus {source}: {size} bytes; at most {MAX_BYTES} are read, take a part of it")
+        return b"\n".join(file.read_bytes() for file in files)
+    except (OSError, ValueError) as error:
+        raise InputError(f"corpus {source}: cannot read ({error}); check path and rights") from error
+
+
+@cache
+def _python_docs() -> bytes:
+    """Join what Python's installation says of itself; a hash decides the order, so that the end is like the rest."""
+    from pydoc_data.topics import topics
+
+    texts = list(topics.values())
+    for file in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                texts.append(ast.get_docstring(node) or "")
+    pieces = {text.strip().encode("utf-8", "replace") for text in texts}
+    return b"\n\n".join(sorted(pieces, key=lambda piece: hashlib.sha256(piece).digest()))
 
 
 class RMSNorm(nn.Module):  # type: ignore[misc]
@@ -89,8 +218,8 @@ class Attention(nn.Module):  # type: ignore[misc]
     def split(self, q: Tensor, k: Tensor, v: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
         """Return projections ``(batch, tokens, heads * width)`` as rotated heads; ``start``: first token's position."""
         q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, k, v))
-        here = slice(start, start + q.shape[2])
-        cos, sin = self.cos[here], self.sin[here]
+        tokens = slice(start, start + q.shape[2])
+        cos, sin = self.cos[tokens], self.sin[tokens]
         return rotate(q, cos, sin), rotate(k, cos, sin), v
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -98,6 +227,7 @@ class Attention(nn.Module):  # type: ignore[misc]
         queries, keys = q.shape[2], k.shape[2]
         mask = None
         if queries < keys:
+            # The causal diagonal, moved right by the tokens that only keys and values are there for.
             mask = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
         out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
         return out.transpose(1, 2).flatten(2)
@@ -154,6 +284,10 @@ class Block(nn.Module):  # type: ignore[misc]
         return self.attention(x) + self.mlp(x)
 
 
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
 class Decoder(nn.Module):  # type: ignore[misc]
     """A decoder-only language model, or the part of it that one tensor-parallel rank holds.
 
@@ -185,8 +319,8 @@ class Decoder(nn.Module):  # type: ignore[misc]
         *,
         tied: bool = False,
         parts: int = 1,
-        enter: Edge = _as_is,
-        leave: Edge = _as_is,
+        enter: Edge = _identity,
+        leave: Edge = _identity,
     ) -> None:
         super().__init__()
         check_shape(shape, sequence, parts)
@@ -330,6 +464,7 @@ def build_lm(
     >>> model(torch.zeros(1, 8, dtype=torch.int64)).shape
     torch.Size([1, 8, 256])
     """
+    # Layers draw weights when they are made, which initialise() replaces: the caller's generator must not notice.
     with torch.random.fork_rng(devices=[]):
         model = Decoder(shape, sequence, wiring, ladder_layers, tied=tied, **part)
     initialise(model, seed)

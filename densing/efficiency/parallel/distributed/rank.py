@@ -14,7 +14,7 @@ from pathlib import Path
 
 from densing.core import DensingError, processes
 from densing.efficiency.parallel.distributed import folder
-from densing.efficiency.parallel.distributed.rates import parse_rate
+from densing.efficiency.parallel.distributed.network import parse_rate
 from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord, RunSpec
 
 Part = Callable[[RunEnv], RunRecord]

@@ -1,16 +1,19 @@
-"""One rank's part of a decoder, run by a schedule."""
+"""One rank's part of a decoder: cut from the whole, and run by a schedule."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from densing.efficiency.parallel.distributed import Decoder, LmShape, build_lm
-from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
 from densing.efficiency.parallel.tensor_parallel.schedules import Schedule
-from densing.efficiency.parallel.tensor_parallel.shards import cut
-from densing.efficiency.parallel.tensor_parallel.tape import Residual, Tape
+from densing.efficiency.parallel.tensor_parallel.tape import Exchange, Residual, Tape
+
+COLUMNS = frozenset({"q", "k", "v", "gate", "up"})
+"""Linears that read the input; the one behind them, that gives the output, is named ``row``."""
 
 
 def build_part(
@@ -27,9 +30,9 @@ def build_part(
         When the ranks cannot share the heads or the feed-forward channels, or the schedule does not fit the model.
     """
     wiring, layers = schedule.wiring, schedule.ladder_layers
-    whole = build_lm(shape, sequence, seed, wiring, layers)
+    full = build_lm(shape, sequence, seed, wiring, layers)
     part = Decoder(shape, sequence, wiring, layers, parts=parts, enter=exchange.enter, leave=exchange.leave)
-    part.load_state_dict(cut(whole.state_dict(), rank, parts))
+    part.load_state_dict(cut(full.state_dict(), rank, parts))
     return part
 
 
@@ -100,3 +103,40 @@ def prefill_loss(decoder: Decoder, schedule: Schedule, exchange: Exchange, batch
     """Run forward only, without gradients; parameters and result as of :func:`train_loss`."""
     with torch.no_grad():
         return float(cross_entropy(Pass(decoder, schedule, exchange, batch[:, :-1]).logits, batch[:, 1:]))
+
+
+def cut_dimension(name: str) -> int | None:
+    """Return along which dimension a weight is cut; None: every rank holds all of it.
+
+    The linears that read the input are cut by output channels (attention: by heads), the one behind them by input
+    channels, so that its outputs on the ranks add up to the whole's.
+
+    Source: Shoeybi et al., arXiv 1909.08053, section 3.
+
+    Examples
+    --------
+    >>> [cut_dimension(name) for name in ("blocks.0.mlp.up.weight", "blocks.0.mlp.row.weight", "norm.weight")]
+    [0, 1, None]
+    """
+    module = name.split(".")[-2]
+    if module in COLUMNS:
+        return 0
+    return 1 if module == "row" else None
+
+
+def cut(state: Mapping[str, Tensor], rank: int, parts: int) -> dict[str, Tensor]:
+    """Return the weights of one rank out of ``parts``, as copies."""
+    mine = {}
+    for name, weight in state.items():
+        dimension = cut_dimension(name)
+        mine[name] = (weight if dimension is None else weight.chunk(parts, dimension)[rank]).clone()
+    return mine
+
+
+def join(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the whole weights from those of all ranks, in the order of the ranks."""
+    full = {}
+    for name, first in states[0].items():
+        dimension = cut_dimension(name)
+        full[name] = first if dimension is None else torch.cat([state[name] for state in states], dimension)
+    return full

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from densing.core import InputError
 from densing.efficiency.parallel.distributed import Attention, Block, Wiring, sublayers
-from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
-from densing.efficiency.parallel.tensor_parallel.tape import Call, Residual, Start, Tape, Whole, whole
-from densing.efficiency.parallel.tensor_parallel.tiles import tiled
+from densing.efficiency.parallel.tensor_parallel.tape import (
+    Call,
+    Exchange,
+    Flight,
+    Residual,
+    Start,
+    Tape,
+    Undivided,
+    undivided,
+)
 
 
 class Schedule:
@@ -46,7 +54,7 @@ class Schedule:
 
     def start(self, module: Any) -> Start:
         """Return what starts a module, its sum with it."""
-        return whole(module)
+        return undivided(module)
 
     def run(self, tape: Tape, blocks: Iterable[Block], streams: list[Residual]) -> list[Residual]:
         """Run all blocks on the streams' beginnings (one per part of the sequence), and return the streams' ends."""
@@ -110,7 +118,13 @@ class Interleaved(Schedule):
 
 
 class Tiled(Schedule):
-    """The sum of one tile of a product is under way while the next tile is computed.
+    """The sum of one tile of a product is under way while the next tile is computed: a stand-in for T3, not T3.
+
+    T3 triggers the reduce-scatter's stages in hardware while the producing GEMM is still writing. Here, in software,
+    the GEMM is cut into column tiles of its output, and the sum of a tile is under way while the next tile is computed:
+    for the GEMMs T3 names, the row linear's output in forward and the column linears' input gradient in backward.
+
+    Source: Pati et al., arXiv 2401.16677.
 
     Parameters
     ----------
@@ -129,7 +143,7 @@ class Tiled(Schedule):
 
     def start(self, module: Any) -> Start:
         """Return what starts a module tile by tile."""
-        return tiled(module, self.tiles)
+        return lambda exchange, h: TiledWork(exchange, module, h, self.tiles)
 
 
 def in_order(tape: Tape, blocks: Iterable[Block], residual: Residual, start: Callable[[Any], Start]) -> Residual:
@@ -160,7 +174,7 @@ def interleaved(tape: Tape, blocks: Iterable[Block], streams: list[Residual]) ->
     late: list[Call | None] = [None] * len(streams)
     for block in blocks:
         memory = Memory(block.attention)
-        for norm, start in ((block.attention_norm, memory.start), (block.mlp_norm, whole(block.mlp))):
+        for norm, start in ((block.attention_norm, memory.start), (block.mlp_norm, undivided(block.mlp))):
             for part, call in enumerate(late):
                 streams[part] = tape.add(streams[part], call)
                 late[part] = tape.call(norm, start, streams[part])
@@ -175,17 +189,72 @@ class Memory:
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
 
-    def start(self, exchange: Exchange, h: Tensor) -> Whole:
+    def start(self, exchange: Exchange, h: Tensor) -> Undivided:
         """Run attention on the next part."""
         attention = self._attention
-        seen = sum(keys.shape[2] for keys in self._keys)
-        q, k, v = attention.split(attention.q(h), attention.k(h), attention.v(h), seen)
-        mixed = attention.attend(q, _joined(self._keys, k), _joined(self._values, v))
+        earlier = sum(keys.shape[2] for keys in self._keys)
+        q, k, v = attention.split(attention.q(h), attention.k(h), attention.v(h), earlier)
+        keys = torch.cat([*self._keys, k], dim=2) if self._keys else k
+        values = torch.cat([*self._values, v], dim=2) if self._values else v
+        mixed = attention.attend(q, keys, values)
+        # Leaves of a later part's graph: what it adds to their gradients flows back when this part's turn comes.
         lent = [(tensor, tensor.detach().requires_grad_(tensor.requires_grad)) for tensor in (k, v)]
         self._keys.append(lent[0][1])
         self._values.append(lent[1][1])
-        return Whole(exchange, attention.row(mixed), h, lent)
+        return Undivided(exchange, attention.row(mixed), h, lent)
 
 
-def _joined(earlier: list[Tensor], here: Tensor) -> Tensor:
-    return torch.cat([*earlier, here], dim=2) if earlier else here
+class Sliced(Protocol):
+    """Column linears, something local, a row linear."""
+
+    row: nn.Linear
+
+    @property
+    def columns(self) -> tuple[nn.Linear, ...]:
+        """The linears that read the input."""
+
+    def mix(self, *projected: Tensor) -> Tensor:
+        """Return what the row linear reads."""
+
+
+class TiledWork:
+    """One run of a module in ``tiles`` column tiles (a ``Work`` of the tape)."""
+
+    def __init__(self, exchange: Exchange, module: Sliced, h: Tensor, tiles: int) -> None:
+        self._exchange, self._module, self._h, self._tiles = exchange, module, h, tiles
+        with torch.no_grad():
+            self._projected = [functional.linear(h, column.weight) for column in module.columns]
+        for projected in self._projected:
+            projected.requires_grad_(torch.is_grad_enabled())
+        mixed = module.mix(*self._projected)
+        self._partials: list[Tensor] = []
+        self._flights: list[Flight] = []
+        for rows in module.row.weight.chunk(tiles):
+            partial = functional.linear(mixed, rows)
+            self._flights.append(exchange.start(partial.detach()))
+            self._partials.append(partial)
+
+    def output(self) -> Tensor:
+        """Wait for and return the output, summed over the group."""
+        return torch.cat([flight.land() for flight in self._flights], dim=-1)
+
+    def backward(self, gradient: Tensor) -> None:
+        """Run the graph backward, and begin to sum the input's gradient tile by tile."""
+        torch.autograd.backward(self._partials, list(gradient.chunk(self._tiles, dim=-1)))
+        outer = [projected.grad.flatten(0, 1) for projected in self._projected]
+        with torch.no_grad():
+            # Weight gradients first, so that no other GEMM hides the sums: T3's claim is about these two alone.
+            for column, along in zip(self._module.columns, outer, strict=True):
+                weight, gradient = column.weight, along.T @ self._h.flatten(0, 1)
+                weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
+            self._flights = []
+            # Each tile's sum starts before the next tile is computed.
+            for tile in zip(*(column.weight.chunk(self._tiles, dim=1) for column in self._module.columns), strict=True):
+                total = outer[0] @ tile[0]
+                for along, part in zip(outer[1:], tile[1:], strict=True):
+                    total.addmm_(along, part)
+                self._flights.append(self._exchange.start(total))
+
+    def arrived(self) -> Tensor:
+        """Wait for and return the input's gradient, summed over the group."""
+        return torch.cat([flight.land() for flight in self._flights], dim=-1).view_as(self._h)

@@ -5,17 +5,106 @@ hide it. Here every module has a graph of its own, from what its column linears 
 tape runs these graphs backward in the reverse of the order they were called in, and waits for a gradient's sum only
 where the next graph needs it. So a schedule says only in which order modules are called and outputs are added; its
 backward pass mirrors it.
+
+The sums go through an :class:`Exchange`, which starts, lands and counts them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
+from densing.efficiency.parallel.distributed import comm
+
+
+class Flight:
+    """A tensor that is being summed over the group; ``land`` waits for it."""
+
+    def __init__(self, exchange: Exchange, tensor: Tensor) -> None:
+        self._exchange, self._tensor = exchange, tensor
+        self._handle = None if exchange.alone else comm.all_reduce(tensor, group=exchange.group)
+
+    def land(self) -> Tensor:
+        """Return the sum, of the tensor's shape; may be called again."""
+        if self._handle is not None:
+            with self._exchange.waiting():
+                self._handle.wait()
+            self._exchange.seconds += self._handle.seconds or 0.0
+            self._handle = None
+        return self._tensor
+
+
+class Exchange:
+    """All-reduces of one tensor-parallel group.
+
+    Parameters
+    ----------
+    group : ProcessGroup, optional
+        Default: all ranks.
+    waiting : callable
+        Gives a context in which the thread stands still for communication (``Clock.waiting``).
+    alone : bool
+        The group is this rank only: nothing is sent, and no process group is needed.
+
+    Attributes
+    ----------
+    count, bytes : int
+        All-reduces started, and bytes of their buffers.
+    seconds : float
+        From start to completion of those that landed, one added to the other.
+    """
+
+    def __init__(
+        self,
+        group: Any = None,
+        waiting: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        *,
+        alone: bool = False,
+    ) -> None:
+        self.group, self.waiting, self.alone = group, waiting, alone
+        self.count = self.bytes = 0
+        self.seconds = 0.0
+
+    def start(self, tensor: Tensor) -> Flight:
+        """Begin to sum a tensor over the group, in place where it is contiguous."""
+        tensor = tensor.contiguous()
+        if not self.alone:
+            self.count += 1
+            self.bytes += tensor.numel() * tensor.element_size()
+        return Flight(self, tensor)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Return ``x``; its gradient is summed over the group (f of arXiv 1909.08053, section 3)."""
+        return _Enter.apply(x, self)
+
+    def leave(self, x: Tensor) -> Tensor:
+        """Return ``x`` summed over the group; its gradient passes as it is (g of arXiv 1909.08053, section 3)."""
+        return _Leave.apply(x, self)
+
+
+class _Enter(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, exchange: Exchange) -> Tensor:
+        ctx.exchange = exchange
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.exchange.start(gradient.clone()).land(), None
+
+
+class _Leave(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(_: Any, x: Tensor, exchange: Exchange) -> Tensor:
+        return exchange.start(x.clone()).land()
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
 
 
 class Work(Protocol):
@@ -34,7 +123,7 @@ class Work(Protocol):
 Start = Callable[[Exchange, Tensor], Work]
 
 
-class Whole:
+class Undivided:
     """A module's part in one piece.
 
     Parameters
@@ -69,9 +158,9 @@ class Whole:
         return self._flight.land()
 
 
-def whole(module: Callable[[Tensor], Tensor]) -> Start:
+def undivided(module: Callable[[Tensor], Tensor]) -> Start:
     """Return how to run a module in one piece."""
-    return lambda exchange, h: Whole(exchange, module(h), h)
+    return lambda exchange, h: Undivided(exchange, module(h), h)
 
 
 class Residual:
@@ -97,6 +186,7 @@ class Residual:
         if self._gradient is None:
             assert self.later is not None
             total = self.later.gradient()
+            # Every reader's sum has been started by now; it is waited for only here, behind what was computed since.
             for call in self.readers:
                 total = total + call.input_gradient()
             self._gradient = total

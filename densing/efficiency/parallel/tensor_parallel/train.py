@@ -10,10 +10,15 @@ from torch import Tensor
 
 from densing.core import UnknownNameError
 from densing.efficiency.parallel.distributed import Clock, RunEnv, RunRecord, run
-from densing.efficiency.parallel.tensor_parallel.exchange import Exchange
-from densing.efficiency.parallel.tensor_parallel.model import build_part, cross_entropy, prefill_loss, train_loss
+from densing.efficiency.parallel.tensor_parallel.model import (
+    build_part,
+    cross_entropy,
+    cut_dimension,
+    prefill_loss,
+    train_loss,
+)
 from densing.efficiency.parallel.tensor_parallel.schedules import Schedule
-from densing.efficiency.parallel.tensor_parallel.shards import cut_dimension
+from densing.efficiency.parallel.tensor_parallel.tape import Exchange
 
 Mode = Literal["train", "prefill"]
 
@@ -68,11 +73,10 @@ class TensorTrainee:
         schedule.parts(spec.sequence)
         self._schedule, self._mode = schedule, mode
         self._device = torch.device(spec.device)
-        alone = env.world_size == 1
-        self._exchange = Exchange(waiting=clock.waiting, alone=alone)
+        self._exchange = Exchange(waiting=clock.waiting, alone=env.world_size == 1)
         # Evaluation goes through the model's own edges, whose all-reduces are no part of any step.
-        place = {"rank": env.rank, "parts": env.world_size}
-        part = build_part(spec.model, spec.sequence, spec.seed, schedule, Exchange(alone=alone), **place)
+        edges = Exchange(alone=env.world_size == 1)
+        part = build_part(spec.model, spec.sequence, spec.seed, schedule, edges, rank=env.rank, parts=env.world_size)
         self._decoder = part.to(self._device)
         self._optimizer = torch.optim.AdamW(self._decoder.parameters(), lr=spec.lr)
         self._steps = 0
@@ -98,9 +102,9 @@ class TensorTrainee:
         total, tokens = 0.0, 0
         with torch.no_grad():
             for batch in batches:
-                here = batch.to(self._device)
-                following = here[:, 1:]
-                total += float(cross_entropy(self._decoder(here[:, :-1]), following)) * following.numel()
+                tokens_in = batch.to(self._device)
+                following = tokens_in[:, 1:]
+                total += float(cross_entropy(self._decoder(tokens_in[:, :-1]), following)) * following.numel()
                 tokens += following.numel()
         return total / tokens if tokens else float("nan")
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import DomainError, UnknownNameError
-from densing.scores.ladder.presets import PRESETS, get_preset
-from densing.scores.ladder.runs import Budget, budgets, choose, factor, ladder_runs, target_runs
+from densing.scores.ladder.runs import PRESETS, Budget, budgets, choose, factor, get_preset, ladder_runs, target_runs
 
 # arXiv 2412.04315, Table 1: layers, d, d_ffn, d_head, heads, key-value heads, batch; and the counts that follow from
 # it, as the repository openbmb/DensingLaw-ScalingModels states them (s1 to s6).

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from densing.core.tables import read_table
-from densing.scores.ladder.measurements import MEASURED
-from densing.scores.ladder.targets import check_targets
+from densing.scores.ladder.fits import MEASURED, check_targets
 from densing.scores.ladder.world import get_recipe
 from densing.scores.references import ladder_data, load_reference, loss_ruler
 from tests.support import folders
