@@ -79,7 +79,7 @@ def _check(runs: list[Path], kind: str, work: list[float]) -> None:
 
 
 def _show(efficiency: Scaling) -> None:
-    from densing.cli.table import columns, visible
+    from densing.cli.output import columns, visible
     from densing.core import words
 
     typer.echo(f"{efficiency.kind} scaling, {efficiency.equation}; {efficiency.definition}")

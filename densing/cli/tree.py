@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def _fail(message: str) -> None:
-    from densing.cli.table import visible
+    from densing.cli.output import visible
 
     typer.echo("error: " + "\n".join(map(visible, message.split("\n"))), err=True)
     raise SystemExit(1)
