@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from densing.core import write_text
-from densing.report.checks import chatgpt_split
+from densing.report.study import chatgpt_split
 from densing.scores.study import PAPER_MONTHS, PAPER_WINDOW, Study
 from densing.scores.trend import doubling_text
 
@@ -66,6 +66,7 @@ def render_replication(study: Study) -> str:
     """Return the replication page as Markdown."""
     means = study.replication[study.replication["benchmark"] == "mean"]
     singles = study.replication[study.replication["benchmark"] != "mean"]
+    trends = {"Headline": study.trend} | ({} if study.long_trend is None else {"Long window": study.long_trend})
     parts = [
         "# Replication of the Densing Law\n",
         "Written by `densing report --out docs/replication.md`; every number below comes from that command. Do not "
@@ -87,7 +88,11 @@ def render_replication(study: Study) -> str:
         _rows(singles),
         _verdict(singles, "on single benchmarks"),
         "## What our headline says\n",
-        *_headline(study),
+        f"**{study.trend.title}**: {study.reference.title}, benchmark {study.reference.benchmark}, "
+        f"{len(study.density)} models in {int(study.trend.headline['clusters'])} families; "
+        "all models, Tobit with a family jackknife.\n",
+        *(f"- {sentence}" for sentence in study.trend.sentences()),
+        "",
         "## Before and after ChatGPT\n",
         chatgpt_split(study.split) + "\n",
         "## To November 2025\n",
@@ -97,7 +102,8 @@ def render_replication(study: Study) -> str:
         "## Everything at once\n",
         _spread(study.multiverse),
         "## Details: tests that do not lead\n",
-        *_details(study),
+        *(f"- {name}. {sentence}" for name, trend in trends.items() for sentence in trend.details()),
+        "",
         f"\nCatalog {study.hashes['catalog'][:12]}, densing {study.versions['densing']}, seed "
         f"{study.options['seed']}.\n",
     ]
@@ -120,28 +126,13 @@ def _rows(table: pd.DataFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _verdict(table: pd.DataFrame, where: str) -> str:
+def _verdict(table: pd.DataFrame, rulers: str) -> str:
     bounded = table[table["hi"].map(math.isfinite)]
     return (
-        f"{int(table['covers_paper'].sum())} of {len(table)} intervals {where} cover {PAPER_MONTHS} months; "
+        f"{int(table['covers_paper'].sum())} of {len(table)} intervals {rulers} cover {PAPER_MONTHS} months; "
         f"{int(bounded['covers_paper'].sum())} of the {len(bounded)} that have two ends do. "
         f"Median doubling time {table['doubling_months'].median():.1f} months.\n"
     )
-
-
-def _headline(study: Study) -> list[str]:
-    return [
-        f"**{study.trend.title}**: {study.reference.title}, benchmark {study.reference.benchmark}, "
-        f"{len(study.density)} models in {int(study.trend.headline['clusters'])} families; "
-        "all models, Tobit with a family jackknife.\n",
-        *(f"- {sentence}" for sentence in study.trend.sentences()),
-        "",
-    ]
-
-
-def _details(study: Study) -> list[str]:
-    parts = [("Headline", study.trend), *([("Long window", study.long_trend)] if study.long_trend is not None else [])]
-    return [*(f"- {name}. {sentence}" for name, trend in parts for sentence in trend.details()), ""]
 
 
 def _long(study: Study) -> list[str]:

@@ -105,8 +105,8 @@ class DensityCost:
         return self._share("idle_ns")
 
     def _share(self, part: str) -> float | None:
-        whole = self.partition
-        return None if whole is None or not whole.window_ns else getattr(whole, part) / whole.window_ns
+        partition = self.partition
+        return None if partition is None or not partition.window_ns else getattr(partition, part) / partition.window_ns
 
     @property
     def useful_share(self) -> float | None:
