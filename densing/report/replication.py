@@ -55,7 +55,37 @@ def build_replication(study: Study, path: Path | str) -> Path:
 
     See Also
     --------
-    run_study
+    run_study, build_report
+
+    Examples
+    --------
+    A study made by hand, without the parts that take minutes; otherwise it is what :func:`run_study` returns:
+
+    >>> import tempfile
+    >>> import densing
+    >>> from densing.scores.study import Split
+    >>> from densing.scores.trend import Backtest
+    >>> ruler = densing.load_reference("qwen1.5", "mmlu")
+    >>> density = densing.catalog_densities(densing.load_catalog(), ruler).headline
+    >>> trend = densing.estimate_trend(density, permutations=99, bootstrap=99, worlds=0)
+    >>> row = {"reference": "qwen1.5", "benchmark": "mean", "evaluator": "obsscaling", "window": "paper",
+    ...        "denominator": "total", "dates": "sourced", "method": "envelope", "doubling_months": 3.3, "lo": 2.6,
+    ...        "hi": 4.5, "n": 9, "permutation_p": 0.01, "permutation_size": 0.05, "permutation_power": 0.8,
+    ...        "headline": False, "covers_paper": True}
+    >>> table = pd.DataFrame([row, {**row, "benchmark": "mmlu"}])
+    >>> missing = ("long_reference", "long_density", "long_trend", "apart", "long_forecast", "past_forecast")
+    >>> empty = ("skills", "forecast", "questions", "corollaries", "provenance")
+    >>> study = densing.Study(
+    ...     options={"seed": 0}, selection="base models", reference=ruler, density=density, trend=trend,
+    ...     multiverse=table, replication=table, split=Split(reason="2 models before it"), asked_of=ruler,
+    ...     backtest=Backtest(n=0), versions={"densing": densing.__version__}, hashes={"catalog": "0" * 64},
+    ...     **dict.fromkeys(missing), **{name: pd.DataFrame() for name in empty})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lines = build_replication(study, Path(folder) / "replication.md").read_text().splitlines()
+    >>> lines[0]
+    '# Replication of the Densing Law'
+    >>> [line for line in lines if line.startswith("| qwen1.5 | mmlu")]
+    ['| qwen1.5 | mmlu | obsscaling | 9 | 3.3 months (2.6 to 4.5) | yes | 0.010 (5 %, 80 %) |']
     """
     target = Path(path)
     write_text(target, render_replication(study))
