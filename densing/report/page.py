@@ -51,6 +51,7 @@ def fill(template: str, context: Mapping[str, Any], styles: str = "") -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # Not a step of `words`: a terminal and a Markdown page keep the ordinary space.
     environment.filters["prose"] = unbroken
     # Line ends as an HTML parser sees them, so that the hashes fit.
     scripts = [script_text(get_plotlyjs()), script_text(static("report.js"))]
@@ -222,6 +223,7 @@ def shown_table(
     >>> shown_table("t", "Toy.", pd.DataFrame({"a": [1.5]}), [Field("A", column("a", words.number), "a")]).rows
     ((Cell(shown='1.5', key='1.5', url=''),),)
     """
+    # Records rather than cells of the frame: a row's function may need several of its columns.
     records = [] if frame is None else frame.to_dict("records")
     rows = tuple(tuple(field.cell(row) for field in fields) for row in records)
     titles = [field.title for field in fields]
@@ -243,6 +245,7 @@ def sort_key(value: Any) -> str:
     """
     if words.is_missing(value):
         return ""
+    # Whole days: the script compares numbers, and no table shows a time of day.
     if isinstance(value, pd.Timestamp):
         return str((value - pd.Timestamp("1970-01-01")) // pd.Timedelta(days=1))
     try:
@@ -380,6 +383,7 @@ def safe_url(value: Any) -> str:
     if words.is_missing(value):
         return ""
     address = str(value).strip()
+    # Browsers drop tabs and line ends within an address, so "java\nscript:" would be one.
     if any(character.isspace() or ord(character) < 32 for character in address):
         return ""
     try:

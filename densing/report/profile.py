@@ -136,6 +136,7 @@ def render(
 ) -> str:
     """Return the page as text."""
     optional = {"changes": baseline, "density": density}
+    # A density joined without a profile says what was lost by this run's own.
     if density is not None and density.partition is None:
         density = replace(density, partition=pooled([rank.partition for rank in run.ranks]))
     context = {
@@ -286,6 +287,7 @@ def lead(run: RunProfile, total: Partition) -> str:
 def _counted(run: RunProfile) -> str:
     """Return how many steps of how many ranks were measured."""
     ranks = words.plural(len(run.ranks), "rank")
+    # A trace may begin or end within a step, so ranks of one run need not have as many.
     each = {len(rank.steps) for rank in run.ranks}
     if each == {0}:
         return ranks
@@ -342,6 +344,7 @@ def caveats(run: RunProfile, total: Partition) -> tuple[str, ...]:
             f"The traces are damaged: {skipped} events were left out, {repaired} were kept after repair (see the "
             "notes)."
         )
+    # Names counted as compute by default are in the table too; here only what counts as nothing.
     ignored = sum(row.total_ns for rank in run.ranks for row in rank.unrecognised if row.kind == "unknown")
     if ignored:
         sentences.append(
@@ -398,6 +401,7 @@ def straggler_words(run: RunProfile) -> list[str]:
     if stragglers.method == "none" or stragglers.worst is None:
         notes = [words.sentence(note.message) for note in stragglers.notes]
         return notes or ["No rank was waited for."]
+    # Only on a common clock do starts tell who came last; without one the shortest call is taken to have.
     by_start = stragglers.method == "starts"
     worst = next(row for row in stragglers.ranks if row.rank == stragglers.worst)
     method = "arrivals on a common clock" if by_start else "durations: the shortest call arrived last"
@@ -505,6 +509,7 @@ def chosen_pictures(run: RunProfile) -> tuple[list[RankProfile], str]:
     if len(chosen) > DRAWN:
         waits = () if run.together is None else run.together.stragglers.ranks
         caused_ns = {row.rank: row.caused_ns for row in waits}
+        # Sorting is stable: where nobody waits, the order is that of exposed communication, then of rank.
         worst = sorted(chosen, key=lambda rank: (-caused_ns.get(rank.rank, 0), -rank.partition.exposed_comm_ns))
         numbers = {rank.rank for rank in (*chosen[: DRAWN // 2], *worst[: DRAWN // 2])}
         chosen = [rank for rank in chosen if rank.rank in numbers]
@@ -530,6 +535,7 @@ def _waits(run: RunProfile) -> dict[str, Captioned]:
             f"that is always late, a single strong cell a mishap.{drawn_words(by_rank)}",
         )
     }
+    # Of a single step there is no course from step to step to be seen.
     if len(stragglers.steps) > 1 and stragglers.wait_by_step_ns:
         own = suffered(stragglers)
         captioned["suffered"] = (
@@ -552,6 +558,7 @@ def _paths(run: RunProfile) -> dict[str, Captioned]:
         return captioned
     length = path.end_ns - path.start_ns
     bars = [Bar("the whole path", path.by_kind, length)]
+    # One bar less than fit under each other: the first is the whole path's.
     best = sorted(path.totals.items(), key=lambda item: -sum(item[1].values()))[: BARS - 1]
     bars += [Bar(f"on rank {rank}", dict(row), length) for rank, row in best]
     caption = (
@@ -620,6 +627,7 @@ def collectives_table(run: RunProfile) -> ShownTable:
             "size": row.group_size if row.group_size > 0 else None,
             "exposed_each": row.exposed_ns / steps,
             "sum_each": row.sum_ns / steps,
+            # Calls without a size do not count as empty ones.
             "each": row.bytes / row.count_sized if row.count_sized else None,
             "waiting": None if (row.op, row.group) not in waits else 100 * waits[row.op, row.group],
         }
@@ -806,6 +814,7 @@ def idle_table(run: RunProfile) -> ShownTable:
 def gaps_table(run: RunProfile, count: int = 12) -> ShownTable:
     """Return the longest idle stretches of all ranks."""
     gaps = [(rank, gap) for rank in run.ranks for gap in rank.idle.longest]
+    # Each rank knows its own longest; the longest of all are among them.
     best = sorted(gaps, key=lambda pair: pair[1].start_ns - pair[1].end_ns)[:count]
     rows = [
         {
@@ -881,6 +890,7 @@ def copies_table(run: RunProfile) -> ShownTable:
                 row[key] += getattr(copies, key)
             # None as long as no rank tells which memory was pinned.
             row["pageable"] = row["pageable"] if copies.pageable is None else (row["pageable"] or 0) + copies.pageable
+            # The rate is of all bytes over all time, so the times that the ranks' rates stand for are added.
             row["took"] += copies.bytes / copies.gb_per_s if copies.gb_per_s else 0.0
     steps = per_step(run.ranks)
     rows = [
@@ -929,6 +939,7 @@ def loading_words(run: RunProfile) -> str:
 
 def ranks_table(run: RunProfile) -> ShownTable:
     """Return the ranks with their shares; of very many, those with most exposed communication."""
+    # Those with most exposed communication are kept, and stand in order of rank.
     chosen = sorted(run.ranks, key=lambda rank: -(rank.partition.exposed_pct or 0))[:MOST_RANKS]
     rows = []
     for rank in sorted(chosen, key=lambda rank: rank.rank):
@@ -1069,6 +1080,7 @@ def verdict(baseline: Comparison) -> str:
     >>> verdict(compare(*runs)).split(":")[0]
     'A step is slower than in the baseline'
     """
+    # The step time leads: the other figures may shift between themselves while a step takes as long.
     step = next(change for change in baseline.changes if change.metric == "step_ns")
     counted = f"{baseline.steps[1]} steps against {baseline.steps[0]}"
     if step.verdict == "too few steps":

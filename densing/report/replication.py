@@ -147,6 +147,7 @@ def _rows(table: pd.DataFrame) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for row in table.itertuples():
+        # A test that was not simulated has no size or power, and its p alone would be quoted.
         shares = (row.permutation_p, row.permutation_size, row.permutation_power)
         known = not any(share is None or math.isnan(share) for share in shares)
         p = f"{shares[0]:.3f} ({100 * shares[1]:.0f} %, {100 * shares[2]:.0f} %)" if known else "–"
@@ -157,6 +158,7 @@ def _rows(table: pd.DataFrame) -> str:
 
 
 def _verdict(table: pd.DataFrame, rulers: str) -> str:
+    # An interval without an upper end covers almost any figure, so it proves little.
     bounded = table[table["hi"].map(math.isfinite)]
     return (
         f"{int(table['covers_paper'].sum())} of {len(table)} intervals {rulers} cover {PAPER_MONTHS} months; "
@@ -224,6 +226,7 @@ def _spread(table: pd.DataFrame) -> str:
         "|---|---|---|---|---|",
     ]
     for (method, window), group in table.groupby(["method", "window"]):
+        # No interpolation: a doubling time may be infinite.
         low, mid, high = group["doubling_months"].quantile([0.25, 0.5, 0.75], interpolation="nearest")
         significant = int((group["permutation_p"].astype(float) < 0.05).sum())
         lines.append(f"| {method} | {window} | {len(group)} | {mid:.1f} ({low:.1f} to {high:.1f}) | {significant} |")

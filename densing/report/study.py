@@ -222,6 +222,7 @@ def caveats(study: Study) -> tuple[str, ...]:
 
 def members(study: Study) -> str:
     """Return how many of the headline's models are the ruler's own; empty when none is."""
+    # Their densities are near 1 whatever the trend, so the reader must know how many there are.
     own = sorted(set(map(str, study.trend.data.model)) & set(map(str, study.reference.points["model"])))
     if not own:
         return ""
@@ -275,6 +276,7 @@ def asked_of(study: Study) -> str:
 def figures(study: Study) -> dict[str, ShownFigure]:
     """Return every figure of the report by name."""
     n_apart = 0 if study.apart is None else len(study.apart.table)
+    # A fan stands in the density figure only where back-tests did better than assuming no progress.
     earned = study.backtest.beats_standing_still
     near = study.forecast if earned and len(study.forecast) else None
     captioned = {
@@ -716,6 +718,7 @@ def replication(frame: pd.DataFrame) -> str:
     if frame.empty:
         return ""
     covering = frame[frame["covers_paper"].map(flag)]
+    # An interval without an upper end covers any longer doubling time: those are counted apart.
     bounded = int(np.isfinite(pd.to_numeric(covering["hi"], errors="coerce")).sum())
     return (
         f"The 95 % interval of the paper's own method covers its {PAPER_MONTHS} months on {len(covering)} of "
@@ -738,6 +741,7 @@ def _short(value: Any) -> Any:
         if len(value) > MOST_ITEMS and not isinstance(value[0], Mapping):
             return f"{len(value)} values, {words.number(np.nanmin(value))} to {words.number(np.nanmax(value))}"
         return [_short(entry) for entry in value]
+    # JSON has neither infinity nor NaN, and a page shows the same signs as its tables.
     if isinstance(value, float) and not np.isfinite(value):
         return words.number(value)
     return value
@@ -764,6 +768,7 @@ def chatgpt_split(split: Split) -> str:
     if stated is None:
         return ""
     data = ""
+    # The split has a window of its own: the usual headline's begins after the date that is tested.
     if split.window is not None:
         first, last = split.window
         data = (
@@ -808,6 +813,7 @@ def backtest(result: Backtest) -> str:
     )
     if result.median_error is not None and not words.is_missing(result.median_error):
         prose += f"; the median one had {words.number(np.exp(result.median_error))} times the line's density"
+    # Errors are of ln ρ; their exponential is the factor by which a density was missed.
     moved, still = result.frontier_error, result.standstill_error
     if moved is None or still is None or words.is_missing(moved) or words.is_missing(still):
         return f"{prose}."
@@ -936,6 +942,7 @@ def gathered(study: Study) -> pd.DataFrame:
     main = study.density.table.assign(stratum="headline")
     parts = [main] if study.apart is None else [main, study.apart.table]
     frame = pd.concat([part.astype(object) for part in parts], ignore_index=True)
+    # Limits without a value are no numbers and come last.
     height = pd.to_numeric(frame["density"], errors="coerce")
     return frame.loc[height.sort_values(ascending=False, kind="stable", na_position="last").index]
 
