@@ -1,16 +1,126 @@
-"""The ``densing`` command: parse, call, show, write."""
+"""The ``densing`` program: its commands, each loaded when it is called, and how errors leave it."""
 
 from __future__ import annotations
 
 import gc
+import io
+import os
+import sys
+from importlib import import_module
 from typing import Any
 
 # Collecting what is only loaded, every 700 objects and again when leaving, took a tenth of a quick command's time.
 gc.set_threshold(50_000)
 
-from densing.cli.output import build, main  # noqa: E402
+import typer  # noqa: E402
 
 __all__ = ["app", "main"]
+
+COMMANDS = {
+    "run": "run:run",
+    "fit": "fit:fit",
+    "density": "density:density",
+    "trend": "trend:trend",
+    "report": "report:report",
+    "doctor": "doctor:doctor",
+    "catalog": "catalog:app",
+    "refs": "refs:app",
+    "eval": "eval:eval_",
+    "results": "results:app",
+    "ladder": "ladder:app",
+    "profile": "profile:profile",
+    "scaling": "scaling:scaling",
+    "what-if": "whatif:what_if",
+    "calibrate": "calibrate:calibrate",
+    "techniques": "techniques:app",
+    "train": "train:train",
+}
+"""Each command's module below ``densing.cli`` and its function, or its group of commands."""
+
+# They do no linear algebra, and the threads of numpy's BLAS cost 0.1 CPU seconds only to be there.
+_READERS = frozenset({"profile", "scaling"})
+
+
+def build(only: str | None = None) -> typer.Typer:
+    """Return the command tree; with ``only`` one command of it, and the modules of the others are not loaded."""
+    tree = typer.Typer(
+        name="densing",
+        help="Measure how much capability a language model packs into each parameter, how fast that improves, and how\n"
+        "efficiently training turns hardware time into it.\n\n"
+        "Example: densing run --out results/latest",
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    tree.callback()(_root)
+    for name, target in COMMANDS.items():
+        if only in (None, name):
+            module, attribute = target.split(":")
+            command = getattr(import_module(f"densing.cli.{module}"), attribute)
+            if isinstance(command, typer.Typer):
+                tree.add_typer(command, name=name)
+            else:
+                tree.command(name)(command)
+    return tree
+
+
+def _version(value: bool) -> None:
+    if value:
+        from densing import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Options that belong to no command."""
+
+
+def main() -> None:
+    """Run the command line; user errors become one message and exit code 1."""
+    from densing.core import DensingError
+
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character shows its escape instead.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    command = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in COMMANDS else None
+    if command in _READERS:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    try:
+        build(command)()
+    except KeyboardInterrupt:
+        # Pressed while modules are loaded; once a command runs, typer ends it in the same way.
+        raise SystemExit(130) from None
+    except DensingError as error:
+        _fail(str(error))
+    except BrokenPipeError:
+        # The reader (`head`, a pager) closed the pipe: not an error of ours, but stdout must not be flushed again.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+        raise SystemExit(0) from None
+    except MemoryError:
+        _fail("not enough memory for this table; split it")
+    except OSError as error:
+        _fail(f"cannot read or write ({error.strerror or error}); check space and rights")
+    except Exception as error:
+        if os.environ.get("DENSING_DEBUG"):
+            raise
+        _fail(
+            f"internal error ({type(error).__name__}: {error}); "
+            "set DENSING_DEBUG=1 for the traceback and please report it"
+        )
+    finally:
+        gc.freeze()
+
+
+def _fail(message: str) -> None:
+    from densing.cli.output import visible
+
+    typer.echo("error: " + "\n".join(map(visible, message.split("\n"))), err=True)
+    raise SystemExit(1)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from densing.cli.options import JsonFlag
-from densing.cli.output import emit_plain, finish, say, show_notes, timed_bar
-from densing.cli.table import columns
+from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar
 from densing.core import InputError, Note, UnknownNameError, doubts
 
 if TYPE_CHECKING:

@@ -123,8 +123,8 @@ def density(
         return
     if params:
         raise typer.BadParameter("sizes of --results only; tables of scores state theirs", param_hint="--params")
+    from densing.cli.options import curve_name, read_densities
     from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
-    from densing.cli.reading import curve_name, read_densities
     from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.density import skill_results, skill_table, table_densities
     from densing.scores.references import load_reference
@@ -241,8 +241,8 @@ def _limited(table: pd.DataFrame) -> pd.DataFrame:
 def _of_runs(
     paths: list[Path], params: list[str], reference: str, options: dict[str, Any], out: Path | None, json: bool
 ) -> None:
+    from densing.cli.options import parse_params, read_runs
     from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
-    from densing.cli.reading import parse_params, read_runs
     from densing.scores.density import run_densities
 
     measurements, models, notes = read_runs(paths, parse_params(params))

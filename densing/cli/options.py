@@ -1,15 +1,26 @@
-"""Options that several commands share, declared once."""
+"""What commands read: the options that several share, and from options to a ruler and the densities read on it."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from densing.core import InputError, UnknownNameError
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
+
+    from densing.core import Note
+    from densing.scores.catalog import Catalog
+    from densing.scores.density import DensityResult
+    from densing.scores.references import Reference as Ruler
+
+ONE_CURVE, PER_BENCHMARK = "mean-score", "per-benchmark"
 
 
 def finite(value: float) -> float:
@@ -73,25 +84,26 @@ Pool = Annotated[
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")]
 
 
-def _table_file(path: Path | None) -> Path | None:
-    if path is not None and path.suffix not in (".csv", ".json"):
-        raise typer.BadParameter(f"{path}: the name must end in .csv or .json")
-    return path
+def _file_named(*suffixes: str) -> Callable[[Path | None], Path | None]:
+    """Return a check that the name of an option's file ends in one of these."""
 
+    def check(path: Path | None) -> Path | None:
+        if path is not None and path.suffix not in suffixes:
+            raise typer.BadParameter(f"{path}: the name must end in {' or '.join(suffixes)}")
+        return path
 
-def _fit_file(path: Path | None) -> Path | None:
-    if path is not None and path.suffix != ".json":
-        raise typer.BadParameter(f"{path}: the name must end in .json")
-    return path
+    return check
 
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="Also write the result to FILE (.csv or .json).", callback=_table_file),
+    typer.Option(
+        "--out", "-o", help="Also write the result to FILE (.csv or .json).", callback=_file_named(".csv", ".json")
+    ),
 ]
 FitOut = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="Write the fit as JSON, usable as --reference.", callback=_fit_file),
+    typer.Option("--out", "-o", help="Write the fit as JSON, usable as --reference.", callback=_file_named(".json")),
 ]
 
 
@@ -118,3 +130,111 @@ def parse_window(since: str | None, until: str | None) -> None:
     first, last = parse_date(since, "--since"), parse_date(until, "--until")
     if first is not None and last is not None and first > last:
         raise typer.BadParameter(f"{since} is after {until}; swap them", param_hint="--since")
+
+
+def read_densities(
+    catalog: Catalog,
+    names: tuple[str, str],
+    *,
+    combine: str,
+    tokens: float | None,
+    pool: bool,
+    **choices: Any,
+) -> tuple[Ruler, DensityResult]:
+    """Return the ruler and the densities of the catalog's models.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Embedded, or with a user's rows.
+    names : tuple of str
+        Reference and benchmark.
+    combine : {"mean-score", "per-benchmark"}
+        One curve on the mean score, or the mean of the logarithms of single densities.
+    tokens, pool, **choices
+        As the options of the commands.
+
+    Raises
+    ------
+    InputError
+        When the choices do not go together.
+    """
+    from densing.scores.density import catalog_densities, combined_densities
+    from densing.scores.references import load_reference
+
+    reference, benchmark = names
+    ruler = load_reference(reference, benchmark, tokens=tokens, catalog=catalog)
+    if combine == ONE_CURVE:
+        return ruler, catalog_densities(catalog, ruler, pool=pool, **choices)
+    if combine != PER_BENCHMARK:
+        raise UnknownNameError("--combine", combine, (ONE_CURVE, PER_BENCHMARK))
+    if len(ruler.benchmarks) < 2 or pool:
+        raise InputError(
+            "--combine per-benchmark needs --benchmark mean (or a skill of several benchmarks), and no --pool"
+        )
+    parts = [load_reference(reference, name, tokens=tokens, catalog=catalog) for name in ruler.benchmarks]
+    return ruler, combined_densities(catalog, ruler, parts, **choices)
+
+
+def curve_name(benchmark: str, combine: str) -> str:
+    """Return what densities were read on, for titles.
+
+    Examples
+    --------
+    >>> curve_name("mean", PER_BENCHMARK)
+    'mean, per benchmark'
+    """
+    return f"{benchmark}, per benchmark" if combine == PER_BENCHMARK else benchmark
+
+
+def read_runs(paths: list[Path], params: dict[str, float]) -> tuple[pd.DataFrame, pd.DataFrame, tuple[Note, ...]]:
+    """Return measurements, models and notes of runs of ``densing eval`` or folders of foreign results.
+
+    Parameters
+    ----------
+    paths : list of path
+        Runs, results files or folders of them.
+    params : dict
+        Sizes by model; the others are those of the results, else of the catalog by name.
+
+    Raises
+    ------
+    InputError
+        When a path holds no result that is known.
+    """
+    import pandas as pd
+
+    from densing.scores.catalog import with_sizes
+    from densing.scores.evals import read_results
+
+    results = [read_results(path) for path in paths]
+    models, notes = with_sizes(pd.concat([result.models for result in results], ignore_index=True), params)
+    measurements = pd.concat([result.measurements for result in results], ignore_index=True)
+    return measurements, models, (*(note for result in results for note in result.notes), *notes)
+
+
+def parse_params(texts: list[str]) -> dict[str, float]:
+    """Return the sizes of ``--params NAME=COUNT``.
+
+    Raises
+    ------
+    InputError
+        When one is no name and count.
+
+    Examples
+    --------
+    >>> parse_params(["meta-llama/Llama-2-13b-hf=13e9"])
+    {'meta-llama/Llama-2-13b-hf': 13000000000.0}
+    """
+    sizes: dict[str, float] = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        try:
+            size = float(number)
+        except ValueError:
+            size = 0.0
+        if not name or not 1e3 <= size <= 1e15:
+            raise InputError(f"--params {text}: write NAME=COUNT with a count of parameters, 13e9 for 13 billion")
+        if sizes.setdefault(name, size) != size:
+            raise InputError(f"--params {text}: {name} has {sizes[name]:g} already; give one size")
+    return sizes

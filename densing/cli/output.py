@@ -1,69 +1,40 @@
-"""The program on a terminal: its commands, how they speak, and how errors leave it.
+"""How commands speak: one JSON document or a table on stdout, everything else on stderr.
 
-A command prints one JSON document or a table to stdout, everything else to stderr.
+Tables have sizes people can read, names that stay text, and no column squeezed beyond reading. :func:`emit_table` draws
+a DataFrame with rich; :func:`columns` aligns plain text, for commands that answer in a fraction of a second: loading
+what draws would take longer than they do.
 """
 
 from __future__ import annotations
 
-import gc
-import io
+import math
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from densing.cli.table import emit_table, visible
-from densing.core import DensingError, Note, doubts, plain, severest_first, words, worst
+from densing.core import Note, doubts, plain, severest_first, words, worst
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = [
-    "emit_json",
-    "emit_plain",
-    "emit_table",
-    "finish",
-    "progress",
-    "save",
-    "say",
-    "show_notes",
-    "timed_bar",
-    "visible",
-]
-COMMANDS = {
-    "run": "run:run",
-    "fit": "fit:fit",
-    "density": "density:density",
-    "trend": "trend:trend",
-    "report": "report:report",
-    "doctor": "doctor:doctor",
-    "catalog": "catalog:app",
-    "refs": "refs:app",
-    "eval": "eval:eval_",
-    "results": "results:app",
-    "ladder": "ladder:app",
-    "profile": "profile:profile",
-    "scaling": "scaling:scaling",
-    "what-if": "whatif:what_if",
-    "calibrate": "calibrate:calibrate",
-    "techniques": "techniques:app",
-    "train": "train:train",
-}
-"""Each command's module below ``densing.cli`` and its function, or its group of commands."""
-
-# They do no linear algebra, and the threads of numpy's BLAS cost 0.1 CPU seconds only to be there.
-_READERS = frozenset({"profile", "scaling"})
 
 STYLES = {"info": "dim", "warning": "yellow", "error": "bold red"}
 LONGEST_NOTE = 600
 LONGEST_LABEL = 60
 MOST_NOTES = 20
 """Notes that a command on many ranks puts on the screen; there may be one of every rank."""
+LIMITED = frozenset({"density", "n_eff"})
+COUNTS = frozenset({"params", "tokens", "n_params", "n_eff", "n_eff_lo", "n_eff_hi"})
+# Text folds, down to this width; figures and dates never do.
+TEXT_WIDTH = 16
+WIDEST_TEXT = 60
+PADDING = 3
 
 
 def emit_json(payload: Any) -> None:
@@ -88,6 +59,128 @@ def emit_plain(payload: Any) -> None:
     typer.echo(text)
 
 
+def emit_table(frame: pd.DataFrame, title: str, bound: Iterable[object] = ()) -> None:
+    """Print a table to stdout, with names kept as text (no markup from data).
+
+    Columns come in order of importance: those that a narrow terminal has no room for are left out, and named.
+    ``bound`` holds ``upper``, ``lower`` or nothing per row: densities and effective sizes that are limits say so.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = {str(name): [cell(value, str(name)) for value in frame[name]] for name in frame.columns}
+    for name in LIMITED & cells.keys():
+        # Rows beyond those of `bound` are no limits.
+        cells[name] = [words.sign(side) + value for side, value in zip_longest(bound, cells[name], fillvalue="")]
+    fixed = {str(name): frame[name].dtype.kind in "fiuM" for name in frame.columns}
+    widths = {name: max(map(len, [name, *column])) for name, column in cells.items()}
+    # Text may fold; a figure or a date never does.
+    min_widths = {name: width if fixed[name] else min(width, TEXT_WIDTH) for name, width in widths.items()}
+    console = Console()
+    if not (console.is_terminal or "COLUMNS" in os.environ):
+        # Into a file or a pipe goes the whole table.
+        console = Console(width=max(80, sum(min(width, WIDEST_TEXT) + PADDING for width in widths.values())))
+    names = fitting(min_widths, console.width)
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        numeric = frame[name].dtype.kind in "fiu"
+        table.add_column(
+            Text(visible(name)),
+            justify="right" if numeric else "left",
+            no_wrap=fixed[name],
+            min_width=min_widths[name],
+            overflow="fold",
+        )
+    for row in zip(*(cells[name] for name in names), strict=True):
+        table.add_row(*map(Text, row))
+    console.print(Text(visible(title), style="italic"))
+    console.print(table)
+    if hidden := [name for name in cells if name not in names]:
+        left_out = ", ".join(map(visible, hidden))
+        Console(stderr=True).print(Text(f"No room for {left_out}: widen the terminal, or use --json."), soft_wrap=True)
+
+
+def fitting(widths: dict[str, int], room: int) -> list[str]:
+    """Return the columns that fit beside each other, the first always.
+
+    Examples
+    --------
+    >>> fitting({"model": 10, "density": 8, "status": 12}, 24)
+    ['model', 'density']
+    """
+    names: list[str] = []
+    used = 0
+    for name, width in widths.items():
+        if names and used + width + PADDING > room:
+            break
+        names.append(name)
+        used += width + PADDING
+    return names
+
+
+def cell(value: Any, column: str = "") -> str:
+    """Return a cell as text: counts with a unit, dates without a time, four digits, a dash for nothing.
+
+    Examples
+    --------
+    >>> cell(7.24e9, "n_params"), cell(0.61234), cell(float("inf")), cell(None)
+    ('7.24 B', '0.6123', '∞', '–')
+    """
+    import pandas as pd
+
+    if not isinstance(value, str) and words.is_missing(value):
+        return words.MISSING
+    if isinstance(value, pd.Timestamp):
+        return words.day(value)
+    if isinstance(value, float) and math.isinf(value):
+        return "∞"
+    if column in COUNTS and isinstance(value, int | float):
+        # What rounds to a million is one; less has no unit.
+        return words.size(value) if value >= 1e6 * (1 - 5e-4) else f"{value:.3g}"
+    return f"{value:.4g}" if isinstance(value, float) else visible(str(value))
+
+
+def width(most: int) -> int | None:
+    """Return the columns to fold sentences to, at most ``most``; None where the output is no terminal's."""
+    if "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty()):
+        return min(max(shutil.get_terminal_size().columns, 40), most)
+    return None
+
+
+def columns(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Return lines with aligned columns: the first ``left`` to the left, the others to the right.
+
+    Examples
+    --------
+    >>> print(chr(10).join(columns(("rank", "idle %"), [("0", "12.5"), ("10", "3.1")])))
+    rank  idle %
+    0       12.5
+    10       3.1
+    """
+    table = [[visible(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[at]) for row in table) for at in range(len(header))]
+    return [
+        "  ".join(
+            cell.ljust(width) if at < left else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+
+
+def visible(text: str) -> str:
+    """Return text with what a terminal would obey (escapes, direction marks, line ends) written out.
+
+    Examples
+    --------
+    >>> print(visible("\\x1b[31mred"))
+    \\x1b[31mred
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def _terminal() -> bool:
     """Return whether standard error is a terminal; it may have been closed."""
     return sys.stderr is not None and sys.stderr.isatty()
@@ -95,15 +188,15 @@ def _terminal() -> bool:
 
 def say(message: str, style: str = "") -> None:
     """Print lines for people to stderr."""
-    shown = "\n".join(map(visible, message.split("\n")))
+    lines = "\n".join(map(visible, message.split("\n")))
     if not _terminal():
         # Colours are for terminals, and what draws them takes longer to load than some commands to run.
-        typer.echo(shown, err=True)
+        typer.echo(lines, err=True)
         return
     from rich.console import Console
     from rich.text import Text
 
-    Console(stderr=True).print(Text(shown, style=style), soft_wrap=True)
+    Console(stderr=True).print(Text(lines, style=style), soft_wrap=True)
 
 
 def show_notes(notes: Iterable[Note], verbose: bool = True, most: int | None = None) -> None:
@@ -111,13 +204,13 @@ def show_notes(notes: Iterable[Note], verbose: bool = True, most: int | None = N
     distinct: dict[str, Note] = {}
     for note in severest_first(notes if verbose else doubts(notes)):
         distinct.setdefault(note.message, note)
-    shown = list(distinct.values())[:most]
-    for note in shown:
+    first = list(distinct.values())[:most]
+    for note in first:
         # A name from data may be endless, and what follows a line end in it must not pass for a message of ours.
         lines = [words.middle_cut(line, LONGEST_NOTE) for line in note.message.split("\n")]
         say(f"{note.severity}: " + "\n  ".join(lines), STYLES[note.severity])
-    if len(shown) < len(distinct):
-        say(f"... and {len(distinct) - len(shown)} more notes; all of them: --json")
+    if len(first) < len(distinct):
+        say(f"... and {len(distinct) - len(first)} more notes; all of them: --json")
 
 
 def finish(notes: Iterable[Note]) -> None:
@@ -151,8 +244,8 @@ def progress(quiet: bool) -> Iterator[Any]:
     if quiet or not console.is_terminal:
         yield lambda label, fraction: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    parts = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*parts, console=console, transient=True) as bar:
         task = bar.add_task("", total=1.0)
         yield lambda label, fraction: bar.update(task, description=label, completed=fraction)
 
@@ -178,89 +271,11 @@ def timed_bar(quiet: bool, label: str = "") -> Iterator[Callable[[str, float, fl
         text = TextColumn("{task.description}", markup=False)
         times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
         console = Console(file=stream, force_terminal=True)
-        with Progress(text, BarColumn(), TaskProgressColumn(), *times, console=console, transient=True) as drawn:
-            line = drawn.add_task(_label(label), total=None)
-            yield lambda label, done, total: drawn.update(line, description=_label(label), completed=done, total=total)
+        with Progress(text, BarColumn(), TaskProgressColumn(), *times, console=console, transient=True) as bar:
+            line = bar.add_task(_label(label), total=None)
+            yield lambda label, done, total: bar.update(line, description=_label(label), completed=done, total=total)
 
 
 def _label(text: str) -> str:
     """Return what stands before a bar: the name of a file is text, and leaves room for the bar."""
     return visible(words.middle_cut(text, LONGEST_LABEL))
-
-
-def build(only: str | None = None) -> typer.Typer:
-    """Return the command tree; with ``only`` one command of it, and the modules of the others are not loaded."""
-    tree = typer.Typer(
-        name="densing",
-        help="Measure how much capability a language model packs into each parameter, how fast that improves, and how\n"
-        "efficiently training turns hardware time into it.\n\n"
-        "Example: densing run --out results/latest",
-        no_args_is_help=True,
-        add_completion=True,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    tree.callback()(_root)
-    for name, target in COMMANDS.items():
-        if only in (None, name):
-            module, attribute = target.split(":")
-            command = getattr(import_module(f"densing.cli.{module}"), attribute)
-            if isinstance(command, typer.Typer):
-                tree.add_typer(command, name=name)
-            else:
-                tree.command(name)(command)
-    return tree
-
-
-def _version(value: bool) -> None:
-    if value:
-        from densing import __version__
-
-        typer.echo(__version__)
-        raise typer.Exit
-
-
-def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
-) -> None:
-    """Options that belong to no command."""
-
-
-def main() -> None:
-    """Run the command line; user errors become one message and exit code 1."""
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character shows its escape instead.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    command = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in COMMANDS else None
-    if command in _READERS:
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    try:
-        build(command)()
-    except KeyboardInterrupt:
-        # Pressed while modules are loaded; once a command runs, typer ends it in the same way.
-        raise SystemExit(130) from None
-    except DensingError as error:
-        _fail(str(error))
-    except BrokenPipeError:
-        # The reader (`head`, a pager) closed the pipe: not an error of ours, but stdout must not be flushed again.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
-        raise SystemExit(0) from None
-    except MemoryError:
-        _fail("not enough memory for this table; split it")
-    except OSError as error:
-        _fail(f"cannot read or write ({error.strerror or error}); check space and rights")
-    except Exception as error:
-        if os.environ.get("DENSING_DEBUG"):
-            raise
-        _fail(
-            f"internal error ({type(error).__name__}: {error}); "
-            "set DENSING_DEBUG=1 for the traceback and please report it"
-        )
-    finally:
-        gc.freeze()
-
-
-def _fail(message: str) -> None:
-    typer.echo("error: " + "\n".join(map(visible, message.split("\n"))), err=True)
-    raise SystemExit(1)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from densing.cli.options import JsonFlag
-from densing.cli.output import MOST_NOTES, emit_plain, finish, say, show_notes, timed_bar
-from densing.cli.table import columns, visible, width
+from densing.cli.output import MOST_NOTES, columns, emit_plain, finish, say, show_notes, timed_bar, visible, width
 from densing.core import InputError, Note, UnknownNameError, doubts, of_part, severest_first, words
 
 if TYPE_CHECKING:

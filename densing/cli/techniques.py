@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from densing.cli.options import JsonFlag
-from densing.cli.output import emit_plain, finish, say, show_notes, timed_bar, visible
-from densing.cli.table import columns
+from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar, visible
 from densing.core import InputError, Note, words
 
 if TYPE_CHECKING:

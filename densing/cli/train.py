@@ -231,7 +231,7 @@ def _predicted(spec: RunSpec, cluster: str | None) -> dict[str, Any] | None:
 
 def _lines(runs: Sequence[Run], rows: Sequence[SeedMean]) -> list[str]:
     """Return what is shown on a screen, line by line."""
-    from densing.cli.table import columns
+    from densing.cli.output import columns
 
     first = runs[0]
     link = first.link.rate if first.link.kind == "none" else f"{first.link.rate}, {first.link.kind}"

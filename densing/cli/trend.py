@@ -44,8 +44,8 @@ def trend(
     """
     import pandas as pd
 
+    from densing.cli.options import curve_name, read_densities
     from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
-    from densing.cli.reading import curve_name, read_densities
     from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.trend import TrendData, estimate_trend
     from densing.scores.trend import when as arrival

@@ -23,8 +23,7 @@ def what_if(
 
     Example: densing what-if trace-AR.parquet
     """
-    from densing.cli.output import emit_plain
-    from densing.cli.table import columns
+    from densing.cli.output import columns, emit_plain
     from densing.core import InputError, words
     from densing.efficiency.profile import what_if_job
 

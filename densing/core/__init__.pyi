@@ -2,6 +2,8 @@ from . import processes as processes
 from . import words as words
 from .arguments import parse_pairs as parse_pairs
 from .arrays import Array as Array
+from .arrays import named_seed as named_seed
+from .arrays import named_stream as named_stream
 from .errors import SHOWN_PROBLEMS as SHOWN_PROBLEMS
 from .errors import ArtefactError as ArtefactError
 from .errors import DensingError as DensingError
@@ -40,8 +42,6 @@ from .secrets import is_secret_name as is_secret_name
 from .secrets import mask as mask
 from .secrets import secrets_of as secrets_of
 from .secrets import strip_secrets as strip_secrets
-from .seeds import named_seed as named_seed
-from .seeds import named_stream as named_stream
 from .tables import Column as Column
 from .tables import Table as Table
 from .tables import TableLike as TableLike

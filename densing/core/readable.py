@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -125,17 +126,18 @@ class Readable:
 
 def _written(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table of texts: three digits, dates as days, nothing where nothing is known."""
-    return table.apply(lambda column: column.map(_cell)).astype(object)
 
+    def cell(value: Any) -> str:
+        if words.is_missing(value):
+            return ""
+        if hasattr(value, "date") and hasattr(value, "hour"):
+            return str(value.date())
+        # By its name: numpy's own floats of other widths are no subclass of float, and numpy may not be loaded.
+        if isinstance(value, float) or type(value).__name__.startswith("float"):
+            return words.fixed(value, 0) if 1000 <= abs(value) < math.inf else words.number(value, 3)
+        return str(value)
 
-def _cell(value: Any) -> str:
-    if words.is_missing(value):
-        return ""
-    if hasattr(value, "date") and hasattr(value, "hour"):
-        return str(value.date())
-    if isinstance(value, float) or type(value).__name__.startswith("float"):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return str(value)
+    return table.apply(lambda column: column.map(cell)).astype(object)
 
 
 def _tex(text: str) -> str:
@@ -146,5 +148,8 @@ def _tex(text: str) -> str:
         "≥": r"$\ge$",
         "±": r"$\pm$",
         "×": r"$\times$",
+        "−": "$-$",
+        "∞": r"$\infty$",
+        "–": "--",
     }
     return "".join(escapes.get(char, char) for char in text)

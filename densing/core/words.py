@@ -138,10 +138,10 @@ def short_interval(lo: Any, hi: Any) -> str:
     """
     if is_missing(lo) and is_missing(hi):
         return MISSING
-    words = interval(lo, hi)
-    for long, sign in (("at least ", "≥ "), ("at most ", "≤ ")):
-        words = words.replace(long, sign)
-    return words.split(",")[0]
+    phrase = interval(lo, hi)
+    for limit, sign in (("at least ", "≥ "), ("at most ", "≤ ")):
+        phrase = phrase.replace(limit, sign)
+    return phrase.split(",")[0]
 
 
 def interval(lo: Any, hi: Any, unit: str = "") -> str:
@@ -405,8 +405,8 @@ def listed(items: Iterable[object], most: int = 5, joint: str = ", ") -> str:
     ('a, b, c', 'a, b, c, d, e and 2 more', 'x: 1 and 1 more')
     """
     names = [str(item) for item in items]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return joint.join(names[:most]) + more
+    ending = f" and {len(names) - most} more" if len(names) > most else ""
+    return joint.join(names[:most]) + ending
 
 
 def ranks_of(ranks: Iterable[int], limit: int = 8) -> str:
@@ -426,11 +426,11 @@ def ranks_of(ranks: Iterable[int], limit: int = 8) -> str:
             runs[-1].append(rank)
         else:
             runs.append([rank])
-    shown = [", ".join(map(str, run)) if len(run) < 3 else f"{run[0]}–{run[-1]}" for run in runs[:limit]]
+    joined = [", ".join(map(str, run)) if len(run) < 3 else f"{run[0]}–{run[-1]}" for run in runs[:limit]]
     # What is left out is counted in ranks, not in runs.
-    rest = sum(len(run) for run in runs[limit:])
-    more = f" and {rest} more" if rest else ""
-    return f"{'rank' if len(ordered) == 1 else 'ranks'} {', '.join(shown)}{more}"
+    left_out = sum(len(run) for run in runs[limit:])
+    ending = f" and {left_out} more" if left_out else ""
+    return f"{'rank' if len(ordered) == 1 else 'ranks'} {', '.join(joined)}{ending}"
 
 
 def cut(text: str, width: int) -> str:
@@ -458,7 +458,7 @@ def middle_cut(text: str, width: int) -> str:
     return f"{text[: width - tail - 1]}…{text[-tail:]}"
 
 
-def sentence(words: Any) -> str:
+def sentence(text: Any) -> str:
     """Return words as a sentence.
 
     Examples
@@ -466,7 +466,7 @@ def sentence(words: Any) -> str:
     >>> sentence("no upper end")
     'No upper end.'
     """
-    line = clean(words, 600)
+    line = clean(text, 600)
     return f"{line[:1].upper()}{line[1:].rstrip('.')}."
 
 
@@ -511,8 +511,8 @@ def status(value: Any, bound: Any = "") -> str:
     >>> status("below_floor", "upper")
     'score at or below the floor: true value at or below'
     """
-    words = _STATUS.get(str(value), clean(value))
-    return words if is_missing(bound) else f"{words}: {_BOUND.get(str(bound), clean(bound))}"
+    phrase = _STATUS.get(str(value), clean(value))
+    return phrase if is_missing(bound) else f"{phrase}: {_BOUND.get(str(bound), clean(bound))}"
 
 
 def short_status(value: Any, bound: Any = "") -> str:
@@ -523,5 +523,5 @@ def short_status(value: Any, bound: Any = "") -> str:
     >>> short_status("above_ceiling", "lower"), short_status("ok")
     ('above ceiling (≥)', 'in range')
     """
-    words = _SHORT.get(str(value), clean(value))
-    return words if is_missing(bound) else f"{words} ({_SIGN.get(str(bound), clean(bound))})"
+    phrase = _SHORT.get(str(value), clean(value))
+    return phrase if is_missing(bound) else f"{phrase} ({_SIGN.get(str(bound), clean(bound))})"

@@ -1,4 +1,5 @@
 from .density import plot_density as plot_density
+from .density import plot_reference as plot_reference
 from .density import plot_skills as plot_skills
 from .estimates import CHOICES as CHOICES
 from .estimates import JOURNAL_MONTHS as JOURNAL_MONTHS
@@ -13,6 +14,8 @@ from .partition import BARS as BARS
 from .partition import IDLE_LOOKS as IDLE_LOOKS
 from .partition import PATH_LOOKS as PATH_LOOKS
 from .partition import Bar as Bar
+from .partition import caused as caused
+from .partition import drawn_words as drawn_words
 from .partition import mean_steps as mean_steps
 from .partition import plot_idle as plot_idle
 from .partition import plot_partition as plot_partition
@@ -20,7 +23,8 @@ from .partition import plot_path as plot_path
 from .partition import plot_rank_strip as plot_rank_strip
 from .partition import plot_step_times as plot_step_times
 from .partition import plot_steps as plot_steps
-from .reference import plot_reference as plot_reference
+from .partition import plot_waiting as plot_waiting
+from .partition import suffered as suffered
 from .style import DARK as DARK
 from .techniques import Row as Row
 from .techniques import contested as contested
@@ -38,7 +42,3 @@ from .timeline import chosen_step as chosen_step
 from .timeline import plot_gantts as plot_gantts
 from .timeline import plot_timeline as plot_timeline
 from .timeline import same_step as same_step
-from .waiting import caused as caused
-from .waiting import drawn_words as drawn_words
-from .waiting import plot_waiting as plot_waiting
-from .waiting import suffered as suffered

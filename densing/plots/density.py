@@ -1,4 +1,4 @@
-"""Density of every model against its release date, with frontier, line and forecast fan; and skill by skill."""
+"""Densities: every model against its release date, read off its ruler, and skill by skill."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import plotly.graph_objects as go
 
 from densing.core import words
 from densing.plots import style
+from densing.scores.fit import GUARD
 
 if TYPE_CHECKING:
     from densing.scores.density import DensityResult
+    from densing.scores.references import Reference
     from densing.scores.trend import TrendResult
 
 
@@ -23,6 +25,9 @@ ROW_HEIGHT = 26
 # Level of the line's band.
 LEVEL = 0.95
 LINE_POINTS = 60
+CURVE_POINTS = 120
+# So few targets that each can be joined to its own size without clutter.
+FEW = 6
 
 
 def plot_density(
@@ -71,7 +76,7 @@ def plot_density(
     if rows.empty:
         return style.empty("No model has both a release date and a density.")
     fig = style.figure(560)
-    shown = [rows["at"].to_numpy()]
+    heights = [rows["at"].to_numpy()]
     # Density 1 is the ruler itself.
     dates = [rows["released"].min(), rows["released"].max()]
     if forecast is not None and not forecast.empty:
@@ -80,13 +85,30 @@ def plot_density(
     fig.add_scatter(x=dates, y=[1, 1], mode="lines", line=unit, name="density 1 = the ruler itself", hoverinfo="skip")
     if forecast is not None and not forecast.empty:
         _add_fan(fig, forecast)
-        shown.append(forecast[["lo90", "hi90"]].to_numpy(dtype=float).ravel())
-    if trend is not None:
-        _add_line(fig, trend)
+        heights.append(forecast[["lo90", "hi90"]].to_numpy(dtype=float).ravel())
+    if trend is not None and len(trend.data.released):
+        from densing.scores.trend import window
+
+        released = pd.DatetimeIndex(trend.data.released)
+        days = pd.date_range(released.min(), released.max(), periods=LINE_POINTS)
+        line = np.exp(trend.predict(days, LEVEL)[["mid", "lo", "hi"]])  # the trend speaks ln ρ
+        # A band is two edges without a line, the second filled up to the first.
+        edge = {"width": 0, "color": style.MUTED}
+        shared = {"x": days, "mode": "lines", "line": edge, "hoverinfo": "skip", "legendgroup": "line"}
+        fig.add_scatter(**shared, y=line["hi"], showlegend=False)
+        fig.add_scatter(**shared, y=line["lo"], showlegend=False, fill="tonexty", fillcolor=style.BAND)
+        method, months = style.figure_text(trend.headline.get("method"), 40), trend.headline.get("doubling_months")
+        flat = words.is_missing(months) or np.isinf(months)
+        pace = "not rising" if flat else f"doubled every {words.months(months)} months"
+        fig.add_scatter(
+            x=days, y=line["mid"], mode="lines", legendgroup="line", hoverinfo="skip",
+            line={"color": style.INK, "width": 2.5}, name=f"headline line: {pace} {window(released)} ({method})",
+        )  # fmt: skip
     _add_models(fig, rows, None if trend is None else set(map(str, trend.data.model)))
     if apart is not None:
         others = drawable(apart.table)
         strata = others["stratum"].map(words.clean) if "stratum" in others else pd.Series("shown apart", others.index)
+        # Not counted for the axis: they are hidden until chosen in the legend.
         for index, (stratum, group) in enumerate(others.groupby(strata, sort=True)):
             symbol = APART_SYMBOLS[index % len(APART_SYMBOLS)]
             colour = style.CYCLE[(index + 3) % len(style.CYCLE)]
@@ -95,8 +117,8 @@ def plot_density(
     if placed is not None:
         stars = drawable(placed.table)
         _markers(fig, stars, "measured here", "star", style.GREEN, 16, bars=True)
-        shown.append(stars["at"].to_numpy())
-    low, high = style.log_range(np.concatenate(shown))
+        heights.append(stars["at"].to_numpy())
+    low, high = style.log_range(np.concatenate(heights))
     return style.axes(fig, {"title": "release date"}, {"title": "density ρ (log scale)", **style.log_axis(low, high)})
 
 
@@ -105,17 +127,25 @@ def drawable(table: pd.DataFrame) -> pd.DataFrame:
 
     A row whose density is not finite (a censored one) stands at the finite end of its interval.
     """
-    rows = table.copy()
-    for column in ("density", "density_lo", "density_hi"):
-        rows[column] = pd.to_numeric(rows[column], errors="coerce") if column in rows else np.nan
-    for column in ("status", "bound"):
-        rows[column] = rows[column].fillna("").astype(str) if column in rows else ""
+    rows = _placed(table, "density")
+    rows["status"] = rows["status"].fillna("").astype(str) if "status" in rows else ""
     rows["released"] = pd.to_datetime(rows["released"], errors="coerce")
-    value, upper, lower = (
-        rows[name].where(np.isfinite(rows[name]) & (rows[name] > 0)) for name in ("density", "density_hi", "density_lo")
-    )
-    rows["at"] = value.fillna(upper).fillna(lower)
     return rows.dropna(subset=["released", "at"]).sort_values("released", kind="stable").reset_index(drop=True)
+
+
+def _placed(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return rows with a figure and its interval as numbers, its ``bound`` as text, and where it is drawn as ``at``.
+
+    That is the value, or where it is not finite the end of the interval that is: the limit of a censored row.
+    """
+    rows = table.copy()
+    columns = (name, f"{name}_hi", f"{name}_lo")
+    for column in columns:
+        rows[column] = pd.to_numeric(rows[column], errors="coerce") if column in rows else np.nan
+    rows["bound"] = rows["bound"].fillna("").astype(str) if "bound" in rows else ""
+    value, upper, lower = (rows[column].where(np.isfinite(rows[column]) & (rows[column] > 0)) for column in columns)
+    rows["at"] = value.fillna(upper).fillna(lower)
+    return rows
 
 
 def hover(row: Mapping[str, Any]) -> str:
@@ -134,7 +164,7 @@ def hover(row: Mapping[str, Any]) -> str:
         "source": quoted(row.get("source"), 90),
     }
     known = [f"{name}: {value}" for name, value in lines.items() if value != words.MISSING]
-    return "<br>".join([f"<b>{quoted(row.get('model'), 60)}</b>", *known])
+    return style.hover(quoted(row.get("model"), 60), *known)
 
 
 def _ranged(row: Mapping[str, Any], name: str, show: Any) -> str:
@@ -174,31 +204,9 @@ def _add_fan(fig: go.Figure, forecast: pd.DataFrame) -> None:
     )  # fmt: skip
 
 
-def _add_line(fig: go.Figure, trend: TrendResult) -> None:
-    from densing.scores.trend import window
-
-    released = pd.DatetimeIndex(trend.data.released)
-    if not len(released):
-        return
-    dates = pd.date_range(released.min(), released.max(), periods=LINE_POINTS)
-    line = np.exp(trend.predict(dates, LEVEL)[["mid", "lo", "hi"]])  # the trend speaks ln ρ
-    edge = {"width": 0, "color": style.MUTED}
-    shared = {"x": dates, "mode": "lines", "line": edge, "hoverinfo": "skip", "legendgroup": "line"}
-    fig.add_scatter(**shared, y=line["hi"], showlegend=False)
-    fig.add_scatter(**shared, y=line["lo"], showlegend=False, fill="tonexty", fillcolor=style.BAND)
-    method, months = style.figure_text(trend.headline.get("method"), 40), trend.headline.get("doubling_months")
-    pace = (
-        "not rising" if words.is_missing(months) or np.isinf(months) else f"doubled every {words.months(months)} months"
-    )
-    name = f"headline line: {pace} {window(released)} ({method})"
-    fig.add_scatter(
-        x=dates, y=line["mid"], mode="lines", legendgroup="line", hoverinfo="skip",
-        line={"color": style.INK, "width": 2.5}, name=name,
-    )  # fmt: skip
-
-
 def _add_models(fig: go.Figure, rows: pd.DataFrame, window: set[str] | None) -> None:
     values = rows[rows["bound"] == ""]
+    # A limit is no record: the true value may lie anywhere on its side.
     record = values["at"] > values["at"].cummax().shift(fill_value=0.0)
     steps = values[record]
     last = rows["released"].max()
@@ -234,6 +242,7 @@ def _markers(
         spread = [side.where(np.isfinite(side) & (side > 0), 0.0) for side in (up, down)]
         bar = {"type": "data", "array": spread[0], "arrayminus": spread[1], "thickness": 0.8, "width": 0}
         error = {"error_y": {**bar, "color": style.MUTED}}
+    # An open marker has no paper-coloured rim to tell it from its neighbours: its own line is all there is of it.
     line = {
         "width": 1.6 if symbol.endswith("-open") else 0.8,
         "color": colour if symbol.endswith("open") else style.PAPER,
@@ -243,6 +252,158 @@ def _markers(
         marker={"symbol": symbol, "color": colour, "size": size, "line": line},
         hovertext=[hover(row) for row in rows.to_dict("records")], **error, **more,
     )  # fmt: skip
+
+
+def plot_reference(reference: Reference, density: DensityResult | None = None, level: float = 0.95) -> go.Figure:
+    """Draw a reference curve, its band, its points, and where the scored models meet it.
+
+    A model's score, read across to the curve and down, gives its effective parameters N_hat; dotted lines mark the
+    guard that the densities were read with, around the sizes that were fitted. Held-out points may lie outside.
+
+    Source: Xiao et al., arXiv 2412.04315, eq. 4.
+
+    Parameters
+    ----------
+    reference : Reference
+        Fit, points and the inputs held fixed (D0 of a two-step law).
+    density : DensityResult, optional
+        Inverted targets.
+    level : float
+        Level of the curve's band.
+
+    See Also
+    --------
+    plot_density
+
+    Examples
+    --------
+    >>> import densing
+    >>> ruler = densing.load_reference("qwen1.5", "mmlu")
+    >>> len(densing.plot_reference(ruler).data) > 1
+    True
+    """
+    points = reference.points.copy()
+    points["params"] = pd.to_numeric(points["params"], errors="coerce")
+    sizes = points["params"][np.isfinite(points["params"]) & (points["params"] > 0)]
+    if sizes.empty:
+        return style.empty("This reference has no points.")
+    # The ends of the guard; the usual one where densities were read without.
+    smallest, largest = reference.fit.domain["params"]
+    guard = GUARD if density is None else float(density.options.get("guard", GUARD))
+    guard = guard if np.isfinite(guard) else GUARD
+    edges = smallest / guard, largest * guard
+    low, high = min(edges[0], float(sizes.min())), max(edges[1], float(sizes.max()))
+    fig = style.figure(480)
+    for edge in edges:
+        fig.add_vline(x=edge, line={"color": style.MUTED, "width": 1, "dash": "dot"})
+    grid = np.geomspace(low, high, CURVE_POINTS)
+    x = {"params": grid, **{name: np.full(grid.shape, value) for name, value in reference.given.items()}}
+    band = reference.fit.band(x, level)
+    bare = {"width": 0, "color": style.MUTED}
+    shared = {"x": grid, "mode": "lines", "line": bare, "hoverinfo": "skip", "legendgroup": "curve"}
+    fig.add_scatter(**shared, y=np.asarray(band["hi"]), showlegend=False)
+    fig.add_scatter(
+        **shared, y=np.asarray(band["lo"]), fill="tonexty", fillcolor=style.BAND,
+        name=f"{words.percentage(level)} band of the curve",
+    )  # fmt: skip
+    curve = np.asarray(reference.fit.predict(x), dtype=float)
+    of_loss = getattr(reference.fit.law, "output", "score") == "loss"
+    quantity = "bits per byte of the answer" if of_loss else "score"
+    fig.add_scatter(
+        x=grid, y=curve, mode="lines", line={"color": style.INK, "width": 2.5}, hoverinfo="text",
+        hovertext=[
+            f"N = {words.size(n)}: fitted {quantity} {words.number(s, 3)}" for n, s in zip(grid, curve, strict=True)
+        ],
+        name=f"fitted {style.figure_text(reference.fit.law.name, 40)} curve", legendgroup="curve",
+    )  # fmt: skip
+    if density is not None:
+        _add_targets(fig, density.table)
+    _add_points(fig, points)
+    wide = style.log_range([low, high], pad=0.04)
+    ticks = style.log_ticks(*wide)
+    ticks["ticktext"] = [words.size(value) for value in ticks["tickvals"]]
+    x_axis = {"title": "parameters N (log scale)", **style.log_axis(*wide), **ticks}
+    several = len(reference.benchmarks) > 1
+    benchmark = "" if several else f" on {style.figure_text(reference.benchmark, 60)}"
+    title = f"{'mean ' if several else ''}{quantity}{benchmark}"
+    # A score has a zero of its own; a loss does not, and from zero on its curve would look flat.
+    return style.axes(fig, x_axis, {"title": title, "rangemode": "normal" if of_loss else "tozero"})
+
+
+def _add_points(fig: go.Figure, points: pd.DataFrame) -> None:
+    if "held_out" in points:
+        held_out = points["held_out"].map(lambda cell: not words.is_missing(cell) and bool(cell))
+    else:
+        held_out = pd.Series(False, points.index)
+    kinds = (
+        (~held_out, "reference family (fitted)", "circle", style.VERMILLION),
+        (held_out, "held out (not fitted)", "square-open", style.VERMILLION),
+    )
+    for chosen, name, symbol, colour in kinds:
+        rows = points[chosen.to_numpy(dtype=bool)]
+        if rows.empty:
+            continue
+        errors = pd.to_numeric(rows["score_se"], errors="coerce").fillna(0.0) if "score_se" in rows else None
+        bar = {"type": "data", "array": errors, "color": colour, "thickness": 1, "width": 3}
+        fig.add_scatter(
+            x=rows["params"], y=rows["score"], mode="markers", name=name, hoverinfo="text",
+            marker={"symbol": symbol, "size": 11, "color": colour, "line": {"width": 2, "color": colour}},
+            error_y=bar if errors is not None else None,
+            hovertext=[
+                style.hover(
+                    style.figure_text(row.get("model"), 60),
+                    f"size: {words.size(row['params'])}",
+                    f"score: {words.number(row['score'], 3)}",
+                )
+                for row in rows.to_dict("records")
+            ],
+        )  # fmt: skip
+
+
+def _add_targets(fig: go.Figure, table: pd.DataFrame) -> None:
+    rows = _placed(table, "n_eff")
+    rows["score"] = pd.to_numeric(rows["score"], errors="coerce") if "score" in rows else np.nan
+    rows = rows.dropna(subset=["at", "score"])
+    inside, outside = rows[rows["bound"] == ""], rows[rows["bound"] != ""]
+    kinds = (
+        (inside, "models read off the curve", "line-ns-open", style.BLUE),
+        (outside, "models at a limit (one-sided)", "triangle-down-open", style.ORANGE),
+    )
+    for group, name, symbol, colour in kinds:
+        if group.empty:
+            continue
+        sides = {"upper": "triangle-left", "lower": "triangle-right"}
+        shapes = [symbol if bound == "" else f"{sides[bound]}-open" for bound in group["bound"]]
+        fig.add_scatter(
+            x=group["at"], y=group["score"], mode="markers", name=name, hoverinfo="text",
+            marker={"symbol": shapes, "size": 11, "color": colour, "line": {"width": 1.6, "color": colour}},
+            hovertext=[_target_hover(row) for row in group.to_dict("records")],
+        )  # fmt: skip
+    if len(table) > FEW:
+        return
+    # Each target's own size joined to its effective size: the length of the line is its density.
+    for row in table.to_dict("records"):
+        sizes = [float(row["n_params"]), float(row["n_eff"])]
+        if not np.isfinite(sizes).all():
+            continue
+        fig.add_scatter(
+            x=sizes, y=[row["score"]] * 2, mode="lines+markers", hoverinfo="text",
+            name=f"{style.figure_text(row['model'], 40)}: own size",
+            line={"color": style.GREEN, "width": 1.5, "dash": "dot"},
+            marker={"symbol": ["star", "line-ns-open"], "size": [16, 0], "color": style.GREEN},
+            hovertext=[_target_hover(row)] * 2,
+        )  # fmt: skip
+
+
+def _target_hover(row: dict[str, Any]) -> str:
+    return style.hover(
+        style.figure_text(row.get("model"), 60),
+        f"score: {words.number(row['score'], 3)}",
+        f"effective size: {words.size(row['n_eff'])}",
+        f"95 % interval: {words.size(row['n_eff_lo'])} to {words.size(row['n_eff_hi'])}",
+        f"own size: {words.size(row.get('n_params'))}",
+        style.figure_text(words.status(row.get("status"), row.get("bound"))),
+    )
 
 
 def plot_skills(skills: pd.DataFrame, shown: int = SHOWN_MODELS) -> go.Figure:
@@ -276,7 +437,16 @@ def plot_skills(skills: pd.DataFrame, shown: int = SHOWN_MODELS) -> go.Figure:
         colour = style.CYCLE[number % len(style.CYCLE)]
         fig.add_scatter(
             x=group["density"], y=group["model"].map(row_of), mode="markers", name=style.figure_text(skill, 40),
-            hoverinfo="text", hovertext=[_skill_hover(row) for row in group.to_dict("records")],
+            hoverinfo="text", hovertext=[
+                style.hover(
+                    style.figure_text(row.get("model"), 60),
+                    f"{style.figure_text(row.get('skill'), 40)}: density {words.number(row.get('density'))} "
+                    f"({words.number(row.get('density_lo'))} to {words.number(row.get('density_hi'))})",
+                    f"benchmarks: {style.figure_text(row.get('benchmarks'), 90)}",
+                    style.figure_text(words.status(row.get("status"))),
+                )
+                for row in group.to_dict("records")
+            ],
             marker={
                 "symbol": [f"{symbol}-open" if limit else symbol for limit in limits],
                 "size": 10, "color": colour, "line": {"width": 1.5, "color": colour},
@@ -289,7 +459,7 @@ def plot_skills(skills: pd.DataFrame, shown: int = SHOWN_MODELS) -> go.Figure:
     return style.axes(fig, {"title": "density ρ by skill (log scale)", **style.log_axis(low, high)}, y_axis)
 
 
-def densest(rows: pd.DataFrame, shown: int) -> list[str]:
+def densest(rows: pd.DataFrame, count: int) -> list[str]:
     """Return the models with the highest median density over skills, densest first.
 
     Examples
@@ -298,15 +468,4 @@ def densest(rows: pd.DataFrame, shown: int) -> list[str]:
     ['b']
     """
     median = rows.groupby("model")["density"].median().sort_values(ascending=False, kind="stable")
-    return [str(model) for model in median.index[:shown]]
-
-
-def _skill_hover(row: dict[str, object]) -> str:
-    ends = f"{words.number(row.get('density_lo'))} to {words.number(row.get('density_hi'))}"
-    lines = [
-        f"<b>{style.figure_text(row.get('model'), 60)}</b>",
-        f"{style.figure_text(row.get('skill'), 40)}: density {words.number(row.get('density'))} ({ends})",
-        f"benchmarks: {style.figure_text(row.get('benchmarks'), 90)}",
-        style.figure_text(words.status(row.get("status"))),
-    ]
-    return "<br>".join(lines)
+    return [str(model) for model in median.index[:count]]

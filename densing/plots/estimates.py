@@ -5,7 +5,6 @@ One line each; an unbounded end runs to the axis edge and ends in an arrow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +144,7 @@ def forest(
     return style.axes(fig, x_axis, {**y_axis, "showgrid": False})
 
 
-def arrows(fig: go.Figure, ends: Ends, position: Any, along: str, colours: list[str], **where: Any) -> None:
+def arrows(fig: go.Figure, ends: Ends, position: Any, along: str, colours: list[str], **panel: Any) -> None:
     """Add an arrow head at every end that runs off the axis; ``along`` names the estimates' axis, x or y."""
     symbols = {"x": ("triangle-left", "triangle-right"), "y": ("triangle-down", "triangle-up")}[along]
     for open_end, at, symbol in ((ends.open_lo, ends.low, symbols[0]), (ends.open_hi, ends.high, symbols[1])):
@@ -162,7 +161,7 @@ def arrows(fig: go.Figure, ends: Ends, position: Any, along: str, colours: list[
             hoverinfo="skip",
             showlegend=False,
             cliponaxis=False,
-            **where,
+            **panel,
         )
 
 
@@ -199,7 +198,18 @@ def plot_estimates(trend: TrendResult) -> go.Figure:
         return style.empty("No estimator could be computed from these rows.")
     records = rows.to_dict("records")
     labels = [f"{row.get('method')}{' ◆ headline' if row.get('headline') else ''}" for row in records]
-    frame = rows.assign(label=labels, hover=[_estimate_hover(row) for row in records])
+    hover = []
+    for row in records:
+        dropped = 0 if words.is_missing(row.get("dropped")) else int(row["dropped"])
+        hover.append(
+            style.hover(
+                style.figure_text(row.get("label", row["method"]), 80),
+                words.doubling(row["doubling_months"], row["lo"], row["hi"]),
+                f"{words.number(row.get('n'), 4)} rows, {words.number(row.get('clusters'), 4)} clusters",
+                f"standard error: {style.figure_text(row.get('se_type'))}",
+                f"{words.plural(dropped, 'censored row')} left out" if dropped else "",
+            )
+        )
     looks = [
         (style.VERMILLION, "diamond")
         if row.get("headline")
@@ -209,6 +219,7 @@ def plot_estimates(trend: TrendResult) -> go.Figure:
         for row in records
     ]
     axis = f"doubling time, months (log scale), {window(trend.data.released)}"
+    frame = rows.assign(label=labels, hover=hover)
     return forest(frame, [look[0] for look in looks], [look[1] for look in looks], axis)
 
 
@@ -220,20 +231,7 @@ def is_replication(method: Any) -> bool:
     >>> is_replication("envelope"), is_replication("tobit-crv3")
     (True, False)
     """
-    return any(word in str(method) for word in ("envelope", "running-max"))
-
-
-def _estimate_hover(row: Mapping[str, Any]) -> str:
-    dropped = 0 if words.is_missing(row.get("dropped")) else int(row["dropped"])
-    lines = [
-        f"<b>{style.figure_text(row.get('label', row['method']), 80)}</b>",
-        words.doubling(row["doubling_months"], row["lo"], row["hi"]),
-        f"{words.number(row.get('n'), 4)} rows, {words.number(row.get('clusters'), 4)} clusters",
-        f"standard error: {style.figure_text(row.get('se_type'))}",
-    ]
-    if dropped:
-        lines.append(f"{words.plural(dropped, 'censored row')} left out")
-    return "<br>".join(lines)
+    return any(name in str(method) for name in ("envelope", "running-max"))
 
 
 def plot_permutation(checks: Checks) -> go.Figure:
@@ -358,7 +356,15 @@ def plot_multiverse(multiverse: pd.DataFrame) -> go.Figure:
 
     See Also
     --------
-    run_study
+    run_study, plot_estimates
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"reference": ["qwen1.5", "llama"], "doubling_months": [3.7, 4.2], "lo": [2.5, 3.0],
+    ...                       "hi": [7.1, np.inf], "n": [41, 41], "headline": [True, False]})
+    >>> figure = plot_multiverse(table)
+    >>> [trace.name for trace in figure.data if trace.name in ("specification", "headline")]
+    ['specification', 'headline']
     """
     rows = specifications(multiverse)
     if rows.empty:
@@ -370,10 +376,33 @@ def plot_multiverse(multiverse: pd.DataFrame) -> go.Figure:
         if len(values) > 1:
             choices += [(column, None), *((column, value) for value in values)]
     bottom = DOT_HEIGHT * max(len(choices), 1) + 20
-    fig = _canvas(bottom)
+    height = TOP_HEIGHT + bottom
+    shares = [TOP_HEIGHT / height, bottom / height]
+    fig = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.02, row_heights=shares)
+    # The house style is that of a figure of its own; its axes are copied to both panels.
+    house = style.figure(height + 90).layout
+    fig.update_layout(house.to_plotly_json() | fig.layout.to_plotly_json() | {"template": "none"})
+    fig.update_xaxes(**house.xaxis.to_plotly_json())
+    fig.update_yaxes(**house.yaxis.to_plotly_json())
+    headline = rows["headline"].map(lambda cell: cell is True or cell is np.True_ or cell == 1).to_numpy(bool)
     ends = cut(rows, tuple(months for months, _, _ in REFERENCE_LINES))
-    _add_curve(fig, rows, ends)
-    _add_choices(fig, rows, choices)
+    _add_curve(fig, rows, ends, headline)
+    tall = 11 if len(rows) <= CROWDED else 8
+    for number, column in enumerate(dict.fromkeys(column for column, _ in choices)):
+        position = {value: y for y, (name, value) in enumerate(choices) if name == column}
+        # Choices alternate in colour, so that neighbouring blocks are told apart.
+        base = style.INK if number % 2 == 0 else style.BLUE
+        marker = {
+            "opacity": 1,
+            "symbol": ["diamond" if chosen else "line-ns-open" for chosen in headline],
+            "size": [9 if chosen else tall for chosen in headline],
+            "color": [style.VERMILLION if chosen else base for chosen in headline],
+            "line": {"width": 2 if len(rows) <= CROWDED else 1},
+        }
+        fig.add_scatter(
+            x=np.arange(len(rows)), y=[position[value] for value in rows[column].map(words.clean)], mode="markers",
+            marker=marker, hoverinfo="skip", showlegend=False, row=2, col=1,
+        )  # fmt: skip
     fig.update_yaxes(title_text="doubling time, months", **style.log_axis(ends.low, ends.high), row=1, col=1)
     fig.update_xaxes(range=[-1, len(rows)], showticklabels=False, ticks="", showgrid=False)
     names = [
@@ -407,32 +436,16 @@ def specifications(multiverse: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values(["doubling_months", "lo"], kind="stable").reset_index(drop=True)
 
 
-def _canvas(bottom: int) -> go.Figure:
-    height = TOP_HEIGHT + bottom
-    shares = [TOP_HEIGHT / height, bottom / height]
-    grid = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.02, row_heights=shares)
-    fig = style.figure(height + 90)
-    axis_style = {"x": fig.layout.xaxis.to_plotly_json(), "y": fig.layout.yaxis.to_plotly_json()}
-    grid.update_layout(fig.layout.to_plotly_json() | grid.layout.to_plotly_json() | {"template": "none"})
-    for kind, update in (("x", grid.update_xaxes), ("y", grid.update_yaxes)):
-        update(**axis_style[kind])
-    return grid
-
-
-def _colours(rows: pd.DataFrame) -> list[str]:
-    headline = rows["headline"].map(lambda cell: cell is True or cell is np.True_ or cell == 1)
-    return [style.VERMILLION if chosen else style.BLUE for chosen in headline]
-
-
-def _add_curve(fig: go.Figure, rows: pd.DataFrame, ends: Ends) -> None:
+def _add_curve(fig: go.Figure, rows: pd.DataFrame, ends: Ends, headline: np.ndarray) -> None:
+    """Draw the estimates in the upper panel, with their intervals and the figures of the paper."""
     upper = {"row": 1, "col": 1}
     index = np.arange(len(rows))
-    colours = _colours(rows)
     for position, dash, name in REFERENCE_LINES:
         line = {"color": style.MUTED, "width": 1.5, "dash": dash}
         fig.add_scatter(
             x=[-1, len(rows)], y=[position] * 2, mode="lines", line=line, name=name, hoverinfo="skip", **upper
         )
+    # One line with gaps instead of a line each: a page of hundreds of them would be slow.
     bars_x = np.column_stack([index, index, np.full(len(rows), np.nan)]).ravel()
     bars_y = np.column_stack([ends.lo, ends.hi, np.full(len(rows), np.nan)]).ravel()
     bar = {"color": style.MUTED, "width": 1}
@@ -447,11 +460,17 @@ def _add_curve(fig: go.Figure, rows: pd.DataFrame, ends: Ends) -> None:
         **upper,
     )
     arrows(fig, ends, index, "y", [style.MUTED] * len(rows), **upper)
-    chosen = np.array([colour == style.VERMILLION for colour in colours])
-    hover = [_specification_hover(row) for row in rows.to_dict("records")]
+    hover = [
+        style.hover(
+            words.doubling(row["doubling_months"], row.get("lo"), row.get("hi")),
+            *(f"{name}: {style.figure_text(row[name], 60)}" for name in CHOICES if not words.is_missing(row.get(name))),
+            f"{words.number(row.get('n'), 4)} models; families shuffled {words.p_value(row.get('permutation_p'))}",
+        )
+        for row in rows.to_dict("records")
+    ]
     for mask, name, symbol, size in (
-        (~chosen, "specification", "circle", 6),
-        (chosen, "headline", "diamond", 13),
+        (~headline, "specification", "circle", 6),
+        (headline, "headline", "diamond", 13),
     ):
         if not mask.any():
             continue
@@ -459,35 +478,6 @@ def _add_curve(fig: go.Figure, rows: pd.DataFrame, ends: Ends) -> None:
         colour = style.VERMILLION if symbol == "diamond" else style.BLUE
         fig.add_scatter(
             x=index[mask], y=ends.value[mask], mode="markers", name=name, hoverinfo="text",
-            hovertext=[word for word, keep in zip(hover, mask, strict=True) if keep],
+            hovertext=[text for text, chosen in zip(hover, mask, strict=True) if chosen],
             marker={"symbol": marks, "size": size, "color": colour}, cliponaxis=False, **upper,
         )  # fmt: skip
-
-
-def _add_choices(fig: go.Figure, rows: pd.DataFrame, choices: list[tuple[str, str | None]]) -> None:
-    headline = [colour == style.VERMILLION for colour in _colours(rows)]
-    columns = list(dict.fromkeys(column for column, _ in choices))
-    tall = 11 if len(rows) <= CROWDED else 8
-    for number, column in enumerate(columns):
-        height = {value: y for y, (name, value) in enumerate(choices) if name == column}
-        base = style.INK if number % 2 == 0 else style.BLUE
-        marker = {
-            "opacity": 1,
-            "symbol": ["diamond" if chosen else "line-ns-open" for chosen in headline],
-            "size": [9 if chosen else tall for chosen in headline],
-            "color": [style.VERMILLION if chosen else base for chosen in headline],
-            "line": {"width": 2 if len(rows) <= CROWDED else 1},
-        }
-        heights = [height[value] for value in rows[column].map(words.clean)]
-        shared = {"mode": "markers", "hoverinfo": "skip", "showlegend": False, "row": 2, "col": 1}
-        fig.add_scatter(x=np.arange(len(rows)), y=heights, marker=marker, **shared)
-
-
-def _specification_hover(row: Mapping[str, Any]) -> str:
-    choices = [f"{name}: {style.figure_text(row[name], 60)}" for name in CHOICES if not words.is_missing(row.get(name))]
-    lines = [
-        f"<b>{words.doubling(row['doubling_months'], row.get('lo'), row.get('hi'))}</b>",
-        *choices,
-        f"{words.number(row.get('n'), 4)} models; families shuffled {words.p_value(row.get('permutation_p'))}",
-    ]
-    return "<br>".join(lines)

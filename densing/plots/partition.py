@@ -1,4 +1,4 @@
-"""Where the time of a run went: by rank, by cause of idleness, along the critical path, step by step."""
+"""Where the time of a run went: by rank, by cause of idleness, along the critical path, step by step, in waiting."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
 from densing.core import words
 from densing.efficiency.timeline import occurrences
 from densing.plots import style
 
 if TYPE_CHECKING:
+    from densing.efficiency.profile import Stragglers
     from densing.efficiency.timeline import Partition, StepPartition
 
 ROW_HEIGHT = 22
 # A page draws and reads so many; more are put together.
 BARS, COLUMNS, STRIP_COLUMNS, STEP_COLUMNS = 40, 200, 256, 120
+WAITING_ROWS, WAITING_COLUMNS, FEW_RANKS = 48, 160, 16
+LABELLED = 240
+"""Up to so many cells show their figure too."""
+FEW_CALLS = 40
+"""Up to so many communications are shown one by one where no two steps can be compared."""
 
 
 class Look(NamedTuple):
@@ -112,7 +119,7 @@ class Bar:
 
 
 def plot_shares(
-    bars: Sequence[Bar], looks: Sequence[Look], title: str, nothing: str, first: Look | None = None
+    bars: Sequence[Bar], looks: Sequence[Look], title: str, empty: str, first: Look | None = None
 ) -> go.Figure:
     """Draw each bar's parts as shares of its whole.
 
@@ -126,7 +133,7 @@ def plot_shares(
         The parts, in the order in which they are stacked.
     title : str
         Title of the axis of shares.
-    nothing : str
+    empty : str
         What to say where there is nothing to draw.
     first : Look, optional
         The part by which many bars are ordered; all parts together when left out.
@@ -138,7 +145,7 @@ def plot_shares(
     [[75.0], [25.0]]
     """
     if not any(bar.whole_ns > 0 for bar in bars):
-        return style.empty(nothing)
+        return style.empty(empty)
     used = [look for look in looks if any(bar.ns.get(look.key) for bar in bars)]
     if len(bars) > BARS:
         return _columns(bars, used, title, first)
@@ -167,14 +174,14 @@ def legend_rows(looks: Sequence[Look], width: int = 110) -> int:
 
 
 def _share_hover(label: str, look: Look, share: float, ns: float) -> str:
-    return f"<b>{style.figure_text(label, 90)}</b><br>{look.label}: {words.percent(share)} ({words.duration(ns)})"
+    return style.hover(style.figure_text(label, 90), f"{look.label}: {words.percent(share)} ({words.duration(ns)})")
 
 
 def _reach(bars: Sequence[Bar], looks: Sequence[Look]) -> dict[str, list[float]]:
     """Show 0 to 100 % where the parts fill their whole, else as far as they go."""
-    most = max(sum(bar.share(look.key) for look in looks) for bar in bars)
+    longest = max(sum(bar.share(look.key) for look in looks) for bar in bars)
     # A little more than 100: on a narrow page the last label needs the room.
-    return {"range": [0, 102 if most > 60 else most * 1.05 or 1]}
+    return {"range": [0, 102 if longest > 60 else longest * 1.05 or 1]}
 
 
 def _columns(bars: Sequence[Bar], looks: Sequence[Look], title: str, first: Look | None) -> go.Figure:
@@ -201,8 +208,8 @@ def _columns(bars: Sequence[Bar], looks: Sequence[Look], title: str, first: Look
             x=list(range(len(groups))), y=[float(row[group].mean()) for group in groups], name=look.label,
             marker=marker, hovertext=hover, hoverinfo="text", textposition="none",
         )  # fmt: skip
-    most = f"from most to least {first.label}" if first else "from most to least in all"
-    sideways = {"title": f"{len(bars)} ranks, {most}", "showticklabels": False, "ticks": ""}
+    order_name = f"from most to least {first.label}" if first else "from most to least in all"
+    sideways = {"title": f"{len(bars)} ranks, {order_name}", "showticklabels": False, "ticks": ""}
     return style.axes(fig, {**sideways, "showgrid": False}, {"title": title, **_reach(bars, looks)})
 
 
@@ -267,7 +274,7 @@ def plot_rank_strip(partitions: Mapping[int, Partition]) -> go.Figure:
         for group in (ranks[indices].tolist() for indices in groups)
     ]
     hover = [
-        [f"<b>{span}</b><br>{label}: {words.percent(value)}" for span, value in zip(spans, row, strict=True)]
+        [style.hover(span, f"{label}: {words.percent(value)}") for span, value in zip(spans, row, strict=True)]
         for label, row in zip(labels, table, strict=True)
     ]
     fig = style.figure(230)
@@ -336,7 +343,7 @@ def plot_steps(steps: Mapping[int, Sequence[StepPartition]]) -> go.Figure:
     for look in used:
         heights = np.array([means[look.key][group].mean() for group in groups])
         hover = [
-            f"<b>{span}</b><br>{look.label}: {words.duration(height)} of {words.duration(total[group].mean())}"
+            style.hover(span, f"{look.label}: {words.duration(height)} of {words.duration(total[group].mean())}")
             for span, height, group in zip(spans, heights, groups, strict=True)
         ]
         fig.add_bar(
@@ -386,9 +393,37 @@ def plot_step_times(times: Mapping[int, Sequence[tuple[int, int]]]) -> go.Figure
     scale, unit = words.unit_of(float(np.median([ns for steps in rows.values() for _, ns in steps])))
     fig = style.figure(340, showlegend=True)
     if len(rows) <= len(style.SYMBOLS):
-        _each_rank(fig, rows, scale)
+        for index, (rank, steps) in enumerate(rows.items()):
+            colour = style.CYCLE[index % len(style.CYCLE)]
+            hover = [style.hover(f"rank {rank}, step {number}", words.duration(ns)) for number, ns in steps]
+            fig.add_scatter(
+                x=[number for number, _ in steps], y=[ns / scale for _, ns in steps], mode="lines+markers",
+                name=f"rank {rank}", line={"color": colour, "width": 1},
+                marker={"symbol": style.SYMBOLS[index], "size": 8, "color": colour},
+                hoverinfo="text", hovertext=hover,
+            )  # fmt: skip
     else:
-        _band(fig, rows, scale)
+        by_step: dict[int, list[tuple[int, int]]] = {}
+        for rank, steps in rows.items():
+            for number, ns in steps:
+                by_step.setdefault(number, []).append((ns, rank))
+        numbers = sorted(by_step)
+        looks = (
+            ("slowest rank", lambda times: max(times), "triangle-up", style.VERMILLION, "dot"),
+            ("median rank", lambda times: sorted(times)[len(times) // 2], "circle", style.BLUE, "solid"),
+            ("fastest rank", lambda times: min(times), "triangle-down", style.GREEN, "dash"),
+        )
+        for name, choose, symbol, colour, dash in looks:
+            chosen = [choose(by_step[number]) for number in numbers]
+            fig.add_scatter(
+                x=numbers, y=[ns / scale for ns, _ in chosen], mode="lines+markers", name=style.figure_text(name),
+                line={"color": colour, "width": 1.5, "dash": dash},
+                marker={"symbol": symbol, "size": 7, "color": colour}, hoverinfo="text",
+                hovertext=[
+                    style.hover(f"step {number}", f"{name}: {words.duration(ns)} (rank {rank})")
+                    for number, (ns, rank) in zip(numbers, chosen, strict=True)
+                ],
+            )  # fmt: skip
     # From zero: a spread of a percent must not look like a doubling.
     numbers = sorted({number for steps in rows.values() for number, _ in steps})
     ticks = numbers[:: -(-len(numbers) // 12)]
@@ -398,37 +433,124 @@ def plot_step_times(times: Mapping[int, Sequence[tuple[int, int]]]) -> go.Figure
     return style.axes(fig, x_axis, {"title": f"step time, {unit}", "rangemode": "tozero"})
 
 
-def _each_rank(fig: go.Figure, rows: Mapping[int, Sequence[tuple[int, int]]], scale: float) -> None:
-    for index, (rank, steps) in enumerate(rows.items()):
-        colour = style.CYCLE[index % len(style.CYCLE)]
-        hover = [f"<b>rank {rank}, step {number}</b><br>{words.duration(ns)}" for number, ns in steps]
-        fig.add_scatter(
-            x=[number for number, _ in steps], y=[ns / scale for _, ns in steps], mode="lines+markers",
-            name=f"rank {rank}", line={"color": colour, "width": 1},
-            marker={"symbol": style.SYMBOLS[index], "size": 8, "color": colour},
-            hoverinfo="text", hovertext=hover,
-        )  # fmt: skip
+@dataclass(frozen=True)
+class Waiting:
+    """Nanoseconds of waiting by rank and column.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+    columns : tuple of str
+        What each column is, as it stands.
+    ns : int64 (ranks, columns)
+    across : str
+        What the columns are, for the axis.
+    """
+
+    ranks: tuple[int, ...]
+    columns: tuple[str, ...]
+    ns: NDArray[np.int64]
+    across: str
 
 
-def _band(fig: go.Figure, rows: Mapping[int, Sequence[tuple[int, int]]], scale: float) -> None:
-    by_step: dict[int, list[tuple[int, int]]] = {}
-    for rank, steps in rows.items():
-        for number, ns in steps:
-            by_step.setdefault(number, []).append((ns, rank))
-    numbers = sorted(by_step)
-    looks = (
-        ("slowest rank", lambda times: max(times), "triangle-up", style.VERMILLION, "dot"),
-        ("median rank", lambda times: sorted(times)[len(times) // 2], "circle", style.BLUE, "solid"),
-        ("fastest rank", lambda times: min(times), "triangle-down", style.GREEN, "dash"),
-    )
-    for name, choose, symbol, colour, dash in looks:
-        chosen = [choose(by_step[number]) for number in numbers]
-        hover = [
-            f"<b>step {number}</b><br>{name}: {words.duration(ns)} (rank {rank})"
-            for number, (ns, rank) in zip(numbers, chosen, strict=True)
+def caused(stragglers: Stragglers) -> Waiting:
+    """Return how long the others waited for each rank, step by step.
+
+    Where there are not two steps, and communications are few, the columns are the communications themselves.
+
+    Examples
+    --------
+    >>> from densing.efficiency.profile.waiting import Late, RankWaits, Stragglers
+    >>> late = (Late(0, "all_reduce", "", -1, 0, 1, 5, 70, True),)
+    >>> ranks = tuple(RankWaits(rank, 1, 0, 0, 0, 0, 0, 0) for rank in (0, 1))
+    >>> waiting = caused(Stragglers("starts", ranks, late, 1, None, 1, 1, None, (-1,), {}))
+    >>> waiting.ns.tolist(), waiting.columns
+    ([[0], [70]], ('all_reduce 1',))
+    """
+    ranks = sorted(row.rank for row in stragglers.ranks)
+    row_of = {rank: index for index, rank in enumerate(ranks)}
+    one_by_one = len(stragglers.steps) < 2 and len(stragglers.late) <= FEW_CALLS
+    if one_by_one:
+        columns = [f"{row.op or 'communication'} {number + 1}" for number, row in enumerate(stragglers.late)]
+        positions = list(range(len(stragglers.late)))
+    else:
+        columns = ["not in a step" if step < 0 else str(step) for step in stragglers.steps]
+        number = {step: column for column, step in enumerate(stragglers.steps)}
+        positions = [number[row.step] for row in stragglers.late]
+    table = np.zeros((len(ranks), len(columns)), np.int64)
+    for column, late in zip(positions, stragglers.late, strict=True):
+        if late.rank in row_of:
+            table[row_of[late.rank], column] += late.waited_ns
+    return Waiting(tuple(ranks), tuple(columns), table, "communication, in order" if one_by_one else "step")
+
+
+def suffered(stragglers: Stragglers) -> Waiting:
+    """Return how long each rank itself waited, step by step."""
+    ranks = sorted(stragglers.wait_by_step_ns)
+    table = np.array([stragglers.wait_by_step_ns[rank] for rank in ranks], np.int64)
+    columns = ["not in a step" if step < 0 else str(step) for step in stragglers.steps]
+    return Waiting(tuple(ranks), tuple(columns), table.reshape(len(ranks), len(columns)), "step")
+
+
+def plot_waiting(waiting: Waiting, title: str, empty: str) -> go.Figure:
+    """Draw waiting by rank and column.
+
+    Of more than :data:`FEW_RANKS` ranks those with any waiting are drawn, at most :data:`WAITING_ROWS`; of more than
+    :data:`WAITING_COLUMNS` columns neighbours are added up.
+
+    Parameters
+    ----------
+    waiting : Waiting
+    title : str
+        What the shades mean.
+    empty : str
+        What to say where nothing was waited for.
+    """
+    if not waiting.ns.size or not waiting.ns.any():
+        return style.empty(empty)
+    rows = _drawn(waiting)
+    groups = np.array_split(np.arange(len(waiting.columns)), min(len(waiting.columns), WAITING_COLUMNS))
+    table = np.array([[waiting.ns[row, group].sum() for group in groups] for row in rows])
+    scale, unit = words.unit_of(float(table.max()))
+    ends = [(waiting.columns[group[0]], waiting.columns[group[-1]]) for group in groups]
+    names = [first if first == last else f"{first} to {last}" for first, last in ends]
+    ranks = [f"rank {waiting.ranks[row]}" for row in rows]
+    hover = [
+        [
+            style.hover(f"{rank}, {style.figure_text(name, 60)}", words.duration(ns))
+            for name, ns in zip(names, line, strict=True)
         ]
-        fig.add_scatter(
-            x=numbers, y=[ns / scale for ns, _ in chosen], mode="lines+markers", name=style.figure_text(name),
-            line={"color": colour, "width": 1.5, "dash": dash}, marker={"symbol": symbol, "size": 7, "color": colour},
-            hovertext=hover, hoverinfo="text",
-        )  # fmt: skip
+        for rank, line in zip(ranks, table.tolist(), strict=True)
+    ]
+    fig = style.figure(90 + max(max(18, min(34, 300 // len(rows))) * len(rows), 150))
+    labelled = table.size <= LABELLED and len(groups) <= 14
+    figures = [[words.digits(ns / scale) if ns else "" for ns in line] for line in table.tolist()]
+    fig.add_heatmap(
+        z=(table / scale).tolist(), x=list(range(len(groups))), y=list(range(len(rows))), hovertext=hover,
+        hoverinfo="text", colorscale=style.SHADES, zmin=0, zmax=float(table.max()) / scale, xgap=1, ygap=1,
+        colorbar=style.bar_of_shades(f"{title}, {unit}"),
+        **({"text": figures, "texttemplate": "%{text}", "textfont": {"size": 12}} if labelled else {}),
+    )  # fmt: skip
+    x_axis = {"title": waiting.across, **style.list_ticks([style.figure_text(name, 24) for name in names], 14)}
+    if len(groups) > 5 and max(map(len, names)) > 8:
+        # Leaning to the left: the last label of a narrow page is not cut.
+        x_axis["tickangle"] = -30
+    return style.axes(fig, x_axis, {**style.list_ticks(ranks, WAITING_ROWS), "autorange": "reversed"})
+
+
+def _drawn(waiting: Waiting) -> NDArray[np.int64]:
+    """Which ranks are drawn: of more than FEW_RANKS only those with any waiting, of those at most WAITING_ROWS."""
+    total = waiting.ns.sum(axis=1)
+    order = np.argsort(-total, kind="stable")[:WAITING_ROWS]
+    return np.sort(order[total[order] > 0] if len(total) > FEW_RANKS else order)
+
+
+def drawn_words(waiting: Waiting) -> str:
+    """Say which ranks are left out of the figure; empty where none is."""
+    drawn, all_ranks = len(_drawn(waiting)), len(waiting.ranks)
+    waiting_ranks = int((waiting.ns.sum(axis=1) > 0).sum())
+    if drawn == all_ranks:
+        return ""
+    if drawn < waiting_ranks:
+        return f" The {drawn} ranks with most of it are drawn, of {waiting_ranks} that have any."
+    return f" Only ranks that have any are drawn: {drawn} of {all_ranks}."

@@ -65,6 +65,22 @@ def figure_text(value: Any, limit: int = 160) -> str:
     return html.escape(words.clean(value, limit), quote=False)
 
 
+def hover(name: str, *lines: str) -> str:
+    """Return what a mark says under the pointer: its name in bold and a line each; empty lines are left out.
+
+    Parameters
+    ----------
+    name, *lines : str
+        Plotly's pseudo-HTML: what comes from data has been through :func:`figure_text`.
+
+    Examples
+    --------
+    >>> hover("rank 0", "idle: 12 %", "")
+    '<b>rank 0</b><br>idle: 12 %'
+    """
+    return "<br>".join([f"<b>{name}</b>", *filter(None, lines)])
+
+
 def figure(height: int = 480, **layout: Any) -> go.Figure:
     """Return an empty figure in the house style.
 
@@ -159,13 +175,13 @@ def log_ticks(low: float, high: float) -> dict[str, Any]:
     ['1', '2', '5', '10', '20', '50', '100']
     """
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    shown: list[float] = []
+    ticks: list[float] = []
     for steps in _STEPS:
         values = [step * 10.0**decade for decade in decades for step in steps]
-        shown = [value for value in values if low <= value <= high]
-        if len(shown) <= MAX_TICKS:
+        ticks = [value for value in values if low <= value <= high]
+        if len(ticks) <= MAX_TICKS:
             break
-    return {"tickmode": "array", "tickvals": shown, "ticktext": [f"{value:g}" for value in shown]}
+    return {"tickmode": "array", "tickvals": ticks, "ticktext": [f"{value:g}" for value in ticks]}
 
 
 MAX_TICKS = 8

@@ -23,7 +23,7 @@ COVERED = COMPUTE._replace(key="covered", label="the rest of the step")
 Row = dict[str, Any]
 
 
-def rows_of(table: Any, needed: Sequence[str], what: str) -> list[Row]:
+def rows_of(table: Any, needed: Sequence[str], name: str) -> list[Row]:
     """Return a table's rows as plain mappings.
 
     Parameters
@@ -31,7 +31,7 @@ def rows_of(table: Any, needed: Sequence[str], what: str) -> list[Row]:
     table : DataFrame, or iterable of mapping or Record
     needed : sequence of str
         Columns without which nothing can be drawn.
-    what : str
+    name : str
         Name of the table, for the message.
 
     Raises
@@ -47,9 +47,9 @@ def rows_of(table: Any, needed: Sequence[str], what: str) -> list[Row]:
     records: Iterable[Any] = table.to_dict("records") if hasattr(table, "columns") else table
     rows = [dict(row) if isinstance(row, Mapping) else row.to_dict() for row in records]
     for number, row in enumerate(rows):
-        lacks = [name for name in needed if name not in row]
+        lacks = [column for column in needed if column not in row]
         if lacks:
-            raise InputError(f"{what}, row {number + 1}: has no column {lacks[0]!r}; it needs {', '.join(needed)}")
+            raise InputError(f"{name}, row {number + 1}: has no column {lacks[0]!r}; it needs {', '.join(needed)}")
     return rows
 
 
@@ -115,7 +115,15 @@ def plot_compare(table: Any) -> go.Figure:
             y=list(range(len(rows))), x=[1e9 * value / scale for value in seconds], orientation="h", name=look.label,
             marker={**look.marker(), "opacity": [0.3 if _misfit(row) else 1.0 for row in rows]},
             hoverinfo="text", textposition="none",
-            hovertext=[_bar_hover(row, look.label, value) for row, value in zip(rows, seconds, strict=True)],
+            hovertext=[
+                style.hover(
+                    style.figure_text(row["technique"], 60),
+                    f"{look.label}: {words.duration(1e9 * value)} of {words.duration(1e9 * step)}",
+                    "" if (hidden := known(row.get("overlap_ratio"))) is None
+                    else f"{words.percent(100 * hidden)} of its communication is hidden",
+                )
+                for row, value, step in zip(rows, seconds, steps, strict=True)
+            ],
         )  # fmt: skip
     fig.add_scatter(
         y=list(range(len(rows))), x=[1e9 * step / scale for step in steps], mode="text", showlegend=False,
@@ -141,14 +149,6 @@ def _end(row: Mapping[str, Any]) -> str:
     if not known(row.get("speedup")):
         return ""
     return times(row["speedup"]) + (", loss changes" if row.get("changes_loss") else "")
-
-
-def _bar_hover(row: Mapping[str, Any], label: str, seconds: float) -> str:
-    step = 1e9 * (known(row["step_s"]) or 0.0)
-    hidden = known(row.get("overlap_ratio"))
-    more = "" if hidden is None else f"<br>{words.percent(100 * hidden)} of its communication is hidden"
-    name = style.figure_text(row["technique"], 60)
-    return f"<b>{name}</b><br>{label}: {words.duration(1e9 * seconds)} of {words.duration(step)}{more}"
 
 
 def plot_exposed(table: Any) -> go.Figure:
@@ -179,35 +179,35 @@ def plot_exposed(table: Any) -> go.Figure:
             lines.setdefault(key, []).append(row)
     if not lines:
         return style.empty("Nothing was measured or predicted at several periods.")
-    shown = [row for rows in list(lines.values())[:MOST_LINES] for row in rows]
-    scale, unit = words.unit_of(1e9 * max(known(row["exposed_s"]) or 0.0 for row in shown))
+    drawn_rows = [row for rows in list(lines.values())[:MOST_LINES] for row in rows]
+    scale, unit = words.unit_of(1e9 * max(known(row["exposed_s"]) or 0.0 for row in drawn_rows))
     fig = style.figure(380, showlegend=True)
+    # Measured and predicted points of one technique and link share colour and symbol.
     looks = {pair: number for number, pair in enumerate(dict.fromkeys(key[:2] for key in lines))}
     for key, rows in list(lines.items())[:MOST_LINES]:
-        _line(fig, key, sorted(rows, key=lambda row: float(row["tau"])), looks[key[:2]], scale)
-    low, high = style.log_range([float(row["tau"]) for row in shown])
+        technique, link, predicted = key
+        name = ", ".join(part for part in (technique, link, "predicted" if predicted else "measured") if part)
+        colour = style.CYCLE[looks[key[:2]] % len(style.CYCLE)]
+        symbol = style.SYMBOLS[looks[key[:2]] % len(style.SYMBOLS)]
+        points = sorted(rows, key=lambda row: float(row["tau"]))
+        fig.add_scatter(
+            x=[float(row["tau"]) for row in points], y=[1e9 * float(row["exposed_s"]) / scale for row in points],
+            mode="lines+markers", name=style.figure_text(name, 40), hoverinfo="text",
+            line={"color": colour, "width": 2, "dash": "dash" if predicted else "solid"},
+            marker={"color": style.PAPER if predicted else colour, "symbol": symbol, "size": 9,
+                    "line": {"color": colour, "width": 1.5}},
+            hovertext=[
+                style.hover(
+                    style.figure_text(name, 60),
+                    f"tau {float(row['tau']):g}: {words.duration(1e9 * float(row['exposed_s']))}"
+                    + ("" if (s := known(row.get("step_s"))) is None else f" of a step of {words.duration(1e9 * s)}"),
+                )
+                for row in points
+            ],
+        )  # fmt: skip
+    low, high = style.log_range([float(row["tau"]) for row in drawn_rows])
     x_axis = {"title": "steps from one exchange to the next (tau)", **style.log_axis(low, high)}
     return style.axes(fig, x_axis, {"title": f"exposed per step, {unit}", "rangemode": "tozero"})
-
-
-def _line(fig: go.Figure, key: tuple[str, str, bool], rows: Sequence[Row], number: int, scale: float) -> None:
-    technique, link, predicted = key
-    name = ", ".join(part for part in (technique, link, "predicted" if predicted else "measured") if part)
-    colour = style.CYCLE[number % len(style.CYCLE)]
-    symbol = style.SYMBOLS[number % len(style.SYMBOLS)]
-    fig.add_scatter(
-        x=[float(row["tau"]) for row in rows], y=[1e9 * float(row["exposed_s"]) / scale for row in rows],
-        mode="lines+markers", name=style.figure_text(name, 40), hoverinfo="text",
-        line={"color": colour, "width": 2, "dash": "dash" if predicted else "solid"},
-        marker={"color": style.PAPER if predicted else colour, "symbol": symbol, "size": 9,
-                "line": {"color": colour, "width": 1.5}},
-        hovertext=[
-            f"<b>{style.figure_text(name, 60)}</b><br>tau {float(row['tau']):g}: "
-            + words.duration(1e9 * float(row["exposed_s"]))
-            + ("" if (step := known(row.get("step_s"))) is None else f" of a step of {words.duration(1e9 * step)}")
-            for row in rows
-        ],
-    )  # fmt: skip
 
 
 def plot_regime(table: Any) -> go.Figure:
@@ -251,18 +251,18 @@ def plot_regime(table: Any) -> go.Figure:
     # Logarithms of the speed-ups, so that 2 and 1/2 are as strong.
     speedups = [[None if cell is None else known(cell["speedup"]) for cell in row] for row in grid]
     shades = [[math.log2(value) if value is not None and value > 0 else None for value in row] for row in speedups]
-    most = max((abs(value) for row in shades for value in row if value is not None), default=0.0) or 1.0
+    strongest = max((abs(value) for row in shades for value in row if value is not None), default=0.0) or 1.0
     signs = [[_sign(cell) if len(bandwidths) <= MOST_WORDS else "" for cell in row] for row in grid]
     fig = style.figure(150 + 24 * max(len(lines), 3))
     # The ticks of the scale are factors again.
-    ends = [-most, -most / 2, 0.0, most / 2, most]
+    ends = [-strongest, -strongest / 2, 0.0, strongest / 2, strongest]
     scale = style.bar_of_shades("speed-up")
     scale |= {"tickmode": "array", "tickvals": ends, "ticktext": [times(2**value) for value in ends]}
     del scale["nticks"]
     fig.add_heatmap(
         z=shades, x=list(range(len(bandwidths))), y=list(range(len(lines))), text=signs, texttemplate="%{text}",
         hovertext=[[_cell_hover(cell) for cell in row] for row in grid], hoverinfo="text", textfont={"size": 12},
-        colorscale=DIVERGING, zmin=-most, zmax=most, colorbar=scale, xgap=2, ygap=2, hoverongaps=False,
+        colorscale=DIVERGING, zmin=-strongest, zmax=strongest, colorbar=scale, xgap=2, ygap=2, hoverongaps=False,
     )  # fmt: skip
     labels = ["" if line is None else f"{style.figure_text(line[0], 20)}, {line[1]:g}" for line in lines]
     y_axis = {**style.list_ticks(labels), "ticks": "", "range": [len(lines) - 0.5, -0.5]}
@@ -301,8 +301,8 @@ def _cell_hover(cell: Row | None) -> str:
         return ""
     step = known(cell.get("step_s"))
     took = "" if step is None else f", step {words.duration(1e9 * step)}"
-    return (
-        f"<b>{style.figure_text(cell['technique'], 60)}</b><br>{style.figure_text(cell['verdict'], 40)}: "
-        f"{times(cell['speedup'])}{took}<br>at {known(cell['bandwidth_gbps']) or 0:g} Gbit/s, "
-        f"batch {known(cell['batch']) or 0:g}"
+    return style.hover(
+        style.figure_text(cell["technique"], 60),
+        f"{style.figure_text(cell['verdict'], 40)}: {times(cell['speedup'])}{took}",
+        f"at {known(cell['bandwidth_gbps']) or 0:g} Gbit/s, batch {known(cell['batch']) or 0:g}",
     )

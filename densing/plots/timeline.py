@@ -21,7 +21,7 @@ from densing.plots import style
 from densing.plots.partition import COMPUTE, COPIES, EXPOSED, Look
 
 if TYPE_CHECKING:
-    from densing.efficiency.timeline import Box, Picture, RankTimeline, Timeline
+    from densing.efficiency.timeline import Picture, Timeline
 
 
 MOST_BOXES = 6000
@@ -107,24 +107,24 @@ def arrange(pictures: Mapping[int, Picture], offsets: Mapping[int, int] | None) 
     shift = {rank: picture.start_ns if offsets is None else offsets.get(rank, 0) for rank, picture in pictures.items()}
     zero = min(picture.start_ns - shift[rank] for rank, picture in pictures.items())
     length = max(picture.end_ns - shift[rank] for rank, picture in pictures.items()) - zero
-    rows = {rank: _rows_of(picture.boxes, shift[rank] + zero) for rank, picture in pictures.items()}
+    rows: dict[int, list[Shown]] = {}
+    for rank, recorded in pictures.items():
+        start = shift[rank] + zero
+        work = [
+            Shown(_ROW_OF[box.kind], box.start_ns - start, box.end_ns - start, box.count, box.name, box.lane)
+            for box in recorded.boxes
+            if box.kind in _ROW_OF
+        ]
+        # Over a rank's communication lies the part of it that no compute covers.
+        compute, comm = (_union([box for box in work if box.row == row]) for row in (0, 1))
+        bare = zip(*(ends.tolist() for ends in subtract(comm, compute)), strict=True)
+        rows[rank] = work + [Shown(1, start, end, 1, "", "", exposed=True) for start, end in bare]
     pixel, boxes = 0, rows
     while sum(map(len, boxes.values())) > MOST_BOXES:
+        # A page has about so many pixels across; closer than one of them nothing can be told apart anyway.
         pixel = max(pixel * 2, length // 2000, 1)
         boxes = {rank: joined(row, pixel) for rank, row in rows.items()}
     return Drawing(tuple(sorted(pictures)), {rank: tuple(row) for rank, row in boxes.items()}, length, pixel)
-
-
-def _rows_of(boxes: Sequence[Box], zero: int) -> list[Shown]:
-    """Boxes of one rank, and over its communication the part that no compute covers."""
-    shown = [
-        Shown(_ROW_OF[box.kind], box.start_ns - zero, box.end_ns - zero, box.count, box.name, box.lane)
-        for box in boxes
-        if box.kind in _ROW_OF
-    ]
-    compute, comm = _union([box for box in shown if box.row == 0]), _union([box for box in shown if box.row == 1])
-    bare = zip(*(ends.tolist() for ends in subtract(comm, compute)), strict=True)
-    return shown + [Shown(1, start, end, 1, "", "", exposed=True) for start, end in bare]
 
 
 def _union(boxes: Sequence[Shown]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -199,22 +199,22 @@ def _boxes(fig: go.Figure, drawing: Drawing, look: Look, row: int, exposed: bool
     ]
     if not chosen:
         return
+    hover = []
+    for _, rank, box in chosen:
+        when = f"{words.duration(box.end - box.start)}, from {words.duration(box.start)} to {words.duration(box.end)}"
+        if exposed:
+            hover.append(style.hover(f"rank {rank}: {look.label}", when))
+            continue
+        count = f"{box.pieces} pieces of work, the longest: " if box.pieces > 1 else ""
+        lane = f"lane {style.figure_text(box.lane, 60)}" if box.lane else ""
+        name = style.figure_text(box.name, 80)
+        hover.append(style.hover(f"rank {rank}: {look.label.split(',')[0]}", count + name, when, lane))
     fig.add_bar(
         base=[box.start / scale for _, _, box in chosen], x=[(box.end - box.start) / scale for _, _, box in chosen],
         y=[index * band + row * ROW for index, _, _ in chosen], width=ROW - 3, orientation="h", name=look.label,
         marker={**look.marker(), "line": {"width": 0.8, "color": look.colour}},
-        hoverinfo="text", textposition="none", hovertext=[_box_hover(rank, box, look) for _, rank, box in chosen],
+        hoverinfo="text", textposition="none", hovertext=hover,
     )  # fmt: skip
-
-
-def _box_hover(rank: int, box: Shown, look: Look) -> str:
-    when = f"{words.duration(box.end - box.start)}, from {words.duration(box.start)} to {words.duration(box.end)}"
-    if box.exposed:
-        return f"<b>rank {rank}: {look.label}</b><br>{when}"
-    name = style.figure_text(box.name, 80)
-    many = f"{box.pieces} pieces of work, the longest: " if box.pieces > 1 else ""
-    lane = f"<br>lane {style.figure_text(box.lane, 60)}" if box.lane else ""
-    return f"<b>rank {rank}: {look.label.split(',')[0]}</b><br>{many}{name}<br>{when}{lane}"
 
 
 class Chosen(NamedTuple):
@@ -290,17 +290,24 @@ def plot_gantts(timelines: Sequence[Timeline]) -> list[go.Figure]:
 
 def arranged(timeline: Timeline) -> Drawing:
     """Put the chosen step of the first :data:`MOST_RANKS` ranks on one axis."""
-    shown = timeline.ranks[:MOST_RANKS]
-    simulated = all(rank.origin.simulated for rank in shown)
+    ranks = timeline.ranks[:MOST_RANKS]
+    simulated = all(rank.origin.simulated for rank in ranks)
     step = chosen_step(timeline)
-    windows = {rank.rank: _window(rank, step) for rank in shown}
+    windows = {}
     pictures = {}
-    for rank in shown:
-        # Without marks of steps the whole window is drawn.
+    for rank in ranks:
+        if step is not None and step.at < len(rank.steps):
+            start, end = rank.steps[step.at].start, rank.steps[step.at].end
+        elif len(rank.work):
+            start, end = int(rank.work.start.min()), int(rank.work.end.max())
+        else:
+            start, end = 0, 0
+        windows[rank.rank] = Window("all", start, end, rank.work.within(start, end))
+        # Without marks of steps the whole window is step_picture.
         bare = msgspec.structs.replace(rank, steps=())
-        shown_picture = picture(bare, windows[rank.rank])
-        if shown_picture.boxes:
-            pictures[rank.rank] = msgspec.structs.replace(shown_picture, step=step.number if step else -1)
+        step_picture = picture(bare, windows[rank.rank])
+        if step_picture.boxes:
+            pictures[rank.rank] = msgspec.structs.replace(step_picture, step=step.number if step else -1)
     drawing = arrange(pictures, {} if simulated else None)
     first = min((windows[rank].start for rank in pictures), default=0)
     boxes = dict(drawing.boxes)
@@ -312,22 +319,24 @@ def arranged(timeline: Timeline) -> Drawing:
     return replace(drawing, boxes=boxes)
 
 
-def _window(rank: RankTimeline, step: Chosen | None) -> Window:
-    if step is not None and step.at < len(rank.steps):
-        start, end = rank.steps[step.at].start, rank.steps[step.at].end
-    elif len(rank.work):
-        start, end = int(rank.work.start.min()), int(rank.work.end.max())
-    else:
-        start, end = 0, 0
-    return Window("all", start, end, rank.work.within(start, end))
-
-
 def _binned(window: Window, zero: int) -> list[Shown]:
     """Rectangles of the work of a window, put together within each part of it."""
+
+    def covered(ends: tuple[NDArray[np.int64], NDArray[np.int64]], moments: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the time that intervals cover up to each moment."""
+        starts, stops = ends
+        if not len(starts):
+            return np.zeros(len(moments))
+        # It rises along each interval and is level between them, so its values at the corners tell all of it.
+        total = np.cumsum(stops - starts)
+        corners = np.column_stack([starts, stops]).ravel()
+        return np.interp(moments, corners, np.column_stack([total - (stops - starts), total]).ravel())
+
     compute, comm = (union(part.start, part.end) for part in (window.work.of(Kind.COMPUTE), window.work.of(Kind.COMM)))
     edges = np.linspace(window.start, window.end, BINS + 1)
-    computes, communicates, bare = (np.diff(_covered(ends, edges)) for ends in (compute, comm, subtract(comm, compute)))
+    computes, communicates, bare = (np.diff(covered(ends, edges)) for ends in (compute, comm, subtract(comm, compute)))
     stops = edges[1:] - zero
+    # Each part of the step is stacked from its right end: bare communication last, compute before it.
     rows = (
         (0, False, stops - bare - computes, stops - bare, "compute"),
         (1, False, stops - communicates, stops, "communication"),
@@ -341,13 +350,3 @@ def _binned(window: Window, zero: int) -> list[Shown]:
             strict=True,
         )
     ]
-
-
-def _covered(ends: tuple[NDArray[np.int64], NDArray[np.int64]], moments: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Time covered by intervals up to each moment."""
-    starts, stops = ends
-    if not len(starts):
-        return np.zeros(len(moments))
-    total = np.cumsum(stops - starts)
-    corners = np.column_stack([starts, stops]).ravel()
-    return np.interp(moments, corners, np.column_stack([total - (stops - starts), total]).ravel())

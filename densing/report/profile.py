@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +12,17 @@ import plotly.graph_objects as go
 
 from densing import __version__
 from densing.core import words, write_text
-from densing.efficiency.profile import SHOWN, all_step_times, pooled
-from densing.efficiency.timeline import NO_DEVICE_WORK, Partition
+from densing.efficiency.profile import SHOWN, all_step_times, cut_short, per_step, pooled
+from densing.efficiency.timeline import NO_DEVICE_WORK, OPS, Partition
 from densing.plots import (
     BARS,
+    IDLE_LOOKS,
     PATH_LOOKS,
     Bar,
     arrange,
     caused,
     drawn_words,
+    mean_steps,
     plot_idle,
     plot_partition,
     plot_path,
@@ -34,8 +35,7 @@ from densing.plots import (
     suffered,
 )
 from densing.report import page
-from densing.report import profile_tables as tables
-from densing.report.parts import (
+from densing.report.page import (
     Field,
     Headline,
     ShownFigure,
@@ -45,8 +45,9 @@ from densing.report.parts import (
     pairs,
     record,
     records_frame,
-    shown,
+    shares,
     shown_figure,
+    shown_table,
     times,
 )
 
@@ -79,6 +80,7 @@ SECTIONS = (
     ("versions", "Versions"),
 )
 MOST_SOURCES = 200
+MOST_ROWS, MOST_RANKS, MOST_STEPS = 40, 256, 400
 DRAWN = 16
 """Ranks in the figure of one step."""
 Captioned = tuple[go.Figure, str]
@@ -134,6 +136,7 @@ def render(
 ) -> str:
     """Return the page as text."""
     optional = {"changes": baseline, "density": density}
+    # A density joined without a profile says what was lost by this run's own.
     if density is not None and density.partition is None:
         density = replace(density, partition=pooled([rank.partition for rank in run.ranks]))
     context = {
@@ -142,29 +145,29 @@ def render(
         "worst": worst(run),
         "utilisation": [] if utilisation is None else utilisation_words(utilisation),
         "figures": figures(run),
-        "causes": tables.causes_table(run),
-        "ranks": tables.ranks_table(run),
-        "names": tables.names_table(run, "names", "What took longest, by name, over all ranks."),
+        "causes": causes_table(run),
+        "ranks": ranks_table(run),
+        "names": names_table(run, "names", "What took longest, by name, over all ranks."),
         "clock_sentence": clock_words(run),
-        "collectives": tables.collectives_table(run),
+        "collectives": collectives_table(run),
         "straggler_sentences": straggler_words(run),
-        "waits": tables.waits_table(run),
-        "late": tables.late_table(run),
-        "idle": tables.idle_table(run),
-        "meanwhile": tables.meanwhile_table(run),
-        "gaps": tables.gaps_table(run),
-        "launches": tables.launches_table(run),
-        "turns": tables.turns_table(run),
-        "path": tables.path_table(run),
+        "waits": waits_table(run),
+        "late": late_table(run),
+        "idle": idle_table(run),
+        "meanwhile": meanwhile_table(run),
+        "gaps": gaps_table(run),
+        "launches": launches_table(run),
+        "turns": turns_table(run),
+        "path": path_table(run),
         "has_steps": len({step.number for rank in run.ranks for step in rank.steps}),
-        "step_rows": tables.steps_table(run),
-        "spread": tables.spread_table(run),
-        "copies": tables.copies_table(run),
-        "loading_sentence": tables.loading_words(run),
+        "step_rows": steps_table(run),
+        "spread": spread_table(run),
+        "copies": copies_table(run),
+        "loading_sentence": loading_words(run),
         "comparison": None if baseline is None else changes(baseline),
         "density_sentences": [] if density is None else density.sentences(),
         **first_notes(run.notes),
-        "unrecognised": tables.names_table(run, "unrecognised", UNRECOGNISED),
+        "unrecognised": names_table(run, "unrecognised", UNRECOGNISED),
         "definitions": DEFINITIONS,
         "versions": pairs({"densing": __version__, "python": platform.python_version(), "numpy": np.__version__}),
         "options": pairs(run.options),
@@ -198,8 +201,8 @@ def sources(run: RunProfile) -> list[tuple[str, str]]:
         (f"rank {rank.rank}", f"{words.clean(rank.source, 300)} (rank from {rank.rank_from}; {rank.events} events)")
         for rank in run.ranks[:MOST_SOURCES]
     ]
-    rest = len(run.ranks) - MOST_SOURCES
-    return [*rows, ("…", f"{rest} more")] if rest > 0 else rows
+    more = len(run.ranks) - MOST_SOURCES
+    return [*rows, ("…", f"{more} more")] if more > 0 else rows
 
 
 WINDOWS = {
@@ -211,8 +214,8 @@ WINDOWS = {
 
 def headline(run: RunProfile) -> Headline:
     """Put a run's profile in words; every caveat that holds for it comes with it."""
-    whole = pooled([rank.partition for rank in run.ranks])
-    return Headline(title(run, whole), lead(run, whole), facts(run), caveats(run, whole))
+    total = pooled([rank.partition for rank in run.ranks])
+    return Headline(title(run, total), lead(run, total), facts(run), caveats(run, total))
 
 
 def per(run: RunProfile) -> str:
@@ -225,7 +228,7 @@ def device(run: RunProfile) -> str:
     return "processors" if all(rank.on_host for rank in run.ranks) else "devices"
 
 
-def title(run: RunProfile, whole: Partition) -> str:
+def title(run: RunProfile, total: Partition) -> str:
     """Return the headline itself: the largest cost, of which most can be won.
 
     Examples
@@ -236,36 +239,36 @@ def title(run: RunProfile, whole: Partition) -> str:
     >>> title(run, Partition(100, 90, 50, 40, 0, 20, 20, 5, 25))
     '91.2 % of the time, 45.1 ms per step, is lost: devices wait for the host'
     """
-    if not whole.window_ns:
+    if not total.window_ns:
         if any(note.code == NO_DEVICE_WORK for note in run.notes):
             return "Nothing can be said of the time: the work of the devices was not recorded"
         return "There is no work in these traces"
     if run.causes:
         first = run.causes[0]
-        lost = f"{words.percent(first.share_pct)} of the time, {words.milliseconds(first.ms_per_step)} {per(run)}"
-        return words.clean(f"{lost}, is lost: {first.title}", 200)
-    without = "" if whole.comm_ns else " and no communication was recorded"
-    return f"Nothing is lost{without}: the {device(run)} computed {_share(whole.compute_ns, whole)} of the time"
+        cost = f"{words.percent(first.share_pct)} of the time, {words.milliseconds(first.ms_per_step)} {per(run)}"
+        return words.clean(f"{cost}, is lost: {first.title}", 200)
+    without = "" if total.comm_ns else " and no communication was recorded"
+    return f"Nothing is lost{without}: the {device(run)} computed {_share(total.compute_ns, total)} of the time"
 
 
-def _share(part: int, whole: Partition) -> str:
-    return words.percent(100 * part / whole.window_ns) if whole.window_ns else words.MISSING
+def _share(part: int, total: Partition) -> str:
+    return words.percent(100 * part / total.window_ns) if total.window_ns else words.MISSING
 
 
-def lead(run: RunProfile, whole: Partition) -> str:
+def lead(run: RunProfile, total: Partition) -> str:
     """Return the sentences that say what was measured, on what, and how the time splits."""
-    if not whole.window_ns:
+    if not total.window_ns:
         return (
             f"No kernel, copy or communication of {_counted(run)} lies in the window {run.window} "
             f"({WINDOWS.get(run.window, 'as named')}). Were the right activities recorded, and is the window right?"
         )
     prose = (
         f"Over {_counted(run)} (window {run.window}: {WINDOWS.get(run.window, 'as named')}), the {device(run)} "
-        f"computed {_share(whole.compute_ns, whole)} of the time, communicated without computing "
-        f"{_share(whole.exposed_comm_ns, whole)}, only copied {_share(whole.exposed_memcpy_ns, whole)} and did nothing "
-        f"{_share(whole.idle_ns, whole)}."
+        f"computed {_share(total.compute_ns, total)} of the time, communicated without computing "
+        f"{_share(total.exposed_comm_ns, total)}, only copied {_share(total.exposed_memcpy_ns, total)} and did nothing "
+        f"{_share(total.idle_ns, total)}."
     )
-    if not whole.comm_ns:
+    if not total.comm_ns:
         prose += " No communication was recorded."
     else:
         hidden = run.figures["overlap_pct"]
@@ -274,7 +277,7 @@ def lead(run: RunProfile, whole: Partition) -> str:
         else:
             prose += f" {words.percent(hidden)} of the communication was hidden;"
         prose += f" {words.milliseconds(run.figures['exposed_ms_per_step'])} {per(run)} were exposed."
-    ceiling = whole.achievable_pct
+    ceiling = total.achievable_pct
     if ceiling is not None and ceiling < 100:
         prose += " There is too little compute to hide all of the communication: "
         prose += f"at most {words.percent(ceiling)} of it could be."
@@ -284,6 +287,7 @@ def lead(run: RunProfile, whole: Partition) -> str:
 def _counted(run: RunProfile) -> str:
     """Return how many steps of how many ranks were measured."""
     ranks = words.plural(len(run.ranks), "rank")
+    # A trace may begin or end within a step, so ranks of one run need not have as many.
     each = {len(rank.steps) for rank in run.ranks}
     if each == {0}:
         return ranks
@@ -296,8 +300,9 @@ def _counted(run: RunProfile) -> str:
 def facts(run: RunProfile) -> tuple[tuple[str, str], ...]:
     """Return the key figures, as term and value."""
     figures = run.figures
+    ranks = f"{len(run.ranks)} of {run.world_size}" if run.world_size > len(run.ranks) else str(len(run.ranks))
     if not figures["step_ms"]:
-        return (("Window", run.window), ("Ranks", _ranks(run)), ("Hardware", _hardware(run)))
+        return (("Window", run.window), ("Ranks", ranks), ("Hardware", _hardware(run)))
     exposed, idle = (
         f"{words.milliseconds(figures[f'{key}_ms_per_step'])} {per(run)} ({words.percent(figures[f'{key}_pct'])})"
         for key in ("exposed", "idle")
@@ -310,25 +315,21 @@ def facts(run: RunProfile) -> tuple[tuple[str, str], ...]:
         ("Idle", idle),
         ("Hidden communication", words.percent(figures["overlap_pct"])),
         ("Slowdown by uneven ranks", f"{slowdown:.3f}×" if isinstance(slowdown, int | float) else words.MISSING),
-        ("Ranks", _ranks(run)),
+        ("Ranks", ranks),
         ("Hardware", _hardware(run)),
     ]
     return tuple((term, value) for term, value in rows if value != words.MISSING)
-
-
-def _ranks(run: RunProfile) -> str:
-    return f"{len(run.ranks)} of {run.world_size}" if run.world_size > len(run.ranks) else str(len(run.ranks))
 
 
 def _hardware(run: RunProfile) -> str:
     if run.devices:
         return words.clean(", ".join(run.devices), 80)
     backends = dict.fromkeys(rank.backend for rank in run.ranks if rank.backend)
-    where = "processors, no accelerator" if all(rank.on_host for rank in run.ranks) else "not named in the traces"
-    return words.clean(f"{where} ({', '.join(backends)})" if backends else where, 80)
+    kind = "processors, no accelerator" if all(rank.on_host for rank in run.ranks) else "not named in the traces"
+    return words.clean(f"{kind} ({', '.join(backends)})" if backends else kind, 80)
 
 
-def caveats(run: RunProfile, whole: Partition) -> tuple[str, ...]:
+def caveats(run: RunProfile, total: Partition) -> tuple[str, ...]:
     """Return what the reader must know before quoting the figures."""
     sentences = [note.message for note in run.notes if note.code == NO_DEVICE_WORK]
     if run.world_size > len(run.ranks):
@@ -343,13 +344,14 @@ def caveats(run: RunProfile, whole: Partition) -> tuple[str, ...]:
             f"The traces are damaged: {skipped} events were left out, {repaired} were kept after repair (see the "
             "notes)."
         )
+    # Names counted as compute by default are in the table too; here only what counts as nothing.
     ignored = sum(row.total_ns for rank in run.ranks for row in rank.unrecognised if row.kind == "unknown")
     if ignored:
         sentences.append(
             f"{words.duration(ignored)} of device work is of kinds that no rule knows and counts as nothing (see the "
             "names)."
         )
-    if whole.exposed_comm_ns:
+    if total.exposed_comm_ns:
         sentences.append(EXPOSED)
     if device(run) == "processors":
         sentences.append(HOST)
@@ -399,12 +401,13 @@ def straggler_words(run: RunProfile) -> list[str]:
     if stragglers.method == "none" or stragglers.worst is None:
         notes = [words.sentence(note.message) for note in stragglers.notes]
         return notes or ["No rank was waited for."]
+    # Only on a common clock do starts tell who came last; without one the shortest call is taken to have.
     by_start = stragglers.method == "starts"
     worst = next(row for row in stragglers.ranks if row.rank == stragglers.worst)
-    how = "arrivals on a common clock" if by_start else "durations: the shortest call arrived last"
+    method = "arrivals on a common clock" if by_start else "durations: the shortest call arrived last"
     sentences = [
         f"Rank {worst.rank} is waited for most: it arrived last {worst.times_last} times of {worst.matched} and the "
-        f"others waited {words.duration(worst.caused_ns)} in all for it, told by {how}."
+        f"others waited {words.duration(worst.caused_ns)} in all for it, told by {method}."
     ]
     if stragglers.often:
         chance = (
@@ -434,11 +437,40 @@ def figures(run: RunProfile) -> dict[str, ShownFigure]:
     """Return every figure of a profile by name."""
     parts = {rank.rank: rank.partition for rank in run.ranks}
     windows = {rank: part.window_ns for rank, part in parts.items()}
-    idle, whole = sum(rank.idle.idle_ns for rank in run.ranks), sum(windows.values())
-    share = f"; over all ranks {words.percent(100 * idle / whole)}" if whole else ""
+    idle, total = sum(rank.idle.idle_ns for rank in run.ranks), sum(windows.values())
+    share = f"; over all ranks {words.percent(100 * idle / total)}" if total else ""
+    partition_words = (
+        "Each rank's window: compute (hatched where communication runs under it, hidden), exposed communication, "
+        "exposed copies and idle time add up to 100 %."
+    )
+    exposed = [100 * part.exposed_comm_ns / part.window_ns for part in parts.values() if part.window_ns]
+    if len(exposed) > 1 and max(exposed) > min(exposed):
+        best, worst = words.percent(min(exposed)), words.percent(max(exposed))
+        partition_words += f" Exposed communication is {best} on the best rank, {worst} on the worst."
+    spread = all_step_times(run.ranks)
+    step_words = "Step times."
+    if spread.count > 1:
+        step_words = (
+            f"Step times of all ranks: median {words.duration(spread.median_ns)}, from {words.duration(spread.min_ns)} "
+            f"to {words.duration(spread.max_ns)}."
+        )
+        if spread.p95_over_median is not None:
+            step_words += f" The 95 % point is {spread.p95_over_median:.2f} times the median."
+    pictured, timeline_words = chosen_pictures(run)
+    clocks = None if run.together is None else run.together.clocks
+    # Clocks that cannot be compared let each rank's step begin at its own zero.
+    offsets = clocks.offset_ns if clocks is not None and clocks.comparable else None
+    drawing = arrange({rank.rank: rank.picture for rank in pictured}, offsets)
+    if drawing.ranks:
+        timeline_words += (
+            " Within a rank, top to bottom: compute, communication (what no compute covers laid over it), copies and "
+            "fills, all streams together."
+        )
+    if drawing.pixel_ns:
+        timeline_words += f" Work closer than {words.duration(drawing.pixel_ns)} is drawn as one box."
     captioned: dict[str, Captioned] = {
-        "partition": (plot_partition(parts), _partition_words(parts)),
-        "timeline": _timeline(run),
+        "partition": (plot_partition(parts), partition_words),
+        "timeline": (plot_timeline(drawing), timeline_words),
         **_waits(run),
         "idle": (
             plot_idle({rank.rank: rank.idle.causes for rank in run.ranks}, windows),
@@ -453,7 +485,7 @@ def figures(run: RunProfile) -> dict[str, ShownFigure]:
             plot_step_times(
                 {rank.rank: [(step.number, step.end_ns - step.start_ns) for step in rank.steps] for rank in run.ranks}
             ),
-            _step_times_words(run),
+            step_words,
         ),
     }
     if len(run.ranks) > BARS:
@@ -462,33 +494,6 @@ def figures(run: RunProfile) -> dict[str, ShownFigure]:
             "The same in order of rank, stronger for more: neighbours often share a machine, so a stripe names one.",
         )
     return {name: shown_figure(name, figure, caption) for name, (figure, caption) in captioned.items()}
-
-
-def _partition_words(parts: Mapping[int, Partition]) -> str:
-    shares = [100 * part.exposed_comm_ns / part.window_ns for part in parts.values() if part.window_ns]
-    caption = (
-        "Each rank's window: compute (hatched where communication runs under it, hidden), exposed communication, "
-        "exposed copies and idle time add up to 100 %."
-    )
-    if len(shares) > 1 and max(shares) > min(shares):
-        best, worst = words.percent(min(shares)), words.percent(max(shares))
-        caption += f" Exposed communication is {best} on the best rank, {worst} on the worst."
-    return caption
-
-
-def _timeline(run: RunProfile) -> Captioned:
-    ranks, caption = chosen_pictures(run)
-    clocks = None if run.together is None else run.together.clocks
-    offsets = clocks.offset_ns if clocks is not None and clocks.comparable else None
-    drawing = arrange({rank.rank: rank.picture for rank in ranks}, offsets)
-    if drawing.ranks:
-        caption += (
-            " Within a rank, top to bottom: compute, communication (what no compute covers laid over it), copies and "
-            "fills, all streams together."
-        )
-    if drawing.pixel_ns:
-        caption += f" Work closer than {words.duration(drawing.pixel_ns)} is drawn as one box."
-    return plot_timeline(drawing), caption
 
 
 def chosen_pictures(run: RunProfile) -> tuple[list[RankProfile], str]:
@@ -504,6 +509,7 @@ def chosen_pictures(run: RunProfile) -> tuple[list[RankProfile], str]:
     if len(chosen) > DRAWN:
         waits = () if run.together is None else run.together.stragglers.ranks
         caused_ns = {row.rank: row.caused_ns for row in waits}
+        # Sorting is stable: where nobody waits, the order is that of exposed communication, then of rank.
         worst = sorted(chosen, key=lambda rank: (-caused_ns.get(rank.rank, 0), -rank.partition.exposed_comm_ns))
         numbers = {rank.rank for rank in (*chosen[: DRAWN // 2], *worst[: DRAWN // 2])}
         chosen = [rank for rank in chosen if rank.rank in numbers]
@@ -513,8 +519,8 @@ def chosen_pictures(run: RunProfile) -> tuple[list[RankProfile], str]:
     if len(chosen) == len(run.ranks):
         return chosen, f"{subject} on {'every rank' if len(chosen) > 1 else names}."
     other = [rank.rank for rank in run.ranks if rank.picture.boxes and rank.rank not in pictures]
-    rest = f" {words.ranks_of(other).capitalize()} kept another step." if other else ""
-    return chosen, f"{subject} on {names}, of {words.plural(len(run.ranks), 'rank')}.{rest}"
+    others = f" {words.ranks_of(other).capitalize()} kept another step." if other else ""
+    return chosen, f"{subject} on {names}, of {words.plural(len(run.ranks), 'rank')}.{others}"
 
 
 def _waits(run: RunProfile) -> dict[str, Captioned]:
@@ -529,6 +535,7 @@ def _waits(run: RunProfile) -> dict[str, Captioned]:
             f"that is always late, a single strong cell a mishap.{drawn_words(by_rank)}",
         )
     }
+    # Of a single step there is no course from step to step to be seen.
     if len(stragglers.steps) > 1 and stragglers.wait_by_step_ns:
         own = suffered(stragglers)
         captioned["suffered"] = (
@@ -549,12 +556,13 @@ def _paths(run: RunProfile) -> dict[str, Captioned]:
     path = None if run.together is None else run.together.path
     if path is None or not path.totals:
         return captioned
-    whole = path.end_ns - path.start_ns
-    bars = [Bar("the whole path", path.by_kind, whole)]
+    length = path.end_ns - path.start_ns
+    bars = [Bar("the whole path", path.by_kind, length)]
+    # One bar less than fit under each other: the first is the whole path's.
     best = sorted(path.totals.items(), key=lambda item: -sum(item[1].values()))[: BARS - 1]
-    bars += [Bar(f"on rank {rank}", dict(row), whole) for rank, row in best]
+    bars += [Bar(f"on rank {rank}", dict(row), length) for rank, row in best]
     caption = (
-        f"The critical path of the run ({words.duration(whole)}): back from the end of the last rank, and at each "
+        f"The critical path of the run ({words.duration(length)}): back from the end of the last rank, and at each "
         "collective that held it to the rank that arrived last."
     )
     if path.bound_by:
@@ -565,17 +573,453 @@ def _paths(run: RunProfile) -> dict[str, Captioned]:
     return captioned
 
 
-def _step_times_words(run: RunProfile) -> str:
-    spread = all_step_times(run.ranks)
-    if spread.count <= 1:
-        return "Step times."
-    caption = (
-        f"Step times of all ranks: median {words.duration(spread.median_ns)}, from {words.duration(spread.min_ns)} "
-        f"to {words.duration(spread.max_ns)}."
+CAUSES = {look.key: look.label for look in IDLE_LOOKS}
+LEVELS = {"range": "range or operator", "call": "runtime call"}
+
+
+def causes_table(run: RunProfile) -> ShownTable:
+    """Return every cause of lost time, that of which most can be won first."""
+    fields = (
+        Field("Cause", column("message", _long)),
+        Field(
+            "Cost per step" if run.figures["steps"] else "Cost",
+            column("ms_per_step", words.milliseconds),
+            "ms_per_step",
+        ),
+        shares("Share of the time", "share_pct"),
+        Field(
+            "Recoverable",
+            column("recoverable_ms_per_step", words.milliseconds),
+            "recoverable_ms_per_step",
+            hint="What of it lies on the critical path; of waiting, what even ranks would gain. A ceiling",
+        ),
+        Field("Most on", lambda row: words.MISSING if words.is_missing(row["rank"]) else f"rank {row['rank']}", "rank"),
+        Field("What usually helps", column("remedy", _long)),
+        Field("Code", column("code"), minor=True),
     )
-    if spread.p95_over_median is not None:
-        caption += f" The 95 % point is {spread.p95_over_median:.2f} times the median."
-    return caption
+    rows = (record(cause) for cause in run.causes[:MOST_ROWS])
+    return shown_table(
+        "causes-table",
+        "Every cause that was found; first that of which most can be won.",
+        records_frame(rows),
+        fields,
+        sortable=True,
+    )
+
+
+def _long(value: Any) -> str:
+    return words.clean(value, 400)
+
+
+def collectives_table(run: RunProfile) -> ShownTable:
+    """Return the communications by operation and process group, most exposed first."""
+    steps = per_step(run.ranks)
+    waits = {} if run.together is None else run.together.waits
+    rows = [
+        {
+            **row.to_dict(),
+            "hidden_pct": None if run.figures["overlap_pct"] is None else row.hidden_pct,
+            "name": row.op or "not named",
+            # A group is often called twice by one name.
+            "who": words.clean(
+                " · ".join(dict.fromkeys(filter(None, (row.group, row.group_label)))) or "not named", 60
+            ),
+            "size": row.group_size if row.group_size > 0 else None,
+            "exposed_each": row.exposed_ns / steps,
+            "sum_each": row.sum_ns / steps,
+            # Calls without a size do not count as empty ones.
+            "each": row.bytes / row.count_sized if row.count_sized else None,
+            "waiting": None if (row.op, row.group) not in waits else 100 * waits[row.op, row.group],
+        }
+        for row in run.collectives
+    ]
+    unit = per(run)
+    fields = (
+        Field("Operation", column("name")),
+        Field("Group", column("who")),
+        Field("Ranks", column("size", words.count), "size", hint="Size of the process group"),
+        Field("Calls", column("count", words.count), "count"),
+        times(
+            f"Exposed {unit}", "exposed_each", hint="Of the union of the calls: what runs at the same time counts once"
+        ),
+        times(f"Sum {unit}", "sum_each", hint="Durations of the calls added up, hidden or not", minor=True),
+        shares("Hidden", "hidden_pct", hint="Share behind compute"),
+        shares("Waiting", "waiting", hint="Share of the time spent waiting for other ranks"),
+        Field(
+            "Size, mean",
+            column("each", words.volume),
+            "each",
+            hint="Output bytes for all-gather, input bytes otherwise",
+        ),
+        Field("algbw GB/s", column("algbw_gbps", words.digits), "algbw_gbps", hint="Bytes over time, waiting included"),
+        Field(
+            "busbw GB/s",
+            column("busbw_gbps", words.digits),
+            "busbw_gbps",
+            hint="algbw × factor of nccl-tests (recalled)",
+        ),
+    )
+    caption = (
+        "Over all ranks; most exposed first. Rates are lower bounds, since the time holds the wait for other ranks; "
+        "factors of busbw are recalled from nccl-tests. Hidden and exposed are of unions, as in the partition; kinds "
+        "of communication at the same time count each, so the rows may add up to more than the run's."
+    )
+    return shown_table("collectives-table", caption, records_frame(rows[:MOST_ROWS]), fields, sortable=True)
+
+
+def waits_table(run: RunProfile) -> ShownTable:
+    """Return the ranks that the others wait for, worst first."""
+    ranks = () if run.together is None else run.together.stragglers.ranks[:MOST_ROWS]
+    rows = [
+        {
+            **record(row),
+            "name": f"rank {row.rank}",
+            "own": row.suffered_ns if row.suffered_by_start_ns is None else row.suffered_by_start_ns,
+        }
+        for row in ranks
+    ]
+    fields = (
+        Field("Rank", column("name")),
+        times("Waiting caused", "caused_ns", hint="What the others waited for it in all"),
+        times("Of that alone", "alone_ns", hint="Its start after the last but one: what its lateness alone cost"),
+        Field("Arrived last", column("times_last", words.count), "times_last"),
+        Field("Of", column("matched", words.count), "matched", hint="Matched communications it takes part in"),
+        times("Waited itself", "own"),
+        Field(
+            "Led",
+            column("steps_led", words.count),
+            "steps_led",
+            hint="Steps (or, within one step, communications) in which it caused most",
+        ),
+    )
+    caption = "Who is waited for, and who waits: sums over matched communications."
+    if run.together is not None and run.together.stragglers.within_clock_error is not None:
+        caption += " Which rank comes first is within clock error."
+    return shown_table("waits-table", caption, records_frame(rows), fields, sortable=True)
+
+
+def late_table(run: RunProfile, count: int = 12) -> ShownTable:
+    """Return the communications in which most waiting was caused."""
+    late = () if run.together is None else run.together.stragglers.late
+    rows = [
+        {**record(row), "name": row.op or "communication", "at": None if row.step < 0 else row.step}
+        for row in sorted(late, key=lambda row: -row.waited_ns)[:count]
+    ]
+    fields = (
+        Field("Communication", column("name")),
+        Field("Group", column("group", named)),
+        Field("Step", column("at", words.count), "at"),
+        Field("Number", column("order", lambda value: words.count(int(value) + 1)), "order"),
+        Field("Last to arrive", lambda row: f"rank {row['rank']}" if row["clear"] else "within clock error"),
+        times("Later than the next", "alone_ns"),
+        times("Waited by the others", "waited_ns"),
+    )
+    caption = "The communications in which ranks waited most."
+    return shown_table("late-table", caption, records_frame(row for row in rows if row["waited_ns"]), fields)
+
+
+def named(value: Any) -> str:
+    """Return a name, or that there is none."""
+    return words.clean(value, 60) if value else "not named"
+
+
+def names_table(run: RunProfile, attribute: str, caption: str) -> ShownTable:
+    """Return what took longest by name, summed over the ranks.
+
+    Parameters
+    ----------
+    run : RunProfile
+    attribute : {"names", "unrecognised"}
+    caption : str
+    """
+    total: dict[tuple[str, str], list[int]] = {}
+    for rank in run.ranks:
+        for row in getattr(rank, attribute):
+            entry = total.setdefault((row.name, row.kind), [0, 0])
+            entry[0] += row.count
+            entry[1] += row.total_ns
+    best = sorted(total.items(), key=lambda item: -item[1][1])[:MOST_ROWS]
+    rows = [{"name": name, "kind": kind, "count": count, "ns": ns} for (name, kind), (count, ns) in best]
+    fields = (
+        Field("Name", column("name", lambda value: words.clean(value, 200))),
+        Field("Counts as", column("kind")),
+        Field("Times", column("count", words.count), "count"),
+        times("Time in all", "ns", hint="Sum of durations over all ranks, not of their union"),
+    )
+    return shown_table(f"{attribute}-table", caption, records_frame(rows), fields, sortable=True)
+
+
+def path_table(run: RunProfile) -> ShownTable:
+    """Return the names with most time on the ranks' own critical paths."""
+    total: dict[tuple[str, str], int] = {}
+    for rank in run.ranks:
+        for kind, name, ns in rank.path.top:
+            total[kind, name] = total.get((kind, name), 0) + ns
+    steps = per_step(run.ranks)
+    best = sorted(total.items(), key=lambda item: -item[1])[:15]
+    rows = [{"kind": kind, "name": name or "(nothing recorded)", "ns": ns / steps} for (kind, name), ns in best]
+    fields = (
+        Field("Name", column("name", lambda value: words.clean(value, 200))),
+        Field("Kind", column("kind")),
+        times(per(run).capitalize(), "ns"),
+    )
+    caption = "What the ranks' own critical paths lead through, the longest first."
+    return shown_table("path-table", caption, records_frame(rows), fields)
+
+
+def turns_table(run: RunProfile, count: int = 12) -> ShownTable:
+    """Return the communications at which the run's critical path goes from one rank to another."""
+    turns = () if run.together is None or run.together.path is None else run.together.path.turns
+    longest = sorted((turn for turn in turns if turn.waited_ns), key=lambda turn: -turn.waited_ns)[:count]
+    matched = None if run.together is None else run.together.matched
+    rows = []
+    for turn in longest:
+        name = "communication"
+        if matched is not None and 0 <= turn.key < len(matched):
+            step = int(matched.step[turn.key])
+            name = f"{OPS[int(matched.op[turn.key])] or name}{f', step {step}' if step >= 0 else ''}"
+        rows.append({**record(turn), "name": name})
+    fields = (
+        Field("Communication", column("name")),
+        Field("Waiting", lambda row: f"rank {row['rank']}"),
+        Field("Waited for", lambda row: f"rank {row['last_rank']}"),
+        times("Waited", "waited_ns"),
+        times("Transfer", "transfer_ns"),
+    )
+    return shown_table(
+        "turns-table", "Where the path turns to the rank that arrived last.", records_frame(rows), fields
+    )
+
+
+def idle_table(run: RunProfile) -> ShownTable:
+    """Return idle time by cause over all ranks."""
+    total: dict[str, int] = {}
+    for rank in run.ranks:
+        for cause, ns in rank.idle.causes.items():
+            total[cause] = total.get(cause, 0) + ns
+    idle, steps = sum(total.values()), per_step(run.ranks)
+    rows = [
+        {"cause": CAUSES.get(cause, cause.replace("_", " ")), "ns": ns / steps, "share": 100 * ns / idle}
+        for cause, ns in sorted(total.items(), key=lambda item: -item[1])
+        if ns
+    ]
+    fields = (
+        Field("Cause", column("cause")),
+        times(per(run).capitalize(), "ns"),
+        shares("Of idle time", "share"),
+    )
+    return shown_table("idle-table", "Idle time by cause, over all ranks.", records_frame(rows), fields)
+
+
+def gaps_table(run: RunProfile, count: int = 12) -> ShownTable:
+    """Return the longest idle stretches of all ranks."""
+    gaps = [(rank, gap) for rank in run.ranks for gap in rank.idle.longest]
+    # Each rank knows its own longest; the longest of all are among them.
+    best = sorted(gaps, key=lambda pair: pair[1].start_ns - pair[1].end_ns)[:count]
+    rows = [
+        {
+            "rank": f"rank {rank.rank}",
+            "length": gap.end_ns - gap.start_ns,
+            "at": gap.start_ns - rank.start_ns,
+            "cause": CAUSES.get(gap.cause, gap.cause),
+            "next": gap.next_name or words.MISSING,
+        }
+        for rank, gap in best
+    ]
+    fields = (
+        Field("Rank", column("rank")),
+        times("Length", "length"),
+        times("After the window's start", "at"),
+        Field("Cause", column("cause")),
+        Field("Ended by", column("next", lambda value: words.clean(value, 120))),
+    )
+    return shown_table(
+        "gaps-table", "The longest stretches in which a device did nothing.", records_frame(rows), fields
+    )
+
+
+def meanwhile_table(run: RunProfile, count: int = 15) -> ShownTable:
+    """Return what the launching threads did while devices waited for them."""
+    total: dict[tuple[str, str], int] = {}
+    for rank in run.ranks:
+        for row in rank.idle.meanwhile:
+            total[row.level, row.name] = total.get((row.level, row.name), 0) + row.ns
+    steps = per_step(run.ranks)
+    best = sorted(total.items(), key=lambda item: -item[1])[:count]
+    rows = [
+        {"name": name or f"(no {LEVELS.get(level, level)})", "level": LEVELS.get(level, level), "ns": ns / steps}
+        for (level, name), ns in best
+    ]
+    fields = (
+        Field("Name", column("name", lambda value: words.clean(value, 160))),
+        Field("What it is", column("level")),
+        times(per(run).capitalize(), "ns"),
+    )
+    caption = (
+        "What the launching threads did while devices waited for them. The same time counts once among ranges and "
+        "operators and once among runtime calls."
+    )
+    return shown_table("meanwhile-table", caption, records_frame(rows), fields)
+
+
+def launches_table(run: RunProfile, count: int = 64) -> ShownTable:
+    """Return how each rank's launches went."""
+    rows = [{"name": f"rank {rank.rank}", **rank.idle.launches.to_dict()} for rank in run.ranks[:count]]
+    fields = (
+        Field("Rank", column("name")),
+        Field("Device spans", column("spans", words.count), "spans"),
+        Field("Unlinked", column("unlinked", words.count), "unlinked", hint="Without a launch record"),
+        times("Delay, median", "delay_p50_ns", hint="From the launch call to the start on the device"),
+        times("Delay, 95 %", "delay_p95_ns"),
+        Field("Queue, mean", column("queue_mean", words.digits), "queue_mean", hint="Launched but not begun"),
+        Field("Kernels < 10 µs", column("short_kernels", words.count), "short_kernels"),
+        Field("Calls > 50 µs", column("slow_calls", words.count), "slow_calls", minor=True),
+    )
+    more = f" The first {count} of {len(run.ranks)}." if len(run.ranks) > count else ""
+    return shown_table("launches-table", f"Launches, rank by rank.{more}", records_frame(rows), fields, sortable=True)
+
+
+def copies_table(run: RunProfile) -> ShownTable:
+    """Return copies by direction over all ranks."""
+    sums = ("count", "unsized", "bytes", "busy_ns", "hidden_ns", "exposed_ns")
+    total: dict[str, dict[str, Any]] = {}
+    for rank in run.ranks:
+        for copies in rank.transfers.copies:
+            row = total.setdefault(copies.direction, dict.fromkeys(sums, 0) | {"pageable": None, "took": 0.0})
+            for key in sums:
+                row[key] += getattr(copies, key)
+            # None as long as no rank tells which memory was pinned.
+            row["pageable"] = row["pageable"] if copies.pageable is None else (row["pageable"] or 0) + copies.pageable
+            # The rate is of all bytes over all time, so the times that the ranks' rates stand for are added.
+            row["took"] += copies.bytes / copies.gb_per_s if copies.gb_per_s else 0.0
+    steps = per_step(run.ranks)
+    rows = [
+        {
+            "name": name.replace("_", " "),
+            "count": row["count"],
+            "moved": row["bytes"] if row["count"] > row["unsized"] else None,
+            "rate": row["bytes"] / row["took"] if row["took"] else None,
+            "hidden": 100 * row["hidden_ns"] / row["busy_ns"] if row["busy_ns"] else None,
+            "exposed": row["exposed_ns"] / steps,
+            "pageable_pct": None if row["pageable"] is None else 100 * row["pageable"] / row["count"],
+        }
+        for name, row in total.items()
+    ]
+    fields = (
+        Field("Direction", column("name")),
+        Field("Copies", column("count", words.count), "count"),
+        Field("Volume", column("moved", words.volume), "moved"),
+        Field("GB/s", column("rate", words.digits), "rate", hint="Bytes over the copies' own durations"),
+        shares("Hidden", "hidden", hint="Share behind compute"),
+        times(f"Exposed {per(run)}", "exposed"),
+        shares("Pageable", "pageable_pct", hint="Copies from or to memory that is not pinned"),
+    )
+    rows.sort(key=lambda row: -row["exposed"])
+    return shown_table(
+        "copies-table", "Copies and fills by direction, over all ranks.", records_frame(rows), fields, sortable=True
+    )
+
+
+def loading_words(run: RunProfile) -> str:
+    """Say how long the hosts fetched data, and how much of that devices stood idle."""
+    loading = [rank.transfers.loading for rank in run.ranks if rank.transfers.loading is not None]
+    if not loading:
+        return (
+            "No range in the traces names data loading (enumerate(DataLoader)…__next__), so its cost cannot be told "
+            "from other host work."
+        )
+    steps = per_step(run.ranks)
+    total, idle = sum(row.total_ns for row in loading), sum(row.idle_ns for row in loading)
+    share = words.percent(100 * idle / total if total else 0.0)
+    return (
+        f"Hosts spent {words.duration(total / steps)} {per(run)} fetching the next batch; during "
+        f"{words.duration(idle / steps)} of it ({share}) the device stood idle."
+    )
+
+
+def ranks_table(run: RunProfile) -> ShownTable:
+    """Return the ranks with their shares; of very many, those with most exposed communication."""
+    # Those with most exposed communication are kept, and stand in order of rank.
+    chosen = sorted(run.ranks, key=lambda rank: -(rank.partition.exposed_pct or 0))[:MOST_RANKS]
+    rows = []
+    for rank in sorted(chosen, key=lambda rank: rank.rank):
+        part = rank.partition
+        parts = {
+            "compute": part.compute_ns,
+            "exposed": part.exposed_comm_ns,
+            "copies": part.exposed_memcpy_ns,
+            "idle": part.idle_ns,
+        }
+        rows.append(
+            {
+                "name": f"rank {rank.rank}",
+                **{name: 100 * ns / part.window_ns if part.window_ns else None for name, ns in parts.items()},
+                "hidden": None if cut_short([rank]) else part.overlap_pct,
+                "window_ns": part.window_ns,
+                "bound": rank.path.bound_by or words.MISSING,
+                "skipped": rank.skipped,
+                "host": rank.host,
+                "source": rank.source,
+            }
+        )
+    fields = (
+        Field("Rank", column("name")),
+        shares("Compute", "compute"),
+        shares("Exposed", "exposed", hint="Exposed communication, share of the window"),
+        shares("Copies", "copies", hint="Exposed copies"),
+        shares("Idle", "idle"),
+        shares("Hidden", "hidden", hint="Share of the communication behind compute"),
+        times("Window", "window_ns"),
+        Field("Bound by", column("bound")),
+        Field("Skipped", column("skipped", words.count), "skipped", hint="Damaged events left out", minor=True),
+        Field("Host", column("host", named), minor=True),
+        Field("Trace", column("source", lambda value: words.clean(value, 120)), minor=True),
+    )
+    left_out = f" {len(run.ranks) - len(rows)} ranks with less exposed communication are left out." * (
+        len(run.ranks) > len(rows)
+    )
+    return shown_table("ranks-table", f"Rank by rank.{left_out}", records_frame(rows), fields, sortable=True)
+
+
+def steps_table(run: RunProfile) -> ShownTable:
+    """Return the steps one by one, each the mean over the ranks that recorded it."""
+    table = mean_steps({rank.rank: rank.steps for rank in run.ranks})
+    rows = [
+        {"name": f"step {number}", "all": sum(parts.values()), "busy": parts["compute"] + parts["hidden"], **parts}
+        for number, parts in table[:MOST_STEPS]
+    ]
+    fields = (
+        Field("Step", column("name")),
+        times("Length", "all"),
+        times("Compute", "busy"),
+        times("Hidden", "hidden", hint="Compute that hides communication"),
+        times("Exposed", "exposed_comm", hint="Exposed communication"),
+        times("Copies", "exposed_memcpy", hint="Exposed copies"),
+        times("Idle", "idle"),
+    )
+    more = f" The first {MOST_STEPS} of {len(table)}." * (len(table) > MOST_STEPS)
+    return shown_table(
+        "steps-table", f"Step by step, the mean over ranks.{more}", records_frame(rows), fields, sortable=True
+    )
+
+
+def spread_table(run: RunProfile, count: int = 10) -> ShownTable:
+    """Return the steps in which the ranks' times differ most."""
+    widest = sorted((row for row in run.spread if row.spread), key=lambda row: -(row.spread or 0))[:count]
+    rows = [{**record(row), "over": 100 * (row.spread or 0), "name": f"step {row.number}"} for row in widest]
+    fields = (
+        Field("Step", column("name")),
+        times("Median rank", "median_ns"),
+        times("Slowest rank", "max_ns"),
+        shares("Slower by", "over"),
+        Field("Which", lambda row: f"rank {row['slowest_rank']}"),
+        Field("Ranks", column("ranks", words.count), "ranks"),
+    )
+    caption = (
+        "The steps whose times differ most between ranks. A collective at the end of a step makes all ranks equally "
+        "slow: a small difference is no proof that none lags."
+    )
+    return shown_table("spread-table", caption, records_frame(rows), fields)
 
 
 _NAMES = {
@@ -601,33 +1045,6 @@ class Changes:
 def changes(baseline: Comparison) -> Changes:
     """Put a comparison in words."""
     notes = tuple(words.sentence(note.message) for note in baseline.notes)
-    return Changes((verdict(baseline), *notes), _table(baseline))
-
-
-def verdict(baseline: Comparison) -> str:
-    """Return whether a step takes longer than in the baseline, in one sentence.
-
-    Examples
-    --------
-    >>> from densing.efficiency.profile.comparison import RunSteps, compare
-    >>> runs = [RunSteps(tuple(range(8)), {"step_ns": tuple(mean + d for d in (0, 2, 1, 3, 2, 0, 1, 3))})
-    ...         for mean in (100.0, 150.0)]
-    >>> verdict(compare(*runs)).split(":")[0]
-    'A step is slower than in the baseline'
-    """
-    step = next(change for change in baseline.changes if change.metric == "step_ns")
-    counted = f"{baseline.steps[1]} steps against {baseline.steps[0]}"
-    if step.verdict == "too few steps":
-        return f"Too few steps to tell a change from noise ({counted})."
-    difference = (
-        f"{_signed(step.difference)} ({_interval(step)}, {words.percentage(baseline.level)} interval; {counted})."
-    )
-    if step.verdict == "no change beyond noise":
-        return f"The step time has not changed beyond noise: {difference}"
-    return f"A step is {step.verdict} than in the baseline: {difference}"
-
-
-def _table(baseline: Comparison) -> ShownTable:
     rows = [
         {**record(change), "name": _NAMES.get(change.metric, change.metric), "interval": _interval(change)}
         for change in baseline.changes
@@ -649,7 +1066,31 @@ def _table(baseline: Comparison) -> ShownTable:
         "Means over steps, each first averaged over the ranks, with bootstrap intervals over steps. How much a second "
         "start of the same job differs is not in the noise."
     )
-    return shown("changes-table", caption, records_frame(rows), fields)
+    return Changes((verdict(baseline), *notes), shown_table("changes-table", caption, records_frame(rows), fields))
+
+
+def verdict(baseline: Comparison) -> str:
+    """Return whether a step takes longer than in the baseline, in one sentence.
+
+    Examples
+    --------
+    >>> from densing.efficiency.profile.comparison import RunSteps, compare
+    >>> runs = [RunSteps(tuple(range(8)), {"step_ns": tuple(mean + d for d in (0, 2, 1, 3, 2, 0, 1, 3))})
+    ...         for mean in (100.0, 150.0)]
+    >>> verdict(compare(*runs)).split(":")[0]
+    'A step is slower than in the baseline'
+    """
+    # The step time leads: the other figures may shift between themselves while a step takes as long.
+    step = next(change for change in baseline.changes if change.metric == "step_ns")
+    counted = f"{baseline.steps[1]} steps against {baseline.steps[0]}"
+    if step.verdict == "too few steps":
+        return f"Too few steps to tell a change from noise ({counted})."
+    difference = (
+        f"{_signed(step.difference)} ({_interval(step)}, {words.percentage(baseline.level)} interval; {counted})."
+    )
+    if step.verdict == "no change beyond noise":
+        return f"The step time has not changed beyond noise: {difference}"
+    return f"A step is {step.verdict} than in the baseline: {difference}"
 
 
 def _signed(value: Any) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from densing.core import write_text
-from densing.report.checks import chatgpt_split
+from densing.report.study import chatgpt_split
 from densing.scores.study import PAPER_MONTHS, PAPER_WINDOW, Study
 from densing.scores.trend import doubling_text
 
@@ -55,7 +55,37 @@ def build_replication(study: Study, path: Path | str) -> Path:
 
     See Also
     --------
-    run_study
+    run_study, build_report
+
+    Examples
+    --------
+    A study made by hand, without the parts that take minutes; otherwise it is what :func:`run_study` returns:
+
+    >>> import tempfile
+    >>> import densing
+    >>> from densing.scores.study import Split
+    >>> from densing.scores.trend import Backtest
+    >>> ruler = densing.load_reference("qwen1.5", "mmlu")
+    >>> density = densing.catalog_densities(densing.load_catalog(), ruler).headline
+    >>> trend = densing.estimate_trend(density, permutations=99, bootstrap=99, worlds=0)
+    >>> row = {"reference": "qwen1.5", "benchmark": "mean", "evaluator": "obsscaling", "window": "paper",
+    ...        "denominator": "total", "dates": "sourced", "method": "envelope", "doubling_months": 3.3, "lo": 2.6,
+    ...        "hi": 4.5, "n": 9, "permutation_p": 0.01, "permutation_size": 0.05, "permutation_power": 0.8,
+    ...        "headline": False, "covers_paper": True}
+    >>> table = pd.DataFrame([row, {**row, "benchmark": "mmlu"}])
+    >>> missing = ("long_reference", "long_density", "long_trend", "apart", "long_forecast", "past_forecast")
+    >>> empty = ("skills", "forecast", "questions", "corollaries", "provenance")
+    >>> study = densing.Study(
+    ...     options={"seed": 0}, selection="base models", reference=ruler, density=density, trend=trend,
+    ...     multiverse=table, replication=table, split=Split(reason="2 models before it"), asked_of=ruler,
+    ...     backtest=Backtest(n=0), versions={"densing": densing.__version__}, hashes={"catalog": "0" * 64},
+    ...     **dict.fromkeys(missing), **{name: pd.DataFrame() for name in empty})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lines = build_replication(study, Path(folder) / "replication.md").read_text().splitlines()
+    >>> lines[0]
+    '# Replication of the Densing Law'
+    >>> [line for line in lines if line.startswith("| qwen1.5 | mmlu")]
+    ['| qwen1.5 | mmlu | obsscaling | 9 | 3.3 months (2.6 to 4.5) | yes | 0.010 (5 %, 80 %) |']
     """
     target = Path(path)
     write_text(target, render_replication(study))
@@ -66,6 +96,7 @@ def render_replication(study: Study) -> str:
     """Return the replication page as Markdown."""
     means = study.replication[study.replication["benchmark"] == "mean"]
     singles = study.replication[study.replication["benchmark"] != "mean"]
+    trends = {"Headline": study.trend} | ({} if study.long_trend is None else {"Long window": study.long_trend})
     parts = [
         "# Replication of the Densing Law\n",
         "Written by `densing report --out docs/replication.md`; every number below comes from that command. Do not "
@@ -87,7 +118,11 @@ def render_replication(study: Study) -> str:
         _rows(singles),
         _verdict(singles, "on single benchmarks"),
         "## What our headline says\n",
-        *_headline(study),
+        f"**{study.trend.title}**: {study.reference.title}, benchmark {study.reference.benchmark}, "
+        f"{len(study.density)} models in {int(study.trend.headline['clusters'])} families; "
+        "all models, Tobit with a family jackknife.\n",
+        *(f"- {sentence}" for sentence in study.trend.sentences()),
+        "",
         "## Before and after ChatGPT\n",
         chatgpt_split(study.split) + "\n",
         "## To November 2025\n",
@@ -97,7 +132,8 @@ def render_replication(study: Study) -> str:
         "## Everything at once\n",
         _spread(study.multiverse),
         "## Details: tests that do not lead\n",
-        *_details(study),
+        *(f"- {name}. {sentence}" for name, trend in trends.items() for sentence in trend.details()),
+        "",
         f"\nCatalog {study.hashes['catalog'][:12]}, densing {study.versions['densing']}, seed "
         f"{study.options['seed']}.\n",
     ]
@@ -111,6 +147,7 @@ def _rows(table: pd.DataFrame) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for row in table.itertuples():
+        # A test that was not simulated has no size or power, and its p alone would be quoted.
         shares = (row.permutation_p, row.permutation_size, row.permutation_power)
         known = not any(share is None or math.isnan(share) for share in shares)
         p = f"{shares[0]:.3f} ({100 * shares[1]:.0f} %, {100 * shares[2]:.0f} %)" if known else "–"
@@ -120,28 +157,14 @@ def _rows(table: pd.DataFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _verdict(table: pd.DataFrame, where: str) -> str:
+def _verdict(table: pd.DataFrame, rulers: str) -> str:
+    # An interval without an upper end covers almost any figure, so it proves little.
     bounded = table[table["hi"].map(math.isfinite)]
     return (
-        f"{int(table['covers_paper'].sum())} of {len(table)} intervals {where} cover {PAPER_MONTHS} months; "
+        f"{int(table['covers_paper'].sum())} of {len(table)} intervals {rulers} cover {PAPER_MONTHS} months; "
         f"{int(bounded['covers_paper'].sum())} of the {len(bounded)} that have two ends do. "
         f"Median doubling time {table['doubling_months'].median():.1f} months.\n"
     )
-
-
-def _headline(study: Study) -> list[str]:
-    return [
-        f"**{study.trend.title}**: {study.reference.title}, benchmark {study.reference.benchmark}, "
-        f"{len(study.density)} models in {int(study.trend.headline['clusters'])} families; "
-        "all models, Tobit with a family jackknife.\n",
-        *(f"- {sentence}" for sentence in study.trend.sentences()),
-        "",
-    ]
-
-
-def _details(study: Study) -> list[str]:
-    parts = [("Headline", study.trend), *([("Long window", study.long_trend)] if study.long_trend is not None else [])]
-    return [*(f"- {name}. {sentence}" for name, trend in parts for sentence in trend.details()), ""]
 
 
 def _long(study: Study) -> list[str]:
@@ -203,6 +226,7 @@ def _spread(table: pd.DataFrame) -> str:
         "|---|---|---|---|---|",
     ]
     for (method, window), group in table.groupby(["method", "window"]):
+        # No interpolation: a doubling time may be infinite.
         low, mid, high = group["doubling_months"].quantile([0.25, 0.5, 0.75], interpolation="nearest")
         significant = int((group["permutation_p"].astype(float) < 0.05).sum())
         lines.append(f"| {method} | {window} | {len(group)} | {mid:.1f} ({low:.1f} to {high:.1f}) | {significant} |")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from densing.plots import (
     CHOICES,
     JOURNAL_MONTHS,
     SECOND_HAND,
+    leave_one_out,
     plot_density,
     plot_estimates,
     plot_leave_one_out,
@@ -26,18 +28,7 @@ from densing.plots import (
     specifications,
 )
 from densing.report import page
-from densing.report.checks import (
-    backtest,
-    check_data,
-    check_sentences,
-    diagnostics,
-    long_window,
-    past,
-    questions,
-    record_setter_bias,
-    without_groups,
-)
-from densing.report.parts import (
+from densing.report.page import (
     Field,
     Headline,
     ShownFigure,
@@ -46,16 +37,16 @@ from densing.report.parts import (
     flag,
     pairs,
     ranged,
-    shown,
     shown_figure,
+    shown_table,
 )
 from densing.scores.study import PAPER_MONTHS
 from densing.scores.trend import sentences as trend_sentences
 
 if TYPE_CHECKING:
     from densing.scores.references import Reference
-    from densing.scores.study import Measured, Study
-    from densing.scores.trend import Checks, TrendResult
+    from densing.scores.study import Measured, PastForecast, Split, Study
+    from densing.scores.trend import Backtest, Checks, TrendResult
 
 
 SECTIONS = (
@@ -73,6 +64,9 @@ SECTIONS = (
     ("sources", "Sources"),
     ("versions", "Versions"),
 )
+
+# A longer list of the raw data is told by its length and ends.
+MOST_ITEMS = 40
 
 
 def build_report(study: Study, path: Path | str) -> Path:
@@ -100,7 +94,35 @@ def build_report(study: Study, path: Path | str) -> Path:
 
     See Also
     --------
-    run_study
+    run_study, build_replication
+
+    Examples
+    --------
+    A study made by hand, without the parts that take minutes; otherwise it is what :func:`run_study` returns:
+
+    >>> import tempfile
+    >>> import densing
+    >>> from densing.scores.study import Split
+    >>> from densing.scores.trend import Backtest
+    >>> ruler = densing.load_reference("qwen1.5", "mmlu")
+    >>> density = densing.catalog_densities(densing.load_catalog(), ruler).headline
+    >>> trend = densing.estimate_trend(density, permutations=99, bootstrap=99, worlds=0)
+    >>> row = {"reference": "qwen1.5", "benchmark": "mean", "evaluator": "obsscaling", "window": "paper",
+    ...        "denominator": "total", "dates": "sourced", "method": "envelope", "doubling_months": 3.3, "lo": 2.6,
+    ...        "hi": 4.5, "n": 9, "permutation_p": 0.01, "permutation_size": 0.05, "permutation_power": 0.8,
+    ...        "headline": False, "covers_paper": True}
+    >>> table = pd.DataFrame([row, {**row, "benchmark": "mmlu"}])
+    >>> missing = ("long_reference", "long_density", "long_trend", "apart", "long_forecast", "past_forecast")
+    >>> empty = ("skills", "forecast", "questions", "corollaries", "provenance")
+    >>> study = densing.Study(
+    ...     options={"seed": 0}, selection="base models", reference=ruler, density=density, trend=trend,
+    ...     multiverse=table, replication=table, split=Split(reason="2 models before it"), asked_of=ruler,
+    ...     backtest=Backtest(n=0), versions={"densing": densing.__version__}, hashes={"catalog": "0" * 64},
+    ...     **dict.fromkeys(missing), **{name: pd.DataFrame() for name in empty})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = build_report(study, Path(folder) / "report.html").read_text()
+    >>> page[:15], "<script src" in page
+    ('<!DOCTYPE html>', False)
     """
     target = Path(path)
     write_text(target, render(study))
@@ -200,6 +222,7 @@ def caveats(study: Study) -> tuple[str, ...]:
 
 def members(study: Study) -> str:
     """Return how many of the headline's models are the ruler's own; empty when none is."""
+    # Their densities are near 1 whatever the trend, so the reader must know how many there are.
     own = sorted(set(map(str, study.trend.data.model)) & set(map(str, study.reference.points["model"])))
     if not own:
         return ""
@@ -252,13 +275,14 @@ def asked_of(study: Study) -> str:
 
 def figures(study: Study) -> dict[str, ShownFigure]:
     """Return every figure of the report by name."""
-    apart = 0 if study.apart is None else len(study.apart.table)
+    n_apart = 0 if study.apart is None else len(study.apart.table)
+    # A fan stands in the density figure only where back-tests did better than assuming no progress.
     earned = study.backtest.beats_standing_still
     near = study.forecast if earned and len(study.forecast) else None
     captioned = {
         "density": (
             plot_density(study.density, study.trend, study.apart, near),
-            density_words(study.density.table, apart, fan=near is not None),
+            density_words(study.density.table, n_apart, fan=near is not None),
         ),
         **_long_figure(study, earned),
         "estimates": (plot_estimates(study.trend), _estimates_words(study)),
@@ -302,7 +326,7 @@ def _long_figure(study: Study, earned: bool) -> dict[str, tuple[go.Figure, str]]
     return captioned
 
 
-def density_words(table: pd.DataFrame, apart: int, *, fan: bool = False) -> str:
+def density_words(table: pd.DataFrame, n_apart: int, *, fan: bool = False) -> str:
     """Return what a density figure shows, for readers who cannot see it."""
     bounds = table["bound"].fillna("").astype(str) if "bound" in table else pd.Series("", table.index)
     limited = int((bounds != "").sum())
@@ -312,8 +336,8 @@ def density_words(table: pd.DataFrame, apart: int, *, fan: bool = False) -> str:
     )
     if limited:
         caption += f" {words.plural(limited, 'model')} known only as a limit: the triangle points to the true value."
-    if apart:
-        caption += f" {words.plural(apart, 'model')} shown apart: choose a kind in the legend to see it."
+    if n_apart:
+        caption += f" {words.plural(n_apart, 'model')} shown apart: choose a kind in the legend to see it."
     return caption
 
 
@@ -353,14 +377,14 @@ def multiverse_words(multiverse: pd.DataFrame) -> str:
     ordered = np.sort(value)
     quarter, median, upper = (float(ordered[round(share * (len(ordered) - 1))]) for share in (0.25, 0.5, 0.75))
     unbounded = int(np.isinf(pd.to_numeric(rows["hi"], errors="coerce")).sum())
-    lost = len(multiverse) - len(rows)
+    failed = len(multiverse) - len(rows)
     caption = (
         f"{words.plural(len(rows), 'specification')} of ruler, benchmark, window, denominator and estimator: "
         f"median doubling time {words.months(median)} months, middle half {words.months(quarter)} to "
         f"{words.months(upper)}; "
         f"{unbounded} of the intervals have no upper end."
     )
-    return caption + (f" {words.plural(lost, 'specification')} could not be estimated." if lost else "")
+    return caption + (f" {words.plural(failed, 'specification')} could not be estimated." if failed else "")
 
 
 DENSITY = Field("Density", lambda row: words.bounded(row.get("density"), row.get("bound")), "density")
@@ -390,7 +414,7 @@ def estimates_table(trend: TrendResult) -> ShownTable:
         "All estimators on the same rows; the marked one is the headline. Held the truth: how often the estimator's 95 "
         "% interval did in simulated worlds, from the worst kind of world to the best."
     )
-    return shown("estimates-table", caption, trend.estimates, fields, mark="headline")
+    return shown_table("estimates-table", caption, trend.estimates, fields, mark="headline")
 
 
 def _months_interval(row: Any) -> str:
@@ -412,7 +436,7 @@ def ruler_table(ruler: Reference) -> ShownTable:
         Field("Miss", column("miss", _signed), "miss", hint="Score less curve"),
         Field("Used", lambda row: "held out" if row.get("held_out") is True else "fitted"),
     )
-    return shown("ruler-table", "Points of the ruler, and by how much the curve misses each.", points, fields)
+    return shown_table("ruler-table", "Points of the ruler, and by how much the curve misses each.", points, fields)
 
 
 def _three_digits(value: Any) -> str:
@@ -433,7 +457,7 @@ def multiverse_table(multiverse: pd.DataFrame) -> ShownTable:
         *shuffle_fields(),
     )
     caption = f"One row per specification; the marked one is the headline. {SHUFFLES}"
-    return shown("multiverse-table", caption, multiverse, fields, mark="headline", sortable=True)
+    return shown_table("multiverse-table", caption, multiverse, fields, mark="headline", sortable=True)
 
 
 def shuffle_fields() -> tuple[Field, ...]:
@@ -469,7 +493,7 @@ def replication_table(replication: pd.DataFrame) -> ShownTable:
         f"about {PAPER_MONTHS} months (arXiv 2412.04315) without an interval; its journal version "
         f"{JOURNAL_MONTHS} months, {SECOND_HAND}. {SHUFFLES}"
     )
-    return shown("replication-table", caption, replication, fields, sortable=True)
+    return shown_table("replication-table", caption, replication, fields, sortable=True)
 
 
 def corollaries_table(corollaries: pd.DataFrame) -> ShownTable:
@@ -482,7 +506,7 @@ def corollaries_table(corollaries: pd.DataFrame) -> ShownTable:
         Field("Equation", column("equation")),
     )
     caption = "What follows if the headline's doubling time holds; the intervals carry over from its own."
-    return shown("corollaries-table", caption, corollaries, fields)
+    return shown_table("corollaries-table", caption, corollaries, fields)
 
 
 def skills_table(skills: pd.DataFrame) -> ShownTable:
@@ -496,7 +520,7 @@ def skills_table(skills: pd.DataFrame) -> ShownTable:
         STATUS,
         Field("Benchmarks", column("benchmarks")),
     )
-    return shown("skills-table", "Density of every model for each skill.", skills, fields, sortable=True)
+    return shown_table("skills-table", "Density of every model for each skill.", skills, fields, sortable=True)
 
 
 def provenance_table(provenance: pd.DataFrame) -> ShownTable:
@@ -508,7 +532,7 @@ def provenance_table(provenance: pd.DataFrame) -> ShownTable:
         Field("Attribution", column("attribution", lambda value: words.clean(value, 1000))),
         Field("Rows", column("rows", words.count), "rows"),
     )
-    return shown("provenance-table", "Where the facts come from, and under which licence.", provenance, fields)
+    return shown_table("provenance-table", "Where the facts come from, and under which licence.", provenance, fields)
 
 
 def other_tests_table(checks: Checks) -> ShownTable:
@@ -530,7 +554,333 @@ def other_tests_table(checks: Checks) -> ShownTable:
     )
     tests = trend_sentences.other_tests(checks).items()
     rows = [{"test": name, "p": test.p, "size": test.size, "power": test.power} for name, test in tests]
-    return shown("tests-table", caption, pd.DataFrame(rows), fields)
+    return shown_table("tests-table", caption, pd.DataFrame(rows), fields)
+
+
+def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
+    """Return (name, sentence) of every check the study holds."""
+    checks = study.trend.checks
+    sentences = (
+        ("Permutation of release dates", trend_sentences.shuffled(checks)),
+        ("Searched break", trend_sentences.broken(checks)),
+        ("Leave out", left_out(checks)),
+        ("Without named groups", without_groups(study)),
+        ("Organisations as clusters", trend_sentences.by_organisation(checks)),
+        ("Record-setter bias", record_setter_bias(checks)),
+        ("Long window", long_window(study)),
+        ("Replication", replication(study.replication)),
+        ("ChatGPT split", chatgpt_split(study.split)),
+        ("Where the uncertainty comes from", variance_shares(checks)),
+    )
+    return tuple((name, sentence) for name, sentence in sentences if sentence)
+
+
+def left_out(checks: Checks) -> str:
+    """Return the range of the doubling time when one family, or one organisation, at a time is left out."""
+    frame = leave_one_out(checks)
+    sentences = []
+    for kind, kinds in (("family", "families"), ("organisation", "organisations")):
+        rows = frame[frame["kind"] == kind]
+        if rows.empty:
+            continue
+        first, last = rows.iloc[0], rows.iloc[-1]
+        sentences.append(
+            f"Leaving out one of {words.plural(len(rows), kind, kinds)} at a time moves the headline between "
+            f"{_doubles(first['doubling_months'])} (without {words.clean(first['name'])}) and "
+            f"{_doubles(last['doubling_months'])} (without {words.clean(last['name'])})."
+        )
+    return " ".join(sentences)
+
+
+def without_groups(study: Study) -> str:
+    """Return the headline, and the long window's, without each named group of families."""
+    headline_words = trend_sentences.without_groups(study.trend.checks, float(study.trend.headline["doubling_months"]))
+    if study.long_trend is None:
+        return headline_words
+    long_words = trend_sentences.without_groups(
+        study.long_trend.checks, float(study.long_trend.headline["doubling_months"])
+    )
+    return (
+        f"{headline_words} Over the long window: {long_words[:1].lower()}{long_words[1:]}"
+        if headline_words and long_words
+        else headline_words or long_words
+    )
+
+
+def _doubles(value: Any) -> str:
+    return "no doubling" if words.is_missing(value) or np.isinf(value) else f"{words.months(value)} months"
+
+
+def record_setter_bias(checks: Checks) -> str:
+    """Return what the paper's envelope shows where there is no trend at all.
+
+    Examples
+    --------
+    >>> from densing.scores.trend import Checks, EnvelopeOfHeadline, EnvelopeWithoutTrend, RecordSetterBias
+    >>> null = EnvelopeWithoutTrend(0.005, 4.5, 0.002, 0.04, 0.8, 0.3)
+    >>> check = RecordSetterBias(n=41, draws=2000, no_trend=null, with_trend=EnvelopeOfHeadline(None, None))
+    >>> print(record_setter_bias(Checks(record_setter_bias=check)))
+    Record-setters rise even without a trend: on these dates, the paper's regression on data without any trend
+    reports a doubling every 4.5 months in the median.
+    """
+    check = checks.record_setter_bias
+    null, true = (None, None) if check is None else (check.no_trend, check.with_trend)
+    if null is None or words.is_missing(null.median_doubling_months):
+        return ""
+    prose = (
+        "Record-setters rise even without a trend: on these dates, the paper's regression on data without "
+        f"any trend reports a doubling every {words.months(null.median_doubling_months)} months in the "
+        "median"
+    )
+    months = (None, None) if true is None else (true.true_doubling_months, true.median_doubling_months)
+    if not any(map(words.is_missing, months)):
+        prose += (
+            f". If the headline's {words.months(months[0])} months were true, it would read {words.months(months[1])}"
+        )
+    return f"{prose}."
+
+
+def variance_shares(checks: Checks) -> str:
+    """Return the shares of the slope's variance by origin.
+
+    Examples
+    --------
+    >>> from densing.scores.trend import Checks, VarianceShares
+    >>> variance_shares(Checks(variance_shares=VarianceShares(score_noise=None, reference_law=0.1, models=0.9)))
+    'Shares of the variance of the slope: the fitted ruler 10 %, which models exist 90 %.'
+    """
+    origins = {
+        "models": "which models exist",
+        "reference_law": "the fitted ruler",
+        "score_noise": "noise of the scores",
+    }
+    shares = {} if checks.variance_shares is None else asdict(checks.variance_shares)
+    parts = [
+        f"{origins[name]} {words.percentage(share)}" for name, share in shares.items() if not words.is_missing(share)
+    ]
+    return f"Shares of the variance of the slope: {', '.join(parts)}." if parts else ""
+
+
+def diagnostics(checks: Checks) -> str:
+    """Return the specification tests of the straight line.
+
+    Examples
+    --------
+    >>> from densing.scores.trend import Checks, Diagnostics
+    >>> diagnostics(Checks(diagnostics=Diagnostics(40, 0.2, None, None, None))).split(". ")[0]
+    'On the 40 observed rows: curvature (RESET) p = 0.20'
+    """
+    tests = {
+        "reset_p": "curvature (RESET)",
+        "breusch_pagan_p": "uneven scatter (Breusch–Pagan)",
+        "ljung_box_p": "serial correlation (Ljung–Box)",
+    }
+    results = {} if checks.diagnostics is None else asdict(checks.diagnostics)
+    parts = [
+        f"{name} {words.p_value(results[key])}" for key, name in tests.items() if not words.is_missing(results.get(key))
+    ]
+    if not parts:
+        return ""
+    return (
+        f"On the {results['n']} observed rows: {', '.join(parts)}. These take models as independent, which families "
+        "are not, so they accuse too often; their size and power were not simulated."
+    )
+
+
+def long_window(study: Study) -> str:
+    """Return the doubling time over the long window, with its own ruler, beside that of the headline."""
+    trend, ruler = study.long_trend, study.long_reference
+    if trend is None:
+        return ""
+    head, near = trend.headline, study.trend.headline
+    released = pd.DatetimeIndex(trend.data.released)
+    doubling = words.doubling(head["doubling_months"], head["lo"], head["hi"], level(trend))
+    slow, fast = head["doubling_months"], near["doubling_months"]
+    pace = ""
+    if not any(words.is_missing(months) or np.isinf(months) for months in (slow, fast)):
+        disjoint = head["lo"] > near["hi"] or head["hi"] < near["lo"]
+        pace = (
+            f": a {'slower' if slow > fast else 'faster'} pace, and the intervals "
+            f"{'do not overlap' if disjoint else 'overlap'}"
+        )
+    # An organisation's families share more over years than over months: here the wider interval may be the right one.
+    checks = f"{trend_sentences.by_organisation(trend.checks, level(trend))} {trend_sentences.broken(trend.checks)}"
+    measure = "" if ruler is None else f", ruler {words.clean(ruler.title)} on {words.clean(ruler.benchmark)}"
+    return (
+        f"Over the long window, {words.month(released.min())} to {words.month(released.max())} "
+        f"({words.plural(len(released), 'model')}{measure}), the doubling time is {doubling}, against "
+        f"{_doubles(near['doubling_months'])} in the headline{pace}. {checks.strip()}"
+    ).rstrip()
+
+
+def replication(frame: pd.DataFrame) -> str:
+    """Return on how many rulers the paper's method covers the paper's figure."""
+    if frame.empty:
+        return ""
+    covering = frame[frame["covers_paper"].map(flag)]
+    # An interval without an upper end covers any longer doubling time: those are counted apart.
+    bounded = int(np.isfinite(pd.to_numeric(covering["hi"], errors="coerce")).sum())
+    return (
+        f"The 95 % interval of the paper's own method covers its {PAPER_MONTHS} months on {len(covering)} of "
+        f"{words.plural(len(frame), 'ruler and benchmark set')}, {bounded} of these with an upper end; that method is "
+        "biased fast and rests on few record-setters, so agreement replicates the procedure, not the rate."
+    )
+
+
+def check_data(study: Study) -> str:
+    """Return the checks as indented JSON; long lists are cut with their length."""
+    return json.dumps(_short(study.trend.checks.to_dict()), indent=2, ensure_ascii=False, default=str)
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _short(entry) for name, entry in value.items()}
+    if isinstance(value, np.ndarray):
+        return _short(value.tolist())
+    if isinstance(value, (list, tuple)):
+        if len(value) > MOST_ITEMS and not isinstance(value[0], Mapping):
+            return f"{len(value)} values, {words.number(np.nanmin(value))} to {words.number(np.nanmax(value))}"
+        return [_short(entry) for entry in value]
+    # JSON has neither infinity nor NaN, and a page shows the same signs as its tables.
+    if isinstance(value, float) and not np.isfinite(value):
+        return words.number(value)
+    return value
+
+
+def chatgpt_split(split: Split) -> str:
+    """Return whether the pace changed at the date named beforehand, beside the paper's rates.
+
+    Parameters
+    ----------
+    split : Split
+        Of a study.
+
+    Examples
+    --------
+    >>> from densing.scores.study import Split
+    >>> chatgpt_split(Split(reason="2 observed models before the date"))
+    'A change of pace with ChatGPT cannot be tested here: 2 observed models before the date.'
+    """
+    stated = split.stated
+    reason = split.reason or (None if stated is None else stated.reason)
+    if reason:
+        return f"A change of pace with ChatGPT cannot be tested here: {words.clean(reason, 300)}."
+    if stated is None:
+        return ""
+    data = ""
+    # The split has a window of its own: the usual headline's begins after the date that is tested.
+    if split.window is not None:
+        first, last = split.window
+        data = (
+            f" on {words.clean(split.benchmark)} from {words.clean(first)} to {words.clean(last)}: "
+            f"{words.plural(stated.n_before, 'model')} before, {stated.n_after} after, scores of all evaluators "
+            "pooled, dates of early models unverified"
+        )
+    prose = (
+        f"At {words.clean(stated.date)}, named beforehand, the slope of all models goes from "
+        f"{words.number(stated.slope_before)} to {words.number(stated.slope_after)} per day "
+        f"({words.p_value(stated.p)}){data}. {trend_sentences.size_and_power(stated, 'without a break')}"
+    )
+    sides = split.sides
+    if sides is None or sides.before.envelope is None or sides.after.envelope is None:
+        return prose
+    before, after = sides.before.envelope, sides.after.envelope
+    return (
+        f"{prose} The paper's envelope reads {words.number(before.slope_per_day)} before and "
+        f"{words.number(after.slope_per_day)} after ({before.n} and {after.n} record-setters); the paper prints "
+        f"{words.number(split.paper.before)} and {words.number(split.paper.after)}, untested."
+    )
+
+
+def backtest(result: Backtest) -> str:
+    """Return how forecasts made earlier would have fared.
+
+    Examples
+    --------
+    >>> from densing.scores.trend import Backtest
+    >>> print(backtest(Backtest(n=40, level=0.9, coverage=0.85, median_error=0.7)))
+    Fitted to earlier cuts of the data, the line's 90 % band for single models held 85 % of the 40 that
+    followed (a model counts once for every cut before it); the median one had 2.0 times the line's density.
+    >>> backtest(Backtest(n=0, why="too few models"))
+    'The forecast could not be back-tested: too few models.'
+    """
+    if not result.n:
+        return "" if not result.why else f"The forecast could not be back-tested: {words.clean(result.why, 300)}."
+    prose = (
+        f"Fitted to earlier cuts of the data, the line's {words.percentage(result.level)} band for single models held "
+        f"{words.percentage(result.coverage)} of the {result.n} that followed (a model counts once for every "
+        "cut before it)"
+    )
+    if result.median_error is not None and not words.is_missing(result.median_error):
+        prose += f"; the median one had {words.number(np.exp(result.median_error))} times the line's density"
+    # Errors are of ln ρ; their exponential is the factor by which a density was missed.
+    moved, still = result.frontier_error, result.standstill_error
+    if moved is None or still is None or words.is_missing(moved) or words.is_missing(still):
+        return f"{prose}."
+    better = "nearer" if result.beats_standing_still else "no nearer"
+    return (
+        f"{prose}. In the median over the cuts, the densest model half a year on had "
+        f"{words.number(np.exp(moved))} times the density forecast for it, and {words.number(np.exp(still))} times the "
+        f"record at the time: the forecast came {better} than assuming no progress."
+    )
+
+
+def past(forecast: PastForecast | None) -> str:
+    """Return what came of the headline's own forecast where its time has passed.
+
+    Examples
+    --------
+    >>> from densing.scores.study import PastForecast
+    >>> from densing.scores.trend import ForecastScore
+    >>> first, end = pd.Timestamp("2024-07-31"), pd.Timestamp("2025-01-30")
+    >>> print(past(PastForecast(first, end, None)))
+    The headline's own forecast, made from models to July 2024, ended in January 2025: that has passed, and no later
+    model was measured on its ruler, so it is neither scored nor shown.
+    >>> print(past(PastForecast(first, end, ForecastScore(end, 12.0, 6.0, 40.0, 5.0, "A", 4.0))))
+    The headline's own forecast, made from models to July 2024, put the frontier of 2025-01-30 at a density of 12 (90 %
+    range 6.0 to 40); what came was 5.0 (A), outside the range, from a record of 4.0 at the time.
+    """
+    if forecast is None:
+        return ""
+    prose = f"The headline's own forecast, made from models to {words.month(forecast.made)}, "
+    score = forecast.score
+    if score is None:
+        return (
+            f"{prose}ended in {words.month(forecast.end)}: that has passed, and no later model was measured on its "
+            "ruler, so it is neither scored nor shown."
+        )
+    side = "inside" if score.lo90 <= score.came <= score.hi90 else "outside"
+    ends = f"{words.number(score.lo90)} to {words.number(score.hi90)}"
+    return (
+        f"{prose}put the frontier of {words.day(score.date)} at a density of {words.number(score.mid)} (90 % "
+        f"range {ends}); what came was {words.number(score.came)} ({words.clean(score.model)}), {side} the range, "
+        f"from a record of {words.number(score.record)} at the time."
+    )
+
+
+def questions(frame: pd.DataFrame) -> tuple[tuple[str, str], ...]:
+    """Return the forecast's questions and answers.
+
+    Examples
+    --------
+    >>> ask = pd.DataFrame([{"score": 0.75, "params": 8e9, "date": pd.Timestamp("2025-01-10"),
+    ...                      "date_lo": pd.Timestamp("2024-10-01"), "date_hi": pd.NaT, "note": ""}])
+    >>> questions(ask)[0][1]
+    'About 2025-01-10: not before 2024-10-01, no latest date.'
+    """
+    answered = []
+    for row in frame.to_dict("records"):
+        question = f"When does a score of {words.number(row['score'])} fit in {words.size(row['params'])} parameters?"
+        note = "" if words.is_missing(row.get("note")) else f" ({words.clean(row['note'], 300).rstrip('.')})"
+        if words.is_missing(row["date"]):
+            early = "" if words.is_missing(row["date_lo"]) else f"; not before {words.day(row['date_lo'])}"
+            answered.append((question, f"No date can be given{early}{note}."))
+            continue
+        early = "no earliest date" if words.is_missing(row["date_lo"]) else f"not before {words.day(row['date_lo'])}"
+        late = "no latest date" if words.is_missing(row["date_hi"]) else f"at the latest {words.day(row['date_hi'])}"
+        share = "" if words.is_missing(row.get("level")) else f" ({words.percentage(row['level'])} range)"
+        answered.append((question, f"About {words.day(row['date'])}: {early}, {late}{share}{note}."))
+    return tuple(answered)
 
 
 def all_notes(study: Study) -> tuple[Note, ...]:
@@ -584,7 +934,7 @@ def models_table(study: Study) -> ShownTable:
         "Where a score cannot be read off the ruler, the density is a limit: ≤ true value at or below, ≥ at "
         "or above."
     )
-    return shown("models-table", caption, frame, FIELDS, filters=("Group", "Status", "Family"), sortable=True)
+    return shown_table("models-table", caption, frame, FIELDS, filters=("Group", "Status", "Family"), sortable=True)
 
 
 def gathered(study: Study) -> pd.DataFrame:
@@ -592,6 +942,7 @@ def gathered(study: Study) -> pd.DataFrame:
     main = study.density.table.assign(stratum="headline")
     parts = [main] if study.apart is None else [main, study.apart.table]
     frame = pd.concat([part.astype(object) for part in parts], ignore_index=True)
+    # Limits without a value are no numbers and come last.
     height = pd.to_numeric(frame["density"], errors="coerce")
     return frame.loc[height.sort_values(ascending=False, kind="stable", na_position="last").index]
 
@@ -621,7 +972,7 @@ def measured_table(measured: Measured) -> ShownTable:
         "Effective size and density by the loss of the correct answer (bits per byte) and by accuracy, task by task "
         "and on the mean of the tasks. Where a value lies off the ruler, the density is a limit."
     )
-    return shown("measured-table", caption, table, fields, sortable=True)
+    return shown_table("measured-table", caption, table, fields, sortable=True)
 
 
 def _quantity(row: Any) -> str:

@@ -33,7 +33,7 @@ from densing.plots import (
 )
 from densing.plots import times as speedup_words
 from densing.report import page
-from densing.report.parts import (
+from densing.report.page import (
     Field,
     Headline,
     ShownFigure,
@@ -42,8 +42,8 @@ from densing.report.parts import (
     first_notes,
     pairs,
     records_frame,
-    shown,
     shown_figure,
+    shown_table,
     times,
 )
 
@@ -202,7 +202,7 @@ TAU_WORDS = (
 
 def figures(contents: Contents) -> dict[str, ShownFigure]:
     """Return every figure of the page by name."""
-    drawn = [
+    captioned = [
         shown_figure(name, plot(rows), caption)
         for name, rows, plot, caption in (
             ("compare", contents.compare, plot_compare, COMPARE_WORDS),
@@ -213,8 +213,8 @@ def figures(contents: Contents) -> dict[str, ShownFigure]:
     ]
     gantts = plot_gantts([timeline for _, timeline in contents.timelines])
     for number, ((label, timeline), figure) in enumerate(zip(contents.timelines, gantts, strict=True)):
-        drawn.append(shown_figure(f"gantt-{number}", figure, gantt_words(label, timeline)))
-    return {figure.name: figure for figure in drawn}
+        captioned.append(shown_figure(f"gantt-{number}", figure, gantt_words(label, timeline)))
+    return {figure.name: figure for figure in captioned}
 
 
 def gantt_words(label: str, timeline: Timeline) -> str:
@@ -281,25 +281,25 @@ def facts(contents: Contents) -> tuple[tuple[str, str], ...]:
     """Return the figures to see first."""
     fitting = [row for row in contents.compare if row.get("status") != DOES_NOT_FIT]
     steps = [value for row in fitting if (value := known(row["step_s"])) is not None]
-    shown: list[tuple[str, str]] = []
+    rows: list[tuple[str, str]] = []
     if len(fitting) < len(contents.compare):
-        shown.append(("Do not fit in memory", f"{len(contents.compare) - len(fitting)} of {len(contents.compare)}"))
+        rows.append(("Do not fit in memory", f"{len(contents.compare) - len(fitting)} of {len(contents.compare)}"))
     if steps:
-        shown += [
+        rows += [
             ("Shortest step", words.duration(1e9 * min(steps))),
             ("Longest step", words.duration(1e9 * max(steps))),
         ]
         bare = [value for row in fitting if (value := known(row["exposed_comm_s"])) is not None]
-        shown += [("Least exposed per step", words.duration(1e9 * min(bare)))] if bare else []
+        rows += [("Least exposed per step", words.duration(1e9 * min(bare)))] if bare else []
     for grade, count in counts_of(contents.claims).items():
         if grade == "predicted":
-            shown += [(f"Predicted: {word}", str(count[word])) for word in VERDICTS if count[word]]
+            rows += [(f"Predicted: {verdict}", str(count[verdict])) for verdict in VERDICTS if count[verdict]]
         else:
-            shown.append((grade.capitalize(), f"{count['agrees']} of {count.total()} agree"))
+            rows.append((grade.capitalize(), f"{count['agrees']} of {count.total()} agree"))
     cells = Counter(str(row["verdict"]) for row in contested(contents.regime))
-    shown += [(f"Cells: {name}", str(cells[name])) for name in ("wins", "ties", "loses") if contents.regime]
-    shown += [("Cells: does not fit", str(cells[DOES_NOT_FIT]))] if cells[DOES_NOT_FIT] else []
-    return tuple(shown)
+    rows += [(f"Cells: {name}", str(cells[name])) for name in ("wins", "ties", "loses") if contents.regime]
+    rows += [("Cells: does not fit", str(cells[DOES_NOT_FIT]))] if cells[DOES_NOT_FIT] else []
+    return tuple(rows)
 
 
 def caveats(contents: Contents) -> tuple[str, ...]:
@@ -425,7 +425,7 @@ def compare_table(rows: Sequence[Row]) -> ShownTable:
           if any(row.get("reason") for row in rows) else []),
     )  # fmt: skip
     caption = "A step of the steady state, mean of the ranks. A dash: unknown, or the technique does not apply."
-    return shown("compare-table", caption, _frame(rows), fields, sortable=True)
+    return shown_table("compare-table", caption, _frame(rows), fields, sortable=True)
 
 
 def loss_words(row: Mapping[str, Any]) -> str:
@@ -454,7 +454,7 @@ def regime_table(rows: Sequence[Row]) -> ShownTable:
         Field("Null", null_words, hint="Error of a model without a simulator, from the same inputs"),
     )
     filters = ("Technique", "Verdict")
-    return shown("regime-table", "Every cell of the map.", _frame(rows), fields, filters, sortable=True)
+    return shown_table("regime-table", "Every cell of the map.", _frame(rows), fields, filters, sortable=True)
 
 
 def regime_sums(rows: Sequence[Row]) -> ShownTable:
@@ -478,7 +478,7 @@ def regime_sums(rows: Sequence[Row]) -> ShownTable:
         Field("Worst", column("worst")),
     )
     caption = "Cells in which each technique wins, ties and loses, and in which it does not fit in memory."
-    return shown("regime-sums", caption, _frame(sums), fields)
+    return shown_table("regime-sums", caption, _frame(sums), fields)
 
 
 def _place(row: Row) -> str:
@@ -498,7 +498,7 @@ def tau_table(rows: Sequence[Row]) -> ShownTable:
         Field("How", column("how")),
     )
     caption = "Communication that stays exposed, per step, as ranks exchange less often."
-    return shown("tau-table", caption, _frame(labelled), fields, sortable=True)
+    return shown_table("tau-table", caption, _frame(labelled), fields, sortable=True)
 
 
 def predicted_table(rows: Sequence[Row]) -> ShownTable:
@@ -511,7 +511,9 @@ def predicted_table(rows: Sequence[Row]) -> ShownTable:
         Field("Error", column("error", error_words), "error", hint="Predicted over measured, less 1"),
     )
     caption = "What the simulator said before the run, and what the run then took."
-    return shown("predicted-table", caption, _frame({**row, "error": miss(row)} for row in rows), fields, sortable=True)
+    return shown_table(
+        "predicted-table", caption, _frame({**row, "error": miss(row)} for row in rows), fields, sortable=True
+    )
 
 
 def miss(row: Row) -> float | None:
@@ -553,7 +555,7 @@ def claims_table(rows: Sequence[Row]) -> ShownTable:
         "prediction can be reproduced; whatever else agrees is counted by its grade."
     )
     filters = ("Technique", "Grade", "Evidence", "Verdict")
-    return shown("claims-table", caption, _frame(marked), fields, filters, "failed", sortable=True)
+    return shown_table("claims-table", caption, _frame(marked), fields, filters, "failed", sortable=True)
 
 
 def assumptions_table(rows: Sequence[Row]) -> ShownTable | None:
@@ -573,7 +575,7 @@ def assumptions_table(rows: Sequence[Row]) -> ShownTable | None:
         Field("Ours then", lambda row: value_words(row["changed"], row.get("unit"))),
     )
     caption = "One assumption changed at a time; ◆ marks those that turn the verdict, and so decide it."
-    return shown("assumptions-table", caption, _frame(tried), fields, (), "turns")
+    return shown_table("assumptions-table", caption, _frame(tried), fields, (), "turns")
 
 
 def null_words(row: Mapping[str, Any]) -> str:
@@ -593,14 +595,14 @@ def null_words(row: Mapping[str, Any]) -> str:
 def grades_table(rows: Sequence[Row]) -> ShownTable:
     """Return how many rows of each grade have each verdict."""
     counts = counts_of(rows)
-    verdicts = [word for word in VERDICTS if any(count[word] for count in counts.values())]
+    verdicts = [verdict for verdict in VERDICTS if any(count[verdict] for count in counts.values())]
     sums = [{"grade": grade, "rows": count.total(), **count} for grade, count in counts.items()]
     fields = (
         Field("Grade", column("grade")),
         Field("Rows", column("rows", _count), "rows"),
-        *(Field(word.capitalize(), column(word, _count), word) for word in verdicts),
+        *(Field(verdict.capitalize(), column(verdict, _count), verdict) for verdict in verdicts),
     )
-    return shown("grades-table", "Rows by what agreement is worth (see the definitions).", _frame(sums), fields)
+    return shown_table("grades-table", "Rows by what agreement is worth (see the definitions).", _frame(sums), fields)
 
 
 def published_words(row: Mapping[str, Any]) -> str:
@@ -667,7 +669,7 @@ def timeline_table(timelines: Sequence[tuple[str, Timeline]]) -> ShownTable:
         ),
     )
     caption = "Means over all marked steps of each rank; over the whole timeline where none is marked."
-    return shown("timelines-table", caption, records_frame(rows), fields, sortable=True)
+    return shown_table("timelines-table", caption, records_frame(rows), fields, sortable=True)
 
 
 def _row(label: str, rank: RankTimeline) -> dict[str, Any]:

@@ -105,8 +105,8 @@ class DensityCost:
         return self._share("idle_ns")
 
     def _share(self, part: str) -> float | None:
-        whole = self.partition
-        return None if whole is None or not whole.window_ns else getattr(whole, part) / whole.window_ns
+        partition = self.partition
+        return None if partition is None or not partition.window_ns else getattr(partition, part) / partition.window_ns
 
     @property
     def useful_share(self) -> float | None:
@@ -158,6 +158,7 @@ class DensityCost:
             f"({words.percent(100 * exposed)}) were exposed communication and {words.digits(hours * idle)} "
             f"({words.percent(100 * idle)}) idle"
         )
+        # Nothing but communication and idleness: there is no factor to name.
         if useful <= 0:
             return f"{sentence}."
         return (
@@ -269,6 +270,7 @@ def join(
             rows = [row for row in rows if _name(row, key) == name]
             if not rows:
                 raise UnknownNameError(f"{key} in {source}:", name, names)
+    # Of several models the model tells them apart, of one model's rows the benchmark.
     if len(rows) > 1:
         key = "model" if len({row["model"] for row in rows}) > 1 else "benchmark"
         known = ", ".join(sorted({_name(row, key) for row in rows})[:10])
@@ -302,6 +304,7 @@ def _name(row: Mapping[str, Any], key: str) -> str:
 def _joined(row: Mapping[str, Any], device_hours: float, source: str, profile: RunProfile | None) -> DensityCost:
     def figure(key: str) -> float | None:
         value = row.get(key)
+        # A file may hold null, true or text where a figure belongs; JSON's own infinities are none either.
         real = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
         return float(value) if real else None  # type: ignore[arg-type]
 
@@ -313,6 +316,7 @@ def _joined(row: Mapping[str, Any], device_hours: float, source: str, profile: R
     bound = row["bound"] if row.get("bound") in ("upper", "lower") else ""
     partition = None
     if profile is not None:
+        # Lengths of all ranks are added before they are divided: long windows weigh more than short ones.
         from densing.efficiency.profile import pooled
 
         partition = pooled([rank.partition for rank in profile.ranks])

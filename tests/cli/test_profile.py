@@ -361,7 +361,7 @@ def test_an_overlay_is_not_put_where_it_would_be_read_as_a_rank(two: Path, tmp_p
 @pytest.mark.parametrize(
     ("where", "flags", "told"),
     [
-        ("densing.cli.output.build", (), ""),
+        ("densing.cli.build", (), ""),
         ("densing.cli.profile.read_run", (), ""),
         ("densing.cli.profile.read_run", ("--out", "store"), "stopped; the same command goes on from store\n"),
     ],
@@ -369,9 +369,9 @@ def test_an_overlay_is_not_put_where_it_would_be_read_as_a_rank(two: Path, tmp_p
 def test_an_interrupt_leaves_quietly(two: Path, tmp_path: Path, where: str, flags: tuple[str, ...], told: str) -> None:
     module, _, name = where.rpartition(".")
     script = (
-        f"import sys, {module} as place, densing.cli.output as output\n"
+        f"import sys, {module} as place, densing.cli as cli\n"
         f"def pressed(*_): raise KeyboardInterrupt\nplace.{name} = pressed\n"
-        f"sys.argv = ['densing', 'profile', {str(two)!r}, *{flags!r}]\noutput.main()"
+        f"sys.argv = ['densing', 'profile', {str(two)!r}, *{flags!r}]\ncli.main()"
     )
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)

@@ -62,3 +62,11 @@ def test_without_a_table_there_is_none_to_write() -> None:
         with pytest.raises(ValueError, match="no table"):
             method()
     assert "Densities" in Result(None)._repr_html_()
+
+
+def test_numbers_are_written_as_everywhere_else() -> None:
+    table = pd.DataFrame({"value": [0.5, 0.0, -0.25, 12345.6, float("inf"), np.float32(0.125)]})
+    assert [line.strip() for line in repr(Result(table)).splitlines()[-9:-2]] == [
+        "value", "0.500", "0", "−0.250", "12,346", "∞", "0.125",
+    ]  # fmt: skip
+    assert r"$-$0.250" in Result(table).to_latex() and r"$\infty$" in Result(table).to_latex()

@@ -24,6 +24,8 @@ from densing.plots.partition import (
     IDLE_LOOKS,
     PARTS,
     Bar,
+    caused,
+    drawn_words,
     looks_of,
     mean_steps,
     parts_of,
@@ -33,9 +35,10 @@ from densing.plots.partition import (
     plot_rank_strip,
     plot_step_times,
     plot_steps,
+    plot_waiting,
+    suffered,
 )
 from densing.plots.timeline import arrange, plot_timeline
-from densing.plots.waiting import caused, drawn_words, plot_waiting, suffered
 from tests.support import efficiency_runs as runs
 from tests.support import folders
 

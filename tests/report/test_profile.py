@@ -20,27 +20,25 @@ from densing.efficiency.profile.comparison import compare
 from densing.efficiency.profile.run import RunProfile
 from densing.efficiency.timeline.overlap import Partition
 from densing.report import build_profile_report
-from densing.report.parts import MOST_NOTES, sentences
+from densing.report.page import MOST_NOTES, sentences
 from densing.report.profile import (
     SECTIONS,
     caveats,
     changes,
     chosen_pictures,
     clock_words,
-    headline,
-    render,
-    straggler_words,
-    worst,
-)
-from densing.report.profile_tables import (
     collectives_table,
     copies_table,
+    headline,
     idle_table,
     loading_words,
     names_table,
     ranks_table,
+    render,
     steps_table,
+    straggler_words,
     waits_table,
+    worst,
 )
 from tests.support import efficiency_runs as runs
 from tests.support import folders

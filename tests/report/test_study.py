@@ -19,10 +19,8 @@ from hypothesis import strategies as st
 from densing.core.errors import InputError
 from densing.core.notes import Note
 from densing.report import build_report
-from densing.report.checks import check_sentences
-from densing.report.page import safe_url, script_json
-from densing.report.parts import sort_key
-from densing.report.study import SECTIONS, all_notes, figures, headline, render
+from densing.report.page import safe_url, script_json, sort_key
+from densing.report.study import SECTIONS, all_notes, check_sentences, figures, headline, render
 from densing.scores.study import Measured, Split
 from densing.scores.trend import (
     PAPER,

@@ -108,6 +108,26 @@ def run_plan(
     See Also
     --------
     plan_of, read_results
+
+    Examples
+    --------
+    A task of one's own, with a model that answers at random:
+
+    >>> import json, tempfile
+    >>> from densing.scores.evals import plan_of
+    >>> task = {
+    ...     "task": "sums", "dataset_path": "json", "test_split": "test", "output_type": "multiple_choice",
+    ...     "doc_to_text": "{{question}}", "doc_to_choice": "choices", "doc_to_target": "gold",
+    ... }
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     folder = Path(name)
+    ...     _ = (folder / "sums.jsonl").write_text('{"question": "2 + 2 =", "choices": ["4", "5"], "gold": 0}')
+    ...     task["dataset_kwargs"] = {"data_files": {"test": str(folder / "sums.jsonl")}}
+    ...     _ = (folder / "sums.yaml").write_text(json.dumps(task))
+    ...     plan = plan_of({"tasks": ["sums"], "models": ["dummy"], "include_path": str(folder)}, "plan.toml")
+    ...     runs = [run_plan(plan, folder / "run") for _ in range(2)]
+    >>> [(unit.task, unit.state, unit.requests) for run in runs for unit in run.units]
+    [('sums', 'evaluated', 2), ('sums', 'skipped', 0)]
     """
     started = time.monotonic()
     session = Session(plan, folder)

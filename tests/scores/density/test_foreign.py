@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from densing.cli.reading import parse_params
+from densing.cli.options import parse_params
 from densing.core.errors import InputError
 from densing.core.files import read_text
 from densing.core.tables import read_cells

@@ -20,8 +20,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from densing.core.arrays import named_seed
 from densing.core.errors import InputError, UnknownNameError
-from densing.core.seeds import named_seed
 from densing.scores.catalog import load_catalog
 from densing.scores.density import (
     DensityResult,
