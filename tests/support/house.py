@@ -268,10 +268,17 @@ class Walk:
         self.functions: set[tuple[str, str]] = set()
         self.moves = 0
 
+        def loading(frame: FrameType | None) -> bool:
+            while frame is not None and frame.f_code is not call.__code__:
+                if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(home):
+                    return True
+                frame = frame.f_back
+            return False
+
         def trace(frame: FrameType, event: str, argument: object) -> None:
             path, name = frame.f_code.co_filename, frame.f_code.co_qualname
-            # Loading a module is no step of the walk, nor is a comprehension a function.
-            if not path.startswith(home) or name.endswith(">") or not mark(frame):
+            # Loading a module is no step of the walk, whatever it calls for that; nor is a comprehension a function.
+            if not path.startswith(home) or name.endswith(">") or loading(frame) or not mark(frame):
                 return
             self.files.add(path.removeprefix(home).lstrip("/"))
             self.functions.add((path, name))
