@@ -8,6 +8,7 @@ decides. ``pytest --hypothesis-profile=explore`` looks for new examples.
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Scripts that tests start as processes of their own find the tests' helpers.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(folders.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+# A shell makes what it starts in the background deaf to Ctrl-C, and so would be every process that tests interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "fixed",

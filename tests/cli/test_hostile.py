@@ -210,13 +210,7 @@ main()
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_interrupted_run_leaves_quietly_and_writes_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", AT_WORK, str(tmp_path / "out")]
-    # A shell ignores interrupts for jobs in the background, and children inherit that.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    with process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None and process.stderr.readline() == "at work\n"
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)

@@ -170,8 +170,6 @@ def test_a_run_ends_with_the_process_that_started_it(number: signal.Signals, tmp
     out = tmp_path / "run"
     spec = spec_of(out, steps=10_000, link=REAL, knobs={"pause": 0.05})
     code = (
-        # Where the tests themselves run in the background, they and their children ignore the interrupt.
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "import sys, msgspec; from densing.efficiency.parallel.distributed.launch import launch;"
         "from densing.efficiency.parallel.distributed.spec import RunSpec;"
         "launch(RunSpec.from_dict(msgspec.json.decode(sys.argv[1])), module='tests.support.train_toy')"
