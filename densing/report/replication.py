@@ -59,33 +59,18 @@ def build_replication(study: Study, path: Path | str) -> Path:
 
     Examples
     --------
-    A study made by hand, without the parts that take minutes; otherwise it is what :func:`run_study` returns:
+    Of six models of one's own; ``densing report`` writes the embedded catalog's:
 
     >>> import tempfile
     >>> import densing
-    >>> from densing.scores.study import Split
-    >>> from densing.scores.trend import Backtest
-    >>> ruler = densing.load_reference("qwen1.5", "mmlu")
-    >>> density = densing.catalog_densities(densing.load_catalog(), ruler).headline
-    >>> trend = densing.estimate_trend(density, permutations=99, bootstrap=99, worlds=0)
-    >>> row = {"reference": "qwen1.5", "benchmark": "mean", "evaluator": "obsscaling", "window": "paper",
-    ...        "denominator": "total", "dates": "sourced", "method": "envelope", "doubling_months": 3.3, "lo": 2.6,
-    ...        "hi": 4.5, "n": 9, "permutation_p": 0.01, "permutation_size": 0.05, "permutation_power": 0.8,
-    ...        "headline": False, "covers_paper": True}
-    >>> table = pd.DataFrame([row, {**row, "benchmark": "mmlu"}])
-    >>> missing = ("long_reference", "long_density", "long_trend", "apart", "long_forecast", "past_forecast")
-    >>> empty = ("skills", "forecast", "questions", "corollaries", "provenance")
-    >>> study = densing.Study(
-    ...     options={"seed": 0}, selection="base models", reference=ruler, density=density, trend=trend,
-    ...     multiverse=table, replication=table, split=Split(reason="2 models before it"), asked_of=ruler,
-    ...     backtest=Backtest(n=0), versions={"densing": densing.__version__}, hashes={"catalog": "0" * 64},
-    ...     **dict.fromkeys(missing), **{name: pd.DataFrame() for name in empty})
+    >>> scores = [{"model": f"mine-{n}", "family": f"mine, line {n % 3}", "params": 1e9, "score": 0.3 + 0.02 * n,
+    ...            "benchmark": "openbookqa", "released": f"2024-{n:02d}-15"} for n in range(1, 7)]
+    >>> catalog = densing.load_catalog(scores, embedded=False)
+    >>> study = densing.run_study(catalog, densing.StudyOptions("olmo-ladder", "openbookqa"))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     lines = build_replication(study, Path(folder) / "replication.md").read_text().splitlines()
     >>> lines[0]
     '# Replication of the Densing Law'
-    >>> [line for line in lines if line.startswith("| qwen1.5 | mmlu")]
-    ['| qwen1.5 | mmlu | obsscaling | 9 | 3.3 months (2.6 to 4.5) | yes | 0.010 (5 %, 80 %) |']
     """
     target = Path(path)
     write_text(target, render_replication(study))
@@ -112,11 +97,9 @@ def render_replication(study: Study) -> str:
         "rejects at 5 % in worlds simulated on the same dates and families, without a trend and with a doubling in "
         f"{PAPER_MONTHS} months.\n",
         "### One curve on the mean score, as the paper\n",
-        _rows(means),
-        _verdict(means, "on the mean score"),
+        _estimates(means, "on the mean score"),
         "### One benchmark at a time\n",
-        _rows(singles),
-        _verdict(singles, "on single benchmarks"),
+        _estimates(singles, "on single benchmarks"),
         "## What our headline says\n",
         f"**{study.trend.title}**: {study.reference.title}, benchmark {study.reference.benchmark}, "
         f"{len(study.density)} models in {int(study.trend.headline['clusters'])} families; "
@@ -140,7 +123,9 @@ def render_replication(study: Study) -> str:
     return "\n".join(parts)
 
 
-def _rows(table: pd.DataFrame) -> str:
+def _estimates(table: pd.DataFrame, rulers: str) -> str:
+    if table.empty:
+        return f"Too few of these models stand in the paper's window {rulers}.\n"
     lines = [
         "| reference | benchmark | evaluator | record-setters | doubling, months (95 %) | covers 3.3 "
         "| p (size, power) |",
@@ -154,17 +139,14 @@ def _rows(table: pd.DataFrame) -> str:
         text = doubling_text(row.doubling_months, row.lo, row.hi)
         covers = "yes" if row.covers_paper else "no"
         lines.append(f"| {row.reference} | {row.benchmark} | {row.evaluator} | {row.n} | {text} | {covers} | {p} |")
-    return "\n".join(lines) + "\n"
-
-
-def _verdict(table: pd.DataFrame, rulers: str) -> str:
     # An interval without an upper end covers almost any figure, so it proves little.
     bounded = table[table["hi"].map(math.isfinite)]
-    return (
+    verdict = (
         f"{int(table['covers_paper'].sum())} of {len(table)} intervals {rulers} cover {PAPER_MONTHS} months; "
         f"{int(bounded['covers_paper'].sum())} of the {len(bounded)} that have two ends do. "
         f"Median doubling time {table['doubling_months'].median():.1f} months.\n"
     )
+    return "\n".join([*lines, "", verdict])
 
 
 def _long(study: Study) -> list[str]:

@@ -98,27 +98,14 @@ def build_report(study: Study, path: Path | str) -> Path:
 
     Examples
     --------
-    A study made by hand, without the parts that take minutes; otherwise it is what :func:`run_study` returns:
+    Of six models of one's own; ``densing run`` does it for the embedded catalog:
 
     >>> import tempfile
     >>> import densing
-    >>> from densing.scores.study import Split
-    >>> from densing.scores.trend import Backtest
-    >>> ruler = densing.load_reference("qwen1.5", "mmlu")
-    >>> density = densing.catalog_densities(densing.load_catalog(), ruler).headline
-    >>> trend = densing.estimate_trend(density, permutations=99, bootstrap=99, worlds=0)
-    >>> row = {"reference": "qwen1.5", "benchmark": "mean", "evaluator": "obsscaling", "window": "paper",
-    ...        "denominator": "total", "dates": "sourced", "method": "envelope", "doubling_months": 3.3, "lo": 2.6,
-    ...        "hi": 4.5, "n": 9, "permutation_p": 0.01, "permutation_size": 0.05, "permutation_power": 0.8,
-    ...        "headline": False, "covers_paper": True}
-    >>> table = pd.DataFrame([row, {**row, "benchmark": "mmlu"}])
-    >>> missing = ("long_reference", "long_density", "long_trend", "apart", "long_forecast", "past_forecast")
-    >>> empty = ("skills", "forecast", "questions", "corollaries", "provenance")
-    >>> study = densing.Study(
-    ...     options={"seed": 0}, selection="base models", reference=ruler, density=density, trend=trend,
-    ...     multiverse=table, replication=table, split=Split(reason="2 models before it"), asked_of=ruler,
-    ...     backtest=Backtest(n=0), versions={"densing": densing.__version__}, hashes={"catalog": "0" * 64},
-    ...     **dict.fromkeys(missing), **{name: pd.DataFrame() for name in empty})
+    >>> scores = [{"model": f"mine-{n}", "family": f"mine, line {n % 3}", "params": 1e9, "score": 0.3 + 0.02 * n,
+    ...            "benchmark": "openbookqa", "released": f"2024-{n:02d}-15"} for n in range(1, 7)]
+    >>> catalog = densing.load_catalog(scores, embedded=False)
+    >>> study = densing.run_study(catalog, densing.StudyOptions("olmo-ladder", "openbookqa"))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     page = build_report(study, Path(folder) / "report.html").read_text()
     >>> page[:15], "<script src" in page
