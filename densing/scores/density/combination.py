@@ -44,8 +44,8 @@ def combined_densities(
     .. math:: \\ln\\rho(M) = \\frac{1}{B} \\sum_b \\ln\\rho_b(M)
 
     Noise of scores is independent over benchmarks and averages out. What the family's members have in common on several
-    benchmarks, a good or bad recipe, does not: it is estimated from their residuals
-    (:func:`joint_scatter`) and stays in the curves' error and in the scatter of models.
+    benchmarks, a good or bad recipe, does not: it is estimated from their residuals (:func:`joint_scatter`) and stays
+    in the curves' error and in the scatter of models.
 
     Parameters
     ----------

@@ -216,8 +216,8 @@ def _readable(
 ) -> tuple[pd.DataFrame, list[Note]]:
     """Return one loss and one score per model and benchmark, named after the reference's benchmarks."""
     known = ruler_benchmarks(reference, only)
-    stated = measurements["benchmark"].fillna("").astype(str)
-    values = measurements.assign(benchmark=stated.where(stated.ne(""), measurements["task"].astype(str)))
+    names = measurements["benchmark"].fillna("").astype(str)
+    values = measurements.assign(benchmark=names.where(names.ne(""), measurements["task"].astype(str)))
     finite = np.isfinite(pd.to_numeric(values["value"], errors="coerce"))
     rows = values[values["benchmark"].isin(known) & finite]
     outside = rows["metric"].isin(METRICS["score"]) & ~rows["value"].astype(float).between(0.0, 1.0)
