@@ -257,7 +257,7 @@ def test_a_horizon_is_months_a_time_or_a_date(simulated: TrendResult) -> None:
     first = pd.Timestamp(simulated.data.released.max()).normalize()
     months = forecast(simulated, 12)
     until = (first + pd.Timedelta(days=12 * 30.44)).ceil("s")
-    for horizon in (until, str(until), until.to_pydatetime(), until - first):
+    for horizon in (until, str(until), until.to_pydatetime(), until - first, np.int64(12)):
         pd.testing.assert_frame_equal(forecast(simulated, horizon), months)
 
 
