@@ -23,7 +23,7 @@ FILES = (
     "scores/catalog/test_tables",
     "scores/laws/test_laws",
     "scores/references/test_references",
-    "scores/density/test_density",
+    "scores/density/test_inversion",
     "scores/evals/readers/test_files",
     "efficiency/traces/kineto/test_reader",
     "efficiency/timeline/test_overlap",

@@ -196,8 +196,7 @@ def selection_of(include: list[str] | None) -> Selection:
 
 
 def select(catalog: Catalog, selection: Selection | None = None) -> pd.DataFrame:
-    """Return the models of a selection: those that :func:`strata` calls ``headline``, sorted by date and
-    name.
+    """Return the models of a selection: those that :func:`strata` calls ``headline``, sorted by date and name.
 
     Parameters
     ----------

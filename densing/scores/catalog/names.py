@@ -1,4 +1,4 @@
-"""Sizes of models by name: which row of the catalog a model of somebody else's results is, and how that was told."""
+"""Sizes of models by name: which row of the catalog a model of somebody else's results is, and how it was matched."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from densing.core import InputError, Note
+from densing.core import InputError, Note, once
 from densing.scores.catalog.catalog import Catalog
 from densing.scores.catalog.tables import load_catalog
 
@@ -52,7 +52,7 @@ AGREEMENT = 0.1
 
 
 def find_model(catalog: Catalog, name: str) -> tuple[str, str] | None:
-    """Return the model of the catalog that a name means, and how that was told; None where none does.
+    """Return the model of the catalog that a name means, and how it was matched; None where none does.
 
     Nothing is guessed: ``exact`` is the catalog's own name; ``normalised`` differs in case, separators, the
     organisation before it or the revision behind it; ``alias`` is a spelling known from the hub, or what a converter
@@ -158,7 +158,7 @@ def with_sizes(
             notes.append(_unsized(name, sizes.index))
         rows.append({**row, **stored, "size_from": origin})
     table = pd.DataFrame(rows, columns=[*dict.fromkeys([*models.columns, *_SIZES, "size_from"])])
-    return table.astype(dict.fromkeys(_SIZES, "float64")), list({note.message: note for note in notes}.values())
+    return table.astype(dict.fromkeys(_SIZES, "float64")), once(notes)
 
 
 def _count(value: object, unit: float = 1.0) -> float | None:

@@ -15,14 +15,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from densing.core import InputError, read_table
+from densing.scores.catalog.catalog import DATA, Catalog
 from densing.scores.catalog.schema import FORMS, PROTOCOLS
-
-if TYPE_CHECKING:
-    from densing.scores.catalog.catalog import Catalog
 
 SAME, UNKNOWN, DIFFERS = "same", "unknown", "differs"
 # Names of metrics: what is counted, by what the log-likelihood is divided, whether reasoning comes first.
@@ -243,7 +240,7 @@ def verdict(verdicts: Mapping[Any, str]) -> str:
     >>> verdict({"shots": "same", "form": "unknown"}), verdict({"shots": "differs", "form": "unknown"})
     ('unknown', 'differs')
     """
-    return next((state for state in (DIFFERS, UNKNOWN) if state in verdicts.values()), SAME)
+    return worst(verdicts.values())
 
 
 def explain(measured: Protocol, ruler: Protocol) -> str:
@@ -276,7 +273,8 @@ def worst(verdicts: Iterable[str]) -> str:
     >>> worst(["same", "differs", "unknown"]), worst(["same"])
     ('differs', 'same')
     """
-    return verdict(dict(enumerate(verdicts)))
+    states = set(verdicts)
+    return next((state for state in (DIFFERS, UNKNOWN) if state in states), SAME)
 
 
 def _same_metric(one: str, other: str) -> str:
@@ -303,7 +301,7 @@ def _known(value: object) -> bool:
 
 @cache
 def _table() -> tuple[tuple[str, str, Protocol], ...]:
-    rows = read_table(Path(__file__).parent / "data" / "protocols.csv", PROTOCOLS, "protocols.csv")
+    rows = read_table(DATA / "protocols.csv", PROTOCOLS, "protocols.csv")
     names = [field.name for field in fields(Protocol)]
     return tuple(
         (

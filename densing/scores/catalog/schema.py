@@ -164,24 +164,24 @@ SOURCES = Table(
 PROTOCOLS = Table(
     "protocols",
     (
-        Column("evaluator", "text", "an evaluator of the catalog, a ladder or a harness", required=True),
-        Column("benchmark", "text", "benchmark or task; * stands for anything", required=True),
+        _text("evaluator", "an evaluator of the catalog, a ladder or a harness", required=True),
+        _text("benchmark", "benchmark or task; * stands for anything", required=True),
         Column("shots", "integer", "examples in the prompt, where no score states them", low=0, high=1000),
-        Column("form", "text", "cloze: text of an option; letters: its letter; generate", choices=FORMS),
-        Column("metric", "text", "what was counted, where no score states it"),
-        Column("normalisation", "text", "what the log-likelihood of an answer is divided by"),
-        Column("cot", "text", "whether reasoning comes before the answer", choices=("yes", "no")),
-        Column("source", "text", "document that says so", required=True),
+        _text("form", "cloze: text of an option; letters: its letter; generate", choices=FORMS),
+        _text("metric", "what was counted, where no score states it"),
+        _text("normalisation", "what the log-likelihood of an answer is divided by"),
+        _text("cot", "whether reasoning comes before the answer", choices=("yes", "no")),
+        _text("source", "document that says so", required=True),
     ),
     key=("evaluator", "benchmark"),
 )
 GROUPS = Table(
     "groups",
     (
-        Column("group", "text", "name of the group, in the plural", required=True),
-        Column("family", "text", "a family of the catalog", required=True),
-        Column("reason", "text", "why its members differ from the rest", required=True),
-        Column("source", "text", "where that is said", required=True),
+        _text("group", "name of the group, in the plural", required=True),
+        _text("family", "a family of the catalog", required=True),
+        _text("reason", "why its members differ from the rest", required=True),
+        _text("source", "where that is said", required=True),
     ),
     key=("group", "family"),
 )

@@ -48,7 +48,6 @@ Combine = Literal["evaluator", "mean"]
 DECIMALS = 3
 # Weight of the pooled variance against a model's own, in degrees of freedom.
 PRIOR_DOF = 4.0
-_SPREAD_COLUMNS = ["model", "benchmark", "spread", "n_sources", "values"]
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ def disagreement(catalog: Catalog) -> pd.DataFrame:
             values = ", ".join(f"{r.score:.3f} ({r.evaluator})" for r in ordered.itertuples())
             spread = float(ordered["score"].iloc[-1] - ordered["score"].iloc[0])
             rows.append((model, benchmark, spread, len(group), values))
-    frame = pd.DataFrame(rows, columns=_SPREAD_COLUMNS)
+    frame = pd.DataFrame(rows, columns=["model", "benchmark", "spread", "n_sources", "values"])
     return frame.sort_values(["spread", "model", "benchmark"], ascending=[False, True, True], ignore_index=True)
 
 
@@ -205,8 +204,8 @@ def score_table(
     """Return one score per model on a benchmark, from values that may be compared with each other.
 
     ``score_se^2 = binomial variance + disagreement variance`` (:func:`binomial_variance`,
-    :func:`fit_disagreement`). All evaluators use the same items, so the
-    disagreement does not contain the sampling of items and the two add.
+    :func:`fit_disagreement`). All evaluators use the same items, so the disagreement does not contain the sampling of
+    items and the two add.
 
     Parameters
     ----------

@@ -111,8 +111,8 @@ def load_catalog(*extra: TableLike, replace: bool = False, embedded: bool = True
     ----------
     *extra : path, DataFrame or records
         Folders, CSV files or tables in memory: models, scores, or both in one (see
-        :func:`densing.scores.catalog.read_extra`). Rows
-        without an evaluator count as measured by ``user``; release dates count as sourced, by the user.
+        :func:`densing.scores.catalog.read_extra`). Rows without an evaluator count as measured by ``user``; release
+        dates count as sourced, by the user.
     replace : bool
         Let a user's row with another value replace ours; otherwise it is refused.
     embedded : bool
@@ -142,8 +142,8 @@ def load_catalog(*extra: TableLike, replace: bool = False, embedded: bool = True
         catalog.evaluators.copy(),
         catalog.sources.copy(),
     )
-    for path in extra:
-        catalog = merge(catalog, read_extra(path), replace)
+    for source in extra:
+        catalog = merge(catalog, read_extra(source), replace)
     return catalog
 
 
@@ -495,7 +495,7 @@ def _register(catalog: Catalog, parts: dict[str, Part]) -> Catalog:
     notes = list(catalog.notes)
     files = {user_source(part.title): part.title for part in parts.values()}
     new_sources = [
-        {"id": mine, "title": f"the user's table {mine[5:]}", "facts": "as the user states"}
+        {"id": mine, "title": f"the user's table {mine.removeprefix('user:')}", "facts": "as the user states"}
         for mine in files
         if mine not in set(catalog.sources["id"])
     ]
@@ -574,7 +574,7 @@ def _update(result: pd.DataFrame, position: int, row: pd.Series, stated: tuple[s
 
 def _refusal(number: int, column: str, row: pd.Series, old: pd.Series, label: str, name: str) -> str:
     source = str(old.get("source") or old.get("params_source") or "")
-    origin = source_id(source)[5:] if source.startswith("user:") else "the embedded catalog"
+    origin = source_id(source).removeprefix("user:") if source.startswith("user:") else "the embedded catalog"
     remedies = {
         "scores": "name who measured yours in a column evaluator",
         "models": "leave the cell blank or rename it",

@@ -44,8 +44,8 @@ def combined_densities(
     .. math:: \\ln\\rho(M) = \\frac{1}{B} \\sum_b \\ln\\rho_b(M)
 
     Noise of scores is independent over benchmarks and averages out. What the family's members have in common on several
-    benchmarks, a good or bad recipe, does not: it is estimated from their residuals
-    (:func:`joint_scatter`) and stays in the curves' error and in the scatter of models.
+    benchmarks, a good or bad recipe, does not: it is estimated from their residuals (:func:`joint_scatter`) and stays
+    in the curves' error and in the scatter of models.
 
     Parameters
     ----------
@@ -143,13 +143,7 @@ def combine_results(results: Sequence[DensityResult], mean: Reference) -> Densit
         return np.where(upper, 0.0, np.exp(low)), np.where(lower, np.inf, np.exp(high))
 
     (low, high), (measured_low, measured_high) = ends(model_draws), ends(draws)
-    details = []
-    for part in parts:
-        text = part.table["protocol_detail"].fillna("")
-        with_benchmark = (part.reference.benchmark + ": " + text).where(text.ne(""), "")
-        details.append(part.table.assign(protocol_detail=with_benchmark))
-    protocols = joined_protocols(pd.concat(details)).set_index("model")
-    models = parts[0].table["model"]
+    models, protocols = parts[0].table["model"], _protocols(parts)
     table = parts[0].table.assign(
         benchmark=PER_BENCHMARK,
         score=np.mean([part.table["score"].to_numpy(dtype=float) for part in parts], axis=0),
@@ -180,6 +174,16 @@ def combine_results(results: Sequence[DensityResult], mean: Reference) -> Densit
         notes.append(Note("bounds-both-ways", "info", message, {"models": models[~keep].tolist()}))
     result = DensityResult(table, draws, law_draws, model_draws, limits, mean, options, (*mean.notes, *notes))
     return result.subset(keep)
+
+
+def _protocols(parts: list[DensityResult]) -> pd.DataFrame:
+    """Return by model the worst verdict over the benchmarks, and every detail with its benchmark."""
+    tables = []
+    for part in parts:
+        text = part.table["protocol_detail"].fillna("")
+        detail = (part.reference.benchmark + ": " + text).where(text.ne(""), "")
+        tables.append(part.table.assign(protocol_detail=detail))
+    return joined_protocols(pd.concat(tables)).set_index("model")
 
 
 def _curve_spread(parts: list[DensityResult], scatter: list[Scatter | None]) -> float:

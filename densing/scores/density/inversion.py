@@ -182,8 +182,8 @@ def estimate_density(
     DensityResult
         A row per model that has a size; status ``ok``, ``extrapolated``, ``below_floor`` or ``above_ceiling``.
         ``density_lo`` and ``density_hi`` hold the curve's error, the score's noise and the scatter of models around the
-        ruler (:class:`Scatter`); ``density_lo_measured`` and ``density_hi_measured`` the first
-        two only. ``interval`` says ``with scatter``, or ``measurement only`` where the ruler cannot tell its scatter.
+        ruler (:class:`Scatter`); ``density_lo_measured`` and ``density_hi_measured`` the first two only. ``interval``
+        says ``with scatter``, or ``measurement only`` where the ruler cannot tell its scatter.
 
     Raises
     ------

@@ -277,8 +277,8 @@ def compare_rulers(
 
     Parameters
     ----------
-    models : Catalog or path
-        A catalog, or a user's own CSV as for :func:`densing.scores.density.table_densities`.
+    models : Catalog, path, DataFrame or records
+        A catalog, or a user's own table as for :func:`densing.scores.density.table_densities`.
     references : sequence of str, optional
         Families, or paths of JSON fits; every family that can be fitted by default.
     benchmark : str
@@ -340,8 +340,8 @@ def compare_rulers(
     parts = []
     for name, result in results.items():
         valued = result.table["density"].where(result.table["bound"].eq(""))
-        rank = valued.rank(ascending=False, method="min").astype("Int64")
-        parts.append(result.table.assign(reference=name, rank=rank, ranked=int(valued.notna().sum()))[COLUMNS])
+        places = valued.rank(ascending=False, method="min").astype("Int64")
+        parts.append(result.table.assign(reference=name, rank=places, ranked=int(valued.notna().sum()))[COLUMNS])
     pairs = []
     for pair in combinations(parts, 2):
         # A bound has no place in a ranking, and a ratio with one says nothing.

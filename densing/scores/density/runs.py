@@ -156,16 +156,16 @@ def run_densities(
         ruler = load_reference(reference, str(name), tokens=tokens)
         if (result := _read(group, sizes, ruler, str(quantity), estimate)) is not None:
             parts.append(result)
-    if benchmark is None:
-        for quantity in METRICS:
-            chosen = rows[rows["quantity"].eq(quantity)]
-            for benchmarks, group in _same_tasks(chosen).items():
-                mean_ruler = _mean_ruler(reference, benchmarks, tokens)
-                if mean_ruler is None:
-                    continue
-                inside = chosen["model"].isin(group) & chosen["benchmark"].isin(mean_ruler.benchmarks)
-                if (result := _read(_means(chosen[inside]), sizes, mean_ruler, quantity, estimate)) is not None:
-                    parts.append(dataclasses.replace(result, table=result.table.assign(benchmark=COMBINED)))
+    # One benchmark has nothing to be combined with.
+    for quantity in METRICS if benchmark is None else ():
+        chosen = rows[rows["quantity"].eq(quantity)]
+        for benchmarks, group in _same_tasks(chosen).items():
+            mean_ruler = _mean_ruler(reference, benchmarks, tokens)
+            if mean_ruler is None:
+                continue
+            inside = chosen["model"].isin(group) & chosen["benchmark"].isin(mean_ruler.benchmarks)
+            if (result := _read(_means(chosen[inside]), sizes, mean_ruler, quantity, estimate)) is not None:
+                parts.append(dataclasses.replace(result, table=result.table.assign(benchmark=COMBINED)))
     if not parts:
         names = ", ".join(sorted(set(rows["model"].astype(str)))[:5])
         # --params states sizes as names do, embeddings included.
@@ -216,8 +216,8 @@ def _readable(
 ) -> tuple[pd.DataFrame, list[Note]]:
     """Return one loss and one score per model and benchmark, named after the reference's benchmarks."""
     known = ruler_benchmarks(reference, only)
-    stated = measurements["benchmark"].fillna("").astype(str)
-    values = measurements.assign(benchmark=stated.where(stated.ne(""), measurements["task"].astype(str)))
+    names = measurements["benchmark"].fillna("").astype(str)
+    values = measurements.assign(benchmark=names.where(names.ne(""), measurements["task"].astype(str)))
     finite = np.isfinite(pd.to_numeric(values["value"], errors="coerce"))
     rows = values[values["benchmark"].isin(known) & finite]
     outside = rows["metric"].isin(METRICS["score"]) & ~rows["value"].astype(float).between(0.0, 1.0)

@@ -258,10 +258,9 @@ class StoppingRule:
 
     Items are drawn in random order without replacement. After ``first`` of each task the rule plans how many of each
     it will take, more from those that vary more (Neyman's allocation), and looks again at 40 % and 80 % of the planned
-    information, each time planning anew, and at the end; where the plan fell short, again. The intervals
-    of all looks together keep the level (:func:`critical_value`). The interval of the
-    mean goes through the inverse of the ruler's curve, end by end, without linearisation. The curve's own uncertainty
-    is not in it: no number of items reduces that.
+    information, each time planning anew, and at the end; where the plan fell short, again. The intervals of all looks
+    together keep the level (:func:`critical_value`). The interval of the mean goes through the inverse of the ruler's
+    curve, end by end, without linearisation. The curve's own uncertainty is not in it: no number of items reduces that.
 
     Parameters
     ----------

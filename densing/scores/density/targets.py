@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core import InputError, Note, TableLike
+from densing.core import InputError, Note, TableLike, words
 from densing.scores.catalog import (
     DIFFERS,
     IN_MEMORY,
@@ -31,7 +31,7 @@ from densing.scores.catalog import (
     worst,
 )
 from densing.scores.catalog import compare as compare_protocols
-from densing.scores.density.inversion import DEFAULT_GUARD, DensityResult, estimate_density
+from densing.scores.density.inversion import DEFAULT_GUARD, DENOMINATORS, DensityResult, estimate_density
 from densing.scores.references import SKILLS, Reference, available_benchmarks, load_reference, target_scores
 
 USER = "user"
@@ -39,7 +39,6 @@ USER = "user"
 MAX_MODELS = 10_000
 # Models or rows that a note names before it counts the rest.
 NAMED = 5
-_SIZES = ("total", "active", "non_embedding")
 _CARRIED = ("family", "organisation", "released", "kind", "architecture")
 SKILL_COLUMNS = ["model", "skill", "benchmarks", "n_eff", "density", "protocol", "density_lo", "density_hi", "status",
                  "bound", "interval", "density_lo_measured", "density_hi_measured", "protocol_detail"]  # fmt: skip
@@ -98,16 +97,17 @@ def catalog_densities(
     if pool:
         adopted, more = _pool(adopted, reference)
         notes += more
-    result = _densities(adopted, catalog, reference, selection, notes, (denominator, guard, level, seed))
+    result = _densities(
+        adopted, catalog, reference, selection, notes, denominator=denominator, guard=guard, level=level, seed=seed
+    )
     # The user's models that the headline does not use, with the reason.
-    of_user = set(catalog.scores.loc[catalog.scores["source"].str.startswith("user:"), "model"])
+    of_user = set(catalog.scores.loc[_from_user(catalog.scores), "model"])
     outside = result.table[result.table["model"].isin(of_user) & result.table["stratum"].ne("headline")]
     if outside.empty:
         return result
     reasons = dict(zip(outside["model"], outside["stratum"], strict=True))
-    examples = ", ".join(f"{model} ({reason})" for model, reason in list(reasons.items())[:NAMED])
-    remainder = f" and {len(reasons) - NAMED} more" if len(reasons) > NAMED else ""
-    message = f"{len(reasons)} of your models stay out of the headline: {examples}{remainder}"
+    examples = words.listed((f"{model} ({reason})" for model, reason in reasons.items()), NAMED)
+    message = f"{len(reasons)} of your models stay out of the headline: {examples}"
     note = Note("user-apart", "warning", message, {"models": reasons})
     return dataclasses.replace(result, notes=(*result.notes, note))
 
@@ -165,7 +165,9 @@ def table_densities(
         )
     adopted, notes = _adopt(catalog, reference, every=True)
     notes += _namesakes(catalog.models)
-    return _densities(adopted, catalog, reference, None, notes, (denominator, guard, level, seed))
+    return _densities(
+        adopted, catalog, reference, None, notes, denominator=denominator, guard=guard, level=level, seed=seed
+    )
 
 
 def skill_densities(
@@ -238,8 +240,9 @@ def _densities(
     reference: Reference,
     selection: Selection | None,
     notes: list[Note],
-    options: tuple[str, float, float, int],
+    **options: Any,
 ) -> DensityResult:
+    """Read adopted scores on the ruler, with what the catalog says of their models; options of estimate_density."""
     if len(catalog.models) > MAX_MODELS:
         raise InputError(
             f"{len(catalog.models)} models are more than the {MAX_MODELS} that fit in memory; split the table"
@@ -254,12 +257,12 @@ def _densities(
             )
     scores = target_scores(adopted, reference.evaluator, reference.benchmarks)
     scores = scores.merge(_protocols(adopted, scores, reference), on="model", how="left")
-    of_user = set(catalog.scores.loc[catalog.scores["source"].str.startswith("user:"), "model"])
+    of_user = set(catalog.scores.loc[_from_user(catalog.scores), "model"])
     measured = catalog.scores[catalog.scores["evaluator"].eq(reference.evaluator)]
-    of_user -= set(measured.loc[~measured["source"].str.startswith("user:"), "model"])
+    of_user -= set(measured.loc[~_from_user(measured), "model"])
     scores = scores.assign(evaluator=scores["evaluator"].where(~scores["model"].isin(of_user), USER))
     models = catalog.models[["model", *_CARRIED]].assign(
-        **{f"params_{name}": catalog.models[f"params_{name}_b"].astype(float) * 1e9 for name in _SIZES},
+        **{f"params_{name}": catalog.models[f"params_{name}_b"].astype(float) * 1e9 for name in DENOMINATORS},
         verified=catalog.models["released_basis"].notna() & catalog.models["released_basis"].ne("unverified"),
     )
     models = models.merge(strata(catalog, selection)[["model", "stratum"]], on="model")
@@ -270,11 +273,10 @@ def _densities(
             f"({', '.join(reference.benchmarks)})"
         )
     rows = rows.sort_values(["released", "model"], ignore_index=True)
-    denominator, guard, level, seed = options
-    result = estimate_density(rows, reference.beside(), denominator=denominator, guard=guard, level=level, seed=seed)
+    result = estimate_density(rows, reference.beside(), **options)
     notes = [*notes, *protocol_notes(result.table, reference)]
     # The user's models that have a score the ruler wants, and yet no density.
-    own = catalog.scores["source"].str.startswith("user:") & catalog.scores["benchmark"].isin(reference.benchmarks)
+    own = _from_user(catalog.scores) & catalog.scores["benchmark"].isin(reference.benchmarks)
     if unread := sorted(set(catalog.scores.loc[own, "model"]) - set(rows["model"])):
         message = (
             f"{len(unread)} of your models are left out: they lack a score that the ruler needs "
@@ -282,6 +284,11 @@ def _densities(
         )
         notes.append(Note("not-read", "warning", message, {"models": unread}))
     return dataclasses.replace(result, notes=(*result.notes, *notes, *catalog.notes))
+
+
+def _from_user(scores: pd.DataFrame) -> pd.Series:
+    """Return which scores stand in a table of the user's own."""
+    return scores["source"].str.startswith("user:")
 
 
 def _protocols(adopted: Catalog, chosen: pd.DataFrame, reference: Reference) -> pd.DataFrame:
@@ -363,11 +370,10 @@ def protocol_notes(table: pd.DataFrame, reference: Reference) -> list[Note]:
         rows = table[table["protocol"].eq(protocol)].drop_duplicates(["model", "benchmark", "protocol_detail"])
         if rows.empty:
             continue
-        examples = [
-            f"{row['model']}, {row['benchmark']} ({row['protocol_detail']})" for row in rows.head(2).to_dict("records")
-        ]
-        more = f" and {len(rows) - len(examples)} more" if len(rows) > len(examples) else ""
-        message = f"reference {reference.name}: the protocol of {', '.join(examples)}{more} {consequence}"
+        examples = words.listed(
+            (f"{row['model']}, {row['benchmark']} ({row['protocol_detail']})" for row in rows.to_dict("records")), 2
+        )
+        message = f"reference {reference.name}: the protocol of {examples} {consequence}"
         models = sorted(set(rows["model"].astype(str)))
         notes.append(Note(f"protocol-{protocol}", severity, message, {"models": models}))  # type: ignore[arg-type]
     return notes
@@ -433,9 +439,8 @@ def _namesakes(models: pd.DataFrame) -> list[Note]:
             differing.append(f"{row.model} ({', '.join(facts)})")
     if not differing:
         return []
-    more = f" and {len(differing) - NAMED} more" if len(differing) > NAMED else ""
     message = (
-        f"your table replaces what the catalog says of {', '.join(differing[:NAMED])}{more}; rename the row if it is "
+        f"your table replaces what the catalog says of {words.listed(differing, NAMED)}; rename the row if it is "
         "another model"
     )
     return [Note("replaces-catalog", "warning", message, {"models": differing})]

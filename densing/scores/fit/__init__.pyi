@@ -13,5 +13,4 @@ from .lawfit import GUARD as GUARD
 from .lawfit import LawFit as LawFit
 from .lawfit import spread as spread
 from .solver import get_loss as get_loss
-from .solver import loss_names as loss_names
 from .table import read_runs as read_runs

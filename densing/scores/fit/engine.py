@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import fdtrc
 
@@ -16,9 +17,6 @@ from densing.scores.fit.lawfit import STATUSES, LawFit, Status, hash_data
 from densing.scores.fit.solver import LITERATURE_DELTA, Fitter, Mask, get_loss
 from densing.scores.fit.table import FitTable
 from densing.scores.laws import Law, TwoStep, get_law
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Below this share of the largest singular value of the unit-length Jacobian a direction of theta is free.
 UNIDENTIFIED = 1e-9
@@ -193,7 +191,7 @@ def fit_two_step(
     *,
     seed: int = 0,
     loss: str | None = None,
-    delta: float = 1e-3,
+    delta: float = LITERATURE_DELTA,
     **options: Any,
 ) -> LawFit:
     """Fit size and tokens to loss, then loss to score, on the same runs.

@@ -94,11 +94,6 @@ def huber(residual: Array, delta: float) -> Array:
     return psi * (residual - 0.5 * psi)
 
 
-def loss_names() -> list[str]:
-    """Return the names that :func:`get_loss` knows."""
-    return list(_SPACES)
-
-
 def get_loss(name: str, delta: float = LITERATURE_DELTA) -> Loss:
     """Return a loss by name.
 
@@ -170,7 +165,7 @@ class Problem:
 
     @cached_property
     def any_log(self) -> bool:
-        """Whether any parameter does."""
+        """Whether any parameter moves in its logarithm."""
         return bool(self.in_log.any())
 
     def to_theta(self, phi: Array) -> Array:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from densing.core import Array, Column, FitError, InputError, Table, read_table
 from densing.scores.laws import Law, TwoStep
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _COLUMNS = {
     "params": Column("params", "number", "number of parameters, a count", required=True, low=1.0, high=1e15,

@@ -1,4 +1,4 @@
-"""Laws by name. A new law is one file and one line here; the command line's help and the property tests follow."""
+"""Laws by name. A new law is a class and one line here; the command line's help and the property tests follow."""
 
 from __future__ import annotations
 

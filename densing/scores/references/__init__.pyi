@@ -4,7 +4,6 @@ from .families import family_names as family_names
 from .families import get_family as get_family
 from .families import target_scores as target_scores
 from .ladder import LADDER as LADDER
-from .ladder import LadderData as LadderData
 from .ladder import fit_ladder as fit_ladder
 from .ladder import ladder_data as ladder_data
 from .ladder import ladder_misses as ladder_misses

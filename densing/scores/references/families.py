@@ -64,8 +64,7 @@ _FAMILIES = (
         "two-step",
         about="16 runs, four sizes at 1, 2, 5 and 10 times Chinchilla tokens; bits per byte of the correct answer in "
         "N and D, then accuracy in bits per byte. Sizes are non-embedding counts. Five-shot cloze format with "
-        "length-normalised "
-        "accuracy, so MMLU is another measurement than the usual multiple-choice one.",
+        "length-normalised accuracy, so MMLU is another measurement than the usual multiple-choice one.",
     ),
     Family(
         "densing-cpu",

@@ -48,8 +48,6 @@ LADDER = Table(
     ),
     key=("run", "tokens", "task"),
 )
-
-
 AUTHORS = Table(
     "olmo_ladder_authors",
     (

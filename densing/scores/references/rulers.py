@@ -123,26 +123,6 @@ def available_benchmarks(name: str) -> list[str]:
     return sorted(shipped, key=lambda benchmark: benchmark != "mean")
 
 
-def build_all(catalog: Catalog, folder: Path, names: tuple[str, ...] = ()) -> Iterator[tuple[str, str, Path]]:
-    """Refit every ruler and write it below ``folder``, yielding family, benchmark and path as it goes."""
-    for name in names or tuple(family_names()):
-        for benchmark in buildable_benchmarks(catalog, get_family(name)):
-            path = folder / name / f"{benchmark}.json"
-            write_text(path, build_reference(catalog, name, benchmark).fit.to_json() + "\n")
-            yield name, benchmark, path
-
-
-def stale_fits(catalog: Catalog) -> list[str]:
-    """Return the shipped rulers whose data are no longer those of the catalog, as ``family/benchmark``."""
-    stale = []
-    for name in family_names():
-        for benchmark in available_benchmarks(name):
-            fresh = build_reference(catalog, name, benchmark, draws=0)
-            if fresh.fit.data_hash != load_reference(name, benchmark).fit.data_hash:
-                stale.append(f"{name}/{benchmark}")
-    return stale
-
-
 @lru_cache(maxsize=64)
 def _shipped(path: Path) -> Reference:
     return from_fit(read_fit(path))
@@ -369,3 +349,23 @@ def buildable_benchmarks(catalog: Catalog, family: Family) -> list[str]:
             continue
         groups.append(str(group))
     return groups
+
+
+def build_all(catalog: Catalog, folder: Path, names: tuple[str, ...] = ()) -> Iterator[tuple[str, str, Path]]:
+    """Refit every ruler and write it below ``folder``, yielding family, benchmark and path as it goes."""
+    for name in names or tuple(family_names()):
+        for benchmark in buildable_benchmarks(catalog, get_family(name)):
+            path = folder / name / f"{benchmark}.json"
+            write_text(path, build_reference(catalog, name, benchmark).fit.to_json() + "\n")
+            yield name, benchmark, path
+
+
+def stale_fits(catalog: Catalog) -> list[str]:
+    """Return the shipped rulers whose data are no longer those of the catalog, as ``family/benchmark``."""
+    stale = []
+    for name in family_names():
+        for benchmark in available_benchmarks(name):
+            fresh = build_reference(catalog, name, benchmark, draws=0)
+            if fresh.fit.data_hash != load_reference(name, benchmark).fit.data_hash:
+                stale.append(f"{name}/{benchmark}")
+    return stale

@@ -7,7 +7,7 @@ it; the split is the paper's own, on MMLU, with models from before ChatGPT.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -155,8 +155,7 @@ def multiverse(
             densities[key] = None
             try:
                 ruler = load_reference(spec.reference, spec.benchmark, catalog=catalog)
-                if tokens is not None and "tokens" in ruler.given:
-                    ruler = load_reference(spec.reference, spec.benchmark, tokens=tokens, catalog=catalog)
+                ruler = ruler.at_tokens(tokens if "tokens" in ruler.given else None)
                 models = catalog_densities(
                     catalog, ruler, selection=verified, denominator=spec.denominator, guard=guard, seed=seed
                 )
@@ -267,7 +266,7 @@ class Split:
     stated: StatedBreak | None = None
     searched: SearchedBreak | None = None
     reason: str | None = None
-    paper: PaperRates = field(default_factory=lambda: PAPER)
+    paper: PaperRates = PAPER
     bootstrap: int | None = None
     sides: Sides | None = None
     window: tuple[str, str] | None = None
@@ -383,6 +382,6 @@ def _side(data: TrendData, seed: int) -> SplitSide:
     side = SplitSide(len(data), int(data.observed.sum()))
     try:
         side = replace(side, headline=Pace.of(HEADLINE.fit(data, seed=seed)))
-        return replace(side, envelope=Pace.of(ESTIMATORS["envelope"].fit(data)))
+        return replace(side, envelope=Pace.of(ESTIMATORS[ENVELOPE].fit(data)))
     except DensingError as error:
         return replace(side, reason=str(error))

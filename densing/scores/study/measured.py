@@ -6,7 +6,7 @@ The main job evaluates one real model on a few hundred items of the ladder's sui
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,8 +115,7 @@ def place_measured(
     if placed is None:
         return Measured(densities, measurements, models, notes=densities.notes)
     dates = pd.to_datetime(placed.table["model"].map(released or {}))
-    placed.table["released"] = dates
-    placed.table["stratum"] = "measured here"
+    placed = replace(placed, table=placed.table.assign(released=dates, stratum="measured here"))
     return Measured(densities, measurements, models, among, placed, notes=(*densities.notes, *ruler.notes))
 
 
@@ -141,7 +140,7 @@ def measure_bundled(
     tokens
         As for :func:`densing.scores.density.run_densities`.
     progress : callable, optional
-        Told of every step.
+        Called with every step.
 
     Returns
     -------

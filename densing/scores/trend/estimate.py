@@ -19,6 +19,8 @@ from densing.scores.trend.estimators import ESTIMATORS, HEADLINE, estimates_tabl
 from densing.scores.trend.headline import Headline, fit_headline
 
 SHOWN = 3
+COLUMNS = ["method", "doubling_months", "lo", "hi", "n", "clusters", "dropped", "se_type"]
+"""Of the estimates, those that are shown."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,13 +150,11 @@ class TrendResult(Readable):
 
     def card(self) -> Card:
         """Return what is shown: the headline, the models behind it, every estimator."""
-        names = ["method", "doubling_months", "lo", "hi", "n", "clusters", "dropped", "se_type"]
         facts = {"doubling time": self.text, "estimated by": str(self.headline["label"]), "models": str(len(self.data))}
-        return Card(self.title, facts, self.estimates[names], self.notes)
+        return Card(self.title, facts, self.estimates[COLUMNS], self.notes)
 
     def _repr_html_(self) -> str:
-        names = ["method", "doubling_months", "lo", "hi", "n", "clusters", "dropped", "se_type"]
-        table = self.estimates[names].to_html(index=False, float_format="{:.2f}".format, escape=True)
+        table = self.estimates[COLUMNS].to_html(index=False, float_format="{:.2f}".format, escape=True)
         lines = [*self.sentences(), *(note.message for note in self.notes)]
         items, details = ("".join(f"<li>{html.escape(line)}</li>" for line in part) for part in (lines, self.details()))
         more = f"<details><summary>Other tests</summary><ul>{details}</ul></details>" if details else ""

@@ -33,18 +33,6 @@ MAX_CELLS = 20_000_000
 """Of one block of lines by rows or resamples: what is in memory at a time."""
 TIE = 1e-10
 """Losses this close are equal; where q n is whole the best line is not unique, and the slowest is taken."""
-FILE = Path(__file__).parent / "data" / "coverage.csv"
-SCHEMA = Table(
-    "coverage",
-    (
-        Column("scenario", "text", "simulated world", required=True),
-        Column("method", "text", "estimator", required=True),
-        Column("reps", "integer", "worlds that gave a slope", required=True, low=1),
-        Column("median_doubling_months", "number", "median estimate; the truth is 3.5", required=True),
-        Column("coverage", "number", "share of 95 % intervals that hold the truth", required=True, low=0, high=1),
-    ),
-    key=("scenario", "method"),
-)
 
 
 @dataclass(frozen=True)
@@ -291,7 +279,7 @@ def quantile_slope(
     data : TrendData
         Censored rows enter at their limits.
     level, q : float
-    cluster : {"family", "model"}
+    cluster : {"family", "organisation", "model"}
     bootstrap : int
         Resamples of clusters.
     seed : int
@@ -429,6 +417,20 @@ def estimates_table(slopes: Mapping[str, Slope], estimators: Iterable[Estimator]
             }
         )
     return pd.DataFrame(rows)
+
+
+FILE = Path(__file__).parent / "data" / "coverage.csv"
+SCHEMA = Table(
+    "coverage",
+    (
+        Column("scenario", "text", "simulated world", required=True),
+        Column("method", "text", "estimator", required=True),
+        Column("reps", "integer", "worlds that gave a slope", required=True, low=1),
+        Column("median_doubling_months", "number", "median estimate; the truth is 3.5", required=True),
+        Column("coverage", "number", "share of 95 % intervals that hold the truth", required=True, low=0, high=1),
+    ),
+    key=("scenario", "method"),
+)
 
 
 @cache

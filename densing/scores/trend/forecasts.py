@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -148,7 +149,7 @@ def forecast(
 def _months_from(first: pd.Timestamp, horizon: float | str | date | timedelta) -> float:
     """Return a horizon in months of 30.44 days after a date."""
     try:
-        if isinstance(horizon, (int, float)):
+        if isinstance(horizon, Real):
             span = float(horizon)
         elif isinstance(horizon, timedelta):
             span = pd.Timedelta(horizon) / pd.Timedelta(days=DAYS_PER_MONTH)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import calendar
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
+from densing.core import words
 from densing.scores.trend.checks import Checks
 from densing.scores.trend.data import doubling_months
 from densing.scores.trend.significance import BLOCKS, SIGNIFICANT, SearchedBreak, ShuffleTest, StatedBreak
@@ -91,7 +91,7 @@ def window(released: Any) -> str:
     stamps = pd.DatetimeIndex(released)
     if not len(stamps):
         return "on no date"
-    first, last = (f"{calendar.month_name[stamp.month]} {stamp.year}" for stamp in (stamps.min(), stamps.max()))
+    first, last = (words.month(stamp) for stamp in (stamps.min(), stamps.max()))
     return f"in {first}" if first == last else f"between {first} and {last}"
 
 
@@ -131,10 +131,11 @@ def size_and_power(
     if test.size is None or math.isnan(test.size):
         return "How often this test is right was not simulated."
     effects = [
-        f"{_percent(effect.share)} {'with' if effect.effect.startswith('a ') else 'where'} {effect.effect}"
+        f"{words.percentage(effect.share)} {'with' if effect.effect.startswith('a ') else 'where'} {effect.effect}"
         for effect in test.power or ()
     ]
-    size = f"At 5 %, in worlds simulated {where}, this test rejects {_percent(test.size)} of those {nothing} (size)"
+    share = words.percentage(test.size)
+    size = f"At 5 %, in worlds simulated {where}, this test rejects {share} of those {nothing} (size)"
     if not effects:
         return f"{size}."
     *others, last = effects
@@ -270,7 +271,3 @@ def other_test(name: str, test: ShuffleTest) -> str:
     without a trend (size).
     """
     return f"{name[:1].upper()}{name[1:]}: p = {test.p:.3f}. {size_and_power(test, 'without a trend')}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"

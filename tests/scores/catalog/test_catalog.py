@@ -8,6 +8,7 @@ import pytest
 
 from densing.core.errors import InputError, UnknownNameError
 from densing.scores.catalog import Catalog, Selection, load_catalog, select, series_list, strata
+from densing.scores.catalog.catalog import read_groups
 from densing.scores.catalog.schema import KINDS
 from densing.scores.catalog.scores import FLAGS, OTHER_PROTOCOL, WRONG, has_flag
 from densing.scores.catalog.tables import check_benchmarks, check_models, check_scores, source_id
@@ -264,3 +265,9 @@ def test_unknown_words_and_dates_are_refused() -> None:
         Selection(since="soon")
     with pytest.raises(InputError, match="swap them"):
         Selection(since="2024-02-01", until="2024-01-01")
+
+
+def test_lists_of_declared_groups_hold_families_of_the_catalog() -> None:
+    table = read_groups()
+    assert set(table["family"]) <= set(CATALOG.models["family"])
+    assert table["reason"].str.len().min() > 20

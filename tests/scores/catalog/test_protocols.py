@@ -34,6 +34,7 @@ from densing.scores.evals.measurements import Measurements
 from densing.scores.fit import fit_law
 from densing.scores.laws import get_law
 from densing.scores.references import available_benchmarks, family_names, load_reference, loss_ruler
+from densing.scores.references.reference import from_table_fit
 from tests.support.command import answer, densing
 from tests.support.eval_files import write_json
 
@@ -384,8 +385,6 @@ def test_a_fit_from_before_protocols_were_stored_is_unknown(tmp_path: Path) -> N
 
 
 def test_a_law_fitted_in_python_may_carry_a_protocol() -> None:
-    from densing.scores.references.reference import from_table_fit
-
     x = {"params": np.geomspace(1e8, 1e11, 8)}
     y = 0.25 + 0.6 / (1 + np.exp(-0.8 * (np.log(x["params"]) - 22)))
     fit = fit_law(get_law("logistic", floor=0.25), x, y, loss="raw", meta={"protocol": {"shots": 5}})

@@ -85,7 +85,7 @@ def test_rows_that_share_a_size_have_honest_intervals_by_default(sizes, runs, sh
             narrow += row["lo"] <= theta[2] <= row["hi"]
     # Few clusters make the interval wide rather than narrow.
     assert allows(hits, simulations, 0.92, 0.99), f"{hits}/{simulations}"
-    assert narrow / simulations < 0.85
+    assert not shared or narrow / simulations < 0.85
 
 
 @pytest.mark.slow

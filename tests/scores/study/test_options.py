@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -132,8 +133,6 @@ def test_a_choice_that_shifts_densities_is_said(name: str, options: dict[str, An
 
 
 def test_report_counts_the_rulers_own_models() -> None:
-    from types import SimpleNamespace
-
     ruler = SimpleNamespace(points=pd.DataFrame({"model": ["a", "b"]}))
     trend = SimpleNamespace(data=SimpleNamespace(model=np.array(["a", "c", "d"])))
     study: Any = SimpleNamespace(reference=ruler, trend=trend)

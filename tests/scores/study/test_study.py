@@ -130,8 +130,7 @@ def test_replication_page_states_both_sides(study: Study, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("row", [0, 2, 3, 4, 6])
 def test_envelope_agrees_with_the_independent_estimate(row: int) -> None:
-    """Slopes to 1 %, number of record-setters exactly. Row 1 uses sizes in names; row 5 another cut near the "
-    "ceiling."""
+    """Slopes to 1 %, records exactly. Row 1 uses sizes in names; row 5 another cut near the ceiling."""
     with ORACLE.open(encoding="utf-8") as stream:
         oracle = list(csv.DictReader(stream))[row]
     kinds = ("base",) if oracle["kinds"] == "base" else WIDE.kinds

@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-import statsmodels.api as sm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,10 +15,9 @@ from densing.scores.trend import TrendData, estimate_trend
 from densing.scores.trend.checks import diagnose, record_setter_bias, simulate_envelope
 from densing.scores.trend.coverage import Scenario, simulate
 from densing.scores.trend.estimators import envelope_slopes
-from densing.scores.trend.significance import block_shuffles, breakpoint_test, permutation_test
+from tests.support.trend_data import dated
 
 TREND = simulate(Scenario(n=60, families=20), 5)
-FLAT = Scenario(n=40, families=14, doubling_months=np.inf, ceilings=(0.5, 3.0))
 
 
 def test_record_setters_without_a_trend_rise_as_the_design_notes_say() -> None:
@@ -59,102 +57,12 @@ def test_bias_check_uses_the_data_sets_own_dates() -> None:
     assert bias.with_trend.median_doubling_months < bias.with_trend.true_doubling_months
 
 
-def test_permutation_finds_a_real_trend_and_counts_honestly() -> None:
-    tests = permutation_test(TREND, permutations=199)
-    assert tests.headline.p == pytest.approx(1 / 200)
-    assert tests.headline_family_blocks.p < 0.05
-    null = np.array(tests.envelope.null_slopes)
-    reached = np.sum(null >= tests.envelope.slope)
-    assert tests.envelope.p == pytest.approx((1 + reached) / (1 + len(null)))
-
-
-def test_permuted_slopes_match_refits_on_shuffled_rows() -> None:
-    data = simulate(Scenario(n=25, families=8, ceilings=None), 0)
-    null = permutation_test(data, permutations=400, seed=1).headline.null_slopes
-    # Least squares under all permutations: mean 0, variance var(y) / sum (t - mean)^2 (n / (n - 1) form).
-    spread = np.var(data.log_density, ddof=1) / np.sum((data.days - data.days.mean()) ** 2)
-    assert np.mean(null) == pytest.approx(0, abs=4 * np.sqrt(spread / 400))
-    assert np.var(null) == pytest.approx(spread, rel=0.25)
-
-
-def test_permutation_p_values_are_uniform_without_a_trend() -> None:
-    """60 worlds: the number of block p-values at or below .2 stays within the 99.9 % binomial range of 60 x .2."""
-    values = [
-        permutation_test(simulate(FLAT, seed), permutations=49, seed=seed).headline_family_blocks.p
-        for seed in range(60)
-    ]
-    assert 3 <= np.sum(np.array(values) <= 0.2) <= 23
-
-
-def test_block_shuffles_keep_families_together() -> None:
-    codes = TREND.clusters()
-    shuffled = block_shuffles(TREND.days, codes, 5, np.random.default_rng(0))
-    np.testing.assert_allclose(shuffled[0], TREND.days)
-    for row in shuffled:
-        for code in np.unique(codes):
-            own = codes == code
-            np.testing.assert_allclose(np.diff(row[own]), np.diff(TREND.days[own]), atol=1e-9)
-    assert not np.allclose(shuffled[1], shuffled[0])
-
-
-def bent(seed: int, before: float, after: float) -> TrendData:
-    """Sixty models around ChatGPT's release with a kink there."""
-    rng = np.random.default_rng(seed)
-    days = np.sort(rng.uniform(-700, 500, 60))
-    split = float((pd.Timestamp("2022-11-30") - pd.Timestamp("2023-02-24")).days)
-    values = before * np.minimum(days - split, 0) + after * np.maximum(days - split, 0) + rng.normal(0, 0.4, 60)
-    names = [f"m{k}" for k in range(60)]
-    return TrendData.from_arrays(
-        names, [f"f{k // 2}" for k in range(60)], pd.Timestamp("2023-02-24") + pd.to_timedelta(days, "D"), values
-    )
-
-
-def test_stated_break_recovers_two_slopes_and_the_paper_rates_stand_beside() -> None:
-    data = bent(0, 0.001, 0.008)
-    tests = breakpoint_test(data, bootstrap=99)
-    split = -86.0
-    early = data.days < split
-    expected = [np.polyfit(data.days[side], data.log_density[side], 1)[0] for side in (early, ~early)]
-    stated = tests.stated
-    np.testing.assert_allclose([stated.slope_before, stated.slope_after], expected, rtol=1e-7)
-    assert (stated.n_before, stated.n_after) == (int(early.sum()), int((~early).sum()))
-    assert stated.p <= 0.02
-    assert tests.searched.p <= 0.02
-    assert abs((pd.Timestamp(tests.searched.date) - pd.Timestamp("2022-11-30")).days) < 200
-    assert (tests.paper.before, tests.paper.after) == (0.0048, 0.0073)
-
-
-def test_stated_break_statistic_is_the_likelihood_ratio() -> None:
-    """Without bounds 2 (l1 - l0) = n ln(RSS0 / RSS1)."""
-    data = bent(1, 0.004, 0.006)
-    late = (data.days >= -86.0).astype(float)
-    narrow = sm.OLS(data.log_density, sm.add_constant(data.days)).fit().ssr
-    wide = sm.OLS(data.log_density, np.column_stack([np.ones(60), data.days, late, late * data.days])).fit().ssr
-    assert breakpoint_test(data, bootstrap=19).stated.statistic == pytest.approx(60 * np.log(narrow / wide))
-
-
-def test_break_p_values_are_uniform_without_a_break() -> None:
-    """80 worlds: rejections at .2 within the 99.9 % binomial range of 80 x .2, for both tests."""
-    tests = [breakpoint_test(bent(seed, 0.005, 0.005), bootstrap=39, seed=seed) for seed in range(80)]
-    for kind in ("stated", "searched"):
-        rejected = sum(getattr(test, kind).p <= 0.2 for test in tests)
-        assert 5 <= rejected <= 29
-
-
-def test_a_break_outside_the_window_says_why_it_was_not_tested() -> None:
-    stated = breakpoint_test(TREND, bootstrap=19).stated
-    assert stated.p is None
-    assert "0 observed models of 0 families before the date" in stated.reason
-
-
 def test_diagnostics_see_curvature_and_uneven_scatter() -> None:
     rng = np.random.default_rng(0)
     days = np.linspace(0, 700, 80)
-    names = [f"m{k}" for k in range(80)]
-    dates = pd.Timestamp("2023-02-24") + pd.to_timedelta(days, "D")
 
     def data(values: np.ndarray) -> TrendData:
-        return TrendData.from_arrays(names, names, dates, values)
+        return dated(days.tolist(), values.tolist())
 
     straight = diagnose(data(0.005 * days + rng.normal(0, 0.5, 80)))
     curved = diagnose(data(2e-5 * (days - 350) ** 2 + rng.normal(0, 0.5, 80)))
@@ -255,3 +163,46 @@ def test_any_small_table_gives_a_result_or_a_reason(rows: list[tuple[int, int, i
 def test_envelope_slopes_need_three_records() -> None:
     slope, r2, records = envelope_slopes(np.arange(3.0), np.array([[3.0, 2.0, 1.0]]))
     assert np.isnan(slope[0]) and np.isnan(r2[0]) and records[0] == 1
+
+
+def labelled() -> TrendData:
+    """Four families of two makers, one of the families a declared group's."""
+    days = np.arange(24) * 25.0
+    family = np.array(["Pythia", "b", "c", "d"])[np.arange(24) % 4]
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {
+            "model": [f"m{row}" for row in range(24)],
+            "family": family,
+            "released": pd.Timestamp("2023-02-24") + pd.to_timedelta(days, unit="D"),
+            "log_density": 0.004 * days + rng.normal(0, 0.3, 24) - 0.8 * (family == "Pythia") * (days < 300),
+        }
+    )
+    makers = np.where(np.isin(family, ["Pythia", "b"]), "one", "two")
+    return TrendData.from_frame(table).replace(organisation=makers)
+
+
+def test_leave_out_runs_over_families_organisations_and_named_groups() -> None:
+    data = labelled()
+    trend = estimate_trend(data, permutations=19, bootstrap=30, worlds=0)
+    assert trend.checks.leave_one_organisation_out is not None
+    makers = trend.checks.leave_one_organisation_out.rows
+    assert [row.name for row in makers] == ["one", "two"]
+    for row in makers:
+        rest = data.take(data.organisation != row.name)
+        assert row.slope_per_day == pytest.approx(np.polyfit(rest.days, rest.log_density, 1)[0], rel=1e-6)
+    (group,) = trend.checks.without_groups
+    assert (group.group, group.families, group.n) == ("research suites", ("Pythia",), 6)
+    rest = data.take(data.family != "Pythia")
+    alone = estimate_trend(rest, permutations=19, bootstrap=30, worlds=0)
+    assert group.doubling_months == pytest.approx(alone.headline["doubling_months"])
+    assert (group.lo, group.hi) == pytest.approx((alone.headline["lo"], alone.headline["hi"]))
+    assert any("Without research suites (Pythia)" in sentence for sentence in trend.sentences())
+    assert alone.checks.without_groups == ()
+
+
+def test_groups_of_ones_own_can_be_left_out() -> None:
+    trend = estimate_trend(labelled(), permutations=19, bootstrap=30, worlds=0, groups={"the rest": ["b", "c", "d"]})
+    (group,) = trend.checks.without_groups
+    assert "at least 2 needed" in group.reason
+    assert any("nothing can be estimated" in sentence for sentence in trend.sentences())

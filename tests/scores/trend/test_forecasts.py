@@ -122,7 +122,7 @@ def test_a_date_is_scored_by_later_models_and_withheld_where_none_can_score_it()
     ahead = date_for(TREND, need)
     later = TrendData.from_arrays(["late", "weak"], ["x", "y"], [ahead.date, ahead.date], [RECORD + 1.0, RECORD])
     assert f"late had it on {ahead.date.date()}" in date_for(TREND, need, later=later).note
-    assert "by then no model" not in date_for(TREND, need, later=later).note
+    assert "no model had it" not in date_for(TREND, need, later=later).note
     weak = later.take(np.array([1]))
     assert f"by {ahead.date.date()} no model had it" in date_for(TREND, need, later=weak).note
     gone = date_for(TREND, need, today=ahead.date + pd.Timedelta(days=1))
@@ -257,7 +257,7 @@ def test_a_horizon_is_months_a_time_or_a_date(simulated: TrendResult) -> None:
     first = pd.Timestamp(simulated.data.released.max()).normalize()
     months = forecast(simulated, 12)
     until = (first + pd.Timedelta(days=12 * 30.44)).ceil("s")
-    for horizon in (until, str(until), until.to_pydatetime(), until - first):
+    for horizon in (until, str(until), until.to_pydatetime(), until - first, np.int64(12)):
         pd.testing.assert_frame_equal(forecast(simulated, horizon), months)
 
 

@@ -13,24 +13,14 @@ from hypothesis import strategies as st
 
 from densing.core.errors import InputError
 from densing.scores.density import estimate_density
-from densing.scores.fit import fit_law
-from densing.scores.laws import get_law
 from densing.scores.references import Reference
-
-SIZES = np.array([0.5e9, 1.8e9, 4e9, 7e9, 14e9, 32e9, 72e9, 110e9])
-TRUTH = np.array([0.6, 0.65, math.log(4e9)])  # range, slope in ln N, midpoint
-FLOOR = 0.25
-LAW = get_law("logistic", floor=FLOOR)
+from tests.support.rulers import FLOOR, LOGISTIC, SIZES, TRUTH, logistic_ruler
 
 
 def make_reference(seed: int | None = None, noise: float = 0.0, draws: int = 200) -> Reference:
     rng = np.random.default_rng(seed)
-    score = LAW.predict(TRUTH, {"params": SIZES}) + noise * rng.standard_normal(len(SIZES))
-    fit = fit_law(LAW, {"params": SIZES}, score, bootstrap=draws, scheme="parametric", seed=seed or 0)
-    points = pd.DataFrame(
-        {"model": [f"ref-{n:g}" for n in SIZES], "params": SIZES, "score": score, "score_se": 0.0, "held_out": False}
-    )
-    return Reference("toy", "Toy family", "mmlu", ("mmlu",), "toy", fit, points)
+    score = LOGISTIC.predict(TRUTH, {"params": SIZES}) + noise * rng.standard_normal(len(SIZES))
+    return logistic_ruler(score, draws=draws, seed=seed or 0)
 
 
 def targets(score: list[float], params: list[float], se: float = 0.0) -> pd.DataFrame:
