@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from densing.efficiency.parallel.distributed import comm, folder
 from densing.efficiency.parallel.distributed.lm import Decoder, initialise, sublayers
-from densing.efficiency.parallel.distributed.results import FILE, Probed, Timed, Whole
+from densing.efficiency.parallel.distributed.results import PROBE_FILE, Probed, Timed, Whole
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunRecord, workload_of
 from densing.efficiency.simulation import Computation, Observation, modules
 
@@ -53,7 +53,7 @@ def run(env: RunEnv) -> RunRecord:
         ranks = [None] * env.world_size
         dist.all_gather_object(ranks, mine)
     if env.rank == 0:
-        folder.write_json(Path(env.spec.out) / FILE, _merged(env, ranks, mode).to_dict())
+        folder.write_json(Path(env.spec.out) / PROBE_FILE, _merged(env, ranks, mode).to_dict())
     step_s = whole.passes_s + whole.update_s
     return RunRecord("probe", env.rank, env.world_size, (), (step_s,), (0.0,), 0, 0.0, whole.parameters)
 
