@@ -199,7 +199,7 @@ class CO2(Rounds):
         self._timed(handle)
 
     def _apply(self) -> None:
-        """Move the anchor by the average started a round ago; ``previous`` keeps the one that the next average began from."""
+        """Move the anchor by the average started a round ago; keep the anchor that the next average began from."""
         if self._handle is None:
             self.previous.copy_(self.anchor)
             return
