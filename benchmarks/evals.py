@@ -89,8 +89,8 @@ def bench_densing(timing: Timing, models: dict[str, Path], tasks: Path, out: Pat
         lines.append(f'[[models]]\nname = "{name}"\nmodel_args = {{ pretrained = "{path}", dtype = "float32" }}')
     plan.write_text("\n".join(lines))
     timed_process(timing, "densing", "eval", "--plan", str(plan), "--out", str(out), "--json")
-    found = RunStore(out).measurements()
-    acc = found[found["metric"].eq("acc")]
+    measurements = RunStore(out).measurements()
+    acc = measurements[measurements["metric"].eq("acc")]
     timing.accuracies = dict(zip(zip(acc["model"], acc["task"], strict=True), acc["value"], strict=True))
 
 
@@ -161,10 +161,10 @@ def theirs_once(model: Path, tasks: Path, _: Path) -> int:
 
     manager = TaskManager(include_path=str(tasks), include_defaults=False)
     args = {"pretrained": str(model), "dtype": "float32"}
-    found = simple_evaluate(
+    results = simple_evaluate(
         model="hf", model_args=args, tasks=list(TASKS), batch_size=BATCH, device="cpu", task_manager=manager,
     )  # fmt: skip
-    return sum(len(rows) for rows in found["samples"].values()) * 4
+    return sum(len(rows) for rows in results["samples"].values()) * 4
 
 
 def bench_overhead(model: Path, tasks: Path, folder: Path, repeats: int) -> list[dict[str, Any]]:
@@ -180,8 +180,8 @@ def bench_overhead(model: Path, tasks: Path, folder: Path, repeats: int) -> list
             if repeat:  # the first one imports
                 rows[name].append((1e3 * sum(spent) / requests, 1e3 * (total - sum(spent)) / requests))
     return [
-        {"way": name, "forward_ms": median(f for f, _ in found), "besides_ms": median(b for _, b in found)}
-        for name, found in rows.items()
+        {"way": name, "forward_ms": median(f for f, _ in runs), "besides_ms": median(b for _, b in runs)}
+        for name, runs in rows.items()
     ]
 
 

@@ -39,8 +39,8 @@ def fit_ruler(run: Path) -> Any:
     from densing.scores.references import Reference
 
     store = RunStore(run)
-    found = store.measurements()
-    loss = found[found["metric"].eq("gold_bits_per_byte")].groupby("model")["value"].mean()
+    measurements = store.measurements()
+    loss = measurements[measurements["metric"].eq("gold_bits_per_byte")].groupby("model")["value"].mean()
     size = store.models().drop_duplicates("model").set_index("model")["params_total"].astype(float)[loss.index]
     fit = fit_law("power", {"params": size.to_numpy()}, loss.to_numpy(), bootstrap=0)
     points = pd.DataFrame({"model": loss.index, "params": size.to_numpy(), "score": loss.to_numpy(), "held_out": False})
@@ -67,8 +67,8 @@ def bench_adaptive(ruler: Any, target: Path, tasks: Path, folder: Path) -> dict[
     ]
     report("adaptive: one real run")
 
-    def make(_: Any, found: Any) -> StoppingRule:
-        return StoppingRule(ruler, found, target=WIDTHS[-1], covers=SET, guard=1e9)
+    def make(_: Any, sizes: Any) -> StoppingRule:
+        return StoppingRule(ruler, sizes, target=WIDTHS[-1], covers=SET, guard=1e9)
 
     (stopped,) = run_until(plan_for(target, tasks), folder / "adaptive", make)
     real = {"asked": WIDTHS[-1], "items": stopped.items, "full": stopped.full, "drawing_s": stopped.seconds}
@@ -81,19 +81,19 @@ def replay(rule: Any, losses: dict[str, np.ndarray]) -> dict[str, Any]:
 
     fit = rule.reference.fit
     truth = math.log(float(fit.law.invert(fit.theta, np.mean([v.mean() for v in losses.values()]))[0]))
-    found = []
+    looks = []
     for seed in range(ORDERS):
         rng = np.random.default_rng(seed)
         orders = {task: rng.permutation(values) for task, values in losses.items()}
         look = follow(rule, orders)[-1]
-        found.append((look.reason, look.items, abs(look.log_size - truth), look.needed))
-    reasons = {reason for reason, *_ in found}
+        looks.append((look.reason, look.items, abs(look.log_size - truth), look.needed))
+    reasons = {reason for reason, *_ in looks}
     return {
         "asked": rule.target,
         "covers": rule.covers,
         "ended": "/".join(sorted(reasons)),
-        "items": median(n for _, n, *_ in found),
-        "share": median(n for _, n, *_ in found) / sum(rule.sizes.values()),
-        "needed": median(n for *_, n in found),
-        "largest_error": max(error for _, _, error, _ in found),
+        "items": median(n for _, n, *_ in looks),
+        "share": median(n for _, n, *_ in looks) / sum(rule.sizes.values()),
+        "needed": median(n for *_, n in looks),
+        "largest_error": max(error for _, _, error, _ in looks),
     }

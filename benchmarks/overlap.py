@@ -42,8 +42,8 @@ def densing(*arguments: str) -> dict[str, Any]:
     done = subprocess.run([*DENSING, *arguments], capture_output=True, text=True, check=False)
     if done.returncode not in (0, 3):
         raise SystemExit(f"densing {' '.join(arguments)}: exit {done.returncode}\n{done.stderr}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
 
 
 def calibrated(out: Path, link: str, shape: Sequence[str], mode: str = "train") -> str:
@@ -56,10 +56,10 @@ def calibrated(out: Path, link: str, shape: Sequence[str], mode: str = "train") 
 
 def trained(out: Path, name: str, techniques: str, link: str, steps: int, *more: str) -> list[dict[str, Any]]:
     """Run techniques over one link; return the rows of the summary, or the only run as such a row."""
-    found = densing(
+    document = densing(
         "train", "-t", techniques, "--link", link, "--steps", str(steps), *COMMON, *more, "--out", str(out / name)
     )
-    rows: list[dict[str, Any]] = found.get("rows", [found])
+    rows: list[dict[str, Any]] = document.get("rows", [document])
     return rows
 
 

@@ -123,11 +123,11 @@ def pair(trace: Path, peers: Sequence[str], python: str, repeats: int, folder: P
 def importable(python: str) -> list[str]:
     """Return the peers that an interpreter can import."""
     modules = {"traceinsight": "hta", "TraceLens": "TraceLens"}
-    found = []
+    peers = []
     for name, module in modules.items():
         done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False)
-        found += [name] if done.returncode == 0 else []
-    return found
+        peers += [name] if done.returncode == 0 else []
+    return peers
 
 
 def make(script: str, *arguments: object) -> int:
@@ -160,11 +160,11 @@ def growth(trace: Path, folder: Path, repeats: int) -> list[dict[str, Any]]:
     return rows
 
 
-def row_of(what: str, count: int, runs: Sequence[tuple[float, float, str]]) -> dict[str, Any]:
+def row_of(axis: str, count: int, runs: Sequence[tuple[float, float, str]]) -> dict[str, Any]:
     """Return one line of the growth table."""
     failed = next((run[2] for run in runs if run[2]), "")
     return {
-        "of": what,
+        "of": axis,
         "count": count,
         "cpu_s": median(r[0] for r in runs),
         "peak_mb": median(r[1] for r in runs),

@@ -155,7 +155,7 @@ def measured(args: argparse.Namespace) -> list[dict[str, Any]]:
             for _ in range(args.repeats):
                 for tool, python in tools.items():
                     runs[tool].append(measure(python, tool, case, size))
-            rows += [row_of(case, tool, found) for tool, found in runs.items()]
+            rows += [row_of(case, tool, own) for tool, own in runs.items()]
             for tool, row in zip(tools, rows[-len(tools) :], strict=True):
                 compare(row, rows[-len(tools)], tool)
     return rows

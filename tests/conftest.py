@@ -1,8 +1,7 @@
-"""What every test shares: one thread per process, and one profile for the property tests.
+"""What every test shares: the helpers' folder, and one profile for the property tests.
 
-One thread, because tests run side by side and torch's threads spin while they wait for each other. One profile, so that
-a property holds or fails the same way everywhere: the same examples in every run, and nothing that a slow machine
-decides. ``pytest --hypothesis-profile=explore`` looks for new examples.
+One profile, so that a property holds or fails the same way everywhere: the same examples in every run, and nothing that
+a slow machine decides. ``pytest --hypothesis-profile=explore`` looks for new examples.
 """
 
 from __future__ import annotations
@@ -17,10 +16,6 @@ from hypothesis import HealthCheck, settings
 from tests.support import folders
 from tests.support.evals_poison import Poisoned
 
-# Before torch is imported, here and in every process that a test starts.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-# No test waits for a hub: lm-eval's stand-in model would look for a tokenizer there, a minute long.
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Scripts that tests start as processes of their own find the tests' helpers.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(folders.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 

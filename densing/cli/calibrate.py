@@ -176,13 +176,13 @@ def _from_link(spec: RunSpec, quiet: bool) -> Measured:
     InputError, UnavailableError
         When the link or the model make no sense, or torch is missing.
     """
-    from densing.efficiency.parallel import FILE, Probed, folder, launch
+    from densing.efficiency.parallel import PROBE_FILE, Probed, folder, launch
     from densing.efficiency.simulation import Figure, calibrate, load_cluster
 
     with timed_bar(quiet) as show:
         show("measuring", 0.0, None)
         link = launch(spec).link
-    probed = Probed.from_dict(folder.read_json(Path(spec.out) / FILE))
+    probed = Probed.from_dict(folder.read_json(Path(spec.out) / PROBE_FILE))
     calibration = calibrate(probed.collectives, probed.computations)
     kind = link.kind if link.kind != "none" else "loopback"
     lm = spec.model

@@ -166,6 +166,10 @@ def empty(message: str, height: int = 160) -> go.Figure:
     return fig.add_annotation(**note, font={"size": 15, "color": MUTED})
 
 
+MAX_TICKS = 8
+_STEPS = ((1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 4, 5, 7), (1, 2, 5), (1,))
+
+
 def log_ticks(low: float, high: float) -> dict[str, Any]:
     """Return ticks for a logarithmic axis as plain numbers: as many of 1, 2, 3, ... x 10^k as stay readable.
 
@@ -182,10 +186,6 @@ def log_ticks(low: float, high: float) -> dict[str, Any]:
         if len(ticks) <= MAX_TICKS:
             break
     return {"tickmode": "array", "tickvals": ticks, "ticktext": [f"{value:g}" for value in ticks]}
-
-
-MAX_TICKS = 8
-_STEPS = ((1, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 4, 5, 7), (1, 2, 5), (1,))
 
 
 def log_range(values: Any, pad: float = 0.06, at_least: float = 2.0) -> tuple[float, float]:
@@ -239,7 +239,7 @@ def bar_of_shades(title: str) -> dict[str, Any]:
 
 
 def list_ticks(labels: Sequence[str], most: int | None = None) -> dict[str, Any]:
-    """Return an axis with a label at each whole number from 0 on; of more than ``most`` at every so manieth.
+    """Return an axis with a label at each whole number from 0 on; of more than ``most`` at every second, third, ...
 
     Examples
     --------

@@ -303,7 +303,7 @@ def arranged(timeline: Timeline) -> Drawing:
         else:
             start, end = 0, 0
         windows[rank.rank] = Window("all", start, end, rank.work.within(start, end))
-        # Without marks of steps the whole window is step_picture.
+        # Without marks of steps the picture is of the whole window.
         bare = msgspec.structs.replace(rank, steps=())
         step_picture = picture(bare, windows[rank.rank])
         if step_picture.boxes:

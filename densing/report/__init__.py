@@ -1,4 +1,4 @@
-"""One self-contained HTML file from a study or from a profiled run, and the replication page.
+"""One self-contained HTML file from a study, a profiled run or compared techniques, and the replication page.
 
 Each is imported on first use: a study's report needs what a profile's does not.
 """

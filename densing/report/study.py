@@ -41,6 +41,7 @@ from densing.report.page import (
     shown_table,
 )
 from densing.scores.study import PAPER_MONTHS
+from densing.scores.trend import held_truth
 from densing.scores.trend import sentences as trend_sentences
 
 if TYPE_CHECKING:
@@ -380,8 +381,6 @@ STATUS = Field("Status", lambda row: words.short_status(row.get("status"), row.g
 
 def estimates_table(trend: TrendResult) -> ShownTable:
     """Return the estimators side by side, the headline marked."""
-    from densing.scores.trend import held_truth
-
     fields = (
         Field("Estimator", lambda row: words.clean(row.get("label", row.get("method")))),
         Field("Doubling, months", column("doubling_months", words.months), "doubling_months"),

@@ -41,6 +41,7 @@ from densing.plots.partition import (
 from densing.plots.timeline import arrange, plot_timeline
 from tests.support import efficiency_runs as runs
 from tests.support import folders
+from tests.support.colours import contrast
 
 
 @pytest.fixture(scope="module")
@@ -71,18 +72,6 @@ def every_figure(run: RunProfile) -> dict[str, go.Figure]:
 
 def colours(value: Any) -> set[str]:
     return set(re.findall(r"#[0-9a-fA-F]{6}\b|rgba\([^)]*\)", json.dumps(value)))
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance (WCAG 2)."""
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
 
 
 def test_no_markup_from_data_reaches_plotly(run: RunProfile) -> None:

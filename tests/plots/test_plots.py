@@ -20,6 +20,7 @@ from densing.plots.estimates import cut, specifications
 from densing.scores.trend import Checks
 from tests.support import report_fixture as fixture
 from tests.support import report_frames as frames
+from tests.support.colours import contrast
 
 
 @pytest.fixture(scope="module")
@@ -222,20 +223,12 @@ def test_hover_tells_what_the_issue_asks_for(study: Any) -> None:
         assert f"<br>{wanted}" in words
 
 
-def luminance(colour: str) -> float:
-    """Relative luminance of WCAG 2.1."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
 @pytest.mark.parametrize("dark", [False, True])
 def test_every_colour_stands_out_from_its_paper(dark: bool) -> None:
     exchange = style.DARK if dark else {}
-    paper = luminance(exchange.get(style.PAPER, style.PAPER))
+    paper = exchange.get(style.PAPER, style.PAPER)
     for colour in (*style.CYCLE, style.INK):
-        shade = luminance(exchange.get(colour, colour))
-        assert (max(shade, paper) + 0.05) / (min(shade, paper) + 0.05) >= 3.0
+        assert contrast(exchange.get(colour, colour), paper) >= 3.0
 
 
 @pytest.mark.parametrize(("guard", "factor"), [(3.0, 3.0), (10.0, 10.0), (float("inf"), 3.0)])

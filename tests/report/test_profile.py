@@ -42,7 +42,7 @@ from densing.report.profile import (
 )
 from tests.support import efficiency_runs as runs
 from tests.support import folders
-from tests.support.report_pages import Page
+from tests.support.report_pages import Page, column
 
 
 def altered(record: Any, **changes: Any) -> Any:
@@ -64,11 +64,6 @@ def source(run: RunProfile) -> str:
 @pytest.fixture(scope="module")
 def page(source: str) -> Page:
     return Page(source)
-
-
-def column(table: Any, title: str) -> list[str]:
-    at = [field.title for field in table.fields].index(title)
-    return [row[at].shown for row in table.rows]
 
 
 def test_hostile_text_stays_text(page: Page, source: str) -> None:

@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +26,7 @@ from densing.report.techniques import (
     render,
     title,
 )
-from tests.support.report_pages import Page
+from tests.support.report_pages import Page, column
 from tests.support.report_techniques import (
     BREAKOUT,
     CLAIMS,
@@ -44,11 +43,6 @@ from tests.support.report_techniques import (
 @pytest.fixture(scope="module")
 def page() -> Page:
     return Page(render(Contents(**WHOLE)))
-
-
-def column(table: Any, name: str) -> list[str]:
-    at = [field.title for field in table.fields].index(name)
-    return [row[at].shown for row in table.rows]
 
 
 def test_hostile_text_stays_text(page: Page) -> None:

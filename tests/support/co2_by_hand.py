@@ -20,7 +20,7 @@ def co2_by_hand(
     gap: str = "constant",
     penalty: float = 1.0,
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Run the pseudo-code of techniques.md section 2.1 for all workers at once, in float64.
+    """Run CO2's published pseudo-code for all workers at once, in float64.
 
     Returns the live parameters (workers, d) and the anchor at the start of every round.
     """

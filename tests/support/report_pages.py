@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
+from densing.report.page import ShownTable
+
 VOID = {"meta", "link", "input", "br", "img"}
 
 
@@ -38,3 +40,9 @@ class Page(HTMLParser):
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.tags if name == tag]
+
+
+def column(table: ShownTable, title: str) -> list[str]:
+    """Return what a column of a shown table says, row by row."""
+    at = [field.title for field in table.fields].index(title)
+    return [row[at].shown for row in table.rows]

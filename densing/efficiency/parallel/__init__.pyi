@@ -16,7 +16,7 @@ from .distributed.launch import check as check
 from .distributed.launch import launch as launch
 from .distributed.rank import Part as Part
 from .distributed.rank import run_rank as run_rank
-from .distributed.results import FILE as FILE
+from .distributed.results import PROBE_FILE as PROBE_FILE
 from .distributed.results import Probed as Probed
 from .distributed.results import Run as Run
 from .distributed.results import SeedMean as SeedMean

@@ -112,8 +112,8 @@ def calibrate(
     Examples
     --------
     >>> truth = [Observation("all_reduce", size, 2, 2 * 1e-3 + size * 4e-8) for size in (1e4, 1e5, 1e6, 1e7)]
-    >>> found = calibrate(truth)
-    >>> round(found.alpha_s.value, 6), round(found.beta_s_per_byte.value, 12), found.kappa, found.notes[0].code
+    >>> link = calibrate(truth)
+    >>> round(link.alpha_s.value, 6), round(link.beta_s_per_byte.value, 12), link.kappa, link.notes[0].code
     (0.001, 4e-08, None, 'kappa-comm-unknown')
     """
     if not observations and not computations:
@@ -268,8 +268,8 @@ def fit(residuals: Residuals, begin: Sequence[float], scales: Sequence[float], l
     --------
     >>> import numpy as np
     >>> seen = np.log([2.0, 2.0, 2.2, 1.8])
-    >>> found = fit(lambda x: np.log(x[0]) - seen, [1.0], [1.0])[0]
-    >>> round(found.value, 2), found.low < 2 < found.high
+    >>> estimate = fit(lambda x: np.log(x[0]) - seen, [1.0], [1.0])[0]
+    >>> round(estimate.value, 2), estimate.low < 2 < estimate.high
     (2.0, True)
     """
     from scipy.optimize import least_squares
@@ -324,13 +324,13 @@ def _jacobian(residuals: Residuals, x: Floats) -> Floats:
 LEVELS = ("intra", "inter", "wide")
 
 
-def calibrated(cluster: Cluster, found: Calibration, level: str, source: str) -> Cluster:
+def calibrated(cluster: Cluster, calibration: Calibration, level: str, source: str) -> Cluster:
     """Put measured figures into a cluster; what could not be measured stays.
 
     Parameters
     ----------
     cluster : Cluster
-    found : Calibration
+    calibration : Calibration
     level : {"intra", "inter", "wide"}
         Which link was measured.
     source : str
@@ -355,16 +355,16 @@ def calibrated(cluster: Cluster, found: Calibration, level: str, source: str) ->
     link: Link | None = getattr(cluster, level)
     if link is None:
         raise InputError(f"cluster {cluster.name} has no link {level}; measure another level")
-    if found.alpha_s is None or found.beta_s_per_byte is None:
-        text = "; ".join(note.message for note in found.notes) or "nothing was measured"
+    if calibration.alpha_s is None or calibration.beta_s_per_byte is None:
+        text = "; ".join(note.message for note in calibration.notes) or "nothing was measured"
         raise InputError(f"no link can be written: {text}")
-    measured = replace(link, alpha_s=found.alpha_s.value, beta_s_per_byte=found.beta_s_per_byte.value)
+    measured = replace(link, alpha_s=calibration.alpha_s.value, beta_s_per_byte=calibration.beta_s_per_byte.value)
     sources = dict(cluster.sources)
-    sources[f"{level}.alpha_s"] = _figure(source, found.alpha_s, found.residual)
-    sources[f"{level}.beta_s_per_byte"] = _figure(source, found.beta_s_per_byte, found.residual)
+    sources[f"{level}.alpha_s"] = _figure(source, calibration.alpha_s, calibration.residual)
+    sources[f"{level}.beta_s_per_byte"] = _figure(source, calibration.beta_s_per_byte, calibration.residual)
     changes: dict[str, object] = {level: measured}
-    for name, residual in (("kappa", found.compute_residual), ("kappa_comm", found.residual)):
-        estimate: Estimate | None = getattr(found, name)
+    for name, residual in (("kappa", calibration.compute_residual), ("kappa_comm", calibration.residual)):
+        estimate: Estimate | None = getattr(calibration, name)
         if estimate is not None:
             changes[name] = estimate.value
             sources[name] = _figure(source, estimate, residual)

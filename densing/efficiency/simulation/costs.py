@@ -137,17 +137,6 @@ def latency_seconds(op: str, count: float, cluster: Cluster, ranks: Sequence[int
     return min(collective_seconds(op, count, each, ranks, concurrent=concurrent) for each in (cluster, endless))
 
 
-def p2p_seconds(count: float, cluster: Cluster, a: int, b: int) -> float:
-    """Return what a message from one rank to another takes.
-
-    Raises
-    ------
-    InputError
-        As :func:`collective_seconds`.
-    """
-    return 0.0 if a == b else collective_seconds("send_recv", count, cluster, (a, b))
-
-
 def wire_bytes(op: str, count: float, n: int) -> float:
     """Return the bytes each of ``n`` ranks sends, on average (of a ring; a tree's all-reduce sends n/(n-1) of it).
 

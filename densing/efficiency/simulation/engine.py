@@ -80,7 +80,7 @@ def simulate(
 
     Notes
     -----
-    ``techniques.md`` section 1.2 states the model; a link that falls free goes to the task that was ready first among
+    ``docs/techniques.md`` states the model; a link that falls free goes to the task that was ready first among
     those whose other links are free too, so no link stands idle while a task could use it.
 
     Examples

@@ -182,11 +182,11 @@ def columns(graph: Graph, ranks: int | None = None, speed: Sequence[float] = ())
     members = _int(map(len, map(itemgetter(2), tasks)), tasks, "ranks")
     rank = _int(chain.from_iterable(map(itemgetter(2), tasks)), tasks, "ranks")
     for number in np.flatnonzero(members == 0).tolist():
-        raise InputError(f"{said(number, tasks[number])}, ranks: is empty; name the rank it runs on")
+        raise InputError(f"{name_of(number, tasks[number])}, ranks: is empty; name the rank it runs on")
     for number in np.flatnonzero(members > 1).tolist():
         named = tasks[number].ranks
         if len(set(named)) < len(named):
-            raise InputError(f"{said(number, tasks[number])}, ranks: {named} names a rank twice; name each once")
+            raise InputError(f"{name_of(number, tasks[number])}, ranks: {named} names a rank twice; name each once")
     count = _count(tasks, members, rank, ranks)
     task = np.repeat(np.arange(len(tasks)), members)
     # itemgetter reads a field of all tasks without a step of Python per task.
@@ -196,7 +196,7 @@ def columns(graph: Graph, ranks: int | None = None, speed: Sequence[float] = ())
     kind = _int(map(itemgetter(1), tasks), tasks, "kind")
     for number in np.flatnonzero(~np.isin(kind, [int(known) for known in KINDS])).tolist():
         known = ", ".join(one.name for one in KINDS)
-        raise InputError(f"{said(number, tasks[number])}, kind: {kind[number]} cannot be simulated; use {known}")
+        raise InputError(f"{name_of(number, tasks[number])}, kind: {kind[number]} cannot be simulated; use {known}")
     waiter, awaited = _named(tasks)
     follows = previous >= 0
     return Columns(
@@ -229,7 +229,7 @@ def grouped(key: Int, value: Int, count: int) -> tuple[list[int], list[int]]:
     return value[order].tolist(), begins.tolist()
 
 
-def said(number: int, task: Task) -> str:
+def name_of(number: int, task: Task) -> str:
     """Return how a message names a task."""
     return f"task {number} {task.name!r}"
 
@@ -253,7 +253,9 @@ def _count(tasks: Sequence[Task], members: Int, rank: Int, ranks: int | None) ->
         raise InputError(f"ranks: {count} is below 0; give how many ranks there are")
     for member in np.flatnonzero((rank < 0) | (rank >= count)).tolist():
         number = int(np.searchsorted(np.cumsum(members), member, side="right"))
-        raise InputError(f"{said(number, tasks[number])}, ranks: there is no rank {rank[member]} among {count} ranks")
+        raise InputError(
+            f"{name_of(number, tasks[number])}, ranks: there is no rank {rank[member]} among {count} ranks"
+        )
     return count
 
 
@@ -273,10 +275,10 @@ def _named(tasks: Sequence[Task]) -> tuple[Int, Int]:
     awaited = _int(chain.from_iterable(after), tasks, "after")
     for wait in np.flatnonzero((awaited < 0) | (awaited >= waiter)).tolist():
         number, other = int(waiter[wait]), int(awaited[wait])
-        who = said(other, tasks[other]) if 0 <= other < len(tasks) else f"task {other}, which does not exist"
+        who = name_of(other, tasks[other]) if 0 <= other < len(tasks) else f"task {other}, which does not exist"
         raise InputError(
-            f"{said(number, tasks[number])}, after: waits for {who}; a task can only wait for earlier ones, else both"
-            " may wait for ever: add tasks in the order in which every rank comes to them"
+            f"{name_of(number, tasks[number])}, after: waits for {who}; a task can only wait for earlier ones, else "
+            "both may wait for ever: add tasks in the order in which every rank comes to them"
         )
     return waiter, awaited
 
@@ -294,7 +296,7 @@ def _seconds(tasks: Sequence[Task], kind: Int, task: Int, rank: Int, speed: Sequ
     except (TypeError, ValueError) as error:
         raise InputError(f"graph of {len(tasks)} tasks, seconds: {error}; give numbers") from error
     for number in np.flatnonzero(~(np.isfinite(seconds) & (seconds >= 0))).tolist():
-        raise InputError(f"{said(number, tasks[number])}, seconds: {seconds[number]} is no finite time from 0 up")
+        raise InputError(f"{name_of(number, tasks[number])}, seconds: {seconds[number]} is no finite time from 0 up")
     slowest = np.full(len(tasks), np.inf)
     np.minimum.at(slowest, task, speeds[rank])
     return np.where(kind == Kind.COMPUTE, seconds / slowest, seconds)

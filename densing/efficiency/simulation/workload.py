@@ -441,7 +441,7 @@ def memory(
     Raises
     ------
     InputError
-        As :func:`densing.efficiency.simulation.workload`, and for another ``zero``.
+        As :func:`stages`, and for another ``zero``.
 
     Notes
     -----
@@ -453,8 +453,8 @@ def memory(
     Examples
     --------
     >>> from densing.efficiency.simulation.models import load_workload
-    >>> found = memory(load_workload("gpt3", dp=64, tp=8, pp=8, batch=8, micro_batches=8), zero=1)
-    >>> [round(found[purpose] / 1e9, 2) for purpose in ("parameters", "gradients", "optimizer")]
+    >>> purposes = memory(load_workload("gpt3", dp=64, tp=8, pp=8, batch=8, micro_batches=8), zero=1)
+    >>> [round(purposes[purpose] / 1e9, 2) for purpose in ("parameters", "gradients", "optimizer")]
     [5.59, 5.59, 0.52]
 
     Llama 3 405B as its paper trained it in 80 GB without recomputation (arXiv 2407.21783, section 3.3, table 4; ZeRO-2

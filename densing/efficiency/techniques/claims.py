@@ -266,7 +266,7 @@ def constant_share(free: float, blocking: float, peers: Sequence[Published] = ()
     Parameters
     ----------
     free, blocking : float
-        Of the row to be told, whose own step stays out.
+        Of the row to be predicted, whose own step stays out.
     peers : sequence of Published
 
     Examples

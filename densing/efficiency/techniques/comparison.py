@@ -124,13 +124,17 @@ def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
     >>> title([{**row, "status": "does not fit"} for row in rows])
     'None of 2 techniques fits in memory: ddp, co2'
     """
+
+    def beside(names: Sequence[str]) -> str:
+        return f"; {', '.join(names)} {'does' if len(names) == 1 else 'do'} not fit in memory" if names else ""
+
     misfits = [str(row["technique"]) for row in rows if row.get("status") == DOES_NOT_FIT]
     fitting = [row for row in rows if row.get("status", FITS) == FITS]
     if len(rows) == 1:
         return f"One technique: {rows[0]['technique']}" + (", which does not fit in memory" if misfits else "")
     if misfits and not fitting:
         return f"None of {len(rows)} techniques fits in memory: {', '.join(misfits)}"
-    left_out = f"; {', '.join(misfits)} {'does' if len(misfits) == 1 else 'do'} not fit in memory" if misfits else ""
+    left_out = beside(misfits)
     rated = [row for row in fitting if row.get("speedup") is not None and math.isfinite(row["speedup"])]
     base = baseline or next((str(row["technique"]) for row in rows if row.get("speedup") == 1.0), "")
     if not rated or not base:
@@ -142,8 +146,7 @@ def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
         none = "Nothing that fits" if misfits else f"None of {len(rows)} techniques"
         return f"{none} is faster than {base}{', which does not fit' if base in misfits else left_out}"
     than = f"{base}, which does not fit," if base in misfits else base
-    misfits = [name for name in misfits if name != base]
-    also = f"; {', '.join(misfits)} {'does' if len(misfits) == 1 else 'do'} not fit in memory" if misfits else ""
+    also = beside([name for name in misfits if name != base])
     learns = ", but changes what a step learns" if best.get("changes_loss") else ""
     factor = f"{best['speedup']:,.0f}×" if best["speedup"] >= 1000 else f"{best['speedup']:#.3g}×"
     return f"{best['technique']} is {factor} as fast as {than} per step{learns}{also}"

@@ -1,9 +1,10 @@
 """ISO: two parts of each sequence take turns, so that the sum of one runs beneath the compute of the other.
 
-ISO (Xiao and Su, arXiv 2409.11155): prefill with two parts of a sequence in turns.
-The paper gives two reductions and no table; independent measurements are in pull requests and issues of vLLM and its
-forks, and in TokenWeave. Devices and links are those of the data sheets where nothing is fitted, so the shares of
-communication are ours.
+Claims: prefill with two parts of a sequence in turns. The paper gives two reductions and no table; independent
+measurements are in pull requests and issues of vLLM and its forks, and in TokenWeave. Devices and links are those of
+the data sheets where nothing is fitted, so the shares of communication are ours.
+
+Source: Xiao and Su, arXiv 2409.11155.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from densing.efficiency.simulation import (
     collective_seconds,
     load_cluster,
     load_workload,
+    simulate,
 )
 from densing.efficiency.techniques.baselines import TENSOR_PARALLEL
 from densing.efficiency.techniques.claims import (
@@ -51,6 +53,7 @@ from densing.efficiency.techniques.planner import (
     TensorParallelRun,
     TensorSchedule,
     join,
+    plan_steps,
 )
 from densing.efficiency.techniques.registry import Knob, number
 
@@ -154,11 +157,6 @@ def best_share(workload: Workload, cluster: Cluster) -> float:
     InputError
         As a plan does.
     """
-    from msgspec.structs import replace
-
-    from densing.efficiency.simulation import simulate
-    from densing.efficiency.techniques.planner import plan_steps
-
     short = replace(workload, model=replace(workload.model, layers=2), split=replace(workload.split, pp=1, dp=1))
     few = cluster.change(speed=())
 

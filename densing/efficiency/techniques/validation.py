@@ -247,15 +247,15 @@ def _broken(subject: str, name: str, error: Exception) -> Note:
 
 def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Finding:
     if fast and claim.slow:
-        return _found(name, claim, Answer(None, "slow: left out by --fast"), "not run")
+        return _record(name, claim, Answer(None, "slow: left out by --fast"), "not run")
     try:
         answer = claim.check(PHYSICS)
     except Exception as error:
         remarks.append(_broken(f"the check of {claim.id}", name, error))
-        return _found(name, claim, Answer(None, f"the check broke: {error}"), "not answerable")
+        return _record(name, claim, Answer(None, f"the check broke: {error}"), "not answerable")
     outcome = verdict(claim, answer)
     if outcome == "not answerable":
-        return _found(name, claim, answer, outcome)
+        return _record(name, claim, answer, outcome)
     null = _other(lambda: claim.null() if claim.null else Answer(None), f"the null model of {claim.id}", name, remarks)
     mutated: dict[str, Answer] = {}
     assumed: dict[str, Answer] = {}
@@ -276,7 +276,7 @@ def _finding(name: str, claim: Claim, fast: bool, remarks: list[Note]) -> Findin
         claim = replace(claim, grade="algebraic")
         outcome = verdict(claim, answer)
     return msgspec.structs.replace(
-        _found(name, claim, answer, outcome),
+        _record(name, claim, answer, outcome),
         null=_plain(null.value),
         null_error=relative_error(claim.published, null.value),
         null_model=null.note,
@@ -321,7 +321,7 @@ def notices(claim: Claim, ours: Answer, mutated: Answer) -> bool:
     return moved > (claim.tolerance or 0.0) * abs(claim.published)
 
 
-def _found(name: str, claim: Claim, answer: Answer, outcome: str) -> Finding:
+def _record(name: str, claim: Claim, answer: Answer, outcome: str) -> Finding:
     return Finding(
         technique=name,
         claim=claim.id,

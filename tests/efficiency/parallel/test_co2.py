@@ -70,7 +70,7 @@ def test_the_second_round_begins_where_the_first_did() -> None:
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_the_recorded_first_round_rule_never_forgets_the_ranks_differences(beta: float) -> None:
-    """The caution of techniques.md section 2.1: anchors set to each rank's own first result stay apart, or explode."""
+    """A caution: anchors set to each rank's own first result stay apart, or explode."""
     rng = np.random.default_rng(0)
     offsets = rng.normal(size=(4, 8))
     offsets -= offsets.mean(0)
@@ -81,7 +81,7 @@ def test_the_recorded_first_round_rule_never_forgets_the_ranks_differences(beta:
         m = beta * m + (anchors[-2] - anchors[-2].mean(0))
         anchors.append(anchors[-1] - m)
     spread = max(np.abs(anchor - anchor.mean(0)).max() for anchor in anchors[-6:])
-    # The section's own check: 0.3 stays without momentum, and becomes 667 with 0.5.
+    # By hand: 0.3 stays without momentum, and becomes 667 with 0.5.
     assert spread == pytest.approx(0.3) if not beta else 300 < spread < 3000
 
 

@@ -35,11 +35,6 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked
 REAL = "80mbit" if WHY_NOT is None else "none"
 
 
-@pytest.fixture(autouse=True)
-def toys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ranks find the toy."""
-
-
 def spec_of(place: Path, **changes: Any) -> RunSpec:
     return replace(RunSpec("toy", nproc=2, steps=4, timeout_s=30.0), **{"out": str(place), **changes})
 

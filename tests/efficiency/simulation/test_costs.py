@@ -14,7 +14,6 @@ from densing.efficiency.simulation.costs import (
     OPS,
     collective_seconds,
     levels_of,
-    p2p_seconds,
     span_of,
     wire_bytes,
 )
@@ -161,9 +160,8 @@ def test_wire_bytes_are_those_of_a_played_ring(n: int, count: float) -> None:
 
 def test_point_to_point_takes_the_link_between() -> None:
     made = cluster(8, 4).change(per_site=4, wide=Link(0.1, 1e-6))
-    assert p2p_seconds(1e6, made, 0, 1) == made.intra.seconds(1e6)
-    assert p2p_seconds(1e6, made, 0, 4) == Link(0.1, 1e-6).seconds(1e6)
-    assert p2p_seconds(1e6, made, 2, 2) == 0
+    assert collective_seconds("send_recv", 1e6, made, (0, 1)) == made.intra.seconds(1e6)
+    assert collective_seconds("send_recv", 1e6, made, (0, 4)) == Link(0.1, 1e-6).seconds(1e6)
     assert [span_of(made, ranks) for ranks in ((0,), (0, 3), (0, 4))] == ["none", "intra", "wide"]
 
 

@@ -3,7 +3,7 @@
 What a row is worth is decided by the mutation test: the simulator's laws are broken one at a time, and a prediction
 that notices none is none.
 
-The figures are those of ``techniques.md`` (sections 2.3, 6.2, 7.2, 10.2), whose arithmetic is repeated without plans.
+The figures' arithmetic is repeated here without plans.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError
+from densing.efficiency.simulation.cluster import load_cluster
+from densing.efficiency.simulation.costs import collective_seconds
 from densing.efficiency.simulation.models import load_workload
 from densing.efficiency.simulation.tasks import Graph
+from densing.efficiency.simulation.workload import modules
 from densing.efficiency.techniques import co2, iso, ladder, t3
 from densing.efficiency.techniques.claims import (
     GRADES,
@@ -150,8 +153,6 @@ def test_the_fitted_contention_is_the_least_of_a_fine_search() -> None:
 
 
 def test_the_halved_model_has_equal_modules() -> None:
-    from densing.efficiency.simulation.workload import modules
-
     attention, mlp = modules(ladder.workload(16))[1:3]
     assert attention.moved == pytest.approx(mlp.moved, rel=1e-3)
 
@@ -163,7 +164,7 @@ def test_the_cu_split_is_arithmetic(gemm: float, sums: float, name: str) -> None
 
 @given(st.floats(0.1, 10), st.floats(0.1, 10), st.integers(1, 40), st.floats(0, 0.3), st.floats(0, 1))
 def test_a_sublayer_follows_the_formula(gemm: float, sums: float, stages: int, saved: float, kappa: float) -> None:
-    """Section 6.1: the longer of the two, and the first (or last) stage of the other, then the all-gather."""
+    """T3's formula: the longer of the two, and the first (or last) stage of the other, then the all-gather."""
     found = t3.speedup(PHYSICS, t3.Sub(gemm, sums, stages), t3.Hardware(stages, saved, kappa))
     slowed, sent = gemm * (1 + kappa), sums * (1 - saved)
     expected = max(slowed + sent / stages, slowed / stages + sent) + sums
@@ -171,8 +172,6 @@ def test_a_sublayer_follows_the_formula(gemm: float, sums: float, stages: int, s
 
 
 def test_isos_gain_is_within_the_bound() -> None:
-    from densing.efficiency.simulation.cluster import load_cluster
-
     for preset in ("rtx4090x4-pcie", "a800x4-nvlink"):
         for model in iso.MODELS:
             asked, cluster = iso.workload(model), load_cluster(preset)
@@ -404,9 +403,6 @@ def test_null_models_know_no_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_broken_laws_break_what_they_say() -> None:
-    from densing.efficiency.simulation.cluster import load_cluster
-    from densing.efficiency.simulation.costs import collective_seconds
-
     cluster = load_cluster("geo48").change(kappa=0.4, kappa_comm=0.2)
     for ranks in (range(4), range(16), range(48)):
         for op in ("all_reduce", "all_gather"):
@@ -433,8 +429,6 @@ def test_without_overlap_a_rank_does_one_thing_at_a_time(tasks: list[tuple[bool,
 
 
 def test_without_overlap_all_communication_of_a_step_is_exposed() -> None:
-    from densing.efficiency.simulation.cluster import load_cluster
-
     workload = load_workload("llama3-70b", mode="prefill", tp=8, dp=1)
     for technique in ("iso", "ladder", "t3"):
         step = MUTATIONS["no overlap"].measure(get_technique(technique), workload, load_cluster("h100x8-nvlink"))

@@ -374,9 +374,6 @@ def test_the_baseline_alone_that_fits_is_not_one_of_those_that_are_not_faster() 
 
 
 def test_a_device_whose_memory_is_not_known_is_not_said_to_hold_a_run() -> None:
-    from densing.efficiency.simulation.cluster import load_cluster
-    from densing.efficiency.simulation.models import load_workload
-
     machines = load_cluster("cpu2")
     found = compare(split_over(load_workload("llama-8b", mode="train", batch=2), machines), machines, ["ddp"])
     assert found.rows[0].room_bytes is None and "memory-unknown" in {note.code for note in found.notes}

@@ -24,7 +24,7 @@ def row(nodes, per_node, relay=True, profile="ndv2-1mb"):
     return profile_topology(profile, nodes, per_node, "full"), sketch
 
 
-# Golden: MILP bound, schedule and ring of the pilot (techniques.md table 14.3, HiGHS, NDv2 1 MB costs).
+# Golden: MILP bound, schedule and ring of the pilot (HiGHS, NDv2 1 MB costs).
 PILOT = [
     (1, 4, True, 23, 23, 69),
     (2, 2, True, 214, 237, 321),
@@ -50,7 +50,7 @@ def test_the_pilots_table(nodes, per_node, relay, bound, schedule, ring):
 
 
 def test_chunks_together_give_five_times_the_ring_at_one_kilobyte():
-    # techniques.md 14.2: 7 x 270 = 1890 over 260 + 4 x 10.25 + about 2 x 32 = 365, 5.2x.
+    # By hand: 7 x 270 = 1890 over 260 + 4 x 10.25 + about 2 x 32 = 365, 5.2x.
     topology, sketch = row(2, 4, profile="ndv2-1kb")
     found = synthesise(topology, "all_gather", sketch)
     assert found.ring / found.makespan == pytest.approx(5.2, rel=0.05)

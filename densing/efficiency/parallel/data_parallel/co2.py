@@ -25,7 +25,6 @@ from densing.efficiency.parallel.data_parallel.rounds import Rounds, number, who
 from densing.efficiency.parallel.distributed import Handle
 
 GapMode = Literal["aware", "constant"]
-GAP_NAMES = {"aware": "Gap-Aware form (paper's Eq. 3 not available)", "constant": "constant, as in the released code"}
 
 
 class Gap:
@@ -200,7 +199,7 @@ class CO2(Rounds):
         self._timed(handle)
 
     def _apply(self) -> None:
-        """Move the anchor by the average that was started a round ago; the anchor that average began from is kept."""
+        """Move the anchor by the average started a round ago; keep the anchor that the next average began from."""
         if self._handle is None:
             self.previous.copy_(self.anchor)
             return

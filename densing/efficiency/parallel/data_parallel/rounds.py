@@ -306,7 +306,7 @@ class SlowMo(Rounds):
 
 
 def whole(name: str, value: Any, minimum: int) -> int:
-    """Return a whole number of at least ``least``.
+    """Return a whole number of at least ``minimum``.
 
     Raises
     ------
@@ -323,7 +323,7 @@ def whole(name: str, value: Any, minimum: int) -> int:
 
 
 def number(name: str, value: Any, minimum: float, below: float = float("inf"), *, strict: bool = False) -> float:
-    """Return a number from ``least`` (``strict``: above it) to below ``below``.
+    """Return a number from ``minimum`` (``strict``: above it) to below ``below``.
 
     Raises
     ------

@@ -8,11 +8,18 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
-from torch.nn import functional
 
 from densing.efficiency.parallel.data_parallel.link import Waiting
 from densing.efficiency.parallel.data_parallel.rounds import whole
-from densing.efficiency.parallel.distributed import Clock, RunEnv, RunRecord, build_lm, run
+from densing.efficiency.parallel.distributed import (
+    Clock,
+    RunEnv,
+    RunRecord,
+    build_lm,
+    cross_entropy,
+    mean_loss,
+    run,
+)
 
 WARMUP_STEPS = 20
 """Steps over which the learning rate rises to ``spec.lr``; afterwards it falls as the inverse square root."""
@@ -117,12 +124,7 @@ class DataParallel:
 
     def evaluate(self, batches: Iterable[torch.Tensor]) -> float:
         """Return the mean loss in nats per token."""
-        total, tokens = 0.0, 0
-        with torch.no_grad():
-            for batch in batches:
-                count = batch[:, 1:].numel()
-                total, tokens = total + float(self._loss(self.module, batch)) * count, tokens + count
-        return total / tokens
+        return mean_loss(self.module, batches, self.device)
 
     def figures(self) -> Mapping[str, float]:
         """Return the method's figures."""
@@ -146,8 +148,7 @@ class DataParallel:
 
     def _loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
         batch = batch.to(self.device)
-        logits = model(batch[:, :-1])
-        return functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        return cross_entropy(model(batch[:, :-1]), batch[:, 1:])
 
 
 def train_data_parallel(env: RunEnv, method: MethodMaker, **knobs: Any) -> RunRecord:

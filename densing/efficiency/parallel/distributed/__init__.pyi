@@ -7,6 +7,8 @@ from .lm import Block as Block
 from .lm import Decoder as Decoder
 from .lm import Wiring as Wiring
 from .lm import build_lm as build_lm
+from .lm import cross_entropy as cross_entropy
+from .lm import mean_loss as mean_loss
 from .lm import sublayers as sublayers
 from .loop import Clock as Clock
 from .loop import run as run

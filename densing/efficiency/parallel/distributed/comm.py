@@ -45,11 +45,6 @@ def emulate(rate: Rate | None) -> None:
     _carrier = None if rate is None else Carrier(rate)
 
 
-def emulated() -> bool:
-    """Return whether the link is emulated: then gradients of DDP need :func:`gradient_hook`."""
-    return _carrier is not None
-
-
 class Handle:
     """An operation under way.
 

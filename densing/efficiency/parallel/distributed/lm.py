@@ -9,7 +9,7 @@ import ast
 import hashlib
 import math
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -367,6 +367,23 @@ class Decoder(nn.Module):  # type: ignore[misc]
         for output in late:
             residual = residual + output
         return self.predict(residual)
+
+
+def cross_entropy(logits: Tensor, following: Tensor) -> Tensor:
+    """Return the mean cross-entropy of every next token, nats."""
+    return functional.cross_entropy(logits.flatten(0, 1), following.flatten())
+
+
+def mean_loss(model: Callable[[Tensor], Tensor], batches: Iterable[Tensor], device: torch.device) -> float:
+    """Return the mean loss over batches (batch, tokens + 1), nats per token; NaN without any."""
+    total, tokens = 0.0, 0
+    with torch.no_grad():
+        for batch in batches:
+            batch = batch.to(device)
+            following = batch[:, 1:]
+            total += float(cross_entropy(model(batch[:, :-1]), following)) * following.numel()
+            tokens += following.numel()
+    return total / tokens if tokens else math.nan
 
 
 def sublayers(block: Block) -> tuple[tuple[nn.Module, Edge], ...]:

@@ -90,8 +90,8 @@ def run(env: RunEnv, build: Callable[[Clock], Trainee]) -> RunRecord:
     train, held_out = load_bytes(env.spec.corpus)
     clock = Clock()
     trainee = build(clock)
-    journey = _Journey(env, trainee, clock)
-    journey.resume()
+    training = _Training(env, trainee, clock)
+    training.resume()
     if env.rank == 0:
         about = {
             "corpus": env.spec.corpus or "documentation of the Python installation",
@@ -100,8 +100,8 @@ def run(env: RunEnv, build: Callable[[Clock], Trainee]) -> RunRecord:
             "held_out_bytes": len(held_out),
         }
         folder.write_json(Path(env.spec.out) / "corpus.json", about)
-    journey.train(train)
-    drain_s = journey.finish()
+    training.train(train)
+    drain_s = training.finish()
     final = trainee.evaluate(
         torch.from_numpy(rows) for rows in held_out_batches(held_out, env.spec.batch, env.spec.sequence)
     )
@@ -109,13 +109,13 @@ def run(env: RunEnv, build: Callable[[Clock], Trainee]) -> RunRecord:
         technique=env.spec.technique,
         rank=env.rank,
         world_size=env.world_size,
-        losses=_mean_over_ranks(journey.losses),
+        losses=_mean_over_ranks(training.losses),
         step_s=tuple(clock.step_s),
         wait_s=tuple(clock.wait_s),
         tokens=env.spec.batch * env.spec.sequence * trainee.data_ranks,
         final_loss=final,
         parameters=trainee.parameters,
-        resumed_from=journey.resumed_from,
+        resumed_from=training.resumed_from,
         stand_in=trainee.stand_in,
         extra={"drain_s": drain_s, **trainee.figures()},
     )
@@ -275,8 +275,8 @@ class Checkpoints:
         return folder.checkpoint_file(self.out, step, self.env.rank)
 
 
-class _Journey:
-    """A run on its way: what has been lost so far, and what a checkpoint of it holds."""
+class _Training:
+    """A run on its way: the losses so far, and what a checkpoint of it holds."""
 
     def __init__(self, env: RunEnv, trainee: Trainee, clock: Clock) -> None:
         self.env, self.trainee, self.clock = env, trainee, clock

@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn import functional
 
 from densing.efficiency.parallel.distributed import comm, folder
-from densing.efficiency.parallel.distributed.lm import Decoder, initialise, sublayers
-from densing.efficiency.parallel.distributed.results import FILE, Probed, Timed, Whole
+from densing.efficiency.parallel.distributed.lm import Decoder, cross_entropy, initialise, sublayers
+from densing.efficiency.parallel.distributed.results import PROBE_FILE, Probed, Timed, Whole
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunRecord, workload_of
 from densing.efficiency.simulation import Computation, Observation, modules
 
@@ -53,7 +52,7 @@ def run(env: RunEnv) -> RunRecord:
         ranks = [None] * env.world_size
         dist.all_gather_object(ranks, mine)
     if env.rank == 0:
-        folder.write_json(Path(env.spec.out) / FILE, _merged(env, ranks, mode).to_dict())
+        folder.write_json(Path(env.spec.out) / PROBE_FILE, _merged(env, ranks, mode).to_dict())
     step_s = whole.passes_s + whole.update_s
     return RunRecord("probe", env.rank, env.world_size, (), (step_s,), (0.0,), 0, 0.0, whole.parameters)
 
@@ -242,7 +241,7 @@ class _Step:
         """Take a step."""
         began = time.perf_counter()
         logits = self.model(self.input[:, :-1])
-        functional.cross_entropy(logits.flatten(0, 1), self.input[:, 1:].flatten()).backward()
+        cross_entropy(logits, self.input[:, 1:]).backward()
         between = time.perf_counter()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -287,7 +286,7 @@ def time_modules(model: Decoder, tokens: torch.Tensor, train: bool) -> dict[tupl
                 graphs.append((name, entered, residual))
         last = residual.detach().requires_grad_(train)
         began = time.perf_counter()
-        loss = functional.cross_entropy(model.predict(last).flatten(0, 1), tokens[:, 1:].flatten())
+        loss = cross_entropy(model.predict(last), tokens[:, 1:])
         seconds["head", "forward"].append(time.perf_counter() - began)
     if not train:
         return seconds

@@ -247,7 +247,7 @@ def _mean(rows: Sequence[Sequence[float]]) -> float:
     return statistics.fmean(values) if values else 0.0
 
 
-FILE = "probe.json"
+PROBE_FILE = "probe.json"
 UPDATE_BYTES = 24
 """Moved per parameter by the update as the planner counts it: gradient, weight, and two float32 moments twice."""
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from densing.efficiency.parallel.distributed import Decoder, LmShape, build_lm
+from densing.efficiency.parallel.distributed import Decoder, LmShape, build_lm, cross_entropy
 from densing.efficiency.parallel.tensor_parallel.schedules import Schedule
 from densing.efficiency.parallel.tensor_parallel.tape import Exchange, Residual, Tape
 
@@ -71,11 +70,6 @@ class Pass:
         self._tape.backward()
         torch.autograd.backward(self._embedded, torch.cat([stream.gradient() for stream in self._begin], dim=1))
         self._tape.clear()
-
-
-def cross_entropy(logits: Tensor, following: Tensor) -> Tensor:
-    """Return the mean cross-entropy of every next token, nats."""
-    return functional.cross_entropy(logits.flatten(0, 1), following.flatten())
 
 
 def train_loss(decoder: Decoder, schedule: Schedule, exchange: Exchange, batch: Tensor) -> float:

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from densing.core import UnknownNameError
-from densing.efficiency.parallel.distributed import Clock, RunEnv, RunRecord, run
+from densing.efficiency.parallel.distributed import Clock, RunEnv, RunRecord, mean_loss, run
 from densing.efficiency.parallel.tensor_parallel.model import (
     build_part,
-    cross_entropy,
     cut_dimension,
     prefill_loss,
     train_loss,
@@ -99,14 +98,7 @@ class TensorTrainee:
 
     def evaluate(self, batches: Iterable[Tensor]) -> float:
         """Return the mean loss over batches, nats per token; NaN without any."""
-        total, tokens = 0.0, 0
-        with torch.no_grad():
-            for batch in batches:
-                tokens_in = batch.to(self._device)
-                following = tokens_in[:, 1:]
-                total += float(cross_entropy(self._decoder(tokens_in[:, :-1]), following)) * following.numel()
-                tokens += following.numel()
-        return total / tokens if tokens else float("nan")
+        return mean_loss(self._decoder, batches, self._device)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's part and its optimizer's state."""

@@ -1,4 +1,7 @@
-"""What techniques that go through the planner have in common, and how their two hooks become the plan of some steps."""
+"""Base classes of the techniques that go through the planner, and how their two hooks become the plan of some steps.
+
+:class:`Planned` asks a technique for a tensor schedule and an exchange; :func:`plan_steps` lays steps out of them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from densing.core import InputError
-from densing.efficiency.simulation import Cluster, Graph, Module, Task, Workload, memory, stages
+from densing.efficiency.simulation import Cluster, Graph, Module, Task, Workload, memory
 from densing.efficiency.simulation import stages as stage_modules
 from densing.efficiency.techniques.claims import Claim
 from densing.efficiency.techniques.plan import Plan
@@ -203,7 +206,7 @@ def run_knobs(
 
 def parameters_of(workload: Workload) -> float:
     """Return the parameters of the rank that holds most."""
-    return float(max(sum(module.parameters for module in stage) for stage in stages(workload)))
+    return float(max(sum(module.parameters for module in stage) for stage in stage_modules(workload)))
 
 
 STATE = 6

@@ -33,9 +33,9 @@ class Rows:
         for column, coefficient in terms:
             summed[int(column)] = summed.get(int(column), 0.0) + float(coefficient)
         # Symmetric variables are one column, so many rows come out the same: each is kept once.
-        remaining = tuple(sorted((c, v) for c, v in summed.items() if v))
-        if remaining or low > 0:
-            self._seen.setdefault((remaining, float(low), float(high)))
+        entries = tuple(sorted((c, v) for c, v in summed.items() if v))
+        if entries or low > 0:
+            self._seen.setdefault((entries, float(low), float(high)))
 
     def use(self, sent: Any, used: Callable[[int], int], sign: float) -> None:
         """Tie "used" columns to "sent": at least each of them (few are wanted), or at most their sum (many are)."""
@@ -86,7 +86,7 @@ def _silent() -> Iterator[None]:
     """Keep what the solver's C++ prints on its own off the standard output, where commands write their one document."""
     sys.stdout.flush()
     try:
-        remaining = os.dup(1)
+        stdout = os.dup(1)
     except OSError:
         yield
         return
@@ -95,5 +95,5 @@ def _silent() -> Iterator[None]:
             os.dup2(nowhere.fileno(), 1)
         yield
     finally:
-        os.dup2(remaining, 1)
-        os.close(remaining)
+        os.dup2(stdout, 1)
+        os.close(stdout)

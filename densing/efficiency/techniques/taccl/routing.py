@@ -145,14 +145,14 @@ def _grow(
 
 def pruned(topology: Topology, request: Demand, chunk: int, into: dict[int, int]) -> tuple[int, ...]:
     """Return the channels that lead to a wanted rank, parents before children, of ``into``: rank -> channel."""
-    remaining: dict[int, None] = {}
+    tree: dict[int, None] = {}
     for rank in request.wanted[chunk]:
         path: list[int] = []
-        while rank != request.source[chunk] and into[rank] not in remaining:
+        while rank != request.source[chunk] and into[rank] not in tree:
             path.append(into[rank])
             rank = topology.channels[into[rank]].src
-        remaining.update(dict.fromkeys(reversed(path)))
-    return tuple(remaining)
+        tree.update(dict.fromkeys(reversed(path)))
+    return tuple(tree)
 
 
 def _carry(load: dict[str | int, float], channel: Channel, number: int) -> None:

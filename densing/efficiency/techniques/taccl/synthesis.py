@@ -109,8 +109,8 @@ def synthesise(
     Examples
     --------
     >>> from densing.efficiency.techniques.taccl.topology import profile_topology
-    >>> found = synthesise(profile_topology("ndv2-1mb", 2, 2, "full"), "all_gather")
-    >>> found.bound, found.makespan, found.ring
+    >>> result = synthesise(profile_topology("ndv2-1mb", 2, 2, "full"), "all_gather")
+    >>> result.bound, result.makespan, result.ring
     (214.0, 237.0, 321.0)
     """
     if op not in OPS:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from densing.efficiency.simulation import Workload
 
 
-TOGETHER_KNOB = Knob("together", 6, "most chunks that travel as one message (released code: 6)", whole(1, 64))
+TOGETHER_KNOB = Knob("together", TOGETHER, "most chunks that travel as one message (released code: 6)", whole(1, 64))
 TIME_LIMIT = Knob("time_limit", 2.0, "seconds for each routing problem", above_zero)
 OP = Knob("op", "all_gather", "of a real run: all_gather or all_reduce", choice(("all_gather", "all_reduce")))
 BYTES = Knob("bytes", 1 << 20, "of a real run: bytes that each rank puts in", whole(4, 1 << 32))
@@ -286,7 +286,7 @@ class Synthesised:
 
 
 def synthesised_for(
-    op: str, world: int, count: int, nodes: int = 0, together: int = 6, time_limit: float = 2.0
+    op: str, world: int, count: int, nodes: int = 0, together: int = TOGETHER, time_limit: float = 2.0
 ) -> Schedule:
     """Return the schedule that a run executes: ranks are taken for devices of NDv2 nodes, fast links within a node.
 

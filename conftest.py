@@ -1,0 +1,11 @@
+"""What every test and every docstring's example needs before anything is imported, a single file run alone too."""
+
+from __future__ import annotations
+
+import os
+
+# Before torch is imported, here and in every process that a test starts: tests run side by side, and torch's threads
+# spin while they wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# No test waits for a hub: lm-eval's stand-in model would look for a tokenizer there, a minute long.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
