@@ -245,6 +245,9 @@ def p_value(value: Any) -> str:
     return f"p = {float(value):.2f}" if float(value) >= 0.1 else f"p = {float(value):.3f}"
 
 
+_SIZES = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
+
+
 def size(count: Any) -> str:
     """Return a number of parameters or tokens with a unit: M, B (10⁹), T.
 
@@ -261,9 +264,6 @@ def size(count: Any) -> str:
         if abs(value) >= factor * (1 - 5e-4):
             return f"{value / factor:.3g} {unit}" if abs(value) < 1000 * factor else f"{value / factor:.0f} {unit}"
     return f"{value:.0f}"
-
-
-_SIZES = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
 
 
 def count(value: Any) -> str:
@@ -367,6 +367,12 @@ def day(value: Any) -> str:
     return MISSING if stamp is pd.NaT else str(stamp.date())
 
 
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+
+
 def month(value: Any) -> str:
     """Return a date as month and year, for prose.
 
@@ -377,12 +383,6 @@ def month(value: Any) -> str:
     """
     iso = day(value)
     return f"{_MONTHS[int(iso[5:7]) - 1]} {iso[:4]}" if len(iso) == 10 else iso
-
-
-_MONTHS = (
-    "January", "February", "March", "April", "May", "June",
-    "July", "August", "September", "October", "November", "December",
-)  # fmt: skip
 
 
 def plural(count: int, one: str, many: str = "") -> str:

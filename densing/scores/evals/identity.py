@@ -25,7 +25,7 @@ from densing.core import InputError, strip_secrets
 from densing.scores.evals.plan import ModelSpec, Settings, plain
 
 # Modules whose functions the task files of this package's suites name.
-SUITES = "densing.scores.evals.tasks."
+SUITE_MODULES = "densing.scores.evals.tasks."
 # Long enough to read, short enough that model, task and digest stay below the 255 bytes of a file name.
 NAME_LENGTH = 80
 DIGEST8 = 8
@@ -417,7 +417,7 @@ def of_one_model(loaded: Mapping[str, Any]) -> bool:
     """Whether a task's documents may depend on the model, whose arguments lm-eval hands to functions that make them."""
     for task in loaded["tasks"].values():
         maker = task.get_config("custom_dataset")
-        bundled = str(getattr(maker, "__module__", "")).startswith(SUITES)
+        bundled = str(getattr(maker, "__module__", "")).startswith(SUITE_MODULES)
         if not type(task).__module__.startswith("lm_eval.api.") or not (maker is None or bundled):
             return True
     return False
@@ -542,7 +542,7 @@ def _code_of(thing: Callable[..., Any]) -> list[str]:
     """
     name = f"{getattr(thing, '__qualname__', type(thing).__qualname__)}"
     target = inspect.unwrap(thing) if inspect.isroutine(thing) or inspect.isclass(thing) else type(thing)
-    if str(getattr(target, "__module__", "")).startswith(SUITES):
+    if str(getattr(target, "__module__", "")).startswith(SUITE_MODULES):
         return [name, str(sys.modules[target.__module__].REVISION)]
     try:
         source = inspect.getsourcefile(target)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,7 +97,7 @@ class Measurements(Readable):
     measurements: pd.DataFrame
     items: pd.DataFrame
     models: pd.DataFrame
-    notes: tuple[Note, ...] = field(default=())
+    notes: tuple[Note, ...] = ()
 
     def card(self) -> Card:
         """Return what is shown: how many models, tasks and items were read, then their scores."""

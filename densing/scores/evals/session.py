@@ -7,7 +7,7 @@ import dataclasses
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -385,7 +385,7 @@ class RunSummary:
     folder: Path
     units: tuple[UnitOutcome, ...]
     seconds: float
-    notes: tuple[Note, ...] = field(default=())
+    notes: tuple[Note, ...] = ()
 
     @property
     def requests(self) -> int:
