@@ -32,7 +32,6 @@ from densing.scores.evals.session import ModelWork, OnProgress, Progress, Sessio
 if TYPE_CHECKING:
     import pandas as pd
 
-
 # Per-document metrics that are read, the ladder's own first; a loss is derived from the samples where none is stored.
 METRICS = {"loss": ("metric_bits_per_byte",), "score": ("metric_accuracy", "metric_acc_norm", "metric_acc")}
 

@@ -48,6 +48,9 @@ IGNORED = ("densing.json", "training_args", "trainer_state", "optimizer", "sched
 BIG = 32 * 1024 * 1024
 
 
+# One unit of work.
+
+
 @dataclass(frozen=True)
 class UnitKey:
     """Identity of one unit of work: one model on one requested task under one set of settings.
@@ -164,6 +167,9 @@ def safe_name(text: str) -> str:
     ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     cleaned = re.sub(r"-*\.\.+-*|[^A-Za-z0-9._-]+", "-", ascii_text)
     return cleaned[:NAME_LENGTH].strip("-.") or "unnamed"
+
+
+# Models, by the content of their files.
 
 
 @dataclass(frozen=True)
@@ -342,6 +348,9 @@ def stored_dtype(folder: Path) -> str:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         return str(config.get("dtype") or config.get("torch_dtype") or "")
     return ""
+
+
+# Tasks, by configuration, code and documents.
 
 
 @dataclass(frozen=True)

