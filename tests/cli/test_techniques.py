@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from densing.cli import main
+from tests.support import profile_command
 
 KEYS = {"technique", "step_s", "exposed_comm_s", "overlap_ratio", "bytes", "speedup"}
 CONFIG = {
@@ -26,12 +26,7 @@ CONFIG = {
 
 
 def densing(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "densing", "techniques", *map(str, arguments)]
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "COLUMNS": "100"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done
+    return profile_command.densing("techniques", *arguments, code=code)
 
 
 @pytest.fixture
