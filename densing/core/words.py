@@ -83,13 +83,13 @@ def digits(value: Any, count: int = 3) -> str:
     >>> [digits(value) for value in (1.2345, 99.96, 123.4, 0.0456, 12345.6, None)]
     ['1.23', '100', '123', '0.0456', '12346', '–']
     """
-    if is_missing(value):
-        return MISSING
+    if is_missing(value) or math.isinf(value):
+        return number(value)
     if value == 0:
         return "0"
     # Rounding first: 99.96 has one digit more before the point than it seems.
-    rounded = float(f"{value:.{count - 1}e}")
-    decimals = max(count - 1 - math.floor(math.log10(abs(rounded))), 0)
+    exponent = int(f"{value:.{count - 1}e}".partition("e")[2])
+    decimals = max(count - 1 - exponent, 0)
     return f"{float(value):.{decimals}f}".replace("-", "−")
 
 
@@ -339,7 +339,7 @@ def volume(count: Any) -> str:
     >>> [volume(count) for count in (0, 4_000, 25_000_000, 3.2e9, None)]
     ['0 B', '4.00 kB', '25.0 MB', '3.20 GB', '–']
     """
-    if is_missing(count) or float(count) < 0:
+    if is_missing(count) or not 0 <= float(count) < math.inf:
         return MISSING
     for size, sign in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if float(count) >= size:

@@ -87,7 +87,7 @@ class Measurements(Readable):
     measurements : pandas.DataFrame
         Columns :data:`COLUMNS`: scores and losses, values in the unit that the row names.
     items : pandas.DataFrame
-        Columns of :func:`item_table`; empty where no samples were stored.
+        Columns of :func:`densing.scores.evals.items.item_table`; empty where no samples were stored.
     models : pandas.DataFrame
         Columns :data:`MODEL_COLUMNS`; NaN where the files do not say.
     notes : tuple of Note

@@ -206,7 +206,7 @@ class Unit:
         manifest : mapping
             What to record: model, versions, started, seconds, requests, counts, caveats.
         tokenizer, tokenizer_name : callable and str, optional
-            As in :func:`item_table`.
+            As in :func:`densing.scores.evals.items.item_table`.
 
         Raises
         ------
@@ -474,7 +474,7 @@ class RunStore:
         )
 
     def measurements(self) -> pd.DataFrame:
-        """Return the measurement table of all finished units (:data:`COLUMNS`)."""
+        """Return the measurement table of all finished units (:data:`densing.scores.evals.measurements.COLUMNS`)."""
         return read_run(self).measurements
 
     def items(self) -> pd.DataFrame:
