@@ -26,7 +26,7 @@ from densing.scores.evals.identity import effective_shots
 from densing.scores.evals.items import item_table
 from densing.scores.evals.journal import Journal, recorded
 from densing.scores.evals.models import LoadedModel, load_model, seed_all
-from densing.scores.evals.plan import Plan, Settings, plain
+from densing.scores.evals.plan import Plan, Settings, json_like
 from densing.scores.evals.session import ModelWork, OnProgress, Progress, Session, State, UnitOutcome, Work, ignore
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class _Adaptive:
         until = {"quantity": quantity, "order_seed": order_seed, "rule": self.rule.describe()}
         for part in self.parts:
             # The key names the rule and the order where others name the items.
-            settings = plain({**part.work.key.settings, "until": until})
+            settings = json_like({**part.work.key.settings, "until": until})
             key = dataclasses.replace(part.work.key, settings=settings)
             part.work = dataclasses.replace(part.work, key=key, unit=session.store.unit(key))
             part.stored = part.work.unit.items() if part.work.unit.status == "done" else None

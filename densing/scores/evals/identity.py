@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from densing.core import InputError, strip_secrets
-from densing.scores.evals.plan import ModelSpec, Settings, plain
+from densing.scores.evals.plan import ModelSpec, Settings, json_like
 
 # Modules whose functions the task files of this package's suites name.
 SUITE_MODULES = "densing.scores.evals.tasks."
@@ -113,7 +113,7 @@ class UnitKey:
     def to_dict(self) -> dict[str, Any]:
         """Return the key as plain data."""
         parts = {"model": self.model, "task": self.task, "settings": self.settings, "label": self.label}
-        return {name: _plain(part) for name, part in parts.items()}
+        return {name: _canonical(part) for name, part in parts.items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> UnitKey:
@@ -138,14 +138,15 @@ def canonical_json(value: Any) -> str:
     >>> canonical_json({"b": 40.0, "a": (1, None)})
     '{"a":[1,null],"b":40}'
     """
-    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return json.dumps(_canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def _canonical(value: Any) -> Any:
+    """Return plain data of which equal content is equal; refuse what JSON cannot say."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _canonical(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_canonical(item) for item in value]
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float) and math.isfinite(value):
@@ -218,7 +219,7 @@ def identify_model(spec: ModelSpec) -> ModelIdentity:
             args[name] = content
         if name == "pretrained":
             revision, pinned = content, fixed
-    public = plain(strip_secrets({name: value for name, value in args.items() if name != "dtype"}))
+    public = json_like(strip_secrets({name: value for name, value in args.items() if name != "dtype"}))
     return ModelIdentity({"type": spec.type, "args": json.loads(json.dumps(public, default=str)),
                           "revision": revision, "dtype": effective_dtype(spec)}, pinned)  # fmt: skip
 
@@ -451,7 +452,7 @@ def unit_key(
         "metadata": dict(metadata),
     }
     changed = {name: value for name, value in entries.items() if value not in (None, {}, False)}
-    return UnitKey(model, task.key, plain(changed), label)
+    return UnitKey(model, task.key, json_like(changed), label)
 
 
 @dataclass(frozen=True)

@@ -237,14 +237,14 @@ class Plan:
         options = {**vars(self.settings), **vars(self.loading)}
         options = {name: value for name, value in options.items() if value is not None and value != {}}
         paths = {"include_path": list(self.include_path), "metadata": dict(self.metadata)}
-        return plain({"models": models, "tasks": tasks, **options, **{k: v for k, v in paths.items() if v}})
+        return json_like({"models": models, "tasks": tasks, **options, **{k: v for k, v in paths.items() if v}})
 
 
-def plain(value: Any) -> Any:
-    """Return data as JSON says it: lists and plain mappings."""
+def json_like(value: Any) -> Any:
+    """Return data as JSON says it: lists and mappings of text; what JSON cannot say stays, for the key to refuse."""
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {str(key): json_like(item) for key, item in value.items()}
+    return [json_like(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def default_name(type_: str, args: Mapping[str, Any]) -> str:
