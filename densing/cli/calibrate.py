@@ -11,7 +11,7 @@ import typer
 
 from densing.cli.options import JsonFlag
 from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar
-from densing.core import InputError, Note, UnknownNameError, doubts
+from densing.core import InputError, Note, UnknownNameError, doubts, write_text
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import RunSpec
@@ -113,7 +113,6 @@ def calibrate(
         if measured.cluster is None:
             reasons = "; ".join(note.message for note in measured.notes)
             raise InputError(f"{out}: not written, no cluster came out: {reasons}")
-        from densing.core import write_text
         from densing.efficiency.simulation import to_toml
 
         write_text(out, to_toml(measured.cluster))

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from densing.cli import options as o
+from densing.cli.output import emit_json, emit_table, save, say, show_notes
+from densing.core import UnknownNameError, worst
 
 app = typer.Typer(no_args_is_help=True, help="Models and published scores, a source on every row.")
 MODEL_COLUMNS = ["model", "params_total_b", "released", "stratum", "family", "kind", "architecture"]
@@ -29,8 +31,6 @@ def list_models(
 
     Example: densing catalog list --family Qwen2.5
     """
-    from densing.cli.output import emit_json, emit_table, save, show_notes
-    from densing.core import UnknownNameError
     from densing.scores.catalog import disagreement, load_catalog, selection_of, series_list, strata
 
     merged = load_catalog(*(catalog or []))
@@ -69,8 +69,6 @@ def show_model(
 
     Example: densing catalog show Llama-3-8B
     """
-    from densing.cli.output import emit_json, emit_table
-    from densing.core import UnknownNameError
     from densing.scores.catalog import load_catalog, strata
 
     merged = load_catalog(*(catalog or []))
@@ -99,8 +97,6 @@ def validate(
 
     Example: densing catalog validate my_models.csv
     """
-    from densing.cli.output import emit_json, say, show_notes
-    from densing.core import worst
     from densing.scores.catalog import load_catalog, validate_catalog
 
     notes = list(load_catalog().notes) if path is None else validate_catalog(path)
@@ -128,7 +124,6 @@ def add(
 
     Example: densing catalog add mine model=Mine-7B params_b=7.2 released=2025-03-01
     """
-    from densing.cli.output import emit_json, say, show_notes
     from densing.scores.catalog import add_model, add_score
 
     pairs = dict(_pair(field) for field in fields)

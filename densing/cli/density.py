@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from densing.cli import options as o
-from densing.core import Note, once
+from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
+from densing.core import Note, once, words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,8 +124,6 @@ def density(
         return
     if params:
         raise typer.BadParameter("sizes of --results only; tables of scores state theirs", param_hint="--params")
-    from densing.cli.options import curve_name, read_densities
-    from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
     from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.density import skill_results, skill_table, table_densities
     from densing.scores.references import load_reference
@@ -161,11 +160,11 @@ def density(
             ruler = load_reference(reference, benchmark, tokens=options.pop("tokens"))
             result = table_densities(scores, ruler, **options)
         else:
-            _, result = read_densities(
+            _, result = o.read_densities(
                 merged, (reference, benchmark), combine=combine, pool=pool, selection=selection, **options
             )
         table, notes = result.table, result.notes
-        columns, title = [column for column in SHOWN if column in table], curve_name(benchmark, combine)
+        columns, title = [column for column in SHOWN if column in table], o.curve_name(benchmark, combine)
     save(table, table, out)
     show_notes(notes)
     if json:
@@ -177,8 +176,6 @@ def density(
 
 
 def _on_rulers(rulers: str, benchmark: str, options: dict[str, Any], out: Path | None, json: bool) -> None:
-    from densing.cli.output import emit_json, emit_table, finish, save, show_notes
-    from densing.core import words
     from densing.scores.density import compare_rulers
 
     names = None if rulers == "all" else [name for name in rulers.split(",") if name]
@@ -241,11 +238,9 @@ def _limited(table: pd.DataFrame) -> pd.DataFrame:
 def _of_runs(
     paths: list[Path], params: list[str], reference: str, options: dict[str, Any], out: Path | None, json: bool
 ) -> None:
-    from densing.cli.options import parse_params, read_runs
-    from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
     from densing.scores.density import run_densities
 
-    measurements, models, notes = read_runs(paths, parse_params(params))
+    measurements, models, notes = o.read_measured(paths, o.parse_params(params))
     # Before what may fail: they say what was left out, and why a size is missing.
     show_notes(notes)
     result = run_densities(measurements, models, reference, **options)

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from densing.cli import options as o
+from densing.cli.output import emit_json, finish, progress, say, show_notes
+from densing.core import DensingError, Note, UnavailableError
 
 
 def doctor(
@@ -19,7 +21,6 @@ def doctor(
 
     Example: densing doctor --json
     """
-    from densing.cli.output import emit_json, finish, progress, say, show_notes
     from densing.scores.study import versions
 
     with progress(quiet=json) as step:
@@ -41,7 +42,6 @@ def doctor(
 
 
 def _catalog() -> tuple[dict[str, Any], list[Any]]:
-    from densing.core import DensingError, Note
     from densing.scores.catalog import load_catalog
 
     try:
@@ -53,7 +53,6 @@ def _catalog() -> tuple[dict[str, Any], list[Any]]:
 
 
 def _fits() -> tuple[dict[str, Any], list[Any]]:
-    from densing.core import DensingError, Note, UnavailableError
     from densing.scores.references import available_benchmarks, family_names, load_reference
 
     counts: dict[str, int] = {}
@@ -97,7 +96,6 @@ def _extras() -> tuple[dict[str, Any], list[Any]]:
 
 
 def _refit() -> tuple[dict[str, Any], list[Any]]:
-    from densing.core import Note
     from densing.scores.catalog import load_catalog
     from densing.scores.references import stale_fits
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from densing.cli import options as o
+from densing.cli.output import emit_json, emit_table, say, show_notes, timed_bar, visible
+from densing.core import InputError, parse_json, parse_pairs, read_text
 
 if TYPE_CHECKING:
     from densing.scores.evals import Plan, Progress, RunSummary, Stopped
@@ -163,7 +165,6 @@ def eval_(
     if dry_run:
         import pandas as pd
 
-        from densing.cli.output import emit_json, emit_table
         from densing.scores.evals import survey_plan
 
         rows = survey_plan(request, out)
@@ -173,8 +174,6 @@ def eval_(
             emit_table(pd.DataFrame(rows), f"{out}: {sum(row['state'] != 'done' for row in rows)} units to do")
         return
     if until_ci is not None and executor is not None:
-        from densing.core import InputError
-
         raise InputError("--until_ci decides as it goes, in this process; drop --executor")
     try:
         if until_ci is not None:
@@ -182,8 +181,6 @@ def eval_(
         else:
             _evaluate(request, out, executor, executor_arg or [], json)
     except KeyboardInterrupt:
-        from densing.cli.output import say
-
         say(f"stopped; the same command goes on from {out}")
         raise typer.Exit(130) from None
 
@@ -203,7 +200,6 @@ def plan_of_flags(
     InputError
         When a flag or the file is wrong.
     """
-    from densing.core import InputError, parse_json, parse_pairs, read_text
     from densing.scores.evals import plan_of, read_plan
 
     content = {} if path is None else read_plan(path)
@@ -232,8 +228,6 @@ def plan_of_flags(
 
 
 def _evaluate(plan: Plan, out: Path, executor: str | None, arguments: list[str], json: bool) -> None:
-    from densing.cli.output import emit_json, emit_table, say, show_notes
-    from densing.core import InputError, parse_pairs
     from densing.jobs import get_executor
     from densing.scores.evals import RunStore, run_plan
 
@@ -262,8 +256,6 @@ def _evaluate_until(
     plan: Plan, out: Path, half_width: float, reference: str, covers: str, quantity: str, json: bool
 ) -> None:
     """Evaluate until the interval of ln density is narrow enough, and say what that took."""
-    from densing.cli.output import emit_json, say, show_notes
-    from densing.core import InputError
     from densing.scores.density import StoppingRule, rule_for
     from densing.scores.evals import run_until
 
@@ -286,7 +278,6 @@ def _evaluate_until(
 @contextmanager
 def bar(quiet: bool) -> Iterator[Callable[[Progress], object]]:
     """Yield a listener that draws one bar with the time left over the whole plan; nothing when not on a terminal."""
-    from densing.cli.output import timed_bar
 
     with timed_bar(quiet, "looking at models and tasks") as show:
         yield lambda progress: show(describe(progress), progress.done, progress.total or None)
@@ -301,7 +292,6 @@ def describe(progress: Progress) -> str:
     >>> describe(Progress("tiny", "piqa", 10, 40, 1, 4))
     '1/4 tiny piqa'
     """
-    from densing.cli.output import visible
 
     unit = f"{progress.model} {progress.task or 'loading'}" if progress.model else ""
     return visible(f"{progress.units_done}/{progress.units} {unit}".strip())

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from densing.cli import options as o
+from densing.cli.output import emit_json, emit_table, finish, say, show_notes, visible
+from densing.core import InputError, write_text
 from densing.scores.laws import law_names
 
 if TYPE_CHECKING:
@@ -72,8 +74,6 @@ def fit(
 
     Example: densing fit runs.csv --law chinchilla --loss huber --delta 1e-3 --bootstrap 1000 --json
     """
-    from densing.cli.output import emit_json, emit_table, finish, say, show_notes, visible
-    from densing.core import write_text
     from densing.scores.catalog import parse_protocol
     from densing.scores.fit import checklist, fit_runs, read_runs
     from densing.scores.laws import get_law
@@ -131,7 +131,6 @@ def fit(
 
 def _rollout(runs: pd.DataFrame, law: Law, cutoff: float, options: dict[str, Any]) -> pd.DataFrame:
     """Fit the small models, predict the large ones, and return the misses."""
-    from densing.core import InputError
     from densing.scores.fit import rollout
     from densing.scores.laws import TwoStep
 

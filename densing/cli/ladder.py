@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from densing.cli import options as o
+from densing.cli.output import emit_json, emit_table, say, show_notes, timed_bar
+from densing.core import UnavailableError
 
 if TYPE_CHECKING:
     from densing.scores.ladder import Corpus, Run
@@ -59,8 +61,6 @@ def train(
     """
     from importlib.util import find_spec
 
-    from densing.cli.output import emit_json, say
-    from densing.core import UnavailableError
     from densing.scores.ladder import Generated, describe_ladder, get_preset, ladder_runs, prepare, target_runs
     from densing.scores.ladder import train as train_runs
 
@@ -102,7 +102,6 @@ def evaluate(
 
     Example: densing ladder eval ladders/cpu
     """
-    from densing.cli.output import emit_json, say, show_notes, timed_bar
     from densing.scores.ladder import evaluate_ladder
 
     with timed_bar(json) as show:
@@ -142,7 +141,6 @@ def fit(
     """
     import pandas as pd
 
-    from densing.cli.output import emit_json, emit_table, say, show_notes
     from densing.scores.ladder import fit_folder
 
     result = fit_folder(folder, draws=bootstrap, seed=seed, level=level)
@@ -184,7 +182,6 @@ def _processes(workers: int | None, device: str) -> int:
 @contextmanager
 def _steps_bar(quiet: bool, runs: Sequence[Run]) -> Iterator[Callable[[str, int], None]]:
     """Yield ``tell(run, steps done)``; shows one bar over all runs, weighted by their cost, with the time left."""
-    from densing.cli.output import timed_bar
 
     cost = {run.name: run.step_cost for run in runs}
     total = sum(run.step_cost * run.work for run in runs)

@@ -187,7 +187,7 @@ def curve_name(benchmark: str, combine: str) -> str:
     return f"{benchmark}, per benchmark" if combine == PER_BENCHMARK else benchmark
 
 
-def read_runs(paths: list[Path], params: dict[str, float]) -> tuple[pd.DataFrame, pd.DataFrame, tuple[Note, ...]]:
+def read_measured(paths: list[Path], params: dict[str, float]) -> tuple[pd.DataFrame, pd.DataFrame, tuple[Note, ...]]:
     """Return measurements, models and notes of runs of ``densing eval`` or folders of foreign results.
 
     Parameters

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from densing.core import Note, doubts, plain, severest_first, words, worst
+from densing.core import Note, doubts, severest_first, words, worst
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,6 +40,9 @@ PADDING = 3
 def emit_json(payload: Any) -> None:
     """Print one JSON document to stdout."""
     import json
+
+    # With it comes msgspec, which a help text does without.
+    from densing.core import plain
 
     typer.echo(json.dumps(plain(payload), indent=2, ensure_ascii=False))
 
@@ -223,7 +226,7 @@ def save(frame: pd.DataFrame, payload: Any, out: Path | None) -> None:
     """Write a result where ``--out`` says: CSV for ``.csv``, JSON for ``.json``."""
     import json
 
-    from densing.core import write_csv, write_text
+    from densing.core import plain, write_csv, write_text
 
     if out is None:
         return

@@ -671,10 +671,12 @@ def _headline(run: RunProfile) -> list[str]:
     elif overlap is None:
         hidden = "no communication"
     else:
-        hidden = f"{_(overlap)} % of communication hidden (at most {_(figures['achievable_pct'])} % could be)"
+        hidden = f"{_fixed(overlap)} % of communication hidden (at most {_fixed(figures['achievable_pct'])} % could be)"
     unit = _unit(run)
-    exposed = f"exposed {_(figures['exposed_pct'])} % of the time, {_ms(figures['exposed_ms_per_step'])} ms per {unit}"
-    return [f"{ranks}, window {run.window}, {steps}", f"{hidden}; {exposed}; idle {_(figures['idle_pct'])} %"]
+    exposed = (
+        f"exposed {_fixed(figures['exposed_pct'])} % of the time, {_ms(figures['exposed_ms_per_step'])} ms per {unit}"
+    )
+    return [f"{ranks}, window {run.window}, {steps}", f"{hidden}; {exposed}; idle {_fixed(figures['idle_pct'])} %"]
 
 
 def _unit(run: RunProfile) -> str:
@@ -682,7 +684,7 @@ def _unit(run: RunProfile) -> str:
     return "step" if run.figures["steps"] else "window"
 
 
-def _(value: object, digits: int = 1) -> str:
+def _fixed(value: object, digits: int = 1) -> str:
     return words.fixed(value if isinstance(value, int | float) else None, digits)
 
 
@@ -770,7 +772,7 @@ def _across(run: RunProfile) -> Iterator[str]:
         if isinstance(slowdown, float) and slowdown <= 1:
             gain = "; balancing the ranks would gain nothing"
         elif isinstance(slowdown, float):
-            gain = f"; with balanced ranks the run would be {_(slowdown, 2)} times as fast"
+            gain = f"; with balanced ranks the run would be {_fixed(slowdown, 2)} times as fast"
         often = f", {stragglers.often}" if stragglers.often else ""
         yield f"Waited for most: rank {stragglers.worst}{often}{gain}"
     elif stragglers.within_clock_error is not None:

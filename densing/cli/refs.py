@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from densing.cli import options as o
+from densing.cli.output import emit_json, emit_table, progress, save, say, show_notes
+from densing.core import DensingError
 
 if TYPE_CHECKING:
     from densing.scores.references import Reference
@@ -23,7 +25,6 @@ def list_refs(json: o.JsonFlag = False, out: o.Out = None) -> None:
     """
     import pandas as pd
 
-    from densing.cli.output import emit_json, emit_table, save
     from densing.scores.references import available_benchmarks, family_names, get_family
 
     families = [get_family(name) for name in family_names()]
@@ -61,7 +62,6 @@ def show_ref(
     """
     import pandas as pd
 
-    from densing.cli.output import emit_json, emit_table, say, show_notes
     from densing.scores.references import get_family, ladder_misses, load_reference
 
     ruler = load_reference(reference, benchmark)
@@ -112,7 +112,6 @@ def build(
 
     Example: densing refs build qwen1.5 --out /tmp/fits
     """
-    from densing.cli.output import emit_json, progress, say
     from densing.scores.catalog import load_catalog
     from densing.scores.references import build_all
 
@@ -130,7 +129,6 @@ def build(
 def _diagnostics(ruler: Reference) -> dict[str, Any]:
     import pandas as pd
 
-    from densing.core import DensingError
     from densing.scores.fit import bounds_table, conditioning, influence
 
     try:

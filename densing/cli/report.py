@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from densing.cli import options as o
+from densing.cli.output import emit_json, finish, progress
+from densing.core import InputError
 
 
 def report(
@@ -28,8 +30,6 @@ def report(
 
     Example: densing report --out docs/replication.md
     """
-    from densing.cli.output import emit_json, finish, progress
-    from densing.core import InputError
     from densing.report import build_replication, build_report
     from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.study import StudyOptions, run_study

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from densing.cli import options as o
+from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
+from densing.core import InputError
 
 app = typer.Typer(no_args_is_help=True, help="Runs of `densing eval`, and results of other harnesses.")
 COLUMNS = ["model", "task", "metric", "value", "stderr", "unit", "n_items", "n_shot", "filter", "benchmark", "file"]
@@ -42,8 +44,6 @@ def list_runs(
 
     import pandas as pd
 
-    from densing.cli.output import emit_json, emit_table, say
-    from densing.core import InputError
     from densing.scores.evals import RunStore, is_run, runs_below
 
     if not folder.is_dir():
@@ -71,7 +71,6 @@ def show(
 
     Example: densing results show results/smollm2
     """
-    from densing.cli.output import emit_json, emit_table, finish, save, show_notes
     from densing.scores.evals import read_results
 
     results = read_results(run)
@@ -99,7 +98,6 @@ def merge_runs(
     """
     import dataclasses
 
-    from densing.cli.output import emit_json, say
     from densing.scores.evals import RunStore, merge
 
     overview = merge([RunStore(run) for run in runs], out).overview()
@@ -122,8 +120,6 @@ def export(
 
     Example: densing results export results/smollm2 --out scores.csv
     """
-    from densing.cli.output import emit_json, save, show_notes
-    from densing.core import InputError
     from densing.scores.evals import left_out, read_results, to_catalog_rows
 
     if out.suffix != ".csv":
@@ -155,7 +151,6 @@ def targets(
 
     Example: densing results targets targets.jsonl --out tasks --name my_targets
     """
-    from densing.cli.output import emit_json, say
     from densing.scores.evals import write_target_tasks
 
     tasks = write_target_tasks(file, out, name)
@@ -178,7 +173,6 @@ def variant(
 
     Example: densing results variant tasks/gsm8k.yaml --out tasks
     """
-    from densing.cli.output import emit_json, say
     from densing.scores.evals import write_gold_variant
 
     path = write_gold_variant(task_file, out, field)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from densing.cli import options as o
+from densing.cli.output import emit_json, finish, progress, say, show_notes
+from densing.core import write_csv
 
 if TYPE_CHECKING:
     from densing.scores.study import Study
@@ -42,8 +44,6 @@ def run(
     Example: densing run --out results/mine --catalog my_scores.csv
     """
     from densing.cli.eval import bar
-    from densing.cli.output import emit_json, finish, progress, say, show_notes
-    from densing.core import write_csv
     from densing.report import build_report
     from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.study import StudyOptions, measure_bundled, run_study

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from densing.cli.options import JsonFlag
+from densing.cli.output import MOST_NOTES, columns, emit_plain, finish, show_notes, visible
 from densing.cli.profile import Detail, Window
+from densing.core import InputError, UnknownNameError, doubts, of_part, words
 
 
 def scaling(
@@ -31,9 +33,7 @@ def scaling(
 
     Example: densing scaling runs/8gpus runs/16gpus runs/32gpus --kind strong
     """
-    from densing.cli.output import MOST_NOTES, columns, emit_plain, finish, show_notes, visible
     from densing.cli.profile import Source, check_source, read_run
-    from densing.core import InputError, UnknownNameError, doubts, of_part, words
     from densing.efficiency.profile import scaling_notes, scaling_of
     from densing.efficiency.timeline import EQUATIONS
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from densing.cli.options import JsonFlag
+from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar
+from densing.core import DensingError, InputError, Note, once
 
 if TYPE_CHECKING:
-    from densing.core import Note
     from densing.efficiency.parallel import Run, RunSpec, SeedMean
     from densing.efficiency.timeline import Timeline
 
@@ -101,8 +102,6 @@ def train(
 
     Example: densing train --technique ddp,local-sgd,co2 --tau 8 --link 200mbit --seeds 0,1,2 --out runs
     """
-    from densing.cli.output import emit_plain, finish, say, show_notes
-    from densing.core import once
     from densing.efficiency.parallel import RunSpec, check, named_shape, seed_means, write_json
     from densing.efficiency.techniques import find
 
@@ -155,7 +154,6 @@ def train(
 
 def _launched(spec: RunSpec, resume: bool, quiet: bool) -> Run:
     """Run a technique under a bar."""
-    from densing.cli.output import timed_bar
     from densing.efficiency.parallel import launch
 
     label = f"{spec.technique}, seed {spec.seed}"
@@ -175,7 +173,6 @@ def specifications(
     """
     from msgspec.structs import replace
 
-    from densing.core import InputError
     from densing.efficiency.techniques import run_settings
 
     names = [name.strip() for name in techniques.split(",") if name.strip()]
@@ -208,7 +205,6 @@ def _seeds(text: str) -> list[int]:
     >>> _seeds("0, 1,2")
     [0, 1, 2]
     """
-    from densing.core import InputError
 
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
@@ -231,7 +227,6 @@ def _predicted(spec: RunSpec, cluster: str | None) -> dict[str, Any] | None:
 
 def _lines(runs: Sequence[Run], rows: Sequence[SeedMean]) -> list[str]:
     """Return what is shown on a screen, line by line."""
-    from densing.cli.output import columns
 
     first = runs[0]
     link = first.link.rate if first.link.kind == "none" else f"{first.link.rate}, {first.link.kind}"
@@ -278,8 +273,6 @@ def _write_report(
 
     A timeline that cannot be had becomes a note in it.
     """
-    from densing.cli.output import say
-    from densing.core import DensingError, Note
     from densing.report import build_techniques
 
     remarks = list(notes)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from densing.cli import options as o
+from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
 
 if TYPE_CHECKING:
     from densing.scores.trend import Arrival
@@ -44,8 +45,6 @@ def trend(
     """
     import pandas as pd
 
-    from densing.cli.options import curve_name, read_densities
-    from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
     from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.trend import TrendData, estimate_trend
     from densing.scores.trend import when as arrival
@@ -54,7 +53,7 @@ def trend(
     questions = [_question(text) for text in when or []]
     merged = load_catalog(*(catalog or []))
     selection = selection_of(include)
-    ruler, densities = read_densities(
+    ruler, densities = o.read_densities(
         merged,
         (reference, benchmark),
         combine=combine,
@@ -87,7 +86,7 @@ def trend(
     if json:
         emit_json(payload)
     else:
-        title = f"{result.title}; {reference} on {curve_name(benchmark, combine)}, months"
+        title = f"{result.title}; {reference} on {o.curve_name(benchmark, combine)}, months"
         emit_table(result.estimates[SHOWN], title)
         say("\n".join([f"Models: {selection.describe()}.", result.why, *result.sentences()]))
         for question in answers:

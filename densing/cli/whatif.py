@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from densing.cli.options import JsonFlag
+from densing.cli.output import columns, emit_plain
+from densing.core import InputError, words
 
 
 def what_if(
@@ -23,8 +25,6 @@ def what_if(
 
     Example: densing what-if trace-AR.parquet
     """
-    from densing.cli.output import columns, emit_plain
-    from densing.core import InputError, words
     from densing.efficiency.profile import what_if_job
 
     for path in (trace, *([meta] if meta else [])):

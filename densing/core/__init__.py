@@ -1,4 +1,4 @@
-"""What every room uses: errors, notes, records, arrays, files, declared columns, secrets, seeds, words."""
+"""What every room uses: errors, notes, records, how they show themselves, arrays, files, tables, processes, words."""
 
 import lazy_loader as lazy
 

@@ -19,6 +19,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+# What a message lists before it only counts.
+SHOWN_PROBLEMS = 20
+SHOWN_NAMES = 30
+
 
 class DensingError(Exception):
     """Root of all errors that densing raises on purpose.
@@ -61,10 +65,6 @@ class TableError(InputError):
         if len(self.problems) > SHOWN_PROBLEMS:
             lines.append(f"{where}: ... and {len(self.problems) - SHOWN_PROBLEMS} more problems")
         super().__init__("\n".join(lines))
-
-
-SHOWN_PROBLEMS = 20
-SHOWN_NAMES = 30
 
 
 class ArtefactError(InputError):

@@ -83,13 +83,13 @@ def digits(value: Any, count: int = 3) -> str:
     >>> [digits(value) for value in (1.2345, 99.96, 123.4, 0.0456, 12345.6, None)]
     ['1.23', '100', '123', '0.0456', '12346', '–']
     """
-    if is_missing(value):
-        return MISSING
+    if is_missing(value) or math.isinf(value):
+        return number(value)
     if value == 0:
         return "0"
     # Rounding first: 99.96 has one digit more before the point than it seems.
-    rounded = float(f"{value:.{count - 1}e}")
-    decimals = max(count - 1 - math.floor(math.log10(abs(rounded))), 0)
+    exponent = int(f"{value:.{count - 1}e}".partition("e")[2])
+    decimals = max(count - 1 - exponent, 0)
     return f"{float(value):.{decimals}f}".replace("-", "−")
 
 
@@ -245,6 +245,9 @@ def p_value(value: Any) -> str:
     return f"p = {float(value):.2f}" if float(value) >= 0.1 else f"p = {float(value):.3f}"
 
 
+_SIZES = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
+
+
 def size(count: Any) -> str:
     """Return a number of parameters or tokens with a unit: M, B (10⁹), T.
 
@@ -261,9 +264,6 @@ def size(count: Any) -> str:
         if abs(value) >= factor * (1 - 5e-4):
             return f"{value / factor:.3g} {unit}" if abs(value) < 1000 * factor else f"{value / factor:.0f} {unit}"
     return f"{value:.0f}"
-
-
-_SIZES = ((1e12, "T"), (1e9, "B"), (1e6, "M"))
 
 
 def count(value: Any) -> str:
@@ -339,7 +339,7 @@ def volume(count: Any) -> str:
     >>> [volume(count) for count in (0, 4_000, 25_000_000, 3.2e9, None)]
     ['0 B', '4.00 kB', '25.0 MB', '3.20 GB', '–']
     """
-    if is_missing(count) or float(count) < 0:
+    if is_missing(count) or not 0 <= float(count) < math.inf:
         return MISSING
     for size, sign in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if float(count) >= size:
@@ -367,6 +367,12 @@ def day(value: Any) -> str:
     return MISSING if stamp is pd.NaT else str(stamp.date())
 
 
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+
+
 def month(value: Any) -> str:
     """Return a date as month and year, for prose.
 
@@ -377,12 +383,6 @@ def month(value: Any) -> str:
     """
     iso = day(value)
     return f"{_MONTHS[int(iso[5:7]) - 1]} {iso[:4]}" if len(iso) == 10 else iso
-
-
-_MONTHS = (
-    "January", "February", "March", "April", "May", "June",
-    "July", "August", "September", "October", "November", "December",
-)  # fmt: skip
 
 
 def plural(count: int, one: str, many: str = "") -> str:

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -184,11 +184,13 @@ class _Task:
     state: str = ""
     starts: int = 0
     missing_since: float | None = None
-    result: JobResult | None = field(default=None)
+    result: JobResult | None = None
 
 
 @dataclass
 class _Array:
+    """The tasks that were submitted together, looked at together."""
+
     tasks: list[_Task]
 
     @property

@@ -118,10 +118,6 @@ def test_what_cannot_be_run_is_refused_in_one_sentence(options: list[str], said:
     assert done.stdout == ""
 
 
-def test_the_help_has_an_example() -> None:
-    assert "Example: densing train" in densing("train", "--help").stdout
-
-
 def specs(techniques: str, seeds: str = "0", tau: int | None = None, *settings: str) -> list[Any]:
     return specifications(RunSpec(""), techniques, seeds, Path("out"), tau, settings)
 

@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from densing.core import processes, tether
+from tests.support.waiting import until
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 COMMAND = "import sys; from densing.core import processes; processes.start(sys.argv[1:], stdout=1).wait()"
@@ -22,13 +23,6 @@ code = ("import os, sys, time; from densing.core import processes; processes.die
         "print(os.getpid(), flush=True); time.sleep(100)")
 subprocess.Popen([sys.executable, "-c", code, str(os.getpid())]).wait()
 """
-
-
-def eventually(true: Callable[[], bool], seconds: float = 30.0) -> bool:
-    until = time.monotonic() + seconds
-    while not true() and time.monotonic() < until:
-        time.sleep(0.02)
-    return true()
 
 
 @linux
@@ -42,7 +36,7 @@ def test_a_process_dies_with_a_parent_that_is_killed(code: str, command: list[st
         child = int(parent.stdout.readline())
         assert processes.started_at(child) is not None
         parent.kill()
-    assert eventually(lambda: processes.started_at(child) is None)
+    assert until(lambda: processes.started_at(child) is None)
 
 
 @linux
@@ -76,7 +70,7 @@ def test_stopping_ends_the_whole_session_and_kills_what_does_not_listen() -> Non
     processes.stop([process], grace_s=0.2)
     assert process.returncode in (-signal.SIGKILL, 0)
     if sys.platform == "linux":
-        assert eventually(lambda: processes.started_at(child) is None)
+        assert until(lambda: processes.started_at(child) is None)
     process.stdout.close()
     # Nothing is left to stop: that is no error.
     processes.stop([process])

@@ -28,7 +28,7 @@ def test_numbers_keep_their_digits(value: float, digits: int) -> None:
 @given(st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True), st.integers(-(10**20), 10**20)))
 @settings(max_examples=300)
 def test_words_for_any_number(value: Any) -> None:
-    for phrase in (duration(value), percent(value)):
+    for phrase in (duration(value), percent(value), volume(value), words.digits(value)):
         assert phrase and "nan" not in phrase and "inf" not in phrase and "e+" not in phrase
 
 

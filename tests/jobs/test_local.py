@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from densing.core.errors import InputError
 from densing.jobs import NO_RETRY, Job, JobEvent, get_executor, local
 from densing.jobs.local import LocalExecutor
+from tests.support.waiting import alive, until
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="process groups are POSIX")
 
@@ -23,22 +23,6 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="process groups are P
 def python(code: str, name: str = "job", **options: Any) -> Job:
     """A job that runs a line of Python."""
     return Job((sys.executable, "-c", code), name, **options)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs (one that only waits to be collected does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def until(check: Callable[[], bool], seconds: float = 20.0) -> bool:
-    """Wait for something to become true."""
-    end = time.monotonic() + seconds
-    while not check() and time.monotonic() < end:
-        time.sleep(0.02)
-    return check()
 
 
 def test_results_in_the_order_given_with_last_lines(tmp_path: Path) -> None:

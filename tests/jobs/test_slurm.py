@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 
 from densing.core.errors import InputError
 from densing.jobs import NO_RETRY, Job, JobEvent, get_executor
+from tests.support.waiting import until
 
 pytest.importorskip("submitit", reason="needs the extra slurm: pip install 'densing[slurm]'")
 
@@ -46,14 +46,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT
 def python(code: str, name: str, folder: Path, *arguments: str, **options: Any) -> Job:
     """A job that runs Python code in a folder and logs there."""
     return Job((sys.executable, "-c", code, *arguments), name, workdir=folder, logs=folder / "logs", **options)
-
-
-def until(check: Callable[[], Any], seconds: float = 40.0) -> bool:
-    """Wait for something to become true."""
-    end = time.monotonic() + seconds
-    while not check() and time.monotonic() < end:
-        time.sleep(0.05)
-    return bool(check())
 
 
 # A job in steps, each of them kept: what the run store does for units.
@@ -87,9 +79,9 @@ class Running:
     def number(self) -> str:
         """Slurm's number of the job, once it is known."""
         assert until(lambda: self.events)
-        found = re.search(r"Slurm job (\d+)", self.events[0].message)
-        assert found is not None
-        return found[1]
+        number = re.search(r"Slurm job (\d+)", self.events[0].message)
+        assert number is not None
+        return number[1]
 
     def wait(self, seconds: float = 80.0) -> list[Any]:
         self.thread.join(seconds)

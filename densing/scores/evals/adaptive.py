@@ -26,12 +26,11 @@ from densing.scores.evals.identity import effective_shots
 from densing.scores.evals.items import item_table
 from densing.scores.evals.journal import Journal, recorded
 from densing.scores.evals.models import LoadedModel, load_model, seed_all
-from densing.scores.evals.plan import Plan, Settings, plain
+from densing.scores.evals.plan import Plan, Settings, json_like
 from densing.scores.evals.session import ModelWork, OnProgress, Progress, Session, State, UnitOutcome, Work, ignore
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 # Per-document metrics that are read, the ladder's own first; a loss is derived from the samples where none is stored.
 METRICS = {"loss": ("metric_bits_per_byte",), "score": ("metric_accuracy", "metric_acc_norm", "metric_acc")}
@@ -207,7 +206,7 @@ class _Adaptive:
         until = {"quantity": quantity, "order_seed": order_seed, "rule": self.rule.describe()}
         for part in self.parts:
             # The key names the rule and the order where others name the items.
-            settings = plain({**part.work.key.settings, "until": until})
+            settings = json_like({**part.work.key.settings, "until": until})
             key = dataclasses.replace(part.work.key, settings=settings)
             part.work = dataclasses.replace(part.work, key=key, unit=session.store.unit(key))
             part.stored = part.work.unit.items() if part.work.unit.status == "done" else None
@@ -267,22 +266,27 @@ class _Adaptive:
             look, counts = None, self._counts(self.rule.first)
             while look is None or not look.stop:
                 for part in self.parts:
-                    fresh = {name: self.order[name][self.drawn[name] : counts[name]] for name in part.tasks}
-                    ids = {name: sorted(block.tolist()) for name, block in fresh.items() if block.size}
-                    if part.stored is not None:
-                        tables = {name: part.stored[part.stored["task"].eq(name)] for name in ids}
-                    elif ids:
-                        assert loaded is not None and part.journal is not None
-                        with recorded(loaded.lm, part.journal, self._count(part, look, progress)) as recorder:
-                            tables = evaluate_block(loaded.lm, part.tasks, ids, part.work.settings)
-                        part.fresh += recorder.fresh
-                    # What the rule needs of them.
-                    for name, block in ids.items():
-                        self.values.setdefault(name, []).extend(item_values(tables[name], block, self.quantity))
+                    self._draw_part(part, counts, loaded, self._count(part, look, progress))
                 self.drawn = counts
                 look = self.rule.update({task: self.values[task] for task in self.rule.sizes}, look)
                 counts = self._counts(look.ahead)
         return look
+
+    def _draw_part(
+        self, part: _Part, counts: Mapping[str, int], loaded: LoadedModel | None, on_count: Callable[[int], object]
+    ) -> None:
+        """Draw the items of one task or group that the next look adds, and keep what the rule needs of them."""
+        fresh = {name: self.order[name][self.drawn[name] : counts[name]] for name in part.tasks}
+        ids = {name: sorted(block.tolist()) for name, block in fresh.items() if block.size}
+        if part.stored is not None:
+            tables = {name: part.stored[part.stored["task"].eq(name)] for name in ids}
+        elif ids:
+            assert loaded is not None and part.journal is not None
+            with recorded(loaded.lm, part.journal, on_count) as recorder:
+                tables = evaluate_block(loaded.lm, part.tasks, ids, part.work.settings)
+            part.fresh += recorder.fresh
+        for name, block in ids.items():
+            self.values.setdefault(name, []).extend(item_values(tables[name], block, self.quantity))
 
     def _counts(self, ahead: Mapping[str, int]) -> dict[str, int]:
         """Return items of every task; of those that the rule does not look at as many as of the others on average."""

@@ -22,10 +22,10 @@ from typing import Any
 import msgspec
 
 from densing.core import InputError, strip_secrets
-from densing.scores.evals.plan import ModelSpec, Settings, plain
+from densing.scores.evals.plan import ModelSpec, Settings, json_like
 
 # Modules whose functions the task files of this package's suites name.
-SUITES = "densing.scores.evals.tasks."
+SUITE_MODULES = "densing.scores.evals.tasks."
 # Long enough to read, short enough that model, task and digest stay below the 255 bytes of a file name.
 NAME_LENGTH = 80
 DIGEST8 = 8
@@ -46,6 +46,9 @@ DATA_SUFFIXES = frozenset({
 # What describes a model, or goes on training it, does not change it.
 IGNORED = ("densing.json", "training_args", "trainer_state", "optimizer", "scheduler", "rng_state", "scaler")
 BIG = 32 * 1024 * 1024
+
+
+# One unit of work.
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class UnitKey:
     def to_dict(self) -> dict[str, Any]:
         """Return the key as plain data."""
         parts = {"model": self.model, "task": self.task, "settings": self.settings, "label": self.label}
-        return {name: _plain(part) for name, part in parts.items()}
+        return {name: _canonical(part) for name, part in parts.items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> UnitKey:
@@ -135,14 +138,15 @@ def canonical_json(value: Any) -> str:
     >>> canonical_json({"b": 40.0, "a": (1, None)})
     '{"a":[1,null],"b":40}'
     """
-    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return json.dumps(_canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def _canonical(value: Any) -> Any:
+    """Return plain data of which equal content is equal; refuse what JSON cannot say."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _canonical(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_canonical(item) for item in value]
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float) and math.isfinite(value):
@@ -164,6 +168,9 @@ def safe_name(text: str) -> str:
     ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     cleaned = re.sub(r"-*\.\.+-*|[^A-Za-z0-9._-]+", "-", ascii_text)
     return cleaned[:NAME_LENGTH].strip("-.") or "unnamed"
+
+
+# Models, by the content of their files.
 
 
 @dataclass(frozen=True)
@@ -212,7 +219,7 @@ def identify_model(spec: ModelSpec) -> ModelIdentity:
             args[name] = content
         if name == "pretrained":
             revision, pinned = content, fixed
-    public = plain(strip_secrets({name: value for name, value in args.items() if name != "dtype"}))
+    public = json_like(strip_secrets({name: value for name, value in args.items() if name != "dtype"}))
     return ModelIdentity({"type": spec.type, "args": json.loads(json.dumps(public, default=str)),
                           "revision": revision, "dtype": effective_dtype(spec)}, pinned)  # fmt: skip
 
@@ -344,6 +351,9 @@ def stored_dtype(folder: Path) -> str:
     return ""
 
 
+# Tasks, by configuration, code and documents.
+
+
 @dataclass(frozen=True)
 class TaskIdentity:
     """One requested task or group as it would be evaluated.
@@ -417,7 +427,7 @@ def of_one_model(loaded: Mapping[str, Any]) -> bool:
     """Whether a task's documents may depend on the model, whose arguments lm-eval hands to functions that make them."""
     for task in loaded["tasks"].values():
         maker = task.get_config("custom_dataset")
-        bundled = str(getattr(maker, "__module__", "")).startswith(SUITES)
+        bundled = str(getattr(maker, "__module__", "")).startswith(SUITE_MODULES)
         if not type(task).__module__.startswith("lm_eval.api.") or not (maker is None or bundled):
             return True
     return False
@@ -442,7 +452,7 @@ def unit_key(
         "metadata": dict(metadata),
     }
     changed = {name: value for name, value in entries.items() if value not in (None, {}, False)}
-    return UnitKey(model, task.key, plain(changed), label)
+    return UnitKey(model, task.key, json_like(changed), label)
 
 
 @dataclass(frozen=True)
@@ -542,7 +552,7 @@ def _code_of(thing: Callable[..., Any]) -> list[str]:
     """
     name = f"{getattr(thing, '__qualname__', type(thing).__qualname__)}"
     target = inspect.unwrap(thing) if inspect.isroutine(thing) or inspect.isclass(thing) else type(thing)
-    if str(getattr(target, "__module__", "")).startswith(SUITES):
+    if str(getattr(target, "__module__", "")).startswith(SUITE_MODULES):
         return [name, str(sys.modules[target.__module__].REVISION)]
     try:
         source = inspect.getsourcefile(target)

@@ -26,7 +26,6 @@ from densing.core import LFS_POINTER, InputError, parse_json, read_json, refuse_
 if TYPE_CHECKING:
     import pandas as pd
 
-
 # Text to token ids, without special tokens.
 Tokenizer = Callable[[str], Sequence[int]]
 COLUMNS = ["model", "task", "doc_id", "doc_hash", "gold", "n_choices", "correct", "correct_norm", "nll", "n_chars",
@@ -181,12 +180,11 @@ def _item(sample: Sample, config: Mapping[str, Any], tokenizer: Tokenizer | None
         gold = gold_index(sample, config)
     except InputError:
         return row
-    return row | {"gold": gold} | _scores(sample, gold, config) | _lengths(*pairs[gold], tokenizer)
+    return row | {"gold": gold} | _scores(sample, pairs, gold, config) | _lengths(*pairs[gold], tokenizer)
 
 
-def _scores(sample: Sample, gold: int, config: Mapping[str, Any]) -> dict[str, float]:
-    """Return what the log-likelihoods say of the gold answer; what cannot be told is left out."""
-    pairs = choice_requests(sample)
+def _scores(sample: Sample, pairs: Sequence[tuple[str, str]], gold: int, config: Mapping[str, Any]) -> dict[str, float]:
+    """Return what the log-likelihoods of the choices say of the gold one; what cannot be told is left out."""
     logs = np.array([response[0] for response in sample.responses[: len(pairs)]], dtype=float)
     nll = -logs[gold]
     if len(logs) == 1:

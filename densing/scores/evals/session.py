@@ -7,7 +7,7 @@ import dataclasses
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -175,6 +175,8 @@ def failed(model: str, task: str, digest: str, error: BaseException) -> UnitOutc
     return UnitOutcome(model, task, digest, "failed", error=str(strip_secrets(text))[:ERROR_LENGTH])
 
 
+# Tasks by name.
+
 # Any word of a task file might be a task's name; those behind `task:`, `group:` and `tag:` mostly are.
 WORD = re.compile(rb"[^\s\"'\[\]{},#]+")
 NAMED = re.compile(rb"^(?:task|group|tag):[ \t]*([^\s#\[]+)", re.M)
@@ -337,6 +339,9 @@ def suite_folder(name: str) -> Path:
     return Path(__file__).parent / "tasks" / name
 
 
+# What a run tells.
+
+
 @dataclass(frozen=True)
 class Progress:
     """How far a run is.
@@ -385,7 +390,7 @@ class RunSummary:
     folder: Path
     units: tuple[UnitOutcome, ...]
     seconds: float
-    notes: tuple[Note, ...] = field(default=())
+    notes: tuple[Note, ...] = ()
 
     @property
     def requests(self) -> int:

@@ -206,7 +206,7 @@ class Unit:
         manifest : mapping
             What to record: model, versions, started, seconds, requests, counts, caveats.
         tokenizer, tokenizer_name : callable and str, optional
-            As in :func:`item_table`.
+            As in :func:`densing.scores.evals.items.item_table`.
 
         Raises
         ------
@@ -474,7 +474,7 @@ class RunStore:
         )
 
     def measurements(self) -> pd.DataFrame:
-        """Return the measurement table of all finished units (:data:`COLUMNS`)."""
+        """Return the measurement table of all finished units (:data:`densing.scores.evals.measurements.COLUMNS`)."""
         return read_run(self).measurements
 
     def items(self) -> pd.DataFrame:
@@ -617,16 +617,7 @@ def locked(lock: FileLock, timeout: float, subject: str) -> Iterator[None]:
         try:
             lock.acquire(timeout=timeout)
         except Timeout:
-            holder = "another process holds it"
-            # The holder writes its name right after it took the lock: a moment later it is there.
-            for _ in range(10):
-                with suppress(InputError):
-                    data = read_json(owner)
-                    if isinstance(data, Mapping):
-                        holder = f"process {data.get('pid')} on {data.get('host')} holds it since {data.get('since')}"
-                        break
-                time.sleep(0.02)
-            raise BusyError(f"{subject}: {holder}; wait for it, or end it and try again") from None
+            raise BusyError(f"{subject}: {_holder(owner)}; wait for it, or end it and try again") from None
     try:
         if lock.lock_counter == 1:
             write_json(owner, {"pid": os.getpid(), "host": socket.gethostname(), "since": utc_now()})
@@ -635,3 +626,14 @@ def locked(lock: FileLock, timeout: float, subject: str) -> Iterator[None]:
         if lock.lock_counter == 1:
             owner.unlink(missing_ok=True)
         lock.release()
+
+
+def _holder(owner: Path) -> str:
+    """Return who holds a lock, from the file that the holder writes right after it took it: a moment may pass."""
+    for _ in range(10):
+        with suppress(InputError):
+            data = read_json(owner)
+            if isinstance(data, Mapping):
+                return f"process {data.get('pid')} on {data.get('host')} holds it since {data.get('since')}"
+        time.sleep(0.02)
+    return "another process holds it"

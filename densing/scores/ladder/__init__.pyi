@@ -14,7 +14,6 @@ from .fits import ruler as ruler
 from .fits import validation_table as validation_table
 from .folder import describe_ladder as describe_ladder
 from .folder import read_exports as read_exports
-from .folder import read_ladder as read_ladder
 from .questions import write_tasks as write_tasks
 from .runs import Run as Run
 from .runs import get_preset as get_preset

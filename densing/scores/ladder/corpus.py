@@ -1,4 +1,7 @@
-"""What a run trains on: the generated corpus, or a user's text turned into tokens; and the tokenizers of both."""
+"""What a run trains on: the generated corpus, or a user's text turned into tokens; their tokenizers; and their blocks.
+
+A stream of tokens is cut into blocks, and a run sees these in an order of its own.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ Tokens = NDArray[np.integer[Any]]
 VALIDATION_TOKENS = 65_536
 SUFFIXES = (".txt", ".md", ".text")
 EOS = "<eos>"
+# All bytes and the end token: no vocabulary is smaller.
 _BYTES_ONLY = 257
 
 
@@ -164,7 +168,7 @@ def prepare(source: Path, folder: Path, vocabulary: int) -> TextCorpus:
 
 def _write_tokens(texts: list[str], folder: Path, vocabulary: int, digest: str, source: str) -> None:
     """Train the tokenizer, and write it with the tokens of both parts; the description comes last."""
-    tokenizer = text_tokenizer(iter(texts), max(vocabulary, _BYTES_ONLY))
+    tokenizer = text_tokenizer(iter(texts), vocabulary)
     end = tokenizer.convert_tokens_to_ids(EOS)
     parts = [np.array([end, *tokenizer(text, verbose=False)["input_ids"]], dtype=np.uint32) for text in texts]
     tokens = np.concatenate(parts)
@@ -218,7 +222,7 @@ def text_tokenizer(texts: Iterator[str], vocabulary: int) -> Any:
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=max(vocabulary, 257),
+        vocab_size=max(vocabulary, _BYTES_ONLY),
         special_tokens=[EOS],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -271,8 +275,8 @@ class Order:
 
         Examples
         --------
-        >>> order, kept = Order(6, 4, 0), {}
-        >>> sorted([*order.rows(0, kept), *order.rows(1, kept)[:2]])
+        >>> order, passes = Order(6, 4, 0), {}
+        >>> sorted([*order.rows(0, passes), *order.rows(1, passes)[:2]])
         [np.int64(0), np.int64(1), np.int64(2), np.int64(3), np.int64(4), np.int64(5)]
         """
         positions = np.arange(step * self.batch, (step + 1) * self.batch)

@@ -198,8 +198,8 @@ class TaskFit:
 
 def score_r2(fit: LawFit) -> float:
     """Return R2 of the scores; NaN where they are all the same. The objective is half the sum of squared residuals."""
-    spread = float(((fit.y - fit.y.mean()) ** 2).sum())
-    return 1 - 2 * fit.objective / spread if spread else float("nan")
+    total = float(((fit.y - fit.y.mean()) ** 2).sum())
+    return 1 - 2 * fit.objective / total if total else float("nan")
 
 
 def fit_tasks(measured: pd.DataFrame, *, draws: int = 1000, seed: int = 0) -> list[TaskFit]:

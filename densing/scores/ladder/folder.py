@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from densing.core import ArtefactError, InputError, read_text, write_text
-from densing.scores.ladder.runs import Budget, Run
+from densing.scores.ladder.runs import DESCRIPTION, MODELS, Budget, Run
 
 LADDER = "ladder.json"
-DESCRIPTION = "densing.json"
 STORE = "eval"
 """The store of the models' results, below the folder."""
 
@@ -162,7 +161,7 @@ def read_exports(folder: Path) -> Iterator[dict[str, Any]]:
     ArtefactError
         When a description is damaged.
     """
-    for path in sorted((folder / "models").glob(f"*/{DESCRIPTION}")):
+    for path in sorted((folder / MODELS).glob(f"*/{DESCRIPTION}")):
         if path.parent.name.startswith("."):
             continue
         try:

@@ -19,6 +19,8 @@ from densing.core import DomainError, InputError, UnknownNameError
 from densing.scores.ladder.corpus import Corpus, Generated
 
 TARGETS = ("longer", "clean", "shuffled")
+MODELS, DESCRIPTION = "models", "densing.json"
+"""Where exports lie below a ladder's folder, and the file in each that says what it is."""
 # Targets are other models than the ladder's: their seeds begin where no ladder's end.
 TARGET_SEED = 1000
 # A step of the smallest model costs about as much as this many parameters times sequences do.
@@ -318,7 +320,7 @@ class Run:
 
     def export_folder(self, folder: Path, budget: Budget) -> Path:
         """Return where the model of a budget goes."""
-        return folder / "models" / f"{self.name}-{self.tokens(budget.end)}"
+        return folder / MODELS / f"{self.name}-{self.tokens(budget.end)}"
 
     def checkpoint(self, folder: Path, stage: str) -> Path:
         """Return where the state of a stage (``stable`` or ``decay``) is kept."""
@@ -326,7 +328,7 @@ class Run:
 
     def exported(self, folder: Path, budget: Budget) -> bool:
         """Whether a budget is done: its description is written last."""
-        return (self.export_folder(folder, budget) / "densing.json").is_file()
+        return (self.export_folder(folder, budget) / DESCRIPTION).is_file()
 
 
 def ladder_runs(

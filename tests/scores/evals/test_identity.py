@@ -21,9 +21,6 @@ JSON = st.recursive(
 )
 
 
-# ---- keys ----------------------------------------------------------------------------------------------------
-
-
 @given(st.dictionaries(st.text(max_size=5), JSON, max_size=4))
 def test_digest_is_of_content(settings: dict[str, object]) -> None:
     turned = dict(reversed(settings.items()))

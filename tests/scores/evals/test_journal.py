@@ -239,14 +239,8 @@ def test_a_model_that_reports_nothing_is_recorded_at_the_end(tmp_path: Path) -> 
 
 
 BATCH = 4
-
-
 UNITS = 6
-
-
 KILLS = 10
-
-
 VOLATILE = ["date", "file"]
 
 

@@ -16,8 +16,6 @@ from densing.scores.references import ladder_data, load_reference, loss_ruler
 from tests.support import folders
 
 TARGETS = folders.DATA / "densing_cpu_targets.csv"
-
-
 LADDER_TOKENS = 1_638_400
 
 
@@ -40,8 +38,6 @@ MISSED = pytest.mark.xfail(
     reason="what more tokens give is one term for all sizes in the law, but smaller for the smallest models",
     strict=True,
 )
-
-
 LONGER = [("d8", 2), ("d8", 4), ("d24", 2), ("d24", 4)]
 LONGER += [pytest.param("d12", factor, marks=MISSED) for factor in (2, 4)]  # type: ignore[list-item]
 

@@ -20,7 +20,6 @@ torch = pytest.importorskip("torch", reason="needs the extra 'evals'")
 pytest.importorskip("transformers", reason="needs the extra 'evals'")
 
 
-from densing.scores.ladder.corpus import Order, blocks, prepare  # noqa: E402
 from densing.scores.ladder.folder import read_exports  # noqa: E402
 from densing.scores.ladder.runs import (  # noqa: E402
     Run,
@@ -172,14 +171,6 @@ def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
         train([micro_run()], tmp_path, device="nonsense")
 
 
-def test_blocks_are_seen_once_per_pass() -> None:
-    order, kept = Order(10, 4, 3), {}
-    seen = np.concatenate([order.rows(step, kept) for step in range(5)])
-    assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10))
-    assert (seen[:10] != seen[10:]).any()
-    assert blocks(np.arange(9), 4).tolist() == [[0, 1, 2, 3, 4], [4, 5, 6, 7, 8]]
-
-
 def test_loss_is_the_mean_cross_entropy() -> None:
     model = build_model(micro_run().shape, 11, 16, 0)
     batch = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
@@ -199,36 +190,6 @@ def test_smallest_gpu_size_takes_steps_on_a_cpu(tmp_path: Path) -> None:
     assert state is not None
     assert state["step"] == 2
     assert math.isfinite(float(state["loss"]))
-
-
-@pytest.mark.parametrize(("vocabulary", "size"), [(257, 257), (300, 300)])
-def test_a_text_becomes_a_corpus(tmp_path: Path, vocabulary: int, size: int) -> None:
-    rng = np.random.default_rng(0)
-    words = ["".join(rng.choice(list("abcdefé"), size=5)) for _ in range(50)]
-    (tmp_path / "texts").mkdir()
-    text = " ".join(rng.choice(words, size=4000))
-    for name in ("a.txt", "b.md"):
-        (tmp_path / "texts" / name).write_text(text)
-    corpus = prepare(tmp_path / "texts", tmp_path / "corpus", vocabulary)
-    assert corpus.vocabulary == size
-    everything = np.concatenate([corpus.stream(10**9), corpus.validation()])
-    assert corpus.tokenizer().decode(everything.tolist(), skip_special_tokens=True) == text * 2
-    assert prepare(tmp_path / "texts", tmp_path / "corpus", vocabulary) == corpus
-    run = dataclasses.replace(micro_run(steps=(4,)), corpus=corpus)
-    train_run(run, tmp_path)
-    (about,) = read_exports(tmp_path)
-    assert about["corpus_hash"] == corpus.digest
-    assert about["params_total"] == run.shape.total(size)
-
-
-def test_texts_that_are_no_corpus_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        prepare(tmp_path / "none.txt", tmp_path, 257)
-    with pytest.raises(InputError, match="holds no"):
-        prepare(tmp_path, tmp_path, 257)
-    (tmp_path / "short.txt").write_text("too little")
-    with pytest.raises(InputError, match="too few"):
-        prepare(tmp_path / "short.txt", tmp_path, 257)
 
 
 def test_presets_name_their_runs_apart() -> None:

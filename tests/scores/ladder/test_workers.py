@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from densing.scores.ladder.workers import WorkerError, each
 from tests.support import pool_work
+from tests.support.waiting import alive, until
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -34,23 +34,8 @@ def test_a_killed_process_is_said() -> None:
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="asks /proc whether processes are gone")
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     parent = subprocess.Popen([sys.executable, pool_work.__file__, str(tmp_path)])
-    wait_for(lambda: all((tmp_path / name).exists() and (tmp_path / name).read_text() for name in "ab"))
+    assert until(lambda: all((tmp_path / name).exists() and (tmp_path / name).read_text() for name in "ab"), 60)
     workers = [int((tmp_path / name).read_text()) for name in "ab"]
     parent.kill()
     parent.wait()
-    wait_for(lambda: not any(running(worker) for worker in workers))
-
-
-def wait_for(condition: object, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.1)
-
-
-def running(process: int) -> bool:
-    """Whether a process is there and no zombie."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().split(")")[-1].split()[0] != "Z"
-    except OSError:
-        return Path(f"/proc/{process}").exists()
+    assert until(lambda: not any(alive(worker) for worker in workers), 60)

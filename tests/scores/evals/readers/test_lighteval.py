@@ -60,6 +60,3 @@ def test_damaged_lighteval(tmp_path: Path) -> None:
         read_results(lighteval_file(tmp_path, results={"a|b|0": {"acc": "high"}}))
     with pytest.raises(InputError, match="no object of metrics"):
         read_results(lighteval_file(tmp_path, results={"a|b|0": 3}))
-
-
-# ---- OpenCompass ---------------------------------------------------------------------------------------------

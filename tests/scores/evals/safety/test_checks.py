@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from densing.core.errors import InputError
-from densing.scores.evals.safety import check_file, check_model, check_tasks
 from densing.scores.evals.safety.checks import (
     MAX_FILE,
     RUN_MODEL_CODE_UNMARKED,
     Allowed,
+    check_file,
+    check_model,
+    check_tasks,
     entries,
     task_folders,
     trusted,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from densing.core.errors import InputError
-from densing.scores.evals.safety import check_tasks, guarded, sandboxed_templates
-from densing.scores.evals.safety.checks import entries
+from densing.scores.evals.safety.checks import check_tasks, entries
+from densing.scores.evals.safety.guard import guarded, sandboxed_templates
 from tests.support.evals_poison import GOOD, built_in, load, write
 
 pytest.importorskip("lm_eval", reason="needs the extra evals: pip install 'densing[evals]'")

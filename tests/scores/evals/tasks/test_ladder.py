@@ -328,7 +328,7 @@ def test_measures_follow_their_definitions(answers: list[tuple[str, float]], whi
 
 def test_a_suites_results_outlive_a_move_or_a_comment_of_its_file() -> None:
     function = identity._code_of(ladder.score)
-    assert function == ["score", ladder.REVISION] and ladder.load_ready.__module__.startswith(identity.SUITES)
+    assert function == ["score", ladder.REVISION] and ladder.load_ready.__module__.startswith(identity.SUITE_MODULES)
     # Code from elsewhere stands in the key with its file's content.
     assert identity._code_of(identity.safe_name) == ["safe_name", file_digest(Path(identity.__file__))]
 
