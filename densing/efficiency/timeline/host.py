@@ -33,7 +33,8 @@ TABLE_SHARE = 4
 
 def uncut(rank: RankTimeline, window: Window) -> Spans:
     """Return the spans that touch a window, with their own starts and ends."""
-    return rank.work.touching(window.start, window.end) if window.name == "steps" else window.work
+    # Only window ``steps`` cuts spans. One of a blind rank is a moment, which spans may hold and its work does not.
+    return rank.work.touching(window.start, window.end) if window.name == "steps" and not rank.blind else window.work
 
 
 def named(spans: Spans, search: Search) -> NDArray[np.bool_]:
