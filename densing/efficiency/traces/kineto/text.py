@@ -1,4 +1,4 @@
-"""The text of a trace: a sliding buffer over it, where events begin and end, values read leniently, and salvage.
+"""The text of a trace: its marks, a sliding buffer over it, where events begin and end, values read leniently, salvage.
 
 Salvage is the careful way through the array of events: one at a time, what is damaged repaired or left out, and told.
 """
@@ -255,6 +255,8 @@ def clean(text: str) -> str:
     """Return a text without halves of surrogate pairs, stand-ins of undecodable bytes among them: U+FFFD instead."""
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
+
+# Salvage: what is damaged, repaired or left out.
 
 MAX_LOST = 100_000
 """Elements that are no events or cannot be read; a file with more is not read to its end."""
