@@ -1,4 +1,8 @@
-"""The profile of a run: its ranks together, what they waited for, and what cost the most."""
+"""The profile of a run: its ranks together, what they waited for, and what cost the most.
+
+Ranks are merged one by one: of many only what a run shows of them is held, their single communications are read again
+from the store (:class:`HeldRanks`). :func:`run_notes` says what of the run was not profiled and where ranks differ.
+"""
 
 from __future__ import annotations
 
@@ -381,20 +385,22 @@ class HeldRanks:
         InputError
             When it was there before.
         """
-        one = row if isinstance(row, RankProfile) else RankProfile.from_dict(row)
-        if one.rank in self._ranks:
+        profile = row if isinstance(row, RankProfile) else RankProfile.from_dict(row)
+        number, table = profile.rank, profile.collectives
+        if number in self._ranks:
             raise InputError(
-                f"{self._ranks[one.rank].source} and {one.source}: both say that they are rank {one.rank}; "
+                f"{self._ranks[number].source} and {profile.source}: both say that they are rank {number}; "
                 "say which is which with --rank FILE=NUMBER"
             )
-        self._summaries[one.rank] = summary(one.collectives)
-        self._ranks[one.rank] = one
+        self._summaries[number] = summary(table)
+        self._ranks[number] = profile
         # Every rank has the same groups, each a list of its members.
-        groups = tuple(self._groups.setdefault(group, group) for group in one.collectives.groups)
-        self._tables[one.rank] = replace(one.collectives, groups=groups)
-        self._rows += len(one.collectives)
-        self._detailed.append(one.rank)
-        self._drawn.add(one.rank)
+        self._tables[number] = replace(
+            table, groups=tuple(self._groups.setdefault(group, group) for group in table.groups)
+        )
+        self._rows += len(table)
+        self._detailed.append(number)
+        self._drawn.add(number)
         if len(self._drawn) > DRAWN_RANKS:
             last = max(self._drawn)
             self._drawn.remove(last)
