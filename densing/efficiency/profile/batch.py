@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from densing.core import DensingError, InputError, processes, replacing
+from densing.core import DensingError, InputError, plain, processes, replacing
 from densing.efficiency.profile.store import SUFFIX, read_profiles, store_info, write_profile
 from densing.jobs import Executor, Job, JobEvent, describe
 
@@ -259,10 +259,8 @@ def identity(trace: TraceFile) -> dict[str, Any]:
     facts = {"path": str(trace.path.absolute()), "member": trace.member, "rank": trace.rank}
     times = {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "hash": digest.hexdigest()}
     # A path may hold bytes that are no UTF-8; stored text may not.
-    return {
-        key: value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
-        for key, value in {**facts, **times}.items()
-    }
+    row: dict[str, Any] = plain({**facts, **times})
+    return row
 
 
 def result_file(out: Path, trace: TraceFile) -> Path:
@@ -369,6 +367,9 @@ class _ListedTrace(msgspec.Struct):
     path: str
     member: str | None
     rank: int | None
+
+
+# Work of any kind in processes of this machine.
 
 
 @dataclass(frozen=True)

@@ -482,8 +482,7 @@ def run_notes(ranks: Sequence[RankProfile]) -> Iterator[Note]:
     world = max(rank.world_size for rank in ranks)
     if world > len(ranks):
         gaps = list(_gaps([rank.rank for rank in ranks], world))
-        more = f" and {len(gaps) - NAMED_GAPS} more" if len(gaps) > NAMED_GAPS else ""
-        missing = f"; missing: {', '.join(gaps[:NAMED_GAPS])}{more}"
+        missing = f"; missing: {words.listed(gaps, NAMED_GAPS)}"
         single = "; one rank says nothing of waiting for others" if len(ranks) == 1 else ""
         text = f"{len(ranks)} of the run's {world} ranks were profiled{missing}{single}"
         yield Note("ranks-missing", "info", text, {"profiled": len(ranks), "world_size": world})
@@ -537,7 +536,7 @@ def _unlike(
             values.setdefault(value, []).append(rank)
     if len(values) < 2:
         return
-    listed = [f"{value} ({len(same)} rank(s), {same[0].source})" for value, same in list(values.items())[:NAMED_RANKS]]
-    more = f" and {len(values) - NAMED_RANKS} more" if len(values) > NAMED_RANKS else ""
-    text = f"ranks are of different {differing}: {'; '.join(listed)}{more}; figures over all ranks mix them"
+    groups = [f"{value} ({len(same)} rank(s), {same[0].source})" for value, same in values.items()]
+    listed = words.listed(groups, NAMED_RANKS, "; ")
+    text = f"ranks are of different {differing}: {listed}; figures over all ranks mix them"
     yield Note(code, "warning", text, {value: len(same) for value, same in values.items()})

@@ -181,6 +181,9 @@ def _queue(begin: Int, start: Int, window: Window) -> tuple[float | None, int | 
     return waited / window_ns, deepest
 
 
+# What a thread was doing at every moment.
+
+
 class Segments(NamedTuple):
     """Disjoint intervals in order of time; ``which`` names the span that each belongs to."""
 
