@@ -145,3 +145,22 @@ def test_any_change_is_read_or_refused_with_a_path(key: str, value: Any) -> None
         assert str(error).startswith(f"$.{key}")
     else:
         assert getattr(document, key) is not None
+
+
+class Inner(Record, frozen=True):
+    value: int
+
+
+class Outer(Record, frozen=True):
+    name: str
+    parts: tuple[Inner, ...]
+    share: float | None = None
+
+
+def test_a_record_is_plain_and_comes_back() -> None:
+    record = Outer("a", (Inner(1), Inner(2)), 0.5)
+    stored = json.loads(json.dumps(record.to_dict()))
+    assert stored == {"name": "a", "parts": [{"value": 1}, {"value": 2}], "share": 0.5}
+    assert Outer.from_dict({**stored, "more": 1}) == record
+    with pytest.raises(AttributeError):
+        record.name = "b"  # type: ignore[misc]

@@ -11,13 +11,11 @@ from .comparison import compare as compare
 from .comparison import run_steps as run_steps
 from .conditions import Hit as Hit
 from .conditions import check as check
-from .critical import RunPath as RunPath
 from .efficiency import RunUtilisation as RunUtilisation
 from .efficiency import parse_spec as parse_spec
 from .efficiency import run_utilisation as run_utilisation
 from .efficiency import scaling_notes as scaling_notes
 from .efficiency import scaling_of as scaling_of
-from .joint import JointProfile as JointProfile
 from .observations import recorded as recorded
 from .rank import METRICS as METRICS
 from .rank import ProfileOptions as ProfileOptions
@@ -37,4 +35,3 @@ from .store import store_info as store_info
 from .tracks import write_profiled as write_profiled
 from .waiting import Stragglers as Stragglers
 from .whatif_job import what_if_job as what_if_job
-from .whatif_run import RecordedWhatIf as RecordedWhatIf

@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 from densing.core import Note, Severity
 from densing.efficiency.timeline import OPS, Collectives, Group, Int, nth
 
-Verdict = Literal["one rank", "agree", "aligned", "not aligned"]
 SEND, RECV = OPS.index("send"), OPS.index("recv")
 # Kernels between some members of a group only: without recorded peers nothing says which of them belong together.
 _PAIRWISE = tuple(OPS.index(op) for op in ("send", "recv", "send_recv", "p2p_copy"))
@@ -45,11 +44,6 @@ _NEVER = np.iinfo(np.int64).max
 _EMPTY = {"op": _UNKNOWN_OP, "group": 0, "by_seq": 0, "number": -1, "order": 0, "step": -1, "n_ranks": 0, "bytes": -1,
           "transfer_ns": _NEVER, "second_ns": _NEVER, "longest_ns": 0, "shortest_rank": -1}  # fmt: skip
 _NAMED_CELLS = 3
-# In these no member can leave before the last has arrived; in a broadcast or a send the root can.
-SYMMETRIC = tuple(OPS.index(op) for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"))
-MIN_SHARED = 3
-# Members leave a few microseconds apart even on one clock; an offset within that is not a difference of clocks.
-AGREE = 3
 Key = tuple[int, int, int, int]
 Cell = tuple[int, int, int]
 
@@ -378,6 +372,16 @@ def _match_notes(keys: _KeyTable) -> Iterator[Note]:
     yield from note("collective-partial", "warning", partial, "lack a member of their group that was recorded")
     assumed = int((usable & keys.nameless()[group]).sum())
     yield from note("group-assumed", "info", assumed, "name no process group; taken as shared by all recorded ranks")
+
+
+# How far the ranks' clocks differ.
+
+Verdict = Literal["one rank", "agree", "aligned", "not aligned"]
+# In these no member can leave before the last has arrived; in a broadcast or a send the root can.
+SYMMETRIC = tuple(OPS.index(op) for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"))
+MIN_SHARED = 3
+# Members leave a few microseconds apart even on one clock; an offset within that is not a difference of clocks.
+AGREE = 3
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from densing.core import DensingError, InputError, processes, replacing
+from densing.core import DensingError, InputError, plain, processes, replacing
 from densing.efficiency.profile.store import SUFFIX, read_profiles, store_info, write_profile
 from densing.jobs import Executor, Job, JobEvent, describe
 
@@ -144,7 +144,7 @@ def profile_ranks(
         else:
             ended = in_processes(work, sorted(run.pending, key=lambda trace: -trace.size), workers, run.at)
         yield from run.take(ended, store=out is not None)
-    run.complain()
+    run.raise_failures()
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class _WithInput:
 
     work: Work
 
-    def __call__(self, trace: TraceFile, tell: Callable[[int], object]) -> Mapping[str, Any]:
+    def __call__(self, trace: TraceFile, tell: Tell) -> Mapping[str, Any]:
         source = identity(trace)
         return {**self.work(trace, tell), "input": source}
 
@@ -232,7 +232,7 @@ class _Run:
         self._bytes += now - max(before, 0)
         self.progress(Progress(self._done, len(self.traces), self._bytes, self._total, trace.label))
 
-    def complain(self) -> None:
+    def raise_failures(self) -> None:
         """Raise what went wrong, if nobody has heard it."""
         if self.failures:
             count = f"{len(self.failures)} of {len(self.traces)} traces have no result:\n"
@@ -259,10 +259,8 @@ def identity(trace: TraceFile) -> dict[str, Any]:
     facts = {"path": str(trace.path.absolute()), "member": trace.member, "rank": trace.rank}
     times = {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "hash": digest.hexdigest()}
     # A path may hold bytes that are no UTF-8; stored text may not.
-    return {
-        key: value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
-        for key, value in {**facts, **times}.items()
-    }
+    row: dict[str, Any] = plain({**facts, **times})
+    return row
 
 
 def result_file(out: Path, trace: TraceFile) -> Path:
@@ -300,7 +298,7 @@ def in_jobs(
     """Profile what is pending by jobs, each of about the same number of bytes; what they yield is in the store."""
     parts, out = shares(run.pending, jobs), out.absolute()
 
-    def look(event: JobEvent) -> None:
+    def on_event(event: JobEvent) -> None:
         for trace in run.pending if event.kind in ("finished", "failed") else ():
             if result_file(out, trace).exists():
                 run.at(trace, trace.size)
@@ -310,7 +308,7 @@ def in_jobs(
         Job(tuple((command or default_command())(listed, out)), f"profile {number}", logs=out / LOGS)
         for number, listed in enumerate(lists)
     ]
-    for part, result in zip(parts, executor.run(work, on_event=look), strict=True):
+    for part, result in zip(parts, executor.run(work, on_event=on_event), strict=True):
         lines = f"; last lines: {' | '.join(result.lines[-3:])}" if result.lines else ""
         for trace in part:
             row = run.find(trace)
@@ -371,6 +369,9 @@ class _ListedTrace(msgspec.Struct):
     rank: int | None
 
 
+# Work of any kind in processes of this machine.
+
+
 @dataclass(frozen=True)
 class Done(Generic[Item]):
     """How one item ended: its row, or why there is none."""
@@ -413,15 +414,15 @@ def in_processes(
     crew = [_Worker[Item](work) for _ in range(min(workers, len(items)))]
     try:
         for worker in crew:
-            worker.give(queue.popleft())
+            worker.assign(queue.popleft())
         while busy := [worker for worker in crew if worker.item is not None]:
             ready = wait([worker.pipe for worker in busy])
             for worker in busy:
-                ended = worker.hear(at) if worker.pipe in ready else None
+                ended = worker.receive(at) if worker.pipe in ready else None
                 if ended is None:
                     continue
                 if queue:
-                    worker.give(queue.popleft())
+                    worker.assign(queue.popleft())
                 yield ended
     finally:
         for worker in crew:
@@ -455,10 +456,10 @@ class _Worker(Generic[Item]):
 
     def _send(self, content: object) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):
-            # A process that has died is found out by hear().
+            # A process that has died is found out by receive().
             self.pipe.send(content)
 
-    def give(self, item: Item) -> None:
+    def assign(self, item: Item) -> None:
         """Hand over the next item, to a new process if the last one died."""
         if self._process.poll() is not None:
             self.end()
@@ -466,7 +467,7 @@ class _Worker(Generic[Item]):
         self.item = item
         self._send(item)
 
-    def hear(self, at: Callable[[Item, int], object]) -> Done[Item] | None:
+    def receive(self, at: Callable[[Item, int], object]) -> Done[Item] | None:
         """Take in one message; the end of the item if it is that."""
         assert self.item is not None
         item = self.item

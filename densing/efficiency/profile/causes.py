@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from densing.core import Record
+from densing.core import Record, words
 from densing.efficiency.profile.rank import RankProfile, cut_short, per_step, pooled, run_collectives
 from densing.efficiency.timeline import CollectiveSummary, Copies
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 SHOWN = 3
 SMALL_MESSAGE = 1_000_000
+WAITING = "waiting-for-ranks"
+_OUTSIDE = ("host", "launch", "idle")
+"""Kinds of the critical path in which a device stands idle."""
 _COPY_REMEDIES = {
     "host_to_device": "pin host memory, copy with non_blocking=True on a stream of its own, prefetch the next batch",
     "device_to_host": "log and checkpoint less often, or copy with non_blocking=True into pinned memory",
@@ -115,10 +118,6 @@ def find_causes(
     return tuple(sorted(causes, key=lambda cause: (-cause.recoverable_ms_per_step, -cause.ms_per_step)))
 
 
-_OUTSIDE = ("host", "launch", "idle")
-"""Kinds of the critical path in which a device stands idle."""
-
-
 def _recoverable(ranks: Sequence[RankProfile], joint: JointProfile | None) -> dict[str, float]:
     """Return what can be won of each kind of loss, in nanoseconds over all ranks as costs are.
 
@@ -152,9 +151,6 @@ def _scale(rows: Sequence[CollectiveSummary | Copies], exposed: int) -> float:
     return min(1.0, exposed / claimed) if claimed else 0.0
 
 
-WAITING = "waiting-for-ranks"
-
-
 def _communication(
     ranks: Sequence[RankProfile],
     parts: Sequence[Sequence[CollectiveSummary]],
@@ -171,24 +167,25 @@ def _communication(
         cost, key = row.exposed_ns * scale, (row.op, row.group or row.group_label)
         known = None if joint is None else joint.waiting.get((row.op, row.group))
         # Waiting is known by operation and name of the group; rows that share both share it by what they cost.
-        part = row.exposed_ns / by_name[row.op, row.group] if by_name[row.op, row.group] else 0.0
-        waited = known.exposed_ns * scale * part if known else 0.0
+        share = row.exposed_ns / by_name[row.op, row.group] if by_name[row.op, row.group] else 0.0
+        waited = known.exposed_ns * scale * share if known else 0.0
         name = f"{row.op or 'communication'}{f' in group {row.group}' if row.group else ''}"
-        calls, size = f"{row.count} call{'s' * (row.count != 1)}", "unknown size"
+        calls, size = words.plural(row.count, "call"), "unknown size"
         if row.count_sized:
             speed = f" at {row.busbw_gbps:.3g} GB/s bus bandwidth" if row.busbw_gbps else ""
             size = f"{row.bytes / row.count_sized / 1e6:.3g} MB on average{speed}"
         hidden = f", {row.hidden_pct:.0f} % hidden behind compute" if row.hidden_pct else ", nothing hidden"
         if waited and joint is not None:
             last = joint.stragglers.worst
-            who = "the last" if last is None else joint.worst
+            latecomer = "the last" if last is None else joint.worst
             yield _Lost(
                 WAITING,
                 round(waited),
+                # Not what each rank waits, but who is waited for: beside a rank that loses nothing it stands out.
                 {} if last is None else {last: 1.0, -1: 0.0},
                 "waiting",
                 f"ranks wait for {'each other' if last is None else f'rank {last}'} in {name}",
-                f"{name}: ranks arrive at different times and wait for {who}",
+                f"{name}: ranks arrive at different times and wait for {latecomer}",
                 "balance the work of the ranks (sequence lengths, stages, data loading); look at the slow rank's host",
             )
         yield _Lost(
@@ -255,7 +252,6 @@ _IDLE = {
         "record waits (densing.timeline.record marks them) or Python stacks",
     ),
 }
-
 
 _RECORDED = (
     "record Python stacks (stacks=True) or more ranges (torch.profiler.record_function) to see what the host did"

@@ -43,9 +43,8 @@ class RankCollectives:
     begins, ends : int64 (n,)
         When this rank arrived at it, and when it was over here.
     blocking : bool (n,), optional
-        Whether it held the rank: its own critical path leads through it
-        (:func:`blocking`) or, more coarsely, part of it was exposed. All by default. A hidden collective must not turn
-        the path.
+        Whether it held the rank: its own critical path leads through it (:func:`blocking`) or, more coarsely, part of
+        it was exposed. All by default. A hidden collective must not turn the path.
     """
 
     start: int
@@ -279,8 +278,8 @@ def run_critical_path(ranks: Mapping[int, RankCollectives], local: Local) -> Run
 
     Raises
     ------
-    ValueError
-        Never on data: the result sums to its length, asserted.
+    AssertionError
+        Never, unless the arithmetic is broken: the path sums to its length.
 
     Notes
     -----

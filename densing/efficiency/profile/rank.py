@@ -288,6 +288,9 @@ def _several_devices(source: str, work: Spans) -> list[Note]:
     return [Note("several-devices", "warning", message, {"devices": devices})]
 
 
+# The figures of a run.
+
+
 def pooled(parts: Sequence[Partition]) -> Partition:
     """Add partitions up: the time of all ranks, as if one device had lived it all.
 

@@ -1,4 +1,8 @@
-"""The profile of a run: its ranks together, what they waited for, and what cost the most."""
+"""The profile of a run: its ranks together, what they waited for, and what cost the most.
+
+Ranks are merged one by one: of many only what a run shows of them is held, their single communications are read again
+from the store (:class:`HeldRanks`). :func:`run_notes` says what of the run was not profiled and where ranks differ.
+"""
 
 from __future__ import annotations
 
@@ -381,20 +385,22 @@ class HeldRanks:
         InputError
             When it was there before.
         """
-        one = row if isinstance(row, RankProfile) else RankProfile.from_dict(row)
-        if one.rank in self._ranks:
+        profile = row if isinstance(row, RankProfile) else RankProfile.from_dict(row)
+        number, table = profile.rank, profile.collectives
+        if number in self._ranks:
             raise InputError(
-                f"{self._ranks[one.rank].source} and {one.source}: both say that they are rank {one.rank}; "
+                f"{self._ranks[number].source} and {profile.source}: both say that they are rank {number}; "
                 "say which is which with --rank FILE=NUMBER"
             )
-        self._summaries[one.rank] = summary(one.collectives)
-        self._ranks[one.rank] = one
+        self._summaries[number] = summary(table)
+        self._ranks[number] = profile
         # Every rank has the same groups, each a list of its members.
-        groups = tuple(self._groups.setdefault(group, group) for group in one.collectives.groups)
-        self._tables[one.rank] = replace(one.collectives, groups=groups)
-        self._rows += len(one.collectives)
-        self._detailed.append(one.rank)
-        self._drawn.add(one.rank)
+        self._tables[number] = replace(
+            table, groups=tuple(self._groups.setdefault(group, group) for group in table.groups)
+        )
+        self._rows += len(table)
+        self._detailed.append(number)
+        self._drawn.add(number)
         if len(self._drawn) > DRAWN_RANKS:
             last = max(self._drawn)
             self._drawn.remove(last)
@@ -476,8 +482,7 @@ def run_notes(ranks: Sequence[RankProfile]) -> Iterator[Note]:
     world = max(rank.world_size for rank in ranks)
     if world > len(ranks):
         gaps = list(_gaps([rank.rank for rank in ranks], world))
-        more = f" and {len(gaps) - NAMED_GAPS} more" if len(gaps) > NAMED_GAPS else ""
-        missing = f"; missing: {', '.join(gaps[:NAMED_GAPS])}{more}"
+        missing = f"; missing: {words.listed(gaps, NAMED_GAPS)}"
         single = "; one rank says nothing of waiting for others" if len(ranks) == 1 else ""
         text = f"{len(ranks)} of the run's {world} ranks were profiled{missing}{single}"
         yield Note("ranks-missing", "info", text, {"profiled": len(ranks), "world_size": world})
@@ -531,7 +536,7 @@ def _unlike(
             values.setdefault(value, []).append(rank)
     if len(values) < 2:
         return
-    listed = [f"{value} ({len(same)} rank(s), {same[0].source})" for value, same in list(values.items())[:NAMED_RANKS]]
-    more = f" and {len(values) - NAMED_RANKS} more" if len(values) > NAMED_RANKS else ""
-    text = f"ranks are of different {differing}: {'; '.join(listed)}{more}; figures over all ranks mix them"
+    groups = [f"{value} ({len(same)} rank(s), {same[0].source})" for value, same in values.items()]
+    listed = words.listed(groups, NAMED_RANKS, "; ")
+    text = f"ranks are of different {differing}: {listed}; figures over all ranks mix them"
     yield Note(code, "warning", text, {value: len(same) for value, same in values.items()})

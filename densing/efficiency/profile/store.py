@@ -1,10 +1,10 @@
 """What each rank yielded, as a small Parquet: one row per rank, from one rank to thousands in bounded memory.
 
 A column is typed by its name, never by its values, so that an empty list or a rank without communication changes no
-schema: figures and names are typed columns, every nested part
-(collectives, steps, notes) is compressed JSON text. Measured on 256 ranks of 2,000 collectives of 13 columns, against
-lists typed in the schema with delta encoding: 38 kB per rank against 24, read into Python in 1.2 ms per rank against
-1.1; it holds any plain data exactly and needs no schema to follow every change of a result type.
+schema: figures and names are typed columns, every nested part (collectives, steps, notes) is compressed JSON text.
+Measured on 256 ranks of 2,000 collectives of 13 columns, against lists typed in the schema with delta encoding: 38 kB
+per rank against 24, read into Python in 1.2 ms per rank against 1.1; it holds any plain data exactly and needs no
+schema to follow every change of a result type.
 
 The metadata of a file tell the format, the version of densing, the options and a hash of the inputs.
 """

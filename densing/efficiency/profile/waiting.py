@@ -340,8 +340,7 @@ def find_stragglers(matched: Matched, clocks: Clocks) -> Stragglers:
     ----------
     matched : Matched
     clocks : Clocks
-        From :func:`align_clocks`; decides how arrivals are told, and within what
-        error.
+        From :func:`align_clocks`; decides how arrivals are told, and within what error.
 
     Returns
     -------
@@ -436,9 +435,11 @@ def _summed(index: Int, values: Int, size: int) -> Int:
 
 def _led(blame: _Blame, unit: Int) -> dict[int, int]:
     """In how many steps (or communications) each rank caused most; ties go to the lowest rank."""
-    ranks, who = np.unique(blame.rank, return_inverse=True)
+    ranks, position = np.unique(blame.rank, return_inverse=True)
     units = int(unit.max()) + 1
-    caused = _summed(unit * len(ranks) + who.reshape(-1), blame.waited, units * len(ranks)).reshape(units, len(ranks))
+    caused = _summed(unit * len(ranks) + position.reshape(-1), blame.waited, units * len(ranks)).reshape(
+        units, len(ranks)
+    )
     leaders, counts = np.unique(ranks[caused.argmax(axis=1)[caused.max(axis=1) > 0]], return_counts=True)
     return dict(zip(leaders.tolist(), counts.tolist(), strict=True))
 

@@ -44,7 +44,7 @@ _POOLED = {"forward-send": "forward-pp-comm", "forward-recv": "forward-pp-comm",
 WORST_SHARE = 0.03
 _TAIL = ("gc", "layernorm-grads-all-reduce", "embedding-grads-all-reduce", "grads-reduce-scatter",
          "optimizer-clip-main-grad", "optimizer")  # fmt: skip
-_COMPUTE = ("forward-compute", "backward-compute")
+_PASSES = ("forward-compute", "backward-compute")
 
 # Ends held at a time; more choices are replayed in turns.
 _CELLS = 2**20
@@ -370,7 +370,7 @@ def _edges(ops: Sequence[Op]) -> Iterator[Edge]:
         for number, op in sorted(enumerate(ops), key=lambda pair: pair[1].seq):
             if op.stage == stage:
                 kinds[op.optype].append(number)
-        compute = sorted((number for kind in _COMPUTE for number in kinds[kind]), key=lambda at: (ops[at].start, at))
+        compute = sorted((number for kind in _PASSES for number in kinds[kind]), key=lambda at: (ops[at].start, at))
         yield from pairwise(compute)
         # Each of the four sends and receives is a queue; all-gathers and reduce-scatters share one.
         for kind in PAIRS:
@@ -394,7 +394,7 @@ def _edges(ops: Sequence[Op]) -> Iterator[Edge]:
 
 def _pipeline(ops: Sequence[Op], kinds: dict[str, list[int]], direction: str) -> Iterator[Edge]:
     """A send waits for its compute, a compute for its receive, receive i for compute i − 1."""
-    parts = [(op.chunk, op.stage) for op in ops if op.optype in _COMPUTE]
+    parts = [(op.chunk, op.stage) for op in ops if op.optype in _PASSES]
     first, last = (min(parts), max(parts)) if direction == "forward" else (max(parts), min(parts))
     compute = kinds[f"{direction}-compute"]
     sending = [number for number in compute if (ops[number].chunk, ops[number].stage) != last]

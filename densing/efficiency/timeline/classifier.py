@@ -1,6 +1,7 @@
 """What a span is: by its category first, then by its name, then by its arguments.
 
-The rules are data, in one table (``rules.csv``), each with where it is known from; users add theirs.
+The rules are data, in one table (``rules.csv``), each with where it is known from; users add theirs. How a rule's
+pattern is looked for in a name (:func:`any_case`) serves other modules that know spans by their names too.
 """
 
 from __future__ import annotations

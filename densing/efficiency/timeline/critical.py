@@ -31,7 +31,16 @@ from numpy.typing import NDArray
 
 from densing.core import Note, Record
 from densing.efficiency.timeline.classifier import any_case
-from densing.efficiency.timeline.host import SYNC_CALLS, Segments, innermost, launch_of, named, step_mark, uncut
+from densing.efficiency.timeline.host import (
+    SYNC_CALLS,
+    Segments,
+    innermost,
+    is_range,
+    launch_of,
+    named,
+    step_mark,
+    uncut,
+)
 from densing.efficiency.timeline.intervals import Index, Int, blocks, distinct, median, used
 from densing.efficiency.timeline.overlap import Window
 from densing.efficiency.timeline.timeline import BUSY, Kind, RankTimeline, Spans
@@ -195,7 +204,7 @@ def critical_path(rank: RankTimeline, window: Window) -> CriticalPath:
     edges = graph(rank, window)
     table = _walk(edges, rank.host, window.start, window.end)
     nodes, host = edges.nodes, rank.host
-    lanes = tuple(" ".join(filter(None, lane[:2])) for lane in (*nodes.lanes, *host.lanes))
+    lanes = tuple(lane.text for lane in (*nodes.lanes, *host.lanes))
     names = (*nodes.names, *host.names, "")
     table, names = host_names(table, names, host, HOST, len(nodes.lanes))
     start, end, kind, lane, name = table.T
@@ -218,11 +227,11 @@ def critical_path(rank: RankTimeline, window: Window) -> CriticalPath:
         names,
         totals,
         top,
-        _blind(rank, edges),
+        _unrecorded(rank, edges),
     )
 
 
-def _blind(rank: RankTimeline, edges: Graph) -> tuple[Note, ...]:
+def _unrecorded(rank: RankTimeline, edges: Graph) -> tuple[Note, ...]:
     """Say which records are missing without which waits cannot be seen."""
     if rank.on_host:
         message = "a run without a device records no waits; they are inferred from pauses"
@@ -329,7 +338,7 @@ def host_names(
     table, names
         The same time in at least as many segments; the host's names stand after the others.
     """
-    ranges = host.take(np.isin(host.kind, (int(Kind.ANNOTATION), int(Kind.OP))) & ~named(host, step_mark))
+    ranges = host.take(is_range(host) & ~named(host, step_mark))
     plain = len(names) - 1
     open_rows = (table[:, 2] == kind) & (table[:, 4] == plain)
     pieces = [table[~open_rows]]
@@ -520,7 +529,7 @@ def _reached(nodes: Spans, host: Spans, launch: Index, syncs: Int, records: Span
         at = np.minimum(np.searchsorted(records.correlation[order], correlation), len(order) - 1)
         match = (correlation >= 0) & (records.correlation[order][at] == correlation)
         lane = np.where(match, records.lane[order[at]], -1)
-        for each in np.unique(lane[match]).tolist():
+        for each in used(lane[match]):
             on_lane = np.flatnonzero(nodes.lane == each)
             if len(on_lane):
                 chosen = syncs[lane == each]

@@ -33,13 +33,19 @@ TABLE_SHARE = 4
 
 def uncut(rank: RankTimeline, window: Window) -> Spans:
     """Return the spans that touch a window, with their own starts and ends."""
-    return rank.work.touching(window.start, window.end) if window.name == "steps" else window.work
+    # Only window ``steps`` cuts spans. One of a blind rank is a moment, which spans may hold and its work does not.
+    return rank.work.touching(window.start, window.end) if window.name == "steps" and not rank.blind else window.work
 
 
 def named(spans: Spans, search: Search) -> NDArray[np.bool_]:
     """Return which spans bear a name that a search finds; each name is tried once."""
     hit = np.array([bool(search(name[:1000])) for name in spans.names], bool)
     return hit[spans.name] if len(hit) else np.zeros(len(spans), bool)
+
+
+def is_range(spans: Spans) -> NDArray[np.bool_]:
+    """Return which spans are ranges of the program: annotations and operators."""
+    return np.isin(spans.kind, (int(Kind.ANNOTATION), int(Kind.OP)))
 
 
 def launch_of(work: Spans, host: Spans) -> Index:
@@ -164,15 +170,18 @@ def _first_of(launch: Index) -> tuple[Index, Index]:
 
 def _queue(begin: Int, start: Int, window: Window) -> tuple[float | None, int | None]:
     """Mean and greatest number of launches that have not begun (mean by Little's law); launches are in order."""
-    length = window.end - window.start
-    if len(begin) == 0 or length == 0:
+    window_ns = window.end - window.start
+    if len(begin) == 0 or window_ns == 0:
         return None, None
     begun, waited, deepest = np.sort(start), 0, 0
     for part in blocks(len(begin)):
         waited += int(np.maximum(start[part] - np.maximum(begin[part], window.start), 0).sum())
         ahead = np.arange(part.start + 1, part.stop + 1) - np.searchsorted(begun, begin[part], side="right")
         deepest = max(deepest, int(ahead.max()))
-    return waited / length, deepest
+    return waited / window_ns, deepest
+
+
+# What a thread was doing at every moment.
 
 
 class Segments(NamedTuple):
@@ -337,7 +346,7 @@ def doing(host: Spans, stretches: Iterable[tuple[int, Union]]) -> tuple[Doing, .
      Doing(level='call', name='', ns=80), Doing(level='call', name='cudaMalloc', ns=10))
     """
     by_lane = list(stretches)
-    ranges = np.isin(host.kind, (int(Kind.ANNOTATION), int(Kind.OP))) & ~named(host, step_mark)
+    ranges = is_range(host) & ~named(host, step_mark)
     return (*_totals("range", host, ranges, by_lane), *_totals("call", host, host.kind == Kind.LAUNCH, by_lane))
 
 

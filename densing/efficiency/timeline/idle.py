@@ -14,8 +14,8 @@ it is told by the span that ends it, *the next span*, and by the host call that 
 - ``before_first``, ``after_last``: the same at the window's start, if nothing ran before; no span follows at all.
 - ``unknown``: runs without a device, whose waits leave no event, unless they are marked (``densing::wait``).
 
-HolisticTraceAnalysis asks per stream instead (:func:`stream_idle`): a stream may be idle while
-the device is busy on another, and its parts sum to no window.
+HolisticTraceAnalysis asks per stream instead (:func:`stream_idle`): a stream may be idle while the device is busy on
+another, and its parts sum to no window.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from densing.efficiency.timeline.host import (
     Doing,
     LaunchStats,
     doing,
+    is_range,
     launch_of,
     launch_stats,
     named,
@@ -248,7 +249,7 @@ def _waiting(host: Spans, start: Int, ready: Int, launched: Index, ended: NDArra
     ``ended``: gaps that follow a communication; for these the call in which the thread stood counts as waiting too.
     """
     waiting = np.zeros(len(start), np.int64)
-    ranges = host.take(named(host, COMM_RANGES) & np.isin(host.kind, (int(Kind.ANNOTATION), int(Kind.OP))))
+    ranges = host.take(named(host, COMM_RANGES) & is_range(host))
     syncs = host.take(named(host, SYNC_CALLS) & (host.kind == Kind.LAUNCH))
     for lane, chosen in _by_lane(launched, host):
         own = syncs.take(syncs.lane == lane)
@@ -271,13 +272,13 @@ def _by_lane(launched: Index, host: Spans) -> list[tuple[int, NDArray[np.bool_]]
     return [(each, lane == each) for each in used(lane[known])]
 
 
-def _largest(length: Int) -> Int:
-    """Positions of the largest, in falling order; of equal ones the first."""
-    if len(length) > SHOWN_GAPS:
+def _largest(durations: Int) -> Int:
+    """Positions of the ten largest, in falling order; of equal ones the first."""
+    if len(durations) > SHOWN_GAPS:
         # All that tie with the tenth, sorted: which of equals are listed must not depend on the partition.
-        rows = np.flatnonzero(length >= np.partition(length, -SHOWN_GAPS)[-SHOWN_GAPS])
-        return rows[np.argsort(-length[rows], kind="stable")[:SHOWN_GAPS]]
-    return np.argsort(-length, kind="stable")
+        rows = np.flatnonzero(durations >= np.partition(durations, -SHOWN_GAPS)[-SHOWN_GAPS])
+        return rows[np.argsort(-durations[rows], kind="stable")[:SHOWN_GAPS]]
+    return np.argsort(-durations, kind="stable")
 
 
 def _on_host(rank: RankTimeline, window: Window, idle: Union) -> IdleCauses:

@@ -275,7 +275,6 @@ def picture(rank: RankTimeline, window: Window) -> Picture:
     pixel = (end - start) // PIXELS
     boxes = []
     for lane in used(spans.lane):
-        label = " ".join(part for part in (spans.lanes[lane].process, spans.lanes[lane].thread) if part)
         for kind in BUSY:
             row = spans.take((spans.lane == lane) & (spans.kind == kind))
             if not len(row):
@@ -288,5 +287,5 @@ def picture(rank: RankTimeline, window: Window) -> Picture:
                 longest = begin + int(duration[begin:stop].argmax())
                 name = row.names[row.name[longest]][:200]
                 ends = int(row.start[begin]), int(reach[stop - 1])
-                boxes.append(Box(label, kind.name.lower(), *ends, stop - begin, name))
+                boxes.append(Box(spans.lanes[lane].text, kind.name.lower(), *ends, stop - begin, name))
     return Picture(step, start, end, tuple(boxes))

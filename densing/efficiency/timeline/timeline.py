@@ -53,6 +53,11 @@ class Lane(NamedTuple):
     thread: str
     label: str = ""
 
+    @property
+    def text(self) -> str:
+        """Process and thread in one, as far as they are known."""
+        return " ".join(filter(None, (self.process, self.thread)))
+
 
 class Comm(NamedTuple):
     """What a trace says of one communication; unknown figures are -1, unknown texts empty.

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from densing.core import Record
 from densing.efficiency.timeline.classifier import Classifier, any_case
-from densing.efficiency.timeline.host import launch_of, named, uncut
+from densing.efficiency.timeline.host import is_range, launch_of, named, uncut
 from densing.efficiency.timeline.intervals import (
     Int,
     Union,
@@ -177,7 +177,7 @@ def collectives_of(rank: RankTimeline, window: Window, merged: Unions) -> Collec
     inside = window.work.of(Kind.COMM)
     spans = uncut(rank, window).of(Kind.COMM)
     records = _records(rank, spans)
-    length = inside.end - inside.start
+    inside_ns = inside.end - inside.start
     hidden = covered(merged.compute, inside.start, inside.end)
     fresh = _fresh(inside, records.columns["group"], records.columns["op"])
     # When each was launched; where the trace does not tell, when it starts.
@@ -195,16 +195,23 @@ def collectives_of(rank: RankTimeline, window: Window, merged: Unions) -> Collec
         "order": nth(when, records.columns["group"], records.columns["op"], step),
         "start_ns": spans.start,
         "end_ns": spans.end,
-        "inside_ns": length,
+        "inside_ns": inside_ns,
         "hidden_ns": hidden,
-        "exposed_ns": length - hidden,
+        "exposed_ns": inside_ns - hidden,
         "union_ns": inside.end - fresh,
         "union_hidden_ns": covered(merged.compute, fresh, inside.end),
     }
-    texts = tuple(" ".join(part for part in (lane.process, lane.thread) if part) for lane in lanes)
     columns = {key: np.asarray(column, np.int64) for key, column in columns.items()}
     return Collectives(
-        rank.rank, window.name, window.start, window.end, records.groups, tuple(names), texts, records.dtypes, **columns
+        rank.rank,
+        window.name,
+        window.start,
+        window.end,
+        records.groups,
+        tuple(names),
+        tuple(lane.text for lane in lanes),
+        records.dtypes,
+        **columns,
     )
 
 
@@ -442,10 +449,10 @@ def summary(collectives: Collectives) -> tuple[CollectiveSummary, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.exposed_ns, row.op, row.group)))
 
 
+# Bytes and bandwidth.
+
 MOST_BYTES = 1 << 44
 """A communication or copy of more is taken for a damaged figure: no device holds so much, and sums stay exact."""
-
-BANDWIDTH_SOURCE = "nccl-tests (recalled)"
 
 _SIZES: dict[int, str] = {
     1: "bool byte char schar uchar int8 int8_t uint8 uint8_t s8 u8 qint8 quint8 signedchar unsignedchar float8_e4m3fn"
@@ -556,6 +563,8 @@ def bandwidth(op: str, group_size: int, moved: int, took_ns: int) -> Bandwidth:
     factor = bus_factor(op, group_size)
     return Bandwidth(algorithm, None if factor is None else algorithm * factor)
 
+
+# Copies and data loading.
 
 DIRECTIONS = ("host_to_device", "device_to_host", "device_to_device", "peer", "host_to_host", "fill", "unknown")
 
@@ -717,7 +726,7 @@ def transfers(rank: RankTimeline, window: Window, merged: Unions) -> Transfers:
 
 
 def _loading(rank: RankTimeline, window: Window, merged: Unions) -> Loading | None:
-    rows = rank.host.take(named(rank.host, LOADING) & np.isin(rank.host.kind, (int(Kind.ANNOTATION), int(Kind.OP))))
+    rows = rank.host.take(named(rank.host, LOADING) & is_range(rank.host))
     if len(rows) == 0:
         return None
     rows = rows.within(window.start, window.end)

@@ -251,6 +251,8 @@ def _recomputation(formula: str, recompute: str, known: tuple[str, ...]) -> None
     raise UnknownNameError("recomputation", str(recompute), known)
 
 
+# Peak rates of devices.
+
 REMEDY = "give the dense peak of one device in TFLOP/s as peak"
 
 _ALIASES = {
@@ -371,6 +373,9 @@ def _table() -> tuple[_Row, ...]:
         peak = Peak(cells["device"], cells["dtype"], rate, cells["source"], recalled)
         rows.append(_Row(peak, re.compile(cells["family"], re.I), re.compile(cells["variant"], re.I)))
     return tuple(rows)
+
+
+# Utilisation: operations done against operations that the peak allows.
 
 
 class Utilisation(Record, frozen=True):

@@ -1,7 +1,7 @@
 """A trace file becomes spans: formats, recording, Perfetto.
 
-``run`` finds the traces of a run, ``formats`` knows who reads which, ``source`` inflates; a format is a folder of its
-own (``kineto``). The way back: ``recording`` makes traces, ``perfetto`` writes them with rows laid over them.
+``run`` finds the traces of a run and knows which format reads which, ``source`` inflates them; a format is a folder of
+its own (``kineto``). The way back: ``recording`` makes traces, ``perfetto`` writes them with rows laid over them.
 """
 
 import lazy_loader as lazy

@@ -6,6 +6,9 @@ file: what the reader understood (device work, host ranges, steps), each rank a 
 Source: "Trace Event Format" (Google, 2016): complete events (``X``) carry ``ts`` and ``dur`` in microseconds, metadata
 events (``M``) name and order processes and threads; events of one thread nest. Times are exact decimal microseconds,
 every name is escaped.
+
+Three parts: what is written where, how ranks and rows become events, and the outline of an original text, which says
+where its events begin without reading them.
 """
 
 from __future__ import annotations
@@ -201,6 +204,8 @@ def _writing(path: Path) -> Iterator[IO[bytes]]:
         with gzip_module().open(temporary, "wb", compresslevel=1) as packed:
             yield packed
 
+
+# Ranks and rows as events.
 
 PIDS = 1_000_000
 """Numbers of processes set aside for each rank."""
@@ -430,6 +435,8 @@ def _arguments(size: int, correlation: int, comm: Comm | None) -> str:
     return f',"args":{arguments_text(known)}' if known else ""
 
 
+# The outline of an original: where its events begin.
+
 CHUNK = 1 << 20
 HEADER_BYTES = 16 << 20
 """Text of one value beside the events that is still read; a longer one is taken for damage."""
@@ -462,14 +469,11 @@ class Outline:
         Whether there is no event.
     base_ns : int
         ``baseTimeNanoseconds`` of the header; 0 where it has none.
-    bare : bool
-        Whether the file is the array alone.
     """
 
     first: int
     empty: bool
     base_ns: int
-    bare: bool
 
 
 def outline(chunks: Iterator[bytes]) -> Outline:
@@ -483,7 +487,7 @@ def outline(chunks: Iterator[bytes]) -> Outline:
     Examples
     --------
     >>> outline(iter([b'{"a": "traceEvents", "traceEv', b'ents": [ {"ph": "X"}], "baseTimeNanoseconds": 7}']))
-    Outline(first=37, empty=False, base_ns=7, bare=False)
+    Outline(first=37, empty=False, base_ns=7)
     """
     reader = _Reader(chunks)
     first = reader.next_byte()
@@ -492,7 +496,7 @@ def outline(chunks: Iterator[bytes]) -> Outline:
         begin, empty = reader.offset, reader.next_byte() == b"]"
         reader.skip_array()
         reader.expect_end()
-        return Outline(begin, empty, 0, bare=True)
+        return Outline(begin, empty, 0)
     if first != b"{":
         raise NoOutline("it is neither an object nor an array")
     reader.take(1)
@@ -528,7 +532,7 @@ def _object(reader: _Reader) -> Outline:
     reader.expect_end()
     if begin < 0:
         raise NoOutline("it has no events")
-    return Outline(begin, empty, base, bare=False)
+    return Outline(begin, empty, base)
 
 
 class _Reader:

@@ -8,6 +8,9 @@
             step()
 
 The same under ``torchrun``: every rank writes its own file, ``traces/rank00003.pt.trace.json.gz``.
+
+Two parts: the recorder around ``torch.profiler``, and the destination of its traces: which rank this process is, which
+file is its own, and how a file gets there whole.
 """
 
 from __future__ import annotations
@@ -335,6 +338,8 @@ def waits_marked() -> Iterator[None]:
     finally:
         work.wait = original
 
+
+# Where the traces go: the rank of this process, its file, and how that is written.
 
 SUFFIX = ".pt.trace.json.gz"
 _OURS = re.compile(r"rank(\d+)\.pt\.trace\.json(\.gz)?$")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,12 +20,14 @@ from densing.efficiency.profile.rank import (
 from densing.efficiency.profile.run import merge_run
 from densing.efficiency.timeline.overlap import Partition
 from densing.efficiency.timeline.timeline import Comm, Kind, Lane, Origin, RankTimeline, Spans
+from tests.support.spans import mixed_rank
 from tests.support.straggler_runs import LAUNCH, profiles, timeline
 
 
 def test_a_profile_survives_its_plain_form() -> None:
-    one = profiles()[1]
-    assert RankProfile.from_dict(one.to_dict()).to_dict() == one.to_dict()
+    for profile in (profiles()[1], profile_timeline(mixed_rank(3))):
+        stored = json.loads(json.dumps(profile.to_dict()))
+        assert json.loads(json.dumps(RankProfile.from_dict(stored).to_dict())) == stored
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ def test_every_figure_of_a_rank_is_a_column() -> None:
         assert row[f"idle_{cause}_ns"] == ns
     assert row["devices"] == ", ".join(rank.devices) and row["world_size"] == rank.world_size == 4
     assert (row["host"], row["backend"], row["source"]) == (rank.host, rank.backend, rank.source)
-    assert set(table.columns) == set(table.columns.unique()) and not table.isna().any().any()
+    assert table.columns.is_unique and not table.isna().any().any()
 
 
 def test_undefined_ratios_are_missing_numbers() -> None:

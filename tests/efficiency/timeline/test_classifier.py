@@ -1,4 +1,4 @@
-"""Classes of spans: the reference rules, the table of rules, users' patterns, hostile names."""
+"""Classes of spans: the reference rules, the table of rules, users' patterns, hostile names, searches in names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from densing.core.errors import InputError
 from densing.efficiency.timeline import classifier as module
-from densing.efficiency.timeline.classifier import Classifier, Match, rules
+from densing.efficiency.timeline.classifier import Classifier, Match, any_case, is_plain, rules, search_of
 from densing.efficiency.timeline.timeline import Kind
 
 CLASSIFY = Classifier()
@@ -193,9 +193,12 @@ def test_a_collective_of_no_known_library_is_compute_that_is_listed(name: str) -
     assert CLASSIFY.kind("kernel", name, collective=True) == Kind.COMM
 
 
-@given(names | st.sampled_from(["allreduce", "x_all_gather<y>", "gemm_alltoall", "triton_red_all_reduce"]))
+@given(
+    names | st.sampled_from(["allreduce", "x_all_gather<y>", "gemm_alltoall", "triton_red_all_reduce", "frobnicate"])
+)
 def test_knowing_agrees_with_the_match(name: str) -> None:
-    assert CLASSIFY.knows(name) == CLASSIFY.match("kernel", name).known
+    for classifier in (CLASSIFY, Classifier(("frob",))):
+        assert classifier.knows(name) == classifier.match("kernel", name).known
 
 
 def test_users_patterns_win() -> None:
@@ -283,3 +286,29 @@ def test_users_patterns_see_the_head_of_a_name() -> None:
     assert mine.kind("kernel", "x" * 4089 + "my_ring") == Kind.COMM
     assert mine.kind("kernel", "x" * 4090 + "my_ring") == Kind.COMPUTE
     assert mine.match("kernel", "x" * 4090 + "my_ring").rule == "kernel-default"
+
+
+@given(st.lists(st.sampled_from(("a", "^a", "ab$", "^b$", "bb", "^ab")), min_size=1, max_size=3),
+       st.text("ab:", max_size=5))  # fmt: skip
+def test_plain_searches_find_what_regular_expressions_find(parts: list[str], text: str) -> None:
+    pattern = "|".join(parts)
+    assert is_plain(pattern)
+    assert bool(search_of(pattern)(text)) == bool(re.search(pattern, text))
+    assert bool(any_case(pattern)(text.upper())) == bool(re.search(pattern, text))
+
+
+@pytest.mark.parametrize("pattern", ["a.b", "a?", "(a|b)", "a\\d", "[ab]", "a{2}", "a|", "^", "a$b"])
+def test_what_is_no_plain_text_stays_a_regular_expression(pattern: str) -> None:
+    assert not is_plain(pattern)
+    for text in ("", "ab", "a.b", "axb", "a1", "aa", "b", "a$b"):
+        assert bool(search_of(pattern)(text)) == bool(re.search(pattern, text))
+
+
+def test_every_rule_finds_what_its_pattern_says() -> None:
+    table = [rule for scope in ("category", "kernel", "host", "op") for rule in rules(scope)]
+    words = {word for rule in table for part in rule.pattern.split("|") for word in (part, part.strip("^$"))}
+    texts = {text for word in words for text in (word, f"x{word}", f"{word}x", f"_{word}_")}
+    for rule in table:
+        assert {text for text in texts if rule.search(text)} == {
+            text for text in texts if re.search(rule.pattern, text)
+        }

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from densing.efficiency.timeline.host import LaunchStats, doing, launch_of, launch_stats
 from densing.efficiency.timeline.idle import CAUSES, IdleCauses, idle_causes, stream_idle
 from densing.efficiency.timeline.overlap import partition, select, unions
-from densing.efficiency.timeline.timeline import Kind, Lane, RankTimeline, Spans, Step
+from densing.efficiency.timeline.timeline import Kind, RankTimeline, Spans, Step
+from tests.support.spans import STREAMS, THREADS, call, span
 
-STREAMS = [Lane("GPU 0", "7"), Lane("GPU 0", "20")]
-THREADS = [Lane("1", "1"), Lane("1", "2")]
 CALLS = ["cudaLaunchKernel", "cudaStreamSynchronize", "cudaMalloc"]
 BUSY = (Kind.COMPUTE, Kind.COMM, Kind.MEMCPY, Kind.MEMSET)
 
@@ -108,14 +103,6 @@ def test_every_idle_nanosecond_has_the_cause_that_the_words_give_it(rank):
         assert IdleCauses.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 
-def span(start, end, kind=Kind.COMPUTE, correlation=-1, lane=STREAMS[0], name="k"):
-    return {"start": start, "end": end, "kind": kind, "name": name, "correlation": correlation, "lane": lane}
-
-
-def call(start, end, correlation=-1, name="cudaLaunchKernel", kind=Kind.LAUNCH):
-    return {"start": start, "end": end, "kind": kind, "name": name, "correlation": correlation, "lane": THREADS[0]}
-
-
 def causes(work, host=(), **options):
     rank = RankTimeline(0, Spans.build(work), Spans.build(host), **options)
     window = select(rank)
@@ -176,32 +163,6 @@ def test_a_run_without_a_device_knows_marked_waits_only():
     assert [(d.name, d.ns) for d in result.meanwhile if d.level == "range"] == [("", 5), ("densing::wait", 5)]
 
 
-def test_launch_figures_by_hand():
-    work = [span(100, 5_000, correlation=1), span(8_000, 30_000, correlation=1), span(205_000, 300_000, correlation=2),
-            span(400_000, 400_500), span(500_000, 510_000, correlation=3)]  # fmt: skip
-    host = [call(0, 60, 1), call(100_000, 160_000, 2), call(500_001, 500_002, 3)]
-    rank = RankTimeline(0, Spans.build(work), Spans.build(host))
-    window = select(rank)
-    got = launch_stats(rank, window)
-    queue = (0 + 105_000) / (window.end - window.start)
-    assert got == LaunchStats(5, 1, 52_550, 99_755, 105_000, 1, 1, 2, 1, queue, 1)
-    assert launch_of(rank.work, rank.host).tolist() == [0, 0, 1, -1, 2]
-
-
-def test_mean_queue_equals_the_area_under_the_queue():
-    rng = np.random.default_rng(1)
-    begin = np.sort(rng.integers(0, 1_000, 30))
-    start = begin + rng.integers(0, 200, 30)
-    work = [span(int(s), int(s) + 1, correlation=i) for i, s in enumerate(start)]
-    rank = RankTimeline(0, Spans.build(work), Spans.build([call(int(b), int(b) + 1, i) for i, b in enumerate(begin)]))
-    window = select(rank)
-    depth = [sum(b <= t < s for b, s in zip(begin, start, strict=True)) for t in range(window.start, window.end)]
-    got = launch_stats(rank, window)
-    assert got.queue_mean == pytest.approx(np.mean(depth), rel=1e-12)
-    early = [sum(b <= t < s for b, s in zip(begin, start, strict=True)) for t in range(window.start)]
-    assert got.queue_max == max(depth + early)
-
-
 def test_streams_as_hta_splits_them():
     work = [span(0, 10), span(20, 30, correlation=1), span(100_000, 100_010, correlation=2),
             span(100_020, 100_030, correlation=3), span(5, 6, lane=STREAMS[1])]  # fmt: skip
@@ -209,9 +170,3 @@ def test_streams_as_hta_splits_them():
     rows = {row.stream: row for row in stream_idle(Spans.build(work), Spans.build(host))}
     assert (rows["7"].host_wait_ns, rows["7"].kernel_wait_ns, rows["7"].other_ns) == (10, 10, 99_970)
     assert rows["20"].host_wait_ns == rows["20"].kernel_wait_ns == 0
-
-
-def test_names_of_any_length_cost_no_time():
-    host = Spans.build([call(0, 5, name="x" * 1_000_000, kind=Kind.ANNOTATION)])
-    assert doing(host, [(0, (np.array([0]), np.array([9])))])[0].ns == 5
-    assert re.fullmatch("x+", doing(host, [(0, (np.array([0]), np.array([5])))])[0].name)

@@ -1,64 +1,21 @@
-"""Interval arithmetic, windows and the partition against a second implementation that ticks through the window."""
+"""Windows and the partition against a second implementation that ticks through the window."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from densing.core.errors import InputError
-from densing.efficiency.timeline.intervals import clip, covered, intersect, length, subtract, union
+from densing.efficiency.timeline.intervals import length
 from densing.efficiency.timeline.overlap import default_window, partition, select, unions
-from densing.efficiency.timeline.timeline import Kind, Lane, RankTimeline, Spans, Step, Timeline
+from densing.efficiency.timeline.timeline import Kind, RankTimeline, Spans, Step
+from tests.support.spans import interval, ticks
 
-END = 60
-interval = st.tuples(st.integers(0, END), st.integers(0, 20)).map(lambda pair: (pair[0], pair[0] + pair[1]))
-intervals = st.lists(interval, max_size=12)
 spans = st.lists(
     st.tuples(interval, st.sampled_from([Kind.COMPUTE, Kind.COMM, Kind.MEMCPY, Kind.MEMSET, Kind.CALL, Kind.SYNC])),
     max_size=15,
 )
-
-
-def ticks(pairs: list[tuple[int, int]]) -> set[int]:
-    """Every nanosecond that some interval covers: the oracle."""
-    return {tick for start, end in pairs for tick in range(start, end)}
-
-
-def merged(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    return union(np.array([p[0] for p in pairs], np.int64), np.array([p[1] for p in pairs], np.int64))
-
-
-def as_set(result: tuple[np.ndarray, np.ndarray]) -> set[int]:
-    return ticks(list(zip(result[0].tolist(), result[1].tolist(), strict=True)))
-
-
-@given(intervals)
-def test_a_union_covers_what_its_intervals_cover_and_is_canonical(pairs):
-    starts, ends = merged(pairs)
-    assert as_set((starts, ends)) == ticks(pairs)
-    assert length((starts, ends)) == len(ticks(pairs))
-    assert np.all(starts[1:] > ends[:-1]), "neighbours must not touch"
-    assert np.all(ends > starts)
-
-
-@given(intervals, intervals)
-def test_intersection_and_difference_are_those_of_sets(a, b):
-    assert as_set(intersect(merged(a), merged(b))) == ticks(a) & ticks(b)
-    assert as_set(subtract(merged(a), merged(b))) == ticks(a) - ticks(b)
-
-
-@given(intervals, interval)
-def test_a_clip_is_the_part_inside(pairs, window):
-    assert as_set(clip(merged(pairs), *window)) == ticks(pairs) & ticks([window])
-
-
-@given(intervals, st.lists(interval, min_size=1, max_size=5))
-def test_covered_counts_each_interval_by_itself(pairs, asked):
-    starts, ends = np.array([a[0] for a in asked], np.int64), np.array([a[1] for a in asked], np.int64)
-    expected = [len(ticks(pairs) & ticks([one])) for one in asked]
-    assert covered(merged(pairs), starts, ends).tolist() == expected
 
 
 def rank_of(rows, steps=()) -> RankTimeline:
@@ -135,20 +92,6 @@ def test_the_default_window_is_the_steps_where_there_are_any():
     assert select(bare).name == "all"
     with pytest.raises(InputError, match=r"no ProfilerStep.*--window all"):
         select(bare, "steps")
-
-
-def test_spans_are_sorted_and_cost_no_memory_for_columns_nobody_gave():
-    spans = Spans.columns({"start": [5, 1, 1], "end": [6, 2, 9], "kind": [0, 0, 1], "name": [0, 0, 0]}, ["x"])
-    assert spans.start.tolist() == [1, 1, 5] and spans.end.tolist() == [9, 2, 6]
-    assert set(spans.bytes.tolist()) == {-1}
-
-
-def test_a_timeline_is_one_table_of_spans():
-    lane = Lane("GPU 0", "stream 7")
-    work = Spans.build([{"start": 0, "end": 5, "kind": Kind.MEMCPY, "name": "copy", "lane": lane, "bytes": 64}])
-    table = Timeline((RankTimeline(0, work, Spans.empty()), RankTimeline(1, work, Spans.empty()))).table()
-    assert table["rank"].tolist() == [0, 1]
-    assert table.loc[0, ["kind", "process", "stream", "bytes"]].tolist() == ["memcpy", "GPU 0", "stream 7", 64]
 
 
 def test_unions_of_nothing_are_empty():

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import statistics
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from densing.efficiency.timeline.host import innermost
 from densing.efficiency.timeline.overlap import Window, partition, select
 from densing.efficiency.timeline.steps import (
     StepPartition,
@@ -96,18 +94,3 @@ def test_spread_between_ranks_by_hand():
         (8, 1, 1, None),
     ]
     assert StepSpread.from_dict(json.loads(json.dumps(rows[0].to_dict()))) == rows[0]
-
-
-@given(st.lists(st.tuples(st.integers(0, 25), st.integers(0, 15)), max_size=9))
-def test_innermost_is_the_last_begun_at_every_moment(rows):
-    start = np.array([s for s, _ in rows], np.int64)
-    end = start + np.array([d for _, d in rows], np.int64)
-    found = innermost(start, end)
-    held = {t: i for s, e, i in zip(*(c.tolist() for c in found), strict=True) for t in range(s, e)}
-    assert sum((found.end - found.start).tolist()) == len(held)
-    for moment in range(45):
-        running = [i for i in range(len(rows)) if start[i] <= moment < end[i]]
-        assert (moment in held) == bool(running)
-        if running:
-            best = max(running, key=lambda i: (start[i], -end[i]))
-            assert (start[held[moment]], end[held[moment]]) == (start[best], end[best])

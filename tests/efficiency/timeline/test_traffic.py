@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from densing.core.notes import Note
 from densing.efficiency.timeline.classifier import Classifier
-from densing.efficiency.timeline.timeline import Comm, Kind, Origin, RankTimeline, Spans
+from densing.efficiency.timeline.timeline import NO_DEVICE_WORK, Comm, Kind, Origin, RankTimeline, Spans
 from densing.efficiency.timeline.traffic import (
     OPS,
     Collectives,
@@ -245,6 +246,13 @@ def test_window_of_early_launches_keeps_whole_spans() -> None:
     comms = [(12, 15, ALL_REDUCE), (21, 25, ALL_REDUCE)]
     rank = rank_of(0, comms, steps=[(1, 10, 20), (2, 20, 30)], launches={0: 11, 1: 22})
     assert collected(rank, "hta").start_ns.tolist() == [12]
+
+
+def test_a_blind_rank_has_no_communication_even_where_its_window_lies_within_one() -> None:
+    """A user's pattern may call a copy communication, and a trace of a device without kernels may hold one."""
+    rank = rank_of(0, [(5, 25, ALL_REDUCE)], steps=[(1, 10, 20)])
+    blind = replace(rank, notes=(Note(NO_DEVICE_WORK, "error", "holds no kernel"),))
+    assert len(collected(rank, "steps")) == 1 and len(collected(blind, "steps")) == 0
 
 
 @pytest.mark.parametrize(

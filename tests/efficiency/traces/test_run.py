@@ -15,9 +15,8 @@ import pytest
 from densing.core.errors import InputError
 from densing.efficiency.traces.run import check_ranks, find_traces, read_rank, read_timeline
 from densing.efficiency.traces.source import Limits, TraceFile
-from tests.support.trace_make import ALL_REDUCE, good, kernel, parts, read, text_of, write
+from tests.support.trace_make import ALL_REDUCE, GOOD, good, kernel, parts, read, text_of, write
 
-GOOD = (50.0, 40.0, 20.0, 20.0)
 NO_RANK: dict[str, Any] = {"distributedInfo": None}
 
 

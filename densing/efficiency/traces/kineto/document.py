@@ -47,10 +47,10 @@ from densing.efficiency.traces.kineto.text import (
 )
 from densing.efficiency.traces.source import TraceFile
 
-_OF_EVENTS = ("ph", "cat", "name", "ts", "pid", "tid")
-
 HEADER = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds", "host_name", "hostname", "schemaVersion",
           RECORDER)  # fmt: skip
+# A key of the document that is one of these belongs to an event that stands alone.
+_OF_EVENTS = ("ph", "cat", "name", "ts", "pid", "tid")
 _EVENTS = b'"traceEvents"'
 _BOMS = (b"\xff\xfe", b"\xfe\xff")
 
@@ -260,6 +260,8 @@ def _text(value: Any) -> str:
         return ",".join(_text(part) for part in value)
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
+
+# The array of events.
 
 _SMALL = 1 << 12
 _LOOSE = 1 << 15

@@ -170,6 +170,8 @@ def category_of(process: int | str) -> str:
     return _PROCESSES.get(process, "") if isinstance(process, str) else ""
 
 
+# Typed structs, one per category.
+
 Id = int | str
 Number = int | float
 _Complete = Literal["X"]
@@ -384,6 +386,8 @@ def _plain(value: Any) -> Any:
         return float(value) if abs(value.adjusted()) < 300 else None
     return clean(value) if isinstance(value, str) else value
 
+
+# Microseconds to nanoseconds.
 
 MISSING = -(2**40)
 """Stands for a time that an event does not give; nobody measures -12.7 days to the microsecond."""

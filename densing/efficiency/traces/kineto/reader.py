@@ -212,6 +212,8 @@ def _remarks(label: str, read: _Read) -> list[Note]:
     return notes
 
 
+# From rows to spans and steps.
+
 Column = NDArray[Any]
 
 _STEP = re.compile(r"ProfilerStep\s*[#*]?\s*(\d{0,18})")

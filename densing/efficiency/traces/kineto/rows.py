@@ -35,6 +35,7 @@ ANNOUNCER = "record_param_comms"
 """The operator that tells what a communication moves; the kernel it leads to carries its ``External id``."""
 
 _MISSING_NS = MISSING * 1000
+_HOST = (Role.LAUNCH, Role.RANGE, Role.OP)
 
 
 class Numbers(dict[Key, int]):
@@ -303,9 +304,6 @@ class Rows:
         """Remember what an operator says of a communication."""
         if event.name == ANNOUNCER and event.args.collective and event.args.external >= 0:
             self.announced[event.args.external] = comm_of(event.args)
-
-
-_HOST = (Role.LAUNCH, Role.RANGE, Role.OP)
 
 
 def _text_ns(field: str, text: bytes) -> int:

@@ -1,4 +1,4 @@
-"""The text of a trace: a sliding buffer over it, where events begin and end, values read leniently, and salvage.
+"""The text of a trace: its marks, a sliding buffer over it, where events begin and end, values read leniently, salvage.
 
 Salvage is the careful way through the array of events: one at a time, what is damaged repaired or left out, and told.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple, Protocol
 
-from densing.core import Note, Severity
+from densing.core import Note, Severity, words
 
 SUFFIXES: tuple[str, ...] = (".json",)
 """How the names of such traces end, before they are packed."""
@@ -256,6 +256,8 @@ def clean(text: str) -> str:
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
+# Salvage: what is damaged, repaired or left out.
+
 MAX_LOST = 100_000
 """Elements that are no events or cannot be read; a file with more is not read to its end."""
 SHOWN = 5
@@ -314,8 +316,8 @@ class Damage:
 
     def _note(self, verb: str, severity: Severity, reason: str, row: dict[str, Any]) -> Note:
         first, count = row["first"][0], row["count"]
-        events = f"{count} events" if count > 1 else "1 event"
         location = f"event {first['event']}, byte {first['byte']}" + (f", {first['name']!r}" if first["name"] else "")
+        events = words.plural(count, "event")
         message = f"{self.source}: {events} {verb}: {reason} ({'first: ' if count > 1 else ''}{location})"
         return Note(f"event-{verb}", severity, message, {"reason": reason, "file": self.source, **row})
 

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from densing.core.errors import InputError
-from tests.support.trace_make import good, kernel, parts, read, text_of, write
-
-GOOD = (50.0, 40.0, 20.0, 20.0)
+from tests.support.trace_make import GOOD, good, kernel, parts, read, text_of, write
 
 
 @pytest.mark.parametrize(

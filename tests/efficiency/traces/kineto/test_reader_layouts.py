@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from densing.efficiency.timeline.timeline import Kind, Lane, RankTimeline, Step
 from densing.efficiency.traces.kineto.events import ROLES, Role
 from densing.efficiency.traces.kineto.reader import Mark, merge_marks
-from tests.support.trace_make import ALL_REDUCE, LAYOUTS, event, good, kernel, parts, read, write
+from tests.support.trace_make import ALL_REDUCE, GOOD, LAYOUTS, event, good, kernel, parts, read, write
 from tests.support.trace_oracle import differences
-
-GOOD = (50.0, 40.0, 20.0, 20.0)
 
 times = st.integers(0, 10**7) | st.decimals(0, 10**7, places=3).map(float)
 names = st.sampled_from(["gemm", ALL_REDUCE, "ProfilerStep#3", 'odd "name" \\ {} [] },{"ph":', "é\u2028\x7f", ""])

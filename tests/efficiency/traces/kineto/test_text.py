@@ -15,10 +15,9 @@ from densing.efficiency.traces.kineto.text import Salvage
 from densing.efficiency.traces.run import read_rank, read_timeline
 from densing.efficiency.traces.source import Limits, TraceFile
 from tests.support import folders
-from tests.support.trace_make import ALL_REDUCE, good, kernel, parts, read, text_of, write
+from tests.support.trace_make import ALL_REDUCE, GOOD, good, kernel, parts, read, text_of, write
 
 SAMPLES = folders.TRACES / "malformed"
-GOOD = (50.0, 40.0, 20.0, 20.0)
 LOST = (0.0, 40.0, 0.0, 40.0)
 
 # (result in µs, skipped, repaired, word in the note): EXPECTED.md of the samples.
