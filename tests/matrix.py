@@ -26,6 +26,7 @@ FILES = (
     "scores/density/test_inversion",
     "scores/evals/readers/test_files",
     "efficiency/traces/kineto/test_reader",
+    "efficiency/timeline/test_intervals",
     "efficiency/timeline/test_overlap",
     "scores/trend/test_estimators",
     "report/test_study",
