@@ -27,6 +27,10 @@ SHOWN_NAMES = 30
 class DensingError(Exception):
     """Root of all errors that densing raises on purpose.
 
+    See Also
+    --------
+    Note
+
     Examples
     --------
     >>> import densing

@@ -29,6 +29,10 @@ class Note:
     details : mapping, optional
         The figures behind the sentence, JSON-serialisable.
 
+    See Also
+    --------
+    DensingError
+
     Examples
     --------
     >>> Note("few-families", "warning", "5 families; CRV3 wants 6 or more", {"families": 5}).code
