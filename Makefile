@@ -50,7 +50,7 @@ bench: $(STAMP)  ## fits beside other packages; evaluation beside lm-eval's comm
 bench-profile: $(STAMP)  ## profiling beside other trace tools; TRACES="a.json.gz b.json.gz" for your own traces
 	test -x .peers/bin/python || $(PYTHON) -m venv .peers
 	.peers/bin/python -m pip install --quiet "traceinsight==0.6.1" "pandas==2.3.3"
-	$(BIN)/python benchmarks/profile.py $(TRACES) --peers .peers/bin/python
+	$(BIN)/python benchmarks/traces.py $(TRACES) --peers .peers/bin/python
 
 bench-simulate: $(STAMP)  ## the simulator on 10^4 to 10^6 tasks, beside a discrete-event library
 	test -x .peers/bin/python || $(PYTHON) -m venv .peers

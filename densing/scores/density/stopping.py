@@ -376,6 +376,9 @@ class StoppingRule:
             now = self._interval(mean, samples, critical)
             share = next((share for share in LOOKS if fraction < share / EXCESS), 1.0)
             ahead = planned if share == 1.0 else self._allocate(samples, (end or goal) / share, 0)
+            if sum(ahead) == items:
+                # Where all items are needed nothing varies at the end, and the goal says of no part that it is one.
+                ahead = planned
             part = min(1.0, (GROWTH - 1) * items / (sum(ahead) - items))
             ahead = [
                 one.count + math.ceil(part * (count - one.count)) for one, count in zip(samples, ahead, strict=True)

@@ -1,6 +1,6 @@
 """Whole-process cost of ``densing profile`` beside other trace tools, on the same files in one run of this script.
 
-    python benchmarks/profile.py [TRACE ...] [--peers PYTHON] [--copies 50] [--repeats 3] [--json] [--keep FOLDER]
+    python benchmarks/traces.py [TRACE ...] [--peers PYTHON] [--copies 50] [--repeats 3] [--json] [--keep FOLDER]
 
 1. Pairs: each trace, and one of about two million events made from the first by ``enlarge.py`` (six step markers: the
    time of some tools grows with steps), through ``densing profile --json`` with its defaults, and through each peer
