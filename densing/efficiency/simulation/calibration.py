@@ -343,8 +343,7 @@ def calibrated(cluster: Cluster, calibration: Calibration, level: str, source: s
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.calibration import Observation, calibrate
-    >>> from densing.efficiency.simulation.cluster import load_cluster
+    >>> from densing.efficiency.simulation import Observation, calibrate, load_cluster
     >>> seen = [Observation("all_reduce", size, 2, 2 * 1e-3 + size * 4e-8) for size in (1e4, 1e5, 1e6, 1e7)]
     >>> cluster = calibrated(load_cluster("cpu2"), calibrate(seen), "inter", "an example")
     >>> round(cluster.inter.alpha_s, 6), cluster.sources["inter.alpha_s"].evidence

@@ -89,7 +89,7 @@ def collective_seconds(
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster import Device
+    >>> from densing.efficiency.simulation import Device
     >>> slow = Link(1e-4, 1e-9)
     >>> cluster = Cluster("toy", 4, 1, Device("toy", 1e12, 1e11), intra=slow, inter=slow, host=slow)
     >>> round(collective_seconds("all_reduce", 4e6, cluster, range(4)), 6)
@@ -126,7 +126,7 @@ def latency_seconds(op: str, count: float, cluster: Cluster, ranks: Sequence[int
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster import Device
+    >>> from densing.efficiency.simulation import Device
     >>> slow = Link(1e-4, 1e-9)
     >>> cluster = Cluster("toy", 4, 1, Device("toy", 1e12, 1e11), intra=slow, inter=slow, host=slow)
     >>> round(latency_seconds("all_reduce", 4e6, cluster, range(4)), 6)
@@ -173,7 +173,7 @@ def levels_of(cluster: Cluster, ranks: Sequence[int]) -> tuple[Level, ...]:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster import Device
+    >>> from densing.efficiency.simulation import Device
     >>> link = Link(0, 1e-9)
     >>> cluster = Cluster("toy", 8, 4, Device("toy", 1, 1), intra=link, inter=link, host=link)
     >>> [(level.size, level.inside) for level in levels_of(cluster, range(8))]
@@ -199,7 +199,7 @@ def span_of(cluster: Cluster, ranks: Sequence[int]) -> str:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster import Device
+    >>> from densing.efficiency.simulation import Device
     >>> link = Link(0, 1e-9)
     >>> cluster = Cluster("toy", 8, 4, Device("toy", 1, 1), intra=link, inter=link, host=link)
     >>> span_of(cluster, range(4)), span_of(cluster, (0, 4)), span_of(cluster, (3,))

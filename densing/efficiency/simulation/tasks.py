@@ -318,7 +318,7 @@ def critical_path(graph: Graph, speed: Sequence[float] = ()) -> float:
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.timeline import Kind
+    >>> from densing.efficiency.timeline import Kind
     >>> graph = Graph()
     >>> a = graph.add("a", Kind.COMPUTE, (0,), "compute", 1.0)
     >>> b = graph.add("b", Kind.COMPUTE, (0,), "compute", 2.0)
@@ -343,7 +343,7 @@ def busy(graph: Graph, speed: Sequence[float] = ()) -> dict[tuple[int, str] | st
 
     Examples
     --------
-    >>> from densing.efficiency.timeline.timeline import Kind
+    >>> from densing.efficiency.timeline import Kind
     >>> graph = Graph()
     >>> for rank in (0, 1):
     ...     _ = graph.add("send", Kind.COMM, (rank,), "comm", 0.5, resources=["nic"])

@@ -452,7 +452,7 @@ def memory(
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.models import load_workload
+    >>> from densing.efficiency.simulation import load_workload
     >>> purposes = memory(load_workload("gpt3", dp=64, tp=8, pp=8, batch=8, micro_batches=8), zero=1)
     >>> [round(purposes[purpose] / 1e9, 2) for purpose in ("parameters", "gradients", "optimizer")]
     [5.59, 5.59, 0.52]

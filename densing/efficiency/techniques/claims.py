@@ -41,7 +41,7 @@ class Physics:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster import load_cluster
+    >>> from densing.efficiency.simulation import load_cluster
     >>> round(Physics(latency=10).cluster(load_cluster("a100x8-tcp")).inter.alpha_s, 9)
     0.0003
     """

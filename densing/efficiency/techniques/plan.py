@@ -160,8 +160,8 @@ def link_name(comm: Comm, cluster: Cluster) -> str:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster import Cluster, Device, Link
-    >>> from densing.efficiency.timeline.timeline import Comm
+    >>> from densing.efficiency.simulation import Cluster, Device, Link
+    >>> from densing.efficiency.timeline import Comm
     >>> link = Link(0, 0)
     >>> cluster = Cluster("toy", n=4, per_node=2, device=Device("toy", 1, 1), intra=link, inter=link, host=link)
     >>> link_name(Comm("all_reduce", ranks=(0, 1)), cluster), link_name(Comm("all_reduce", ranks=(0, 2)), cluster)

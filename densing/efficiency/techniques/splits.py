@@ -101,8 +101,7 @@ def remedy(technique: Technique, workload: Workload, cluster: Cluster, knobs: Ma
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster import load_cluster
-    >>> from densing.efficiency.simulation.models import load_workload
+    >>> from densing.efficiency.simulation import load_cluster, load_workload
     >>> step = load_workload("llama-8b", dp=2, tp=8, batch=64, sequence=8192)
     >>> remedy(get_technique("ddp"), step, load_cluster("a100x8-tcp"), {})
     'fits with --micro-batches 64'

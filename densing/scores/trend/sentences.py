@@ -147,7 +147,7 @@ def broken(checks: Checks) -> str:
 
     Examples
     --------
-    >>> from densing.scores.trend.significance import PAPER, BreakTests
+    >>> from densing.scores.trend import PAPER, BreakTests
     >>> best = SearchedBreak("2023-09-27", 0.015, None, 15, 0.02, 0.0008, 9.0, size=0.07, power=())
     >>> stated = StatedBreak("2022-11-30", 0, 40, None, "no model before the date")
     >>> print(broken(Checks(breakpoint=BreakTests(stated, best, PAPER, 199))))
@@ -177,7 +177,7 @@ def without_groups(checks: Checks, months: float) -> str:
 
     Examples
     --------
-    >>> from densing.scores.trend.checks import WithoutGroup
+    >>> from densing.scores.trend import WithoutGroup
     >>> others = {"slope_per_day": 0.0055, "doubling_months": 4.16, "lo": 2.9, "hi": 7.5, "reason": None}
     >>> group = WithoutGroup(group="research suites", families=("A", "B"), n=12, **others)
     >>> without_groups(Checks(without_groups=(group,)), 3.71)
@@ -200,7 +200,7 @@ def left_out(checks: Checks) -> str:
 
     Examples
     --------
-    >>> from densing.scores.trend.checks import LeaveOneOut
+    >>> from densing.scores.trend import LeaveOneOut
     >>> left_out(Checks(leave_one_family_out=LeaveOneOut("family", (), 3.4, math.inf, "A")))
     'Without one family at a time it moves between 3.4 months and no doubling (A moves it most).'
     """
@@ -223,7 +223,7 @@ def by_organisation(checks: Checks, level: float = 0.95) -> str:
 
     Examples
     --------
-    >>> from densing.scores.trend.checks import ByOrganisation
+    >>> from densing.scores.trend import ByOrganisation
     >>> by_organisation(Checks(organisations=ByOrganisation(16, 2.67, 6.08)))
     'With the 16 organisations taken as independent in place of families, the 95 % interval is 2.7 to 6.1 months.'
     """

@@ -66,7 +66,7 @@ def tokens(workload: Workload) -> float:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.workload import Transformer
+    >>> from densing.efficiency.simulation import Transformer
     >>> toy = Transformer("toy", 2, 8, 2, 2, 4, 16, 64)
     >>> tokens(Workload(toy, batch=4, sequence=16, micro_batches=2)), tokens(Workload(toy, "decode", batch=4))
     (32.0, 4.0)
@@ -263,7 +263,7 @@ class Layout:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster import Device, Link
+    >>> from densing.efficiency.simulation import Device, Link
     >>> link = Link(0, 1e-9)
     >>> cluster = Cluster("toy", 8, 4, Device("toy", 1, 1), intra=link, inter=link, host=link)
     >>> layout = Layout(Split(dp=4, tp=2), cluster)

@@ -108,7 +108,7 @@ def synthesise(
 
     Examples
     --------
-    >>> from densing.efficiency.techniques.taccl.topology import profile_topology
+    >>> from densing.efficiency.techniques.taccl import profile_topology
     >>> result = synthesise(profile_topology("ndv2-1mb", 2, 2, "full"), "all_gather")
     >>> result.bound, result.makespan, result.ring
     (214.0, 237.0, 321.0)

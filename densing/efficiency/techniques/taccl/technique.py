@@ -199,7 +199,7 @@ class Synthesised:
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster import Device, Link
+    >>> from densing.efficiency.simulation import Device, Link
     >>> link = Link(0.0, 1e-9)
     >>> cluster = Cluster("toy", 2, 2, Device("toy", 1, 1), intra=link, inter=link, host=link)
     >>> graph = Graph()

@@ -202,7 +202,7 @@ def from_cluster(
 
     Examples
     --------
-    >>> from densing.efficiency.simulation.cluster import Cluster, Device, Link
+    >>> from densing.efficiency.simulation import Cluster, Device, Link
     >>> duo = Cluster("duo", 4, 2, Device("toy", 1e12, 1e12), Link(1e-6, 1e-9), Link(1e-5, 1e-8, "nic"), Link(0, 1e-9))
     >>> topology = from_cluster(duo, 1000)
     >>> len(topology.channels), topology.channels[1].ports
