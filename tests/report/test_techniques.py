@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -26,7 +24,7 @@ from densing.report.techniques import (
     render,
     title,
 )
-from tests.support.report_pages import Page, column
+from tests.support.report_pages import Page, built_for_everyone, column
 from tests.support.report_techniques import (
     BREAKOUT,
     CLAIMS,
@@ -60,13 +58,7 @@ def test_nothing_is_fetched(page: Page) -> None:
 
 
 def test_page_is_built_for_everyone(page: Page) -> None:
-    assert page.all("html") == [{"lang": "en"}]
-    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
-    assert levels[0] == 1 and levels.count(1) == 1
-    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
-    ids = [attributes["id"] for _, attributes in page.tags if attributes.get("id")]
-    assert len(ids) == len(set(ids))
-    names = set(ids)
+    names = built_for_everyone(page)
     assert all(str(link["href"])[0] == "#" and str(link["href"])[1:] in names for link in page.all("a"))
     figures = [name for name in page.script_text if name.startswith("data-plot-")]
     assert len(figures) == FIGURES

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from html.parser import HTMLParser
 
 from densing.report.page import ShownTable
@@ -46,3 +48,15 @@ def column(table: ShownTable, title: str) -> list[str]:
     """Return what a column of a shown table says, row by row."""
     at = [field.title for field in table.fields].index(title)
     return [row[at].shown for row in table.rows]
+
+
+def built_for_everyone(page: Page) -> set[str]:
+    """Check a page's language, headings, table headers and names, and return the names."""
+    assert page.all("html") == [{"lang": "en"}]
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+    assert all(header.get("scope") in ("col", "row") for header in page.all("th"))
+    names = [str(attributes["id"]) for _, attributes in page.tags if attributes.get("id")]
+    assert len(names) == len(set(names))
+    return set(names)
