@@ -38,3 +38,6 @@ from .tables import load_catalog as load_catalog
 from .tables import merge as merge
 from .tables import read_extra as read_extra
 from .tables import validate_catalog as validate_catalog
+from .scores import DECIMALS as DECIMALS
+from .scores import binomial_variance as binomial_variance
+from .scores import by_preference as by_preference

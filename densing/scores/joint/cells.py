@@ -1,0 +1,178 @@
+"""Which scores stand on the joint scale: one cell per model, benchmark and evaluator, with its floor and its noise.
+
+A *test* is a benchmark as one evaluator runs it: the same questions in another harness are another test, whose
+difficulty is shrunk to that of the benchmark. A *trait* is what may set a model apart on several tests at once: a skill
+in English, or the same skill in other languages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from densing.core import Card, InputError, Note, Readable, words
+from densing.scores.catalog import DECIMALS, WRONG, Catalog, binomial_variance, by_preference, has_flag, own_figures
+
+ENGLISH = "en"
+ABROAD = "other languages"
+MIN_MODELS = 3
+"""A benchmark that fewer models share says nothing of one model that another does not."""
+COLUMNS = ["model", "benchmark", "evaluator", "test", "score", "se", "floor", "skill", "language", "trait"]
+
+
+@dataclass(frozen=True, repr=False)
+class Cells(Readable):
+    """Scores that a joint scale is fitted to.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        One row per cell: ``model, benchmark, evaluator, test`` (``benchmark@evaluator``), ``score`` and ``se`` in [0,
+        1] (the sampling of items alone), ``floor`` (chance), ``skill, language, trait``; sorted by model and test.
+    dropped : pandas.DataFrame
+        Scores of the catalog that are not on the scale: ``model, benchmark, evaluator, reason``.
+    notes : tuple of Note
+        What was left out, counted.
+
+    See Also
+    --------
+    joint_cells, fit_joint
+
+    Examples
+    --------
+    >>> from densing.scores.catalog import load_catalog
+    >>> cells = joint_cells(load_catalog())
+    >>> cells.table["model"].nunique() > 300, cells.table["evaluator"].nunique() > 30
+    (True, True)
+    """
+
+    table: pd.DataFrame
+    dropped: pd.DataFrame
+    notes: tuple[Note, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def card(self) -> Card:
+        """Return what is shown: how many models, benchmarks and evaluators, and what was left out."""
+        facts = {
+            "models": str(self.table["model"].nunique()),
+            "benchmarks": str(self.table["benchmark"].nunique()),
+            "evaluators": str(self.table["evaluator"].nunique()),
+            "languages": str(self.table["language"].nunique()),
+            "left out": words.listed(f"{n} {reason}" for reason, n in self.dropped["reason"].value_counts().items()),
+        }
+        return Card(f"{len(self)} cells of a joint scale", facts, self.table, self.notes)
+
+
+def joint_cells(catalog: Catalog, *, own_vendors: bool = False, evaluators: Sequence[str] | None = None) -> Cells:
+    """Return the cells of a catalog: usable scores on benchmarks that are scales, each measurement once.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Where the scores are.
+    own_vendors : bool
+        Keep what vendors' own tables say of the vendor's own models. They are left out by default: a maker chooses what
+        it prints. Harnesses that measure everybody stay, whoever runs them.
+    evaluators : sequence of str, optional
+        Take these evaluators only.
+
+    Returns
+    -------
+    Cells
+        Left out, with the reason: ``wrong`` (flagged), ``no scale`` (averages of others, or benchmarks that do not rise
+        with capability), ``vendor's own``, ``quoted`` (equal to 0.001 to a preferred evaluator's value of the same
+        model: one measurement), ``few models`` (a benchmark that fewer than three models share).
+
+    Raises
+    ------
+    InputError
+        When nothing is left.
+
+    See Also
+    --------
+    fit_joint
+
+    Examples
+    --------
+    >>> from densing.scores.catalog import load_catalog
+    >>> "olmo3_eval_math" in set(joint_cells(load_catalog()).table["benchmark"])
+    False
+    """
+    scores = catalog.scores if evaluators is None else catalog.scores[catalog.scores["evaluator"].isin(evaluators)]
+    benchmarks = catalog.benchmarks.set_index("id")
+    roles = scores["evaluator"].map(catalog.evaluators.set_index("id")["role"])
+    reason = pd.Series("", index=scores.index, dtype=object)
+
+    def leave_out(mask: pd.Series, why: str) -> None:
+        reason[mask & reason.eq("")] = why
+
+    leave_out(has_flag(scores["flags"], WRONG), "wrong")
+    leave_out(~scores["benchmark"].map(benchmarks["scale"]).fillna(False).astype(bool), "no scale")
+    if not own_vendors:
+        leave_out(own_figures(catalog).reindex(scores.index) & roles.isin(["vendor", "collected"]), "vendor's own")
+    ranked = by_preference(scores[reason.eq("")], catalog)
+    again = ranked.assign(value=ranked["score"].round(DECIMALS)).duplicated(["model", "benchmark", "value"])
+    leave_out(again.reindex(scores.index, fill_value=False), "quoted")
+    shared = scores[reason.eq("")].groupby("benchmark")["model"].nunique()
+    leave_out(~scores["benchmark"].isin(shared.index[shared >= MIN_MODELS]), "few models")
+    kept = scores[reason.eq("")]
+    if kept.empty:
+        raise InputError(
+            f"no score of {len(scores)} is on a benchmark that {MIN_MODELS} models share and that rises with capability"
+        )
+    facts = benchmarks.loc[kept["benchmark"]]
+    items = kept["items"].fillna(pd.Series(facts["items"].to_numpy(), index=kept.index)).to_numpy(dtype=float)
+    score = kept["score"].to_numpy(dtype=float)
+    # A stated error counts where there is one: some evaluators draw their items anew for every model.
+    se = np.sqrt(binomial_variance(score, items))
+    if "stated_se" in kept:
+        se = kept["stated_se"].astype(float).fillna(pd.Series(se, index=kept.index)).to_numpy()
+    skill, language = facts["skill"].to_numpy(dtype=str), facts["language"].fillna(ENGLISH).to_numpy(dtype=str)
+    table = pd.DataFrame(
+        {
+            "model": kept["model"].to_numpy(dtype=str),
+            "benchmark": kept["benchmark"].to_numpy(dtype=str),
+            "evaluator": kept["evaluator"].to_numpy(dtype=str),
+            "test": (kept["benchmark"] + "@" + kept["evaluator"]).to_numpy(dtype=str),
+            "score": score,
+            "se": np.maximum(se, 1e-4),
+            "floor": facts["chance"].to_numpy(dtype=float),
+            "skill": skill,
+            "language": language,
+            "trait": np.where(language == ENGLISH, skill, np.char.add(skill, f" in {ABROAD}")),
+        }
+    )
+    dropped = scores.loc[reason.ne(""), ["model", "benchmark", "evaluator"]].assign(reason=reason[reason.ne("")])
+    notes = []
+    if len(dropped):
+        counts = dropped["reason"].value_counts()
+        message = f"{len(dropped)} of {len(scores)} scores are not on the joint scale: " + words.listed(
+            f"{n} {why}" for why, n in counts.items()
+        )
+        notes.append(Note("cells-left-out", "info", message, {str(why): int(n) for why, n in counts.items()}))
+    ordered = table.sort_values(["model", "test"], ignore_index=True)[COLUMNS]
+    return Cells(ordered, dropped.reset_index(drop=True), tuple(notes))
+
+
+def toy_cells(models: int = 10, benchmarks: int = 6, seed: int = 0) -> Cells:
+    """Return cells of models ``m0`` (weakest) to ``m9``, two evaluators, all four skills: for examples and tests."""
+    rng = np.random.default_rng(seed)
+    skills = ("knowledge", "reasoning", "mathematics", "code")
+    rows = []
+    for m in range(models):
+        for b in range(benchmarks):
+            for e, offset in (("first", 0.0), ("second", 0.3)):
+                if e == "second" and (m + b) % 2:
+                    continue
+                z = 0.4 * (m - models / 2) - 0.2 * (b - benchmarks / 2) + offset + 0.1 * rng.standard_normal()
+                skill = skills[b % 4]
+                score = 1 / (1 + np.exp(-z))
+                rows.append((f"m{m}", f"b{b}", e, f"b{b}@{e}", score, 0.01, 0.0, skill, ENGLISH, skill))
+    return Cells(
+        pd.DataFrame(rows, columns=COLUMNS), pd.DataFrame(columns=["model", "benchmark", "evaluator", "reason"])
+    )

@@ -1,0 +1,358 @@
+r"""Draws from the joint model of all cells: Gibbs sampling, every conditional in closed form but two.
+
+A cell is one score s of model m on test j (benchmark b, run by evaluator e), which asks for trait t:
+
+.. math::
+    s &\sim N(c_j + (u_j - c_j)\,\sigma(z),\; se^2 + \tau_j^2) \\
+    z &\sim t_\nu(d_j + \lambda_j x_{mt} + \gamma_j^T y_m + h_{me},\; \psi_j \kappa_m) \\
+    (d_j, \lambda_j, \gamma_j) &\sim N((D_b, \Lambda_b, \Gamma_b), V_{tests}), \quad
+    (D_b, \Lambda_b, \Gamma_b) \sim N((\mu, 1, 0), V_{benchmarks}) \\
+    x_m &\sim N(0, \Sigma), \quad y_m \sim N(0, I), \quad h_{me} \sim N(0, s_h^2)
+
+Floors c lie near chance and ceilings u below 1 (label noise). The abilities x are one per trait and correlated: a model
+never measured on a trait has what its other abilities let expect, and the error of that. The free factors y are what
+tests of different traits share beyond them (a form of question, a prompt); h_me is what one model has of its own with
+an evaluator, and what is left is the scatter psi_j of the test times that of the model.
+
+The latent logits z and the noise tau take Metropolis steps, so nothing is linearised in the end. Source: own; the parts
+are the two-parameter logistic model (Birnbaum 1968) with correlated dimensions, partial pooling of tests (Gelman and
+Hill 2006, ch. 12-14) and Student errors as scale mixtures (Geweke 1993).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.special import expit, logit
+from scipy.stats import invwishart
+
+from densing.core import Array
+
+# A floor lies this near to chance (standard deviation); generated answers have no floor above 0.
+FLOOR_SD = 0.02
+# Benchmarks have wrong labels: a perfect model scores about 3 % less than all.
+CEILING, CEILING_SD = 0.97, 0.03
+FREEDOM = 4.0
+# Inverse-gamma priors of variances, as (shape, scale): weak, on the scale of logits.
+VARIANCE_PRIOR = (2.0, 0.02)
+SCATTER_SHAPE, MODEL_SHAPE = 2.0, 3.0
+# Inverse-Wishart prior of Sigma: one degree more than traits, which leaves every correlation uniform.
+COVARIANCE_SCALE = 1.0
+
+
+@dataclass(frozen=True)
+class Index:
+    """Integer codes of the cells: who, on what, by whom.
+
+    Parameters
+    ----------
+    model, test, pair : array of int, shape (n,)
+        Code of each cell; ``pair`` numbers the (model, evaluator) pairs that occur.
+    benchmark, trait : array of int, shape (tests,)
+        Benchmark and trait of each test.
+    score, se : array, shape (n,)
+    chance : array, shape (tests,)
+    """
+
+    model: Array
+    test: Array
+    pair: Array
+    benchmark: Array
+    trait: Array
+    score: Array
+    se: Array
+    chance: Array
+
+
+@dataclass
+class State:
+    """One state of the chain; arrays are replaced, never changed in place.
+
+    Parameters
+    ----------
+    abilities : array, shape (models, traits + F)
+        Abilities by trait, then free factors.
+    covariance : array, shape (traits, traits)
+        Sigma.
+    tests, benchmarks : array, shape (tests, 2 + F) and (benchmarks, 2 + F)
+        Ease (minus difficulty), loading on the own trait, loadings on the free factors.
+    evaluators : array
+        Effects of the (model, evaluator) pairs that occur.
+    floor, ceiling, noise, scatter : array, shape (tests,)
+        Ends of the curve; variance tau^2 on the score's scale and psi on the logit's.
+    model_scatter : array, shape (models,)
+        Factor kappa on psi; 1 on (geometric) average.
+    ease : float
+        Mean ease of benchmarks.
+    test_variance, benchmark_variance : array, shape (2 + F,)
+    evaluator_variance : float
+    typical_scatter : float
+        Scale of the prior of psi.
+    typical_noise : tuple of float
+        Mean and standard deviation of ln tau^2 over tests.
+    logits : array, shape (n,)
+    """
+
+    abilities: Array
+    covariance: Array
+    tests: Array
+    benchmarks: Array
+    evaluators: Array
+    floor: Array
+    ceiling: Array
+    noise: Array
+    scatter: Array
+    model_scatter: Array
+    ease: float
+    test_variance: Array
+    benchmark_variance: Array
+    evaluator_variance: float
+    typical_scatter: float
+    typical_noise: tuple[float, float]
+    logits: Array
+    weights: Array
+
+
+def index_cells(table: pd.DataFrame) -> tuple[Index, dict[str, Array]]:
+    """Number what occurs in a table of cells.
+
+    Returns
+    -------
+    Index
+    dict of str to array
+        Names in the order of the codes: ``model, test, benchmark, trait``, and ``pair`` as (model code, evaluator).
+    """
+    models, model = np.unique(table["model"].to_numpy(dtype=str), return_inverse=True)
+    tests, test = np.unique(table["test"].to_numpy(dtype=str), return_inverse=True)
+    first = table.drop_duplicates("test").set_index("test").loc[tests]
+    benchmarks, benchmark = np.unique(first["benchmark"].to_numpy(dtype=str), return_inverse=True)
+    traits, trait = np.unique(first["trait"].to_numpy(dtype=str), return_inverse=True)
+    pair, pairs = pd.MultiIndex.from_arrays([model, table["evaluator"].to_numpy(dtype=str)]).factorize()
+    index = Index(
+        model=model,
+        test=test,
+        pair=pair,
+        benchmark=benchmark,
+        trait=trait,
+        score=table["score"].to_numpy(dtype=float),
+        se=table["se"].to_numpy(dtype=float),
+        chance=first["floor"].to_numpy(dtype=float),
+    )
+    names = {"model": models, "test": tests, "benchmark": benchmarks, "trait": traits}
+    return index, {**names, "pair": np.array(list(pairs), dtype=object)}
+
+
+def sample(
+    index: Index, factors: int, sweeps: int, burn: int, seed: int, step: Callable[[str, float], None]
+) -> Iterator[State]:
+    """Yield the states of one chain after ``burn`` sweeps.
+
+    Parameters
+    ----------
+    index : Index
+        The cells.
+    factors : int
+        F, free factors beside the traits.
+    sweeps, burn : int
+        States yielded, and thrown away before them.
+    seed : int
+    step : callable
+        Told what is done and the share of it, for progress bars.
+    """
+    rng = np.random.default_rng(seed)
+    state = _start(index, factors, rng)
+    for sweep in range(burn + sweeps):
+        _sweep(index, state, rng)
+        if sweep % 50 == 0:
+            step("joint scale", sweep / (burn + sweeps))
+        if sweep >= burn:
+            yield state
+
+
+def _start(index: Index, factors: int, rng: np.random.Generator) -> State:
+    """Begin with one ability per model and one difficulty per test, from logits pulled off the ends."""
+    models, tests = int(index.model.max()) + 1, len(index.benchmark)
+    share = np.clip((index.score - index.chance[index.test]) / (1 - index.chance[index.test]), 0.03, 0.97)
+    logits = logit(share)
+    ease = np.bincount(index.test, logits, tests) / np.bincount(index.test, minlength=tests)
+    ability = np.bincount(index.model, logits - ease[index.test], models) / np.bincount(index.model, minlength=models)
+    traits = int(index.trait.max()) + 1
+    abilities = np.column_stack([np.tile(ability[:, None], traits), np.zeros((models, factors))])
+    abilities += rng.normal(0, 0.3, abilities.shape)
+    loadings = np.column_stack([ease, np.ones(tests), rng.normal(0, 0.2, (tests, factors))])
+    count = np.bincount(index.benchmark)
+    means = np.zeros((len(count), factors + 2))
+    np.add.at(means, index.benchmark, loadings)
+    wide = np.full(factors + 2, 0.3)
+    wide[0] = 2.0
+    return State(
+        abilities=abilities,
+        covariance=float(ability.var()) * (0.8 + 0.2 * np.eye(traits)),
+        tests=loadings,
+        benchmarks=means / count[:, None],
+        evaluators=np.zeros(int(index.pair.max()) + 1),
+        floor=index.chance.copy(),
+        ceiling=np.full(tests, CEILING),
+        noise=np.full(tests, 1e-4),
+        scatter=np.full(tests, 0.05),
+        model_scatter=np.ones(models),
+        ease=0.0,
+        test_variance=np.full(factors + 2, 0.1),
+        benchmark_variance=wide,
+        evaluator_variance=0.05,
+        typical_scatter=0.05,
+        typical_noise=(float(np.log(1e-4)), 1.0),
+        logits=logits,
+        weights=np.ones(len(logits)),
+    )
+
+
+def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
+    model, test, tests = index.model, index.test, len(index.benchmark)
+    models, traits, width = len(state.abilities), len(state.covariance), state.abilities.shape[1]
+
+    def fitted() -> Array:
+        """Logits before what a model has of its own with an evaluator."""
+        rows, columns = state.tests[test], state.abilities[model]
+        own_trait = columns[np.arange(len(model)), index.trait[test]]
+        return np.asarray(rows[:, 0] + rows[:, 1] * own_trait + (rows[:, 2:] * columns[:, traits:]).sum(axis=1))
+
+    own = state.evaluators[index.pair]
+    _draw_logits(index, state, fitted() + own, rng)
+    z = state.logits
+    precision = state.weights / (state.scatter[test] * state.model_scatter[model])
+
+    # Abilities of the models, then loadings of the tests: linear regressions on each other, all at once. Sums over
+    # cells are products of a models x tests matrix, which is small however many pairs are empty.
+    weight, value = np.zeros((models, tests)), np.zeros((models, tests))
+    weight[model, test], value[model, test] = precision, precision * (z - own)
+    loadings = np.zeros((tests, width))
+    loadings[np.arange(tests), index.trait] = state.tests[:, 1]
+    loadings[:, traits:] = state.tests[:, 2:]
+    squares = (loadings[:, :, None] * loadings[:, None, :]).reshape(tests, -1)
+    prior = np.eye(width)
+    prior[:traits, :traits] = np.linalg.inv(state.covariance)
+    information = (value - weight * state.tests[:, 0]) @ loadings
+    state.abilities = _gaussian((weight @ squares).reshape(models, width, width) + prior, information, rng)
+    of_traits = state.abilities[:, :traits]
+    scale = of_traits.T @ of_traits + COVARIANCE_SCALE * np.eye(traits)
+    state.covariance = invwishart.rvs(traits + 1 + models, scale, random_state=rng).reshape(traits, traits)
+    shrink = 1 / state.test_variance
+    for trait in range(traits):
+        members = np.flatnonzero(index.trait == trait)
+        design = np.column_stack([np.ones(models), state.abilities[:, trait], state.abilities[:, traits:]])
+        squares = (design[:, :, None] * design[:, None, :]).reshape(models, -1)
+        gram = (weight[:, members].T @ squares).reshape(len(members), len(shrink), len(shrink))
+        information = value[:, members].T @ design + shrink * state.benchmarks[index.benchmark[members]]
+        state.tests[members] = _gaussian(gram + np.diag(shrink), information, rng)
+    mean = np.zeros(len(shrink))
+    # The loading's mean is 1: the scale is in Sigma. Free factors have no sign.
+    mean[:2] = state.ease, 1.0
+    count = np.bincount(index.benchmark)[:, None]
+    total = np.zeros_like(state.benchmarks)
+    np.add.at(total, index.benchmark, state.tests)
+    inverse = count / state.test_variance + 1 / state.benchmark_variance
+    centre = (total / state.test_variance + mean / state.benchmark_variance) / inverse
+    state.benchmarks = centre + rng.standard_normal(centre.shape) / np.sqrt(inverse)
+    spread = np.sqrt(state.benchmark_variance[0] / len(count))
+    state.ease = float(state.benchmarks[:, 0].mean() + rng.standard_normal() * spread)
+    mean[0] = state.ease
+    state.test_variance = _variance(state.tests - state.benchmarks[index.benchmark], rng)
+    state.benchmark_variance = _variance(state.benchmarks - mean, rng)
+
+    rest = z - fitted()
+    inverse = np.bincount(index.pair, precision) + 1 / state.evaluator_variance
+    state.evaluators = np.bincount(index.pair, precision * rest) / inverse
+    state.evaluators = state.evaluators + rng.standard_normal(len(inverse)) / np.sqrt(inverse)
+    state.evaluator_variance = float(_variance(state.evaluators[:, None], rng)[0])
+    residual = rest - state.evaluators[index.pair]
+
+    # Student errors: a weight per cell, a variance per test, a factor per model.
+    squared = residual**2 / (state.scatter[test] * state.model_scatter[model])
+    state.weights = rng.gamma((FREEDOM + 1) / 2, 2 / (FREEDOM + squared))
+    by_test = np.bincount(test, state.weights * residual**2 / state.model_scatter[model], tests)
+    half = np.bincount(test, minlength=tests) / 2
+    typical = SCATTER_SHAPE * state.typical_scatter
+    state.scatter = 1 / rng.gamma(SCATTER_SHAPE + half, 1 / (typical + by_test / 2))
+    state.typical_scatter = rng.gamma(tests * SCATTER_SHAPE + 1, 1 / (SCATTER_SHAPE * (1 / state.scatter).sum()))
+    by_model = np.bincount(model, state.weights * residual**2 / state.scatter[test], models)
+    half = np.bincount(model, minlength=models) / 2
+    kappa = 1 / rng.gamma(MODEL_SHAPE + half, 1 / (MODEL_SHAPE + by_model / 2))
+    state.model_scatter = kappa / np.exp(np.log(kappa).mean())
+    _draw_ends(index, state, rng)
+
+
+def _draw_logits(index: Index, state: State, fitted: Array, rng: np.random.Generator) -> None:
+    """Metropolis: propose from the Gaussian that the curve's tangent at the present logit gives."""
+    test = index.test
+    floor, ceiling = state.floor[test], state.ceiling[test]
+    prior = state.scatter[test] * state.model_scatter[index.model] / state.weights
+    noise = index.se**2 + state.noise[test]
+
+    def proposal(z: Array) -> tuple[Array, Array]:
+        share = expit(z)
+        slope = (ceiling - floor) * share * (1 - share)
+        precision = 1 / prior + slope**2 / noise
+        gradient = (fitted - z) / prior + slope * (index.score - floor - (ceiling - floor) * share) / noise
+        return z + gradient / precision, precision
+
+    def log_density(z: Array) -> Array:
+        miss = index.score - floor - (ceiling - floor) * expit(z)
+        return -0.5 * (z - fitted) ** 2 / prior - 0.5 * miss**2 / noise
+
+    here, (centre, precision) = state.logits, proposal(state.logits)
+    there = centre + rng.standard_normal(len(here)) / np.sqrt(precision)
+    back, precision_back = proposal(there)
+    ratio = log_density(there) - log_density(here)
+    ratio += 0.5 * np.log(precision_back) - 0.5 * precision_back * (here - back) ** 2
+    ratio -= 0.5 * np.log(precision) - 0.5 * precision * (there - centre) ** 2
+    state.logits = np.where(np.log(rng.random(len(here))) < ratio, there, here)
+
+
+def _draw_ends(index: Index, state: State, rng: np.random.Generator) -> None:
+    """Floors and ceilings are linear in the score; the noise of a test takes a Metropolis step in its logarithm."""
+    test, tests = index.test, len(index.benchmark)
+    share = expit(state.logits)
+    noise = index.se**2 + state.noise[test]
+
+    def end(loading: Array, value: Array, prior_mean: Array | float, prior_sd: float) -> Array:
+        precision = np.bincount(test, loading**2 / noise, tests) + 1 / prior_sd**2
+        centre = (np.bincount(test, loading * value / noise, tests) + prior_mean / prior_sd**2) / precision
+        return centre + rng.standard_normal(tests) / np.sqrt(precision)
+
+    floor = end(1 - share, index.score - state.ceiling[test] * share, index.chance, FLOOR_SD)
+    state.floor = np.where(index.chance > 0, np.maximum(floor, 0.0), 0.0)
+    ceiling = end(share, index.score - state.floor[test] * (1 - share), CEILING, CEILING_SD)
+    state.ceiling = np.clip(ceiling, state.floor + 0.1, 1.0)
+    miss = (index.score - state.floor[test] - (state.ceiling - state.floor)[test] * share) ** 2
+    centre, width = state.typical_noise
+
+    def log_density(noise: Array) -> Array:
+        variance = index.se**2 + noise[test]
+        fit = np.bincount(test, -0.5 * np.log(variance) - 0.5 * miss / variance, tests)
+        return fit - 0.5 * ((np.log(noise) - centre) / width) ** 2
+
+    there = state.noise * np.exp(0.8 * rng.standard_normal(tests))
+    better = np.log(rng.random(tests)) < log_density(there) - log_density(state.noise)
+    state.noise = np.where(better, there, state.noise)
+    logs = np.log(state.noise)
+    centre = float(logs.mean() + rng.standard_normal() * width / np.sqrt(tests))
+    width = float(np.sqrt(1 / rng.gamma(2 + tests / 2, 1 / (2 + ((logs - centre) ** 2).sum() / 2))))
+    state.typical_noise = (centre, width)
+
+
+def _gaussian(precision: Array, information: Array, rng: np.random.Generator) -> Array:
+    """Draw from N(P^-1 r, P^-1) for a stack of precisions P and information vectors r."""
+    root = np.linalg.cholesky(precision)
+    half = np.linalg.solve(root, information[..., None])
+    noisy = half + rng.standard_normal(half.shape)
+    return np.linalg.solve(np.swapaxes(root, -1, -2), noisy)[..., 0]
+
+
+def _variance(values: Array, rng: np.random.Generator) -> Array:
+    """Draw the variance of each column around 0."""
+    shape, scale = VARIANCE_PRIOR
+    return 1 / rng.gamma(shape + len(values) / 2, 1 / (scale + (values**2).sum(axis=0) / 2))

@@ -1,0 +1,424 @@
+r"""The joint scale: abilities of all models on any basket of benchmarks, as draws, and how evaluators differ.
+
+An ability is what an average evaluator would measure: the mean, over a basket of benchmarks, of the logit of a model's
+share of what lies between floor and ceiling. Free factors have no names and no orientation; baskets have both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.special import expit
+
+from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, named_seed, words
+from densing.scores.joint.cells import ENGLISH, Cells
+from densing.scores.joint.sampler import CEILING, FREEDOM, index_cells, sample
+
+GENERAL, MULTILINGUAL = "general", "multilingual"
+SKILLS = ("knowledge", "reasoning", "mathematics", "code")
+"""What the general ability is the mean of."""
+BASKET_SHARE = 0.1
+"""A basket takes benchmarks that a tenth of the models were measured on: others are known from few models."""
+CHAINS, FACTORS, SWEEPS, BURN, DRAWS = 2, 2, 1000, 500, 500
+MIXED = 1.5
+"""Split R-hat from which on a chain is called not mixed: abilities are read to a tenth of their spread."""
+
+
+@dataclass(frozen=True)
+class Basket:
+    """What an ability is the mean over.
+
+    Parameters
+    ----------
+    name : str
+    weights : mapping of str to float
+        Weight of each benchmark; they sum to 1.
+    traits : mapping of str to float
+        Weight of each trait's own effect; they sum to 1.
+    """
+
+    name: str
+    weights: Mapping[str, float]
+    traits: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class JointDraws:
+    """Draws of the joint model, R of them, in single precision.
+
+    Parameters
+    ----------
+    abilities : array, shape (R, models, traits + F)
+        By trait, then free factors.
+    covariance : array, shape (R, traits, traits)
+        Of the abilities over models.
+    tests : array, shape (R, tests, 2 + F)
+        Ease, loading on the own trait, loadings on the free factors.
+    benchmarks : array, shape (R, benchmarks, 2 + F)
+    evaluators : array, shape (R, pairs)
+        Effects of the (model, evaluator) pairs that occur.
+    floor, ceiling, noise, scatter : array, shape (R, tests)
+    model_scatter : array, shape (R, models)
+    evaluator_variance : array, shape (R,)
+    """
+
+    abilities: Array
+    covariance: Array
+    tests: Array
+    benchmarks: Array
+    evaluators: Array
+    floor: Array
+    ceiling: Array
+    noise: Array
+    scatter: Array
+    model_scatter: Array
+    evaluator_variance: Array
+
+
+@dataclass(frozen=True, repr=False)
+class JointScale(Readable):
+    """All cells of a catalog on one scale.
+
+    Parameters
+    ----------
+    cells : Cells
+        What was fitted.
+    models, tests, benchmarks, traits : array of str
+        Names in the order of the draws.
+    pairs : array
+        (model code, evaluator) of the effects of evaluators.
+    draws : JointDraws
+    options : mapping
+        Factors, sweeps, burn, seed.
+    notes : tuple of Note
+        What to keep in mind.
+
+    See Also
+    --------
+    fit_joint
+
+    Examples
+    --------
+    >>> from densing.scores.joint.cells import toy_cells
+    >>> scale = fit_joint(toy_cells(), draws=50, sweeps=100, burn=50)
+    >>> scale.ability("general").shape == (50, len(scale.models))
+    True
+    """
+
+    cells: Cells
+    models: Array
+    tests: Array
+    benchmarks: Array
+    traits: Array
+    pairs: Array
+    draws: JointDraws
+    options: Mapping[str, Any]
+    notes: tuple[Note, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    @cached_property
+    def baskets(self) -> Mapping[str, Basket]:
+        """Baskets by name: ``general``, every skill, ``multilingual``, and every language but English by its code."""
+        table = self.cells.table
+        facts = table.drop_duplicates("benchmark").set_index("benchmark")
+        measured = table.groupby("benchmark")["model"].nunique()
+        usual = set(measured.index[measured >= BASKET_SHARE * len(self.models)])
+        english = facts["language"].eq(ENGLISH)
+
+        def basket(name: str, members: pd.Index) -> Basket:
+            # A small skill keeps all it has: better known from few models than not at all.
+            chosen = [benchmark for benchmark in members if benchmark in usual] or list(members)
+            traits = facts.loc[chosen, "trait"].value_counts(normalize=True)
+            return Basket(name, dict.fromkeys(chosen, 1 / len(chosen)), {str(t): float(w) for t, w in traits.items()})
+
+        made = {
+            str(skill): basket(str(skill), facts.index[english & facts["skill"].eq(skill)])
+            for skill in sorted(set(facts.loc[english, "skill"]))
+        }
+        parts = [made[skill] for skill in SKILLS if skill in made] or list(made.values())
+        abroad = facts.index[~english]
+        if len(abroad):
+            made[MULTILINGUAL] = basket(MULTILINGUAL, abroad)
+            codes = facts.loc[abroad, "language"]
+            made |= {str(code): basket(str(code), codes.index[codes == code]) for code in sorted(set(codes))}
+            parts = parts or [made[MULTILINGUAL]]
+        weights: dict[str, float] = {}
+        traits: dict[str, float] = {}
+        for part in parts:
+            for target, source in ((weights, part.weights), (traits, part.traits)):
+                for name, weight in source.items():
+                    target[name] = target.get(name, 0.0) + weight / len(parts)
+        return {GENERAL: Basket(GENERAL, weights, traits), **made}
+
+    def basket(self, name: str) -> Basket:
+        """Return a basket.
+
+        Raises
+        ------
+        UnknownNameError
+            When the cells have no such skill or language.
+        """
+        if name not in self.baskets:
+            raise UnknownNameError("basket of the joint scale", name, self.baskets)
+        return self.baskets[name]
+
+    def ability(self, basket: str = GENERAL) -> Array:
+        r"""Return the abilities of all models on a basket, shape (R, models), in logits.
+
+        .. math:: \theta_m = \sum_b w_b (D_b + \Lambda_b x_{m,t(b)} + \Gamma_b^T y_m)
+
+        Effects of evaluators are left out: an average evaluator has none.
+        """
+        weights = self.basket(basket).weights
+        chosen = [b for b, name in enumerate(self.benchmarks) if name in weights]
+        weight = np.array([weights[str(self.benchmarks[b])] for b in chosen])
+        loadings = weight[:, None] * self.draws.benchmarks[:, chosen].astype(float)
+        traits = len(self.traits)
+        columns = np.zeros((len(loadings), self.draws.abilities.shape[2]))
+        for position, b in enumerate(chosen):
+            columns[:, self._trait_of[b]] += loadings[:, position, 1]
+        columns[:, traits:] = loadings[:, :, 2:].sum(axis=1)
+        ease = loadings[:, :, 0].sum(axis=1)
+        return np.asarray(ease[:, None] + np.einsum("rk,rmk->rm", columns, self.draws.abilities.astype(float)))
+
+    @cached_property
+    def _trait_of(self) -> Array:
+        """Trait of each benchmark."""
+        first = self.cells.table.drop_duplicates("benchmark").set_index("benchmark")["trait"]
+        return np.searchsorted(self.traits, first.loc[self.benchmarks].to_numpy(dtype=str))
+
+    def abilities(self, basket: str = GENERAL, level: float = 0.95) -> pd.DataFrame:
+        """Return one row per model: ``model, ability, lo, hi, sd, cells, traits`` (measured of the basket's)."""
+        draws = self.ability(basket)
+        tail = (1 - level) / 2
+        low, middle, high = np.quantile(draws, [tail, 0.5, 1 - tail], axis=0)
+        table = self.cells.table
+        traits = self.basket(basket).traits
+        within = table[table["trait"].isin(list(traits))].groupby("model")["trait"].nunique()
+        return pd.DataFrame(
+            {
+                "model": self.models,
+                "ability": middle,
+                "lo": low,
+                "hi": high,
+                "sd": draws.std(axis=0),
+                "cells": table["model"].value_counts().reindex(self.models).to_numpy(),
+                "traits": within.reindex(self.models).fillna(0).to_numpy(dtype=int),
+            }
+        )
+
+    def predict(self, cells: pd.DataFrame, seed: int = 0) -> Array:
+        """Return draws of scores as they would be measured, shape (R, n): all noise and scatter included.
+
+        Parameters
+        ----------
+        cells : pandas.DataFrame
+            ``model, test, trait, evaluator, se``; models and tests of the scale.
+        seed : int
+
+        Raises
+        ------
+        UnknownNameError
+            For a model or a test that the scale has not seen.
+        """
+        rng = np.random.default_rng(named_seed(seed, "predict"))
+        codes = {}
+        for column, names in (("model", self.models), ("test", self.tests)):
+            positions = pd.Index(names).get_indexer(cells[column].to_numpy(dtype=str))
+            if (positions < 0).any():
+                raise UnknownNameError(
+                    f"{column} of the joint scale", str(cells[column].iloc[positions.argmin()]), names
+                )
+            codes[column] = positions
+        model, test = codes["model"], codes["test"]
+        d = self.draws
+        z = self._logits(d.tests[:, test], self._trait_of[self._benchmark_of[test]], d.abilities[:, model])
+        known = {(int(m), str(name)): position for position, (m, name) in enumerate(self.pairs)}
+        pair, labels = pd.MultiIndex.from_arrays([model, cells["evaluator"].to_numpy(dtype=str)]).factorize()
+        drawn = rng.standard_normal((len(z), len(labels))) * np.sqrt(d.evaluator_variance)[:, None]
+        for position, label in enumerate(labels):
+            if label in known:
+                drawn[:, position] = d.evaluators[:, known[label]]
+        z = z + drawn[:, pair]
+        spread = np.sqrt(d.scatter[:, test] * d.model_scatter[:, model])
+        z = z + spread * rng.standard_t(FREEDOM, size=z.shape)
+        floor, ceiling = d.floor[:, test], d.ceiling[:, test]
+        noise = np.sqrt(cells["se"].to_numpy(dtype=float) ** 2 + d.noise[:, test])
+        return np.asarray(floor + (ceiling - floor) * expit(z) + noise * rng.standard_normal(z.shape))
+
+    @cached_property
+    def _benchmark_of(self) -> Array:
+        """Benchmark of each test."""
+        first = self.cells.table.drop_duplicates("test").set_index("test")["benchmark"]
+        return np.searchsorted(self.benchmarks, first.loc[self.tests].to_numpy(dtype=str))
+
+    def _logits(self, loadings: Array, trait: Array, abilities: Array) -> Array:
+        """Logits of abilities (R, n, traits + F) on tests (R, n, 2 + F) of traits (n,)."""
+        own = np.take_along_axis(abilities, np.broadcast_to(trait, abilities.shape[:2])[..., None], axis=2)[..., 0]
+        free = (loadings[:, :, 2:] * abilities[:, :, len(self.traits) :]).sum(axis=2)
+        return np.asarray(loadings[:, :, 0] + loadings[:, :, 1] * own + free, dtype=float)
+
+    def offsets(self, level: float = 0.95) -> pd.DataFrame:
+        """Return how far each evaluator's test of a benchmark lies from an average one, in score.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per test of a benchmark that has several: ``benchmark, evaluator, models, offset, lo, hi``; read at
+            the mean of the models that the test measured. Sorted by benchmark, then offset.
+        """
+        d, tail = self.draws, (1 - level) / 2
+        table = self.cells.table
+        by_test = {str(test): rows for test, rows in table.groupby("test")}
+        several = table.groupby("benchmark")["test"].nunique()
+        benchmark_of = table.drop_duplicates("test").set_index("test")[["benchmark", "evaluator", "floor"]]
+        positions = pd.Index(self.models)
+        rows = []
+        for j, test in enumerate(map(str, self.tests)):
+            benchmark, evaluator, chance = benchmark_of.loc[test]
+            if several[benchmark] < 2:
+                continue
+            b = int(np.searchsorted(self.benchmarks, benchmark))
+            members = positions.get_indexer(by_test[test]["model"].to_numpy(dtype=str))
+            typical = d.abilities[:, members].mean(axis=1, keepdims=True)
+            trait = self._trait_of[[b]]
+            here, usual = (
+                expit(self._logits(loadings, trait, typical)[:, 0])
+                for loadings in (d.tests[:, [j]], d.benchmarks[:, [b]])
+            )
+            gap = d.floor[:, j] + (d.ceiling - d.floor)[:, j] * here - chance - (CEILING - chance) * usual
+            low, middle, high = np.quantile(gap, [tail, 0.5, 1 - tail])
+            rows.append((benchmark, evaluator, len(members), middle, low, high))
+        columns = ["benchmark", "evaluator", "models", "offset", "lo", "hi"]
+        return pd.DataFrame(rows, columns=columns).sort_values(["benchmark", "offset"], ignore_index=True)
+
+    @cached_property
+    def mixing(self) -> float:
+        """Split R-hat of the general abilities, the 95th percentile over models; near 1 where the chain has mixed.
+
+        Source: Gelman et al., Bayesian Data Analysis (3rd ed.), section 11.4: every chain cut into halves.
+        """
+        draws, parts = self.ability(GENERAL), []
+        for chain in np.array_split(draws, int(self.options["chains"])):
+            half = len(draws) // (2 * int(self.options["chains"]))
+            parts += [chain[:half], chain[-half:]]
+        length = len(parts[0])
+        within = np.mean([part.var(axis=0, ddof=1) for part in parts], axis=0)
+        between = length * np.var([part.mean(axis=0) for part in parts], axis=0, ddof=1)
+        ratio = ((length - 1) / length * within + between / length) / within
+        return float(np.quantile(np.sqrt(ratio), 0.95))
+
+    def card(self) -> Card:
+        """Return what is shown: how much is on the scale, and the ablest models."""
+        facts = {
+            "cells": str(len(self.cells)),
+            "benchmarks": str(len(self.benchmarks)),
+            "evaluators": str(self.cells.table["evaluator"].nunique()),
+            "R-hat": f"{self.mixing:.2f}",
+        }
+        best = self.abilities().sort_values("ability", ascending=False, ignore_index=True)
+        return Card(f"Joint scale of {words.plural(len(self), 'model')}", facts, best, self.notes)
+
+
+def fit_joint(
+    cells: Cells,
+    *,
+    factors: int = FACTORS,
+    sweeps: int = SWEEPS,
+    burn: int = BURN,
+    draws: int = DRAWS,
+    chains: int = CHAINS,
+    seed: int = 0,
+    step: Callable[[str, float], None] = lambda label, share: None,
+) -> JointScale:
+    """Put all cells on one scale.
+
+    Parameters
+    ----------
+    cells : Cells
+        What to fit.
+    factors : int
+        Dimensions in which models may differ.
+    sweeps, burn : int
+        Length of each chain, and what is thrown away before it.
+    draws : int
+        States kept in all, spread evenly over the chains.
+    chains : int
+        Independent chains, each in a thread of its own: two cores take as long as one for a single chain.
+    seed : int
+    step : callable
+        Called with a label and the share done, for progress bars.
+
+    Returns
+    -------
+    JointScale
+        With a warning where the chain has not mixed.
+
+    Raises
+    ------
+    InputError
+        For options that make no chain, or fewer than two models.
+
+    Notes
+    -----
+    Source: own model, see :mod:`densing.scores.joint.sampler`; the form without floors, evaluators and further factors
+    is that of the Epoch Capabilities Index (Epoch AI 2025).
+
+    Examples
+    --------
+    >>> from densing.scores.joint.cells import toy_cells
+    >>> scale = fit_joint(toy_cells(), draws=50, sweeps=100, burn=50)
+    >>> order = scale.abilities().sort_values("ability")["model"].tolist()
+    >>> order[0], order[-1]
+    ('m0', 'm9')
+    """
+    if not (1 <= chains <= draws <= chains * sweeps and burn >= 0 and factors >= 0):
+        raise InputError(
+            f"joint scale: {draws} draws cannot come from {chains} chains of {sweeps} sweeps after {burn} with {factors} "
+            "free factors; draws lie between chains and chains * sweeps, the others are 0 or more"
+        )
+    index, names = index_cells(cells.table)
+    if len(names["model"]) < 2:
+        raise InputError(
+            f"joint scale: {words.plural(len(names['model']), 'model')} cannot be compared; two are needed"
+        )
+    wanted = [item.name for item in fields(JointDraws)]
+
+    def run(chain: int) -> list[dict[str, Array]]:
+        share = draws * (chain + 1) // chains - draws * chain // chains
+        turns = set(np.linspace(0, sweeps - 1, share).round().astype(int).tolist())
+        # Progress is that of the first chain; the others keep its pace.
+        told = step if chain == 0 else lambda label, done: None
+        states = sample(index, factors, sweeps, burn, named_seed(seed, "joint", str(chain)), told)
+        return [
+            {name: np.asarray(getattr(state, name), dtype=np.float32) for name in wanted}
+            for turn, state in enumerate(states)
+            if turn in turns
+        ]
+
+    with ThreadPoolExecutor(chains) as pool:
+        kept = [state for states in pool.map(run, range(chains)) for state in states]
+    scale = JointScale(
+        cells=cells,
+        models=names["model"],
+        tests=names["test"],
+        benchmarks=names["benchmark"],
+        traits=names["trait"],
+        pairs=names["pair"],
+        draws=JointDraws(**{name: np.stack([part[name] for part in kept]) for name in wanted}),
+        options={"factors": factors, "sweeps": sweeps, "burn": burn, "draws": draws, "chains": chains, "seed": seed},
+        notes=cells.notes,
+    )
+    if draws < 8 * chains or scale.mixing <= MIXED:
+        return scale
+    message = f"the chain of the joint scale has not mixed (R-hat {scale.mixing:.2f}); give it more sweeps"
+    note = Note("not-mixed", "warning", message, {"r_hat": scale.mixing})
+    return replace(scale, notes=(*scale.notes, note))
