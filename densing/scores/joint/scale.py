@@ -7,7 +7,6 @@ share of what lies between floor and ceiling. Free factors have no names and no 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -25,7 +24,7 @@ SKILLS = ("knowledge", "reasoning", "mathematics", "code")
 """What the general ability is the mean of."""
 BASKET_SHARE = 0.1
 """A basket takes benchmarks that a tenth of the models were measured on: others are known from few models."""
-CHAINS, FACTORS, SWEEPS, BURN, DRAWS = 2, 2, 1000, 500, 500
+FACTORS, SWEEPS, BURN, DRAWS = 2, 1000, 500, 500
 MIXED = 1.5
 """Split R-hat from which on a chain is called not mixed: abilities are read to a tenth of their spread."""
 
@@ -304,12 +303,10 @@ class JointScale(Readable):
     def mixing(self) -> float:
         """Split R-hat of the general abilities, the 95th percentile over models; near 1 where the chain has mixed.
 
-        Source: Gelman et al., Bayesian Data Analysis (3rd ed.), section 11.4: every chain cut into halves.
+        Source: Gelman et al., Bayesian Data Analysis (3rd ed.), section 11.4, the chain cut into halves.
         """
-        draws, parts = self.ability(GENERAL), []
-        for chain in np.array_split(draws, int(self.options["chains"])):
-            half = len(draws) // (2 * int(self.options["chains"]))
-            parts += [chain[:half], chain[-half:]]
+        draws = self.ability(GENERAL)
+        parts = draws[: len(draws) // 2], draws[-(len(draws) // 2) :]
         length = len(parts[0])
         within = np.mean([part.var(axis=0, ddof=1) for part in parts], axis=0)
         between = length * np.var([part.mean(axis=0) for part in parts], axis=0, ddof=1)
@@ -335,7 +332,6 @@ def fit_joint(
     sweeps: int = SWEEPS,
     burn: int = BURN,
     draws: int = DRAWS,
-    chains: int = CHAINS,
     seed: int = 0,
     step: Callable[[str, float], None] = lambda label, share: None,
 ) -> JointScale:
@@ -348,11 +344,9 @@ def fit_joint(
     factors : int
         Dimensions in which models may differ.
     sweeps, burn : int
-        Length of each chain, and what is thrown away before it.
+        Length of the chain, and what is thrown away before it.
     draws : int
-        States kept in all, spread evenly over the chains.
-    chains : int
-        Independent chains, each in a thread of its own: two cores take as long as one for a single chain.
+        States kept, spread evenly over the chain.
     seed : int
     step : callable
         Called with a label and the share done, for progress bars.
@@ -380,32 +374,24 @@ def fit_joint(
     >>> order[0], order[-1]
     ('m0', 'm9')
     """
-    if not (1 <= chains <= draws <= chains * sweeps and burn >= 0 and factors >= 0):
+    if not (1 <= draws <= sweeps and burn >= 0 and factors >= 0):
         raise InputError(
-            f"joint scale: {draws} draws cannot come from {chains} chains of {sweeps} sweeps after {burn} with {factors} "
-            "free factors; draws lie between chains and chains * sweeps, the others are 0 or more"
+            f"joint scale: {draws} draws of {sweeps} sweeps after {burn}, {factors} free factors; draws lie between 1 and "
+            "the number of sweeps, the others are 0 or more"
         )
     index, names = index_cells(cells.table)
     if len(names["model"]) < 2:
         raise InputError(
             f"joint scale: {words.plural(len(names['model']), 'model')} cannot be compared; two are needed"
         )
+    turns = set(np.linspace(0, sweeps - 1, draws).round().astype(int).tolist())
     wanted = [item.name for item in fields(JointDraws)]
-
-    def run(chain: int) -> list[dict[str, Array]]:
-        share = draws * (chain + 1) // chains - draws * chain // chains
-        turns = set(np.linspace(0, sweeps - 1, share).round().astype(int).tolist())
-        # Progress is that of the first chain; the others keep its pace.
-        told = step if chain == 0 else lambda label, done: None
-        states = sample(index, factors, sweeps, burn, named_seed(seed, "joint", str(chain)), told)
-        return [
-            {name: np.asarray(getattr(state, name), dtype=np.float32) for name in wanted}
-            for turn, state in enumerate(states)
-            if turn in turns
-        ]
-
-    with ThreadPoolExecutor(chains) as pool:
-        kept = [state for states in pool.map(run, range(chains)) for state in states]
+    states = sample(index, factors, sweeps, burn, named_seed(seed, "joint"), step)
+    kept = [
+        {name: np.asarray(getattr(state, name), dtype=np.float32) for name in wanted}
+        for turn, state in enumerate(states)
+        if turn in turns
+    ]
     scale = JointScale(
         cells=cells,
         models=names["model"],
@@ -414,10 +400,10 @@ def fit_joint(
         traits=names["trait"],
         pairs=names["pair"],
         draws=JointDraws(**{name: np.stack([part[name] for part in kept]) for name in wanted}),
-        options={"factors": factors, "sweeps": sweeps, "burn": burn, "draws": draws, "chains": chains, "seed": seed},
+        options={"factors": factors, "sweeps": sweeps, "burn": burn, "draws": draws, "seed": seed},
         notes=cells.notes,
     )
-    if draws < 8 * chains or scale.mixing <= MIXED:
+    if draws < 8 or scale.mixing <= MIXED:
         return scale
     message = f"the chain of the joint scale has not mixed (R-hat {scale.mixing:.2f}); give it more sweeps"
     note = Note("not-mixed", "warning", message, {"r_hat": scale.mixing})
