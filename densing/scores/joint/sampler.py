@@ -255,7 +255,7 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     total = np.zeros_like(state.benchmarks)
     np.add.at(total, index.benchmark, state.tests)
     inverse = count / state.test_variance + 1 / state.benchmark_variance
-    centre: Array = (total / state.test_variance + mean / state.benchmark_variance) / inverse
+    centre = (total / state.test_variance + mean / state.benchmark_variance) / inverse
     state.benchmarks = centre + rng.standard_normal(centre.shape) / np.sqrt(inverse)
     spread = np.sqrt(state.benchmark_variance[0] / len(count))
     state.ease = float(state.benchmarks[:, 0].mean() + rng.standard_normal() * spread)
@@ -264,9 +264,9 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     state.benchmark_variance = _variance(state.benchmarks - mean, rng)
 
     rest = z - fitted()
-    inverse = np.bincount(index.pair, precision) + 1 / state.evaluator_variance
-    effects = np.bincount(index.pair, precision * rest) / inverse
-    state.evaluators = effects + rng.standard_normal(len(inverse)) / np.sqrt(inverse)
+    per_pair: Array = np.bincount(index.pair, precision) + 1 / state.evaluator_variance
+    effects = np.bincount(index.pair, precision * rest) / per_pair
+    state.evaluators = effects + rng.standard_normal(len(per_pair)) / np.sqrt(per_pair)
     state.evaluator_variance = float(_variance(state.evaluators[:, None], rng)[0])
     residual = rest - state.evaluators[index.pair]
 

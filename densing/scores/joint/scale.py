@@ -376,8 +376,8 @@ def fit_joint(
     """
     if not (1 <= draws <= sweeps and burn >= 0 and factors >= 0):
         raise InputError(
-            f"joint scale: {draws} draws of {sweeps} sweeps after {burn}, {factors} free factors; draws lie between 1 and "
-            "the number of sweeps, the others are 0 or more"
+            f"joint scale: {draws} draws of {sweeps} sweeps after {burn}, {factors} free factors; draws lie between 1 "
+            "and the number of sweeps, the others are 0 or more"
         )
     index, names = index_cells(cells.table)
     if len(names["model"]) < 2:
