@@ -14,6 +14,7 @@ from .errors import TableError as TableError
 from .errors import UnavailableError as UnavailableError
 from .errors import UnknownNameError as UnknownNameError
 from .files import LFS_POINTER as LFS_POINTER
+from .files import cache_folder as cache_folder
 from .files import move as move
 from .files import parse_json as parse_json
 from .files import read_json as read_json

@@ -197,3 +197,20 @@ def storage_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"{path}: cannot write ({error.strerror or error}); check space, rights and place") from error
+
+
+def cache_folder() -> Path:
+    """Return where results that can be made again are kept: ``$DENSING_CACHE``, or ``densing`` in the user's caches.
+
+    The folder need not exist.
+
+    Examples
+    --------
+    >>> cache_folder().name != ""
+    True
+    """
+    chosen = os.environ.get("DENSING_CACHE")
+    if chosen:
+        return Path(chosen)
+    usual = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
+    return (Path(usual) if usual else Path.home() / ".cache") / "densing"

@@ -63,7 +63,8 @@ TWO_STEP_CASES = [
     Case("two-step", law_class("two-step").typical),
     Case("two-step", (0.2, 90.0, 200.0, 0.3, 0.3, 0.6, -9.0, 0.7), {"loss": "chinchilla", "floor": 0.25}),
 ]
-CASES = LOSS_CASES + SCORE_CASES + TWO_STEP_CASES
+ABILITY_CASES = _typical("ability")
+CASES = LOSS_CASES + SCORE_CASES + TWO_STEP_CASES + ABILITY_CASES
 
 
 def noisy(case: Case, seed: int, noise: float) -> tuple[Law, dict[str, NDArray[np.float64]], NDArray[np.float64]]:
@@ -73,7 +74,8 @@ def noisy(case: Case, seed: int, noise: float) -> tuple[Law, dict[str, NDArray[n
     y = law.predict(case.theta, x)
     if law.output == "loss":
         return law, x, y * np.exp(noise * rng.standard_normal(60))
-    return law, x, np.clip(y + noise * rng.standard_normal(60), 0.0, 1.0)
+    y = y + noise * rng.standard_normal(60)
+    return law, x, np.clip(y, 0.0, 1.0) if law.output == "score" else y
 
 
 def open_lm_runs(corpus: str) -> tuple[dict[str, NDArray[np.float64]], NDArray[np.float64]]:

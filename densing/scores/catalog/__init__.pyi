@@ -21,8 +21,11 @@ from .protocols import parse_protocol as parse_protocol
 from .protocols import stated as stated
 from .protocols import verdict as verdict
 from .protocols import worst as worst
+from .scores import DECIMALS as DECIMALS
 from .scores import OTHER_PROTOCOL as OTHER_PROTOCOL
 from .scores import WRONG as WRONG
+from .scores import binomial_variance as binomial_variance
+from .scores import by_preference as by_preference
 from .scores import disagreement as disagreement
 from .scores import evaluator_table as evaluator_table
 from .scores import fit_disagreement as fit_disagreement
@@ -38,6 +41,3 @@ from .tables import load_catalog as load_catalog
 from .tables import merge as merge
 from .tables import read_extra as read_extra
 from .tables import validate_catalog as validate_catalog
-from .scores import DECIMALS as DECIMALS
-from .scores import binomial_variance as binomial_variance
-from .scores import by_preference as by_preference

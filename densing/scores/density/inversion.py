@@ -208,12 +208,7 @@ def estimate_density(
     >>> bool(densities.table["density_lo"].item() > 1)
     True
     """
-    if denominator not in DENOMINATORS:
-        raise InputError(f"denominator {denominator!r} is not one of {', '.join(DENOMINATORS)}")
-    if not guard >= 1:
-        raise InputError(f"guard {guard} is below 1; give the factor by which the size range may be exceeded, e.g. 3")
-    if MAX_GUARD < guard < np.inf:
-        raise InputError(f"guard {guard:g} is above {MAX_GUARD:g}; give inf to switch the guard off")
+    check_options(denominator, guard)
     column = f"params_{denominator}"
     missing = [name for name in ("model", "score", "score_se") if name not in scores.columns]
     if missing:
@@ -236,7 +231,7 @@ def estimate_density(
     sized = sized[usable].reset_index(drop=True)
     scatter = model_scatter(reference)
     values = read_scores(reference, sized, guard, seed, scatter)
-    table = _fill_table(sized, reference, denominator, values, level)
+    table = fill_table(sized, reference, denominator, values, level)
     log_n = np.log(sized["n_params"].to_numpy(dtype=float))
     options = {"denominator": denominator, "guard": guard, "level": level, "seed": seed, **reference.given}
     return DensityResult(
@@ -249,6 +244,16 @@ def estimate_density(
         options,
         (*reference.notes, *notes, *_reading_notes(reference, denominator, guard, scatter)),
     )
+
+
+def check_options(denominator: str, guard: float) -> None:
+    """Refuse a denominator or a guard that means nothing; raises :class:`~densing.core.InputError`."""
+    if denominator not in DENOMINATORS:
+        raise InputError(f"denominator {denominator!r} is not one of {', '.join(DENOMINATORS)}")
+    if not guard >= 1:
+        raise InputError(f"guard {guard} is below 1; give the factor by which the size range may be exceeded, e.g. 3")
+    if MAX_GUARD < guard < np.inf:
+        raise InputError(f"guard {guard:g} is above {MAX_GUARD:g}; give inf to switch the guard off")
 
 
 @dataclass(frozen=True)
@@ -348,9 +353,10 @@ def _reading_notes(reference: Reference, denominator: str, guard: float, scatter
     return notes
 
 
-def _fill_table(
+def fill_table(
     sized: pd.DataFrame, reference: Reference, denominator: str, values: Readings, level: float
 ) -> pd.DataFrame:
+    """Return the table of densities, columns :data:`TABLE_COLUMNS`, of models with their sizes in ``n_params``."""
     tail = (1 - level) / 2
     at_low, at_high = values.point <= values.limits[0], values.point >= values.limits[1]
 

@@ -157,7 +157,8 @@ def rank(
     table_densities, compare_rulers
     """
     brought = next((part.reference for part in (my, among) if isinstance(part, DensityResult)), None)
-    ruler = brought or (load_reference(reference) if isinstance(reference, str) else reference)
+    whom = among if isinstance(among, Catalog) else None
+    ruler = brought or (load_reference(reference, catalog=whom) if isinstance(reference, str) else reference)
     mine = my if isinstance(my, DensityResult) else table_densities(my, ruler, seed=seed)
     if not isinstance(among, DensityResult):
         among = catalog_densities(among or load_catalog(), ruler, seed=seed)
@@ -317,7 +318,7 @@ def compare_rulers(
     notes: list[Note] = []
     for name in references if references is not None else usual:
         try:
-            ruler = load_reference(name, benchmark)
+            ruler = load_reference(name, benchmark, catalog=models if isinstance(models, Catalog) else None)
             ruler = ruler.at_tokens(tokens if "tokens" in ruler.given else None)
             if worst(ruler.notes) == "error":
                 raise InputError(next(note.message for note in ruler.notes if note.severity == "error"))

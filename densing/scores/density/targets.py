@@ -31,8 +31,18 @@ from densing.scores.catalog import (
     worst,
 )
 from densing.scores.catalog import compare as compare_protocols
+from densing.scores.density.abilities import joint_densities
 from densing.scores.density.inversion import DEFAULT_GUARD, DENOMINATORS, DensityResult, estimate_density
-from densing.scores.references import SKILLS, Reference, available_benchmarks, load_reference, target_scores
+from densing.scores.references import (
+    JOINT,
+    SKILLS,
+    JointRuler,
+    Reference,
+    available_benchmarks,
+    joint_ruler,
+    load_reference,
+    target_scores,
+)
 
 USER = "user"
 # A thousand draws of each stay in memory.
@@ -93,13 +103,17 @@ def catalog_densities(
     >>> sorted(densities.table["status"].unique())
     ['below_floor', 'extrapolated', 'ok']
     """
-    adopted, notes = _adopt(catalog, reference, every=False)
-    if pool:
-        adopted, more = _pool(adopted, reference)
-        notes += more
-    result = _densities(
-        adopted, catalog, reference, selection, notes, denominator=denominator, guard=guard, level=level, seed=seed
-    )
+    options: dict[str, Any] = {"denominator": denominator, "guard": guard, "level": level, "seed": seed}
+    if isinstance(reference, JointRuler):
+        if pool:
+            raise InputError("the joint scale reads every evaluator already: leave pooling out")
+        result = joint_densities(catalog, reference, selection=selection, **options)
+    else:
+        adopted, notes = _adopt(catalog, reference, every=False)
+        if pool:
+            adopted, more = _pool(adopted, reference)
+            notes += more
+        result = _densities(adopted, catalog, reference, selection, notes, **options)
     # The user's models that the headline does not use, with the reason.
     of_user = set(catalog.scores.loc[_from_user(catalog.scores), "model"])
     outside = result.table[result.table["model"].isin(of_user) & result.table["stratum"].ne("headline")]
@@ -149,6 +163,13 @@ def table_densities(
     >>> densities.table["status"].item(), bool(densities.table["density"].item() > 1)
     ('ok', True)
     """
+    if isinstance(reference, JointRuler):
+        # A user's models stand on the scale beside all others: it is fitted anew with their scores.
+        merged = merge(load_catalog(), read_extra(table))
+        own = joint_ruler(merged, reference.benchmark, seed=seed)
+        everyone = joint_densities(merged, own, denominator=denominator, guard=guard, level=level, seed=seed)
+        mine = set(merged.scores.loc[_from_user(merged.scores), "model"])
+        return everyone.subset(everyone.table["model"].isin(mine).to_numpy(dtype=bool))
     parts, source = read_extra(table), table if isinstance(table, (str, Path)) else IN_MEMORY
     if "models" not in parts:
         raise InputError(
@@ -218,8 +239,11 @@ def skill_densities(
 
 def skill_results(catalog: Catalog, reference: str, **options: Any) -> dict[str, DensityResult]:
     """Return the densities of each skill with their draws and notes; arguments as for :func:`skill_densities`."""
-    shipped = [] if reference.endswith(".json") else available_benchmarks(reference)
-    rulers = {skill: load_reference(reference, skill) for skill in SKILLS if skill in shipped}
+    if reference == JOINT:
+        rulers: dict[str, Reference] = {skill: joint_ruler(catalog, skill) for skill in SKILLS}
+    else:
+        shipped = [] if reference.endswith(".json") else available_benchmarks(reference)
+        rulers = {skill: load_reference(reference, skill) for skill in SKILLS if skill in shipped}
     return {skill: catalog_densities(catalog, ruler, **options) for skill, ruler in rulers.items()}
 
 

@@ -11,6 +11,7 @@ from .engine import fit_runs as fit_runs
 from .engine import fit_two_step as fit_two_step
 from .lawfit import GUARD as GUARD
 from .lawfit import LawFit as LawFit
+from .lawfit import hash_data as hash_data
 from .lawfit import spread as spread
 from .solver import get_loss as get_loss
 from .table import read_runs as read_runs

@@ -6,17 +6,35 @@ share of what lies between floor and ceiling. Free factors have no names and no 
 
 from __future__ import annotations
 
+import hashlib
+import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.special import expit
 
-from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, named_seed, words
-from densing.scores.joint.cells import ENGLISH, Cells
+from densing.core import (
+    Array,
+    Card,
+    DensingError,
+    InputError,
+    Note,
+    Readable,
+    UnknownNameError,
+    cache_folder,
+    named_seed,
+    replacing,
+    words,
+)
+from densing.scores.catalog import Catalog
+from densing.scores.joint import sampler
+from densing.scores.joint.cells import ENGLISH, Cells, joint_cells
 from densing.scores.joint.sampler import CEILING, FREEDOM, index_cells, sample
 
 GENERAL, MULTILINGUAL = "general", "multilingual"
@@ -25,6 +43,7 @@ SKILLS = ("knowledge", "reasoning", "mathematics", "code")
 BASKET_SHARE = 0.1
 """A basket takes benchmarks that a tenth of the models were measured on: others are known from few models."""
 FACTORS, SWEEPS, BURN, DRAWS = 2, 1000, 500, 500
+KEPT_SCALES = 4
 MIXED = 1.5
 """Split R-hat from which on a chain is called not mixed: abilities are read to a tenth of their spread."""
 
@@ -392,6 +411,13 @@ def fit_joint(
         for turn, state in enumerate(states)
         if turn in turns
     ]
+    draws_of = JointDraws(**{name: np.stack([part[name] for part in kept]) for name in wanted})
+    options = {"factors": factors, "sweeps": sweeps, "burn": burn, "draws": draws, "seed": seed}
+    return _scale(cells, names, draws_of, options)
+
+
+def _scale(cells: Cells, names: Mapping[str, Array], draws: JointDraws, options: Mapping[str, Any]) -> JointScale:
+    """Put draws under the names of their cells, with a warning where the chain has not mixed."""
     scale = JointScale(
         cells=cells,
         models=names["model"],
@@ -399,12 +425,76 @@ def fit_joint(
         benchmarks=names["benchmark"],
         traits=names["trait"],
         pairs=names["pair"],
-        draws=JointDraws(**{name: np.stack([part[name] for part in kept]) for name in wanted}),
-        options={"factors": factors, "sweeps": sweeps, "burn": burn, "draws": draws, "seed": seed},
+        draws=draws,
+        options=options,
         notes=cells.notes,
     )
-    if draws < 8 or scale.mixing <= MIXED:
+    if options["draws"] < 8 or scale.mixing <= MIXED:
         return scale
     message = f"the chain of the joint scale has not mixed (R-hat {scale.mixing:.2f}); give it more sweeps"
     note = Note("not-mixed", "warning", message, {"r_hat": scale.mixing})
     return replace(scale, notes=(*scale.notes, note))
+
+
+def catalog_scale(
+    catalog: Catalog, *, own_vendors: bool = False, step: Callable[[str, float], None] = lambda label, share: None
+) -> JointScale:
+    """Return the joint scale of a catalog with the usual options, fitted once and then kept on disk.
+
+    The draws are stored in ``$DENSING_CACHE`` (by default ``densing`` in the user's cache folder) under a name that
+    tells cells, options and sampler; nothing is stored where that folder cannot be written, and a damaged
+    file is fitted anew.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Embedded, or with a user's rows.
+    own_vendors, step
+        As in :func:`joint_cells` and :func:`fit_joint`.
+
+    See Also
+    --------
+    fit_joint
+    """
+    cells = joint_cells(catalog, own_vendors=own_vendors)
+    options = {"factors": FACTORS, "sweeps": SWEEPS, "burn": BURN, "draws": DRAWS, "seed": 0}
+    # Only what the chain reads: a new source or flag of a score needs no new chain.
+    content = cells.table.to_csv(index=False, float_format="%.17g") + repr(options)
+    key = hashlib.sha256(content.encode() + Path(sampler.__file__).read_bytes()).hexdigest()
+    if key in _FITTED:
+        return _FITTED[key]
+    path = cache_folder() / f"joint-{key[:24]}.npz"
+    scale = _read(path, cells, options)
+    if scale is None:
+        scale = fit_joint(cells, step=step)
+        _write(path, scale)
+    _FITTED.clear()
+    _FITTED[key] = scale
+    return scale
+
+
+# The last scale of this process: commands and studies read the same one many times.
+_FITTED: dict[str, JointScale] = {}
+
+
+def _write(path: Path, scale: JointScale) -> None:
+    arrays = {item.name: getattr(scale.draws, item.name) for item in fields(JointDraws)}
+    with suppress(OSError, DensingError):
+        with replacing(path) as temporary, temporary.open("wb") as stream:
+            np.savez(stream, **arrays)
+        # Every table of a user's own leaves a scale behind: the latest few are enough.
+        stored = sorted(path.parent.glob("joint-*.npz"), key=lambda file: file.stat().st_mtime)
+        for file in stored[:-KEPT_SCALES]:
+            file.unlink(missing_ok=True)
+
+
+def _read(path: Path, cells: Cells, options: Mapping[str, Any]) -> JointScale | None:
+    _, names = index_cells(cells.table)
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            draws = JointDraws(**{item.name: stored[item.name] for item in fields(JointDraws)})
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    if draws.abilities.shape[:2] != (options["draws"], len(names["model"])):
+        return None
+    return _scale(cells, names, draws, options)

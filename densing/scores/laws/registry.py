@@ -23,6 +23,7 @@ _LAWS = {
     "logistic": "sigmoids:Logistic",
     "two-step": "sigmoids:TwoStep",
     "broken": "powers:Broken",
+    "log-linear": "abilities:LogLinear",
 }
 
 

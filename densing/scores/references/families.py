@@ -35,8 +35,9 @@ class Family:
         What ``--reference`` takes.
     title : str
         One line for people.
-    kind : {"one-step", "two-step", "described"}
-        Fitted as score in ln N, as loss in (N, D) then score in loss, or only described.
+    kind : {"one-step", "two-step", "joint", "described"}
+        Fitted as score in ln N, as loss in (N, D) then score in loss, as ability on the joint scale of all cells, or
+        only described.
     models : tuple of str
         Catalog names of the members (empty for ladders with their own table).
     evaluators : tuple of str
@@ -47,7 +48,7 @@ class Family:
 
     name: str
     title: str
-    kind: Literal["one-step", "two-step", "described"]
+    kind: Literal["one-step", "two-step", "joint", "described"]
     models: tuple[str, ...] = ()
     evaluators: tuple[str, ...] = ()
     about: str = ""
@@ -106,6 +107,14 @@ _FAMILIES = (
         ("obsscaling", "opencompass"),
         "Two generations on different token counts (1 to 2 T), so the points scatter around the curve more than those "
         "of a single recipe; no size below 7B, so small models are extrapolated.",
+    ),
+    Family(
+        "joint",
+        "Joint scale (all models, benchmarks and evaluators of the catalog)",
+        "joint",
+        about="One model of all cells: correlated abilities by skill and language, evaluators' offsets, floors and "
+        "ceilings. How ability grows with size comes from every family of at least three sizes; density 1 is the "
+        "recipe of Qwen2.5. Reads models that share any benchmark with any other.",
     ),
     Family(
         "densing-paper",

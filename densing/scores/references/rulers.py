@@ -37,6 +37,7 @@ from densing.scores.references.families import (
 )
 from densing.scores.references.ladder import Ladder, fit_ladder, get_ladder, ladder_data, load_ladder
 from densing.scores.references.reference import Description, Reference, from_fit, from_table_fit
+from densing.scores.references.size_curve import joint_ruler
 
 DRAWS = 1000
 FEW_POINTS = 6
@@ -69,14 +70,14 @@ def load_reference(
     Parameters
     ----------
     name : str
-        A family of :func:`densing.scores.references.family_names`, or the path of a JSON fit written by ``densing fit
-        --out``.
+        A family of :func:`densing.scores.references.family_names` (``joint`` for the joint scale), or the path of a
+        JSON fit written by ``densing fit --out``.
     benchmark : str
         Benchmark id, ``mean`` (one curve on the mean score) or a skill.
     tokens : float, optional
         D0, the training tokens at which a two-step ruler is read; 1e12 by default.
     catalog : Catalog, optional
-        For a benchmark that is not shipped; the embedded catalog by default.
+        For a benchmark that is not shipped, and for the joint scale; the embedded catalog by default.
 
     Returns
     -------
@@ -102,6 +103,8 @@ def load_reference(
         return _user_reference(Path(name), benchmark).at_tokens(tokens)
     family = get_family(name)
     refuse_unpublished(family)
+    if family.kind == "joint":
+        return joint_ruler(catalog or load_catalog(), benchmark).at_tokens(tokens)
     if benchmark in available_benchmarks(name):
         return _shipped(fits_folder() / name / f"{benchmark}.json").at_tokens(tokens)
     catalog = catalog or load_catalog()
@@ -211,6 +214,8 @@ def build_reference(
     """
     family = get_family(name)
     refuse_unpublished(family)
+    if family.kind == "joint":
+        return joint_ruler(catalog, benchmark, seed=seed)
     if family.kind == "two-step":
         ladder = get_ladder(family.name)
         evaluator, tasks = ladder_members(catalog, ladder, benchmark)
@@ -334,7 +339,8 @@ def _meta(
 
 def buildable_benchmarks(catalog: Catalog, family: Family) -> list[str]:
     """Return what a family can be fitted on: single benchmarks, skills and the mean."""
-    if family.kind == "described":
+    if family.kind in ("described", "joint"):
+        # The joint scale belongs to its catalog and is fitted there: nothing to ship.
         return []
     if family.kind == "two-step":
         return ["mean", *get_ladder(family.name).tasks]

@@ -57,9 +57,9 @@ def test_law_satisfies_the_protocol(case):
     law = case.law
     assert isinstance(law, Law)
     assert len(law.parameters) == len(case.theta) == len(law.space)
-    assert law.output in ("loss", "score")
+    assert law.output in ("loss", "score", "ability")
     assert law.equation
-    assert "arXiv" in law.source
+    assert "arXiv" in law.source or law.output == "ability"
 
 
 @each_law
@@ -111,7 +111,7 @@ def log_slope(law, theta, x0, case):
 def test_prediction_is_strictly_monotone(case):
     law, first = case.law, sizes(case, 200)
     steps = np.diff(law.predict(case.theta, {law.inputs[0]: first, **others(case, 200)}))
-    grows = law.output == "score" and law.inputs[0] == "params"
+    grows = law.output in ("score", "ability") and law.inputs[0] == "params"
     assert (steps > 0).all() if grows else (steps < 0).all()
 
 
@@ -162,12 +162,13 @@ def test_change_of_units_leaves_the_curve_in_place(case, factor):
 @each_law
 def test_values_outside_the_domain_are_refused_by_name(case):
     law = case.law
-    low, high = (case.theta[0] * 0 - 1.0, 1e9) if law.output == "loss" else (1.5, -0.5)
+    # A loss, a score, a logit that no size reaches; a line of logits only leaves what a float holds.
+    low, high = {"loss": (-1.0, 1e9), "score": (1.5, -0.5), "ability": (1e4, -1e4)}[law.output]
     _, above = law.invert(case.theta, low)
     assert str(above) == "above_ceiling"
     with pytest.raises(DomainError, match="above_ceiling"):
         invert_one(law, case.theta, low)
-    if law.output == "score":
+    if law.output != "loss":
         x0, below = law.invert(case.theta, high)
         assert str(below) == "below_floor"
         assert float(x0) == (math.inf if law.inputs[0] == "loss" else 0.0)

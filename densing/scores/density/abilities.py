@@ -1,0 +1,135 @@
+r"""Densities on the joint scale: abilities of all models, read on the line of ability in ln N.
+
+.. math:: \ln\rho_m = (\theta_m - a) / b - \ln N_m
+
+Abilities, level and slope are drawn together, so what errs for all models at once stays common to them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from densing.core import InputError, Note, words
+from densing.scores.catalog import Catalog, Selection, strata
+from densing.scores.density.inversion import UNGUARDED, DensityResult, Readings, check_options, fill_table, normals
+from densing.scores.joint import GENERAL
+from densing.scores.references import JOINT, JointRuler
+
+CARRIED = ("family", "organisation", "released", "kind", "architecture")
+FEW_CELLS = 3
+"""Below this many cells an ability is mostly what models are like in general."""
+
+
+def joint_densities(
+    catalog: Catalog,
+    ruler: JointRuler,
+    *,
+    selection: Selection | None = None,
+    denominator: str = "total",
+    guard: float = 3.0,
+    level: float = 0.95,
+    seed: int = 0,
+) -> DensityResult:
+    """Return the density of every model on the joint scale.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        The one that the ruler's scale was fitted to.
+    ruler : JointRuler
+    selection, denominator, guard, level, seed
+        As in :func:`densing.scores.density.catalog_densities`.
+
+    Returns
+    -------
+    DensityResult
+        ``score`` and ``score_se`` are the ability (in logits) and its posterior spread; besides the usual columns
+        ``cells`` (scores behind the ability) and ``traits`` (how many of the basket's skills were measured).
+
+    Raises
+    ------
+    InputError
+        When no model of the scale has a size.
+
+    See Also
+    --------
+    catalog_densities
+    """
+    check_options(denominator, guard)
+    scale = ruler.scale
+    basket = GENERAL if ruler.benchmark == "mean" else ruler.benchmark
+    abilities, draws = scale.abilities(basket, level), scale.ability(basket)
+    models = catalog.models.set_index("model").reindex(abilities["model"])
+    labels = strata(catalog, selection).set_index("model")["stratum"]
+    by_model = scale.cells.table.merge(catalog.scores[["model", "benchmark", "evaluator", "source"]]).groupby("model")
+    rows = pd.DataFrame(
+        {
+            "model": abilities["model"],
+            **{
+                name: models[name].to_numpy() for name in ("family", "organisation", "released", "kind", "architecture")
+            },
+            "verified": (models["released_basis"].notna() & models["released_basis"].ne("unverified")).to_numpy(),
+            "stratum": labels.reindex(abilities["model"]).to_numpy(),
+            "n_params": models[f"params_{denominator}_b"].astype(float).to_numpy() * 1e9,
+            "evaluator": abilities["model"].map(by_model["evaluator"].agg(_joined)),
+            "score": abilities["ability"],
+            "score_se": abilities["sd"],
+            "n_sources": abilities["model"].map(by_model["evaluator"].nunique()),
+            "protocol": "joint",
+            "protocol_detail": "",
+            "source": abilities["model"].map(by_model["source"].agg(_joined)),
+            "cells": abilities["cells"],
+            "traits": abilities["traits"],
+            "position": np.arange(len(abilities)),
+        }
+    )
+    sized = rows["n_params"].gt(0)
+    notes = list(ruler.notes)
+    if not sized.any():
+        raise InputError(f"none of the {len(rows)} models on the joint scale has a size in params_{denominator}_b")
+    if not sized.all():
+        message = f"{int((~sized).sum())} models have no {denominator} parameter count and are left out"
+        notes.append(Note("no-size", "warning", message, {"models": rows.loc[~sized, "model"].tolist()}))
+    rows = rows[sized].sort_values(["released", "model"], ignore_index=True)
+    few = rows.loc[rows["cells"].lt(FEW_CELLS), "model"].tolist()
+    if few:
+        message = (
+            f"{words.plural(len(few), 'model')} on the joint scale with fewer than {FEW_CELLS} scores: their intervals "
+            f"hold mostly what models are like in general ({words.listed(few)})"
+        )
+        notes.append(Note("few-cells", "info", message, {"models": few}))
+    log_n = np.log(rows["n_params"].to_numpy(dtype=float))
+    ability = draws[:, rows["position"].to_numpy()]
+    low, high = ruler.fit.domain["params"]
+    limits = np.log([low / guard, high * guard] if np.isfinite(guard) else UNGUARDED)
+    level_draws, slope = ruler.fit.draws[:, :1], ruler.fit.draws[:, 1:]
+    middle = rows["score"].to_numpy(dtype=float)
+    point = (middle - ruler.fit.theta[0]) / ruler.fit.theta[1]
+    shift = ruler.scatter[:, None] * normals(len(draws), seed, ("scatter", JOINT), rows["model"].astype(str).tolist())
+    values = Readings(
+        point=np.clip(point, *limits),
+        status=np.where((point < limits[0]) | (point > limits[1]), "extrapolated", "ok"),
+        law_draws=np.clip((middle - level_draws) / slope, *limits),
+        draws=np.clip((ability - level_draws) / slope, *limits),
+        model_draws=np.clip((ability + shift - level_draws) / slope, *limits),
+        limits=limits,
+        scattered=True,
+    )
+    table = fill_table(rows.drop(columns="position"), ruler, denominator, values, level)
+    table = table.assign(cells=rows["cells"].to_numpy(), traits=rows["traits"].to_numpy())
+    options = {"denominator": denominator, "guard": guard, "level": level, "seed": seed}
+    return DensityResult(
+        table,
+        values.draws - log_n,
+        values.law_draws - log_n,
+        values.model_draws - log_n,
+        limits[None, :] - log_n[:, None],
+        ruler,
+        options,
+        (*notes, *catalog.notes),
+    )
+
+
+def _joined(cells: pd.Series) -> str:
+    return ";".join(sorted(set(cells)))
