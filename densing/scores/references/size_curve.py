@@ -30,6 +30,8 @@ MIN_SIZES, MIN_SPAN, MIN_CELLS = 3, 4.0, 3
 """A family says something of the slope with three sizes over a factor of four, each known from three cells."""
 # A size whose ability is known exactly still lies beside its family's line by about this much (logits).
 SCATTER = 0.15
+# Standard deviation of a normal over the median of its absolute values.
+NORMAL_MAD = 1.4826
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -123,11 +125,12 @@ def joint_ruler(
     theta = np.array([0.0, max(float((cross.mean(axis=0)).sum() / spread.sum()), 1e-3)])
     middle = np.median(ability, axis=0)
     theta[0] = float(np.average((middle - theta[1] * log_n)[of_anchor], weights=weight[of_anchor]))
-    # The residuals of the members hold their measurement too; what is left is how far recipes scatter.
+    # The residuals of the members hold their measurement too; what is left is how far models of one recipe scatter. The
+    # median speaks for the usual recipe: a few early families lie far from any common slope.
     residual = y - slopes[:, None] * x
     freedom = max(len(members) - len(family) - 1, 1)
-    observed = np.average(residual**2, axis=1, weights=weight) * len(members) / freedom
-    noise = float(np.average(y.var(axis=0), weights=weight))
+    observed = (np.median(np.abs(residual), axis=1) * NORMAL_MAD) ** 2 * len(members) / freedom
+    noise = float(np.median(y.var(axis=0)))
     chi = freedom / named_stream(seed, "scale", JOINT, name).chisquare(freedom, len(draws))
     scatter = np.sqrt(np.maximum(observed * chi - noise, 0.0))
     levels = np.stack([np.bincount(codes, weight * (middle - theta[1] * log_n))])[0] / total
