@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 OUT ?= results/latest
 RUN_FLAGS ?=
 
-.PHONY: run test test-rest test-all lint types coverage coverage-table until-table bench bench-profile bench-simulate bench-overlap bench-growth docs house refs matrix clean
+.PHONY: run test test-rest test-all lint types coverage coverage-table until-table bench bench-profile bench-simulate bench-overlap bench-growth docs house refs erratic matrix clean
 
 run: $(STAMP)  ## the main job: catalog -> density -> doubling time -> report
 	$(BIN)/densing run --out $(OUT) $(RUN_FLAGS)
@@ -65,6 +65,9 @@ bench-growth: $(STAMP)  ## how time grows with steps, kernels and ranks
 
 refs: $(STAMP)  ## refit what reference_fits/ ships
 	$(BIN)/densing refs build --out reference_fits
+
+erratic: $(STAMP)  ## put the flags of the rule for erratic scores into the catalog's scores
+	$(BIN)/densing catalog erratic --apply densing/scores/catalog/data/scores.csv
 
 docs: $(STAMP)  ## regenerate the replication page and the example run (without its report, which is 5 MB)
 	$(BIN)/densing report --out docs/replication.md

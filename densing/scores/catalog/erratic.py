@@ -61,6 +61,7 @@ from densing.scores.catalog.scores import WRONG, has_flag
 
 ERRATIC_MODEL, ERRATIC_CELL = "erratic_model", "erratic_cell"
 OWN_FLAGS = frozenset({ERRATIC_MODEL, ERRATIC_CELL})
+# Shares are kept within [FLOOR, 1 - FLOOR], log odds within plus and minus LIMIT.
 FLOOR = 0.05
 LIMIT = float(np.log((1 - FLOOR) / FLOOR)) - 1e-9
 MODEL_LIMIT = 3.0
@@ -68,6 +69,7 @@ MODEL_DIFFERENCE = 0.5
 CELL_LIMIT = 4.0
 # Below a third of the expected share a cell is near the floor, whatever the noise says.
 NEAR_FLOOR = 1 / 3
+# Smaller by a fifth at least, so that two names of one size are no relatives in this sense.
 SMALLER = 0.8
 FEWEST_BENCHMARKS = 5
 FEWEST_JUDGED = 20
@@ -110,7 +112,7 @@ def erratic_models(catalog: Catalog) -> pd.DataFrame:
     for _, group in scores.groupby(scores["evaluator"].map(lambda name: _table_of(name, people)), sort=True):
         wide = group.pivot_table(index=["evaluator", "model"], columns="benchmark", values="y")
         rows += _against_relatives(wide, models)
-    table = pd.DataFrame(rows, columns=[*MODEL_COLUMNS[:5]])
+    table = pd.DataFrame(rows, columns=MODEL_COLUMNS[:5])
     table["z"] = np.nan
     judged = table["difference"].notna()
     if judged.sum() >= FEWEST_JUDGED:
@@ -145,13 +147,14 @@ def _against_relatives(wide: pd.DataFrame, models: pd.DataFrame) -> Iterator[tup
     dates = rows["released"].to_numpy()
     lines = np.array(
         [
-            f"{row.organisation} {_stem(row.family)} {row.domain}" if row.organisation else ""
+            f"{row.organisation} {_stem(row.family)} {row.domain}" if isinstance(row.organisation, str) else ""
             for row in rows.itertuples()
         ]
     )
     for i, name in enumerate(names):
         with np.errstate(invalid="ignore"):
-            smaller = (sizes <= SMALLER * sizes[i]) & ~(dates > dates[i])
+            # Without a date nobody knows who came first: both comparisons are false then.
+            smaller = (sizes <= SMALLER * sizes[i]) & (dates <= dates[i])
             older = (sizes <= sizes[i]) & (dates < dates[i])
         relatives = (lines == lines[i]) & (lines != "") & (names != name) & (smaller | older)
         best = np.nanmax(y[relatives], axis=0, initial=-np.inf) if relatives.any() else np.full(y.shape[1], -np.inf)
@@ -201,21 +204,15 @@ def erratic_cells(catalog: Catalog, erratic: pd.DataFrame | None = None) -> pd.D
     verdicts = erratic_models(catalog) if erratic is None else erratic
     refused = set(_keys(verdicts[verdicts["status"].str.startswith("erratic")], ["evaluator", "model"]))
     scores = _log_odds(catalog)
-    scores = scores[[key not in refused for key in _keys(scores, ["evaluator", "model"])]]
+    usable = [key not in refused for key in _keys(scores, ["evaluator", "model"])]
+    scores = scores[np.array(usable, dtype=bool)]
     parts = [_cells_of(group) for _, group in scores.groupby("evaluator", sort=True)]
     if not parts:
         return pd.DataFrame(columns=CELL_COLUMNS)
     table = pd.concat(parts, ignore_index=True)
-    lowest = {
-        (model, benchmark): rows.set_index("evaluator")["score"]
-        for (model, benchmark), rows in scores.groupby(["model", "benchmark"])
-        if len(rows) > 1
-    }
-    table["elsewhere"] = [
-        lowest[key].drop(evaluator).min() if key in lowest else np.nan
-        for evaluator, *key_ in _keys(table, ["evaluator", "model", "benchmark"])
-        for key in [tuple(key_)]
-    ]
+    # The lowest score by somebody else: the lowest of all, or the second where that is one's own.
+    groups = table.sort_values(["score", "evaluator"]).groupby(["model", "benchmark"])["score"]
+    table["elsewhere"] = groups.transform("first").where(groups.cumcount() > 0, groups.shift(-1))
     chance = table["chance"]
     share = (table["expected"] - chance) / (1 - chance)
     weak = table["status"].eq("erratic") & ((table["elsewhere"] - chance) / (1 - chance) < share / 2)
@@ -265,7 +262,7 @@ def _cells_of(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def _expected(y: np.ndarray, facts: pd.DataFrame) -> np.ndarray:
-    """Return what the five nearest weaker models reach: the lowest over the ways to choose the other benchmarks."""
+    """Return what the nearest weaker models reach: the lower of two views, by alike benchmarks and by the others."""
     skill, language = facts["skill"].to_numpy(), facts["language"].to_numpy()
     free, scale = facts["chance"].to_numpy() == 0, facts["scale"].to_numpy(dtype=bool)
     result = np.full(y.shape, np.nan)
@@ -288,12 +285,11 @@ def _nearest_weaker(y: np.ndarray, mates: np.ndarray, j: int, fewest: int) -> np
     result = np.full(len(y), np.nan)
     known = np.flatnonzero(~np.isnan(y[:, j]))
     lead = _median_lead(y[np.ix_(known, mates)], fewest)
-    for row, i in enumerate(known):
-        weaker = np.flatnonzero(lead[row] >= 0)
-        weaker = weaker[weaker != row]
-        nearest = weaker[np.argsort(lead[row, weaker], kind="stable")][:NEIGHBOURS]
-        if len(nearest) >= FEWEST_NEIGHBOURS:
-            result[i] = np.median(y[known[nearest], j])
+    np.fill_diagonal(lead, np.nan)
+    lead = np.where(lead >= 0, lead, np.inf)
+    nearest = np.argsort(lead, axis=1, kind="stable")[:, :NEIGHBOURS]
+    weaker = np.isfinite(np.take_along_axis(lead, nearest, 1))
+    result[known] = _medians(np.where(weaker, y[known, j][nearest], np.inf), FEWEST_NEIGHBOURS)
     return result
 
 
@@ -302,15 +298,19 @@ def _median_lead(y: np.ndarray, fewest: int) -> np.ndarray:
     differences = y[:, None] - y
     # Two models at the floor are not known to be equal: that pair says nothing.
     silent = np.isnan(differences) | ((np.abs(y) >= LIMIT)[:, None] & (differences == 0))
-    # What is missing sorts to the end; numpy's own nanmedian is many times slower on three axes.
-    differences = np.sort(np.where(silent, np.inf, differences), axis=2)
-    counts = np.isfinite(differences).sum(axis=2)
+    return _medians(np.where(silent, np.inf, differences), fewest)
+
+
+def _medians(values: np.ndarray, fewest: int) -> np.ndarray:
+    """Return medians along the last axis, infinity standing for what is missing; numpy's nanmedian is far slower."""
+    if values.shape[-1] == 0:
+        return np.full(values.shape[:-1], np.nan)
+    ordered = np.sort(values, axis=-1)
+    counts = np.isfinite(ordered).sum(axis=-1)
     enough = counts >= max(fewest, 1)
     upper = np.where(enough, counts // 2, 0)[..., None]
     lower = np.where(enough, (counts - 1) // 2, 0)[..., None]
-    if differences.shape[2] == 0:
-        return np.full(counts.shape, np.nan)
-    middle = (np.take_along_axis(differences, lower, 2) + np.take_along_axis(differences, upper, 2))[..., 0] / 2
+    middle = (np.take_along_axis(ordered, lower, -1) + np.take_along_axis(ordered, upper, -1))[..., 0] / 2
     return np.where(enough, middle, np.nan)
 
 

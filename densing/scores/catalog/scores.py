@@ -34,7 +34,7 @@ WRONG = frozenset(
 # Against the protocol that benchmarks.csv calls usual: another number of examples in the prompt, the letter of an
 # option where its text is usual, log-likelihoods divided by length or not, a generated answer where options are
 # compared, another set of problems (MBPP of EvalPlus, sanitised MBPP), a judge that accepts more forms of the right
-# answer (math-verify).
+# answer (math-verify), or a rival's figure in a table that quotes some of them, whose protocol nobody states.
 OTHER_PROTOCOL = frozenset(
     {
         "multiple_choice_no_cot",
@@ -47,6 +47,7 @@ OTHER_PROTOCOL = frozenset(
         "generated_answer",
         "other_problem_set",
         "lenient_match",
+        "perhaps_quoted",
     }
 )
 FLOOR = frozenset({"below_chance", "zero_score", "at_floor"})
@@ -420,8 +421,8 @@ def evaluator_table(catalog: Catalog) -> pd.DataFrame:
     --------
     >>> from densing.scores.catalog import load_catalog
     >>> table = evaluator_table(load_catalog()).set_index("evaluator")
-    >>> table.loc["falcon_h1_docs", ["models", "benchmarks", "licence"]].tolist()
-    [29, 14, 'Apache-2.0 badge in the README; facts quoted']
+    >>> [str(cell) for cell in table.loc["falcon_h1_docs", ["models", "benchmarks", "last"]]]
+    ['29', '14', '2025-05-21 00:00:00']
 
     See Also
     --------

@@ -7,7 +7,17 @@ import pandas as pd
 import pytest
 
 from densing.core.errors import InputError, UnknownNameError
-from densing.scores.catalog import Catalog, Selection, load_catalog, select, series_list, strata
+from densing.scores.catalog import (
+    Catalog,
+    Selection,
+    evaluator_table,
+    load_catalog,
+    own_figures,
+    score_table,
+    select,
+    series_list,
+    strata,
+)
 from densing.scores.catalog.catalog import read_groups
 from densing.scores.catalog.schema import KINDS
 from densing.scores.catalog.scores import FLAGS, OTHER_PROTOCOL, WRONG, has_flag
@@ -16,6 +26,7 @@ from densing.scores.references import load_ladder
 from tests.support import folders
 
 SHARED = folders.SHARED / "data" / "catalog"
+SHARED_2026 = folders.SHARED / "data" / "catalog_2026"
 CATALOG = load_catalog()
 
 
@@ -201,6 +212,14 @@ def test_the_headline_is_dense_general_base_with_a_sourced_date() -> None:
         ("GPT-3-175B", "unverified date"),
         ("MiniCPM-1.2B", "no size"),
         ("TNLG-v2-6.7B", "no date"),
+        ("Gemma-3n-E4B", "effective size"),
+        ("Gemma-4-E2B", "effective size"),
+        ("Ministral-3-8B-Base", "compressed"),
+        ("DeepSeek-V3.1-Base", "continued"),
+        ("Qwen3-32B", "instruct"),
+        ("Olmo-Hybrid-7B", "headline"),
+        ("Nemotron-3-Nano-30B-A3B-Base", "moe"),
+        ("SmolLM3-3B-Base", "unverified date"),
     ],
 )
 def test_strata_name_the_first_reason(model: str, stratum: str) -> None:
@@ -274,3 +293,126 @@ def test_lists_of_declared_groups_hold_families_of_the_catalog() -> None:
     table = read_groups()
     assert set(table["family"]) <= set(CATALOG.models["family"])
     assert table["reason"].str.len().min() > 20
+
+
+# Read by hand: the tables in the model cards of Olmo-3-1125-32B, Apertus-70B-2509, SmolLM3-3B and
+# NVIDIA-Nemotron-3-Nano-30B-A3B-Base-BF16, and in the READMEs of DeepSeek-V3 and Seed-OSS.
+@pytest.mark.parametrize(
+    ("model", "benchmark", "evaluator", "percent"),
+    [
+        ("Olmo-3-32B", "mmlu_other", "olmo_base_eval", 75.1),
+        ("Olmo-3-32B", "squad_gen2mc_mc", "olmo_base_eval", 98.2),
+        ("Seed-OSS-36B-Base", "olmo3_eval_math", "olmo_base_eval", 15.3),
+        ("Gemma-3-27B", "coqa", "olmo_base_eval", 12.4),
+        ("Qwen2.5-32B", "squad", "olmo_base_eval", 64.9),
+        ("Apertus-8B", "arc_0shot", "apertus_card", 72.7),
+        ("GPT-OSS-20B", "hellaswag", "apertus_card", 41.5),
+        ("Poro-34B", "xcopa", "apertus_card", 56.0),
+        ("DeepSeek-V3-Base", "mmlu", "deepseek_v3_readme", 87.1),
+        ("DeepSeek-V3-Base", "bbh", "deepseek_v3_readme", 87.5),
+        ("SmolLM3-3B-Base", "hellaswag_0shot", "smollm3_card", 76.15),
+        ("SmolLM3-3B-Base", "mmlu_cloze", "smollm3_card", 44.13),
+        ("Qwen2.5-72B", "arc_challenge", "deepseek_v3_readme", 94.5),
+        ("Llama-3.2-3B", "math", "smollm3_card", 7.44),
+        ("Qwen2.5-32B", "bbh", "seed_oss_readme", 79.1),
+        ("Seed-OSS-36B-Base", "math", "seed_oss_readme", 81.7),
+        ("Nemotron-3-Nano-30B-A3B-Base", "mmlu", "nemotron3_nano_card", 78.56),
+    ],
+)
+def test_scores_equal_what_the_sources_print(model: str, benchmark: str, evaluator: str, percent: float) -> None:
+    rows = CATALOG.scores.query("model == @model and benchmark == @benchmark and evaluator == @evaluator")
+    assert rows["score"].tolist() == pytest.approx([percent / 100])
+
+
+def test_evaluators_hold_as_many_models_and_benchmarks_as_their_tables() -> None:
+    table = evaluator_table(CATALOG).set_index("evaluator")
+    counts = {
+        "falcon_h1_docs": (29, 14),
+        "euroeval": (83, 83),
+        "euroeval_val": (13, 83),
+        "olmo_base_eval": (22, 41),
+        "apertus_card": (16, 6),
+        "gemma3_report": (7, 21),
+        "obsscaling": (148, 8),
+    }
+    for evaluator, (models, benchmarks) in counts.items():
+        assert (table.loc[evaluator, "models"], table.loc[evaluator, "benchmarks"]) == (models, benchmarks)
+    assert table["scores"].sum() == len(CATALOG.scores)
+    assert table.loc["euroeval", "languages"].split() == sorted(set(table.loc["euroeval", "languages"].split()))
+    assert len(table.loc["euroeval", "languages"].split()) == 30
+    assert table["last"].max() == pd.Timestamp("2026-04-30")
+
+
+def test_new_scores_are_series_of_their_own_and_leave_the_default_ones_alone() -> None:
+    first = CATALOG.evaluators.set_index("id")["preference"]
+    new = CATALOG.scores[CATALOG.scores["evaluator"].map(first) >= first["falcon_h1_docs"]]
+    assert (new["series"] == new["benchmark"] + ":" + new["evaluator"]).all()
+    old = CATALOG.scores[~CATALOG.scores.index.isin(new.index)]
+    assert not set(old["series"]) & set(new["series"])
+    shared = CATALOG.benchmarks[CATALOG.benchmarks["id"].isin(old["benchmark"])]
+    assert set(shared["default_series"]) <= set(old["series"])
+
+
+def test_stated_errors_take_the_place_of_the_binomial_ones() -> None:
+    rows = CATALOG.scores.query("evaluator == 'euroeval' and benchmark == 'mmlu_de'").set_index("model")
+    table = score_table(CATALOG, "mmlu_de", evaluator="euroeval").set_index("model")
+    stated = rows["stated_se"].dropna()
+    assert len(stated) >= 50
+    np.testing.assert_allclose(table.loc[stated.index, "score_se"], stated)
+
+
+def test_own_figures_are_those_of_an_organisation_about_its_own_models() -> None:
+    own = CATALOG.scores[own_figures(CATALOG)]
+    assert set(own.query("evaluator == 'falcon_h1_docs'")["model"].str.split("-").str[0]) == {"Falcon3", "Falcon"}
+    assert own.query("evaluator in ['obsscaling', 'swallow', 'euroeval']").empty
+    assert set(own.query("evaluator == 'apertus_card'")["model"]) == {"Apertus-8B", "Apertus-70B"}
+    makers = set(CATALOG.models["organisation"].dropna())
+    vendors = CATALOG.evaluators.query("role == 'vendor'")["organisation"]
+    assert set(vendors) <= makers
+
+
+def test_languages_are_codes_and_mixtures() -> None:
+    languages = CATALOG.benchmarks.set_index("id")["language"]
+    assert languages.str.fullmatch(r"[a-z]{2}|mul").all()
+    assert languages[["mmlu", "hellaswag_da", "mmlu_de", "mgsm", "cmmlu", "norquad"]].tolist() == [
+        "en",
+        "da",
+        "de",
+        "mul",
+        "zh",
+        "no",
+    ]
+    suffixed = languages[languages.index.str.contains("_(?:bg|ca|cs|da|de|el|es|et|fi|fr|hr|hu|is|it|lt|lv|nl|pl)$")]
+    assert (suffixed.index.str[-2:] == suffixed).all()
+
+
+def test_months_stand_at_their_middle_and_say_so() -> None:
+    months = CATALOG.models[CATALOG.models["released_precision"] == "month"]
+    assert {"Olmo-Hybrid-7B", "EuroLLM-22B"} <= set(months["model"])
+    assert (months["released"].dt.day == 15).all()
+
+
+def test_values_of_another_protocol_are_no_disagreement_with_the_usual_one() -> None:
+    scores = CATALOG.scores.set_index(["model", "benchmark", "evaluator"])["flags"]
+    assert "multiple_choice_no_cot" in scores["Llama-3.1-8B", "bbh", "falcon_h1_docs"]
+    assert "unnormalised_acc" in scores["Llama-3.1-8B", "hellaswag", "apertus_card"]
+    assert "generated_answer" in scores["Gemma-3-4B", "mmlu_pro", "gemma3_report"]
+    assert "option_letters" in scores["DeepSeek-V3-Base", "arc_challenge", "deepseek_v3_readme"]
+    assert "other_problem_set" in scores["Qwen2.5-7B", "mbpp", "falcon_h1_docs"]
+
+
+@pytest.mark.skipif(not SHARED_2026.is_dir(), reason="the shared development data are not beside this checkout")
+def test_every_score_of_2026_is_here_with_its_value() -> None:
+    raw = pd.concat(pd.read_csv(SHARED_2026 / f"{name}.csv") for name in ("scores_2026", "euroeval_base_2026"))
+    raw["evaluator"] = raw["evaluator"].replace("euroeval_test", "euroeval")
+    mine = CATALOG.scores[CATALOG.scores["evaluator"].isin(raw["evaluator"])]
+    keys = ["evaluator", "model"]
+    assert len(mine) == len(raw) == 7207
+    # Benchmarks are named otherwise here, so the values of a model by an evaluator are compared as a list.
+    ours, theirs = (table.groupby(keys)["score"].apply(sorted).to_dict() for table in (mine, raw))
+    assert ours == theirs
+    models = pd.read_csv(SHARED_2026 / "models_2026.csv").set_index("model")
+    facts = CATALOG.models.set_index("model").loc[models.index]
+    np.testing.assert_allclose(facts["params_total_b"], models["params_total_b"])
+    recalled = models["released_source"].str.contains("recalled", na=False) & (models.index != "DeepSeek-V3-Base")
+    assert ((facts["released_basis"] == "unverified") == recalled).all()

@@ -343,3 +343,52 @@ def test_validation_warns_of_far_scores_and_missing_parents(tmp_path: Path) -> N
 def test_a_good_table_gives_no_notes(tmp_path: Path) -> None:
     add_model(tmp_path, model="Tiny", params_b=0.7, released="2024-05-01")
     assert validate_catalog(tmp_path) == []
+
+
+def test_a_release_date_may_name_a_month(tmp_path: Path) -> None:
+    place = put(tmp_path, "model,params_b,released\nA-1B,1,2026-03\nB-1B,1,2026-03-02\nC-1B,1,\n")
+    models = load_catalog(place).models.set_index("model")
+    assert models.loc["A-1B", "released"] == pd.Timestamp("2026-03-15")
+    assert models.loc[["A-1B", "B-1B"], "released_precision"].tolist() == ["month", "day"]
+    assert models.loc["C-1B", "released_precision"] is None
+    combined = put(tmp_path, COMBINED + "Tiny,7e8,2024-05,mmlu,0.31\nTiny,7e8,2024-05,gsm8k,0.1\n", "both.csv")
+    assert load_catalog(combined).models.set_index("model").loc["Tiny", "released_precision"] == "month"
+
+
+def test_the_present_month_ends_today(tmp_path: Path) -> None:
+    today = pd.Timestamp.now().normalize()
+    place = put(tmp_path, f"model,params_b,released\nA-1B,1,{today:%Y-%m}\n")
+    released = load_catalog(place).models.set_index("model").loc["A-1B", "released"]
+    assert released == min(today, today.replace(day=15))
+
+
+@pytest.mark.parametrize("month", ["2026-13", "2026-00", "2026", "March 2026", "2026-3"])
+def test_what_is_no_month_is_refused(tmp_path: Path, month: str) -> None:
+    message = refused(tmp_path, f"model,params_b,released\nA-1B,1,{month}\n")
+    assert "row 2, column released" in message and "2024-02" in message
+
+
+def test_a_month_in_the_future_and_a_month_called_a_day_are_refused(tmp_path: Path) -> None:
+    later = (pd.Timestamp.now() + pd.DateOffset(months=2)).strftime("%Y-%m")
+    assert "is above" in refused(tmp_path, f"model,params_b,released\nA-1B,1,{later}\n")
+    text = "model,params_b,released,released_precision\nA-1B,1,2026-03,day\n"
+    assert "column released_precision: 'day', where released names the month 2026-03" in refused(tmp_path, text)
+
+
+def test_a_month_that_holds_our_day_is_no_contradiction(tmp_path: Path) -> None:
+    place = put(tmp_path, "model,params_b,released\nLlama-3-8B,8.03,2024-04\n")
+    row = load_catalog(place).models.set_index("model").loc["Llama-3-8B"]
+    assert (row["released"], row["released_precision"]) == (pd.Timestamp("2024-04-18"), "day")
+    assert "2024-05-15 for Llama-3-8B" in refused(tmp_path, "model,params_b,released\nLlama-3-8B,8.03,2024-05\n")
+
+
+@pytest.mark.parametrize("error", ["0", "-0.1", "nan", "2"])
+def test_a_stated_error_is_a_positive_share(tmp_path: Path, error: str) -> None:
+    text = f"model,benchmark,score,evaluator,stated_se\nLlama-3-8B,mmlu,0.6,me,{error}\n"
+    assert "row 2, column stated_se" in refused(tmp_path, text)
+
+
+def test_a_stated_error_is_used(tmp_path: Path) -> None:
+    text = "model,params_b,released,benchmark,score,stated_se\nA-1B,1,2026-03,life_in_the_uk,0.6,0.05\n"
+    table = score_table(load_catalog(put(tmp_path, text)), "life_in_the_uk", evaluator="user")
+    assert table["score_se"].tolist() == [0.05]
