@@ -125,10 +125,11 @@ def joint_ruler(
     theta = np.array([0.0, max(float((cross.mean(axis=0)).sum() / spread.sum()), 1e-3)])
     middle = np.median(ability, axis=0)
     theta[0] = float(np.average((middle - theta[1] * log_n)[of_anchor], weights=weight[of_anchor]))
-    # The residuals of the members hold their measurement too; what is left is how far models of one recipe scatter. The
-    # median speaks for the usual recipe: a few early families lie far from any common slope.
-    residual = y - slopes[:, None] * x
-    freedom = max(len(members) - len(family) - 1, 1)
+    # How far models of one recipe scatter: around their family's own line, so that a family whose slope is another one
+    # does not count as scatter. The residuals hold the measurement too; the median speaks for the usual recipe.
+    own_slopes = cross / spread
+    residual = y - own_slopes[:, codes] * x
+    freedom = max(len(members) - 2 * len(family), 1)
     observed = (np.median(np.abs(residual), axis=1) * NORMAL_MAD) ** 2 * len(members) / freedom
     noise = float(np.median(y.var(axis=0)))
     chi = freedom / named_stream(seed, "scale", JOINT, name).chisquare(freedom, len(draws))
