@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 
 # Before torch is imported, here and in every process that a test starts: tests run side by side, and torch's threads
 # spin while they wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No test waits for a hub: lm-eval's stand-in model would look for a tokenizer there, a minute long.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Joint scales are fitted once for all tests of a machine, and never in the user's own cache.
+os.environ.setdefault("DENSING_CACHE", str(Path(tempfile.gettempdir()) / f"densing-tests-{os.getuid()}"))

@@ -1,0 +1,80 @@
+"""Densities on the joint scale of the embedded catalog, and of a user's own models among them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import densing
+from densing.core import InputError
+from densing.scores.density import catalog_densities
+from densing.scores.density.inversion import TABLE_COLUMNS
+
+
+@pytest.fixture(scope="module")
+def catalog():
+    return densing.load_catalog()
+
+
+@pytest.fixture(scope="module")
+def joint(catalog):
+    return densing.catalog_densities(catalog, densing.load_reference("joint", catalog=catalog))
+
+
+def test_columns_are_those_of_every_ruler_and_two_more(joint):
+    assert [name for name in joint.table.columns if name not in ("cells", "traits")] == list(TABLE_COLUMNS)
+    assert (joint.table["cells"] >= 1).all()
+    assert joint.table["traits"].between(0, 4).all()
+
+
+def test_models_of_2026_are_on_the_scale(joint):
+    late = joint.headline.table["released"].max()
+    assert str(late)[:4] == "2026"
+
+
+def test_the_anchor_family_has_density_one(joint):
+    own = joint.table[joint.table["family"].eq("Qwen2.5")]
+    assert len(own) == 7
+    assert np.log(own["density"]).mean() == pytest.approx(0.0, abs=0.05)
+
+
+def test_fewer_scores_give_wider_intervals(joint):
+    spread, inside = joint.draws.std(axis=0), joint.table["status"].eq("ok").to_numpy()
+    cells = joint.table["cells"].to_numpy()
+    assert np.median(spread[inside & (cells <= 5)]) > 1.5 * np.median(spread[inside & (cells >= 60)])
+
+
+def test_scatter_widens_intervals(joint):
+    inside = joint.table["status"].eq("ok").to_numpy()
+    ratio = joint.model_draws.std(axis=0)[inside] / joint.draws.std(axis=0)[inside]
+    assert np.median(ratio) > 1.2
+    # Ends of draws are cut at the guard, and five hundred of them err by a few percent.
+    assert (ratio > 0.9).all()
+
+
+def test_active_sizes_divide_mixtures_of_experts(catalog, joint):
+    ruler = joint.reference
+    active = catalog_densities(catalog, ruler, denominator="active").table.set_index("model")["density"]
+    total = joint.table.set_index("model")["density"]
+    models = catalog.models.set_index("model")
+    ratio = models.loc["DeepSeek-V3-Base", "params_total_b"] / models.loc["DeepSeek-V3-Base", "params_active_b"]
+    assert active["DeepSeek-V3-Base"] / total["DeepSeek-V3-Base"] == pytest.approx(ratio)
+
+
+def test_pooling_and_nonsense_are_refused(catalog, joint):
+    with pytest.raises(InputError, match="pooling"):
+        catalog_densities(catalog, joint.reference, pool=True)
+    with pytest.raises(InputError, match="guard"):
+        catalog_densities(catalog, joint.reference, guard=0.5)
+    free = catalog_densities(catalog, joint.reference, guard=math.inf)
+    assert (free.table["bound"] == "").all()
+
+
+def test_ranks_on_the_joint_scale_are_those_of_the_family_rulers(catalog, joint):
+    mmlu = densing.catalog_densities(catalog, densing.load_reference("qwen1.5", "mmlu")).table
+    knowledge = densing.catalog_densities(catalog, densing.load_reference("joint", "knowledge", catalog=catalog)).table
+    both = mmlu[mmlu["status"].eq("ok")].merge(knowledge[knowledge["status"].eq("ok")], on="model")
+    assert len(both) > 80
+    assert both["density_x"].corr(both["density_y"], method="spearman") > 0.9
