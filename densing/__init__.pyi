@@ -20,6 +20,7 @@ from .scores.catalog import Selection as Selection
 from .scores.catalog import add_model as add_model
 from .scores.catalog import add_score as add_score
 from .scores.catalog import load_catalog as load_catalog
+from .scores.catalog import load_recall as load_recall
 from .scores.catalog import mean_table as mean_table
 from .scores.catalog import score_table as score_table
 from .scores.catalog import strata as strata
@@ -44,6 +45,10 @@ from .scores.evals import read_results as read_results
 from .scores.evals import run_plan as run_plan
 from .scores.fit import LawFit as LawFit
 from .scores.fit import fit_law as fit_law
+from .scores.joint import JointScale as JointScale
+from .scores.joint import catalog_scale as catalog_scale
+from .scores.joint import fit_joint as fit_joint
+from .scores.joint import joint_cells as joint_cells
 from .scores.laws import get_law as get_law
 from .scores.laws import invert_one as invert_one
 from .scores.laws import law_names as law_names
@@ -59,4 +64,6 @@ from .scores.trend import TrendResult as TrendResult
 from .scores.trend import date_for as date_for
 from .scores.trend import estimate_trend as estimate_trend
 from .scores.trend import forecast as forecast
+from .scores.trend import recall_trend as recall_trend
+from .scores.trend import replicate_recall as replicate_recall
 from .scores.trend import when as when

@@ -42,8 +42,9 @@ def test_the_anchor_family_has_density_one(joint):
 
 def test_fewer_scores_give_wider_intervals(joint):
     spread, inside = joint.draws.std(axis=0), joint.table["status"].eq("ok").to_numpy()
-    cells = joint.table["cells"].to_numpy()
-    assert np.median(spread[inside & (cells <= 5)]) > 1.5 * np.median(spread[inside & (cells >= 60)])
+    cells, skills = joint.table["cells"].to_numpy(), joint.table["traits"].to_numpy()
+    thorough = inside & (cells >= 30) & (skills == 4)
+    assert np.median(spread[inside & (cells <= 5)]) > 1.5 * np.median(spread[thorough])
 
 
 def test_scatter_widens_intervals(joint):
