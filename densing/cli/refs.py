@@ -25,6 +25,8 @@ def list_refs(json: o.JsonFlag = False, out: o.Out = None) -> None:
     """
     import pandas as pd
 
+    from densing.scores.catalog import load_catalog
+    from densing.scores.joint import joint_baskets
     from densing.scores.references import available_benchmarks, family_names, get_family
 
     families = [get_family(name) for name in family_names()]
@@ -33,7 +35,9 @@ def list_refs(json: o.JsonFlag = False, out: o.Out = None) -> None:
             "reference": family.name,
             "kind": family.kind,
             "title": family.title,
-            "benchmarks": available_benchmarks(family.name),
+            "benchmarks": joint_baskets(load_catalog())
+            if family.kind == "joint"
+            else available_benchmarks(family.name),
             "about": family.about,
         }
         for family in families

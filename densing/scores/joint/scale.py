@@ -145,36 +145,7 @@ class JointScale(Readable):
     @cached_property
     def baskets(self) -> Mapping[str, Basket]:
         """Baskets by name: ``general``, every skill, ``multilingual``, and every language but English by its code."""
-        table = self.cells.table
-        facts = table.drop_duplicates("benchmark").set_index("benchmark")
-        measured = table.groupby("benchmark")["model"].nunique()
-        usual = set(measured.index[measured >= BASKET_SHARE * len(self.models)])
-        english = facts["language"].eq(ENGLISH)
-
-        def basket(name: str, members: pd.Index) -> Basket:
-            # A small skill keeps all it has: better known from few models than not at all.
-            chosen = [benchmark for benchmark in members if benchmark in usual] or list(members)
-            traits = facts.loc[chosen, "trait"].value_counts(normalize=True)
-            return Basket(name, dict.fromkeys(chosen, 1 / len(chosen)), {str(t): float(w) for t, w in traits.items()})
-
-        made = {
-            str(skill): basket(str(skill), facts.index[english & facts["skill"].eq(skill)])
-            for skill in sorted(set(facts.loc[english, "skill"]))
-        }
-        parts = [made[skill] for skill in SKILLS if skill in made] or list(made.values())
-        abroad = facts.index[~english]
-        if len(abroad):
-            made[MULTILINGUAL] = basket(MULTILINGUAL, abroad)
-            codes = facts.loc[abroad, "language"]
-            made |= {str(code): basket(str(code), codes.index[codes == code]) for code in sorted(set(codes))}
-            parts = parts or [made[MULTILINGUAL]]
-        weights: dict[str, float] = {}
-        traits: dict[str, float] = {}
-        for part in parts:
-            for target, source in ((weights, part.weights), (traits, part.traits)):
-                for name, weight in source.items():
-                    target[name] = target.get(name, 0.0) + weight / len(parts)
-        return {GENERAL: Basket(GENERAL, weights, traits), **made}
+        return _baskets(self.cells)
 
     def basket(self, name: str) -> Basket:
         """Return a basket.
@@ -342,6 +313,51 @@ class JointScale(Readable):
         }
         best = self.abilities().sort_values("ability", ascending=False, ignore_index=True)
         return Card(f"Joint scale of {words.plural(len(self), 'model')}", facts, best, self.notes)
+
+
+def joint_baskets(catalog: Catalog) -> list[str]:
+    """Return the baskets that the joint scale of a catalog has, ``mean`` first; nothing is fitted.
+
+    Examples
+    --------
+    >>> from densing.scores.catalog import load_catalog
+    >>> joint_baskets(load_catalog())[:3]
+    ['mean', 'code', 'knowledge']
+    """
+    return ["mean", *(name for name in _baskets(joint_cells(catalog)) if name != GENERAL)]
+
+
+def _baskets(cells: Cells) -> Mapping[str, Basket]:
+    table = cells.table
+    facts = table.drop_duplicates("benchmark").set_index("benchmark")
+    measured = table.groupby("benchmark")["model"].nunique()
+    usual = set(measured.index[measured >= BASKET_SHARE * table["model"].nunique()])
+    english = facts["language"].eq(ENGLISH)
+
+    def basket(name: str, members: pd.Index) -> Basket:
+        # A small skill keeps all it has: better known from few models than not at all.
+        chosen = [benchmark for benchmark in members if benchmark in usual] or list(members)
+        traits = facts.loc[chosen, "trait"].value_counts(normalize=True)
+        return Basket(name, dict.fromkeys(chosen, 1 / len(chosen)), {str(t): float(w) for t, w in traits.items()})
+
+    made = {
+        str(skill): basket(str(skill), facts.index[english & facts["skill"].eq(skill)])
+        for skill in sorted(set(facts.loc[english, "skill"]))
+    }
+    parts = [made[skill] for skill in SKILLS if skill in made] or list(made.values())
+    abroad = facts.index[~english]
+    if len(abroad):
+        made[MULTILINGUAL] = basket(MULTILINGUAL, abroad)
+        codes = facts.loc[abroad, "language"]
+        made |= {str(code): basket(str(code), codes.index[codes == code]) for code in sorted(set(codes))}
+        parts = parts or [made[MULTILINGUAL]]
+    weights: dict[str, float] = {}
+    traits: dict[str, float] = {}
+    for part in parts:
+        for target, source in ((weights, part.weights), (traits, part.traits)):
+            for name, weight in source.items():
+                target[name] = target.get(name, 0.0) + weight / len(parts)
+    return {GENERAL: Basket(GENERAL, weights, traits), **made}
 
 
 def fit_joint(

@@ -198,10 +198,11 @@ def joint_ruler(
 
 def _members(catalog: Catalog, scale: JointScale, abilities: pd.DataFrame) -> pd.DataFrame:
     """Dense base models of families with several sizes: ``model, family, params, position``."""
-    labels = strata(catalog, Selection(verified_only=False)).set_index("model")["stratum"]
+    reasons = strata(catalog, Selection(verified_only=False)).set_index("model")["reasons"]
     facts = catalog.models.set_index("model")
     table = abilities.assign(position=np.arange(len(abilities)))
-    table = table[table["model"].map(labels).isin(["headline", "no date"]) & table["cells"].ge(MIN_CELLS)]
+    # When a model came out has no say in how ability grows with size.
+    table = table[table["model"].map(reasons).isin(["", "no date"]) & table["cells"].ge(MIN_CELLS)]
     table = table.assign(
         family=table["model"].map(facts["family"]),
         params=table["model"].map(facts["params_total_b"]).astype(float) * 1e9,
