@@ -148,8 +148,8 @@ def density(
         return
     notes: Iterable[Note]
     if skills:
-        # The curves of skills are read at the ruler's own tokens, and their intervals have the usual level.
-        shared = {name: options[name] for name in ("denominator", "guard", "seed")}
+        # The curves of skills are read at the ruler's own tokens.
+        shared = {name: options[name] for name in ("denominator", "guard", "level", "seed")}
         by_skill = skill_results(load_catalog(*(catalog or [])), reference, selection=selection, **shared)
         table = skill_table(by_skill)
         notes = tuple(once(note for result in by_skill.values() for note in result.notes))

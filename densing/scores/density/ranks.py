@@ -128,7 +128,7 @@ def rank(
     reference : Reference or str
         The ruler, where ``my`` and ``among`` do not bring one.
     level : float
-        Coverage of the intervals.
+        Coverage of the intervals; of densities, too, where tables are read here.
     seed : int
 
     Returns
@@ -159,9 +159,9 @@ def rank(
     brought = next((part.reference for part in (my, among) if isinstance(part, DensityResult)), None)
     whom = among if isinstance(among, Catalog) else None
     ruler = brought or (load_reference(reference, catalog=whom) if isinstance(reference, str) else reference)
-    mine = my if isinstance(my, DensityResult) else table_densities(my, ruler, seed=seed)
+    mine = my if isinstance(my, DensityResult) else table_densities(my, ruler, level=level, seed=seed)
     if not isinstance(among, DensityResult):
-        among = catalog_densities(among or load_catalog(), ruler, seed=seed)
+        among = catalog_densities(among or load_catalog(), ruler, level=level, seed=seed)
     if (mine.reference.name, mine.reference.benchmark) != (among.reference.name, among.reference.benchmark):
         raise InputError(
             f"densities on different rulers cannot be ranked: {mine.reference.name}, {mine.reference.benchmark} and "
@@ -189,7 +189,7 @@ def rank(
         percentile_lo=100 * np.minimum(share_lo, share),
         percentile_hi=100 * np.maximum(share_hi, share),
     )
-    return Ranking(table, mine, others, mine.notes)
+    return Ranking(table, mine, others, tuple(once((*mine.notes, *others.notes))))
 
 
 def _ends(densities: DensityResult) -> tuple[np.ndarray, np.ndarray]:

@@ -67,3 +67,12 @@ def test_rulers_must_be_one(everyone: DensityResult) -> None:
 def test_it_says_what_it_is(ranking: Ranking) -> None:
     assert repr(ranking).startswith("3 models among 184 on qwen1.5, mmlu")
     assert "Llama-3-8B" in ranking._repr_html_() and "rank" in ranking.to_latex()
+
+
+def test_the_level_is_that_of_densities_too_and_no_note_is_lost() -> None:
+    mine = [{"model": "mine", "params": 3e9, "released": "2024-06-01", "benchmark": "mmlu", "score": 0.6}]
+    ruler = densing.load_reference("qwen1.5", "mmlu")
+    narrow, wide = (densing.rank(mine, reference=ruler, level=level) for level in (0.5, 0.95))
+    inside, outside = narrow.table.iloc[0], wide.table.iloc[0]
+    assert outside["density_lo"] < inside["density_lo"] < inside["density_hi"] < outside["density_hi"]
+    assert {note.message for note in narrow.others.notes} <= {note.message for note in narrow.notes}
