@@ -69,7 +69,8 @@ Include = Annotated[
     list[str] | None,
     typer.Option(
         "--include",
-        help="Also use: continued, compressed, instruct, moe, domain, unverified. May be repeated.",
+        help="Also use: continued, compressed, instruct, moe, domain, unverified, vendors (on the joint scale: their "
+        "own figures of their own models). May be repeated.",
     ),
 ]
 Combine = Annotated[

@@ -18,7 +18,7 @@ DATA = Path(__file__).parent / "data"
 FRAMES = ("models", "scores", "benchmarks", "evaluators", "sources")
 Day: TypeAlias = "str | pd.Timestamp | None"
 HEADLINE = "headline"
-WIDENINGS = ("continued", "compressed", "instruct", "moe", "domain", "unverified")
+WIDENINGS = ("continued", "compressed", "instruct", "moe", "domain", "unverified", "vendors")
 """What a selection may be widened by, beyond the headline."""
 
 
@@ -115,6 +115,8 @@ class Selection:
     one_size : bool
         Leave out dense models that use fewer parameters per token than they hold (per-layer embeddings, as in
         Gemma 3n): total and effective size differ by a factor of two, and no convention says which counts.
+    vendors : bool
+        On the joint scale, read what vendors' own tables say of the vendor's own models, too.
     since, until : str or Timestamp, optional
         First and last release date, both included.
 
@@ -134,6 +136,7 @@ class Selection:
     derivations: tuple[str, ...] = ("scratch", "distilled")
     verified_only: bool = True
     one_size: bool = True
+    vendors: bool = False
     since: Day = None
     until: Day = None
 
@@ -161,6 +164,7 @@ class Selection:
         phrase = ", ".join(term for term in terms if term)
         phrase = f"{phrase} {_listed(self.kinds, KINDS)} models".replace("  ", " ").strip()
         phrase += " with a sourced release date" if self.verified_only else " with any release date"
+        phrase += ", vendors' own figures included" if self.vendors else ""
         since, until = _day(self.since, "since"), _day(self.until, "until")
         phrase += f" from {since.date()}" if since is not None else ""
         return phrase + (f" to {until.date()}" if until is not None else "")
@@ -196,6 +200,7 @@ def selection_of(include: list[str] | None) -> Selection:
         domains=headline.domains + (("code", "math") if "domain" in names else ()),
         derivations=headline.derivations + tuple(d for kind in kinds for d in derivations[kind]),
         verified_only="unverified" not in names,
+        vendors="vendors" in names,
     )
 
 

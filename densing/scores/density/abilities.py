@@ -13,8 +13,8 @@ import pandas as pd
 from densing.core import InputError, Note, words
 from densing.scores.catalog import Catalog, Selection, strata
 from densing.scores.density.inversion import UNGUARDED, DensityResult, Readings, check_options, fill_table, normals
-from densing.scores.joint import GENERAL
-from densing.scores.references import JOINT, JointRuler
+from densing.scores.joint import GENERAL, catalog_scale
+from densing.scores.references import JOINT, JointRuler, joint_ruler
 
 CARRIED = ("family", "organisation", "released", "kind", "architecture")
 FEW_CELLS = 3
@@ -57,6 +57,10 @@ def joint_densities(
     catalog_densities
     """
     check_options(denominator, guard)
+    if selection is not None and selection.vendors:
+        # Another set of cells is another scale, with a ruler of its own.
+        scale = catalog_scale(catalog, own_vendors=True)
+        ruler = joint_ruler(catalog, ruler.benchmark, scale=scale, seed=seed)
     scale = ruler.scale
     basket = GENERAL if ruler.benchmark == "mean" else ruler.benchmark
     abilities, draws = scale.abilities(basket, level), scale.ability(basket)

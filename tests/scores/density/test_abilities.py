@@ -79,3 +79,12 @@ def test_ranks_on_the_joint_scale_are_those_of_the_family_rulers(catalog, joint)
     both = mmlu[mmlu["status"].eq("ok")].merge(knowledge[knowledge["status"].eq("ok")], on="model")
     assert len(both) > 80
     assert both["density_x"].corr(both["density_y"], method="spearman") > 0.9
+
+
+@pytest.mark.slow
+def test_vendors_own_figures_bring_models_that_nobody_else_measured(catalog, joint):
+    selection = densing.Selection(vendors=True)
+    wider = densing.catalog_densities(catalog, joint.reference, selection=selection)
+    more = set(wider.table["model"]) - set(joint.table["model"])
+    assert {"Granite-4.1-8B-Base", "Hunyuan-7B-Pretrain"} <= more
+    assert "vendors' own figures included" in selection.describe()
