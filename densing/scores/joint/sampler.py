@@ -242,7 +242,7 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     prior = np.eye(width)
     prior[:traits, :traits] = np.linalg.inv(state.covariance)
     information = (value - weight * state.tests[:, 0]) @ loadings
-    state.abilities = _gaussian((weight @ squares).reshape(models, width, width) + prior, information, rng)
+    state.abilities = gaussian((weight @ squares).reshape(models, width, width) + prior, information, rng)
     of_traits = state.abilities[:, :traits]
     scale = of_traits.T @ of_traits + COVARIANCE_SCALE * np.eye(traits)
     state.covariance = invwishart.rvs(traits + 1 + models, scale, random_state=rng).reshape(traits, traits)
@@ -253,7 +253,7 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
         squares = (design[:, :, None] * design[:, None, :]).reshape(models, -1)
         gram = (weight[:, members].T @ squares).reshape(len(members), len(shrink), len(shrink))
         information = value[:, members].T @ design + shrink * state.benchmarks[index.benchmark[members]]
-        state.tests[members] = _gaussian(gram + np.diag(shrink), information, rng)
+        state.tests[members] = gaussian(gram + np.diag(shrink), information, rng)
     mean = np.zeros(len(shrink))
     # The loading's mean is 1: the scale is in Sigma. Free factors have no sign.
     mean[:2] = state.ease, 1.0
@@ -341,7 +341,7 @@ def _draw_ends(index: Index, state: State, rng: np.random.Generator) -> None:
         mean, sd = prior
         precision = np.bincount(test, loading**2 / noise, tests) + sd**-2
         centre = (np.bincount(test, loading * value / noise, tests) + mean * sd**-2) / precision
-        return _truncated(centre, 1 / np.sqrt(precision), lowest, highest, rng)
+        return truncated(centre, 1 / np.sqrt(precision), lowest, highest, rng)
 
     chance = (index.chance, FLOOR_SD)
     floor = end(1 - share, index.score - state.ceiling[test] * share, chance, 0.0, state.ceiling - NARROWEST)
@@ -366,7 +366,7 @@ def _draw_ends(index: Index, state: State, rng: np.random.Generator) -> None:
     state.typical_noise = (centre, width)
 
 
-def _gaussian(precision: Array, information: Array, rng: np.random.Generator) -> Array:
+def gaussian(precision: Array, information: Array, rng: np.random.Generator) -> Array:
     """Draw from N(P^-1 r, P^-1) for a stack of precisions P and information vectors r."""
     root = np.linalg.cholesky(precision)
     half = np.linalg.solve(root, information[..., None])
@@ -374,7 +374,7 @@ def _gaussian(precision: Array, information: Array, rng: np.random.Generator) ->
     return np.linalg.solve(np.swapaxes(root, -1, -2), noisy)[..., 0]
 
 
-def _truncated(
+def truncated(
     mean: Array, sd: Array, lowest: Array | float, highest: Array | float, rng: np.random.Generator
 ) -> Array:
     """Draw from normal distributions between two limits."""
@@ -383,7 +383,7 @@ def _truncated(
     mirrored = low + high > 0
     low, high = np.where(mirrored, -high, low), np.where(mirrored, -low, high)
     below = ndtr(np.maximum(low, -37.0))
-    drawn = ndtri(below + rng.random(len(mean)) * (ndtr(np.maximum(high, -37.0)) - below))
+    drawn = ndtri(below + rng.random(np.shape(mean)) * (ndtr(np.maximum(high, -37.0)) - below))
     drawn = np.clip(np.where(mirrored, -drawn, drawn), np.where(mirrored, -high, low), np.where(mirrored, -low, high))
     return np.asarray(mean + sd * drawn)
 

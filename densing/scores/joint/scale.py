@@ -65,6 +65,11 @@ class JointDraws:
     floor, ceiling, noise, scatter : array, shape (R, tests)
     model_scatter : array, shape (R, models)
     evaluator_variance : array, shape (R,)
+    test_variance : array, shape (R, 2 + F)
+        Of tests around their benchmark.
+    typical_scatter : array, shape (R,)
+    typical_noise : array, shape (R, 2)
+        What scatter and noise of a new test are drawn from.
     """
 
     abilities: Array
@@ -78,6 +83,9 @@ class JointDraws:
     scatter: Array
     model_scatter: Array
     evaluator_variance: Array
+    test_variance: Array
+    typical_scatter: Array
+    typical_noise: Array
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,10 +105,12 @@ class JointScale(Readable):
         Factors, sweeps, burn, seed.
     notes : tuple of Note
         What to keep in mind.
+    placed : tuple of str
+        Models that were placed on the scale afterwards, and had no part in it.
 
     See Also
     --------
-    fit_joint
+    fit_joint, place
 
     Examples
     --------
@@ -119,6 +129,7 @@ class JointScale(Readable):
     draws: JointDraws
     options: Mapping[str, Any]
     notes: tuple[Note, ...] = field(default=())
+    placed: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.models)
@@ -126,10 +137,10 @@ class JointScale(Readable):
     @cached_property
     def baskets(self) -> Mapping[str, Basket]:
         """Baskets by name: ``general``, every skill, ``multilingual``, and every language but English by its code."""
-        table = self.cells.table
+        table = self.cells.table[~self.cells.table["model"].isin(self.placed)]
         facts = table.drop_duplicates("benchmark").set_index("benchmark")
         measured = table.groupby("benchmark")["model"].nunique()
-        usual = set(measured.index[measured >= BASKET_SHARE * len(self.models)])
+        usual = set(measured.index[measured >= BASKET_SHARE * (len(self.models) - len(self.placed))])
         english = facts["language"].eq(ENGLISH)
 
         def basket(name: str, members: pd.Index) -> Basket:
@@ -169,14 +180,14 @@ class JointScale(Readable):
             raise UnknownNameError("basket of the joint scale", name, self.baskets)
         return self.baskets[name]
 
-    def ability(self, basket: str = GENERAL) -> Array:
-        r"""Return the abilities of all models on a basket, shape (R, models), in logits.
+    def ability(self, basket: str | Basket = GENERAL) -> Array:
+        r"""Return the abilities of all models on a basket, by its name or one's own, shape (R, models), in logits.
 
         .. math:: \theta_m = \sum_b w_b (D_b + \Lambda_b x_{m,t(b)} + \Gamma_b^T y_m)
 
         Effects of evaluators are left out: an average evaluator has none.
         """
-        weights = self.basket(basket).weights
+        weights = (basket if isinstance(basket, Basket) else self.basket(basket)).weights
         chosen = [b for b, name in enumerate(self.benchmarks) if name in weights]
         weight = np.array([weights[str(self.benchmarks[b])] for b in chosen])
         loadings = weight[:, None] * self.draws.benchmarks[:, chosen].astype(float)
