@@ -214,7 +214,7 @@ def fit_pca(table: pd.DataFrame, rank: int = 1, known: PcaFit | None = None) -> 
     """
     rows = table if known is None else table[table["benchmark"].isin(known.mean.index)]
     matrix = rows.pivot_table(index="model", columns="benchmark", values="score", aggfunc="mean")
-    if not 1 <= rank <= min(matrix.shape, default=0):
+    if not 1 <= rank <= (min(matrix.shape) if known is None else known.components.shape[1]) or matrix.empty:
         raise InputError(f"PCA of {matrix.shape[0]} models and {matrix.shape[1]} benchmarks: no {rank} components")
     mean, spread = (matrix.mean(), matrix.std()) if known is None else (known.mean, known.spread)
     # Alike for all models, or of one model: nothing to standardise with.
@@ -224,7 +224,9 @@ def fit_pca(table: pd.DataFrame, rank: int = 1, known: PcaFit | None = None) -> 
     seen = np.isfinite(standard)
     if known is not None:
         axes = known.components.to_numpy()
-        placed = [np.linalg.lstsq(axes[mask], row[mask], rcond=None)[0] for row, mask in zip(standard, seen, strict=True)]
+        placed = [
+            np.linalg.lstsq(axes[mask], row[mask], rcond=None)[0] for row, mask in zip(standard, seen, strict=True)
+        ]
         return PcaFit(mean, spread, known.components, pd.DataFrame(placed, matrix.index))
     filled = np.where(seen, standard, 0.0)
     for _ in range(500):

@@ -292,7 +292,12 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
 
 
 def draw_logits(
-    here: Array, fitted: Array, variance: Array, curve: tuple[Array, Array, Array], score: Array, rng: np.random.Generator
+    here: Array,
+    fitted: Array,
+    variance: Array,
+    curve: tuple[Array, Array, Array],
+    score: Array,
+    rng: np.random.Generator,
 ) -> Array:
     """Metropolis: propose from the Gaussian that the curve's tangent at the present logit gives.
 
@@ -361,7 +366,9 @@ def _draw_ends(index: Index, state: State, rng: np.random.Generator) -> None:
     state.noise = np.where(better, there, state.noise)
     logs = np.log(state.noise)
     known = tests / width**2 + NOISE_SD**-2
-    centre = float((logs.sum() / width**2 + NOISE_CENTRE * NOISE_SD**-2 + rng.standard_normal() * np.sqrt(known)) / known)
+    centre = float(
+        (logs.sum() / width**2 + NOISE_CENTRE * NOISE_SD**-2 + rng.standard_normal() * np.sqrt(known)) / known
+    )
     width = float(np.sqrt(1 / rng.gamma(2 + tests / 2, 1 / (2 + ((logs - centre) ** 2).sum() / 2))))
     state.typical_noise = (centre, width)
 
@@ -374,9 +381,7 @@ def gaussian(precision: Array, information: Array, rng: np.random.Generator) -> 
     return np.linalg.solve(np.swapaxes(root, -1, -2), noisy)[..., 0]
 
 
-def truncated(
-    mean: Array, sd: Array, lowest: Array | float, highest: Array | float, rng: np.random.Generator
-) -> Array:
+def truncated(mean: Array, sd: Array, lowest: Array | float, highest: Array | float, rng: np.random.Generator) -> Array:
     """Draw from normal distributions between two limits."""
     low, high = (lowest - mean) / sd, (highest - mean) / sd
     # The distribution function resolves its left tail only, so an interval on the right is mirrored.

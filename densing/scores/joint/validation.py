@@ -2,8 +2,8 @@
 
 A split hides cells in one of five ways, the model and its rivals are fitted to the same others, and all predict the
 same hidden ones. What is hidden decides what is asked: single ``cells`` can be read off another evaluator's score of
-the same pair, ``pairs`` of model and benchmark cannot; ``skill`` hides all of a skill of a model, ``evaluator`` all that
-one evaluator says of it; ``time`` hides the future.
+the same pair, ``pairs`` of model and benchmark cannot; ``skill`` hides all of a skill of a model, ``evaluator`` all
+that one evaluator says of it; ``time`` hides the future.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from densing.core import Array, Card, InputError, Note, Readable, UnknownNameErr
 from densing.scores.catalog import Catalog
 from densing.scores.joint.cells import ENGLISH, Cells
 from densing.scores.joint.placement import place
-from densing.scores.joint.rivals import fit_eci, fit_pca
+from densing.scores.joint.rivals import PENALTY, fit_eci, fit_pca
 from densing.scores.joint.scale import fit_joint
 
 SPLITS = ("cells", "pairs", "time", "skill", "evaluator")
@@ -258,7 +258,7 @@ def validate(
     splits: Sequence[str] = SPLITS,
     seeds: Sequence[int] = (0, 1, 2),
     cutoff: str = CUTOFF,
-    penalty: float | None = None,
+    penalty: float = PENALTY,
     step: Callable[[str, float], None] = lambda label, share: None,
     **options: int,
 ) -> Validation:
@@ -275,8 +275,8 @@ def validate(
         Of splits and chains.
     cutoff : str
         Of the split by time, ISO date.
-    penalty : float, optional
-        Of the ECI form, instead of its authors'.
+    penalty : float
+        Of the ECI form; its authors' by default.
     step : callable
         Called with a label and the share done, for progress bars.
     **options : int
@@ -334,7 +334,7 @@ def validate(
 
 
 def _predicted(
-    cells: Cells, split: Split, penalty: float | None, step: Callable[[str, float], None], options: Mapping[str, int]
+    cells: Cells, split: Split, penalty: float, step: Callable[[str, float], None], options: Mapping[str, int]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return what all methods say of the hidden cells, and what the joint scale says of blocks of them."""
     table = cells.table
@@ -352,12 +352,11 @@ def _predicted(
     tail = (1 - LEVEL) / 2
     frame["lo"], frame[JOINT], frame["hi"] = np.quantile(draws, [tail, 0.5, 1 - tail], axis=0)
     frame = frame[["split", "seed", "block", *names, JOINT, "lo", "hi"]]
-    strength = {} if penalty is None else {"penalty": penalty}
     for name, item in ((ECI, "benchmark"), (ECI_TESTS, "test")):
-        eci = fit_eci(fit, item, **strength)
+        eci = fit_eci(fit, item, penalty)
         frame[name] = eci.predict(hidden)
         if len(shown):
-            frame[name] = fit_eci(shown, item, known=eci, **strength).predict(hidden)
+            frame[name] = fit_eci(shown, item, penalty, eci).predict(hidden)
     widest = min(fit["model"].nunique(), fit["benchmark"].nunique())
     for rank in (rank for rank in RANKS if rank <= widest):
         pca = fit_pca(fit, rank)
