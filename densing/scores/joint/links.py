@@ -16,13 +16,12 @@ from scipy.sparse.csgraph import connected_components
 
 from densing.core import Array, Card, InputError, Note, Readable, UnknownNameError, words
 from densing.scores.joint.cells import MIN_MODELS, Cells
-from densing.scores.joint.scale import GENERAL, Basket, JointScale, fit_joint
+from densing.scores.joint.sampler import CEILING
+from densing.scores.joint.scale import AT_END, GENERAL, Basket, JointScale, fit_joint
 
 LINKED, ALONE, NOT_LINKED = "linked", "only evaluator", "not linked"
 FEW_MODELS = 10
 """An evaluator that measured fewer models holds little of the scale; leave-one-out refits without the others."""
-NEAR_CEILING = 0.97
-"""Mean share of what lies between floor and 1 from which on a test no longer tells its models apart."""
 SHORTER = {"sweeps": 600, "burn": 400, "draws": 300}
 
 
@@ -178,7 +177,7 @@ def _notes(cells: Cells, rows: pd.DataFrame) -> list[Note]:
         notes.append(Note("one-score", "info", message, {"models": single}))
     share = (table["score"] - table["floor"]) / (1 - table["floor"])
     full = share.groupby(table["test"]).mean()
-    saturated = sorted(map(str, full.index[full >= NEAR_CEILING]))
+    saturated = sorted(map(str, full.index[full >= CEILING]))
     if saturated:
         everything = len(saturated) == table["test"].nunique()
         message = (
@@ -187,6 +186,9 @@ def _notes(cells: Cells, rows: pd.DataFrame) -> list[Note]:
             else f"{words.listed(saturated)}: at the ceiling, tells models apart no more"
         )
         notes.append(Note("at-ceiling", "error" if everything else "info", message, {"tests": saturated}))
+    if (share <= AT_END).all():
+        message = "all tests are at their floor: the scores do not tell the models apart"
+        notes.append(Note("at-floor", "error", message))
     return notes
 
 

@@ -196,7 +196,7 @@ def _start(index: Index, factors: int, rng: np.random.Generator) -> State:
     wide[0] = 2.0
     return State(
         abilities=abilities,
-        covariance=float(ability.var()) * (0.8 + 0.2 * np.eye(traits)),
+        covariance=(0.1 + float(ability.var())) * (0.8 * np.ones((traits, traits)) + 0.2 * np.eye(traits)),
         tests=loadings,
         benchmarks=means / count[:, None],
         evaluators=np.zeros(int(index.pair.max()) + 1),

@@ -25,6 +25,8 @@ SKILLS = ("knowledge", "reasoning", "mathematics", "code")
 BASKET_SHARE = 0.1
 """A basket takes benchmarks that a tenth of the models were measured on: others are known from few models."""
 FACTORS, SWEEPS, BURN, DRAWS = 2, 1000, 500, 500
+AT_END = 0.01
+"""Share of what lies between floor and 1 up to which a score is at the floor."""
 MIXED = 1.5
 """Split R-hat from which on a chain is called not mixed: abilities are read to a tenth of their spread."""
 
@@ -370,7 +372,7 @@ def fit_joint(
     Raises
     ------
     InputError
-        For options that make no chain, or fewer than two models.
+        For options that make no chain, fewer than two models, or scores that all lie at one end of their tests.
 
     Notes
     -----
@@ -395,6 +397,10 @@ def fit_joint(
         raise InputError(
             f"joint scale: {words.plural(len(names['model']), 'model')} cannot be compared; two are needed"
         )
+    share = (index.score - index.chance[index.test]) / (1 - index.chance[index.test])
+    for end, mask in (("floor", share <= AT_END), ("ceiling", share >= CEILING)):
+        if mask.all():
+            raise InputError(f"joint scale: all {len(share)} scores are at the {end} of their tests, and tell no models apart")
     turns = set(np.linspace(0, sweeps - 1, draws).round().astype(int).tolist())
     wanted = [item.name for item in fields(JointDraws)]
     states = sample(index, factors, sweeps, burn, named_seed(seed, "joint"), step)
