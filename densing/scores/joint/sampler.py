@@ -229,7 +229,10 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     own = state.evaluators[index.pair]
     precision = state.weights / (state.scatter[test] * state.model_scatter[model])
     curve = state.floor[test], state.ceiling[test], index.se**2 + state.noise[test]
-    state.logits = z = draw_logits(state.logits, fitted() + own, 1 / precision, curve, index.score, rng)
+    state.logits = draw_logits(state.logits, fitted() + own, 1 / precision, curve, index.score, rng)
+    _shift_models(index, state, rng)
+    _shift_traits(index, state, rng)
+    z = state.logits
 
     # Abilities of the models, then loadings of the tests: linear regressions on each other, all at once. Sums over
     # cells are products of a models x tests matrix, which is small however many pairs are empty.
@@ -332,6 +335,54 @@ def draw_logits(
     ratio += 0.5 * np.log(precision_back) - 0.5 * precision_back * (here - back) ** 2
     ratio -= 0.5 * np.log(precision) - 0.5 * precision * (there - centre) ** 2
     return np.where(np.log(rng.random(here.shape)) < ratio, there, here)
+
+
+def _shift_models(index: Index, state: State, rng: np.random.Generator) -> None:
+    """Metropolis: move a model's abilities and its logits together, on all traits or on one.
+
+    Abilities given logits move by the scatter only, however little the scores of a model near a floor say. Source: Yu
+    and Meng (2011), interweaving of centred and non-centred parametrisations.
+    """
+    model, test = index.model, index.test
+    models, traits = len(state.abilities), len(state.covariance)
+    one = np.eye(traits)[rng.integers(0, traits, models)]
+    direction = np.where(rng.random(models)[:, None] < 0.5, 1.0, one)
+    # Steps of all sizes: a posterior may be as narrow as 0.03 or as wide as 2.
+    move = direction * (10 ** rng.uniform(-1.5, 0.3, models) * rng.standard_normal(models))[:, None]
+    logits = state.logits + state.tests[test, 1] * move[model, index.trait[test]]
+    floor, width = state.floor[test], (state.ceiling - state.floor)[test]
+    noise = index.se**2 + state.noise[test]
+    miss, missed = (index.score - floor - width * expit(at) for at in (logits, state.logits))
+    ratio = np.bincount(model, 0.5 * (missed**2 - miss**2) / noise, models)
+    here = state.abilities[:, :traits]
+    precision = np.linalg.inv(state.covariance)
+    ratio -= (((here + 0.5 * move) @ precision) * move).sum(axis=1)
+    accepted = np.log(rng.random(models)) < ratio
+    state.abilities = state.abilities.copy()
+    state.abilities[:, :traits] = np.where(accepted[:, None], here + move, here)
+    state.logits = np.where(accepted[model], logits, state.logits)
+
+
+def _shift_traits(index: Index, state: State, rng: np.random.Generator) -> None:
+    """Draw where the zero of each trait lies: all abilities up, all tests harder, and no logit changes."""
+    precision = np.linalg.inv(state.covariance)
+    abilities, tests, benchmarks = state.abilities.copy(), state.tests.copy(), state.benchmarks.copy()
+    of_benchmark = np.empty(len(benchmarks), dtype=int)
+    of_benchmark[index.benchmark] = index.trait
+    for trait in range(len(precision)):
+        own, above = index.trait == trait, of_benchmark == trait
+        rest = (tests - benchmarks[index.benchmark])[own]
+        over = benchmarks[above, 0] - state.ease
+        known = len(abilities) * precision[trait, trait] + (rest[:, 1] ** 2).sum() / state.test_variance[0]
+        known += (benchmarks[above, 1] ** 2).sum() / state.benchmark_variance[0]
+        centre = -(abilities[:, : len(precision)] @ precision[trait]).sum()
+        centre += (rest[:, 1] * rest[:, 0]).sum() / state.test_variance[0]
+        centre += (benchmarks[above, 1] * over).sum() / state.benchmark_variance[0]
+        move = centre / known + rng.standard_normal() / np.sqrt(known)
+        abilities[:, trait] += move
+        tests[own, 0] -= tests[own, 1] * move
+        benchmarks[above, 0] -= benchmarks[above, 1] * move
+    state.abilities, state.tests, state.benchmarks = abilities, tests, benchmarks
 
 
 def _draw_ends(index: Index, state: State, rng: np.random.Generator) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from densing.core import InputError
@@ -83,7 +84,7 @@ def test_an_own_harness_widens_and_an_own_benchmark_says_nothing(scale: JointSca
     own = mine.drop_duplicates("benchmark").assign(evaluator="mine")
     own = own.assign(test=own["benchmark"] + "@mine")
     extra = own.iloc[:1].assign(benchmark="secret", test="secret@mine", skill="cooking", trait="cooking")
-    result = place(scale, replace(world(), table=own._append(extra, ignore_index=True)))
+    result = place(scale, replace(world(), table=pd.concat([own, extra], ignore_index=True)))
     here = result.abilities().set_index("model").loc["m11"]
     assert here["sd"] > theirs["sd"] and abs(here["ability"] - theirs["ability"]) < 3 * here["sd"]
     said = {note.code: note.message for note in result.notes}

@@ -129,7 +129,8 @@ def test_one_model_at_the_floor_has_an_interval_that_is_open_downwards() -> None
     scale = fit_joint(replace(cells, table=cells.table.assign(score=cells.table["score"].mask(mine, 0.0))), **SHORT)
     table = scale.abilities().set_index("model")
     assert np.isfinite(table.to_numpy(dtype=float)).all() and table["ability"].idxmin() == "m4"
-    assert table.loc["m4", "sd"] > 2 * table["sd"].drop("m4").median()
+    below, above = table.loc["m4", "ability"] - table.loc["m4", "lo"], table.loc["m4", "hi"] - table.loc["m4", "ability"]
+    assert below > above and table.loc["m4", "sd"] > 2 * table["sd"].drop("m4").median()
 
 
 def test_one_evaluator_has_no_offsets() -> None:
