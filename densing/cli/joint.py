@@ -163,7 +163,7 @@ def validate_(
     ] = None,
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
-    sweeps: Sweeps = 600,
+    sweeps: Sweeps = 1000,
     out: o.Out = None,
     json: o.JsonFlag = False,
 ) -> None:

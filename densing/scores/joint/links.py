@@ -76,7 +76,7 @@ def evaluator_links(cells: Cells) -> Links:
     Examples
     --------
     >>> from densing.scores.joint.cells import toy_cells
-    >>> evaluator_links(toy_cells()).table[["evaluator", "models", "shared", "status"]].values.tolist()
+    >>> evaluator_links(toy_cells()).table[["evaluator", "models", "shared", "status"]].to_numpy().tolist()
     [['first', 10, 10, 'linked'], ['second', 10, 10, 'linked']]
     """
     table = cells.table

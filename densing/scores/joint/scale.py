@@ -400,7 +400,9 @@ def fit_joint(
     share = (index.score - index.chance[index.test]) / (1 - index.chance[index.test])
     for end, mask in (("floor", share <= AT_END), ("ceiling", share >= CEILING)):
         if mask.all():
-            raise InputError(f"joint scale: all {len(share)} scores are at the {end} of their tests, and tell no models apart")
+            raise InputError(
+                f"joint scale: all {len(share)} scores are at the {end} of their tests, and tell no models apart"
+            )
     turns = set(np.linspace(0, sweeps - 1, draws).round().astype(int).tolist())
     wanted = [item.name for item in fields(JointDraws)]
     states = sample(index, factors, sweeps, burn, named_seed(seed, "joint"), step)

@@ -29,8 +29,6 @@ SMALLEST_BLOCK = 3
 RANKS = (1, 2, 3)
 LEVEL = 0.95
 JOINT, ECI, ECI_TESTS = "joint", "ECI", "ECI by test"
-LENGTH: Mapping[str, int] = {"sweeps": 600, "burn": 400, "draws": 300}
-"""Chains of a validation: shorter than a fit's, as everything is fitted many times."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +278,7 @@ def validate(
     step : callable
         Called with a label and the share done, for progress bars.
     **options : int
-        Of :func:`fit_joint`; chains are shorter here by default.
+        Of :func:`fit_joint`; its defaults, so that what is validated is what is used.
 
     Returns
     -------
@@ -308,7 +306,6 @@ def validate(
     ['joint', 'ECI', 'ECI by test']
     """
     released = None if catalog is None else catalog.models.set_index("model")["released"]
-    length = {**LENGTH, **options}
     jobs = [(kind, seed) for kind in splits for seed in seeds]
     frames, blocks, notes, skipped = [], [], [], set()
     for position, (kind, seed) in enumerate(jobs):
@@ -325,7 +322,7 @@ def validate(
                 notes.append(Note("split-left-out", "warning", f"{error}", {"split": kind}))
             skipped.add(kind)
             continue
-        frame, block = _predicted(cells, split, penalty, part, length)
+        frame, block = _predicted(cells, split, penalty, part, options)
         frames.append(frame)
         blocks.append(block)
     if not frames:

@@ -65,7 +65,10 @@ def test_order_of_rows_changes_nothing() -> None:
 
 def test_hostile_names_are_names() -> None:
     cells = toy_cells()
-    names = {f"m{m}": name for m, name in enumerate(["", "a,b", "@", "x@y", "[bold]", "\u202eevil", "0", "nan", "é" * 300, "="])}
+    names = {
+        f"m{m}": name
+        for m, name in enumerate(["", "a,b", "@", "x@y", "[bold]", "\u202eevil", "0", "nan", "é" * 300, "="])
+    }
     renamed = replace(cells, table=cells.table.assign(model=cells.table["model"].map(names)))
     scale = fit_joint(renamed, sweeps=100, burn=50, draws=50)
     table = scale.abilities().set_index("model")["ability"]
@@ -129,7 +132,10 @@ def test_one_model_at_the_floor_has_an_interval_that_is_open_downwards() -> None
     scale = fit_joint(replace(cells, table=cells.table.assign(score=cells.table["score"].mask(mine, 0.0))), **SHORT)
     table = scale.abilities().set_index("model")
     assert np.isfinite(table.to_numpy(dtype=float)).all() and table["ability"].idxmin() == "m4"
-    below, above = table.loc["m4", "ability"] - table.loc["m4", "lo"], table.loc["m4", "hi"] - table.loc["m4", "ability"]
+    below, above = (
+        table.loc["m4", "ability"] - table.loc["m4", "lo"],
+        table.loc["m4", "hi"] - table.loc["m4", "ability"],
+    )
     assert below > above and table.loc["m4", "sd"] > 2 * table["sd"].drop("m4").median()
 
 
