@@ -13,7 +13,7 @@ from densing.scores.catalog import load_catalog
 from densing.scores.joint.cells import Cells, joint_cells, toy_cells
 from densing.scores.joint.validation import SPLITS, Validation, held_out, validate
 
-SHORT = {"sweeps": 100, "burn": 60, "draws": 100}
+SHORT = {"sweeps": 80, "burn": 40, "draws": 80}
 CATALOG = load_catalog()
 DATES = CATALOG.models.set_index("model")["released"]
 
@@ -63,7 +63,7 @@ def result() -> Validation:
     dates = pd.Series(pd.Timestamp("2025-01-01"), index=[f"m{m}" for m in range(12)])
     dates[["m3", "m9", "m10"]] = pd.Timestamp("2025-12-01")
     models = CATALOG.models.iloc[: len(dates)].assign(model=dates.index, released=dates.to_numpy())
-    return validate(toy_cells(12, 8), replace(CATALOG, models=models), seeds=[0, 1], **SHORT)
+    return validate(toy_cells(12, 6), replace(CATALOG, models=models), seeds=[0, 1], **SHORT)
 
 
 def test_the_table_is_that_of_the_predictions(result: Validation) -> None:
