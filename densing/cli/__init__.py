@@ -22,6 +22,7 @@ COMMANDS = {
     "density": "density:density",
     "trend": "trend:trend",
     "report": "report:report",
+    "joint": "joint:app",
     "doctor": "doctor:doctor",
     "catalog": "catalog:app",
     "refs": "refs:app",

@@ -37,6 +37,11 @@ class Cells(Readable):
     notes : tuple of Note
         What was left out, counted.
 
+    Raises
+    ------
+    InputError
+        When a cell has no finite score, error or floor, or a model has two scores on one test.
+
     See Also
     --------
     joint_cells, fit_joint
@@ -52,6 +57,26 @@ class Cells(Readable):
     table: pd.DataFrame
     dropped: pd.DataFrame
     notes: tuple[Note, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        table = self.table
+        for column, low, high in (("score", 0.0, 1.0), ("se", 0.0, 1.0), ("floor", 0.0, 0.99)):
+            values = table[column].to_numpy(dtype=float)
+            wrong = ~((values >= low) & (values <= high))
+            if wrong.any():
+                first = table[wrong].iloc[0]
+                raise InputError(
+                    f"cells of a joint scale: {column} {first[column]} of {words.clean(first['model'])} on "
+                    f"{words.clean(first['test'])} does not lie in {low:g} to {high:g}; "
+                    f"{words.plural(int(wrong.sum()), 'cell')} to mend or leave out"
+                )
+        twice = table.duplicated(["model", "test"])
+        if twice.any():
+            first = table[twice].iloc[0]
+            raise InputError(
+                f"cells of a joint scale: {words.clean(first['model'])} has several scores on "
+                f"{words.clean(first['test'])}; keep one"
+            )
 
     def __len__(self) -> int:
         return len(self.table)

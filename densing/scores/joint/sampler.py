@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.special import expit, logit
+from scipy.special import expit, logit, ndtr, ndtri
 from scipy.stats import invwishart
 
 from densing.core import Array
@@ -35,10 +35,16 @@ from densing.core import Array
 FLOOR_SD = 0.02
 # Benchmarks have wrong labels: a perfect model scores about 3 % less than all.
 CEILING, CEILING_SD = 0.97, 0.03
+# Between them there is at least this much.
+NARROWEST = 0.1
 FREEDOM = 4.0
 # Inverse-gamma priors of variances, as (shape, scale): weak, on the scale of logits.
 VARIANCE_PRIOR = (2.0, 0.02)
 SCATTER_SHAPE, MODEL_SHAPE = 2.0, 3.0
+# Priors of what is common to all tests, proper so that few tests suffice: ease N(0, 3^2), ln tau^2 around that of 100
+# items of one right answer in ten, the scale of psi exponential with mean 1.
+EASE_SD = 3.0
+NOISE_CENTRE, NOISE_SD = float(np.log(1e-3)), 3.0
 # Inverse-Wishart prior of Sigma: one degree more than traits, which leaves every correlation uniform.
 COVARIANCE_SCALE = 1.0
 
@@ -84,7 +90,7 @@ class State:
     floor, ceiling, noise, scatter : array, shape (tests,)
         Ends of the curve; variance tau^2 on the score's scale and psi on the logit's.
     model_scatter : array, shape (models,)
-        Factor kappa on psi; 1 on (geometric) average.
+        Factor kappa on psi, of order 1.
     ease : float
         Mean ease of benchmarks.
     test_variance, benchmark_variance : array, shape (2 + F,)
@@ -190,7 +196,7 @@ def _start(index: Index, factors: int, rng: np.random.Generator) -> State:
     wide[0] = 2.0
     return State(
         abilities=abilities,
-        covariance=float(ability.var()) * (0.8 + 0.2 * np.eye(traits)),
+        covariance=(0.1 + float(ability.var())) * (0.8 * np.ones((traits, traits)) + 0.2 * np.eye(traits)),
         tests=loadings,
         benchmarks=means / count[:, None],
         evaluators=np.zeros(int(index.pair.max()) + 1),
@@ -221,9 +227,12 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
         return np.asarray(rows[:, 0] + rows[:, 1] * own_trait + (rows[:, 2:] * columns[:, traits:]).sum(axis=1))
 
     own = state.evaluators[index.pair]
-    _draw_logits(index, state, fitted() + own, rng)
-    z = state.logits
     precision = state.weights / (state.scatter[test] * state.model_scatter[model])
+    curve = state.floor[test], state.ceiling[test], index.se**2 + state.noise[test]
+    state.logits = draw_logits(state.logits, fitted() + own, 1 / precision, curve, index.score, rng)
+    _shift_models(index, state, rng)
+    _shift_traits(index, state, rng)
+    z = state.logits
 
     # Abilities of the models, then loadings of the tests: linear regressions on each other, all at once. Sums over
     # cells are products of a models x tests matrix, which is small however many pairs are empty.
@@ -236,7 +245,7 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     prior = np.eye(width)
     prior[:traits, :traits] = np.linalg.inv(state.covariance)
     information = (value - weight * state.tests[:, 0]) @ loadings
-    state.abilities = _gaussian((weight @ squares).reshape(models, width, width) + prior, information, rng)
+    state.abilities = gaussian((weight @ squares).reshape(models, width, width) + prior, information, rng)
     of_traits = state.abilities[:, :traits]
     scale = of_traits.T @ of_traits + COVARIANCE_SCALE * np.eye(traits)
     state.covariance = invwishart.rvs(traits + 1 + models, scale, random_state=rng).reshape(traits, traits)
@@ -247,7 +256,7 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
         squares = (design[:, :, None] * design[:, None, :]).reshape(models, -1)
         gram = (weight[:, members].T @ squares).reshape(len(members), len(shrink), len(shrink))
         information = value[:, members].T @ design + shrink * state.benchmarks[index.benchmark[members]]
-        state.tests[members] = _gaussian(gram + np.diag(shrink), information, rng)
+        state.tests[members] = gaussian(gram + np.diag(shrink), information, rng)
     mean = np.zeros(len(shrink))
     # The loading's mean is 1: the scale is in Sigma. Free factors have no sign.
     mean[:2] = state.ease, 1.0
@@ -257,8 +266,9 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     inverse = count / state.test_variance + 1 / state.benchmark_variance
     centre = (total / state.test_variance + mean / state.benchmark_variance) / inverse
     state.benchmarks = centre + rng.standard_normal(centre.shape) / np.sqrt(inverse)
-    spread = np.sqrt(state.benchmark_variance[0] / len(count))
-    state.ease = float(state.benchmarks[:, 0].mean() + rng.standard_normal() * spread)
+    known = len(count) / state.benchmark_variance[0] + EASE_SD**-2
+    state.ease = float(state.benchmarks[:, 0].sum() / state.benchmark_variance[0] / known)
+    state.ease += float(rng.standard_normal() / np.sqrt(known))
     mean[0] = state.ease
     state.test_variance = _variance(state.tests - state.benchmarks[index.benchmark], rng)
     state.benchmark_variance = _variance(state.benchmarks - mean, rng)
@@ -277,39 +287,102 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     half = np.bincount(test, minlength=tests) / 2
     typical = SCATTER_SHAPE * state.typical_scatter
     state.scatter = 1 / rng.gamma(SCATTER_SHAPE + half, 1 / (typical + by_test / 2))
-    state.typical_scatter = rng.gamma(tests * SCATTER_SHAPE + 1, 1 / (SCATTER_SHAPE * (1 / state.scatter).sum()))
+    state.typical_scatter = rng.gamma(tests * SCATTER_SHAPE + 1, 1 / (1 + SCATTER_SHAPE * (1 / state.scatter).sum()))
     by_model = np.bincount(model, state.weights * residual**2 / state.scatter[test], models)
     half = np.bincount(model, minlength=models) / 2
-    kappa = 1 / rng.gamma(MODEL_SHAPE + half, 1 / (MODEL_SHAPE + by_model / 2))
-    state.model_scatter = kappa / np.exp(np.log(kappa).mean())
+    state.model_scatter = 1 / rng.gamma(MODEL_SHAPE + half, 1 / (MODEL_SHAPE + by_model / 2))
     _draw_ends(index, state, rng)
 
 
-def _draw_logits(index: Index, state: State, fitted: Array, rng: np.random.Generator) -> None:
-    """Metropolis: propose from the Gaussian that the curve's tangent at the present logit gives."""
-    test = index.test
-    floor, ceiling = state.floor[test], state.ceiling[test]
-    prior = state.scatter[test] * state.model_scatter[index.model] / state.weights
-    noise = index.se**2 + state.noise[test]
+def draw_logits(
+    here: Array,
+    fitted: Array,
+    variance: Array,
+    curve: tuple[Array, Array, Array],
+    score: Array,
+    rng: np.random.Generator,
+) -> Array:
+    """Metropolis: propose from the Gaussian that the curve's tangent at the present logit gives.
+
+    Parameters
+    ----------
+    here : array
+        Present logits, of cells or of draws x cells.
+    fitted, variance : array
+        Mean and variance of the logits before the score is seen.
+    curve : tuple of array
+        Floor, ceiling and variance of the score around the curve.
+    score : array
+    rng : numpy.random.Generator
+    """
+    floor, ceiling, noise = curve
 
     def proposal(z: Array) -> tuple[Array, Array]:
         share = expit(z)
         slope = (ceiling - floor) * share * (1 - share)
-        precision = 1 / prior + slope**2 / noise
-        gradient = (fitted - z) / prior + slope * (index.score - floor - (ceiling - floor) * share) / noise
+        precision = 1 / variance + slope**2 / noise
+        gradient = (fitted - z) / variance + slope * (score - floor - (ceiling - floor) * share) / noise
         return z + gradient / precision, precision
 
     def log_density(z: Array) -> Array:
-        miss = index.score - floor - (ceiling - floor) * expit(z)
-        return -0.5 * (z - fitted) ** 2 / prior - 0.5 * miss**2 / noise
+        miss = score - floor - (ceiling - floor) * expit(z)
+        return -0.5 * (z - fitted) ** 2 / variance - 0.5 * miss**2 / noise
 
-    here, (centre, precision) = state.logits, proposal(state.logits)
-    there = centre + rng.standard_normal(len(here)) / np.sqrt(precision)
+    centre, precision = proposal(here)
+    there = centre + rng.standard_normal(here.shape) / np.sqrt(precision)
     back, precision_back = proposal(there)
     ratio = log_density(there) - log_density(here)
     ratio += 0.5 * np.log(precision_back) - 0.5 * precision_back * (here - back) ** 2
     ratio -= 0.5 * np.log(precision) - 0.5 * precision * (there - centre) ** 2
-    state.logits = np.where(np.log(rng.random(len(here))) < ratio, there, here)
+    return np.where(np.log(rng.random(here.shape)) < ratio, there, here)
+
+
+def _shift_models(index: Index, state: State, rng: np.random.Generator) -> None:
+    """Metropolis: move a model's abilities and its logits together, on all traits or on one.
+
+    Abilities given logits move by the scatter only, however little the scores of a model near a floor say. Source: Yu
+    and Meng (2011), interweaving of centred and non-centred parametrisations.
+    """
+    model, test = index.model, index.test
+    models, traits = len(state.abilities), len(state.covariance)
+    one = np.eye(traits)[rng.integers(0, traits, models)]
+    direction = np.where(rng.random(models)[:, None] < 0.5, 1.0, one)
+    # Steps of all sizes: a posterior may be as narrow as 0.03 or as wide as 2.
+    move = direction * (10 ** rng.uniform(-1.5, 0.3, models) * rng.standard_normal(models))[:, None]
+    logits = state.logits + state.tests[test, 1] * move[model, index.trait[test]]
+    floor, width = state.floor[test], (state.ceiling - state.floor)[test]
+    noise = index.se**2 + state.noise[test]
+    miss, missed = (index.score - floor - width * expit(at) for at in (logits, state.logits))
+    ratio = np.bincount(model, 0.5 * (missed**2 - miss**2) / noise, models)
+    here = state.abilities[:, :traits]
+    precision = np.linalg.inv(state.covariance)
+    ratio -= (((here + 0.5 * move) @ precision) * move).sum(axis=1)
+    accepted = np.log(rng.random(models)) < ratio
+    state.abilities = state.abilities.copy()
+    state.abilities[:, :traits] = np.where(accepted[:, None], here + move, here)
+    state.logits = np.where(accepted[model], logits, state.logits)
+
+
+def _shift_traits(index: Index, state: State, rng: np.random.Generator) -> None:
+    """Draw where the zero of each trait lies: all abilities up, all tests harder, and no logit changes."""
+    precision = np.linalg.inv(state.covariance)
+    abilities, tests, benchmarks = state.abilities.copy(), state.tests.copy(), state.benchmarks.copy()
+    of_benchmark = np.empty(len(benchmarks), dtype=int)
+    of_benchmark[index.benchmark] = index.trait
+    for trait in range(len(precision)):
+        own, above = index.trait == trait, of_benchmark == trait
+        rest = (tests - benchmarks[index.benchmark])[own]
+        over = benchmarks[above, 0] - state.ease
+        known = len(abilities) * precision[trait, trait] + (rest[:, 1] ** 2).sum() / state.test_variance[0]
+        known += (benchmarks[above, 1] ** 2).sum() / state.benchmark_variance[0]
+        centre = -(abilities[:, : len(precision)] @ precision[trait]).sum()
+        centre += (rest[:, 1] * rest[:, 0]).sum() / state.test_variance[0]
+        centre += (benchmarks[above, 1] * over).sum() / state.benchmark_variance[0]
+        move = centre / known + rng.standard_normal() / np.sqrt(known)
+        abilities[:, trait] += move
+        tests[own, 0] -= tests[own, 1] * move
+        benchmarks[above, 0] -= benchmarks[above, 1] * move
+    state.abilities, state.tests, state.benchmarks = abilities, tests, benchmarks
 
 
 def _draw_ends(index: Index, state: State, rng: np.random.Generator) -> None:
@@ -318,15 +391,19 @@ def _draw_ends(index: Index, state: State, rng: np.random.Generator) -> None:
     share = expit(state.logits)
     noise = index.se**2 + state.noise[test]
 
-    def end(loading: Array, value: Array, prior_mean: Array | float, prior_sd: float) -> Array:
-        precision = np.bincount(test, loading**2 / noise, tests) + 1 / prior_sd**2
-        centre = (np.bincount(test, loading * value / noise, tests) + prior_mean / prior_sd**2) / precision
-        return centre + rng.standard_normal(tests) / np.sqrt(precision)
+    def end(
+        loading: Array, value: Array, prior: tuple[Array | float, float], lowest: Array | float, highest: Array | float
+    ) -> Array:
+        mean, sd = prior
+        precision = np.bincount(test, loading**2 / noise, tests) + sd**-2
+        centre = (np.bincount(test, loading * value / noise, tests) + mean * sd**-2) / precision
+        return truncated(centre, 1 / np.sqrt(precision), lowest, highest, rng)
 
-    floor = end(1 - share, index.score - state.ceiling[test] * share, index.chance, FLOOR_SD)
-    state.floor = np.where(index.chance > 0, np.maximum(floor, 0.0), 0.0)
-    ceiling = end(share, index.score - state.floor[test] * (1 - share), CEILING, CEILING_SD)
-    state.ceiling = np.clip(ceiling, state.floor + 0.1, 1.0)
+    chance = (index.chance, FLOOR_SD)
+    floor = end(1 - share, index.score - state.ceiling[test] * share, chance, 0.0, state.ceiling - NARROWEST)
+    state.floor = np.where(index.chance > 0, floor, 0.0)
+    labels = (CEILING, CEILING_SD)
+    state.ceiling = end(share, index.score - state.floor[test] * (1 - share), labels, state.floor + NARROWEST, 1.0)
     miss = (index.score - state.floor[test] - (state.ceiling - state.floor)[test] * share) ** 2
     centre, width = state.typical_noise
 
@@ -339,17 +416,32 @@ def _draw_ends(index: Index, state: State, rng: np.random.Generator) -> None:
     better = np.log(rng.random(tests)) < log_density(there) - log_density(state.noise)
     state.noise = np.where(better, there, state.noise)
     logs = np.log(state.noise)
-    centre = float(logs.mean() + rng.standard_normal() * width / np.sqrt(tests))
+    known = tests / width**2 + NOISE_SD**-2
+    centre = float(
+        (logs.sum() / width**2 + NOISE_CENTRE * NOISE_SD**-2 + rng.standard_normal() * np.sqrt(known)) / known
+    )
     width = float(np.sqrt(1 / rng.gamma(2 + tests / 2, 1 / (2 + ((logs - centre) ** 2).sum() / 2))))
     state.typical_noise = (centre, width)
 
 
-def _gaussian(precision: Array, information: Array, rng: np.random.Generator) -> Array:
+def gaussian(precision: Array, information: Array, rng: np.random.Generator) -> Array:
     """Draw from N(P^-1 r, P^-1) for a stack of precisions P and information vectors r."""
     root = np.linalg.cholesky(precision)
     half = np.linalg.solve(root, information[..., None])
     noisy = half + rng.standard_normal(half.shape)
     return np.linalg.solve(np.swapaxes(root, -1, -2), noisy)[..., 0]
+
+
+def truncated(mean: Array, sd: Array, lowest: Array | float, highest: Array | float, rng: np.random.Generator) -> Array:
+    """Draw from normal distributions between two limits."""
+    low, high = (lowest - mean) / sd, (highest - mean) / sd
+    # The distribution function resolves its left tail only, so an interval on the right is mirrored.
+    mirrored = low + high > 0
+    low, high = np.where(mirrored, -high, low), np.where(mirrored, -low, high)
+    below = ndtr(np.maximum(low, -37.0))
+    drawn = ndtri(below + rng.random(np.shape(mean)) * (ndtr(np.maximum(high, -37.0)) - below))
+    drawn = np.clip(np.where(mirrored, -drawn, drawn), np.where(mirrored, -high, low), np.where(mirrored, -low, high))
+    return np.asarray(mean + sd * drawn)
 
 
 def _variance(values: Array, rng: np.random.Generator) -> Array:

@@ -44,6 +44,8 @@ BASKET_SHARE = 0.1
 """A basket takes benchmarks that a tenth of the models were measured on: others are known from few models."""
 FACTORS, SWEEPS, BURN, DRAWS = 2, 1000, 500, 500
 KEPT_SCALES = 4
+AT_END = 0.01
+"""Share of what lies between floor and 1 up to which a score is at the floor."""
 MIXED = 1.5
 """Split R-hat from which on a chain is called not mixed: abilities are read to a tenth of their spread."""
 
@@ -84,6 +86,11 @@ class JointDraws:
     floor, ceiling, noise, scatter : array, shape (R, tests)
     model_scatter : array, shape (R, models)
     evaluator_variance : array, shape (R,)
+    test_variance : array, shape (R, 2 + F)
+        Of tests around their benchmark.
+    typical_scatter : array, shape (R,)
+    typical_noise : array, shape (R, 2)
+        What scatter and noise of a new test are drawn from.
     """
 
     abilities: Array
@@ -97,6 +104,9 @@ class JointDraws:
     scatter: Array
     model_scatter: Array
     evaluator_variance: Array
+    test_variance: Array
+    typical_scatter: Array
+    typical_noise: Array
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,10 +126,12 @@ class JointScale(Readable):
         Factors, sweeps, burn, seed.
     notes : tuple of Note
         What to keep in mind.
+    placed : tuple of str
+        Models that were placed on the scale afterwards, and had no part in it.
 
     See Also
     --------
-    fit_joint
+    fit_joint, place
 
     Examples
     --------
@@ -138,6 +150,7 @@ class JointScale(Readable):
     draws: JointDraws
     options: Mapping[str, Any]
     notes: tuple[Note, ...] = field(default=())
+    placed: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.models)
@@ -145,7 +158,7 @@ class JointScale(Readable):
     @cached_property
     def baskets(self) -> Mapping[str, Basket]:
         """Baskets by name: ``general``, every skill, ``multilingual``, and every language but English by its code."""
-        return _baskets(self.cells)
+        return _baskets(self.cells.table[~self.cells.table["model"].isin(self.placed)])
 
     def basket(self, name: str) -> Basket:
         """Return a basket.
@@ -159,14 +172,14 @@ class JointScale(Readable):
             raise UnknownNameError("basket of the joint scale", name, self.baskets)
         return self.baskets[name]
 
-    def ability(self, basket: str = GENERAL) -> Array:
-        r"""Return the abilities of all models on a basket, shape (R, models), in logits.
+    def ability(self, basket: str | Basket = GENERAL) -> Array:
+        r"""Return the abilities of all models on a basket, by its name or one's own, shape (R, models), in logits.
 
         .. math:: \theta_m = \sum_b w_b (D_b + \Lambda_b x_{m,t(b)} + \Gamma_b^T y_m)
 
         Effects of evaluators are left out: an average evaluator has none.
         """
-        weights = self.basket(basket).weights
+        weights = (basket if isinstance(basket, Basket) else self.basket(basket)).weights
         chosen = [b for b, name in enumerate(self.benchmarks) if name in weights]
         weight = np.array([weights[str(self.benchmarks[b])] for b in chosen])
         loadings = weight[:, None] * self.draws.benchmarks[:, chosen].astype(float)
@@ -324,11 +337,10 @@ def joint_baskets(catalog: Catalog) -> list[str]:
     >>> joint_baskets(load_catalog())[:3]
     ['mean', 'code', 'knowledge']
     """
-    return ["mean", *(name for name in _baskets(joint_cells(catalog)) if name != GENERAL)]
+    return ["mean", *(name for name in _baskets(joint_cells(catalog).table) if name != GENERAL)]
 
 
-def _baskets(cells: Cells) -> Mapping[str, Basket]:
-    table = cells.table
+def _baskets(table: pd.DataFrame) -> Mapping[str, Basket]:
     facts = table.drop_duplicates("benchmark").set_index("benchmark")
     measured = table.groupby("benchmark")["model"].nunique()
     usual = set(measured.index[measured >= BASKET_SHARE * table["model"].nunique()])
@@ -394,7 +406,7 @@ def fit_joint(
     Raises
     ------
     InputError
-        For options that make no chain, or fewer than two models.
+        For options that make no chain, fewer than two models, or scores that all lie at one end of their tests.
 
     Notes
     -----
@@ -419,6 +431,12 @@ def fit_joint(
         raise InputError(
             f"joint scale: {words.plural(len(names['model']), 'model')} cannot be compared; two are needed"
         )
+    share = (index.score - index.chance[index.test]) / (1 - index.chance[index.test])
+    for end, mask in (("floor", share <= AT_END), ("ceiling", share >= CEILING)):
+        if mask.all():
+            raise InputError(
+                f"joint scale: all {len(share)} scores are at the {end} of their tests, and tell no models apart"
+            )
     turns = set(np.linspace(0, sweeps - 1, draws).round().astype(int).tolist())
     wanted = [item.name for item in fields(JointDraws)]
     states = sample(index, factors, sweeps, burn, named_seed(seed, "joint"), step)

@@ -1,0 +1,195 @@
+"""``densing joint``: one scale for every model, how evaluators differ on it, what holds it together, how good it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from densing.cli import options as o
+from densing.cli.output import emit_json, emit_table, finish, progress, save, show_notes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from densing.scores.catalog import Catalog
+    from densing.scores.joint import Cells, JointScale
+
+app = typer.Typer(
+    no_args_is_help=True, help="One scale for all scores: abilities, offsets of evaluators, links, checks."
+)
+Evaluators = Annotated[
+    list[str] | None, typer.Option("--evaluator", help="Scores of this evaluator only; may be repeated.")
+]
+Sweeps = Annotated[
+    int, typer.Option("--sweeps", min=20, help="Length of the chain; half as much again is thrown away before it.")
+]
+POINTS = ["offset", "lo", "hi"]
+
+
+def _cells(catalog: list[Path] | None, evaluators: list[str] | None) -> tuple[Catalog, Cells]:
+    from densing.core import UnknownNameError
+    from densing.scores.catalog import load_catalog
+    from densing.scores.joint import joint_cells
+
+    merged = load_catalog(*(catalog or []))
+    names = set(merged.scores["evaluator"])
+    for name in evaluators or []:
+        if name not in names:
+            raise UnknownNameError("evaluator", name, map(str, names))
+    return merged, joint_cells(merged, evaluators=evaluators or None)
+
+
+def _chain(sweeps: int) -> dict[str, int]:
+    return {"sweeps": sweeps, "burn": sweeps // 2, "draws": min(500, sweeps)}
+
+
+def _fitted(cells: Cells, sweeps: int, seed: int, quiet: bool) -> JointScale:
+    from densing.scores.joint import fit_joint
+
+    with progress(quiet) as step:
+        return fit_joint(cells, seed=seed, step=step, **_chain(sweeps))
+
+
+@app.command("abilities")
+def abilities(
+    basket: Annotated[
+        str, typer.Option("--basket", help="general, a skill, multilingual, or the code of a language.")
+    ] = "general",
+    catalog: o.CatalogFiles = None,
+    evaluator: Evaluators = None,
+    sweeps: Sweeps = 1000,
+    seed: o.Seed = 0,
+    out: o.Out = None,
+    json: o.JsonFlag = False,
+) -> None:
+    """Show what every model can on one scale, in logits, with 95 % intervals; the ablest first.
+
+    A model never measured on a skill has what its other abilities let expect, and the error of that.
+
+    Example: densing joint abilities --basket mathematics --catalog mine.csv
+    """
+    _, cells = _cells(catalog, evaluator)
+    scale = _fitted(cells, sweeps, seed, json)
+    table = scale.abilities(basket).sort_values("ability", ascending=False, ignore_index=True)
+    payload = {"basket": basket, "abilities": table, "options": scale.options, "notes": list(scale.notes)}
+    _show(table, f"{len(table)} models: {basket} ability, logits", payload, scale.notes, out, json)
+
+
+@app.command("offsets")
+def offsets(
+    benchmark: Annotated[str | None, typer.Option("--benchmark", "-b", help="One benchmark only.")] = None,
+    catalog: o.CatalogFiles = None,
+    evaluator: Evaluators = None,
+    sweeps: Sweeps = 1000,
+    seed: o.Seed = 0,
+    out: o.Out = None,
+    json: o.JsonFlag = False,
+) -> None:
+    """Show how many percentage points each evaluator's figures lie above an average evaluator's, with 95 % intervals.
+
+    Read at the mean ability of the models that it measured; of benchmarks that several evaluators run.
+
+    Example: densing joint offsets --benchmark gsm8k
+    """
+    from densing.core import UnknownNameError
+
+    _, cells = _cells(catalog, evaluator)
+    known = cells.table["benchmark"].unique()
+    if benchmark is not None and benchmark not in known:
+        raise UnknownNameError("benchmark of the joint scale", benchmark, map(str, known))
+    scale = _fitted(cells, sweeps, seed, json)
+    table = scale.offsets()
+    table[POINTS] *= 100
+    if benchmark is not None:
+        table = table[table["benchmark"].eq(benchmark)].reset_index(drop=True)
+    table = table.rename(columns={name: f"{name}_points" for name in POINTS})
+    payload = {"offsets": table, "options": scale.options, "notes": list(scale.notes)}
+    _show(table, f"{len(table)} offsets, percentage points", payload, scale.notes, out, json)
+
+
+@app.command("links")
+def links(
+    refit: Annotated[
+        str | None,
+        typer.Option("--refit", help="evaluator or benchmark: fit again without each large one (minutes)."),
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option("--without", help="With --refit: leave out this one; may be repeated.")
+    ] = None,
+    catalog: o.CatalogFiles = None,
+    evaluator: Evaluators = None,
+    sweeps: Sweeps = 600,
+    seed: o.Seed = 0,
+    out: o.Out = None,
+    json: o.JsonFlag = False,
+) -> None:
+    """Show which models link the evaluators, and how far abilities move when an evaluator is taken out.
+
+    Example: densing joint links --refit evaluator --without euroeval
+    """
+    from densing.scores.joint import evaluator_links, leave_one_out
+
+    if without and refit is None:
+        raise typer.BadParameter("say with --refit what they are: evaluator or benchmark", param_hint="--without")
+    _, cells = _cells(catalog, evaluator)
+    structure = evaluator_links(cells)
+    payload: dict[str, Any] = {"links": structure.table, "notes": list(structure.notes)}
+    if refit is None:
+        _show(structure.table, f"{len(structure.table)} evaluators", payload, structure.notes, out, json)
+        return
+    with progress(json) as step:
+        result = leave_one_out(
+            cells, without or None, column=refit, seed=seed, step=step, sweeps=sweeps, burn=sweeps // 2
+        )
+    payload |= {"refits": result.table, "lost": result.lost, "notes": [*structure.notes, *result.notes]}
+    if not json:
+        emit_table(structure.table, f"{len(structure.table)} evaluators")
+    title = f"Abilities without one {refit}: moves in widths of 95 % intervals"
+    _show(result.table, title, payload, (*structure.notes, *result.notes), out, json)
+
+
+@app.command("validate")
+def validate_(
+    splits: Annotated[
+        str, typer.Option("--splits", help="Comma-separated: cells, pairs, time, skill, evaluator.")
+    ] = "cells,pairs,time,skill,evaluator",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, max=50, help="Seeds per split.")] = 3,
+    cutoff: Annotated[
+        str, typer.Option("--cutoff", help="Of the split by time: later models are hidden.", metavar="DATE")
+    ] = "2025-11-01",
+    by: Annotated[
+        str | None, typer.Option("--by", help="Errors by evaluator, skill, language, benchmark or model instead.")
+    ] = None,
+    catalog: o.CatalogFiles = None,
+    evaluator: Evaluators = None,
+    sweeps: Sweeps = 1000,
+    out: o.Out = None,
+    json: o.JsonFlag = False,
+) -> None:
+    """Hide scores, predict them, and compare with what rivals predict; half a minute per split and seed.
+
+    Rivals: the form of the Epoch Capabilities Index, on benchmarks and on tests, and PCA with imputation.
+
+    Example: densing joint validate --splits pairs,time --seeds 3 --by evaluator
+    """
+    from densing.scores.joint import validate
+
+    o.parse_date(cutoff, "--cutoff")
+    merged, cells = _cells(catalog, evaluator)
+    names = [name.strip() for name in splits.split(",") if name.strip()]
+    with progress(json) as step:
+        result = validate(cells, merged, splits=names, seeds=range(seeds), cutoff=cutoff, step=step, **_chain(sweeps))
+    table = result.table if by is None else result.by(by)
+    payload = {"validation": table, "cutoff": cutoff, "notes": list(result.notes)}
+    _show(table, f"{len(result)} hidden scores", payload, result.notes, out, json)
+
+
+def _show(table: Any, title: str, payload: Any, notes: Any, out: Path | None, json: bool) -> None:
+    save(table, payload, out)
+    if json:
+        emit_json(payload)
+    else:
+        emit_table(table, title)
+        show_notes(notes)
+    finish(notes)

@@ -1,0 +1,98 @@
+"""``densing joint`` through its real entry point, on a small table of one's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.support.command import answer, densing
+from tests.support.joint_worlds import plain_world
+
+SHORT = ("--sweeps", "100")
+MINE = ("--evaluator", "harness-a", "--evaluator", "harness-b")
+NAMES = {"b0": "mmlu", "b1": "hellaswag", "b2": "gsm8k", "b3": "humaneval"}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve models, four benchmarks of the catalog, two harnesses of one's own 0.4 logits apart."""
+    cells = plain_world({"harness-a": 0.2, "harness-b": -0.2}, models=12, benchmarks=4).cells.table
+    rows = cells[["model", "benchmark", "evaluator", "score"]].replace({"benchmark": NAMES})
+    rows = rows[~(rows["evaluator"].eq("harness-b") & rows["model"].eq("m11"))]
+    # Every score with its size and date, as one table of models and scores.
+    rows = rows.assign(
+        score=rows["score"].round(4), source="https://example.org/mine", params=7e9, released="2025-01-01"
+    )
+    path = tmp_path_factory.mktemp("joint") / "mine.csv"
+    rows.to_csv(path, index=False)
+    return path
+
+
+def test_abilities_are_ranked_with_intervals(table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "abilities.csv"
+    shown = answer("joint", "abilities", "--catalog", str(table), *MINE, *SHORT, "--out", str(out))
+    rows = shown["abilities"]
+    assert len(rows) == 12 and rows[0]["model"] in ("m10", "m11") and rows[-1]["model"] in ("m00", "m01")
+    assert all(row["lo"] < row["ability"] < row["hi"] for row in rows)
+    assert pd.read_csv(out)["model"].tolist() == [row["model"] for row in rows]
+    code = answer("joint", "abilities", "--basket", "code", "--catalog", str(table), *MINE, *SHORT)
+    assert code["basket"] == "code" and len(code["abilities"]) == 12
+
+
+def test_offsets_are_in_percentage_points(table: Path) -> None:
+    rows = answer("joint", "offsets", "-b", "gsm8k", "--catalog", str(table), *MINE, *SHORT)["offsets"]
+    assert {row["benchmark"] for row in rows} == {"gsm8k"}
+    offset = {row["evaluator"]: row["offset_points"] for row in rows}
+    # 0.4 logits at a share near one half are ten points.
+    assert 4 < offset["harness-a"] - offset["harness-b"] < 14
+    printed = densing("joint", "offsets", "--catalog", str(table), *MINE, *SHORT)
+    assert printed.returncode == 0 and "8 offsets, percentage points" in printed.stdout
+
+
+def test_links_and_refits(table: Path) -> None:
+    structure = answer("joint", "links", "--catalog", str(table), *MINE)
+    assert [(row["evaluator"], row["shared"], row["status"]) for row in structure["links"]] == [
+        ("harness-a", 11, "linked"),
+        ("harness-b", 11, "linked"),
+    ]
+    without = ("--refit", "evaluator", "--without", "harness-a")
+    refits = answer("joint", "links", *without, "--catalog", str(table), *MINE, *SHORT)
+    assert refits["lost"] == {"harness-a": ["m11"]} and refits["refits"][0]["models"] == 11
+
+
+def test_links_of_the_embedded_catalog() -> None:
+    done = densing("joint", "links")
+    assert done.returncode == 0 and "euroeval" in done.stdout and "hangs by one model" in done.stderr
+
+
+def test_validation_has_a_row_per_method(table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "validation.json"
+    common = ("--catalog", str(table), *MINE, *SHORT, "--splits", "pairs, time", "--seeds", "1")
+    shown = answer("joint", "validate", *common, "--out", str(out))
+    assert {row["method"] for row in shown["validation"]} >= {"joint", "ECI", "ECI by test", "PCA 1"}
+    # Every model is dated before the cut-off.
+    assert [note["code"] for note in shown["notes"]] == ["split-left-out"]
+    assert json.loads(out.read_text()) == shown
+    by = answer("joint", "validate", *common, "--by", "evaluator")
+    assert {row["evaluator"] for row in by["validation"]} <= {"harness-a", "harness-b"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("abilities", "--basket", "cooking", *MINE), 1, "cooking"),
+        (("abilities", "--evaluator", "nobody"), 1, "nobody"),
+        (("offsets", "-b", "chess", *MINE), 1, "chess"),
+        (("links", "--without", "harness-a", *MINE), 2, "--refit"),
+        (("validate", "--splits", "colour", *MINE), 1, "colour"),
+        (("validate", "--cutoff", "soon", *MINE), 2, "is not a date"),
+        (("validate", "--by", "colour", "--splits", "pairs", "--seeds", "1", *MINE), 1, "colour"),
+    ],
+)
+def test_what_there_is_not_is_named(table: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
+    sweeps = () if arguments[0] == "links" else SHORT
+    done = densing("joint", *arguments, *sweeps, "--catalog", str(table))
+    assert done.returncode == code and message in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,157 @@
+"""The joint scale: what it must not depend on, what it must find, and what it says when it cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.special import expit
+from scipy.stats import spearmanr
+
+from densing.core import InputError, UnknownNameError
+from densing.scores.joint.cells import Cells, toy_cells
+from densing.scores.joint.scale import GENERAL, Basket, JointScale, fit_joint
+from tests.support.joint_worlds import cells_of, plain_world
+
+SHORT = {"sweeps": 300, "burn": 200, "draws": 200}
+OFFSETS = {"high": 0.4, "low": -0.4, "middle": 0.0}
+
+
+@pytest.fixture(scope="module")
+def world() -> JointScale:
+    """Three evaluators 0.4 logits apart, everything measured by all."""
+    return fit_joint(plain_world(OFFSETS).cells, **SHORT)
+
+
+def test_offsets_of_evaluators_are_recovered(world: JointScale) -> None:
+    table = world.offsets()
+    assert len(table) == 18 and (table["lo"] <= table["offset"]).all() and (table["offset"] <= table["hi"]).all()
+    mean = table.groupby("evaluator")["offset"].mean()
+    # At shares near one half a logit is worth .97 / 4; the mean ability is 0, difficulties lie in ±.6.
+    share = expit(np.linspace(-0.6, 0.6, 6))
+    between = 0.97 * (expit(np.linspace(-0.6, 0.6, 6) + 0.8) - share).mean() * 0.97
+    assert mean["high"] - mean["low"] == pytest.approx(between, abs=0.02)
+    assert mean["low"] < mean["middle"] < mean["high"]
+    truth = table["evaluator"].map(OFFSETS)
+    gap = 0.97 * (expit(truth) - 0.5)
+    assert ((table["lo"] - 0.02 <= gap) & (gap <= table["hi"] + 0.02)).mean() > 0.9
+
+
+def test_abilities_come_in_order_and_in_logits(world: JointScale) -> None:
+    table = world.abilities()
+    truth = np.linspace(-1.5, 1.5, 30)
+    assert spearmanr(table["ability"], truth).statistic > 0.99
+    # Slope 1: an ability is the logit of what an average evaluator would measure.
+    slope = np.polyfit(truth, table["ability"], 1)[0]
+    assert slope == pytest.approx(1.0, abs=0.08)
+    assert (table["cells"] == 18).all() and (table["sd"] > 0).all()
+    wider = world.abilities(level=0.99)
+    assert (wider["hi"] - wider["lo"] > table["hi"] - table["lo"]).all()
+
+
+def test_order_of_rows_changes_nothing() -> None:
+    cells = toy_cells()
+    shuffled = replace(cells, table=cells.table.sample(frac=1, random_state=3).reset_index(drop=True))
+    one, other = fit_joint(cells, **SHORT), fit_joint(shuffled, **SHORT)
+    assert one.models.tolist() == other.models.tolist()
+    # The same posterior; numbers drawn differ where cells stand elsewhere.
+    first, second = one.abilities(), other.abilities()
+    assert (np.abs(first["ability"] - second["ability"]) / first["sd"]).median() < 1.0
+
+
+def test_hostile_names_are_names() -> None:
+    cells = toy_cells()
+    names = {
+        f"m{m}": name
+        for m, name in enumerate(["", "a,b", "@", "x@y", "[bold]", "\u202eevil", "0", "nan", "é" * 300, "="])
+    }
+    renamed = replace(cells, table=cells.table.assign(model=cells.table["model"].map(names)))
+    scale = fit_joint(renamed, sweeps=100, burn=50, draws=50)
+    table = scale.abilities().set_index("model")["ability"]
+    assert set(table.index) == set(names.values()) and table[names["m0"]] < table[names["m9"]]
+    assert "Joint scale of 10 models" in repr(scale)
+
+
+def test_baskets_weigh_skills_alike_and_benchmarks_within() -> None:
+    scale = fit_joint(toy_cells(), sweeps=60, burn=30, draws=30)
+    general = scale.basket(GENERAL)
+    assert sum(general.weights.values()) == pytest.approx(1) and sum(general.traits.values()) == pytest.approx(1)
+    # Six benchmarks, b0 and b4 of knowledge, b1 and b5 of reasoning, one of mathematics and of code.
+    assert general.weights["b2"] == pytest.approx(0.25) and general.weights["b0"] == pytest.approx(0.125)
+    parts = [scale.ability(skill) for skill in ("knowledge", "reasoning", "mathematics", "code")]
+    assert scale.ability(GENERAL) == pytest.approx(np.mean(parts, axis=0), abs=1e-5)
+    assert scale.ability(Basket("mine", {"b2": 1.0}, {"mathematics": 1.0})) == pytest.approx(parts[2], abs=1e-5)
+    with pytest.raises(UnknownNameError, match="basket of the joint scale"):
+        scale.ability("cooking")
+
+
+def test_predictions_carry_the_noise_of_a_measurement() -> None:
+    world = plain_world({"one": 0.0})
+    scale = fit_joint(world.cells, **SHORT)
+    table = world.cells.table
+    draws = scale.predict(table)
+    low, high = np.quantile(draws, [0.025, 0.975], axis=0)
+    assert ((low <= table["score"]) & (table["score"] <= high)).mean() > 0.93
+    coarse = scale.predict(table.assign(se=0.1))
+    assert coarse.std(axis=0).mean() > 0.1 > draws.std(axis=0).mean()
+    assert np.array_equal(scale.predict(table, seed=1), scale.predict(table, seed=1))
+    with pytest.raises(UnknownNameError, match="nobody"):
+        scale.predict(table.assign(model="nobody"))
+
+
+def test_a_model_without_a_skill_is_less_known_on_it() -> None:
+    cells = toy_cells(14, 8)
+    hidden = cells.table["model"].eq("m7") & cells.table["skill"].eq("code")
+    scale = fit_joint(replace(cells, table=cells.table[~hidden].reset_index(drop=True)), **SHORT)
+    table = scale.abilities("code").set_index("model")
+    assert table.loc["m7", "sd"] > 1.2 * table["sd"].drop("m7").median()
+    assert table.loc["m7", "traits"] == 0 and table.loc["m6", "traits"] == 1
+    assert table.loc["m4", "ability"] < table.loc["m7", "ability"] < table.loc["m10", "ability"]
+
+
+@pytest.mark.parametrize(("score", "end"), [(0.0, "floor"), (1.0, "ceiling")])
+def test_all_at_one_end_is_refused_instead_of_ranked(score: float, end: str) -> None:
+    flat = replace(toy_cells(), table=toy_cells().table.assign(score=score))
+    with pytest.raises(InputError, match=f"all 90 scores are at the {end} of their tests, and tell no models apart"):
+        fit_joint(flat, **SHORT)
+
+
+def test_models_that_score_alike_are_alike() -> None:
+    flat = replace(toy_cells(), table=toy_cells().table.assign(score=0.5))
+    table = fit_joint(flat, **SHORT).abilities()
+    assert table["lo"].max() < table["ability"].median() < table["hi"].min()
+
+
+def test_one_model_at_the_floor_has_an_interval_that_is_open_downwards() -> None:
+    cells = toy_cells()
+    mine = cells.table["model"].eq("m4")
+    scale = fit_joint(replace(cells, table=cells.table.assign(score=cells.table["score"].mask(mine, 0.0))), **SHORT)
+    table = scale.abilities().set_index("model")
+    assert np.isfinite(table.to_numpy(dtype=float)).all() and table["ability"].idxmin() == "m4"
+    below, above = (
+        table.loc["m4", "ability"] - table.loc["m4", "lo"],
+        table.loc["m4", "hi"] - table.loc["m4", "ability"],
+    )
+    assert below > above and table.loc["m4", "sd"] > 2 * table["sd"].drop("m4").median()
+
+
+def test_one_evaluator_has_no_offsets() -> None:
+    rows = toy_cells().table.query("evaluator == 'first'")
+    assert fit_joint(Cells(rows, toy_cells().dropped), sweeps=60, burn=30, draws=30).offsets().empty
+
+
+def test_options_and_cells_that_make_no_chain_are_refused() -> None:
+    cells = toy_cells()
+    for options in ({"draws": 0}, {"draws": 20, "sweeps": 10}, {"burn": -1}, {"factors": -1}):
+        with pytest.raises(InputError, match="draws lie between"):
+            fit_joint(cells, **options)
+    with pytest.raises(InputError, match="1 model cannot be compared"):
+        fit_joint(replace(cells, table=cells.table.query("model == 'm1'")))
+
+
+def test_the_smallest_table_has_a_scale() -> None:
+    rows = pd.DataFrame({"model": ["a", "b"], "benchmark": "x", "evaluator": "e", "score": [0.2, 0.8], "se": 0.01})
+    table = fit_joint(cells_of(rows), **SHORT).abilities().set_index("model")
+    assert table.loc["a", "ability"] < table.loc["b", "ability"]
