@@ -1,0 +1,87 @@
+"""Dated densities on the joint scale, basket by basket, as the questions of the trend take them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from densing.core import Array
+from densing.scores.catalog import Catalog, Selection, selection_of
+from densing.scores.density import catalog_densities
+from densing.scores.joint import JointScale
+from densing.scores.references import joint_ruler
+from densing.scores.trend.data import EPOCH, TrendData
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class JointData:
+    """Densities of a catalog on the joint scale, each basket read once.
+
+    Parameters
+    ----------
+    catalog : Catalog
+    scale : JointScale
+    seed : int
+    """
+
+    catalog: Catalog
+    scale: JointScale
+    seed: int = 0
+    _read: dict[tuple[str, bool], tuple[TrendData, pd.DataFrame]] = field(default_factory=dict)
+
+    def dated(self, basket: str = "mean", *, moe: bool = False) -> TrendData:
+        """Return the dated headline models from 2023-02-24 on, mixtures of experts among them where asked for."""
+        return self._densities(basket, moe)[0]
+
+    def measured_in(self, skill: str) -> TrendData:
+        """Return the dated headline models that were measured on a skill, with their densities in it."""
+        data = self.dated(skill)
+        return data.take(self.traits(data, skill) > 0)
+
+    def traits(self, data: TrendData, basket: str = "mean", *, moe: bool = False) -> Array:
+        """Return on how many of a basket's skills each model was measured, shape (n,)."""
+        table = self._densities(basket, moe)[1]
+        return table.set_index("model")["traits"].reindex(data.model).fillna(0).to_numpy(dtype=int)
+
+    def fact(self, data: TrendData, column: str) -> Array:
+        """Return a column of the catalog's models for the rows of the data, as numbers, shape (n,)."""
+        return self.catalog.models.set_index("model")[column].reindex(data.model).to_numpy(dtype=float)
+
+    @property
+    def ablest(self) -> Mapping[str, Array]:
+        """General ability, date and organisation of all dated from-scratch base models, whatever their architecture."""
+        models = self.catalog.models.set_index("model").reindex(self.scale.models)
+        ability = self.scale.abilities()["ability"].to_numpy()
+        usable = (models["kind"].eq("base") & models["released"].notna() & models["organisation"].notna()).to_numpy()
+        return {
+            "ability": ability[usable],
+            "released": models["released"].to_numpy(dtype="datetime64[ns]")[usable],
+            "organisation": models["organisation"].to_numpy(dtype=object)[usable].astype(str),
+        }
+
+    def _densities(self, basket: str, moe: bool) -> tuple[TrendData, pd.DataFrame]:
+        key = (basket, moe)
+        if key not in self._read:
+            ruler = joint_ruler(self.catalog, basket, scale=self.scale, seed=self.seed)
+            selection = selection_of(["moe"]) if moe else Selection()
+            result = catalog_densities(self.catalog, ruler, selection=selection, seed=self.seed).headline
+            self._read[key] = TrendData.from_density(result).window(since=EPOCH), result.table
+        return self._read[key]
+
+
+def shifted(data: TrendData, offset: Array) -> TrendData:
+    """Return the data with an offset, shape (n,), added to the outcome, its limits and its draws.
+
+    Examples
+    --------
+    >>> toy = TrendData.from_arrays(["a"], ["f"], ["2023-02-24"], [0.5], law_draws=np.array([[0.4], [0.6]]))
+    >>> more = shifted(toy, np.array([1.0]))
+    >>> more.log_density.tolist(), more.law_draws.tolist()
+    ([1.5], [[1.4], [1.6]])
+    """
+    moved = {name: value + offset for name in ("law_draws", "draws") if (value := getattr(data, name)) is not None}
+    limits = None if data.log_limits is None else data.log_limits + np.asarray(offset)[:, None]
+    return data.replace(log_density=data.log_density + offset, log_limits=limits, **moved)
