@@ -78,14 +78,20 @@ class Answer(Readable):
 
     def card(self) -> Card:
         """Return what is shown: the sentence, the figure, the test, the groups."""
-        facts = {"answer": self.answer, "estimate": f"{interval(self)}", "test": f"{words.p_value(self.p)} ({self.test})"}
+        facts = {
+            "answer": self.answer,
+            "estimate": f"{interval(self)} {self.unit}",
+            "test": f"{words.p_value(self.p)} ({self.test})",
+        }
         notes = (*self.notes, *(Note("caveat", "info", text) for text in self.caveats))
         return Card(self.question, facts, self.rows.dropna(axis="columns", how="all"), notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain data."""
         return {
-            **{name: getattr(self, name) for name in ("key", "question", "answer", "estimate", "lo", "hi", "unit", "p")},
+            **{
+                name: getattr(self, name) for name in ("key", "question", "answer", "estimate", "lo", "hi", "unit", "p")
+            },
             "test": self.test,
             "rows": self.rows.to_dict("records"),
             "caveats": list(self.caveats),
@@ -154,14 +160,34 @@ def unanswered(key: str, question: str, unit: str, reason: str, rows: pd.DataFra
     return Answer(key, question, text, nan, nan, nan, unit, nan, "none", empty, (), (note,))
 
 
+def answered(
+    key: str,
+    question: str,
+    answer: str,
+    contrast: Contrast,
+    unit: str,
+    test: str,
+    rows: Sequence[Mapping[str, Any]],
+    caveats: Sequence[str],
+    notes: Sequence[Note] = (),
+    scale: float = 1.0,
+) -> Answer:
+    """Return the answer that a contrast gives, in units of ``1 / scale``."""
+    estimate, lo, hi = (scale * value for value in (contrast.estimate, contrast.lo, contrast.hi))
+    table = rows_table(rows)
+    return Answer(
+        key, question, answer, estimate, lo, hi, unit, contrast.p(), test, table, tuple(caveats), tuple(notes)
+    )
+
+
 def interval(value: Answer | Contrast, scale: float = 1.0) -> str:
-    """Return an estimate with its interval, a sign where there are both: ``-0.81 (-1.9 to +0.3)``."""
+    """Return an estimate with its interval, a sign where there are both: ``−0.81 (−1.9 to +0.3)``."""
     estimate, lo, hi = (scale * number for number in (value.estimate, value.lo, value.hi))
     signed = min(estimate, lo) < 0
 
     def text(number: float) -> str:
         plus = "+" if signed and number > 0 else ""
-        return plus + words.number(number).replace("−", "-")
+        return plus + words.number(number)
 
     return f"{text(estimate)} ({text(lo)} to {text(hi)})"
 

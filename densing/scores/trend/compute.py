@@ -15,11 +15,12 @@ Kaplan et al. 2020, arXiv 2001.08361, table 1.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from densing.core import Array, words
-from densing.scores.trend.answers import Answer, contrast_row, group_row, interval, rows_table, unanswered
+from densing.scores.trend.answers import Answer, answered, contrast_row, group_row, rows_table, unanswered
 from densing.scores.trend.contrasts import Contrast, Regression, estimate_contrast
 from densing.scores.trend.data import DAYS_PER_YEAR, TrendData
 from densing.scores.trend.headline import tobit_slope
@@ -70,7 +71,13 @@ def compute_growth(
 
 
 def token_share(
-    data: TrendData, log_tokens: Array, *, cluster: str = "family", level: float = 0.95, seed: int = 0
+    data: TrendData,
+    log_tokens: Array,
+    *,
+    log_size: Array | None = None,
+    cluster: str = "family",
+    level: float = 0.95,
+    seed: int = 0,
 ) -> Contrast:
     """Return the share of the growth of density that goes with more training tokens: 1 - b_1 / b_0.
 
@@ -78,6 +85,8 @@ def token_share(
     ----------
     data : TrendData
     log_tokens : array, shape (n,)
+    log_size : array, shape (n,), optional
+        Let ln(effective size) grow with ln(size) at a rate of its own, not in proportion.
     cluster, level, seed
         As in :func:`estimate_contrast`.
 
@@ -95,20 +104,18 @@ def token_share(
     """
     if reason := too_few(data) or _flat(log_tokens, "tokens"):
         return Contrast.missing(reason, len(data))
-    plain = np.column_stack([np.ones(len(data)), _years(data)])
+    size = [] if log_size is None else [_centred(log_size)]
+    plain = np.column_stack([_years(data), np.ones(len(data)), *size])
+    second = plain.shape[1]
     with_tokens = np.column_stack([plain, _centred(log_tokens)])
     regressions = [Regression(data, plain, "density"), Regression(data, with_tokens, "density")]
-    trend = estimate_contrast(regressions[:1], lambda b: b[:, 1], cluster=cluster, level=level, seed=seed)
+    trend = estimate_contrast(regressions[:1], lambda b: b[:, 0], cluster=cluster, level=level, seed=seed)
     if not trend.lo > 0:
         return Contrast.missing(trend.reason or "density does not surely grow on these models", len(data))
-    return estimate_contrast(
-        regressions, lambda b: 1 - b[:, 3] / b[:, 1], cluster=cluster, level=level, seed=seed
-    )
+    return estimate_contrast(regressions, lambda b: 1 - b[:, second] / b[:, 0], cluster=cluster, level=level, seed=seed)
 
 
-def answer_compute(
-    data: TrendData, log_size: Array, tokens: Array, *, level: float = 0.95, seed: int = 0
-) -> Answer:
+def answer_compute(data: TrendData, log_size: Array, tokens: Array, *, level: float = 0.95, seed: int = 0) -> Answer:
     """Answer how fast effective compute grows, and how much of density's growth more tokens explain.
 
     Parameters
@@ -121,14 +128,14 @@ def answer_compute(
         Training tokens; NaN where they are not known.
     level, seed
     """
-    options = {"level": level, "seed": seed}
+    options: dict[str, Any] = {"level": level, "seed": seed}
     known = np.isfinite(tokens) & (tokens > 0)
     if not known.any():
         return unanswered("compute", QUESTION, UNIT, "no dated model has a known number of training tokens")
     part, size, log_tokens = data.take(known), log_size[known], np.log(tokens[known])
     log_compute = math.log(6) + size + log_tokens
     able = shifted(part, size)
-    growth = compute_growth(able, log_compute, **options)  # type: ignore[arg-type]
+    growth = compute_growth(able, log_compute, **options)
     trend = tobit_slope(part, level, seed=seed)
     rows = [
         group_row("effective compute", part, slope_of(growth)),
@@ -137,14 +144,16 @@ def answer_compute(
     ]
     if not growth.estimable:
         return unanswered("compute", QUESTION, UNIT, growth.reason, rows_table(rows))
-    share = token_share(part, log_tokens, **options)  # type: ignore[arg-type]
+    share = token_share(part, log_tokens, **options)
     rows.append(contrast_row("share of density's growth that more tokens explain", part, share))
-    rest = _with_tokens(part, log_tokens, **options)  # type: ignore[arg-type]
+    free = token_share(part, log_tokens, log_size=size, **options)
+    rows.append(contrast_row("share, any return to size", part, free))
+    rest = _with_tokens(part, log_tokens, **options)
     rows.append(group_row("density at fixed tokens", part, slope_of(rest)))
     if part.organisation is not None:
-        by_maker = compute_growth(able, log_compute, cluster="organisation", **options)  # type: ignore[arg-type]
+        by_maker = compute_growth(able, log_compute, cluster="organisation", **options)
         rows.append(group_row("effective compute, organisations as clusters", part, slope_of(by_maker)))
-        share_maker = token_share(part, log_tokens, cluster="organisation", **options)  # type: ignore[arg-type]
+        share_maker = token_share(part, log_tokens, cluster="organisation", **options)
         rows.append(contrast_row("share, organisations as clusters", part, share_maker))
     published = 12 / HO[0] / DOUBLINGS
     pace = slope_of(growth)
@@ -154,22 +163,19 @@ def answer_compute(
         f"{'is excluded' if growth.p(published) < 0.05 else 'is not excluded'} ({words.p_value(growth.p(published))})"
     )
     answer += (
-        f"; more tokens explain {_percentages(share)} of the growth of density ({words.p_value(share.p())} against none)."
+        f"; more tokens explain {_percentages(share)} of the growth of density ({words.p_value(share.p())} for none)."
         if share.estimable
         else f"; the share that more tokens explain is not known: {share.reason}."
     )
     caveats = (
-        "Ho et al. 2024 (arXiv 2403.05812) found 8 months (5 to 14) for perplexity, 2012 to 2023; here it is ability on "
-        "benchmarks, which data chosen for them raise without any compute.",
+        "Ho et al. 2024 (arXiv 2403.05812) found 8 months (5 to 14) for perplexity, 2012 to 2023; here it is ability "
+        "on benchmarks, which data chosen for them raise without any compute.",
         f"Tokens are known for {int(known.sum())} of {len(known)} models; makers that do not say them are left out.",
-        "The share is what goes along with tokens, not what they cause: makers that train longer also have better data, "
-        "which counts towards tokens; errors in the number of tokens lower it.",
+        "The share is what goes along with tokens, not what they cause: makers that train longer also have better "
+        "data, which counts towards tokens; errors in the number of tokens lower it.",
     )
     test = "effective compute does not grow; ratio of coefficients, family jackknife (CRV3), simulated reference"
-    scaled = [DOUBLINGS * value for value in (growth.estimate, growth.lo, growth.hi)]
-    return Answer(
-        "compute", QUESTION, answer, *scaled, UNIT, growth.p(), test, rows_table(rows), caveats, data.notes
-    )
+    return answered("compute", QUESTION, answer, growth, UNIT, test, rows, caveats, data.notes, DOUBLINGS)
 
 
 def _with_tokens(data: TrendData, log_tokens: Array, *, level: float, seed: int) -> Contrast:
@@ -193,5 +199,3 @@ def _centred(values: Array) -> Array:
 
 def _flat(values: Array, name: str) -> str:
     return "" if np.ptp(values) > 0 else f"all models have the same {name}"
-
-

@@ -206,7 +206,9 @@ def estimate_contrast(
     error = math.sqrt(sampling + scale) if math.isfinite(sampling) and not lost.any() else math.inf
     nothing = np.zeros(0)
     if not math.isfinite(error):
-        carrier = clusters[int(np.argmax(lost[1:]))] if lost.any() else clusters[int(np.argmax(~np.isfinite(leave_out)))]
+        carrier = (
+            clusters[int(np.argmax(lost[1:]))] if lost.any() else clusters[int(np.argmax(~np.isfinite(leave_out)))]
+        )
         reason = f"{carrier} alone carries the figure"
         return Contrast(estimate, error, -math.inf, math.inf, nothing, clusters, leave_out, models, reason=reason)
     ratio = scale / sampling if sampling > 0 else 0.0

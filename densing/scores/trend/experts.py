@@ -13,6 +13,7 @@ Source: own; the form is that of the geometric-mean rule of thumb, with its expo
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from densing.core import Array, words
 from densing.scores.trend.answers import (
     SIGNIFICANT,
     Answer,
+    answered,
     contrast_row,
     group_row,
     interval,
@@ -72,8 +74,9 @@ def expert_exponent(
     families = len(np.unique(data.family[mixtures]))
     if mixtures.sum() < MIN_MIXTURES or families < MIN_MAKERS:
         return Contrast.missing(
-            f"{words.plural(int(mixtures.sum()), 'mixture')} of experts of {words.plural(families, 'family', 'families')}"
-            f" with a date and both sizes, at least {MIN_MIXTURES} of {MIN_MAKERS} needed",
+            f"{words.plural(int(mixtures.sum()), 'mixture')} of experts of "
+            f"{words.plural(families, 'family', 'families')} with a date and both "
+            f"sizes, at least {MIN_MIXTURES} of {MIN_MAKERS} needed",
             len(data),
         )
     if (data.observed & (ratio == 0)).sum() < MIN_MIXTURES:
@@ -102,17 +105,17 @@ def answer_experts(
         Rows whose ability rests on most skills, not on one.
     level, seed
     """
-    options = {"level": level, "seed": seed}
+    options: dict[str, Any] = {"level": level, "seed": seed}
     mixture = ratio > 0
     dense, mixtures = data.take(~mixture), data.take(mixture)
     rows = [group_row("dense models", dense, tobit_slope(dense, level, seed=seed))]
-    a = expert_exponent(data, ratio, **options)  # type: ignore[arg-type]
+    a = expert_exponent(data, ratio, **options)
     if not a.estimable:
         return unanswered("experts", QUESTION, UNIT, a.reason, rows_table(rows))
     rows.append(contrast_row("exponent, families as clusters", mixtures, a))
 
-    def vary(label: str, keep: Array, **more: object) -> Contrast:
-        made = expert_exponent(data.take(keep), ratio[keep], **options, **more)  # type: ignore[arg-type]
+    def vary(label: str, keep: Array, **more: Any) -> Contrast:
+        made = expert_exponent(data.take(keep), ratio[keep], **options, **more)
         rows.append(contrast_row(label, data.take(keep & mixture), made))
         return made
 
@@ -124,9 +127,9 @@ def answer_experts(
             contrast_row(
                 f"without {maker}",
                 data.take((data.organisation != maker) & mixture),
-                expert_exponent(data.take(keep), ratio[keep], **options),  # type: ignore[arg-type]
+                expert_exponent(data.take(keep), ratio[keep], **options),
             )
-            for maker in np.unique(mixtures.organisation)
+            for maker in np.unique(data.organisation[mixture])
             for keep in [data.organisation != maker]
         ]
     if measured is not None:
@@ -138,14 +141,15 @@ def answer_experts(
     against = {truth: a.p(truth) for truth in (0.0, 1.0, 0.5)}
     test = "a = 0, only active parameters count; family jackknife (CRV3), simulated reference"
     answer = (
-        f"{len(mixtures)} mixtures of experts are as able as dense models of total^a · active^(1−a) parameters with a = "
-        f"{interval(a)}: {_verdict(against)} (a = 0: {words.p_value(against[0.0])}, a = 1: {words.p_value(against[1.0])})."
+        f"{len(mixtures)} mixtures of experts are as able as dense models of total^a · active^(1−a) parameters with "
+        f"a = {interval(a)}: {_verdict(against)} (a = 0: {words.p_value(against[0.0])}, a = 1: "
+        f"{words.p_value(against[1.0])})."
     )
     caveats = [
         f"Without one family a lies between {words.number(left.min())} (without {low}) and {words.number(left.max())} "
         f"(without {high}).",
-        "Mixtures come from few, well-funded makers: what their recipes have on top of those of dense models of the same "
-        "date counts towards a, as far as it grows with the ratio of sizes.",
+        "Mixtures come from few, well-funded makers: what their recipes have on top of those of dense models of the "
+        "same date counts towards a, as far as it grows with the ratio of sizes.",
         f"a = .5, the geometric mean, has {words.p_value(against[0.5])}.",
     ]
     typical = float(np.median(ratio[mixture]))
@@ -154,9 +158,7 @@ def answer_experts(
         f"effective size between {words.number(math.exp(a.lo * typical))} and {words.number(math.exp(a.hi * typical))} "
         "times the active parameters."
     )
-    return Answer(
-        "experts", QUESTION, answer, a.estimate, a.lo, a.hi, UNIT, a.p(), test, rows_table(rows), tuple(caveats), data.notes
-    )
+    return answered("experts", QUESTION, answer, a, UNIT, test, rows, caveats, data.notes)
 
 
 def _verdict(against: dict[float, float]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,16 +50,12 @@ class JointData:
         return self.catalog.models.set_index("model")[column].reindex(data.model).to_numpy(dtype=float)
 
     @property
-    def ablest(self) -> Mapping[str, Array]:
-        """General ability, date and organisation of all dated from-scratch base models, whatever their architecture."""
+    def ablest(self) -> pd.DataFrame:
+        """``ability, released, organisation`` of all dated base models on the scale, whatever their architecture."""
         models = self.catalog.models.set_index("model").reindex(self.scale.models)
-        ability = self.scale.abilities()["ability"].to_numpy()
-        usable = (models["kind"].eq("base") & models["released"].notna() & models["organisation"].notna()).to_numpy()
-        return {
-            "ability": ability[usable],
-            "released": models["released"].to_numpy(dtype="datetime64[ns]")[usable],
-            "organisation": models["organisation"].to_numpy(dtype=object)[usable].astype(str),
-        }
+        table = models.assign(ability=self.scale.abilities()["ability"].to_numpy())
+        usable = table["kind"].eq("base") & table["released"].notna() & table["organisation"].notna()
+        return table.loc[usable, ["ability", "released", "organisation"]]
 
     def _densities(self, basket: str, moe: bool) -> tuple[TrendData, pd.DataFrame]:
         key = (basket, moe)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from densing.core import words
@@ -19,6 +19,7 @@ from densing.scores.trend.answers import (
     PER_YEAR,
     SIGNIFICANT,
     Answer,
+    answered,
     contrast_row,
     group_row,
     interval,
@@ -99,19 +100,21 @@ def answer_language(
         First the table of one evaluator, then that of another, then the other with one thing changed at a time.
     level, seed
     """
-    options = {"level": level, "seed": seed}
+    options: dict[str, Any] = {"level": level, "seed": seed}
     shared = set.intersection(*({str(name) for name in data.model} for data, _, _ in measured.english))
     shared &= {str(name) for name in measured.others.model}
     english = [(on_models(data, shared), weight, name) for data, weight, name in measured.english]
     others = on_models(measured.others, shared)
-    mean = slope_difference(english, **options)  # type: ignore[arg-type]
-    change = slope_difference([(others, 1.0, "others")], english, **options)  # type: ignore[arg-type]
+    mean = slope_difference(english, **options)
+    change = slope_difference([(others, 1.0, "others")], english, **options)
     abroad = tobit_slope(others, level, seed=seed)
     rows = [
         group_row("English, the same skills and models", others, slope_of(mean)),
         group_row("other languages, the same models", others, abroad),
         group_row("English, all models", measured.general, tobit_slope(measured.general, level, seed=seed)),
-        group_row("other languages, with XWinograd alone", measured.loosely, tobit_slope(measured.loosely, level, seed=seed)),
+        group_row(
+            "other languages, with XWinograd alone", measured.loosely, tobit_slope(measured.loosely, level, seed=seed)
+        ),
     ]
     rows += _by_group(measured.codes, **options)
     table_rows, dissection = _dissect(steps, **options)
@@ -125,10 +128,12 @@ def answer_language(
     wider = slope_difference(
         [(on_models(measured.loosely, common), 1.0, "others")],
         [(on_models(data, common), weight, name) for data, weight, name in wide],
-        **options,  # type: ignore[arg-type]
+        **options,
     )
     rows.append(
-        contrast_row("other languages less English, with XWinograd alone", on_models(measured.loosely, common), wider, DOUBLINGS)
+        contrast_row(
+            "other languages less English, with XWinograd alone", on_models(measured.loosely, common), wider, DOUBLINGS
+        )
     )
     verdict = "no difference is shown" if change.p() >= SIGNIFICANT else _direction(change)
     own = slope_of(mean)
@@ -140,36 +145,34 @@ def answer_language(
     )
     answer += f"; {dissection}." if dissection else "."
     caveats = (
-        "Other languages are European ones as EuroEval measures them, in knowledge and language; English is weighted as "
-        "they are. Mathematics and code are measured in English alone.",
+        "Other languages are European ones as EuroEval measures them, in knowledge and language; English is weighted "
+        "as they are. Mathematics and code are measured in English alone.",
         "Abilities in languages with few scores are drawn towards those in others: differences look smaller than they "
         "are.",
-        "Paces of single tables are index regressions without a scale; each changes one thing, and none is corrected for "
-        "their number.",
+        "Paces of single tables are index regressions without a scale; each changes one thing, and none is corrected "
+        "for their number.",
     )
     test = "difference of slopes on the same models is zero; paired by model and draw, family jackknife (CRV3)"
-    scaled = [DOUBLINGS * value for value in (change.estimate, change.lo, change.hi)]
-    notes = others.notes
-    return Answer("language", QUESTION, answer, *scaled, PER_YEAR, change.p(), test, rows_table(rows), caveats, notes)
+    return answered("language", QUESTION, answer, change, PER_YEAR, test, rows, caveats, others.notes, DOUBLINGS)
 
 
 def _direction(change: Contrast) -> str:
     return "other languages grow " + ("faster" if change.estimate > 0 else "slower")
 
 
-def _by_group(codes: Mapping[str, TrendData], **options: object) -> list[Mapping[str, object]]:
+def _by_group(codes: Mapping[str, TrendData], **options: Any) -> list[Mapping[str, Any]]:
     rows = []
     for label, members in LANGUAGES.items():
         known = [code for code in members if code in codes]
         if known:
             terms = [(codes[code], 1 / len(known), code) for code in known]
-            pace = slope_difference(terms, **options)  # type: ignore[arg-type]
+            pace = slope_difference(terms, **options)
             everyone = max((codes[code] for code in known), key=len)
             rows.append(group_row(f"{label} ({', '.join(known)})", everyone, slope_of(pace)))
     return rows
 
 
-def _dissect(steps: Sequence[TableStep], level: float, seed: int) -> tuple[list[Mapping[str, object]], str]:
+def _dissect(steps: Sequence[TableStep], level: float, seed: int) -> tuple[list[Mapping[str, Any]], str]:
     """Return a row per reading of the tables, and which change moves the second table most towards the first."""
     rows, rates = [], []
     for step in steps:
@@ -192,5 +195,6 @@ def _dissect(steps: Sequence[TableStep], level: float, seed: int) -> tuple[list[
         for rate, step in zip(rates[:2], steps[:2], strict=True)
     )
     ranked = sorted(moves.items(), key=lambda move: -move[1])
-    text = words.listed((f"{words.percentage(share)} {change}" for change, share in ranked), most=len(ranked))
-    return rows, f"of the gap between tables ({ends}) one change at a time closes: {text}".replace("-", "−")
+    shares = ((change, words.percentage(share).replace("-", "−")) for change, share in ranked)
+    text = words.listed((f"{change} {share}" for change, share in shares), most=len(ranked))
+    return rows, f"of the gap between two tables ({ends}) a single change closes: {text}"

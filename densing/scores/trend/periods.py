@@ -10,6 +10,7 @@ among those that reached the front.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,7 @@ from densing.scores.trend.answers import (
     PER_YEAR,
     SIGNIFICANT,
     Answer,
+    answered,
     contrast_row,
     group_row,
     interval,
@@ -26,7 +28,7 @@ from densing.scores.trend.answers import (
     unanswered,
 )
 from densing.scores.trend.contrasts import Contrast, Regression, estimate_contrast
-from densing.scores.trend.data import DAYS_PER_YEAR, EPOCH, TrendData, doubling_months
+from densing.scores.trend.data import DAYS_PER_YEAR, EPOCH, TrendData
 from densing.scores.trend.estimators import quantile_lines
 from densing.scores.trend.headline import tobit_slope
 from densing.scores.trend.sentences import doubling_text
@@ -126,23 +128,29 @@ def quantile_change(
     return float(change[0]), float(lo), float(hi), float(min(p, 1.0))
 
 
-def front_makers(
-    ability: Array, released: Array, organisation: Array, since: pd.Timestamp = EPOCH, front: int = FRONT
-) -> set[str]:
+def front_makers(models: pd.DataFrame, since: pd.Timestamp = EPOCH, front: int = FRONT) -> set[str]:
     """Return the organisations of models, out since a day, that were among the ablest of all released until theirs.
+
+    Parameters
+    ----------
+    models : pandas.DataFrame
+        ``ability, released, organisation``.
+    since : Timestamp
+    front : int
 
     Examples
     --------
-    >>> days = np.array(["2023-03-01", "2023-04-01", "2023-05-01"], dtype="datetime64[ns]")
-    >>> sorted(front_makers(np.array([1.0, 0.5, 2.0]), days, np.array(["a", "b", "c"]), front=1))
+    >>> days = pd.to_datetime(["2023-03-01", "2023-04-01", "2023-05-01"])
+    >>> toy = pd.DataFrame({"ability": [1.0, 0.5, 2.0], "released": days, "organisation": ["a", "b", "c"]})
+    >>> sorted(front_makers(toy, front=1))
     ['a', 'c']
     """
     makers = set()
-    for own, day, maker in zip(ability, released, organisation, strict=True):
-        # A sibling of the same day is no rival: a family comes out in one.
-        rivals = (ability > own) & (released <= day) & (organisation != maker)
-        if day >= np.datetime64(since, "ns") and rivals.sum() < front:
-            makers.add(str(maker))
+    for model in models[models["released"] >= since].itertuples():
+        # A sibling is no rival: a family comes out in one.
+        rivals = models["released"].le(model.released) & models["organisation"].ne(model.organisation)
+        if (models.loc[rivals, "ability"] > model.ability).sum() < front:
+            makers.add(str(model.organisation))
     return makers
 
 
@@ -167,7 +175,7 @@ def answer_pace(
     level, seed
     """
     late = data.released >= np.datetime64(PARTED, "ns")
-    options = {"level": level, "seed": seed}
+    options: dict[str, Any] = {"level": level, "seed": seed}
     rows = [
         group_row(name, part, tobit_slope(part, level, seed=seed))
         for name, part in zip(PERIODS, (data.take(~late), data.take(late)), strict=True)
@@ -177,8 +185,8 @@ def answer_pace(
         return unanswered("pace", QUESTION, PER_YEAR, change.reason, rows_table(rows))
     rows.append(contrast_row("later less earlier, families as clusters", data, change, DOUBLINGS))
 
-    def compare(label: str, part: TrendData, **more: object) -> Contrast:
-        made = pace_change(part, **options, **more)  # type: ignore[arg-type]
+    def compare(label: str, part: TrendData, **more: Any) -> Contrast:
+        made = pace_change(part, **options, **more)
         rows.append(contrast_row(label, part, made, DOUBLINGS))
         return made
 
@@ -216,9 +224,9 @@ def answer_pace(
     detectable = change.detectable(level=level)
     stop = change.power(old, level)
     caveats = [
-        f"On these dates and with this scatter of families a change of {words.number(detectable * DOUBLINGS)} {PER_YEAR} "
-        f"is found in 80 % of samples; a full stop of the earlier pace would be in {words.percentage(stop)}, a halving in "
-        f"{words.percentage(change.power(old / 2, level))}.",
+        f"On these dates and with this scatter of families a change of {words.number(detectable * DOUBLINGS)} "
+        f"{PER_YEAR} is found in 80 % of samples; a full stop of the earlier pace would be in "
+        f"{words.percentage(stop)}, a halving in {words.percentage(change.power(old / 2, level))}.",
         _narrower(data, late, change),
     ]
     if data.organisation is not None:
@@ -227,11 +235,10 @@ def answer_pace(
         f"The date {words.day(PARTED)} was stated, not searched; the first comparison is the test, the others vary one "
         "choice each and are not corrected for their number."
     )
-    test = f"difference of slopes is zero; family jackknife (CRV3), {change.clusters.size} families, simulated reference"
-    scaled = [DOUBLINGS * value for value in (change.estimate, change.lo, change.hi)]
-    return Answer(
-        "pace", QUESTION, answer, *scaled, PER_YEAR, change.p(), test, rows_table(rows), tuple(caveats), data.notes
+    test = (
+        f"difference of slopes is zero; family jackknife (CRV3), {change.clusters.size} families, simulated reference"
     )
+    return answered("pace", QUESTION, answer, change, PER_YEAR, test, rows, caveats, data.notes, DOUBLINGS)
 
 
 def _verdict(change: Contrast, by_maker: Contrast) -> str:
@@ -268,8 +275,8 @@ def _composition(data: TrendData, late: Array) -> str:
     shared = early_makers & late_makers
     share = float(np.isin(data.organisation[late], sorted(shared)).mean())
     return (
-        f"Who releases differs: {len(shared)} of {len(early_makers | late_makers)} organisations are in both periods and "
-        f"made {words.percentage(share)} of the later models."
+        f"Who releases differs: {len(shared)} of {len(early_makers | late_makers)} organisations are in both periods "
+        f"and made {words.percentage(share)} of the later models."
     )
 
 
@@ -279,7 +286,7 @@ def _too_few(data: TrendData, late: Array) -> str:
         families = len(np.unique(data.family[seen]))
         if seen.sum() < MIN_ROWS or families < MIN_FAMILIES or np.ptp(data.days[seen]) == 0:
             return (
-                f"{words.plural(int(seen.sum()), 'model')} of {words.plural(families, 'family', 'families')} in {name}, "
-                f"at least {MIN_ROWS} of {MIN_FAMILIES} on two dates needed"
+                f"{words.plural(int(seen.sum()), 'model')} of {words.plural(families, 'family', 'families')} in "
+                f"{name}, at least {MIN_ROWS} of {MIN_FAMILIES} on two dates needed"
             )
     return ""

@@ -91,7 +91,7 @@ def answer_questions(
 
 def _pace(data: JointData, level: float) -> Answer:
     models = data.dated()
-    makers = periods.front_makers(**data.ablest)
+    makers = periods.front_makers(data.ablest)
     measured = data.traits(models) >= FEWEST_SKILLS
     return periods.answer_pace(models, makers=makers, measured=measured, level=level, seed=data.seed)
 
@@ -99,7 +99,9 @@ def _pace(data: JointData, level: float) -> Answer:
 def _language(data: JointData, level: float) -> Answer:
     traits = data.scale.basket("multilingual").traits
     shares = {name.split(" in ")[0]: share for name, share in traits.items()}
-    english = [(data.measured_in(skill), share, skill) for skill, share in shares.items() if skill in data.scale.baskets]
+    english = [
+        (data.measured_in(skill), share, skill) for skill, share in shares.items() if skill in data.scale.baskets
+    ]
     if abs(sum(share for _, share, _ in english) - 1) > 1e-9:
         raise InputError("the multilingual basket has skills that English does not, so no skill is the same in both")
     table = data.scale.cells.table

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from densing.scores.trend.answers import (
     PER_YEAR,
     SIGNIFICANT,
     Answer,
+    answered,
     contrast_row,
     group_row,
     interval,
@@ -119,7 +121,7 @@ def answer_skill(
         Factual recall, shown beside them.
     level, seed
     """
-    options = {"level": level, "seed": seed}
+    options: dict[str, Any] = {"level": level, "seed": seed}
     slopes = {name: tobit_slope(data, level, seed=seed) for name, data in skills.items()}
     rows = [group_row(name, skills[name], slope) for name, slope in slopes.items()]
     others = [name for name in skills if name != BASE]
@@ -134,7 +136,7 @@ def answer_skill(
         pairs[name] = slope_difference(
             [(data, 1.0, name)],
             [(on_models(skills[BASE], shared), 1.0, BASE)],
-            **options,  # type: ignore[arg-type]
+            **options,
         )
         rows.append(contrast_row(f"{name} less {BASE}", data, pairs[name], DOUBLINGS))
     corrected = dict(zip(others, holm([pair.p() for pair in pairs.values()]), strict=True))
@@ -144,7 +146,7 @@ def answer_skill(
     mean = slope_difference(
         [(common[name], 1 / len(others), name) for name in others],
         [(common[BASE], 1.0, BASE)],
-        **options,  # type: ignore[arg-type]
+        **options,
     )
     label = f"mean of {words.listed(others)} less {BASE}, models measured on all"
     rows.append(contrast_row(label, common[BASE], mean, DOUBLINGS))
@@ -169,8 +171,8 @@ def answer_skill(
     )
     answer = f"Doubling times: {paces}; on the same models {verdict}."
     caveats = [
-        "An ability in a skill is known from few tests and drawn towards what the model's other skills say, which makes "
-        "differences between skills look smaller than they are.",
+        "An ability in a skill is known from few tests and drawn towards what the model's other skills say, which "
+        "makes differences between skills look smaller than they are.",
         f"p of {words.listed(others)} against {BASE} is corrected for {len(others)} comparisons (Holm).",
     ]
     notes = tuple(note for data in skills.values() for note in data.notes)
@@ -181,8 +183,7 @@ def answer_skill(
             f"{words.p_value(recall.lead.p_pace)}."
         )
     test = f"mean of the others grows as {BASE}; paired by model and draw, family jackknife (CRV3)"
-    scaled = [DOUBLINGS * value for value in (mean.estimate, mean.lo, mean.hi)]
-    return Answer("skill", QUESTION, answer, *scaled, PER_YEAR, mean.p(), test, rows_table(rows), tuple(caveats), notes)
+    return answered("skill", QUESTION, answer, mean, PER_YEAR, test, rows, caveats, notes, DOUBLINGS)
 
 
 def _smallest(p_values: Mapping[str, float]) -> float:

@@ -32,8 +32,8 @@ def table_index(cells: pd.DataFrame) -> pd.Series:
 
     Examples
     --------
-    >>> cells = pd.DataFrame({"model": ["a", "a", "b"], "test": ["x", "y", "y"], "score": [0.5, 0.8, 0.5], "floor": 0.0})
-    >>> index = table_index(cells)
+    >>> cells = pd.DataFrame({"model": ["a", "a", "b"], "test": ["x", "y", "y"], "score": [0.5, 0.8, 0.5]})
+    >>> index = table_index(cells.assign(floor=0.0))
     >>> float(round(index["a"] - index["b"], 2))
     1.39
     """
