@@ -93,7 +93,13 @@ def expert_exponent(
 
 
 def answer_experts(
-    data: TrendData, ratio: Array, *, measured: Array | None = None, level: float = 0.95, seed: int = 0
+    data: TrendData,
+    ratio: Array,
+    *,
+    measured: Array | None = None,
+    wider: tuple[TrendData, Array] | None = None,
+    level: float = 0.95,
+    seed: int = 0,
 ) -> Answer:
     """Answer which size counts.
 
@@ -103,6 +109,8 @@ def answer_experts(
         As in :func:`expert_exponent`; dense models and mixtures.
     measured : array of bool, shape (n,), optional
         Rows whose ability rests on most skills, not on one.
+    wider : (TrendData, array), optional
+        Data and ratios with models whose dates are not verified.
     level, seed
     """
     options: dict[str, Any] = {"level": level, "seed": seed}
@@ -135,6 +143,10 @@ def answer_experts(
     if measured is not None:
         vary("models measured on three skills or more", measured)
     vary("models of 2024 and later", data.released >= np.datetime64("2024-01-01", "ns"))
+    if wider is not None:
+        more, its = wider
+        made = expert_exponent(more, its, **options)
+        rows.append(contrast_row("with dates that are not verified", more.take(its > 0), made))
     of_mixtures = np.isin(a.clusters, np.unique(mixtures.family))
     left = a.leave_out[of_mixtures]
     low, high = a.clusters[of_mixtures][np.argmin(left)], a.clusters[of_mixtures][np.argmax(left)]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from densing.core import Array
-from densing.scores.catalog import Catalog, Selection, selection_of
+from densing.scores.catalog import Catalog, selection_of
 from densing.scores.density import catalog_densities
 from densing.scores.joint import JointScale
 from densing.scores.references import joint_ruler
@@ -29,20 +29,20 @@ class JointData:
     catalog: Catalog
     scale: JointScale
     seed: int = 0
-    _read: dict[tuple[str, bool], tuple[TrendData, pd.DataFrame]] = field(default_factory=dict)
+    _read: dict[tuple[str, tuple[str, ...]], tuple[TrendData, pd.DataFrame]] = field(default_factory=dict)
 
-    def dated(self, basket: str = "mean", *, moe: bool = False) -> TrendData:
-        """Return the dated headline models from 2023-02-24 on, mixtures of experts among them where asked for."""
-        return self._densities(basket, moe)[0]
+    def dated(self, basket: str = "mean", include: tuple[str, ...] = ()) -> TrendData:
+        """Return the dated headline models from 2023-02-24 on, widened as by :func:`selection_of`."""
+        return self._densities(basket, include)[0]
 
     def measured_in(self, skill: str) -> TrendData:
         """Return the dated headline models that were measured on a skill, with their densities in it."""
         data = self.dated(skill)
         return data.take(self.traits(data, skill) > 0)
 
-    def traits(self, data: TrendData, basket: str = "mean", *, moe: bool = False) -> Array:
+    def traits(self, data: TrendData, basket: str = "mean", include: tuple[str, ...] = ()) -> Array:
         """Return on how many of a basket's skills each model was measured, shape (n,)."""
-        table = self._densities(basket, moe)[1]
+        table = self._densities(basket, include)[1]
         return table.set_index("model")["traits"].reindex(data.model).fillna(0).to_numpy(dtype=int)
 
     def fact(self, data: TrendData, column: str) -> Array:
@@ -57,11 +57,11 @@ class JointData:
         usable = table["kind"].eq("base") & table["released"].notna() & table["organisation"].notna()
         return table.loc[usable, ["ability", "released", "organisation"]]
 
-    def _densities(self, basket: str, moe: bool) -> tuple[TrendData, pd.DataFrame]:
-        key = (basket, moe)
+    def _densities(self, basket: str, include: tuple[str, ...]) -> tuple[TrendData, pd.DataFrame]:
+        key = (basket, include)
         if key not in self._read:
             ruler = joint_ruler(self.catalog, basket, scale=self.scale, seed=self.seed)
-            selection = selection_of(["moe"]) if moe else Selection()
+            selection = selection_of(list(include))
             result = catalog_densities(self.catalog, ruler, selection=selection, seed=self.seed).headline
             self._read[key] = TrendData.from_density(result).window(since=EPOCH), result.table
         return self._read[key]

@@ -196,9 +196,14 @@ def answer_pace(
         by_maker = compare("organisations as clusters", data, cluster="organisation")
         inside = compare("within organisations", data, within=True, cluster="organisation")
         both = set(data.organisation[late]) & set(data.organisation[~late])
-        compare("makers of both periods", data.take(np.isin(data.organisation, sorted(both))))
-        if makers is not None:
-            compare("makers that reached the front", data.take(np.isin(data.organisation, sorted(makers))))
+        for label, names in (("makers of both periods", both), ("makers that reached the front", makers)):
+            if names is None:
+                continue
+            part = data.take(np.isin(data.organisation, sorted(names)))
+            compare(label, part)
+            late_part = part.released >= np.datetime64(PARTED, "ns")
+            for period, chosen in zip(PERIODS, (part.take(~late_part), part.take(late_part)), strict=True):
+                rows.append(group_row(f"{label}, {period}", chosen, tobit_slope(chosen, level, seed=seed)))
     compare("lines that meet at the date", data, joined=True)
     if measured is not None:
         compare("models measured on three skills or more", data.take(measured))

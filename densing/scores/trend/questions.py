@@ -22,6 +22,8 @@ from densing.scores.trend.recall import recall_trend
 
 FEWEST_CELLS, FEWEST_SKILLS = 3, 3
 """Scores in a language, or skills, from which on a model counts as measured there."""
+MULTILINGUAL = "multilingual"
+"""The basket of all languages but English."""
 UNNAMED = "mul"
 """The language of benchmarks that hold several: XWinograd says little of any."""
 PILOT = (("falcon_h1_docs",), "Falcon's English table"), (("euroeval", "euroeval_val"), "EuroEval")
@@ -97,7 +99,10 @@ def _pace(data: JointData, level: float) -> Answer:
 
 
 def _language(data: JointData, level: float) -> Answer:
-    traits = data.scale.basket("multilingual").traits
+    if MULTILINGUAL not in data.scale.baskets:
+        reason = "no benchmark on the joint scale is in another language than English"
+        return unanswered("language", languages.QUESTION, PER_YEAR, reason)
+    traits = data.scale.basket(MULTILINGUAL).traits
     shares = {name.split(" in ")[0]: share for name, share in traits.items()}
     english = [
         (data.measured_in(skill), share, skill) for skill, share in shares.items() if skill in data.scale.baskets
@@ -107,9 +112,9 @@ def _language(data: JointData, level: float) -> Answer:
     table = data.scale.cells.table
     named = table[~table["language"].isin(["en", UNNAMED])]
     counts = named["model"].value_counts()
-    multilingual = data.dated("multilingual")
+    multilingual = data.dated(MULTILINGUAL)
     others = skills.on_models(multilingual, set(counts.index[counts >= FEWEST_CELLS]))
-    loosely = multilingual.take(data.traits(multilingual, "multilingual") > 0)
+    loosely = multilingual.take(data.traits(multilingual, MULTILINGUAL) > 0)
     headline = set(multilingual.model.tolist())
     by_code = named[named["model"].isin(headline)].groupby("language")["model"].agg(set)
     members = [code for group in LANGUAGES.values() for code in group]
@@ -181,13 +186,14 @@ def _skill(data: JointData, level: float) -> Answer:
 
 def _experts(data: JointData, level: float) -> Answer:
     models, ratio = expert_data(data)
-    measured = data.traits(models, moe=True) >= FEWEST_SKILLS
-    return experts.answer_experts(models, ratio, measured=measured, level=level, seed=data.seed)
+    measured = data.traits(models, include=("moe",)) >= FEWEST_SKILLS
+    wider = expert_data(data, ("moe", "unverified"))
+    return experts.answer_experts(models, ratio, measured=measured, wider=wider, level=level, seed=data.seed)
 
 
-def expert_data(data: JointData) -> tuple[TrendData, Array]:
+def expert_data(data: JointData, include: tuple[str, ...] = ("moe",)) -> tuple[TrendData, Array]:
     """Return ln(effective size / active parameters) of dense models and mixtures, and ln(total / active)."""
-    models = data.dated(moe=True)
+    models = data.dated(include=include)
     total, active = (np.log(data.fact(models, f"params_{name}_b")) for name in ("total", "active"))
     moe = data.catalog.models.set_index("model")["architecture"].reindex(models.model).eq("moe").to_numpy()
     # A dense model uses what it has, whether or not a table says so; a mixture of one unknown size says nothing.

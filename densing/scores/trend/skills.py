@@ -173,6 +173,12 @@ def answer_skill(
     caveats = [
         "An ability in a skill is known from few tests and drawn towards what the model's other skills say, which "
         "makes differences between skills look smaller than they are.",
+        "Bounds count as bounds: "
+        + words.listed(
+            (f"{int((data.censor != 0).sum())} of {len(data)} densities in {name}" for name, data in skills.items()),
+            most=len(skills),
+        )
+        + " lie beyond the ruler.",
         f"p of {words.listed(others)} against {BASE} is corrected for {len(others)} comparisons (Holm).",
     ]
     notes = tuple(note for data in skills.values() for note in data.notes)

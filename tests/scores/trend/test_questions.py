@@ -135,6 +135,10 @@ def test_makers_that_differ_are_no_change_of_pace_within_organisations() -> None
     data = TrendData.from_arrays(names, names, released, values, organisation=np.array([f"o{m}" for m in maker]))
     pooled, within = pace_change(data), pace_change(data, within=True, cluster="organisation")
     assert pooled.hi < 0
+    rows = answer_pace(data).rows.set_index("label")
+    assert (
+        rows.loc["makers of both periods", "models"] == np.isin(maker, sorted(set(maker[:60]) & set(maker[60:]))).sum()
+    )
     assert within.lo < 0 < within.hi
     assert abs(within.estimate) < abs(pooled.estimate) / 3
 
@@ -355,4 +359,5 @@ def test_command(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "total^a" in done.stdout and "Test:" in done.stderr
     assert pd.read_csv(tmp_path / "answers.csv")["key"].tolist() == ["experts"]
-    assert densing("trend", "--by", "speed").returncode == 2
+    refused = densing("trend", "--by", "speed")
+    assert refused.returncode == 1 and "unknown question" in refused.stderr
