@@ -61,6 +61,7 @@ from .scores.study import StudyOptions as StudyOptions
 from .scores.study import run_study as run_study
 from .scores.trend import TrendData as TrendData
 from .scores.trend import TrendResult as TrendResult
+from .scores.trend import answer_questions as answer_questions
 from .scores.trend import date_for as date_for
 from .scores.trend import estimate_trend as estimate_trend
 from .scores.trend import forecast as forecast

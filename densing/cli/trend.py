@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from densing.cli import options as o
-from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
+from densing.cli.output import emit_json, emit_table, finish, progress, save, say, show_notes
 
 if TYPE_CHECKING:
-    from densing.scores.trend import Arrival
+    from densing.scores.trend import Answer, Arrival
 
 SHOWN = ["method", "doubling_months", "lo", "hi", "n", "clusters", "dropped", "se_type"]
 
@@ -35,6 +35,14 @@ def trend(
             "--when", help="SCORE:PARAMS, e.g. 0.75:3e9: when does that score fit in that size? May be repeated."
         ),
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            help="Answer a question on the joint scale instead: pace, language, skill, experts, compute or all "
+            "(several separated by commas). Other options than --catalog, --seed, --out and --json do not count then.",
+        ),
+    ] = None,
     seed: o.Seed = 0,
     out: o.Out = None,
     json: o.JsonFlag = False,
@@ -49,6 +57,9 @@ def trend(
     from densing.scores.trend import TrendData, estimate_trend
     from densing.scores.trend import when as arrival
 
+    if by is not None:
+        _answer(by, catalog, seed=seed, out=out, json=json)
+        return
     o.parse_window(since, until)
     questions = [_question(text) for text in when or []]
     merged = load_catalog(*(catalog or []))
@@ -93,6 +104,31 @@ def trend(
             say(_sentence(*question))
         show_notes(notes)
     finish(notes)
+
+
+def _answer(by: str, catalog: o.CatalogFiles, *, seed: int, out: o.Out, json: bool) -> None:
+    """Answer questions of the trend: their sentences, then the groups behind them."""
+    from densing.scores.catalog import load_catalog
+    from densing.scores.trend import answer_questions
+
+    names = None if by.strip() == "all" else [name.strip() for name in by.split(",")]
+    with progress(quiet=json) as step:
+        answers = answer_questions(load_catalog(*(catalog or [])), names, seed=seed, step=step)
+    payload = {"level": answers.level, "answers": [answer.to_dict() for answer in answers]}
+    save(answers.table, payload, out)
+    if json:
+        emit_json(payload)
+    else:
+        for answer in answers:
+            _show(answer)
+        show_notes(answers.notes)
+    finish(answers.notes)
+
+
+def _show(answer: Answer) -> None:
+    rows = answer.rows.drop(columns=["slope"]).dropna(axis="columns", how="all")
+    emit_table(rows, f"{answer.question} {answer.answer} (doubling times in months, estimates in {answer.unit})")
+    say("\n".join([f"Test: {answer.test}.", *answer.caveats]))
 
 
 def _question(text: str) -> tuple[float, float]:

@@ -1,4 +1,6 @@
 from . import sentences as sentences
+from .answers import Answer as Answer
+from .answers import Answers as Answers
 from .checks import ByOrganisation as ByOrganisation
 from .checks import Checks as Checks
 from .checks import ClusterCounts as ClusterCounts
@@ -28,6 +30,8 @@ from .forecasts import score_forecast as score_forecast
 from .forecasts import when as when
 from .headline import VarianceShares as VarianceShares
 from .headline import fit_headline as fit_headline
+from .questions import QUESTIONS as QUESTIONS
+from .questions import answer_questions as answer_questions
 from .recall import SCALES as SCALES
 from .recall import VARIANTS as VARIANTS
 from .recall import RecallPace as RecallPace

@@ -169,6 +169,15 @@ def tobit_crv3(data: TrendData, level: float = 0.95, *, cluster: str = "family",
     return fit_headline(data, level, cluster=cluster, seed=seed, draws=2).slope
 
 
+def tobit_slope(data: TrendData, level: float = 0.95, *, cluster: str = "family", seed: int = 0) -> Slope:
+    """Return the slope of :func:`tobit_crv3`, or the reason where the data cannot carry one."""
+    try:
+        return tobit_crv3(data, level, cluster=cluster, seed=seed)
+    except FitError as error:
+        reason = str(error).removeprefix("trend: ").split(";")[0]
+        return Slope.missing(reason, len(data), len(np.unique(data.family)), 0)
+
+
 def _draw_lines(
     line: Array, sampling: Array, law: Array, law_lines: Array, inflation: float, draws: int, seed: int
 ) -> tuple[Array, Array]:
@@ -225,11 +234,7 @@ def tobit_lines(
     values : array, shape (B, n), optional
         Draws of ln(density) in place of the data's; a row at its limit (within 1e-9) is censored there.
     """
-    y, censor = data.log_density, data.censor
-    if values is not None:
-        floor, ceiling = data.limits[:, 0], data.limits[:, 1]
-        y = np.clip(values, floor, ceiling)
-        censor = np.where(y >= ceiling - AT_LIMIT, 1, np.where(y <= floor + AT_LIMIT, -1, 0)).astype(np.int8)
+    y, censor = (data.log_density, data.censor) if values is None else censored(data, values)
     # In years: level and slope are of one order of magnitude then, and Newton's steps well scaled.
     design = np.column_stack([np.ones(len(data)), (data.days - centre) / DAYS_PER_YEAR])
     fit = fit_tobit(design, y, censor, weights)
@@ -240,6 +245,13 @@ def tobit_lines(
     last = np.where(used, data.days, -np.inf).max(axis=1)
     sufficient = (used.sum(axis=1) >= MIN_ROWS) & (last > first)
     return np.where(sufficient[:, None], lines, np.nan), np.where(sufficient, fit.sigma, np.nan)
+
+
+def censored(data: TrendData, values: Array) -> tuple[Array, Array]:
+    """Cut draws of ln(density), shape (B, n), at the limits of their rows; returns them and which were cut."""
+    floor, ceiling = data.limits[:, 0], data.limits[:, 1]
+    y = np.clip(values, floor, ceiling)
+    return y, np.where(y >= ceiling - AT_LIMIT, 1, np.where(y <= floor + AT_LIMIT, -1, 0)).astype(np.int8)
 
 
 def information(data: TrendData, centre: float, line: Array, sigma: float) -> Array:

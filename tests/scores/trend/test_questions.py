@@ -1,0 +1,363 @@
+"""Questions of the trend: planted truths, intervals that hold them, and answers that say when there is none."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from densing.core import Array, InputError, UnknownNameError
+from densing.scores.catalog import load_catalog
+from densing.scores.trend import QUESTIONS, TrendData, answer_questions
+from densing.scores.trend.answers import ROW_COLUMNS, Answer, Answers
+from densing.scores.trend.compute import answer_compute, compute_growth, token_share
+from densing.scores.trend.contrasts import Contrast, Regression, estimate_contrast, holm
+from densing.scores.trend.experts import answer_experts, expert_exponent
+from densing.scores.trend.languages import LanguageData, TableStep, answer_language
+from densing.scores.trend.periods import PARTED, answer_pace, front_makers, pace_change, quantile_change
+from densing.scores.trend.skills import answer_skill, slope_difference
+from densing.scores.trend.tables import table_data, table_pace
+from tests.support.command import densing
+
+YEAR = 365.25
+PARTED_DAY = float((PARTED - pd.Timestamp("2023-02-24")).days)
+
+
+def world(
+    seed: int,
+    path: Any,
+    families: int = 30,
+    size: int = 3,
+    spread: tuple[float, float] = (0.5, 0.4),
+    makers: int = 12,
+    heavy: bool = False,
+) -> TrendData:
+    """Families released on one day each between 2023-02 and 2026-03, ln densities on a path of the day."""
+    rng = np.random.default_rng(seed)
+    day = rng.uniform(0, 1100, families).round()
+    codes = np.repeat(np.arange(families), size)
+    shock = rng.standard_t(4, families) / math.sqrt(2) if heavy else rng.standard_normal(families)
+    values = path(day[codes]) + spread[0] * shock[codes] + spread[1] * rng.standard_normal(families * size)
+    names = [f"m{i}" for i in range(len(codes))]
+    organisation = np.array([f"o{code % makers}" for code in codes])
+    released = np.datetime64("2023-02-24") + day[codes].astype("m8[D]")
+    return TrendData.from_arrays(names, [f"f{code}" for code in codes], released, values, organisation=organisation)
+
+
+def bent(before: float, after: float) -> Any:
+    """Return a path in ln per year that bends where the periods part."""
+    return lambda day: (before * np.minimum(day - PARTED_DAY, 0) + after * np.maximum(day - PARTED_DAY, 0)) / YEAR
+
+
+def line_of(data: TrendData) -> Regression:
+    return Regression(data, np.column_stack([np.ones(len(data)), data.days / YEAR]))
+
+
+def test_error_is_that_of_statsmodels() -> None:
+    data = world(0, bent(1, 1))
+    slope = estimate_contrast([line_of(data)], lambda b: b[:, 1])
+    fit = sm.OLS(data.log_density, line_of(data).design).fit()
+    error = fit.get_robustcov_results("cluster-crv3", groups=data.clusters()).bse[1]
+    assert slope.estimate == pytest.approx(fit.params[1], rel=1e-6)
+    assert slope.error == pytest.approx(error, rel=1e-6)
+
+
+def test_draws_widen_and_common_shifts_do_not() -> None:
+    data = world(1, bent(1, 1))
+    rng = np.random.default_rng(0)
+    years = data.days / YEAR
+    shifts, tilts = rng.normal(0, 3, (400, 1)), rng.normal(0, 0.5, (400, 1))
+    plain = estimate_contrast([line_of(data)], lambda b: b[:, 1])
+    shifted = estimate_contrast([line_of(data.replace(draws=data.log_density + shifts))], lambda b: b[:, 1])
+    tilted = estimate_contrast([line_of(data.replace(draws=data.log_density + tilts * years))], lambda b: b[:, 1])
+    assert shifted.error == pytest.approx(plain.error, rel=1e-6)
+    picks = np.linspace(0, 399, 200).astype(int)
+    assert tilted.error == pytest.approx(math.hypot(plain.error, tilts[picks].std(ddof=1)), rel=1e-4)
+    # The same draw on both sides is no uncertainty of their difference.
+    both = [(data.replace(draws=data.log_density + tilts * years), 1.0, name) for name in ("a", "b")]
+    assert slope_difference(both[:1], both[1:]).estimate == pytest.approx(0, abs=1e-9)
+    assert slope_difference(both[:1], both[1:]).error == pytest.approx(0, abs=1e-9)
+
+
+def test_bounds_count_as_bounds() -> None:
+    data = world(2, bent(1.5, 1.5), spread=(0.1, 0.1))
+    limit = np.quantile(data.log_density, 0.35)
+    low = data.log_density < limit
+    limits = np.tile([limit, np.inf], (len(data), 1))
+    seen = data.replace(
+        log_density=np.maximum(data.log_density, limit), censor=np.where(low, -1, 0).astype(np.int8), log_limits=limits
+    )
+    assert pace_change(data).estimate == pytest.approx(pace_change(seen).estimate, abs=0.3)
+    naive = pace_change(seen.replace(censor=np.zeros(len(data), dtype=np.int8)))
+    assert abs(naive.estimate) > abs(pace_change(seen).estimate)
+
+
+@given(st.integers(0, 50), st.floats(-5, 5), st.floats(0.2, 4))
+@settings(max_examples=15, deadline=None)
+def test_change_of_pace_knows_no_level_and_no_order(seed: int, level: float, factor: float) -> None:
+    data = world(seed, bent(2, 0.5))
+    order = np.random.default_rng(seed).permutation(len(data))
+    change = pace_change(data)
+    moved = pace_change(data.replace(log_density=level + factor * data.log_density).take(order))
+    assert moved.estimate == pytest.approx(factor * change.estimate, rel=1e-5, abs=1e-7)
+    assert moved.error == pytest.approx(factor * change.error, rel=1e-5)
+
+
+def test_a_planted_change_is_found_and_said() -> None:
+    data = world(3, bent(2.5, 0.0), families=80, spread=(0.3, 0.3))
+    answer = answer_pace(data, makers={"o1", "o2", "o3", "o4"})
+    assert answer.lo < -2.5 / math.log(2) < answer.hi
+    assert answer.p < 0.05 and "slower" in answer.answer
+    assert list(answer.rows.columns) == list(ROW_COLUMNS)
+    assert answer.rows["models"].iloc[:2].sum() == len(data)
+    estimate, lo, hi, p = quantile_change(data)
+    assert lo < estimate < hi and lo < -2.5 < hi and p < 0.05
+
+
+def test_makers_that_differ_are_no_change_of_pace_within_organisations() -> None:
+    # Every maker grows alike; those of the later period stand lower.
+    rng = np.random.default_rng(4)
+    day = np.concatenate([rng.uniform(0, 600, 60), rng.uniform(680, 1100, 60)]).round()
+    maker = np.where(day < 676, rng.integers(0, 8, 120), rng.integers(4, 8, 120))
+    late = np.clip((day - 676) / 424, 0, 1)
+    # Later and later, weak newcomers take the place of the old makers.
+    maker = np.where((day > 676) & (rng.uniform(size=120) < late), rng.integers(8, 12, 120), maker)
+    values = 1.5 * day / YEAR - 3.0 * (maker >= 8) + rng.normal(0, 0.2, 120)
+    names = [f"m{i}" for i in range(120)]
+    released = np.datetime64("2023-02-24") + day.astype("m8[D]")
+    data = TrendData.from_arrays(names, names, released, values, organisation=np.array([f"o{m}" for m in maker]))
+    pooled, within = pace_change(data), pace_change(data, within=True, cluster="organisation")
+    assert pooled.hi < 0
+    rows = answer_pace(data).rows.set_index("label")
+    assert (
+        rows.loc["makers of both periods", "models"] == np.isin(maker, sorted(set(maker[:60]) & set(maker[60:]))).sum()
+    )
+    assert within.lo < 0 < within.hi
+    assert abs(within.estimate) < abs(pooled.estimate) / 3
+
+
+def test_front_makers_need_an_able_model_of_their_day() -> None:
+    models = pd.DataFrame(
+        {
+            "ability": [5.0, 4.0, 1.0, 6.0],
+            "released": pd.to_datetime(["2022-01-01", "2023-05-01", "2023-06-01", "2024-01-01"]),
+            "organisation": ["old", "second", "weak", "best"],
+        }
+    )
+    assert front_makers(models, front=1) == {"best"}
+    assert front_makers(models, front=2) == {"best", "second"}
+
+
+def mixtures(seed: int, a: float, families: int = 30, heavy: bool = False) -> tuple[TrendData, Array]:
+    """Dense families and ten of mixtures, ln(effective / active) with a planted exponent."""
+    data = world(seed, bent(1.2, 1.2), families=families + 10, size=2, makers=20, heavy=heavy)
+    rng = np.random.default_rng([seed, 1])
+    family = np.char.lstrip(data.family, "f").astype(int)
+    ratio = np.where(family >= families, rng.uniform(1.0, 3.0, len(data)), 0.0)
+    return data.replace(log_density=data.log_density + a * ratio), ratio
+
+
+def test_exponent_of_experts() -> None:
+    data, ratio = mixtures(5, 0.6, families=60)
+    a = expert_exponent(data, ratio)
+    # How often the interval holds the truth is simulated below; one world may miss it.
+    assert abs(a.estimate - 0.6) < 3 * a.error and a.p(0) < 0.05
+    answer = answer_experts(data, ratio)
+    assert answer.estimate == a.estimate and answer.p == a.p(0)
+    # Every maker of mixtures is left out once.
+    left = [label for label in answer.rows["label"] if label.startswith("without ")]
+    assert len(left) == len(np.unique(data.organisation[ratio > 0]))
+    assert math.isnan(answer_experts(data, np.zeros(len(data))).estimate)
+
+
+def test_shares_of_tokens_and_growth_of_compute() -> None:
+    data = world(6, bent(0.6, 0.6), families=60, spread=(0.2, 0.2))
+    rng = np.random.default_rng(6)
+    tokens = 28 + 0.8 * data.days / YEAR + rng.normal(0, 0.7, len(data))
+    size = rng.uniform(20, 25, len(data))
+    dense = data.replace(log_density=data.log_density + 0.5 * tokens)
+    share = token_share(dense, tokens)
+    assert share.lo < 0.4 < share.hi and share.p(0) < 0.05
+    free = token_share(dense, tokens, log_size=size)
+    assert free.lo < 0.4 < free.hi
+    compute = math.log(6) + size + tokens
+    able = data.replace(log_density=data.log_density + 0.5 * compute)
+    growth = compute_growth(able, compute)
+    assert growth.lo < 1.2 < growth.hi
+    assert not compute_growth(data, -compute * 0).estimable
+
+
+def test_compute_without_tokens_says_so() -> None:
+    data = world(7, bent(1, 1))
+    answer = answer_compute(data, np.full(len(data), 22.0), np.full(len(data), np.nan))
+    assert math.isnan(answer.estimate) and math.isnan(answer.p)
+    assert "tokens" in answer.answer
+
+
+def test_skills_are_paired() -> None:
+    base = world(8, bent(1, 1), spread=(1.0, 0.1))
+    rng = np.random.default_rng(8)
+    years = base.days / YEAR
+    skills = {
+        "knowledge": base,
+        "reasoning": base.replace(log_density=base.log_density + rng.normal(0, 0.1, len(base))),
+        "code": base.replace(log_density=base.log_density + 0.8 * years + rng.normal(0, 0.1, len(base))),
+    }
+    answer = answer_skill(skills)
+    rows = answer.rows.set_index("label")
+    assert "code faster than knowledge" in answer.answer and "reasoning faster" not in answer.answer
+    code = rows.loc["code less knowledge"]
+    assert code["estimate_lo"] < 0.8 / math.log(2) < code["estimate_hi"]
+    # Shocks common to a family's skills cancel: the difference is known far better than either pace.
+    slope = estimate_contrast([line_of(base)], lambda b: b[:, 1])
+    assert (code["estimate_hi"] - code["estimate_lo"]) * math.log(2) < 0.3 * (slope.hi - slope.lo)
+    assert math.isnan(answer_skill({"reasoning": base}).estimate)
+
+
+def test_languages_on_the_same_models_and_tables_apart() -> None:
+    english = world(9, bent(1, 1), spread=(0.3, 0.1))
+    years = english.days / YEAR
+    abroad = english.replace(log_density=english.log_density - 0.5 * years).take(np.arange(len(english)) % 4 > 0)
+    measured = LanguageData([(english, 1.0, "knowledge")], english, abroad, abroad, {"de": abroad, "fr": abroad})
+    models = pd.DataFrame(
+        {
+            "model": english.model,
+            "family": english.family,
+            "organisation": english.organisation,
+            "released": english.released,
+            "params_total_b": 7.0 + np.arange(len(english)) % 5,
+        }
+    )
+    index = np.log(models["params_total_b"].to_numpy()) + 1.5 * years
+    cells = pd.DataFrame(
+        [
+            {"model": model, "test": f"t{k}", "score": 1 / (1 + math.exp(-(value - 5 - 0.2 * k))), "floor": 0.0}
+            for model, value in zip(english.model, index, strict=True)
+            for k in range(4)
+        ]
+    )
+    late = models[models["released"] > "2024-06-01"]
+    steps = [
+        TableStep("one", cells, models),
+        TableStep("two", cells, late),
+        TableStep("x", cells, models, "all models"),
+    ]
+    answer = answer_language(measured, steps)
+    assert answer.lo < -0.5 / math.log(2) < answer.hi and answer.p < 0.05
+    assert answer.rows["models"].iloc[0] == len(abroad)
+    data, log_size = table_data(cells, models)
+    assert table_pace(data, log_size).estimate == pytest.approx(1.5, rel=0.01)
+    assert "other languages grow slower" in answer.answer
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (world(0, bent(1, 1)).window(until="2024-06-01"), "0 models of 0 families in 2025-26"),
+        (world(0, bent(1, 1)).take(np.zeros(90, dtype=bool)), "0 models"),
+        (world(0, bent(1, 1), families=2, size=20), "at least 4 of 3"),
+    ],
+)
+def test_too_few_models_give_no_number(data: TrendData, reason: str) -> None:
+    answer = answer_pace(data)
+    assert math.isnan(answer.estimate) and math.isnan(answer.p) and not answer.estimable
+    assert reason in answer.answer and answer.notes[0].severity == "warning"
+
+
+def test_one_organisation_gives_no_test_by_organisation() -> None:
+    data = world(10, bent(1, 1), makers=1)
+    rows = answer_pace(data).rows.set_index("label")
+    assert "1 organisation, at least 3 needed" in rows.loc["organisations as clusters", "status"]
+    assert np.isnan(rows.loc["organisations as clusters", "p"])
+
+
+def test_a_figure_that_one_family_carries_has_no_end() -> None:
+    data = world(11, bent(1, 1), families=8)
+    lone = np.where(data.family == "f3", 1.0, 0.0)
+    made = estimate_contrast([Regression(data, np.column_stack([line_of(data).design, lone]))], lambda b: b[:, 2])
+    assert made.lo == -math.inf and made.hi == math.inf and math.isnan(made.p()) and "f3" in made.reason
+
+
+def test_power_and_detectable_effect_agree() -> None:
+    change = pace_change(world(12, bent(1, 1)))
+    assert change.power(change.detectable(0.8)) == pytest.approx(0.8, abs=0.01)
+    assert change.power(0.0) < 0.06
+
+
+def test_holm_against_statsmodels() -> None:
+    p = [0.001, 0.02, 0.04, 0.5, 0.013]
+    assert holm(p) == pytest.approx(sm.stats.multipletests(p, method="holm")[1].tolist())
+
+
+def tiny(path: Path, rows: list[dict[str, Any]]) -> Any:
+    pd.DataFrame(rows).to_csv(path / "mine.csv", index=False)
+    return load_catalog(path / "mine.csv", embedded=False)
+
+
+def test_tiny_catalogs_answer_every_question_with_a_sentence(tmp_path: Path) -> None:
+    rows = [
+        {"model": f"m{i}", "params": 1e9, "released": "2024-06-01", "benchmark": "mmlu", "score": 0.3 + 0.1 * i}
+        for i in range(2)
+    ]
+    answers = answer_questions(tiny(tmp_path, rows))
+    assert [answer.key for answer in answers] == list(QUESTIONS)
+    for answer in answers:
+        assert math.isnan(answer.estimate) and answer.answer.endswith(".") and answer.rows.empty
+    assert answers.table["p_holm"].isna().all()
+    assert answers["pace"].to_dict()["rows"] == []
+
+
+def test_unknown_questions_and_levels_are_refused() -> None:
+    catalog = load_catalog(embedded=False)
+    with pytest.raises(UnknownNameError, match="question of the trend"):
+        answer_questions(catalog, ["speed"])
+    with pytest.raises(InputError, match="level 95"):
+        answer_questions(catalog, level=95)
+    with pytest.raises(UnknownNameError):
+        Answers(())["pace"]
+
+
+@pytest.mark.slow
+def test_intervals_hold_the_truth() -> None:
+    """Families with shocks of heavy tails; 95 % intervals of the change of pace and of the exponent."""
+    runs = 250
+    truths: list[tuple[Contrast, float]] = []
+    for seed in range(runs):
+        heavy = bool(seed % 2)
+        truths.append((pace_change(world(seed, bent(2.0, 1.0), heavy=heavy), seed=seed), -1.0))
+    exponents = [(expert_exponent(*mixtures(seed, 0.6, heavy=bool(seed % 2)), seed=seed), 0.6) for seed in range(runs)]
+    for name, pairs in (("pace", truths), ("experts", exponents)):
+        share = np.mean([contrast.lo < truth < contrast.hi for contrast, truth in pairs])
+        error = math.sqrt(0.05 * 0.95 / runs)
+        assert 0.95 - 2.5 * error < share < 0.95 + 4 * error, (name, share)
+        rejected = np.mean([contrast.p(truth) < 0.05 for contrast, truth in pairs])
+        assert rejected == pytest.approx(1 - share, abs=0.02)
+
+
+@pytest.mark.slow
+def test_the_catalog_answers_all() -> None:
+    answers = answer_questions(load_catalog())
+    assert len(answers) == len(QUESTIONS)
+    for answer in answers:
+        assert answer.estimable and answer.lo < answer.estimate < answer.hi and 0 < answer.p <= 1
+        assert (answer.p < 0.05) == (answer.lo > 0 or answer.hi < 0) or abs(answer.p - 0.05) < 0.01
+        assert set(answer.rows.columns) == set(ROW_COLUMNS) and isinstance(answer, Answer)
+    table = answers.table.set_index("key")
+    assert (table["p_holm"] >= table["p"]).all()
+
+
+@pytest.mark.slow
+def test_command(tmp_path: Path) -> None:
+    done = densing("trend", "--by", "experts", "--out", str(tmp_path / "answers.csv"))
+    assert done.returncode == 0, done.stderr
+    assert "total^a" in done.stdout and "Test:" in done.stderr
+    assert pd.read_csv(tmp_path / "answers.csv")["key"].tolist() == ["experts"]
+    refused = densing("trend", "--by", "speed")
+    assert refused.returncode == 1 and "unknown question" in refused.stderr
