@@ -109,7 +109,7 @@ def backtest(
     if json:
         emit_json(payload)
     else:
-        for origin in result.table["origin"].unique():
+        for origin in dict.fromkeys(result.table["origin"]):
             rows = result.table[result.table["origin"].eq(origin)].round(3)
             where = "All dates" if origin == "all" else f"Frozen at {origin}"
             emit_table(rows[SKILL[1:]], f"{where}: forecasts of {months:g} months, and what came")
@@ -120,6 +120,7 @@ def backtest(
             emit_table(rows[names], "Models that came")
         for row in result.origins.itertuples():
             say(f"{row.origin.date()}: {row.status}; {row.sentence}.")
-        say("\n".join(choice.sentence for choice in choices))
+        if len(result.cases):
+            say("\n".join(choice.sentence for choice in choices))
         show_notes(result.notes)
     finish(result.notes)

@@ -11,6 +11,7 @@ are drawn as whole vectors, a family at a time: what sets makers apart, and what
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,7 +19,7 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
-from densing.core import Array, named_stream
+from densing.core import Array, named_seed, named_stream
 from densing.scores.joint import JointScale
 from densing.scores.trend.data import DAYS_PER_MONTH
 
@@ -194,8 +195,15 @@ class Line:
 
 def _through_tests(known: Known, later: pd.DataFrame, cells: pd.DataFrame, abilities: Array, seed: int) -> Array:
     assert known.scale is not None, "scores are forecast on a scale"
-    new = {str(model): abilities[:, position] for position, model in enumerate(later["model"])}
-    return np.clip(known.scale.predict(cells, seed, new=new), 0.0, 1.0)
+    draws = np.empty((len(abilities), len(cells)))
+    names = cells["model"].to_numpy(dtype=str)
+    # Model by model, each under a seed of its own: who else is forecast changes nothing.
+    for position, model in enumerate(later["model"].astype(str)):
+        own = names == model
+        if own.any():
+            new = {model: abilities[:, position]}
+            draws[:, own] = known.scale.predict(cells[own], named_seed(seed, "scores", model), new=new)
+    return np.clip(draws, 0.0, 1.0)
 
 
 TREND = Line("trend", "the trend of all models since Llama-1, carried on", moving=True, months=math.inf)
@@ -288,32 +296,27 @@ class Maker:
     def abilities(self, known: Known, later: pd.DataFrame, seed: int = 0) -> Array:
         """Return draws (R, m, K): the trend, the residual of the maker's last family, and how such residuals change."""
         draws = self.line.abilities(known, later, seed)
-        residual = self.line.line(known, seed)[2]
+        level, slope, residual = self.line.line(known, seed)
         models = known.models.iloc[self.line.window(known)].reset_index(drop=True)
-        last = models.groupby(["organisation", "family"])["days"].max().reset_index().sort_values("days")
         members = {str(family): rows.to_numpy() for family, rows in models.groupby("family").groups.items()}
-        successive = [
-            (str(old), str(new))
-            for _, rows in last.groupby("organisation")
-            for old, new in zip(rows["family"][:-1], rows["family"][1:], strict=True)
-        ]
-        if not successive:
+        last = models.groupby(["organisation", "family"])["days"].max().reset_index().sort_values(["days", "family"])
+        generations = {str(maker): rows["family"].tolist() for maker, rows in last.groupby("organisation")}
+        mean = {family: residual[:, rows].mean(axis=1) for family, rows in members.items()}
+        # What changed from one generation of a maker to its next, over all makers that had two.
+        changes = [mean[new] - mean[old] for made in generations.values() for old, new in itertools.pairwise(made)]
+        if not changes:
             return draws
-        newest = last.groupby("organisation")["family"].last()
-        level, slope, _ = self.line.line(known, seed)
+        change = np.stack(changes, axis=1)
         count = np.arange(len(draws))
-        for (maker, family), rows in later.reset_index(drop=True).groupby(["organisation", "family"]):
-            if maker not in newest.index:
+        for position, row in enumerate(later.itertuples()):
+            if str(row.organisation) not in generations:
                 continue
-            rng = named_stream(seed, self.name, str(family))
-            pair = rng.integers(len(successive), size=len(draws))
-            for position, row in zip(rows.index, rows.itertuples(), strict=True):
-                # What changed from one generation of a maker to the next, of makers that had two.
-                old, new = (np.array([rng.choice(members[successive[p][side]]) for p in pair]) for side in (0, 1))
-                own = rng.choice(members[str(newest[maker])], size=len(draws))
-                middle = level + slope * float(row.days) + known.slopes * float(row.log_params)
-                change = residual[count, new] - residual[count, old]
-                draws[:, position] = middle + residual[count, own] + change
+            # One change for a family, a member's place in its own family for each of its models.
+            turn = named_stream(seed, self.name, str(row.family)).integers(change.shape[1], size=len(draws))
+            own = members[generations[str(row.organisation)][-1]]
+            place = named_stream(seed, self.name, str(row.family), str(row.model)).choice(own, size=len(draws))
+            middle = level + slope * float(row.days) + known.slopes * float(row.log_params)
+            draws[:, position] = middle + residual[count, place] + change[count, turn]
         return draws
 
     def scores(self, known: Known, later: pd.DataFrame, cells: pd.DataFrame, seed: int = 0) -> Array:

@@ -18,7 +18,6 @@ that only new evaluators measured.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -129,12 +128,12 @@ def freeze(catalog: Catalog, origin: Any) -> Catalog:
 
 def _origin(origin: Any) -> pd.Timestamp:
     try:
-        stamp = to_date(origin) if isinstance(origin, str) else pd.Timestamp(origin).normalize()
+        stamp = to_date(origin) if isinstance(origin, str) else pd.Timestamp(origin)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{origin!r} is no date to freeze at; write 2025-11-14") from error
     if pd.isna(stamp) or not 1970 <= stamp.year <= 2200:
         raise InputError(f"{origin!r} is no date to freeze at; write 2025-11-14")
-    return stamp
+    return stamp.normalize()
 
 
 def _released(models: pd.DataFrame, end: str) -> pd.Series:
@@ -154,7 +153,7 @@ class Rehearsal(Readable):
     Parameters
     ----------
     table : pandas.DataFrame
-        One row per origin (``all``: the mean over origins), target and forecaster: ``n`` (scores, or models),
+        One row per origin (of several also ``all``, their mean), target and forecaster: ``n`` (scores, or models),
         ``models, families, unit, crps, mae, cover50, cover90``, and the CRPS skill ``vs_nearest`` and ``vs_still`` (1
         is perfect, 0 is no better) with ``lo`` and ``hi``, 90 %, families resampled. Each model counts once.
     cases : pandas.DataFrame
@@ -225,7 +224,8 @@ class Rehearsal(Readable):
         title = f"Forecasts of {self.months:g} months from {words.plural(int(usable.sum()), 'date')}, and what came"
         facts = {words.day(row.origin): str(row.sentence) for row in self.origins.itertuples()}
         shown = ["target", "forecaster", "n", "families", "unit", "crps", "mae", "cover50", "cover90"]
-        table = self.table[self.table["origin"].eq("all")][shown] if len(self.table) else self.table
+        table = self.table.drop_duplicates(["target", "forecaster"], keep="last")
+        table = table[shown] if len(table) else None
         return Card(title, facts, table, self.notes)
 
 
@@ -266,12 +266,27 @@ def rehearse_forecasts(
     Returns
     -------
     Rehearsal
-        Where an origin has too few models before or none after it, its status and a sentence say so.
+        Where an origin has too few models before or none after it, its status and a sentence say so; a note of severity
+        ``error`` where no origin has both.
 
     Raises
     ------
     InputError
         For no origin, a date that is none, or a horizon of no length.
+
+    Examples
+    --------
+    A chain of sixty sweeps is enough for an example, not for figures.
+
+    >>> from densing.scores.catalog import load_catalog
+    >>> from densing.scores.joint import fit_joint, joint_cells
+    >>> short = lambda catalog: fit_joint(joint_cells(catalog), sweeps=40, burn=20, draws=40)
+    >>> known = freeze(load_catalog(), "2024-06-30")
+    >>> result = rehearse_forecasts(known, ["2023-12-31"], months=6, scale=short)
+    >>> result.origins["status"].tolist(), len(result.table)
+    (['ok'], 18)
+    >>> best_forecaster(result).forecaster in result.forecasters
+    True
 
     See Also
     --------
@@ -290,7 +305,7 @@ def rehearse_forecasts(
         known: _Ground | None = None
         if status == "ok":
             known, reason = _frozen(freeze(catalog, origin), selection, basket, scale, seed)
-            status, sentence = ("ok", "") if known else ("no trend yet", f"{origin.date()}: {reason}")
+            status, sentence = ("ok", "") if known else ("no trend yet", reason)
         part = pd.DataFrame(columns=CASES)
         if known:
             # The full scale is fitted last and only where there is something to compare it with.
@@ -310,12 +325,12 @@ def rehearse_forecasts(
     notes = []
     if unlinked:
         message = (
-            f"{words.plural(len(unlinked), 'later model')} took only tests that no earlier model took: what came of them "
-            f"rests on a benchmark being alike in both hands ({words.listed(sorted(unlinked))})"
+            f"{words.plural(len(unlinked), 'later model')} took only tests that no earlier model took; where they "
+            f"stand rests on a benchmark being alike in other hands ({words.listed(sorted(unlinked))})"
         )
         notes.append(Note("unlinked", "warning", message, {"models": sorted(unlinked)}))
     if not filled:
-        message = "no forecast could be tested: " + "; ".join(str(row[-1]) for row in rows)
+        message = "no forecast could be tested: " + "; ".join(f"{row[0].date()}: {row[-1]}" for row in rows)
         notes.append(Note("no-backtest", "error", message))
     few = [words.day(row[0]) for row in rows if row[1] == "few families"]
     if few:
@@ -373,6 +388,10 @@ def best_forecaster(result: Rehearsal, target: str = "density", seed: int = 0) -
     ------
     InputError
         For another target.
+
+    See Also
+    --------
+    rehearse_forecasts
     """
     if target not in TARGETS:
         raise InputError(f"target {target!r}: choose {', '.join(TARGETS)}")
@@ -475,6 +494,17 @@ def forecast_now(
     ------
     InputError
         When the catalog has too few models for any forecast, or the horizon has no length.
+
+    Examples
+    --------
+    >>> from densing.scores.catalog import load_catalog
+    >>> from densing.scores.joint import fit_joint, joint_cells
+    >>> short = lambda catalog: fit_joint(joint_cells(catalog), sweeps=40, burn=20, draws=40)
+    >>> known = freeze(load_catalog(), "2024-06-30")
+    >>> result = rehearse_forecasts(known, ["2023-12-31"], months=6, scale=short)
+    >>> outlook = forecast_now(known, 6, result=result, scale=short)
+    >>> str(outlook.since.date()) <= "2024-06-30", sorted(set(outlook.table["params"]))[0]
+    (True, 1000000000.0)
 
     See Also
     --------
@@ -775,7 +805,8 @@ def _resampled(cases: pd.DataFrame, names: Sequence[str], seed: int) -> tuple[Ar
 def _table(cases: pd.DataFrame, names: Sequence[str], seed: int) -> pd.DataFrame:
     rows = []
     groups = [(words.day(origin), part) for origin, part in cases.groupby("origin")]
-    for origin, part in [*groups, ("all", cases)]:
+    # An average over one date is that date's row.
+    for origin, part in [*groups, ("all", cases)] if len(groups) > 1 else groups:
         for target in TARGETS:
             group = part[part["target"].eq(target)]
             if group.empty:
