@@ -16,6 +16,8 @@ app = typer.Typer(help="Forecast the density of models to come, by the forecaste
 
 SKILL = ["origin", "target", "forecaster", "n", "families", "unit", "crps", "mae", "cover50", "cover90"]
 AGAINST = ["vs_still", "vs_still_lo", "vs_still_hi", "vs_nearest", "vs_nearest_lo", "vs_nearest_hi"]
+MODELS = ["model", "released", "params", "density", "forecast", "lo90", "hi90"]
+MODELS += ["scores", "points", "points_forecast", "inside90", "linked", "origin"]
 Months = Annotated[float, typer.Option("--months", min=0.5, max=120, help="How far a forecast reaches.")]
 Moe = Annotated[bool, typer.Option("--moe", help="Mixtures of experts (by total size) instead of dense models.")]
 
@@ -78,7 +80,9 @@ def backtest(
     months: Months = 12.0,
     catalog: o.CatalogFiles = None,
     moe: Moe = False,
-    cases: Annotated[bool, typer.Option("--cases", help="Also print every model with what was forecast.")] = False,
+    cases: Annotated[
+        bool, typer.Option("--cases", help="Also print every later model, as with one date; --out FILE.csv holds them.")
+    ] = False,
     seed: o.Seed = 0,
     out: o.Out = None,
     json: o.JsonFlag = False,
@@ -114,10 +118,9 @@ def backtest(
             where = "All dates" if origin == "all" else f"Frozen at {origin}"
             emit_table(rows[SKILL[1:]], f"{where}: forecasts of {months:g} months, and what came")
             emit_table(rows[["target", "forecaster", *AGAINST]], f"{where}: CRPS skill")
-        if cases and len(result.cases):
-            rows = result.cases[result.cases["target"].ne("score")]
-            names = ["model", "released", "origin", "target", "forecaster", "came", "mid", "lo90", "hi90", "crps"]
-            emit_table(rows[names], "Models that came")
+        if len(result.cases) and (cases or len(dates) == 1):
+            winner = choices[0].forecaster
+            emit_table(result.models(winner)[MODELS], f"Models that came, and what {winner!r} said of them")
         for row in result.origins.itertuples():
             say(f"{row.origin.date()}: {row.status}; {row.sentence}.")
         if len(result.cases):

@@ -52,7 +52,7 @@ FEWEST_CELLS = 3
 FEWEST_KNOWN, FEWEST_FAMILIES = 10, 3
 """Models since Llama-1, and families of them, without which there is no trend to carry on."""
 FEW_FAMILIES = 6
-TARGETS = {"score": "points", "ability": "logits", "density": "ln"}
+TARGETS = {"score": "points", "ability": "logits", "density": "ln units"}
 LEVEL = 0.9
 RESAMPLES = 2000
 SIZES = (1e9, 4e9, 8e9, 32e9)
@@ -200,6 +200,45 @@ class Rehearsal(Readable):
             shares = np.histogram(part["pit"], bins=ends, weights=weight)[0] / weight.sum()
             rows.append((target, forecaster, *shares))
         return pd.DataFrame(rows, columns=["target", "forecaster", *(f"{end:.2g}" for end in ends[1:])])
+
+    def models(self, forecaster: str) -> pd.DataFrame:
+        """Return what one forecaster said of every later model, beside what came.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per origin and model: ``origin, model, family, released, params, linked``; ``density`` that came and
+            the ``forecast`` with ``lo90, hi90``; how many ``scores`` were forecast, their mean ``points`` and
+            ``points_forecast``, and the share ``inside90``.
+
+        Raises
+        ------
+        UnknownNameError
+            For a forecaster that did not take part.
+        """
+        if forecaster not in self.forecasters:
+            raise UnknownNameError("forecaster", forecaster, self.forecasters)
+        if self.cases.empty:
+            return pd.DataFrame(columns=["origin", "model", "family", "released", "params", "linked"])
+        own = self.cases[self.cases["forecaster"].eq(forecaster)]
+        keys = ["origin", "model"]
+        density = own[own["target"].eq("density")]
+        ends = {"density": "came", "forecast": "mid", "lo90": "lo90", "hi90": "hi90"}
+        table = density[[*keys, "family", "released", "params", "linked"]].assign(
+            **{name: np.exp(density[column].astype(float)) for name, column in ends.items()}
+        )
+        score = own[own["target"].eq("score")]
+        score = score.assign(inside=score["came"].between(score["lo90"], score["hi90"]))
+        means = score.groupby(keys).agg(
+            scores=("came", "size"),
+            points=("came", "mean"),
+            points_forecast=("mid", "mean"),
+            inside90=("inside", "mean"),
+        )
+        merged = table.merge(means.reset_index(), on=keys, how="left")
+        return merged.assign(scores=merged["scores"].fillna(0).astype(int)).sort_values(
+            ["origin", "released", "model"], ignore_index=True
+        )
 
     def summary(self) -> str:
         """Return origins and figures as plain text."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from densing.core import InputError, plain
+from densing.core import InputError, UnknownNameError, plain
 from densing.scores.catalog import Catalog, Selection, load_catalog
 from densing.scores.joint import JointScale, fit_joint, joint_cells
 from densing.scores.trend.rehearsal import (
@@ -152,6 +152,17 @@ def test_every_histogram_of_outcomes_holds_all_of_them() -> None:
     shares = result().pit().set_index(["target", "forecaster"])
     np.testing.assert_allclose(shares.sum(axis=1), 1.0)
     assert shares.shape == (3 * len(result().forecasters), 10)
+
+
+def test_what_one_forecaster_said_stands_beside_what_came() -> None:
+    table = result().models("nearest").set_index("model")
+    cases = result().cases[result().cases["forecaster"].eq("nearest")]
+    assert set(table.index) == set(cases["model"]) and table["scores"].sum() == cases["target"].eq("score").sum()
+    density = cases[cases["target"].eq("density")].set_index("model")
+    np.testing.assert_allclose(np.log(table["density"]), density.loc[table.index, "came"])
+    assert (table["lo90"] < table["forecast"]).all() and (table["forecast"] < table["hi90"]).all()
+    with pytest.raises(UnknownNameError):
+        result().models("oracle")
 
 
 def toy(crps_by_name: dict[str, list[float]]) -> Rehearsal:
