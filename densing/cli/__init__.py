@@ -21,6 +21,7 @@ COMMANDS = {
     "fit": "fit:fit",
     "density": "density:density",
     "trend": "trend:trend",
+    "forecast": "forecast:app",
     "report": "report:report",
     "joint": "joint:app",
     "doctor": "doctor:doctor",

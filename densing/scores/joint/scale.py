@@ -43,7 +43,8 @@ SKILLS = ("knowledge", "reasoning", "mathematics", "code")
 BASKET_SHARE = 0.1
 """A basket takes benchmarks that a tenth of the models were measured on: others are known from few models."""
 FACTORS, SWEEPS, BURN, DRAWS = 2, 1000, 500, 500
-KEPT_SCALES = 4
+KEPT_SCALES = 6
+"""A back-test with three origins reads four."""
 AT_END = 0.01
 """Share of what lies between floor and 1 up to which a score is at the floor."""
 MIXED = 1.5
@@ -172,12 +173,13 @@ class JointScale(Readable):
             raise UnknownNameError("basket of the joint scale", name, self.baskets)
         return self.baskets[name]
 
-    def ability(self, basket: str | Basket = GENERAL) -> Array:
+    def ability(self, basket: str | Basket = GENERAL, vectors: Array | None = None) -> Array:
         r"""Return the abilities of all models on a basket, by its name or one's own, shape (R, models), in logits.
 
         .. math:: \theta_m = \sum_b w_b (D_b + \Lambda_b x_{m,t(b)} + \Gamma_b^T y_m)
 
-        Effects of evaluators are left out: an average evaluator has none.
+        Effects of evaluators are left out: an average evaluator has none. A basket may be that of another scale whose
+        benchmarks this one has, too; ``vectors`` (R, m, traits + F) stand for other models than those of the scale.
         """
         weights = (basket if isinstance(basket, Basket) else self.basket(basket)).weights
         chosen = [b for b, name in enumerate(self.benchmarks) if name in weights]
@@ -189,7 +191,8 @@ class JointScale(Readable):
             columns[:, self._trait_of[b]] += loadings[:, position, 1]
         columns[:, traits:] = loadings[:, :, 2:].sum(axis=1)
         ease = loadings[:, :, 0].sum(axis=1)
-        return np.asarray(ease[:, None] + np.einsum("rk,rmk->rm", columns, self.draws.abilities.astype(float)))
+        vectors = self.draws.abilities if vectors is None else vectors
+        return np.asarray(ease[:, None] + np.einsum("rk,rmk->rm", columns, vectors.astype(float)))
 
     @cached_property
     def _trait_of(self) -> Array:
@@ -217,7 +220,7 @@ class JointScale(Readable):
             }
         )
 
-    def predict(self, cells: pd.DataFrame, seed: int = 0) -> Array:
+    def predict(self, cells: pd.DataFrame, seed: int = 0, *, new: Mapping[str, Array] | None = None) -> Array:
         """Return draws of scores as they would be measured, shape (R, n): all noise and scatter included.
 
         Parameters
@@ -225,6 +228,9 @@ class JointScale(Readable):
         cells : pandas.DataFrame
             ``model, test, trait, evaluator, se``; models and tests of the scale.
         seed : int
+        new : mapping of str to array (R, traits + F), optional
+            Abilities of models that the scale has not seen, by name: all models of ``cells`` are then taken from here.
+            How much such a model scatters is that of a model of the scale, drawn at random.
 
         Raises
         ------
@@ -232,8 +238,14 @@ class JointScale(Readable):
             For a model or a test that the scale has not seen.
         """
         rng = np.random.default_rng(named_seed(seed, "predict"))
+        d = self.draws
+        models, abilities, model_scatter = self.models, d.abilities, d.model_scatter
+        if new is not None:
+            models, abilities = np.array(list(new)), np.stack(list(new.values()), axis=1)
+            picks = rng.integers(len(self.models), size=(len(abilities), len(models)))
+            model_scatter = np.take_along_axis(model_scatter, picks, axis=1)
         codes = {}
-        for column, names in (("model", self.models), ("test", self.tests)):
+        for column, names in (("model", models), ("test", self.tests)):
             positions = pd.Index(names).get_indexer(cells[column].to_numpy(dtype=str))
             if (positions < 0).any():
                 raise UnknownNameError(
@@ -241,16 +253,16 @@ class JointScale(Readable):
                 )
             codes[column] = positions
         model, test = codes["model"], codes["test"]
-        d = self.draws
-        z = self._logits(d.tests[:, test], self._trait_of[self._benchmark_of[test]], d.abilities[:, model])
-        known = {(int(m), str(name)): position for position, (m, name) in enumerate(self.pairs)}
+        z = self._logits(d.tests[:, test], self._trait_of[self._benchmark_of[test]], abilities[:, model])
+        pairs = () if new is not None else self.pairs
+        known = {(int(m), str(name)): position for position, (m, name) in enumerate(pairs)}
         pair, labels = pd.MultiIndex.from_arrays([model, cells["evaluator"].to_numpy(dtype=str)]).factorize()
         drawn = rng.standard_normal((len(z), len(labels))) * np.sqrt(d.evaluator_variance)[:, None]
         for position, label in enumerate(labels):
             if label in known:
                 drawn[:, position] = d.evaluators[:, known[label]]
         z = z + drawn[:, pair]
-        spread = np.sqrt(d.scatter[:, test] * d.model_scatter[:, model])
+        spread = np.sqrt(d.scatter[:, test] * model_scatter[:, model])
         z = z + spread * rng.standard_t(FREEDOM, size=z.shape)
         floor, ceiling = d.floor[:, test], d.ceiling[:, test]
         noise = np.sqrt(cells["se"].to_numpy(dtype=float) ** 2 + d.noise[:, test])

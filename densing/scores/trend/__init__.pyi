@@ -19,6 +19,8 @@ from .estimate import estimate_trend as estimate_trend
 from .estimators import ESTIMATORS as ESTIMATORS
 from .estimators import HEADLINE as HEADLINE
 from .estimators import held_truth as held_truth
+from .forecasters import FORECASTERS as FORECASTERS
+from .forecasters import Forecaster as Forecaster
 from .forecasts import Arrival as Arrival
 from .forecasts import Backtest as Backtest
 from .forecasts import ForecastScore as ForecastScore
@@ -44,6 +46,15 @@ from .recall_fits import RecallFit as RecallFit
 from .recall_fits import RecallReplication as RecallReplication
 from .recall_fits import published_fits as published_fits
 from .recall_fits import replicate_recall as replicate_recall
+from .rehearsal import ORIGINS as ORIGINS
+from .rehearsal import Choice as Choice
+from .rehearsal import Outlook as Outlook
+from .rehearsal import Rehearsal as Rehearsal
+from .rehearsal import best_forecaster as best_forecaster
+from .rehearsal import crps as crps
+from .rehearsal import forecast_now as forecast_now
+from .rehearsal import freeze as freeze
+from .rehearsal import rehearse_forecasts as rehearse_forecasts
 from .sentences import doubling_text as doubling_text
 from .sentences import window as window
 from .significance import BLOCKS as BLOCKS

@@ -1,0 +1,129 @@
+"""``densing forecast``: what models to come will be like, and how such forecasts fared when they were tested."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from densing.cli import options as o
+from densing.cli.output import emit_json, emit_table, finish, progress, save, say, show_notes
+
+if TYPE_CHECKING:
+    from densing.scores.catalog import Selection
+
+app = typer.Typer(help="Forecast the density of models to come, by the forecaster that won its back-test.")
+
+SKILL = ["origin", "target", "forecaster", "n", "families", "unit", "crps", "mae", "cover50", "cover90"]
+AGAINST = ["vs_still", "vs_still_lo", "vs_still_hi", "vs_nearest", "vs_nearest_lo", "vs_nearest_hi"]
+MODELS = ["model", "released", "params", "density", "forecast", "lo90", "hi90"]
+MODELS += ["scores", "points", "points_forecast", "inside90", "linked", "origin"]
+Months = Annotated[float, typer.Option("--months", min=0.5, max=120, help="How far a forecast reaches.")]
+Moe = Annotated[bool, typer.Option("--moe", help="Mixtures of experts (by total size) instead of dense models.")]
+
+
+def _selection(moe: bool) -> Selection | None:
+    from densing.scores.catalog import Selection
+
+    return Selection(architectures=("moe",)) if moe else None
+
+
+@app.callback(invoke_without_command=True)
+def forecast(context: typer.Context) -> None:
+    """Forecast the density of models to come, by the forecaster that won its back-test.
+
+    Example: densing forecast
+    """
+    if context.invoked_subcommand is None:
+        show()
+
+
+@app.command("show")
+def show(
+    months: Months = 12.0,
+    catalog: o.CatalogFiles = None,
+    moe: Moe = False,
+    seed: o.Seed = 0,
+    out: o.Out = None,
+    json: o.JsonFlag = False,
+) -> None:
+    """Show the density of the models of the next months, by the forecaster that won the back-test.
+
+    Example: densing forecast show --months 6
+    """
+    from densing.scores.catalog import load_catalog
+    from densing.scores.trend import forecast_now
+
+    merged = load_catalog(*(catalog or []))
+    with progress(json) as step:
+        outlook = forecast_now(merged, months, selection=_selection(moe), seed=seed, step=step)
+    payload = outlook.to_dict()
+    save(outlook.table, payload, out)
+    if json:
+        emit_json(payload)
+    else:
+        emit_table(outlook.table, f"Density of models after {outlook.since.date()}, of one model each")
+        say(f"{outlook.sentence}.\n{outlook.choice.sentence}")
+        show_notes(outlook.notes)
+    finish(outlook.notes)
+
+
+@app.command("backtest")
+def backtest(
+    freeze: Annotated[
+        str | None, typer.Option("--freeze", help="The one date to freeze the catalog at, ISO.", metavar="DATE")
+    ] = None,
+    origins: Annotated[
+        str | None,
+        typer.Option("--origins", help="Several dates, with commas; by default the ends of past years and 2025-11-14."),
+    ] = None,
+    months: Months = 12.0,
+    catalog: o.CatalogFiles = None,
+    moe: Moe = False,
+    cases: Annotated[
+        bool, typer.Option("--cases", help="Also print every later model, as with one date; --out FILE.csv holds them.")
+    ] = False,
+    seed: o.Seed = 0,
+    out: o.Out = None,
+    json: o.JsonFlag = False,
+) -> None:
+    """Freeze the catalog at past dates, forecast the models that came after, and score the forecasts.
+
+    CRPS is in the unit of what is forecast, 0 at best; vs_still and vs_nearest are skill against those two, 1 at best
+    and below 0 where worse, with 90 % intervals from resampled families.
+
+    Example: densing forecast backtest --freeze 2025-11-14 --json
+    """
+    from densing.scores.catalog import load_catalog
+    from densing.scores.trend import ORIGINS, best_forecaster, rehearse_forecasts
+
+    if freeze and origins:
+        raise typer.BadParameter("give --freeze or --origins, not both", param_hint="--freeze")
+    texts = [freeze] if freeze else [part.strip() for part in origins.split(",")] if origins else list(ORIGINS)
+    dates = [o.parse_date(text, "--freeze" if freeze else "--origins") for text in texts]
+    merged = load_catalog(*(catalog or []))
+    with progress(json) as step:
+        result = rehearse_forecasts(merged, dates, months=months, selection=_selection(moe), seed=seed, step=step)
+    choices = [best_forecaster(result, target, seed) for target in ("density", "ability", "score")]
+    payload = {
+        **result.to_dict(),
+        "best": {choice.target: choice for choice in choices},
+    }
+    save(result.cases if cases else result.table, payload, out)
+    if json:
+        emit_json(payload)
+    else:
+        for origin in dict.fromkeys(result.table["origin"]):
+            rows = result.table[result.table["origin"].eq(origin)].round(3)
+            where = "All dates" if origin == "all" else f"Frozen at {origin}"
+            emit_table(rows[SKILL[1:]], f"{where}: forecasts of {months:g} months, and what came")
+            emit_table(rows[["target", "forecaster", *AGAINST]], f"{where}: CRPS skill")
+        if len(result.cases) and (cases or len(dates) == 1):
+            winner = choices[0].forecaster
+            emit_table(result.models(winner)[MODELS], f"Models that came, and what {winner!r} said of them")
+        for row in result.origins.itertuples():
+            say(f"{row.origin.date()}: {row.status}; {row.sentence}.")
+        if len(result.cases):
+            say("\n".join(choice.sentence for choice in choices))
+        show_notes(result.notes)
+    finish(result.notes)
