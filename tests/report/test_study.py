@@ -58,6 +58,10 @@ def altered(study: Any, **changes: Any) -> Any:
     return SimpleNamespace(**{**vars(study), **changes})
 
 
+def beside_with(study: Any, trend: Any) -> Any:
+    return altered(study, beside=SimpleNamespace(**{**vars(study.beside), "trend": trend}))
+
+
 def test_hostile_text_stays_text(page: Page, source: str) -> None:
     assert not page.all("img")
     assert len(page.all("script")) == 11 + 1 + 2  # figures, palette, plotly.js and ours
@@ -109,7 +113,7 @@ def test_headline_comes_with_its_caveats(study: Any) -> None:
     assert first.title == f"Capability density doubled every 3.5 months {window} (95 % interval 2.5 to 5.9)"
     assert "44 models of 9 families, released February 2023 to August 2024" in first.lead
     words = " ".join(first.caveats)
-    for wanted in ("shuffled", "long window", "Record-setters", "dense, general", "relative to the ruler"):
+    for wanted in ("shuffled", "the long window", "Record-setters", "dense, general", "relative to the ruler"):
         assert wanted in words
     assert "6.4 months" in words and "a slower pace, and the intervals overlap" in words
 
@@ -117,7 +121,7 @@ def test_headline_comes_with_its_caveats(study: Any) -> None:
 def test_unbounded_headline_does_not_claim_growth(study: Any) -> None:
     rows = frames.estimates().assign(hi=np.inf)
     open_ended = fixture.FakeTrend(study.density.table, rows, Checks(), 0.006)
-    words = headline(altered(study, trend=open_ended, long_trend=None))
+    words = headline(altered(study, trend=open_ended, beside=None))
     window = "between February 2023 and August 2024"
     assert words.title.startswith(
         f"Capability density may have doubled every 3.5 months {window} (95 % interval: at least"
@@ -135,8 +139,8 @@ def test_warnings_of_the_trend_stand_beside_the_headline(study: Any) -> None:
 def test_notes_of_other_windows_say_so(study: Any) -> None:
     other = fixture.FakeTrend(study.density.table, frames.estimates(), Checks(), 0.006)
     other.notes = (Note("break", "warning", "the pace changes"), *other.notes)
-    messages = [note.message for note in all_notes(altered(study, long_trend=other))]
-    assert "Long window: the pace changes" in messages
+    messages = [note.message for note in all_notes(beside_with(study, other))]
+    assert "The long window: the pace changes" in messages
     assert [message for message in messages if "9 families" in message] == ["9 families; CRV3 wants more."]
     severities = [note.severity for note in all_notes(study)]
     assert severities == sorted(severities, key=["error", "warning", "info"].index)
@@ -145,7 +149,9 @@ def test_notes_of_other_windows_say_so(study: Any) -> None:
 
 def test_no_check_is_invented(study: Any) -> None:
     bare = fixture.FakeTrend(study.density.table, frames.estimates(), Checks(), 0.006)
-    sentences = check_sentences(altered(study, trend=bare, long_trend=None, split=Split()))
+    sentences = check_sentences(
+        altered(study, trend=bare, beside=None, split=Split(), sensitivity=frames.sensitivity().head(0), precision="")
+    )
     assert [name for name, _ in sentences] == ["Replication"]
 
 
@@ -170,15 +176,15 @@ def test_a_fan_that_beats_nothing_is_not_in_the_first_figure(study: Any) -> None
         found = figures(altered(study, backtest=replace(study.backtest, **errors), **changes))
         return {name: "forecast frontier" in str(found[name].json) for name in found if name in FANS}
 
-    assert drawn({}) == {"density": True, "long-density": True}
+    assert drawn({}) == {"density": True, "beside": True}
     worse = {"frontier_error": -0.6, "standstill_error": 0.5}
-    assert drawn(worse) == {"density": False, "long-density": False, "forecast": True}
+    assert drawn(worse) == {"density": False, "beside": False, "forecast": True}
     gone = study.forecast.head(0)
-    assert drawn(worse, forecast=gone, long_forecast=gone) == {"density": False, "long-density": False}
-    assert drawn({}, forecast=gone) == {"density": False, "long-density": True}
+    assert drawn(worse, forecast=gone, long_forecast=gone) == {"density": False, "beside": False}
+    assert drawn({}, forecast=gone) == {"density": False, "beside": True}
 
 
-FANS = ("density", "long-density", "forecast")
+FANS = ("density", "beside", "forecast")
 
 
 def test_what_is_said_before_quoting_names_break_and_groups_of_the_long_window(study: Any) -> None:
@@ -190,8 +196,8 @@ def test_what_is_said_before_quoting_names_break_and_groups_of_the_long_window(s
         without_groups=(WithoutGroup(group="research suites", families=("A", "B"), n=12, **ends),),
         organisations=ByOrganisation(31, 2.7, 40.0),
     )
-    later = fixture.FakeTrend(study.long_density.table, frames.estimates(), checks, 0.003)
-    caveats = " ".join(headline(altered(study, long_trend=later)).caveats)
+    later = fixture.FakeTrend(study.beside.density.table, frames.estimates(), checks, 0.003)
+    caveats = " ".join(headline(beside_with(study, later)).caveats)
     assert "2023-09-27, has p = 0.015" in caveats and "rejects 7 % of those without a break (size)" in caveats
     assert "With the 31 organisations taken as independent" in caveats and "interval is 2.7 to 40.0 months" in caveats
     assert "Without research suites (A, B) the doubling time is 6.7 months (3.7 to 32.0)" in caveats
@@ -208,8 +214,10 @@ def test_a_study_with_nothing_in_it_still_makes_a_page(study: Any) -> None:
     empty = altered(
         study,
         apart=None,
-        long_density=None,
-        long_trend=None,
+        beside=None,
+        placed=None,
+        sensitivity=study.sensitivity.head(0),
+        asked_of=study.reference,
         long_forecast=None,
         skills=study.skills.head(0),
         multiverse=study.multiverse.head(0),
@@ -218,7 +226,6 @@ def test_a_study_with_nothing_in_it_still_makes_a_page(study: Any) -> None:
         questions=study.questions.head(0),
         corollaries=study.corollaries.head(0),
         backtest=Backtest(n=0),
-        long_reference=None,
         provenance=study.provenance.head(0),
         notes=(),
         hashes={},
