@@ -19,7 +19,18 @@ from densing.core.errors import InputError
 from densing.core.notes import Note
 from densing.report import build_report
 from densing.report.page import safe_url, script_json, sort_key
-from densing.report.study import SECTIONS, all_notes, check_sentences, figures, headline, render
+from densing.report.study import (
+    SECTIONS,
+    all_notes,
+    answers_table,
+    check_sentences,
+    figures,
+    headline,
+    models_table,
+    render,
+    sensitivity_words,
+    yours_table,
+)
 from densing.scores.study import Measured, Split
 from densing.scores.trend import (
     PAPER,
@@ -36,7 +47,7 @@ from densing.scores.trend import (
 from densing.scores.trend.sentences import shuffled
 from tests.support import report_fixture as fixture
 from tests.support import report_frames as frames
-from tests.support.report_pages import Page, built_for_everyone
+from tests.support.report_pages import Page, built_for_everyone, column
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +212,56 @@ def test_what_is_said_before_quoting_names_break_and_groups_of_the_long_window(s
     assert "2023-09-27, has p = 0.015" in caveats and "rejects 7 % of those without a break (size)" in caveats
     assert "With the 31 organisations taken as independent" in caveats and "interval is 2.7 to 40.0 months" in caveats
     assert "Without research suites (A, B) the doubling time is 6.7 months (3.7 to 32.0)" in caveats
+
+
+def test_your_models_have_a_section_with_their_places(study: Any, page: Page) -> None:
+    table = yours_table(study.placed)
+    assert column(table, "Of its size") == ["1 of 9", "4 of 11"] and column(table, "Of its year") == ["–", "5 of 20"]
+    words = " ".join(page.words)
+    assert "Your models" in words and f"mine {frames.HOSTILE}" in words and "Mine-7B: fewer than 3 scores." in words
+    assert "Your models" not in render(altered(study, placed=None))
+
+
+def test_answers_stand_before_what_must_be_known(study: Any) -> None:
+    nan, single = float("nan"), ("pace", frames.HOSTILE, "slower", -0.4, -1.2, 0.3, "doublings per year", 0.21, "Wald")
+    unknown = ("experts", "Which size counts?", "The data do not say.", nan, nan, nan, "share", nan, "none")
+    names = ["key", "question", "answer", "estimate", "lo", "hi", "unit", "p", "test"]
+    one = SimpleNamespace(question=frames.HOSTILE, caveats=("late models are few",))
+    answers = SimpleNamespace(table=pd.DataFrame([single, unknown], columns=names), answers=(one,))
+    table = answers_table(answers)
+    assert table is not None
+    assert column(table, "95 % interval") == ["−1.2 to 0.30", "–"] and column(table, "Estimate")[1] == "–"
+    words = " ".join(Page(render(altered(study, answers=answers))).words)
+    assert words.index("Questions and answers") < words.index("Before you quote it")
+    assert "Late models are few." in words and frames.HOSTILE in words
+
+
+def test_a_forecast_that_won_its_back_test_opens_its_section(study: Any) -> None:
+    tried = pd.DataFrame({"forecast": [frames.HOSTILE, "standing still"], "crps": [0.41, 0.52], "wins": [True, False]})
+    tested = SimpleNamespace(sentence="The line won in 3 of 4 years.", table=tried)
+    words = " ".join(Page(render(altered(study, tested=tested))).words)
+    assert "The line won in 3 of 4 years." in words and "0.41" in words and frames.HOSTILE in words
+
+
+def test_sensitivity_names_both_ends() -> None:
+    assert sensitivity_words(frames.sensitivity()) == (
+        "With other models of the same scale the doubling time is 3.1 months (measured on all 4 skills: 2.2 to 5.0) to "
+        "4.4 months (with unverified dates: ≥ 2.6) in place of 3.5."
+    )
+    assert sensitivity_words(frames.sensitivity().head(1)) == sensitivity_words(frames.sensitivity().head(0)) == ""
+
+
+def test_models_are_ranked_among_the_headlines_own(study: Any) -> None:
+    table = models_table(study)
+    ranks = [
+        rank for rank, group in zip(column(table, "Rank"), column(table, "Group"), strict=True) if group == "headline"
+    ]
+    numbers = [int(rank) for rank in ranks if rank != "–"]
+    assert numbers == sorted(numbers) and numbers[0] == 1
+    others = {
+        rank for rank, group in zip(column(table, "Rank"), column(table, "Group"), strict=True) if group != "headline"
+    }
+    assert others == {"–"} and "yours" in column(table, "Group")
 
 
 def test_second_hand_figures_are_labelled(page: Page) -> None:
