@@ -16,7 +16,7 @@ def report(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="File to write: .html for the report, .md for the replication page.")
     ] = Path("results/report.html"),
-    reference: o.Reference = "qwen1.5",
+    reference: o.Reference = "joint",
     benchmark: o.Benchmark = "mean",
     since: o.Since = "2023-02-24",
     until: o.Until = None,

@@ -19,11 +19,19 @@ def run(
     out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder for the report and tables.")] = Path(
         "results/latest"
     ),
-    reference: o.Reference = "qwen1.5",
+    reference: o.Reference = "joint",
     benchmark: o.Benchmark = "mean",
     since: o.Since = "2023-02-24",
     until: o.Until = None,
     catalog: o.CatalogFiles = None,
+    scores: Annotated[
+        Path | None,
+        typer.Option(
+            "--scores",
+            help="CSV with columns model, params, released, benchmark, score: models of your own to place among the "
+            "catalog's. They do not enter the headline; rows of --catalog do.",
+        ),
+    ] = None,
     include: o.Include = None,
     denominator: o.Denominator = "total",
     tokens: o.Tokens = None,
@@ -36,12 +44,12 @@ def run(
     fast: Annotated[bool, typer.Option("--fast", help="Evaluate it on a quarter of the items.")] = False,
     json: o.JsonFlag = False,
 ) -> None:
-    """Do the main job: catalog, densities, doubling time, a model measured here, HTML report.
+    """Do the main job: catalog, one scale, densities, doubling time, a model measured here, HTML report.
 
     Writes report.html (opens offline), density.csv (a row per model), trend.csv (a row per estimator) and, with a
     model measured, measured.csv (a row per task) and measured/ (its result store).
 
-    Example: densing run --out results/mine --catalog my_scores.csv
+    Example: densing run --out results/mine --scores my_scores.csv
     """
     from densing.cli.eval import bar
     from densing.report import build_report
@@ -56,7 +64,7 @@ def run(
         with bar(json) as show:
             measured = measure_bundled(out / "measured", merged, fast=fast, tokens=tokens, progress=show)
     with progress(quiet=json) as step:
-        study = run_study(merged, options, measured=measured, step=step)
+        study = run_study(merged, options, measured=measured, scores=scores, step=step)
         step("report", 0.99)
         report = build_report(study, out / "report.html")
     write_csv(study.models, out / "density.csv")
@@ -82,11 +90,20 @@ def _headline(study: Study) -> list[str]:
         f"Models: {study.selection}.",
         *study.trend.sentences(),
     ]
-    if study.long_trend is not None and study.long_reference is not None:
-        trend = study.long_trend
+    if study.precision:
+        lines.append(study.precision)
+    if study.beside is not None:
+        trend = study.beside.trend
         groups = sentences.without_groups(trend.checks, float(trend.headline["doubling_months"]))
         caveats = filter(None, (sentences.broken(trend.checks), groups))
-        lines.append(" ".join([f"Long window ({study.long_reference.benchmark}): {trend.title}.", *caveats]))
+        ruler = f"{study.beside.reference.name} on {study.beside.reference.benchmark}"
+        lines.append(" ".join([f"{study.beside.name} ({ruler}): {trend.title}.", *caveats]))
+    if study.placed is not None:
+        lines += [
+            f"Yours: {row.model}: density {row.density:.2g} ({row.density_lo:.2g} to {row.density_hi:.2g}), "
+            f"{row.rank} of {row.of} models, {row.size_rank} of {row.size_of} of its size; next to {row.neighbours}."
+            for row in study.placed.ranks.itertuples()
+        ]
     if study.measured is not None and study.measured.densities is None:
         lines.append(f"Measured: {study.measured.missing}.")
     elif study.measured is not None and study.measured.densities is not None:
@@ -101,7 +118,7 @@ def _headline(study: Study) -> list[str]:
 
 
 def _payload(study: Study, report: Path) -> dict[str, Any]:
-    trend, long_trend, measured = study.trend.to_dict(), study.long_trend, study.measured
+    trend, beside, measured = study.trend.to_dict(), study.beside, study.measured
     return {
         "report": str(report),
         "density": str(report.with_name("density.csv")),
@@ -113,8 +130,19 @@ def _payload(study: Study, report: Path) -> dict[str, Any]:
         "headline": trend["headline"],
         "estimates": trend["estimates"],
         "checks": trend["checks"],
-        "long_window": long_trend.to_dict()["headline"] if long_trend is not None else None,
-        "long_checks": long_trend.checks.to_dict() if long_trend is not None else None,
+        "precision": study.precision,
+        "beside": None
+        if beside is None
+        else {
+            "name": beside.name,
+            "reference": beside.reference.name,
+            "benchmark": beside.reference.benchmark,
+            "headline": beside.trend.to_dict()["headline"],
+            "checks": beside.trend.checks.to_dict(),
+        },
+        "sensitivity": study.sensitivity,
+        "answers": [] if study.answers is None else study.answers.table,
+        "yours": [] if study.placed is None else study.placed.ranks,
         "split": study.split,
         "replication": study.replication,
         "multiverse": study.multiverse,

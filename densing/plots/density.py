@@ -19,7 +19,21 @@ if TYPE_CHECKING:
     from densing.scores.trend import TrendResult
 
 
-APART_SYMBOLS = tuple(f"{symbol}-open" for symbol in ("square", "diamond", "cross", "x", "star", "hexagon", "pentagon"))
+APART_SYMBOLS = tuple(
+    f"{symbol}-open"
+    for symbol in (
+        "square",
+        "diamond",
+        "cross",
+        "x",
+        "hexagon",
+        "pentagon",
+        "hourglass",
+        "bowtie",
+        "hexagram",
+        "star-square",
+    )
+)
 SHOWN_MODELS = 24
 ROW_HEIGHT = 26
 # Level of the line's band.
@@ -28,6 +42,9 @@ LINE_POINTS = 60
 CURVE_POINTS = 120
 # So few targets that each can be joined to its own size without clutter.
 FEW = 6
+# Labels of record-setters: the plot's extent in pixels on a wide page and on a narrow one, height and width of letters.
+WIDE, NARROW = (1050.0, 400.0), (290.0, 350.0)
+LABEL_HEIGHT, LETTER_WIDTH = 17.0, 6.8
 
 
 def plot_density(
@@ -36,11 +53,14 @@ def plot_density(
     apart: DensityResult | None = None,
     forecast: pd.DataFrame | None = None,
     placed: DensityResult | None = None,
+    *,
+    placed_name: str = "measured here",
 ) -> go.Figure:
     """Draw the density of every model against its release date.
 
     rho = N_hat / N on a logarithmic axis; a straight line is a constant doubling time. Censored models stand
-    at their limit with a triangle that points to where the true value lies.
+    at their limit with a triangle that points to where the true value lies. Records are named where labels have room;
+    intervals and sources stand in the hover text.
 
     Source: Xiao et al., arXiv 2412.04315, eq. 1, eq. 5 and Fig. 1.
 
@@ -51,9 +71,11 @@ def plot_density(
     trend : TrendResult, optional
         Headline line and its band over the window.
     apart : DensityResult, optional
-        Rows outside the headline, one legend entry per ``stratum``; hidden until chosen in the legend.
+        Rows outside the headline, small and grey, a symbol per ``stratum``; one legend entry hides them all.
     placed : DensityResult, optional
-        Rows to point out, such as models measured here; a star each.
+        Rows to point out, such as models measured here; a star with a name each.
+    placed_name : str
+        Their legend entry.
     forecast : pandas.DataFrame, optional
         Columns date, mid, lo50, hi50, lo90, hi90; density, not its logarithm.
 
@@ -66,7 +88,7 @@ def plot_density(
     >>> from types import SimpleNamespace
     >>> table = pd.DataFrame({"model": ["a"], "released": [pd.Timestamp("2024-01-01")], "density": [1.0]})
     >>> [trace.name for trace in plot_density(SimpleNamespace(table=table)).data]
-    ['density 1 = the ruler itself', 'frontier (densest so far)', 'models', 'record when released']
+    ['density 1', 'frontier (densest so far)', 'models', 'record when released']
 
     See Also
     --------
@@ -75,20 +97,18 @@ def plot_density(
     rows = drawable(density.table)
     if rows.empty:
         return style.empty("No model has both a release date and a density.")
-    fig = style.figure(560)
+    fig = style.figure(520)
     heights = [rows["at"].to_numpy()]
     # Density 1 is the ruler itself.
     dates = [rows["released"].min(), rows["released"].max()]
     if forecast is not None and not forecast.empty:
         dates[1] = max(dates[1], pd.to_datetime(forecast["date"]).max())
     unit = {"color": style.MUTED, "width": 1, "dash": "dot"}
-    fig.add_scatter(x=dates, y=[1, 1], mode="lines", line=unit, name="density 1 = the ruler itself", hoverinfo="skip")
+    fig.add_scatter(x=dates, y=[1, 1], mode="lines", line=unit, name="density 1", hoverinfo="skip")
     if forecast is not None and not forecast.empty:
         _add_fan(fig, forecast)
         heights.append(forecast[["lo90", "hi90"]].to_numpy(dtype=float).ravel())
     if trend is not None and len(trend.data.released):
-        from densing.scores.trend import window
-
         released = pd.DatetimeIndex(trend.data.released)
         days = pd.date_range(released.min(), released.max(), periods=LINE_POINTS)
         line = np.exp(trend.predict(days, LEVEL)[["mid", "lo", "hi"]])  # the trend speaks ln ρ
@@ -97,29 +117,81 @@ def plot_density(
         shared = {"x": days, "mode": "lines", "line": edge, "hoverinfo": "skip", "legendgroup": "line"}
         fig.add_scatter(**shared, y=line["hi"], showlegend=False)
         fig.add_scatter(**shared, y=line["lo"], showlegend=False, fill="tonexty", fillcolor=style.BAND)
-        method, months = style.figure_text(trend.headline.get("method"), 40), trend.headline.get("doubling_months")
-        flat = words.is_missing(months) or np.isinf(months)
-        pace = "not rising" if flat else f"doubled every {words.months(months)} months"
         fig.add_scatter(
             x=days, y=line["mid"], mode="lines", legendgroup="line", hoverinfo="skip",
-            line={"color": style.INK, "width": 2.5}, name=f"headline line: {pace} {window(released)} ({method})",
+            line={"color": style.INK, "width": 2.5}, name=f"headline line, {words.percentage(LEVEL)} band",
         )  # fmt: skip
-    _add_models(fig, rows, None if trend is None else set(map(str, trend.data.model)))
     if apart is not None:
-        others = drawable(apart.table)
-        strata = others["stratum"].map(words.clean) if "stratum" in others else pd.Series("shown apart", others.index)
-        # Not counted for the axis: they are hidden until chosen in the legend.
-        for index, (stratum, group) in enumerate(others.groupby(strata, sort=True)):
-            symbol = APART_SYMBOLS[index % len(APART_SYMBOLS)]
-            colour = style.CYCLE[(index + 3) % len(style.CYCLE)]
-            name = f"apart: {style.figure_text(stratum, 40)}"
-            _markers(fig, group, name, symbol, colour, 8, visible="legendonly")
+        _add_apart(fig, drawable(apart.table))
+    records = _add_models(fig, rows, None if trend is None else set(map(str, trend.data.model)))
+    stars = rows.head(0)
     if placed is not None:
         stars = drawable(placed.table)
-        _markers(fig, stars, "measured here", "star", style.GREEN, 16, bars=True)
+        _markers(fig, stars, placed_name, "star", style.GREEN, 16, bars=True)
         heights.append(stars["at"].to_numpy())
+        dates = [min([dates[0], *stars["released"]]), max([dates[1], *stars["released"]])]
     low, high = style.log_range(np.concatenate(heights))
-    return style.axes(fig, {"title": "release date"}, {"title": "density ρ (log scale)", **style.log_axis(low, high)})
+    margin = max((dates[1] - dates[0]) * 0.025, pd.Timedelta(days=5))
+    span = (dates[0] - margin, dates[1] + margin)
+    _name(fig, records, stars, span, (low, high))
+    # Models shown apart do not stretch the axes: what is far older or far less dense than the headline lies outside.
+    dated = {"title": "release date", "range": [f"{day:%Y-%m-%d}" for day in span]}
+    return style.axes(fig, dated, {"title": "density ρ (log scale)", **style.log_axis(low, high)})
+
+
+def _add_apart(fig: go.Figure, others: pd.DataFrame) -> None:
+    """Draw models outside the headline, small and grey; one entry of the legend stands for all their kinds."""
+    if others.empty:
+        return
+    strata = others["stratum"].map(words.clean) if "stratum" in others else pd.Series("shown apart", others.index)
+    group: dict[str, Any] = {"legendgroup": "apart", "opacity": 0.55}
+    shape = {"symbol": APART_SYMBOLS[0], "color": style.MUTED, "size": 7}
+    fig.add_scatter(x=[None], y=[None], mode="markers", name="shown apart", marker=shape, hoverinfo="skip", **group)
+    for index, (stratum, rows) in enumerate(others.groupby(strata, sort=True)):
+        symbol = APART_SYMBOLS[index % len(APART_SYMBOLS)]
+        name = f"apart: {style.figure_text(stratum, 40)}"
+        _markers(fig, rows, name, symbol, style.MUTED, 6, showlegend=False, **group)
+
+
+def _name(
+    fig: go.Figure, records: pd.DataFrame, stars: pd.DataFrame, span: tuple[Any, Any], heights: tuple[float, float]
+) -> None:
+    """Write the names of stars and records above them, the latest first, as far as they do not cover each other.
+
+    A label that has room on a narrow page too is called ``narrow``; the page's script leaves the others out there.
+    """
+    rows = pd.concat([stars[::-1].assign(star=True), records[::-1].assign(star=False)], ignore_index=True)
+    days, decades = (span[1] - span[0]).total_seconds(), np.log(heights[1] / heights[0])
+    drawn: dict[str, list[tuple[float, float, float, float]]] = {"wide": [], "narrow": []}
+    for row in rows.to_dict("records"):
+        label = style.figure_text(row["model"], 26)
+        share = (row["released"] - span[0]).total_seconds() / days, np.log(row["at"] / heights[0]) / decades
+        width = LETTER_WIDTH * len(words.clean(row["model"], 26))
+        # To the left of a record and above it nothing was as dense; near the left edge there is no room there, and a
+        # star stands anywhere: its name is below it.
+        star = bool(row["star"])
+        left = share[0] * WIDE[0] > width and (not star or share[0] > 0.7)
+        fits = []
+        for page, (across, up) in (("wide", WIDE), ("narrow", NARROW)):
+            x, y = share[0] * across, share[1] * up + (-8 - LABEL_HEIGHT if star else 8)
+            box = (x - width, x, y, y + LABEL_HEIGHT) if left else (x, x + width, y, y + LABEL_HEIGHT)
+            inside = box[0] >= 0 and box[1] <= across and box[3] <= up + LABEL_HEIGHT
+            clear = all(
+                box[1] <= other[0] or other[1] <= box[0] or box[3] <= other[2] or other[3] <= box[2]
+                for other in drawn[page]
+            )
+            if inside and clear:
+                fits.append(page)
+                drawn[page].append(box)
+        if "wide" not in fits:
+            continue
+        fig.add_annotation(
+            x=f"{row['released']:%Y-%m-%d}", y=float(np.log10(row["at"])), text=label, showarrow=False,
+            xanchor="right" if left else "left", xshift=4 if left else -4,
+            yanchor="top" if star else "bottom", yshift=-8 if star else 6,
+            font={"size": 12, "color": style.GREEN if star else style.VERMILLION},
+            name="narrow" if "narrow" in fits else "wide",
+        )  # fmt: skip
 
 
 def drawable(table: pd.DataFrame) -> pd.DataFrame:
@@ -204,7 +276,8 @@ def _add_fan(fig: go.Figure, forecast: pd.DataFrame) -> None:
     )  # fmt: skip
 
 
-def _add_models(fig: go.Figure, rows: pd.DataFrame, window: set[str] | None) -> None:
+def _add_models(fig: go.Figure, rows: pd.DataFrame, window: set[str] | None) -> pd.DataFrame:
+    """Draw the models and the frontier; return the records."""
     values = rows[rows["bound"] == ""]
     # A limit is no record: the true value may lie anywhere on its side.
     record = values["at"] > values["at"].cummax().shift(fill_value=0.0)
@@ -213,15 +286,16 @@ def _add_models(fig: go.Figure, rows: pd.DataFrame, window: set[str] | None) -> 
     fig.add_scatter(
         x=[*steps["released"], last], y=[*steps["at"], steps["at"].iloc[-1]] if len(steps) else [None],
         mode="lines", line={"color": style.VERMILLION, "width": 1.5, "shape": "hv"},
-        name="frontier (densest so far)", hoverinfo="skip",
+        name="frontier (densest so far)", hoverinfo="skip", showlegend=False, legendgroup="records",
     )  # fmt: skip
     inside = values["model"].astype(str).isin(window) if window is not None else pd.Series(True, values.index)
-    _markers(fig, values[~record & inside], "models", "circle", style.BLUE, 8, bars=True)
-    _markers(fig, values[~record & ~inside], "models outside the window", "circle-open", style.BLUE, 7)
-    _markers(fig, steps, "record when released", "diamond", style.VERMILLION, 11, bars=True)
+    _markers(fig, values[~record & inside], "models", "circle", style.BLUE, 8)
+    _markers(fig, values[~record & ~inside], "outside the window", "circle-open", style.BLUE, 7)
+    _markers(fig, steps, "record when released", "diamond", style.VERMILLION, 11, legendgroup="records")
     for bound, symbol in style.BOUND_SYMBOLS.items():
-        name = {"upper": "limit: true value below (▽)", "lower": "limit: true value above (△)"}[bound]
-        _markers(fig, rows[rows["bound"] == bound], name, symbol, style.ORANGE, 11)
+        name = {"upper": "at most (▽)", "lower": "at least (△)"}[bound]
+        _markers(fig, rows[rows["bound"] == bound], name, symbol, style.ORANGE, 9)
+    return steps
 
 
 def _markers(
@@ -248,10 +322,22 @@ def _markers(
         "color": colour if symbol.endswith("open") else style.PAPER,
     }
     fig.add_scatter(
-        x=rows["released"], y=rows["at"], mode="markers", name=name, hoverinfo="text",
+        # As lists: the page's script reads them, and arrays would be sent packed.
+        x=rows["released"].tolist(), y=rows["at"].tolist(), mode="markers", name=name, hoverinfo="text",
         marker={"symbol": symbol, "color": colour, "size": size, "line": line},
-        hovertext=[hover(row) for row in rows.to_dict("records")], **error, **more,
+        hovertext=[hover(row) for row in rows.to_dict("records")], customdata=_searched(rows), **error, **more,
     )  # fmt: skip
+
+
+def _searched(rows: pd.DataFrame) -> list[list[str]]:
+    """Return what the page's search looks through, and the name that it writes beside a match, for each row.
+
+    Both are escaped: the second becomes a label.
+    """
+    columns = [name for name in ("model", "family", "organisation", "stratum", "kind") if name in rows]
+    texts = [" ".join(words.clean(row[name]) for name in columns).lower() for row in rows.to_dict("records")]
+    names = [style.figure_text(name, 40) for name in rows["model"]]
+    return [[style.figure_text(text, 400), name] for text, name in zip(texts, names, strict=True)]
 
 
 def plot_reference(reference: Reference, density: DensityResult | None = None, level: float = 0.95) -> go.Figure:

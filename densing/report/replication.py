@@ -81,7 +81,7 @@ def render_replication(study: Study) -> str:
     """Return the replication page as Markdown."""
     means = study.replication[study.replication["benchmark"] == "mean"]
     singles = study.replication[study.replication["benchmark"] != "mean"]
-    trends = {"Headline": study.trend} | ({} if study.long_trend is None else {"Long window": study.long_trend})
+    trends = {"Headline": study.trend} | ({} if study.beside is None else {study.beside.name: study.beside.trend})
     parts = [
         "# Replication of the Densing Law\n",
         "Written by `densing report --out docs/replication.md`; every number below comes from that command. Do not "
@@ -104,12 +104,11 @@ def render_replication(study: Study) -> str:
         f"**{study.trend.title}**: {study.reference.title}, benchmark {study.reference.benchmark}, "
         f"{len(study.density)} models in {int(study.trend.headline['clusters'])} families; "
         "all models, Tobit with a family jackknife.\n",
-        *(f"- {sentence}" for sentence in study.trend.sentences()),
+        *(f"- {sentence}" for sentence in (*study.trend.sentences(), study.precision) if sentence),
         "",
         "## Before and after ChatGPT\n",
         chatgpt_split(study.split) + "\n",
-        "## To November 2025\n",
-        *_long(study),
+        *_beside(study),
         "## Where we disagree, and why\n",
         *_reasons(study),
         "## Everything at once\n",
@@ -149,17 +148,18 @@ def _estimates(table: pd.DataFrame, rulers: str) -> str:
     return "\n".join([*lines, "", verdict])
 
 
-def _long(study: Study) -> list[str]:
-    if study.long_trend is None or study.long_reference is None:
-        return ["No series of scores that can be read on this ruler reaches further than the headline's.\n"]
-    last = str(study.long_trend.data.released.max())[:10]
-    record = study.long_trend.estimates.set_index("method").loc["envelope"]
+def _beside(study: Study) -> list[str]:
+    part = study.beside
+    if part is None:
+        return []
+    first, last = (f"{part.trend.data.released.min()!s:.10}", f"{part.trend.data.released.max()!s:.10}")
+    record = part.trend.estimates.set_index("method").loc["envelope"]
     envelope = doubling_text(float(record["doubling_months"]), float(record["lo"]), float(record["hi"]))
     return [
-        f"{study.long_reference.title} on {study.long_reference.benchmark}, the one benchmark whose series two "
-        f"harnesses join, {len(study.long_trend.data)} models to {last}: **{study.long_trend.title}**; the paper's "
-        f"envelope on the same data: {envelope}.\n",
-        *(f"- {sentence}" for sentence in study.long_trend.sentences()),
+        f"## {part.name}\n",
+        f"{part.reference.title} on {part.reference.benchmark}, {len(part.trend.data)} models from {first} to {last}, "
+        f"by the headline's estimator: **{part.trend.title}**; the paper's envelope on the same data: {envelope}.\n",
+        *(f"- {sentence}" for sentence in part.trend.sentences()),
         "",
     ]
 

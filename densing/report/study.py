@@ -40,19 +40,22 @@ from densing.report.page import (
     shown_figure,
     shown_table,
 )
+from densing.scores.references import JOINT, JointRuler
 from densing.scores.study import PAPER_MONTHS
 from densing.scores.trend import held_truth
 from densing.scores.trend import sentences as trend_sentences
 
 if TYPE_CHECKING:
     from densing.scores.references import Reference
-    from densing.scores.study import Measured, PastForecast, Split, Study
+    from densing.scores.study import Measured, PastForecast, Placed, Split, Study
     from densing.scores.trend import Backtest, Checks, TrendResult
 
 
 SECTIONS = (
     ("headline", "Headline"),
-    ("density", "Density"),
+    ("yours", "Your models"),
+    ("models", "Models"),
+    ("beside", "Beside it"),
     ("measured", "Measured here"),
     ("estimators", "Estimators"),
     ("ruler", "Ruler"),
@@ -60,7 +63,6 @@ SECTIONS = (
     ("checks", "Checks"),
     ("forecast", "Forecast"),
     ("skills", "Skills"),
-    ("models", "Models"),
     ("notes", "Notes"),
     ("sources", "Sources"),
     ("versions", "Versions"),
@@ -120,11 +122,19 @@ def build_report(study: Study, path: Path | str) -> Path:
 def render(study: Study) -> str:
     """Return the page as text."""
     measured = study.measured
+    parts = {"measured": measured, "yours": study.placed, "beside": study.beside}
     context = {
         "headline": headline(study),
         "figures": figures(study),
-        "sections": [entry for entry in SECTIONS if entry[0] != "measured" or measured is not None],
-        "long_title": long_title(study),
+        "sections": [(name, title) for name, title in SECTIONS if name not in parts or parts[name] is not None],
+        "answers": answers_table(study.answers),
+        "answer_words": answer_words(study.answers),
+        "yours": study.placed and yours_table(study.placed),
+        "yours_words": study.placed and [words.sentence(note.message) for note in study.placed.notes],
+        "beside_title": beside_title(study),
+        "beside_words": beside(study),
+        "sensitivity": sensitivity_table(study.sensitivity),
+        "tested": winning_forecast(study),
         "measured": measured and measured_table(measured),
         "measured_lead": measured and measured_lead(measured),
         "measured_sentences": measured and measured_words(measured),
@@ -175,10 +185,13 @@ def lead(study: Study) -> str:
     head, ruler = study.trend.headline, study.reference
     rows = study.trend.data
     families = words.plural(len(set(rows.family)), "family", "families")
+    recipe = f"the reference family ({words.clean(ruler.title)})"
+    if isinstance(ruler, JointRuler):
+        recipe = f"{words.clean(ruler.anchor)}'s recipe"
     doubling = words.doubling(head["doubling_months"], head["lo"], head["hi"], level(study.trend))
     return (
-        "Density is effective parameters over actual parameters: how large a model of the reference family "
-        f"({words.clean(ruler.title)}) would have to be for the same score on {benchmark(ruler)}, over the "
+        "Density is effective parameters over actual parameters: how large a model of "
+        f"{recipe} would have to be for the same score on {benchmark(ruler)}, over the "
         f"model's own size. Estimated from {words.plural(len(rows.model), 'model')} of {families}, released "
         f"{window(study.trend)}, its doubling time is {doubling}."
         f"{' With these data it cannot be excluded that density stands still.' if np.isinf(head['hi']) else ''}"
@@ -193,13 +206,17 @@ def caveats(study: Study) -> tuple[str, ...]:
     )
     sentences = (
         trend_sentences.shuffled(study.trend.checks),
-        long_window(study),
+        trend_sentences.broken(study.trend.checks),
+        study.precision,
+        sensitivity_words(study.sensitivity),
+        beside(study),
         without_groups(study),
         trend_sentences.by_organisation(study.trend.checks, level(study.trend)),
         record_setter_bias(study.trend.checks),
         *dict.fromkeys(words.sentence(note.message) for note in doubts((*study.notes, *study.trend.notes))),
         words.sentence(f"Models in the headline: {study.selection}"),
         members(study),
+        words.clean(study.recall, 2000),
         words.clean(getattr(study.trend, "why", ""), 600),
         f"Density is relative to the ruler and the benchmark set ({evaluator}): another "
         "ruler gives other values; the multiverse below shows how far the doubling time moves with such "
@@ -211,7 +228,11 @@ def caveats(study: Study) -> tuple[str, ...]:
 def members(study: Study) -> str:
     """Return how many of the headline's models are the ruler's own; empty when none is."""
     # Their densities are near 1 whatever the trend, so the reader must know how many there are.
-    own = sorted(set(map(str, study.trend.data.model)) & set(map(str, study.reference.points["model"])))
+    points = study.reference.points
+    if isinstance(study.reference, JointRuler):
+        # The slope comes from every family of several sizes; density 1 is the recipe of one.
+        points = points[points["family"].eq(study.reference.anchor)]
+    own = sorted(set(map(str, study.trend.data.model)) & set(map(str, points["model"])))
     if not own:
         return ""
     verb = "belongs" if len(own) == 1 else "belong"
@@ -223,6 +244,9 @@ def members(study: Study) -> str:
 
 def benchmark(ruler: Reference) -> str:
     """Return which score the ruler reads."""
+    if ruler.name == JOINT:
+        skills = "knowledge, reasoning, mathematics and code, in equal parts"
+        return f"the joint scale ({skills if ruler.benchmark == 'mean' else words.clean(ruler.benchmark)})"
     if ruler.benchmark != "mean":
         return words.clean(ruler.benchmark)
     names = ", ".join(words.clean(name, 40) for name in ruler.benchmarks)
@@ -231,6 +255,8 @@ def benchmark(ruler: Reference) -> str:
 
 def short_benchmark(ruler: Reference) -> str:
     """Return which score the ruler reads, without the list."""
+    if ruler.name == JOINT:
+        return "ability: four skills in equal parts" if ruler.benchmark == "mean" else words.clean(ruler.benchmark)
     if ruler.benchmark != "mean":
         return words.clean(ruler.benchmark)
     return f"mean of {words.plural(len(ruler.benchmarks), 'benchmark')}"
@@ -247,17 +273,18 @@ def level(trend: TrendResult) -> float:
     return float(trend.options.get("level", 0.95))
 
 
-def long_title(study: Study) -> str:
-    """Return the heading of the long window's figure."""
-    if study.long_trend is None or study.long_reference is None:
+def beside_title(study: Study) -> str:
+    """Return the heading of what stands beside the headline."""
+    part = study.beside
+    if part is None:
         return ""
-    return f"The long window: {window(study.long_trend)}, {short_benchmark(study.long_reference)}"
+    return f"{part.name}: {window(part.trend)}, {words.clean(part.reference.title)}, {short_benchmark(part.reference)}"
 
 
 def asked_of(study: Study) -> str:
     """Return which trend and ruler the forecast's answers come from."""
-    trend = study.trend if study.long_trend is None else study.long_trend
     ruler = study.asked_of
+    trend = study.trend if study.beside is None or ruler is not study.beside.reference else study.beside.trend
     return f"Read off the trend of {window(trend)}, ruler {words.clean(ruler.title)}, score on {benchmark(ruler)}."
 
 
@@ -267,12 +294,13 @@ def figures(study: Study) -> dict[str, ShownFigure]:
     # A fan stands in the density figure only where back-tests did better than assuming no progress.
     earned = study.backtest.beats_standing_still
     near = study.forecast if earned and len(study.forecast) else None
+    stars = None if study.placed is None else study.placed.densities
     captioned = {
         "density": (
-            plot_density(study.density, study.trend, study.apart, near),
+            plot_density(study.density, study.trend, study.apart, near, stars, placed_name="your models"),
             density_words(study.density.table, n_apart, fan=near is not None),
         ),
-        **_long_figure(study, earned),
+        **_other_figures(study, earned),
         "estimates": (plot_estimates(study.trend), _estimates_words(study)),
         "reference": (plot_reference(study.reference, study.density), _reference_words(study)),
         "multiverse": (plot_multiverse(study.multiverse), multiverse_words(study.multiverse)),
@@ -299,18 +327,22 @@ SKILLS_WORDS = (
 )
 
 
-def _long_figure(study: Study, earned: bool) -> dict[str, tuple[go.Figure, str]]:
-    """The long window; its fan apart, in the section on forecasts, where back-tests came no nearer than no progress."""
-    table, trend, fan = study.long_density, study.long_trend, study.long_forecast
-    if table is None or trend is None:
-        table, trend, fan, captioned = study.density, study.trend, study.forecast, {}
-    else:
-        near = fan if earned and fan is not None and len(fan) else None
-        caption = density_words(table.table, 0, fan=near is not None)
-        captioned = {"long-density": (plot_density(table, trend, None, near), caption)}
-    if not earned and fan is not None and len(fan):
-        caption = f"{density_words(table.table, 0, fan=True)} In back-tests it came no nearer than no progress at all."
-        captioned["forecast"] = (plot_density(table, trend, None, fan), caption)
+def _other_figures(study: Study, earned: bool) -> dict[str, tuple[go.Figure, str]]:
+    """What stands beside the headline, and in the section on forecasts a fan that back-tests did not earn."""
+    captioned, fan = {}, study.long_forecast
+    last = (study.density, study.trend)
+    if study.beside is not None:
+        further = study.asked_of is study.beside.reference
+        last = (study.beside.density, study.beside.trend) if further else last
+        near = fan if further and earned and fan is not None and len(fan) else None
+        caption = density_words(study.beside.density.table, 0, fan=near is not None)
+        captioned["beside"] = (plot_density(study.beside.density, study.beside.trend, None, near), caption)
+    fan = study.forecast if fan is None else fan
+    if not earned and len(fan):
+        caption = (
+            f"{density_words(last[0].table, 0, fan=True)} In back-tests it came no nearer than no progress at all."
+        )
+        captioned["forecast"] = (plot_density(*last, None, fan), caption)
     return captioned
 
 
@@ -325,7 +357,10 @@ def density_words(table: pd.DataFrame, n_apart: int, *, fan: bool = False) -> st
     if limited:
         caption += f" {words.plural(limited, 'model')} known only as a limit: the triangle points to the true value."
     if n_apart:
-        caption += f" {words.plural(n_apart, 'model')} shown apart: choose a kind in the legend to see it."
+        caption += (
+            f" {words.plural(n_apart, 'model')} shown apart in grey (mixtures of experts, compressed, continued, "
+            "without a sourced date); they are not in the line."
+        )
     return caption
 
 
@@ -509,6 +544,104 @@ def skills_table(skills: pd.DataFrame) -> ShownTable:
     return shown_table("skills-table", "Density of every model for each skill.", skills, fields, sortable=True)
 
 
+def sensitivity_table(sensitivity: pd.DataFrame) -> ShownTable:
+    """Return the headline with other models of the same scale."""
+    fields = (
+        Field("Models", column("choice")),
+        Field("Doubling, months", column("doubling_months", words.months), "doubling_months"),
+        Field("95 % interval", _months_interval, "lo"),
+        Field("Count", column("n", words.count), "n"),
+        Field("Families", column("families", words.count), "families"),
+        Field("Last release", column("last", words.day), "last"),
+    )
+    caption = "The same scale and estimator, other models; the marked row is the headline."
+    return shown_table("sensitivity-table", caption, sensitivity, fields, mark="headline")
+
+
+def answers_table(answers: Any) -> ShownTable | None:
+    """Return the questions of the trend, a row each with its answer, interval and test; None where none was asked."""
+    table = None if answers is None else answers.table
+    if table is None or table.empty:
+        return None
+    fields = (
+        Field("Question", column("question")),
+        Field("Answer", column("answer", _whole)),
+        Field("Estimate", _estimate),
+        Field("95 % interval", _ends),
+        Field("p", column("p", words.number), "p", hint="Of the test in the next column"),
+        Field("Test", column("test", _whole), minor=True),
+    )
+    return shown_table("answers-table", "What the same scale says of the usual questions.", table, fields)
+
+
+def answer_words(answers: Any) -> list[tuple[str, str]]:
+    """Return the caveats of each question that has some, under the question."""
+    single = () if answers is None else getattr(answers, "answers", ())
+    listed = [(words.clean(one.question, 300), [_whole(caveat) for caveat in _several(one.caveats)]) for one in single]
+    return [(question, " ".join(map(words.sentence, caveats))) for question, caveats in listed if caveats]
+
+
+def _several(caveats: Any) -> tuple[Any, ...]:
+    return (caveats,) if isinstance(caveats, str) and caveats else tuple(caveats or ())
+
+
+def _whole(value: Any) -> str:
+    return words.clean(value, 1000)
+
+
+def _estimate(row: Mapping[str, Any]) -> str:
+    if words.is_missing(row.get("estimate")):
+        return words.MISSING
+    unit = "" if words.is_missing(row.get("unit")) else f" {words.clean(row['unit'])}"
+    return f"{words.number(row['estimate'])}{unit}"
+
+
+def _ends(row: Mapping[str, Any]) -> str:
+    ends = (row.get("lo"), row.get("hi"))
+    return words.MISSING if any(map(words.is_missing, ends)) else " to ".join(map(words.number, ends))
+
+
+def winning_forecast(study: Study) -> tuple[str, ShownTable] | None:
+    """Return the forecast that won the back-test as a sentence and a table; None where none was tested."""
+    tested = study.tested
+    if tested is None:
+        return None
+    fields = [Field(str(name).replace("_", " ").capitalize(), column(name, _plain)) for name in tested.table.columns]
+    caption = "How each way of forecasting fared where later models could tell."
+    return words.clean(tested.sentence, 1000), shown_table("tested-table", caption, tested.table, fields)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, pd.Timestamp):
+        return words.day(value)
+    return words.number(value) if isinstance(value, float) else words.clean(value)
+
+
+def yours_table(placed: Placed) -> ShownTable:
+    """Return a user's models with their places among models of their size and of their year."""
+
+    def place(name: str) -> Any:
+        return lambda row: f"{row[f'{name}rank']} of {row[f'{name}of']}" if row[f"{name}of"] else words.MISSING
+
+    fields = (
+        Field("Model", column("model")),
+        DENSITY,
+        Field("Interval", ranged("density", words.number), "density_lo", hint="95 %: ruler, score, scatter of models"),
+        Field("Size", column("n_params", words.size), "n_params"),
+        Field("Released", column("released", words.day), "released"),
+        Field("Rank among all", place(""), "rank", hint="1 is the densest; itself included"),
+        Field("Of its size", place("size_"), "size_rank", hint="Up to twice as small or large"),
+        Field("Of its year", place("year_"), "year_rank", hint="Released in the same calendar year"),
+        Field("Next to it in density", column("neighbours", _whole)),
+        STATUS,
+    )
+    caption = (
+        "Your models on the headline's ruler, among the headline's models. They are stars in the first figure; the "
+        "headline is estimated without them."
+    )
+    return shown_table("yours-table", caption, placed.ranks, fields, sortable=True)
+
+
 def provenance_table(provenance: pd.DataFrame) -> ShownTable:
     """Return the sources with licence and attribution."""
     fields = (
@@ -551,9 +684,11 @@ def check_sentences(study: Study) -> tuple[tuple[str, str], ...]:
         ("Searched break", trend_sentences.broken(checks)),
         ("Leave out", left_out(checks)),
         ("Without named groups", without_groups(study)),
+        ("Width of the interval", study.precision),
+        ("Other models of the same scale", sensitivity_words(study.sensitivity)),
         ("Organisations as clusters", trend_sentences.by_organisation(checks)),
         ("Record-setter bias", record_setter_bias(checks)),
-        ("Long window", long_window(study)),
+        ("Beside it" if study.beside is None else study.beside.name, beside(study)),
         ("Replication", replication(study.replication)),
         ("ChatGPT split", chatgpt_split(study.split)),
         ("Where the uncertainty comes from", variance_shares(checks)),
@@ -579,18 +714,19 @@ def left_out(checks: Checks) -> str:
 
 
 def without_groups(study: Study) -> str:
-    """Return the headline, and the long window's, without each named group of families."""
+    """Return the headline, and what stands beside it, without each named group of families."""
     headline_words = trend_sentences.without_groups(study.trend.checks, float(study.trend.headline["doubling_months"]))
-    if study.long_trend is None:
+    if study.beside is None:
         return headline_words
-    long_words = trend_sentences.without_groups(
-        study.long_trend.checks, float(study.long_trend.headline["doubling_months"])
-    )
-    return (
-        f"{headline_words} Over the long window: {long_words[:1].lower()}{long_words[1:]}"
-        if headline_words and long_words
-        else headline_words or long_words
-    )
+    trend = study.beside.trend
+    other = trend_sentences.without_groups(trend.checks, float(trend.headline["doubling_months"]))
+    if headline_words and other:
+        return f"{headline_words} In {_inside(study.beside.name)}: {other[:1].lower()}{other[1:]}"
+    return headline_words or other
+
+
+def _inside(name: str) -> str:
+    return f"{name[:1].lower()}{name[1:]}"
 
 
 def _doubles(value: Any) -> str:
@@ -673,11 +809,12 @@ def diagnostics(checks: Checks) -> str:
     )
 
 
-def long_window(study: Study) -> str:
-    """Return the doubling time over the long window, with its own ruler, beside that of the headline."""
-    trend, ruler = study.long_trend, study.long_reference
-    if trend is None:
+def beside(study: Study) -> str:
+    """Return the doubling time of what stands beside the headline, with its own window and ruler."""
+    part = study.beside
+    if part is None:
         return ""
+    trend, ruler = part.trend, part.reference
     head, near = trend.headline, study.trend.headline
     released = pd.DatetimeIndex(trend.data.released)
     doubling = words.doubling(head["doubling_months"], head["lo"], head["hi"], level(trend))
@@ -691,12 +828,37 @@ def long_window(study: Study) -> str:
         )
     # An organisation's families share more over years than over months: here the wider interval may be the right one.
     checks = f"{trend_sentences.by_organisation(trend.checks, level(trend))} {trend_sentences.broken(trend.checks)}"
-    measure = "" if ruler is None else f", ruler {words.clean(ruler.title)} on {words.clean(ruler.benchmark)}"
     return (
-        f"Over the long window, {words.month(released.min())} to {words.month(released.max())} "
-        f"({words.plural(len(released), 'model')}{measure}), the doubling time is {doubling}, against "
-        f"{_doubles(near['doubling_months'])} in the headline{pace}. {checks.strip()}"
+        f"In {_inside(part.name)}, {words.month(released.min())} to {words.month(released.max())} "
+        f"({words.plural(len(released), 'model')}, ruler {words.clean(ruler.title)} on {words.clean(ruler.benchmark)}),"
+        f" the doubling time is {doubling}, against {_doubles(near['doubling_months'])} in the headline{pace}. "
+        f"{checks.strip()}"
     ).rstrip()
+
+
+def sensitivity_words(table: pd.DataFrame) -> str:
+    """Return how far the headline moves with other models of the same scale; empty without such rows.
+
+    Examples
+    --------
+    >>> rows = [("the headline", 5.4, 3.9, 9.0, True), ("without dates", 6.2, 4.4, 10.1, False)]
+    >>> sensitivity_words(pd.DataFrame(rows, columns=["choice", "doubling_months", "lo", "hi", "headline"]))
+    'With other models of the same scale the doubling time is 6.2 months (without dates: 4.4 to 10.1) in place of 5.4.'
+    """
+    leads = table["headline"].map(flag).astype(bool)
+    others = table[~leads].sort_values("doubling_months")
+    usual = table[leads]
+    if others.empty or usual.empty:
+        return ""
+    ends = [
+        f"{words.months(row['doubling_months'])} months ({words.clean(row['choice'])}: "
+        f"{words.short_interval(row['lo'], row['hi'])})"
+        for row in others.iloc[sorted({0, len(others) - 1})].to_dict("records")
+    ]
+    return (
+        f"With other models of the same scale the doubling time is {' to '.join(ends)} in place of "
+        f"{words.months(usual['doubling_months'].iloc[0])}."
+    )
 
 
 def replication(frame: pd.DataFrame) -> str:
@@ -856,7 +1018,12 @@ def questions(frame: pd.DataFrame) -> tuple[tuple[str, str], ...]:
     """
     answered = []
     for row in frame.to_dict("records"):
-        question = f"When does a score of {words.number(row['score'])} fit in {words.size(row['params'])} parameters?"
+        # A score on the joint scale is an ability in logits, which says nothing to anyone: the size that has it does.
+        if words.is_missing(row["score"]):
+            question = f"When does what the ruler's recipe needs {words.size(row['largest'])} parameters for fit in"
+        else:
+            question = f"When does a score of {words.number(row['score'])} fit in"
+        question += f" {words.size(row['params'])} parameters?"
         note = "" if words.is_missing(row.get("note")) else f" ({words.clean(row['note'], 300).rstrip('.')})"
         if words.is_missing(row["date"]):
             early = "" if words.is_missing(row["date_lo"]) else f"; not before {words.day(row['date_lo'])}"
@@ -872,16 +1039,17 @@ def questions(frame: pd.DataFrame) -> tuple[tuple[str, str], ...]:
 def all_notes(study: Study) -> tuple[Note, ...]:
     """Return the notes of the study and of its parts without repeats, the severest first.
 
-    Notes of the long window and of the models shown apart say so: their figures are not the headline's.
+    Notes of what stands beside it and of the models shown apart say so: their figures are not the headline's.
     """
     parts: tuple[tuple[str, Any], ...] = (
         ("", study),
         ("", study.reference),
         ("", study.density),
         ("", study.trend),
-        ("Long window: ", study.long_trend),
+        (f"{study.beside.name}: " if study.beside else "", study.beside and study.beside.trend),
         ("Shown apart: ", study.apart),
         ("Measured here: ", study.measured),
+        ("Your models: ", study.placed),
     )
     notes: dict[tuple[str, str], Note] = {}
     for label, part in parts:
@@ -894,6 +1062,7 @@ def all_notes(study: Study) -> tuple[Note, ...]:
 
 FIELDS = (
     Field("Model", column("model"), hint="Name in the catalog"),
+    Field("Rank", column("rank", words.count), "rank", hint="By density among the headline's models; 1 is the densest"),
     replace(DENSITY, hint="Effective over actual parameters"),
     Field("Interval", ranged("density", words.number), "density_lo", hint="95 %: ruler, score, scatter of models"),
     Field("Released", column("released", words.day), "released"),
@@ -905,6 +1074,8 @@ FIELDS = (
     Field("Its interval", ranged("n_eff", words.size), "n_eff_lo", minor=True),
     Field("Score", column("score", _three_digits), "score"),
     Field("± s.e.", column("score_se", words.number), "score_se", hint="Standard error of the score", minor=True),
+    Field("Scores", column("cells", words.count), "cells", hint="Scores behind it, on the joint scale"),
+    Field("Skills", column("traits", words.count), "traits", hint="Of the four, how many were measured", minor=True),
     Field("Benchmark", column("benchmark"), minor=True),
     Field("Family", column("family")),
     Field("Organisation", column("organisation"), minor=True),
@@ -915,21 +1086,26 @@ FIELDS = (
 def models_table(study: Study) -> ShownTable:
     """Return every row of the study, densest first, limits of unknown height last."""
     frame = gathered(study)
+    # Columns of the joint scale alone stay away from rulers that lack them.
+    fields = [field for field in FIELDS if field.key not in ("cells", "traits") or field.key in frame]
     caption = (
-        "Every model measured. Group says whether it is in the headline figures or why it is shown apart. "
-        "Where a score cannot be read off the ruler, the density is a limit: ≤ true value at or below, ≥ at "
-        "or above."
+        "Every model measured, densest first; a click on a column's head sorts by it. Group says whether it is in the "
+        "headline figures or why it is shown apart. Where a score cannot be read off the ruler, the density is a "
+        "limit: ≤ true value at or below, ≥ at or above."
     )
-    return shown_table("models-table", caption, frame, FIELDS, filters=("Group", "Status", "Family"), sortable=True)
+    return shown_table("models-table", caption, frame, fields, filters=("Group", "Status", "Family"), sortable=True)
 
 
 def gathered(study: Study) -> pd.DataFrame:
-    """Return the headline rows and those apart in one table with the column ``stratum``, densest first."""
+    """Return all rows in one table with the columns ``stratum`` and, of the headline's, ``rank``, densest first."""
     main = study.density.table.assign(stratum="headline")
-    parts = [main] if study.apart is None else [main, study.apart.table]
+    apart, placed = study.apart, study.placed
+    parts = [main, *([] if apart is None else [apart.table]), *([] if placed is None else [placed.densities.table])]
     frame = pd.concat([part.astype(object) for part in parts], ignore_index=True)
     # Limits without a value are no numbers and come last.
     height = pd.to_numeric(frame["density"], errors="coerce")
+    leads = frame["stratum"].eq("headline") & height.notna()
+    frame["rank"] = height.where(leads).rank(ascending=False, method="min")
     return frame.loc[height.sort_values(ascending=False, kind="stable", na_position="last").index]
 
 

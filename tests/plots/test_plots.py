@@ -63,7 +63,8 @@ def test_hover_text_never_goes_through_a_template(study: Any) -> None:
 
 def test_every_figure_is_readable_without_colour(study: Any) -> None:
     density = every_figure(study)["density"]
-    marks = [trace for trace in density.data if trace.mode == "markers"]
+    # One entry of the legend stands for all kinds of models shown apart and marks none of them itself.
+    marks = [trace for trace in density.data if trace.mode == "markers" and trace.name != "shown apart"]
     assert len({trace.marker.symbol for trace in marks}) == len(marks)
     lines = [trace for trace in density.data if trace.mode == "lines" and trace.showlegend is not False]
     looks = {(trace.line.dash, trace.line.shape, trace.fill, trace.line.width) for trace in lines}
@@ -80,7 +81,30 @@ def test_density_separates_records_limits_and_strata(study: Any) -> None:
     assert len(named(figure, "△").x) == 2 and named(figure, "△").marker.symbol == "triangle-up-open"
     apart = [trace for trace in figure.data if (trace.name or "").startswith("apart")]
     assert sum(len(trace.x) for trace in apart) == len(study.apart.table)
-    assert {trace.visible for trace in apart} == {"legendonly"}
+    assert {(trace.marker.color, trace.legendgroup) for trace in apart} == {(style.MUTED, "apart")}
+    entries = [trace.name for trace in figure.data if trace.showlegend is not False]
+    assert "shown apart" in entries and not any(name.startswith("apart:") for name in entries)
+
+
+def test_records_are_named_and_labels_do_not_cover_each_other(study: Any) -> None:
+    figure = plots.plot_density(study.density, study.trend, study.apart)
+    labels = {note.text for note in figure.layout.annotations}
+    table = study.density.table.sort_values("released", kind="stable")
+    seen = table[table["bound"] == ""]
+    records = seen[seen["density"] > seen["density"].cummax().shift(fill_value=0.0)]
+    assert style.figure_text(records["model"].iloc[-1], 26) in labels, "the latest record always has room"
+    assert labels <= {style.figure_text(model, 26) for model in records["model"]}
+    assert {note.name for note in figure.layout.annotations} <= {"wide", "narrow"}
+    again = plots.plot_density(SimpleNamespace(table=pd.concat([study.density.table] * 2), options={}))
+    assert len({(note.x, note.y) for note in again.layout.annotations}) == len(again.layout.annotations)
+
+
+def test_models_shown_apart_do_not_stretch_the_axes(study: Any) -> None:
+    old = study.apart.table.head(1).assign(released=pd.Timestamp("2019-01-01"), density=1e-9)
+    table = pd.concat([study.apart.table, old], ignore_index=True)
+    both = study.apart, SimpleNamespace(table=table)
+    usual, wider = (plots.plot_density(study.density, study.trend, apart).layout for apart in both)
+    assert (usual.xaxis.range, usual.yaxis.range) == (wider.xaxis.range, wider.yaxis.range)
 
 
 def test_headline_line_is_drawn_as_density_not_its_logarithm(study: Any) -> None:

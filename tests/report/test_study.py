@@ -19,7 +19,18 @@ from densing.core.errors import InputError
 from densing.core.notes import Note
 from densing.report import build_report
 from densing.report.page import safe_url, script_json, sort_key
-from densing.report.study import SECTIONS, all_notes, check_sentences, figures, headline, render
+from densing.report.study import (
+    SECTIONS,
+    all_notes,
+    answers_table,
+    check_sentences,
+    figures,
+    headline,
+    models_table,
+    render,
+    sensitivity_words,
+    yours_table,
+)
 from densing.scores.study import Measured, Split
 from densing.scores.trend import (
     PAPER,
@@ -36,7 +47,7 @@ from densing.scores.trend import (
 from densing.scores.trend.sentences import shuffled
 from tests.support import report_fixture as fixture
 from tests.support import report_frames as frames
-from tests.support.report_pages import Page, built_for_everyone
+from tests.support.report_pages import Page, built_for_everyone, column
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +67,10 @@ def page(source: str) -> Page:
 
 def altered(study: Any, **changes: Any) -> Any:
     return SimpleNamespace(**{**vars(study), **changes})
+
+
+def beside_with(study: Any, trend: Any) -> Any:
+    return altered(study, beside=SimpleNamespace(**{**vars(study.beside), "trend": trend}))
 
 
 def test_hostile_text_stays_text(page: Page, source: str) -> None:
@@ -109,7 +124,7 @@ def test_headline_comes_with_its_caveats(study: Any) -> None:
     assert first.title == f"Capability density doubled every 3.5 months {window} (95 % interval 2.5 to 5.9)"
     assert "44 models of 9 families, released February 2023 to August 2024" in first.lead
     words = " ".join(first.caveats)
-    for wanted in ("shuffled", "long window", "Record-setters", "dense, general", "relative to the ruler"):
+    for wanted in ("shuffled", "the long window", "Record-setters", "dense, general", "relative to the ruler"):
         assert wanted in words
     assert "6.4 months" in words and "a slower pace, and the intervals overlap" in words
 
@@ -117,7 +132,7 @@ def test_headline_comes_with_its_caveats(study: Any) -> None:
 def test_unbounded_headline_does_not_claim_growth(study: Any) -> None:
     rows = frames.estimates().assign(hi=np.inf)
     open_ended = fixture.FakeTrend(study.density.table, rows, Checks(), 0.006)
-    words = headline(altered(study, trend=open_ended, long_trend=None))
+    words = headline(altered(study, trend=open_ended, beside=None))
     window = "between February 2023 and August 2024"
     assert words.title.startswith(
         f"Capability density may have doubled every 3.5 months {window} (95 % interval: at least"
@@ -135,8 +150,8 @@ def test_warnings_of_the_trend_stand_beside_the_headline(study: Any) -> None:
 def test_notes_of_other_windows_say_so(study: Any) -> None:
     other = fixture.FakeTrend(study.density.table, frames.estimates(), Checks(), 0.006)
     other.notes = (Note("break", "warning", "the pace changes"), *other.notes)
-    messages = [note.message for note in all_notes(altered(study, long_trend=other))]
-    assert "Long window: the pace changes" in messages
+    messages = [note.message for note in all_notes(beside_with(study, other))]
+    assert "The long window: the pace changes" in messages
     assert [message for message in messages if "9 families" in message] == ["9 families; CRV3 wants more."]
     severities = [note.severity for note in all_notes(study)]
     assert severities == sorted(severities, key=["error", "warning", "info"].index)
@@ -145,7 +160,9 @@ def test_notes_of_other_windows_say_so(study: Any) -> None:
 
 def test_no_check_is_invented(study: Any) -> None:
     bare = fixture.FakeTrend(study.density.table, frames.estimates(), Checks(), 0.006)
-    sentences = check_sentences(altered(study, trend=bare, long_trend=None, split=Split()))
+    sentences = check_sentences(
+        altered(study, trend=bare, beside=None, split=Split(), sensitivity=frames.sensitivity().head(0), precision="")
+    )
     assert [name for name, _ in sentences] == ["Replication"]
 
 
@@ -170,15 +187,15 @@ def test_a_fan_that_beats_nothing_is_not_in_the_first_figure(study: Any) -> None
         found = figures(altered(study, backtest=replace(study.backtest, **errors), **changes))
         return {name: "forecast frontier" in str(found[name].json) for name in found if name in FANS}
 
-    assert drawn({}) == {"density": True, "long-density": True}
+    assert drawn({}) == {"density": True, "beside": True}
     worse = {"frontier_error": -0.6, "standstill_error": 0.5}
-    assert drawn(worse) == {"density": False, "long-density": False, "forecast": True}
+    assert drawn(worse) == {"density": False, "beside": False, "forecast": True}
     gone = study.forecast.head(0)
-    assert drawn(worse, forecast=gone, long_forecast=gone) == {"density": False, "long-density": False}
-    assert drawn({}, forecast=gone) == {"density": False, "long-density": True}
+    assert drawn(worse, forecast=gone, long_forecast=gone) == {"density": False, "beside": False}
+    assert drawn({}, forecast=gone) == {"density": False, "beside": True}
 
 
-FANS = ("density", "long-density", "forecast")
+FANS = ("density", "beside", "forecast")
 
 
 def test_what_is_said_before_quoting_names_break_and_groups_of_the_long_window(study: Any) -> None:
@@ -190,11 +207,61 @@ def test_what_is_said_before_quoting_names_break_and_groups_of_the_long_window(s
         without_groups=(WithoutGroup(group="research suites", families=("A", "B"), n=12, **ends),),
         organisations=ByOrganisation(31, 2.7, 40.0),
     )
-    later = fixture.FakeTrend(study.long_density.table, frames.estimates(), checks, 0.003)
-    caveats = " ".join(headline(altered(study, long_trend=later)).caveats)
+    later = fixture.FakeTrend(study.beside.density.table, frames.estimates(), checks, 0.003)
+    caveats = " ".join(headline(beside_with(study, later)).caveats)
     assert "2023-09-27, has p = 0.015" in caveats and "rejects 7 % of those without a break (size)" in caveats
     assert "With the 31 organisations taken as independent" in caveats and "interval is 2.7 to 40.0 months" in caveats
     assert "Without research suites (A, B) the doubling time is 6.7 months (3.7 to 32.0)" in caveats
+
+
+def test_your_models_have_a_section_with_their_places(study: Any, page: Page) -> None:
+    table = yours_table(study.placed)
+    assert column(table, "Of its size") == ["1 of 9", "4 of 11"] and column(table, "Of its year") == ["–", "5 of 20"]
+    words = " ".join(page.words)
+    assert "Your models" in words and f"mine {frames.HOSTILE}" in words and "Mine-7B: fewer than 3 scores." in words
+    assert "Your models" not in render(altered(study, placed=None))
+
+
+def test_answers_stand_before_what_must_be_known(study: Any) -> None:
+    nan, single = float("nan"), ("pace", frames.HOSTILE, "slower", -0.4, -1.2, 0.3, "doublings per year", 0.21, "Wald")
+    unknown = ("experts", "Which size counts?", "The data do not say.", nan, nan, nan, "share", nan, "none")
+    names = ["key", "question", "answer", "estimate", "lo", "hi", "unit", "p", "test"]
+    one = SimpleNamespace(question=frames.HOSTILE, caveats=("late models are few",))
+    answers = SimpleNamespace(table=pd.DataFrame([single, unknown], columns=names), answers=(one,))
+    table = answers_table(answers)
+    assert table is not None
+    assert column(table, "95 % interval") == ["−1.2 to 0.30", "–"] and column(table, "Estimate")[1] == "–"
+    words = " ".join(Page(render(altered(study, answers=answers))).words)
+    assert words.index("Questions and answers") < words.index("Before you quote it")
+    assert "Late models are few." in words and frames.HOSTILE in words
+
+
+def test_a_forecast_that_won_its_back_test_opens_its_section(study: Any) -> None:
+    tried = pd.DataFrame({"forecast": [frames.HOSTILE, "standing still"], "crps": [0.41, 0.52], "wins": [True, False]})
+    tested = SimpleNamespace(sentence="The line won in 3 of 4 years.", table=tried)
+    words = " ".join(Page(render(altered(study, tested=tested))).words)
+    assert "The line won in 3 of 4 years." in words and "0.41" in words and frames.HOSTILE in words
+
+
+def test_sensitivity_names_both_ends() -> None:
+    assert sensitivity_words(frames.sensitivity()) == (
+        "With other models of the same scale the doubling time is 3.1 months (measured on all 4 skills: 2.2 to 5.0) to "
+        "4.4 months (with unverified dates: ≥ 2.6) in place of 3.5."
+    )
+    assert sensitivity_words(frames.sensitivity().head(1)) == sensitivity_words(frames.sensitivity().head(0)) == ""
+
+
+def test_models_are_ranked_among_the_headlines_own(study: Any) -> None:
+    table = models_table(study)
+    ranks = [
+        rank for rank, group in zip(column(table, "Rank"), column(table, "Group"), strict=True) if group == "headline"
+    ]
+    numbers = [int(rank) for rank in ranks if rank != "–"]
+    assert numbers == sorted(numbers) and numbers[0] == 1
+    others = {
+        rank for rank, group in zip(column(table, "Rank"), column(table, "Group"), strict=True) if group != "headline"
+    }
+    assert others == {"–"} and "yours" in column(table, "Group")
 
 
 def test_second_hand_figures_are_labelled(page: Page) -> None:
@@ -208,8 +275,10 @@ def test_a_study_with_nothing_in_it_still_makes_a_page(study: Any) -> None:
     empty = altered(
         study,
         apart=None,
-        long_density=None,
-        long_trend=None,
+        beside=None,
+        placed=None,
+        sensitivity=study.sensitivity.head(0),
+        asked_of=study.reference,
         long_forecast=None,
         skills=study.skills.head(0),
         multiverse=study.multiverse.head(0),
@@ -218,7 +287,6 @@ def test_a_study_with_nothing_in_it_still_makes_a_page(study: Any) -> None:
         questions=study.questions.head(0),
         corollaries=study.corollaries.head(0),
         backtest=Backtest(n=0),
-        long_reference=None,
         provenance=study.provenance.head(0),
         notes=(),
         hashes={},

@@ -13,7 +13,7 @@ import pandas as pd
 
 from densing.core.notes import Note
 from densing.scores.catalog import load_catalog
-from densing.scores.study import Split, place_measured
+from densing.scores.study import Placed, Split, place_measured
 from densing.scores.trend import Checks
 from tests.support.report_frames import (
     HOSTILE,
@@ -28,6 +28,7 @@ from tests.support.report_frames import (
     provenance,
     questions,
     replication,
+    sensitivity,
     skills,
 )
 
@@ -161,6 +162,19 @@ def measured() -> Any:
     return place_measured(*measured_run(HOSTILE), load_catalog(), released=dates)
 
 
+def placed() -> Any:
+    """Return two models of a user's own, one of them with a hostile name, without a date."""
+    rows = density(seed=5, n=8, names=(f"mine {HOSTILE}", "mine-7B"))
+    table = rows.table.head(2).assign(stratum="yours")
+    table.loc[0, "released"] = pd.NaT
+    ranks = table.assign(
+        rank=[3, 12], of=45, size_rank=[1, 4], size_of=[9, 11], year_rank=[0, 5], year_of=[0, 20],
+        neighbours=[f"{LINKED}, model-0-07", "model-0-12, model-0-13"],
+    )  # fmt: skip
+    densities = SimpleNamespace(table=table, options={}, notes=())
+    return Placed(densities, ranks, (Note("few-cells", "info", "mine-7B: fewer than 3 scores", {}),))
+
+
 def study() -> Any:
     """Return the whole synthetic study."""
     main = density(names=(HOSTILE, BREAKOUT, LINKED, TEMPLATED, "ünïcode 模型 🚀"))
@@ -169,16 +183,21 @@ def study() -> Any:
     apart.table["stratum"] = [strata[i % 5] for i in range(30)]
     later = density(seed=7, n=70)
     later.table["released"] = later.table["released"] + pd.Timedelta(days=430)
+    further = reference()
     slower = estimates().assign(doubling_months=6.4, lo=4.9, hi=9.0)
     return SimpleNamespace(
         options={"reference": "qwen2.5", "benchmark": "mean", "level": 0.95},
         selection="dense, general, from-scratch base models with a sourced release date",
         reference=reference(), density=main, apart=apart, skills=skills(main.table),
         trend=FakeTrend(main.table, estimates(), checks(), SLOPE),
-        long_density=later, long_trend=FakeTrend(later.table, slower, Checks(), SLOPE / 2),
-        long_forecast=forecast(), asked_of=reference(), split=split(),
+        beside=SimpleNamespace(
+            name="The long window", reference=further, density=later,
+            trend=FakeTrend(later.table, slower, Checks(), SLOPE / 2),
+        ),
+        long_forecast=forecast(), asked_of=further, split=split(), sensitivity=sensitivity(),
+        placed=placed(), answers=None, tested=None, recall="", precision="The interval is wide: its ends differ.",
         multiverse=multiverse(), replication=replication(), forecast=forecast(), questions=questions(),
-        past_forecast=None, backtest=backtest(), corollaries=corollaries(), long_reference=reference(),
+        past_forecast=None, backtest=backtest(), corollaries=corollaries(),
         provenance=provenance(), versions={"densing": "0.1.0", "python": "3.11"},
         hashes={"catalog": "ab" * 32}, measured=measured(),
         notes=(

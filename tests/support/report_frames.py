@@ -118,6 +118,17 @@ def skills(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def sensitivity() -> pd.DataFrame:
+    """Return the headline with other models, one choice without an upper end."""
+    rows = [
+        ("the headline", 3.5, 2.5, 5.9, 44, 9, pd.Timestamp("2024-08-27"), True),
+        ("with unverified dates", 4.4, 2.6, np.inf, 60, 12, pd.Timestamp("2024-08-27"), False),
+        ("measured on all 4 skills", 3.1, 2.2, 5.0, 30, 8, pd.Timestamp("2024-07-01"), False),
+    ]
+    names = ["choice", "doubling_months", "lo", "hi", "n", "families", "last", "headline"]
+    return pd.DataFrame(rows, columns=names)
+
+
 def replication() -> pd.DataFrame:
     """Return the paper's method by ruler."""
     names = ["reference", "benchmark", "window", "n", "doubling_months", "lo", "hi", "covers_paper"]

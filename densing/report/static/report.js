@@ -1,5 +1,5 @@
 "use strict";
-// Draws the figures, sorts and filters the tables. Without this script every number is still on the page.
+// Draws the figures, sorts, filters and searches the tables and the models in the figures. Without this script every number is still on the page.
 (() => {
   const json = (id) => JSON.parse(document.getElementById(id).textContent);
   const palette = json("palette");
@@ -25,15 +25,50 @@
     if (width >= NARROW) return;
     layout.margin = { l: 44, r: 10, t: 10, b: 46 };
     layout.font.size = 12;
-    const entries = data.filter((trace) => trace.name && trace.showlegend !== false).length;
+    const entries = data.filter((trace) => trace.name && trace.showlegend !== false);
+    const longest = Math.max(0, ...entries.map((trace) => trace.name.length));
+    const columns = Math.max(1, Math.floor((width - 54) / (longest * 6.6 + 48)));
     const inner = layout.height * 0.86;
-    layout.height = inner + entries * 19;
+    layout.height = inner + Math.ceil(entries.length / columns) * 19;
+    layout.annotations = (layout.annotations || []).filter((note) => note.name !== "wide");
     layout.legend = { ...layout.legend, font: { size: 12 }, y: -62 / (inner - 56), yanchor: "top" };
     for (const [name, axis] of Object.entries(layout)) {
       if (!/^[xy]axis/.test(name)) continue;
       axis.tickfont = { size: 11 };
       axis.title = { ...axis.title, font: { size: 12 }, standoff: 6 };
     }
+  };
+
+  // What is searched for stands out in every figure whose marks carry [searched text, label]; few matches are named.
+  const NAMED = 6;
+  let wanted = [];
+  const highlight = (holder) => {
+    const traces = holder.data || [];
+    const marked = traces.flatMap((trace, index) => (trace.customdata && trace.mode === "markers" ? [index] : []));
+    const shown = holder.layout.meta || {};
+    if (!marked.length || (!wanted.length && !shown.searched)) return Promise.resolve();
+    const escaped = wanted.map((word) => word.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;"));
+    const hits = marked.map((index) => traces[index].customdata.flatMap(
+      ([text], point) => (escaped.every((word) => text.includes(word)) ? [point] : [])));
+    const own = (holder.layout.annotations || []).filter((note) => note.name !== "match");
+    const notes = [];
+    if (wanted.length && hits.flat().length <= NAMED) {
+      marked.forEach((index, at) => hits[at].forEach((point) => {
+        const trace = traces[index];
+        notes.push({
+          x: trace.x[point], y: Math.log10(trace.y[point]), text: trace.customdata[point][1], name: "match",
+          showarrow: true, arrowhead: 0, arrowwidth: 1, ax: 0, ay: -28, font: { size: 13 },
+          bgcolor: getComputedStyle(document.body).backgroundColor, arrowcolor: getComputedStyle(document.body).color,
+        });
+      }));
+    }
+    own.forEach((note) => { note.visible = !wanted.length; });
+    const update = {
+      selectedpoints: hits.map((points) => (wanted.length ? points : null)),
+      "unselected.marker.opacity": wanted.length ? 0.1 : null,
+    };
+    return window.Plotly.restyle(holder, update, marked)
+      .then(() => window.Plotly.relayout(holder, { annotations: [...own, ...notes], meta: { searched: wanted.length > 0 } }));
   };
 
   const widthOf = (holder) => (printing ? 680 : holder.clientWidth);
@@ -56,6 +91,7 @@
     };
     return window.Plotly.react(holder, exchange(data, colours), exchange(layout, colours), config).then(() => {
       holder.dataset.drawn = "true";
+      return highlight(holder);
     });
   };
 
@@ -92,6 +128,12 @@
     });
   };
 
+  const split = (text) => text.trim().toLowerCase().split(/\s+/).filter(Boolean);
+  const search = (text) => {
+    wanted = split(text);
+    holders().forEach(highlight);
+  };
+
   const makeFilterable = (bar) => {
     const table = document.getElementById(bar.dataset.table);
     const words = bar.querySelector("input");
@@ -99,8 +141,9 @@
     const count = bar.querySelector("output");
     const rows = [...table.tBodies[0].rows];
     const texts = new Map(rows.map((row) => [row, row.textContent.toLowerCase()]));
+    const finders = [words, ...document.querySelectorAll(`input[data-finds="${bar.dataset.table}"]`)];
     const apply = () => {
-      const wanted = words.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
+      const wanted = split(words.value);
       let kept = 0;
       for (const row of rows) {
         const chosen = choices.every((box) => !box.value || row.cells[box.dataset.column].textContent.trim() === box.value);
@@ -109,7 +152,17 @@
       }
       count.textContent = `${kept} of ${rows.length} ${count.dataset.of}`;
     };
-    words.addEventListener("input", apply);
+    // One search, wherever it is typed: beside a figure or above the table.
+    let typing = 0;
+    finders.forEach((finder) => finder.addEventListener("input", () => {
+      finders.forEach((other) => { if (other !== finder) other.value = finder.value; });
+      apply();
+      if (finders.length > 1) {
+        window.clearTimeout(typing);
+        typing = window.setTimeout(() => search(finder.value), 80);
+      }
+    }));
+    finders.slice(1).forEach((finder) => { finder.closest(".find").hidden = false; });
     choices.forEach((box) => box.addEventListener("change", apply));
     bar.hidden = false;
     apply();

@@ -53,6 +53,11 @@ class JointRuler(Reference):
     scale: JointScale
     scatter: Array
 
+    @property
+    def anchor(self) -> str:
+        """Family whose recipe is density 1."""
+        return str(self.fit.options["anchor"])
+
 
 def joint_ruler(
     catalog: Catalog, basket: str = "mean", *, scale: JointScale | None = None, seed: int = 0

@@ -3,9 +3,13 @@ from .alternatives import PAPER_WINDOW as PAPER_WINDOW
 from .alternatives import Split as Split
 from .alternatives import multiverse as multiverse
 from .alternatives import replication as replication
+from .alternatives import sensitivity as sensitivity
 from .measured import Measured as Measured
 from .measured import measure_bundled as measure_bundled
 from .measured import place_measured as place_measured
+from .placed import Placed as Placed
+from .placed import place_scores as place_scores
+from .study import Beside as Beside
 from .study import PastForecast as PastForecast
 from .study import Study as Study
 from .study import StudyOptions as StudyOptions

@@ -1,7 +1,8 @@
 """The same question under other choices: the multiverse, the paper's own estimator, its split at ChatGPT.
 
-The multiverse varies ruler, benchmark, window, denominator and dates; the replication reads the paper's estimator off
-it; the split is the paper's own, on MMLU, with models from before ChatGPT.
+The multiverse varies ruler, benchmark, window, denominator and dates; the sensitivity varies which models of the joint
+scale are read; the replication reads the paper's estimator off the multiverse; the split is the paper's own, on MMLU,
+with models from before ChatGPT.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ import pandas as pd
 from densing.core import DensingError, worst
 from densing.scores.catalog import Catalog, Selection
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities
-from densing.scores.references import SKILLS, Reference, available_benchmarks, family_names, load_reference
+from densing.scores.references import (
+    JOINT,
+    SKILLS,
+    JointRuler,
+    Reference,
+    available_benchmarks,
+    family_names,
+    load_reference,
+)
 from densing.scores.trend import (
     BLOCKS,
     CHATGPT,
@@ -69,6 +78,9 @@ COLUMNS = [
 SPLIT_WINDOW = ("2020-05-28", "2024-09-30")
 SPLIT_BENCHMARK = "mmlu"
 SPLIT_WORLDS = 100
+SENSITIVITY_COLUMNS = ["choice", "doubling_months", "lo", "hi", "n", "families", "last", "headline"]
+# An ability known from fewer scores is mostly what models are like in general.
+FEW_CELLS = 3
 Step = Callable[[str, float], object]
 
 
@@ -83,8 +95,17 @@ class Spec:
     dates: str = "sourced"
 
 
-def specs(catalog: Catalog) -> Iterator[Spec]:
-    """Yield the combinations: every shipped ruler and window; other denominators and dates for the means and MMLU."""
+def specs(catalog: Catalog, *, joint: bool = False) -> Iterator[Spec]:
+    """Yield the combinations: every shipped ruler and window; other denominators and dates for the means and MMLU.
+
+    ``joint`` adds the joint scale, its mean and its skills: it is fitted to the catalog, so it is asked for.
+    """
+    for benchmark in ("mean", *SKILLS) if joint else ():
+        for window in WINDOWS:
+            yield Spec(JOINT, benchmark, window)
+        if benchmark == "mean":
+            yield Spec(JOINT, benchmark, "long", denominator="non_embedding")
+            yield Spec(JOINT, benchmark, "long", dates="all")
     for reference in family_names():
         for benchmark in available_benchmarks(reference):
             members = load_reference(reference, benchmark).benchmarks
@@ -143,7 +164,7 @@ def multiverse(
         that adds no model to the paper's is left out, so that no combination counts twice.
     """
     rows: list[dict[str, Any]] = []
-    every = list(specs(catalog))
+    every = list(specs(catalog, joint=headline is not None and headline.reference == JOINT))
     every += [headline] if headline is not None and headline not in every else []
     windows = {**WINDOWS, ASKED: asked}
     densities: dict[tuple[str, str, str, str], DensityResult | None] = {}
@@ -211,6 +232,84 @@ def _rows(
                 }
             )
     return rows
+
+
+def sensitivity(
+    catalog: Catalog,
+    ruler: JointRuler,
+    everyone: DensityResult,
+    *,
+    window: tuple[str | None, str | None],
+    selection: Selection | None = None,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Return the headline's doubling time with other models of the same joint scale.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        The one behind the ruler.
+    ruler : JointRuler
+        The headline's.
+    everyone : DensityResult
+        All models of the scale, the headline's and those apart.
+    window : tuple of str or None
+        First and last release date.
+    selection : Selection, optional
+        Of the headline.
+    seed : int
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns :data:`SENSITIVITY_COLUMNS`: what was chosen otherwise, the doubling time with its interval, models and
+        families, the last release; the headline's own row first.
+
+    See Also
+    --------
+    multiverse
+    """
+    usual = selection or Selection()
+    table = everyone.table
+    options: dict[str, Any] = {"guard": float(everyone.options["guard"]), "seed": seed}
+    headline = table["stratum"].eq("headline")
+    own_family = table["family"].isin(set(ruler.points.loc[ruler.points["family"].eq(ruler.anchor), "family"]))
+    traits = int(table["traits"].max()) if len(table) else 0
+
+    def wider(denominator: str = "total", **changes: Any) -> Callable[[], DensityResult]:
+        return lambda: (
+            catalog_densities(
+                catalog, ruler, selection=replace(usual, **changes), denominator=denominator, **options
+            ).headline
+        )
+
+    def only(mask: pd.Series) -> Callable[[], DensityResult]:
+        return lambda: everyone.subset((headline & mask).to_numpy(dtype=bool))
+
+    mixtures = tuple(dict.fromkeys((*usual.architectures, "moe")))
+    choices: dict[str, Callable[[], DensityResult]] = {
+        "the headline": only(headline),
+        f"measured on all {traits} skills": only(table["traits"].eq(traits)),
+        f"at least {FEW_CELLS} scores": only(table["cells"].ge(FEW_CELLS)),
+        "values only, no limits": only(table["bound"].fillna("").eq("")),
+        f"without {ruler.anchor}, the recipe of density 1": only(~own_family),
+        "with unverified dates": wider(verified_only=False),
+        "with mixtures of experts, by total size": wider(architectures=mixtures),
+        "with mixtures of experts, by active size": wider("active", architectures=mixtures),
+    }
+    rows = []
+    for choice, densities in choices.items():
+        try:
+            data = TrendData.from_density(densities()).window(*window).ordered()
+            slope = HEADLINE.fit(data, seed=seed)
+        except DensingError:
+            continue
+        if slope.estimable:
+            low, high = slope.doubling_interval
+            last = pd.Timestamp(data.released.max())
+            first = choice == "the headline"
+            rows.append((choice, slope.doubling_months, low, high, slope.n, slope.clusters, last, first))
+    return pd.DataFrame(rows, columns=SENSITIVITY_COLUMNS)
 
 
 def replication(table: pd.DataFrame) -> pd.DataFrame:

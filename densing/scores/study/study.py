@@ -15,22 +15,26 @@ import numpy as np
 import pandas as pd
 
 import densing
-from densing.core import Card, DensingError, Note, Readable, once
-from densing.scores.catalog import Catalog, Selection, load_catalog
+from densing.core import Card, DensingError, Note, Readable, TableLike, once, words
+from densing.scores import trend as trends
+from densing.scores.catalog import Catalog, Selection, load_catalog, load_recall
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities, skill_densities
-from densing.scores.references import Reference, available_benchmarks, load_reference
+from densing.scores.references import JOINT, JointRuler, Reference, available_benchmarks, load_reference
 from densing.scores.study.alternatives import (
     PAPER_WINDOW,
+    SENSITIVITY_COLUMNS,
     Spec,
     Split,
     Step,
     chatgpt_split,
     multiverse,
     replication,
+    sensitivity,
     unfit,
     window_name,
 )
 from densing.scores.study.measured import Measured
+from densing.scores.study.placed import Placed, place_scores
 from densing.scores.trend import (
     DAYS_PER_MONTH,
     Backtest,
@@ -39,18 +43,26 @@ from densing.scores.trend import (
     TrendResult,
     backtest,
     corollaries,
+    date_for,
     estimate_trend,
     forecast,
+    recall_trend,
+    replicate_recall,
     score_forecast,
     when,
 )
 
 USUAL = Selection()
-# The headline's fan goes as far as it is back-tested; the long window's, which ends later, may go further.
+# The headline's fan goes as far as it is back-tested; that of the trend that ends last may go further.
 HORIZON_MONTHS = 6.0
 LONG_HORIZON_MONTHS = 18.0
 QUESTION_SIZES = (7e9, 3e9, 1e9)
 LONG_BENCHMARK = "mmlu"
+PAPER_REFERENCE = "qwen1.5"
+"""The public family nearest to the paper's own reference models, which were not published."""
+WIDE = 2.0
+"""A ratio of the interval's ends from which on it is called wide."""
+RECENT_MONTHS = 6.0
 OUTSIDE = "outside the window"
 PACKAGES = ("numpy", "scipy", "pandas", "statsmodels", "plotly")
 # Named where they are installed: they evaluate models, and part 1 does without them.
@@ -64,7 +76,7 @@ class StudyOptions:
     Parameters
     ----------
     reference, benchmark : str
-        The headline's ruler.
+        The headline's ruler; by default the joint scale, on knowledge, reasoning, mathematics and code in equal parts.
     since, until : str, optional
         Window of release dates; from Llama-1 to the newest scored model by default.
     selection : Selection
@@ -91,7 +103,7 @@ class StudyOptions:
     'total'
     """
 
-    reference: str = "qwen1.5"
+    reference: str = JOINT
     benchmark: str = "mean"
     since: str | None = PAPER_WINDOW[0]
     until: str | None = None
@@ -120,6 +132,26 @@ class PastForecast:
     score: ForecastScore | None
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Another ruler over another window, beside the headline.
+
+    Parameters
+    ----------
+    name : str
+        "The paper's window" beside the joint scale; "The long window" beside a ruler whose scores end earlier.
+    reference : Reference
+    density : DensityResult
+        The models of the window.
+    trend : TrendResult
+    """
+
+    name: str
+    reference: Reference
+    density: DensityResult
+    trend: TrendResult
+
+
 @dataclass(frozen=True, repr=False)
 class Study(Readable):
     """The main job's results.
@@ -136,18 +168,17 @@ class Study(Readable):
         The headline's models in its window.
     trend : TrendResult
         The headline's doubling time.
-    long_reference : Reference, optional
-        Ruler of the long window.
-    long_density : DensityResult, optional
-        The models of the long window.
-    long_trend : TrendResult, optional
-        The same family over the longest window that a joined series of scores allows.
+    beside : Beside, optional
+        Beside the joint scale, the paper's window on a ruler of one family; beside such a ruler, the longest window
+        that a joined series of its scores allows.
     apart : DensityResult, optional
         Models outside the selection, with the reason in ``stratum``.
     skills : pandas.DataFrame
         One density per model and skill.
     multiverse : pandas.DataFrame
         Every other reasonable choice of ruler, benchmark, window, denominator and dates.
+    sensitivity : pandas.DataFrame
+        The headline with other models of the same joint scale; empty on other rulers.
     split : Split
         The pace before and after ChatGPT.
     replication : pandas.DataFrame
@@ -156,12 +187,12 @@ class Study(Readable):
         The headline's frontier carried forward as far as back-tests go, as densities: ``date, mid, lo50, hi50, lo90,
         hi90``; dates that have passed are left out.
     long_forecast : pandas.DataFrame, optional
-        The long window's frontier, further ahead.
+        The frontier of the trend that ends last, further ahead.
     past_forecast : PastForecast, optional
         Where the headline's forecast can be scored or has passed.
     questions : pandas.DataFrame
-        When a score fits in a size, by the trend that reaches furthest: ``score, params, date, date_lo, date_hi,
-        level, note``.
+        When a score, or on the joint scale what the ruler needs ``largest`` parameters for, fits in a size, by the
+        trend that ends last: ``score, largest, params, date, date_lo, date_hi, level, note``.
     asked_of : Reference
         The ruler behind ``questions`` and ``backtest``.
     backtest : Backtest
@@ -176,6 +207,14 @@ class Study(Readable):
         What to keep in mind.
     measured : Measured, optional
         A model evaluated here, or why none was.
+    placed : Placed, optional
+        A user's models on the headline's ruler; the headline is estimated without them.
+    answers : Answers, optional
+        Of :func:`densing.scores.trend.answer_questions`, on the joint scale.
+    tested : optional
+        The forecast that won the back-test: its ``sentence`` and the ``table`` of all that were tried.
+    recall : str
+        What to know of facts before a doubling time of other skills is quoted; empty on other rulers.
 
     See Also
     --------
@@ -199,12 +238,11 @@ class Study(Readable):
     reference: Reference
     density: DensityResult
     trend: TrendResult
-    long_reference: Reference | None
-    long_density: DensityResult | None
-    long_trend: TrendResult | None
+    beside: Beside | None
     apart: DensityResult | None
     skills: pd.DataFrame
     multiverse: pd.DataFrame
+    sensitivity: pd.DataFrame
     split: Split
     replication: pd.DataFrame
     forecast: pd.DataFrame
@@ -219,14 +257,18 @@ class Study(Readable):
     hashes: Mapping[str, str]
     notes: tuple[Note, ...] = ()
     measured: Measured | None = None
+    placed: Placed | None = None
+    answers: Any = None
+    tested: Any = None
+    recall: str = ""
 
     def card(self) -> Card:
         """Return what is shown: the headline with its ruler, selection and estimators."""
         card = self.trend.card()
         ruler = f"{self.reference.name}, {self.reference.benchmark}"
         facts = {**card.facts, "ruler": ruler, "selection": self.selection}
-        if self.long_trend is not None:
-            facts["long window"] = self.long_trend.text
+        if self.beside is not None:
+            facts[self.beside.name.lower()] = self.beside.trend.text
         return Card(card.title, facts, card.table, self.notes)
 
     def _repr_html_(self) -> str:
@@ -234,11 +276,16 @@ class Study(Readable):
 
     @property
     def models(self) -> pd.DataFrame:
-        """The density table of all models: the headline's first, then those shown apart."""
-        parts = [self.density.table]
-        if self.apart is not None:
-            parts.append(self.apart.table)
-        return pd.concat(parts, ignore_index=True)
+        """The density table of all models: the headline's first, then those shown apart, then a user's (``yours``)."""
+        parts = [self.density, self.apart, None if self.placed is None else self.placed.densities]
+        tables = [part.table for part in parts if part is not None]
+        mine = np.repeat([part is parts[2] for part in parts if part is not None], list(map(len, tables)))
+        return pd.concat(tables, ignore_index=True).assign(yours=mine)
+
+    @property
+    def precision(self) -> str:
+        """What would narrow the headline's interval, where its ends differ by more than a factor of two; else empty."""
+        return precision(self.trend)
 
 
 def run_study(
@@ -246,6 +293,7 @@ def run_study(
     options: StudyOptions | None = None,
     *,
     measured: Measured | None = None,
+    scores: TableLike | None = None,
     step: Step = lambda label, share: None,
 ) -> Study:
     """Do the main job on a catalog.
@@ -258,6 +306,9 @@ def run_study(
         Ruler, window, selection.
     measured : Measured, optional
         A model evaluated here, see :func:`densing.scores.study.place_measured`.
+    scores : path, DataFrame or records, optional
+        A user's own models to place among the catalog's, see :func:`densing.scores.study.place_scores`; they do not
+        enter the headline, whereas rows merged into the catalog do.
     step : callable
         Called with a label and the share done, for progress bars.
 
@@ -268,7 +319,7 @@ def run_study(
     Raises
     ------
     DensingError
-        When the ruler does not exist or the window holds too few models for a trend.
+        When the ruler does not exist, the window holds too few models for a trend, or ``scores`` cannot be placed.
 
     See Also
     --------
@@ -300,12 +351,22 @@ def run_study(
     everyone = _within(catalog_densities(catalog, ruler, **shared), options.since, options.until)
     density = everyone.headline
     apart = everyone.subset(everyone.table["stratum"].ne("headline").to_numpy(dtype=bool))
+    # A user's table is read early: what is wrong in it is said before the long part.
+    placing = {name: value for name, value in shared.items() if name != "selection"}
+    placed = None if scores is None else place_scores(scores, catalog, ruler, density, **placing)
     step("trend", 0.05)
     trend = estimate_trend(TrendData.from_density(density), seed=options.seed)
-    step("long window", 0.1)
-    long_ruler, long_density, long_trend = _long(catalog, options)
+    step("beside it", 0.1)
+    beside = _beside(catalog, options)
     step("skills", 0.15)
     skills = skill_densities(catalog, options.reference, **shared)
+    joint = isinstance(ruler, JointRuler)
+    span = (options.since, options.until)
+    sensitive = (
+        sensitivity(catalog, ruler, everyone, window=span, selection=options.selection, seed=options.seed)
+        if isinstance(ruler, JointRuler)
+        else pd.DataFrame(columns=SENSITIVITY_COLUMNS)
+    )
     window = window_name(options.since, options.until, density)
     dates = "sourced" if options.selection.verified_only else "all"
     universe = multiverse(
@@ -319,7 +380,8 @@ def run_study(
         step=lambda label, share: step(label, 0.2 + 0.75 * share),
     )
     step("forecast", 0.97)
-    latest, asked_of = (trend, ruler) if long_trend is None or long_ruler is None else (long_trend, long_ruler)
+    further = beside is not None and beside.trend.data.released.max() > trend.data.released.max()
+    latest, asked_of = (beside.trend, beside.reference) if beside is not None and further else (trend, ruler)
     # What the headline's own forecast said for dates that have passed, and what came where later models tell.
     last = pd.Timestamp(trend.data.released.max()).normalize()
     end = last + pd.Timedelta(days=HORIZON_MONTHS * DAYS_PER_MONTH)
@@ -331,24 +393,24 @@ def run_study(
         earlier = backtest(latest.data, seed=options.seed)
     except DensingError as error:
         earlier = Backtest(n=0, why=str(error))
-    results = [everyone, *([long_density] if long_density is not None else [])]
-    rulers = [ruler, *([long_ruler] if long_ruler is not None else [])]
+    results = [everyone, *([beside.density] if beside is not None else [])]
+    rulers = [ruler, *([beside.reference] if beside is not None else [])]
+    answers, recall = (_answers(catalog), _recall(trend)) if joint else (None, "")
     return Study(
         options={**asdict(options), "selection": options.selection.describe(), "today": str(today.date())},
         selection=options.selection.describe(),
         reference=ruler,
         density=density,
         trend=trend,
-        long_reference=long_ruler,
-        long_density=long_density,
-        long_trend=long_trend,
+        beside=beside,
         apart=apart if len(apart) else None,
         skills=skills,
         multiverse=universe,
-        split=chatgpt_split(catalog, options.reference, seed=options.seed),
+        sensitivity=sensitive,
+        split=chatgpt_split(catalog, PAPER_REFERENCE if joint else options.reference, seed=options.seed),
         replication=replication(universe),
         forecast=forecast(trend, HORIZON_MONTHS, today=today),
-        long_forecast=None if long_trend is None else forecast(long_trend, LONG_HORIZON_MONTHS, today=today),
+        long_forecast=forecast(latest, LONG_HORIZON_MONTHS, today=today) if joint or further else None,
         past_forecast=past,
         questions=_questions(latest, asked_of, today),
         asked_of=asked_of,
@@ -359,6 +421,9 @@ def run_study(
         hashes={"catalog": catalog.digest, "reference": ruler.fit.data_hash},
         notes=tuple(once((*density.notes, *trend.notes))),
         measured=measured,
+        placed=placed,
+        answers=answers,
+        recall=recall,
     )
 
 
@@ -374,15 +439,19 @@ def _within(result: DensityResult, since: str | None, until: str | None) -> Dens
     return dataclasses.replace(result, table=table)
 
 
-def _long(catalog: Catalog, options: StudyOptions) -> tuple[Reference | None, DensityResult | None, TrendResult | None]:
-    """The same family on the benchmark whose scores two harnesses join, to the newest model."""
+def _beside(catalog: Catalog, options: StudyOptions) -> Beside | None:
+    """The other ruler and window: of the paper beside the joint scale, of the longest series beside another ruler."""
+    joint = options.reference == JOINT
+    name, family = ("The paper's window", PAPER_REFERENCE) if joint else ("The long window", options.reference)
+    benchmark, window = ("mean", PAPER_WINDOW) if joint else (LONG_BENCHMARK, (PAPER_WINDOW[0], None))
     try:
-        if LONG_BENCHMARK not in available_benchmarks(options.reference):
-            return None, None, None
-        ruler = load_reference(options.reference, LONG_BENCHMARK, tokens=options.tokens, catalog=catalog)
-        repeats = options.benchmark == LONG_BENCHMARK and options.since == PAPER_WINDOW[0] and options.until is None
-        if repeats or unfit(ruler, LONG_BENCHMARK):
-            return None, None, None
+        if benchmark not in available_benchmarks(family):
+            return None
+        ruler = load_reference(family, benchmark, tokens=None if joint else options.tokens, catalog=catalog)
+        if (family, benchmark, *window) == (options.reference, options.benchmark, options.since, options.until):
+            return None
+        if unfit(ruler, benchmark):
+            return None
         result = catalog_densities(
             catalog,
             ruler,
@@ -391,23 +460,82 @@ def _long(catalog: Catalog, options: StudyOptions) -> tuple[Reference | None, De
             guard=options.guard,
             seed=options.seed,
         )
-        result = _within(result, PAPER_WINDOW[0], None).headline
-        return ruler, result, estimate_trend(TrendData.from_density(result), seed=options.seed)
+        result = _within(result, *window).headline
+        return Beside(name, ruler, result, estimate_trend(TrendData.from_density(result), seed=options.seed))
     except DensingError:
-        return None, None, None
+        return None
 
 
 def _questions(trend: TrendResult, ruler: Reference, today: pd.Timestamp) -> pd.DataFrame:
     """When what the reference family does at its largest size fits into ordinary sizes."""
     largest = ruler.fit.domain["params"][1]
     x = {"params": np.array([largest]), **{name: np.array([value]) for name, value in ruler.given.items()}}
-    score = math.floor(float(ruler.fit.predict(x)[0]) * 100) / 100
+    joint = isinstance(ruler, JointRuler)
+    score = math.nan if joint else math.floor(float(ruler.fit.predict(x)[0]) * 100) / 100
     rows = []
     for params in QUESTION_SIZES:
-        answer = when(trend, score, params, ruler, today=today)
+        # An ability in logits says nothing to anyone; the size that reaches it does.
+        answer = (
+            date_for(trend, largest / params, today=today) if joint else when(trend, score, params, ruler, today=today)
+        )
         dates = {"date": answer.date, "date_lo": answer.lo, "date_hi": answer.hi}
-        rows.append({"score": score, "params": params, **dates, "level": answer.level, "note": answer.note})
+        rows.append(
+            {"score": score, "largest": largest, "params": params, **dates, "level": answer.level, "note": answer.note}
+        )
     return pd.DataFrame(rows)
+
+
+def _answers(catalog: Catalog) -> Any:
+    """Answers to the questions of the trend, where they are there and can be given."""
+    ask = getattr(trends, "answer_questions", None)
+    try:
+        return None if ask is None else ask(catalog)
+    except DensingError:
+        return None
+
+
+def _recall(trend: TrendResult) -> str:
+    """What models know by heart, beside the headline's own pace."""
+    months = float(trend.headline["doubling_months"])
+    recall = load_recall()
+    pace = {"pace_months": months} if math.isfinite(months) and months > 0 else {}
+    return recall_trend(recall, **pace).caution(replicate_recall(recall))
+
+
+def precision(trend: TrendResult) -> str:
+    """Return what would narrow a wide interval, from the shares of its variance; empty where it is not wide.
+
+    Parameters
+    ----------
+    trend : TrendResult
+
+    Returns
+    -------
+    str
+        Empty where the ends differ by a factor of at most :data:`WIDE`, or one of them is missing.
+    """
+    low, high = float(trend.headline["lo"]), float(trend.headline["hi"])
+    shares = trend.checks.variance_shares
+    if not (low > 0 and high / low > WIDE):
+        return ""
+    ends = f"differ by a factor of {high / low:.1f}" if math.isfinite(high) else "are not both known"
+    prose = f"The interval is wide: its ends {ends}"
+    if shares is None or shares.models is None:
+        return f"{prose}."
+    released = pd.DatetimeIndex(trend.data.released)
+    since = released.max() - pd.Timedelta(days=RECENT_MONTHS * DAYS_PER_MONTH)
+    recent = np.asarray(released > since)
+    families, everyone = (len(set(trend.data.family[mask])) for mask in (recent, np.ones(len(recent), bool)))
+    prose += (
+        f". {words.percentage(shares.models)} of the variance is which families there are, and "
+        f"{families} of the {everyone} stem from the last {RECENT_MONTHS:.0f} months of the window: more makers after "
+        f"{words.month(since)}, measured by an evaluator that is none of them, would narrow it most"
+    )
+    if shares.reference_law is not None and shares.reference_law >= 0.05:
+        prose += (
+            f"; {words.percentage(shares.reference_law)} is the ruler, for which more families of several sizes would"
+        )
+    return f"{prose}."
 
 
 def provenance(catalog: Catalog, results: list[DensityResult], references: list[Reference]) -> pd.DataFrame:

@@ -20,8 +20,8 @@ from densing.scores.density import catalog_densities, estimate_density, skill_de
 from densing.scores.references import load_reference
 from densing.scores.study import PAPER_WINDOW, StudyOptions, multiverse
 from densing.scores.study.alternatives import Spec, chatgpt_split, window_name
-from densing.scores.study.study import _long, _within
-from densing.scores.trend import TrendData, estimate_trend
+from densing.scores.study.study import _beside, _within, precision
+from densing.scores.trend import Checks, TrendData, VarianceShares, estimate_trend
 from densing.scores.trend.headline import fit_headline
 
 
@@ -45,11 +45,45 @@ def test_a_ruler_without_skills_has_no_skill_rows(catalog: Catalog, gsm8k_fit: s
 def test_mmlu_is_not_read_on_a_ruler_that_cannot_read_it(catalog: Catalog, gsm8k_fit: str) -> None:
     assert "cloze" in str(chatgpt_split(catalog, "olmo-ladder").reason)
     assert "fitted on gsm8k" in str(chatgpt_split(catalog, gsm8k_fit).reason)
-    assert _long(catalog, StudyOptions(reference="olmo-ladder")) == (None, None, None)
+    assert _beside(catalog, StudyOptions(reference="olmo-ladder")) is None
 
 
-def test_the_long_window_does_not_repeat_the_headline(catalog: Catalog) -> None:
-    assert _long(catalog, StudyOptions(benchmark="mmlu")) == (None, None, None)
+def test_what_stands_beside_does_not_repeat_the_headline(catalog: Catalog) -> None:
+    assert _beside(catalog, StudyOptions("qwen1.5", "mmlu")) is None
+
+
+@pytest.mark.slow
+def test_beside_one_family_stands_its_longest_window(catalog: Catalog) -> None:
+    beside = _beside(catalog, StudyOptions("qwen1.5"))
+    assert beside is not None
+    assert (beside.name, beside.reference.benchmark) == ("The long window", "mmlu")
+    assert str(beside.trend.data.released.max())[:7] == "2025-11"
+
+
+@pytest.mark.slow
+def test_beside_the_joint_scale_stands_the_papers_window(catalog: Catalog) -> None:
+    beside = _beside(catalog, StudyOptions(since="2024-01-01"))
+    assert beside is not None
+    assert (beside.name, beside.reference.name, beside.reference.benchmark) == ("The paper's window", "qwen1.5", "mean")
+    released = pd.DatetimeIndex(beside.trend.data.released)
+    assert released.min() == pd.Timestamp(PAPER_WINDOW[0]) and released.max() <= pd.Timestamp(PAPER_WINDOW[1])
+
+
+def trend_of(lo: float, hi: float, shares: VarianceShares | None) -> Any:
+    days = pd.to_datetime(["2023-03-01", "2024-03-01", "2026-01-15", "2026-03-01"])
+    data = SimpleNamespace(released=days.to_numpy(), family=np.array(["a", "b", "c", "c"]))
+    return SimpleNamespace(headline={"lo": lo, "hi": hi}, checks=Checks(variance_shares=shares), data=data)
+
+
+def test_a_wide_interval_says_what_would_narrow_it() -> None:
+    shares = VarianceShares(score_noise=None, reference_law=0.2, models=0.8)
+    prose = precision(trend_of(4.0, 9.0, shares))
+    assert "factor of 2.2" in prose and "80 % of the variance" in prose
+    assert "1 of the 3 stem from the last 6 months" in prose and "20 % is the ruler" in prose
+    assert "ruler" not in precision(trend_of(4.0, 9.0, VarianceShares(None, 0.01, 0.99)))
+    assert precision(trend_of(4.0, 8.0, shares)) == "", "a factor of two is what was aimed at"
+    assert "are not both known" in precision(trend_of(4.0, math.inf, shares))
+    assert precision(trend_of(math.inf, math.inf, shares)) == precision(trend_of(math.nan, math.nan, shares)) == ""
 
 
 @pytest.mark.parametrize(
@@ -81,7 +115,7 @@ def test_a_window_leaves_the_table_that_it_is_read_from_as_it_is(catalog: Catalo
 
 @pytest.fixture
 def no_usual_specs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sys.modules["densing.scores.study.alternatives"], "specs", lambda catalog: iter(()))
+    monkeypatch.setattr(sys.modules["densing.scores.study.alternatives"], "specs", lambda catalog, joint: iter(()))
     return
 
 

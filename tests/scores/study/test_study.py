@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -17,13 +18,13 @@ from densing.report import build_replication
 from densing.report.study import headline
 from densing.scores.catalog import Selection, load_catalog
 from densing.scores.density import catalog_densities
-from densing.scores.references import load_reference
+from densing.scores.references import SKILLS, load_reference
 from densing.scores.study import PAPER_MONTHS, Study, StudyOptions, run_study
 from densing.scores.trend import TrendData
 from densing.scores.trend.estimators import envelope
 from tests.support import folders
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("embedded_scale")]
 
 ORACLE = folders.DATA / "trend_catalog_check.csv"
 WIDE = Selection(
@@ -44,7 +45,8 @@ WIDE = Selection(
 
 @pytest.fixture(scope="module")
 def study() -> Study:
-    return run_study(options=StudyOptions(today="2026-01-01"))
+    # Before the end of the headline's own forecast, so that there is one to show.
+    return run_study(options=StudyOptions(today="2026-05-01"))
 
 
 def test_papers_method_covers_its_figure_on_at_least_three_mean_rulers(study: Study) -> None:
@@ -66,42 +68,91 @@ def test_headline_uses_what_it_says(study: Study) -> None:
     assert {"moe", "continued", "unverified date"} <= set(study.apart.table["stratum"])
 
 
-def test_long_window_reaches_november_2025(study: Study) -> None:
-    assert study.long_trend is not None
-    assert str(study.long_trend.data.released.max())[:7] == "2025-11"
-    assert len(study.long_trend.data) > len(study.trend.data)
+def test_the_headline_is_the_joint_scale_to_the_last_model(study: Study) -> None:
+    assert (study.reference.name, study.reference.benchmark) == ("joint", "mean")
+    everyone = catalog_densities(load_catalog(), study.reference).headline.table
+    since = everyone["released"] >= pd.Timestamp("2023-02-24")
+    assert sorted(study.trend.data.model) == sorted(everyone.loc[since, "model"])
+    last = f"{study.trend.data.released.max()!s:.7}"
+    assert last >= "2026-03" and pd.Timestamp(last).strftime("%B %Y") in study.trend.title
+    checks = study.trend.checks
+    assert checks.permutation is not None and checks.breakpoint is not None
+    assert checks.breakpoint.searched.p is not None and checks.breakpoint.searched.power
 
 
-def test_forecasts_that_have_passed_are_not_shown(study: Study) -> None:
-    assert study.options["today"] == "2026-01-01"
-    today = pd.Timestamp("2026-01-01")
-    assert study.forecast.empty, "the headline's series of scores ends in 2024"
-    assert study.past_forecast is not None
-    assert study.past_forecast.end < today and study.past_forecast.score is None
+def test_the_papers_window_stands_beside_it(study: Study) -> None:
+    assert study.beside is not None and study.beside.reference.name == "qwen1.5"
+    assert study.beside.trend.data.released.max() <= pd.Timestamp("2024-09-30")
+    assert len(study.beside.trend.data) < len(study.trend.data)
+    assert study.asked_of is study.reference, "what reaches further answers the forecast's questions"
+
+
+def test_forecasts_of_the_last_trend_are_shown(study: Study) -> None:
+    today = pd.Timestamp("2026-05-01")
+    assert (study.forecast["date"] >= today).all() and len(study.forecast)
+    assert study.past_forecast is None
     assert study.long_forecast is not None and (study.long_forecast["date"] >= today).all()
-    assert study.long_trend is not None
     came = study.questions["note"].str.contains("exists")
     assert (study.questions.loc[~came, "date"].dropna() >= today).all()
+    assert study.questions["score"].isna().all() and (study.questions["largest"] > study.questions["params"]).all()
 
 
-def test_what_stands_before_quoting_is_the_long_windows_own(study: Study) -> None:
-    """From an outside audit: 3.7 to 4.2 months, and 5.0 to 6.7 (3.7 to 32); break on 2023-09-27."""
-    assert study.long_trend is not None
+def test_sensitivity_reads_other_models_of_the_same_scale(study: Study) -> None:
+    table = study.sensitivity.set_index("choice")
+    head = study.trend.headline
+    first = table[table["headline"]]
+    assert len(first) == 1 and first["doubling_months"].item() == pytest.approx(head["doubling_months"])
+    assert (first["lo"].item(), first["hi"].item()) == pytest.approx((head["lo"], head["hi"]))
+    smaller = table[table.index.str.startswith(("measured on all", "at least", "values only", "without"))]
+    assert len(smaller) == 4 and (smaller["n"] < first["n"].item()).all()
+    wider = table[table.index.str.startswith("with ")]
+    assert len(wider) == 3 and (wider["n"] > first["n"].item()).all()
+    total, active = (table.loc[f"with mixtures of experts, by {size} size"] for size in ("total", "active"))
+    assert total["n"] == active["n"] and total["doubling_months"] != active["doubling_months"]
+
+
+def test_what_stands_before_quoting_names_breaks_and_groups_of_both_windows(study: Study) -> None:
+    """From an outside audit of the paper's window: 3.7 months, without research suites 4.2."""
+    assert study.beside is not None
     caveats = " ".join(headline(study).caveats)
-    assert study.long_trend.checks.breakpoint is not None
-    assert str(study.long_trend.checks.breakpoint.searched.date) in caveats
-    for trend in (study.trend, study.long_trend):
+    for trend in (study.trend, study.beside.trend):
+        assert trend.checks.breakpoint is not None
+        assert str(trend.checks.breakpoint.searched.date) in caveats
         (group,) = trend.checks.without_groups
         assert group.doubling_months is not None
         assert f"{group.doubling_months:.1f} months ({group.lo:.1f} to" in caveats
         assert group.families == ("Cerebras-GPT", "Pythia")
         assert group.doubling_months > trend.headline["doubling_months"]
+    assert "arXiv 2604.24827" in caveats, "what is known of facts stands before a doubling time is quoted"
+    ratio = study.trend.headline["hi"] / study.trend.headline["lo"]
+    assert ("The interval is wide" in caveats) == (ratio > 2)
+
+
+@pytest.fixture(scope="module")
+def of_one_family() -> Study:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["densing.scores.study.alternatives"], "specs", lambda catalog, joint: iter(()))
+        return run_study(options=StudyOptions("qwen1.5", today="2026-01-01"))
+
+
+def test_a_ruler_of_one_family_still_leads_when_it_is_asked_for(of_one_family: Study) -> None:
+    """From an outside audit: 3.7 months; over the long window 5.0, without research suites 6.7, break on 2023-09-27."""
+    study = of_one_family
+    assert study.trend.title.split(" months")[0].endswith("3.7") and study.reference.name == "qwen1.5"
+    assert study.beside is not None and study.beside.name == "The long window"
+    assert str(study.beside.trend.data.released.max())[:7] == "2025-11"
+    assert study.beside.trend.checks.breakpoint is not None
+    assert str(study.beside.trend.checks.breakpoint.searched.date) in " ".join(headline(study).caveats)
+    assert study.sensitivity.empty and study.answers is None and study.recall == ""
+    assert study.forecast.empty, "its series of scores ends in 2024"
+    assert study.past_forecast is not None and study.past_forecast.score is None
+    assert study.long_forecast is not None and (study.long_forecast["date"] >= pd.Timestamp("2026-01-01")).all()
 
 
 def test_multiverse_varies_every_choice_and_marks_the_headline(study: Study) -> None:
     table = study.multiverse
     for column, least in (
-        ("reference", 5),
+        ("reference", 6),
         ("benchmark", 10),
         ("window", 2),
         ("denominator", 2),
@@ -110,6 +161,10 @@ def test_multiverse_varies_every_choice_and_marks_the_headline(study: Study) -> 
     ):
         assert table[column].nunique() >= least, column
     assert table["headline"].sum() == 1
+    marked = table[table["headline"]].iloc[0]
+    assert (marked["reference"], marked["window"]) == ("joint", "long")
+    assert marked["doubling_months"] == pytest.approx(study.trend.headline["doubling_months"])
+    assert {"mean", *SKILLS} == set(table.loc[table["reference"].eq("joint"), "benchmark"])
     assert not table.duplicated(["reference", "benchmark", "window", "denominator", "dates", "method"]).any()
 
 

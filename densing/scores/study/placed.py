@@ -1,0 +1,192 @@
+"""A user's models among the catalog's: densities on the headline's own ruler, and ranks among those of size and year.
+
+The ruler and the headline are the catalog's alone: what a user places is read on them and moves neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from densing.core import InputError, Note, TableLike, once, words
+from densing.scores import joint
+from densing.scores.catalog import Catalog, merge, read_extra
+from densing.scores.density import DensityResult, catalog_densities, rank, table_densities
+from densing.scores.joint import catalog_scale, joint_cells
+from densing.scores.references import JointRuler, Reference
+
+YOURS = "yours"
+SIZE_FACTOR = 2.0
+"""Models of about the same size: up to this factor smaller or larger."""
+NEIGHBOURS = 2
+COLUMNS = [
+    "model",
+    "density",
+    "density_lo",
+    "density_hi",
+    "bound",
+    "n_params",
+    "released",
+    "rank",
+    "of",
+    "size_rank",
+    "size_of",
+    "year_rank",
+    "year_of",
+    "neighbours",
+    "status",
+]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A user's models on the headline's ruler.
+
+    Parameters
+    ----------
+    densities : DensityResult
+        A row per model, ``stratum`` "yours".
+    ranks : pandas.DataFrame
+        Columns :data:`COLUMNS`, densest first: rank 1 is the densest of ``of`` (itself included), among all headline
+        models, those of its size (up to twice as small or large), and those released in the same calendar year; 0 of
+        0 where there are none or its date is not known. ``neighbours`` are the headline models next to it in density.
+    notes : tuple of Note
+
+    See Also
+    --------
+    place_scores
+    """
+
+    densities: DensityResult
+    ranks: pd.DataFrame
+    notes: tuple[Note, ...] = ()
+
+
+def place_scores(
+    scores: TableLike,
+    catalog: Catalog,
+    ruler: Reference,
+    among: DensityResult,
+    *,
+    denominator: str = "total",
+    guard: float = 3.0,
+    seed: int = 0,
+) -> Placed:
+    """Place a user's models among others, on a ruler that they do not move.
+
+    Parameters
+    ----------
+    scores : path, DataFrame or records
+        Columns ``model, params, released, benchmark, score`` (and any other catalog column).
+    catalog : Catalog
+        The one behind the ruler.
+    ruler : Reference
+        A joint one reads whatever benchmarks of its scale the table holds; another needs its own.
+    among : DensityResult
+        Whom they are ranked among.
+    denominator, guard, seed
+        As in :func:`densing.scores.density.estimate_density`.
+
+    Raises
+    ------
+    InputError, TableError
+        When the table cannot be read (file, row, column and remedy), or nothing in it can be placed.
+
+    See Also
+    --------
+    run_study, densing.scores.density.rank
+
+    Examples
+    --------
+    >>> import densing
+    >>> from densing.scores.study import place_scores
+    >>> catalog, ruler = densing.load_catalog(), densing.load_reference("qwen1.5", "mmlu")
+    >>> rows = [{"model": "mine", "params": 3e9, "released": "2024-06-01", "benchmark": "mmlu", "score": 0.6}]
+    >>> placed = place_scores(rows, catalog, ruler, densing.catalog_densities(catalog, ruler).headline)
+    >>> row = placed.ranks.iloc[0]
+    >>> bool(1 <= row["size_rank"] <= row["size_of"] < row["of"])
+    True
+    """
+    options: dict[str, Any] = {"denominator": denominator, "guard": guard, "seed": seed}
+    if isinstance(ruler, JointRuler):
+        result = _on_joint(scores, catalog, ruler, options)
+    else:
+        result = table_densities(scores, ruler, **options)
+    result = replace(result, table=result.table.assign(stratum=YOURS))
+    return Placed(result, _ranks(result, among), tuple(once(result.notes)))
+
+
+def _on_joint(scores: TableLike, catalog: Catalog, ruler: JointRuler, options: dict[str, Any]) -> DensityResult:
+    merged = merge(catalog, read_extra(scores))
+    keys = ["model", "benchmark", "evaluator"]
+    known = pd.MultiIndex.from_frame(catalog.scores[keys])
+    added = merged.scores[~pd.MultiIndex.from_frame(merged.scores[keys]).isin(known)]
+    mine = sorted(set(added["model"]))
+    source = words.clean(scores) if not isinstance(scores, pd.DataFrame | list) else "the table of scores"
+    if not mine:
+        raise InputError(f"{source}: holds no score that the catalog does not have")
+    twice = sorted(set(mine) & set(ruler.scale.models))
+    if twice:
+        raise InputError(
+            f"{source}: {words.listed(twice)} {'is' if len(twice) == 1 else 'are'} in the catalog and on the joint "
+            "scale already; give your model another name, or add its scores with --catalog"
+        )
+    cells = joint_cells(merged)
+    own = cells.table["model"].isin(mine).to_numpy(dtype=bool)
+    if not own.any():
+        reasons = cells.dropped[cells.dropped["model"].isin(mine)]
+        examples = words.listed(sorted(set(reasons["benchmark"] + " (" + reasons["reason"] + ")")))
+        raise InputError(
+            f"{source}: no score can be placed on the joint scale: {examples}; "
+            "`densing catalog list benchmarks` names others"
+        )
+    dropped = cells.dropped[cells.dropped["model"].isin(mine)]
+    cells = replace(cells, table=cells.table[own].reset_index(drop=True), dropped=dropped, notes=())
+    # Without a way to place models on a scale as it stands, they are read off one that was fitted with them; the
+    # ruler's line and the headline stay the catalog's own.
+    place = getattr(joint, "place", None)
+    scale = place(ruler.scale, cells, seed=options["seed"]) if place is not None else catalog_scale(merged)
+    result = catalog_densities(merged, replace(ruler, scale=scale, notes=scale.notes), **options)
+    result = result.subset(result.table["model"].isin(mine).to_numpy(dtype=bool))
+    sizeless = sorted(set(mine) - set(result.table["model"]))
+    if not len(result):
+        raise InputError(f"{source}: {words.listed(sizeless)}: no size; fill in the column params")
+    notes = [note for note in result.notes if note.code not in ("user-apart", "few-cells", "no-size")]
+    few = result.table.loc[result.table["cells"].lt(3), "model"].tolist()
+    if few:
+        message = f"{words.listed(few)}: fewer than 3 scores, so the interval is wide"
+        notes.append(Note("few-cells", "info", message, {"models": few}))
+    if sizeless:
+        message = f"{words.listed(sizeless)}: without a size or a score on the joint scale, not placed"
+        notes.append(Note("not-placed", "warning", message, {"models": sizeless}))
+    return replace(result, notes=tuple(notes))
+
+
+def _ranks(result: DensityResult, among: DensityResult) -> pd.DataFrame:
+    rows = []
+    others = among.table
+    year = pd.to_datetime(others["released"]).dt.year
+    for position, row in enumerate(result.table.to_dict("records")):
+        one = result.subset(np.arange(len(result)) == position)
+        size = others["n_params"].between(row["n_params"] / SIZE_FACTOR, row["n_params"] * SIZE_FACTOR)
+        released = pd.to_datetime(row["released"])
+        same_year = year.eq(released.year) if pd.notna(released) else pd.Series(False, others.index)
+        places: dict[str, Any] = {"neighbours": ""}
+        for label, mask in (("", np.ones(len(others), bool)), ("size_", size), ("year_", same_year)):
+            group = among.subset(np.asarray(mask, dtype=bool) & others["model"].ne(row["model"]).to_numpy(dtype=bool))
+            places |= {f"{label}rank": 0, f"{label}of": 0}
+            if len(group):
+                ranking = rank(one, group)
+                places |= {
+                    f"{label}rank": int(ranking.table["rank"].iloc[0]),
+                    f"{label}of": int(ranking.table["of"].iloc[0]),
+                }
+                if not label:
+                    near = ranking.neighbours(row["model"], NEIGHBOURS)["model"]
+                    places["neighbours"] = ", ".join(name for name in near if name != row["model"])
+        rows.append({**row, **places})
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    return table.sort_values("density", ascending=False, ignore_index=True)
