@@ -15,3 +15,5 @@ from .study import Study as Study
 from .study import StudyOptions as StudyOptions
 from .study import run_study as run_study
 from .study import versions as versions
+from .today import Today as Today
+from .today import density_today as density_today
