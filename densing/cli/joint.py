@@ -140,7 +140,14 @@ def links(
         return
     with progress(json) as step:
         result = leave_one_out(
-            cells, without or None, column=refit, seed=seed, step=step, sweeps=sweeps, burn=sweeps // 2
+            cells,
+            without or None,
+            column=refit,
+            seed=seed,
+            step=step,
+            sweeps=sweeps,
+            burn=sweeps // 2,
+            draws=min(300, sweeps),
         )
     payload |= {"refits": result.table, "lost": result.lost, "notes": [*structure.notes, *result.notes]}
     if not json:

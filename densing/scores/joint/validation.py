@@ -315,6 +315,7 @@ def validate(
 
         try:
             split = held_out(cells, kind, seed, released=released, cutoff=cutoff)
+            frame, block = _predicted(cells, split, penalty, part, options)
         except InputError as error:
             if isinstance(error, UnknownNameError):
                 raise
@@ -322,7 +323,13 @@ def validate(
                 notes.append(Note("split-left-out", "warning", f"{error}", {"split": kind}))
             skipped.add(kind)
             continue
-        frame, block = _predicted(cells, split, penalty, part, options)
+        if len(frame) < split.hidden.sum():
+            lost = int(split.hidden.sum()) - len(frame)
+            message = (
+                f"{kind}, seed {seed}: {words.plural(lost, 'hidden cell')} of models none of whose shown scores is on "
+                "a benchmark of the earlier models"
+            )
+            notes.append(Note("not-placed", "info", message, {"split": kind, "seed": seed, "cells": lost}))
         frames.append(frame)
         blocks.append(block)
     if not frames:
