@@ -188,7 +188,16 @@ def _experts(data: JointData, level: float) -> Answer:
     models, ratio = expert_data(data)
     measured = data.traits(models, include=("moe",)) >= FEWEST_SKILLS
     wider = expert_data(data, ("moe", "unverified"))
-    return experts.answer_experts(models, ratio, measured=measured, wider=wider, level=level, seed=data.seed)
+    answer = experts.answer_experts(models, ratio, measured=measured, wider=wider, level=level, seed=data.seed)
+    catalog = data.catalog.models
+    mixtures = catalog.loc[catalog["architecture"].eq("moe") & catalog["kind"].eq("base"), "model"]
+    on_scale = int(mixtures.isin(data.scale.models).sum())
+    reach = (
+        f"Of {len(mixtures)} base mixtures of experts in the catalog {on_scale} are on the joint scale and "
+        f"{int((ratio > 0).sum())} have a sourced date since {EPOCH.date()} and both sizes; makers' own figures of their "
+        "own models do not count."
+    )
+    return replace(answer, caveats=(*answer.caveats, reach))
 
 
 def expert_data(data: JointData, include: tuple[str, ...] = ("moe",)) -> tuple[TrendData, Array]:
