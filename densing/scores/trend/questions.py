@@ -194,8 +194,8 @@ def _experts(data: JointData, level: float) -> Answer:
     on_scale = int(mixtures.isin(data.scale.models).sum())
     reach = (
         f"Of {len(mixtures)} base mixtures of experts in the catalog {on_scale} are on the joint scale and "
-        f"{int((ratio > 0).sum())} have a sourced date since {EPOCH.date()} and both sizes; makers' own figures of their "
-        "own models do not count."
+        f"{int((ratio > 0).sum())} have a sourced date since {EPOCH.date()} and both sizes; makers' own figures of "
+        "their own models do not count."
     )
     return replace(answer, caveats=(*answer.caveats, reach))
 
