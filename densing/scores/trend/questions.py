@@ -169,8 +169,20 @@ def _pilot(data: JointData) -> list[TableStep]:
         TableStep(f"{second_name}, models of both tables", other, common),
         TableStep(f"{first_name}, models of both tables", one, common),
         TableStep(f"{first_name}, all models of any kind", one, wide),
-        TableStep(f"{first_name}, without distilled models", one, from_scratch),
-        TableStep(f"{first_name}, without its own makers' models", one, foreign),
+        TableStep(
+            f"{first_name}, without distilled models",
+            one,
+            from_scratch,
+            "no distilled models in the first",
+            of_first=True,
+        ),
+        TableStep(
+            f"{first_name}, without its own makers' models",
+            one,
+            foreign,
+            "the first without its own makers' models",
+            of_first=True,
+        ),
     ]
 
 
