@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from densing.core import Array, words
+from densing.scores.catalog import family_groups
 from densing.scores.trend.answers import Answer, answered, contrast_row, group_row, rows_table, unanswered
 from densing.scores.trend.contrasts import Contrast, Regression, estimate_contrast
 from densing.scores.trend.data import DAYS_PER_YEAR, TrendData
@@ -146,6 +147,13 @@ def answer_compute(data: TrendData, log_size: Array, tokens: Array, *, level: fl
         return unanswered("compute", QUESTION, UNIT, growth.reason, rows_table(rows))
     share = token_share(part, log_tokens, **options)
     rows.append(contrast_row("share of density's growth that more tokens explain", part, share))
+    for group, families in family_groups().items():
+        apart = ~np.isin(part.family, families)
+        if not apart.all():
+            rest_of = token_share(part.take(apart), log_tokens[apart], **options)
+            rows.append(contrast_row(f"share, without {group}", part.take(apart), rest_of))
+            growth_of = compute_growth(able.take(apart), log_compute[apart], **options)
+            rows.append(group_row(f"effective compute, without {group}", part.take(apart), slope_of(growth_of)))
     free = token_share(part, log_tokens, log_size=size, **options)
     rows.append(contrast_row("share, any return to size", part, free))
     rest = _with_tokens(part, log_tokens, **options)

@@ -128,9 +128,10 @@ def answer_experts(
         return made
 
     everything = np.ones(len(data), dtype=bool)
+    own = Contrast.missing("the rows do not say who trained the models")
     if data.organisation is not None:
         vary("organisations as clusters", everything, cluster="organisation")
-        vary("against dense models of the same organisation", everything, within=True, cluster="organisation")
+        own = vary("against dense models of the same organisation", everything, within=True, cluster="organisation")
         rows += [
             contrast_row(
                 f"without {maker}",
@@ -161,7 +162,8 @@ def answer_experts(
         f"Without one family a lies between {words.number(left.min())} (without {low}) and {words.number(left.max())} "
         f"(without {high}).",
         "Mixtures come from few, well-funded makers: what their recipes have on top of those of dense models of the "
-        "same date counts towards a, as far as it grows with the ratio of sizes.",
+        "same date counts towards a, as far as it grows with the ratio of sizes."
+        + (f" Against dense models of their own makers a is {interval(own)}." if own.estimable else ""),
         f"a = .5, the geometric mean, has {words.p_value(against[0.5])}.",
     ]
     typical = float(np.median(ratio[mixture]))

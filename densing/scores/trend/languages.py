@@ -80,12 +80,15 @@ class TableStep:
     models : pandas.DataFrame
     change : str
         What differs from the reading that it is compared with; empty for the two ends.
+    of_first : bool
+        Compare with the first table, not with the second.
     """
 
     label: str
     cells: pd.DataFrame
     models: pd.DataFrame
     change: str = ""
+    of_first: bool = False
 
 
 def answer_language(
@@ -97,7 +100,7 @@ def answer_language(
     ----------
     measured : LanguageData
     steps : sequence of TableStep
-        First the table of one evaluator, then that of another, then the other with one thing changed at a time.
+        First the table of one evaluator, then that of another, then either with one thing changed at a time.
     level, seed
     """
     options: dict[str, Any] = {"level": level, "seed": seed}
@@ -117,7 +120,7 @@ def answer_language(
         ),
     ]
     rows += _by_group(measured.codes, **options)
-    table_rows, dissection = _dissect(steps, **options)
+    table_rows, dissection, tables = _dissect(steps, **options)
     rows += table_rows
     if not change.estimable:
         return unanswered("language", QUESTION, PER_YEAR, change.reason, rows_table(rows))
@@ -151,6 +154,7 @@ def answer_language(
         "are.",
         "Paces of single tables are index regressions without a scale; each changes one thing, and none is corrected "
         "for their number.",
+        *tables,
     )
     test = "difference of slopes on the same models is zero; paired by model and draw, family jackknife (CRV3)"
     return answered("language", QUESTION, answer, change, PER_YEAR, test, rows, caveats, others.notes, DOUBLINGS)
@@ -172,29 +176,36 @@ def _by_group(codes: Mapping[str, TrendData], **options: Any) -> list[Mapping[st
     return rows
 
 
-def _dissect(steps: Sequence[TableStep], level: float, seed: int) -> tuple[list[Mapping[str, Any]], str]:
-    """Return a row per reading of the tables, and which change moves the second table most towards the first."""
-    rows, rates = [], []
+def _dissect(steps: Sequence[TableStep], level: float, seed: int) -> tuple[list[Mapping[str, Any]], str, list[str]]:
+    """Return a row per reading of the tables, and which changes bring the two tables together, in brief and in full."""
+    rows: list[Mapping[str, Any]] = []
+    paces = []
     for step in steps:
         data, log_size = table_data(step.cells, step.models)
         pace = table_pace(data, log_size, level=level, seed=seed)
         rows.append(group_row(step.label, data, slope_of(pace)))
-        rates.append(pace.estimate * DOUBLINGS)
-    if len(rates) < 3 or not all(map(math.isfinite, rates[:2])):
-        return rows, ""
+        paces.append(pace)
+    rates = [pace.estimate for pace in paces]
+    if len(rates) < 3 or not all(map(math.isfinite, rates[:2])) or rates[0] == rates[1]:
+        return rows, "", []
     gap = rates[0] - rates[1]
     moves = {
-        step.change: (rate - rates[1]) / gap
+        step.change: (rates[0] - rate if step.of_first else rate - rates[1]) / gap
         for step, rate in zip(steps[2:], rates[2:], strict=True)
         if math.isfinite(rate) and step.change
     }
-    if gap == 0 or not moves:
-        return rows, ""
-    ends = " and ".join(
-        f"{words.months(doubling_months(rate / DOUBLINGS / DAYS_PER_YEAR))} months in {step.label}"
+    ends = [
+        f"{words.months(doubling_months(rate / DAYS_PER_YEAR))} months in {step.label}"
         for rate, step in zip(rates[:2], steps[:2], strict=True)
-    )
+    ]
     ranked = sorted(moves.items(), key=lambda move: -move[1])
-    shares = ((change, words.percentage(share).replace("-", "−")) for change, share in ranked)
-    text = words.listed((f"{change} {share}" for change, share in shares), most=len(ranked))
-    return rows, f"of the gap between two tables ({ends}) a single change closes: {text}"
+    shares = [f"{change} {words.percentage(share).replace('-', '−')}" for change, share in ranked]
+    brief = f"of the gap between two tables ({' and '.join(ends)}) most goes with {words.listed(shares[:2])}"
+    apart = paces[0].lo > rates[1] or paces[0].hi < rates[1]
+    full = [
+        f"Share of the gap between {steps[0].label} and {steps[1].label} that a single change closes: "
+        f"{words.listed(shares, most=len(shares))}. Shares overlap and do not add up.",
+        f"{steps[0].label} holds {paces[0].models} models of {len(paces[0].clusters)} families, and its interval "
+        f"{'excludes' if apart else 'includes'} the pace of {steps[1].label}.",
+    ]
+    return rows, brief if moves else "", full

@@ -26,6 +26,8 @@ MULTILINGUAL = "multilingual"
 """The basket of all languages but English."""
 UNNAMED = "mul"
 """The language of benchmarks that hold several: XWinograd says little of any."""
+FITTING = 0.6
+"""Share of the time that a scale takes which is not in the cache."""
 PILOT = (("falcon_h1_docs",), "Falcon's English table"), (("euroeval", "euroeval_val"), "EuroEval")
 """The two tables whose paces differed in a pilot."""
 
@@ -75,14 +77,18 @@ def answer_questions(
     for name in names:
         if name not in QUESTIONS:
             raise UnknownNameError("question of the trend", name, QUESTIONS)
-    step("joint scale", 0.0)
+
+    def fitting(label: str, share: float) -> None:
+        step(label, FITTING * share)
+
+    fitting("joint scale", 0.0)
     try:
-        data = JointData(catalog, catalog_scale(catalog), seed)
+        data = JointData(catalog, catalog_scale(catalog, step=fitting), seed)
     except DensingError as error:
         return Answers(tuple(_nothing(name, error) for name in names), level)
     answers = []
     for position, name in enumerate(names):
-        step(name, position / len(names))
+        step(name, FITTING + (1 - FITTING) * position / len(names))
         try:
             answers.append(QUESTIONS[name](data, level))
         except DensingError as error:
@@ -163,8 +169,20 @@ def _pilot(data: JointData) -> list[TableStep]:
         TableStep(f"{second_name}, models of both tables", other, common),
         TableStep(f"{first_name}, models of both tables", one, common),
         TableStep(f"{first_name}, all models of any kind", one, wide),
-        TableStep(f"{first_name}, without distilled models", one, from_scratch),
-        TableStep(f"{first_name}, without its own makers' models", one, foreign),
+        TableStep(
+            f"{first_name}, without distilled models",
+            one,
+            from_scratch,
+            "no distilled models in the first",
+            of_first=True,
+        ),
+        TableStep(
+            f"{first_name}, without its own makers' models",
+            one,
+            foreign,
+            "the first without its own makers' models",
+            of_first=True,
+        ),
     ]
 
 
@@ -188,7 +206,16 @@ def _experts(data: JointData, level: float) -> Answer:
     models, ratio = expert_data(data)
     measured = data.traits(models, include=("moe",)) >= FEWEST_SKILLS
     wider = expert_data(data, ("moe", "unverified"))
-    return experts.answer_experts(models, ratio, measured=measured, wider=wider, level=level, seed=data.seed)
+    answer = experts.answer_experts(models, ratio, measured=measured, wider=wider, level=level, seed=data.seed)
+    catalog = data.catalog.models
+    mixtures = catalog.loc[catalog["architecture"].eq("moe") & catalog["kind"].eq("base"), "model"]
+    on_scale = int(mixtures.isin(data.scale.models).sum())
+    reach = (
+        f"Of {len(mixtures)} base mixtures of experts in the catalog {on_scale} are on the joint scale and "
+        f"{int((ratio > 0).sum())} have a sourced date since {EPOCH.date()} and both sizes; makers' own figures of "
+        "their own models do not count."
+    )
+    return replace(answer, caveats=(*answer.caveats, reach))
 
 
 def expert_data(data: JointData, include: tuple[str, ...] = ("moe",)) -> tuple[TrendData, Array]:

@@ -314,6 +314,29 @@ def test_tiny_catalogs_answer_every_question_with_a_sentence(tmp_path: Path) -> 
     assert answers["pace"].to_dict()["rows"] == []
 
 
+@pytest.mark.slow
+def test_a_catalog_without_dates_tokens_and_languages_says_so(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "model": f"f{family}-{size}",
+            "family": f"f{family}",
+            "params": 1e9 * 3**size,
+            "benchmark": benchmark,
+            "score": float(0.3 + 0.05 * family + 0.1 * size + rng.normal(0, 0.02)),
+        }
+        for family in range(6)
+        for size in range(3)
+        for benchmark in ("mmlu", "gsm8k", "bbh", "humaneval")
+    ]
+    answers = answer_questions(tiny(tmp_path, rows))
+    assert not any(answer.estimable for answer in answers)
+    assert "0 models of 0 families" in answers["pace"].answer
+    assert "another language than English" in answers["language"].answer
+    assert "mixtures of experts" in answers["experts"].answer
+    assert "tokens" in answers["compute"].answer
+
+
 def test_unknown_questions_and_levels_are_refused() -> None:
     catalog = load_catalog(embedded=False)
     with pytest.raises(UnknownNameError, match="question of the trend"):
