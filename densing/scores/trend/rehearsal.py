@@ -364,16 +364,15 @@ def rehearse_forecasts(
     for turn, origin in enumerate(dates):
         step(f"frozen at {origin.date()}", turn / (len(dates) + 1))
         status, sentence, later = _later(catalog, origin, months, selection)
-        known: _Ground | None = None
+        ground: _Ground | None = None
         if status == "ok":
-            known, reason = _frozen(freeze(catalog, origin), selection, basket, scale, seed)
-            status, sentence = ("ok", "") if known else ("no trend yet", reason)
+            ground, sentence = _frozen(freeze(catalog, origin), selection, basket, scale, seed)
+            status = "ok" if ground else "no trend yet"
         part = pd.DataFrame(columns=CASES)
-        if known:
-            # The full scale is fitted last and only where there is something to compare it with.
+        if ground:
+            # The full scale is read only where there is something to compare it with.
             full = full or _Full.of(catalog, scale, basket)
-            later = _measured(later, full)
-            part = _cases(known, full, later, forecasters, origin, seed)
+            part = _cases(ground, full, _measured(later, full), forecasters, origin, seed)
             status, sentence = _outcome(part, origin, months)
             unlinked |= set(part.loc[~part["linked"].astype(bool), "model"])
         cases.append(part)
@@ -669,12 +668,14 @@ def _later(
     later = _rows(after[stratum.eq("headline")])
     if len(later):
         return "ok", "", later
-    reasons = stratum.value_counts()
-    why = f" ({words.listed(f'{n} {reason}' for reason, n in reasons.items())})" if len(reasons) else ""
-    kinds = (selection or Selection()).describe()
-    none = words.plural(len(after), "model") if len(after) else "no model"
-    sentence = f"{none} of the {months:g} months after {origin.date()} in the catalog{why}, none of them among {kinds}"
-    return "no later models", sentence if len(after) else f"{sentence.split(',')[0]}", later
+    if after.empty:
+        return "no later models", f"the catalog has no model of the {months:g} months after {origin.date()}", later
+    reasons = words.listed(f"{n} {reason}" for reason, n in stratum.value_counts().items())
+    sentence = (
+        f"of {words.plural(len(after), 'model')} of the {months:g} months after {origin.date()} none is among "
+        f"{(selection or Selection()).describe()} ({reasons})"
+    )
+    return "no later models", sentence, later
 
 
 def _rows(models: pd.DataFrame) -> pd.DataFrame:

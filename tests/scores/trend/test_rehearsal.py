@@ -215,7 +215,7 @@ def test_the_best_of_no_back_test_is_the_simplest_and_says_so() -> None:
     [
         ("2019-01-01", "no trend yet", "0 such models"),
         ("2023-03-10", "no trend yet", "are needed"),
-        (END, "no later models", "in the catalog"),
+        (END, "no later models", "no model of the 12 months"),
     ],
 )
 def test_an_origin_that_shows_nothing_says_why(origin: str, status: str, words: str) -> None:
