@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Forecast the density of models to come, by the forecaster that won its back-test.")
 
-SKILL = ["origin", "target", "forecaster", "n", "families", "unit", "crps", "mae", "cover50", "cover90"]
+SKILL = ["origin", "target", "forecaster", "n", "families", "unit", "crps", "mae", "bias", "cover50", "cover90"]
 AGAINST = ["vs_still", "vs_still_lo", "vs_still_hi", "vs_nearest", "vs_nearest_lo", "vs_nearest_hi"]
 MODELS = ["model", "released", "params", "density", "forecast", "lo90", "hi90"]
 MODELS += ["scores", "points", "points_forecast", "inside90", "linked", "origin"]
@@ -95,7 +95,7 @@ def backtest(
     Example: densing forecast backtest --freeze 2025-11-14 --json
     """
     from densing.scores.catalog import load_catalog
-    from densing.scores.trend import ORIGINS, best_forecaster, rehearse_forecasts
+    from densing.scores.trend import ORIGINS, TARGETS, best_forecaster, rehearse_forecasts
 
     if freeze and origins:
         raise typer.BadParameter("give --freeze or --origins, not both", param_hint="--freeze")
@@ -104,11 +104,8 @@ def backtest(
     merged = load_catalog(*(catalog or []))
     with progress(json) as step:
         result = rehearse_forecasts(merged, dates, months=months, selection=_selection(moe), seed=seed, step=step)
-    choices = [best_forecaster(result, target, seed) for target in ("density", "ability", "score")]
-    payload = {
-        **result.to_dict(),
-        "best": {choice.target: choice for choice in choices},
-    }
+    choices = {target: best_forecaster(result, target) for target in TARGETS}
+    payload = {**result.to_dict(), "best": choices}
     save(result.cases if cases else result.table, payload, out)
     if json:
         emit_json(payload)
@@ -119,11 +116,10 @@ def backtest(
             emit_table(rows[SKILL[1:]], f"{where}: forecasts of {months:g} months, and what came")
             emit_table(rows[["target", "forecaster", *AGAINST]], f"{where}: CRPS skill")
         if len(result.cases) and (cases or len(dates) == 1):
-            winner = choices[0].forecaster
+            winner = choices["density"].forecaster
             emit_table(result.models(winner)[MODELS], f"Models that came, and what {winner!r} said of them")
         for row in result.origins.itertuples():
             say(f"{row.origin.date()}: {row.status}; {row.sentence}.")
-        if len(result.cases):
-            say("\n".join(choice.sentence for choice in choices))
+        say("\n".join(result.sentences()))
         show_notes(result.notes)
     finish(result.notes)

@@ -47,6 +47,7 @@ from .recall_fits import RecallReplication as RecallReplication
 from .recall_fits import published_fits as published_fits
 from .recall_fits import replicate_recall as replicate_recall
 from .rehearsal import ORIGINS as ORIGINS
+from .rehearsal import TARGETS as TARGETS
 from .rehearsal import Choice as Choice
 from .rehearsal import Outlook as Outlook
 from .rehearsal import Rehearsal as Rehearsal

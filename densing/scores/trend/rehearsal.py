@@ -154,8 +154,9 @@ class Rehearsal(Readable):
     ----------
     table : pandas.DataFrame
         One row per origin (of several also ``all``, their mean), target and forecaster: ``n`` (scores, or models),
-        ``models, families, unit, crps, mae, cover50, cover90``, and the CRPS skill ``vs_nearest`` and ``vs_still`` (1
-        is perfect, 0 is no better) with ``lo`` and ``hi``, 90 %, families resampled. Each model counts once.
+        ``models, families, unit, crps, mae``, ``bias`` (what came minus the middle of the forecast), the shares
+        ``cover50, cover90`` inside the intervals, and the CRPS skill ``vs_nearest`` and ``vs_still`` (1 is perfect, 0
+        is no better) with ``lo`` and ``hi``, 90 %, families resampled. Each model counts once.
     cases : pandas.DataFrame
         One row per origin, target, forecaster and thing forecast: what was forecast (``mid, lo50, hi50, lo90, hi90``)
         and what ``came``, ``crps, pit``; ``linked`` says whether any test of the model was known at the origin.
@@ -240,9 +241,30 @@ class Rehearsal(Readable):
             ["origin", "released", "model"], ignore_index=True
         )
 
+    def sentences(self) -> list[str]:
+        """Say which forecaster won for each target, how often its intervals held, and which way trends erred."""
+        if self.cases.empty:
+            return []
+        lines = []
+        last = self.table.drop_duplicates(["target", "forecaster"], keep="last").set_index(["target", "forecaster"])
+        for target in (name for name in TARGETS if name in set(self.cases["target"])):
+            choice = best_forecaster(self, target)
+            inside = last.loc[(target, choice.forecaster), "cover90"]
+            lines.append(f"{choice.sentence} Its 90 % intervals held {words.percentage(inside)} of what came.")
+        for name in (name for name in ("trend", "recent trend", "standing still") if name in self.forecasters):
+            biases = self.table[self.table["target"].eq("density") & self.table["forecaster"].eq(name)]
+            parts = [
+                f"{row.origin} {words.number(float(np.exp(abs(row.bias))))} times too "
+                f"{'low' if row.bias > 0 else 'high'}"
+                for row in biases[biases["origin"].ne("all")].itertuples()
+            ]
+            lines.append(f"Densities by {name} stood, from {words.listed(parts, len(parts), '; from ')}.")
+        return lines
+
     def summary(self) -> str:
         """Return origins and figures as plain text."""
         lines = [str(row.sentence) for row in self.origins.itertuples()]
+        lines += self.sentences()
         return "\n".join([self.card().title, *lines, *(f"[{note.severity}] {note.message}" for note in self.notes)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -250,6 +272,7 @@ class Rehearsal(Readable):
         return {
             "months": self.months,
             "origins": plain(self.origins.to_dict("records")),
+            "sentences": self.sentences(),
             "table": plain(self.table.to_dict("records")),
             "pit": plain(self.pit().to_dict("records")) if len(self.cases) else [],
             "cases": plain(self.cases.to_dict("records")),
@@ -262,7 +285,7 @@ class Rehearsal(Readable):
         usable = self.origins["status"].isin(["ok", "few families"])
         title = f"Forecasts of {self.months:g} months from {words.plural(int(usable.sum()), 'date')}, and what came"
         facts = {words.day(row.origin): str(row.sentence) for row in self.origins.itertuples()}
-        shown = ["target", "forecaster", "n", "families", "unit", "crps", "mae", "cover50", "cover90"]
+        shown = ["target", "forecaster", "n", "families", "unit", "crps", "mae", "bias", "cover90"]
         table = self.table.drop_duplicates(["target", "forecaster"], keep="last")
         table = table[shown] if len(table) else None
         return Card(title, facts, table, self.notes)
@@ -341,16 +364,15 @@ def rehearse_forecasts(
     for turn, origin in enumerate(dates):
         step(f"frozen at {origin.date()}", turn / (len(dates) + 1))
         status, sentence, later = _later(catalog, origin, months, selection)
-        known: _Ground | None = None
+        ground: _Ground | None = None
         if status == "ok":
-            known, reason = _frozen(freeze(catalog, origin), selection, basket, scale, seed)
-            status, sentence = ("ok", "") if known else ("no trend yet", reason)
+            ground, sentence = _frozen(freeze(catalog, origin), selection, basket, scale, seed)
+            status = "ok" if ground else "no trend yet"
         part = pd.DataFrame(columns=CASES)
-        if known:
-            # The full scale is fitted last and only where there is something to compare it with.
+        if ground:
+            # The full scale is read only where there is something to compare it with.
             full = full or _Full.of(catalog, scale, basket)
-            later = _measured(later, full)
-            part = _cases(known, full, later, forecasters, origin, seed)
+            part = _cases(ground, full, _measured(later, full), forecasters, origin, seed)
             status, sentence = _outcome(part, origin, months)
             unlinked |= set(part.loc[~part["linked"].astype(bool), "model"])
         cases.append(part)
@@ -646,12 +668,14 @@ def _later(
     later = _rows(after[stratum.eq("headline")])
     if len(later):
         return "ok", "", later
-    reasons = stratum.value_counts()
-    why = f" ({words.listed(f'{n} {reason}' for reason, n in reasons.items())})" if len(reasons) else ""
-    kinds = (selection or Selection()).describe()
-    none = words.plural(len(after), "model") if len(after) else "no model"
-    sentence = f"{none} of the {months:g} months after {origin.date()} in the catalog{why}, none of them among {kinds}"
-    return "no later models", sentence if len(after) else f"{sentence.split(',')[0]}", later
+    if after.empty:
+        return "no later models", f"the catalog has no model of the {months:g} months after {origin.date()}", later
+    reasons = words.listed(f"{n} {reason}" for reason, n in stratum.value_counts().items())
+    sentence = (
+        f"of {words.plural(len(after), 'model')} of the {months:g} months after {origin.date()} none is among "
+        f"{(selection or Selection()).describe()} ({reasons})"
+    )
+    return "no later models", sentence, later
 
 
 def _rows(models: pd.DataFrame) -> pd.DataFrame:
@@ -865,7 +889,8 @@ def _table(cases: pd.DataFrame, names: Sequence[str], seed: int) -> pd.DataFrame
                     "families": own["family"].nunique(),
                     "unit": TARGETS[target],
                     "crps": means[at],
-                    "mae": float(np.average((own["mid"] - own["came"]).abs(), weights=weight)),
+                    "mae": float(np.average((own["came"] - own["mid"]).abs(), weights=weight)),
+                    "bias": float(np.average(own["came"] - own["mid"], weights=weight)),
                     "cover50": float(np.average(own["came"].between(own["lo50"], own["hi50"]), weights=weight)),
                     "cover90": float(np.average(own["came"].between(own["lo90"], own["hi90"]), weights=weight)),
                 }

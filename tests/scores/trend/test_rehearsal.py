@@ -142,6 +142,8 @@ def test_the_table_is_the_mean_of_its_cases_with_each_model_once() -> None:
         assert row["crps"] == pytest.approx(per_model["crps"].mean())
         inside = part["came"].between(part["lo90"], part["hi90"]).groupby(part["model"]).mean().mean()
         assert row["cover90"] == pytest.approx(inside)
+        error = (part["came"] - part["mid"]).groupby(part["model"]).mean()
+        assert row["bias"] == pytest.approx(error.mean()) and abs(row["bias"]) <= row["mae"] + 1e-12
     still, near = table.loc[("density", "standing still")], table.loc[("density", "nearest")]
     assert still["vs_nearest"] == pytest.approx(1 - still["crps"] / near["crps"])
     assert still["vs_nearest_lo"] < still["vs_nearest"] < still["vs_nearest_hi"]
@@ -163,6 +165,14 @@ def test_what_one_forecaster_said_stands_beside_what_came() -> None:
     assert (table["lo90"] < table["forecast"]).all() and (table["forecast"] < table["hi90"]).all()
     with pytest.raises(UnknownNameError):
         result().models("oracle")
+
+
+def test_the_sentences_say_who_won_and_which_way_the_trend_erred() -> None:
+    lines = result().sentences()
+    assert len(lines) == 6 and sum("held" in line for line in lines) == 3
+    bias = result().table.set_index(["target", "forecaster"]).loc[("density", "trend"), "bias"]
+    [trend] = [line for line in lines if line.startswith("Densities by trend")]
+    assert ("too low" if bias > 0 else "too high") in trend and ORIGIN in trend
 
 
 def toy(crps_by_name: dict[str, list[float]]) -> Rehearsal:
@@ -205,7 +215,7 @@ def test_the_best_of_no_back_test_is_the_simplest_and_says_so() -> None:
     [
         ("2019-01-01", "no trend yet", "0 such models"),
         ("2023-03-10", "no trend yet", "are needed"),
-        (END, "no later models", "in the catalog"),
+        (END, "no later models", "no model of the 12 months"),
     ],
 )
 def test_an_origin_that_shows_nothing_says_why(origin: str, status: str, words: str) -> None:
