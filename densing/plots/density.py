@@ -98,6 +98,8 @@ def plot_density(
     if rows.empty:
         return style.empty("No model has both a release date and a density.")
     fig = style.figure(520)
+    # One row on a wide page: short names, and no gaps between groups.
+    fig.update_layout(legend={"tracegroupgap": 0, "font": {"size": 12}})
     heights = [rows["at"].to_numpy()]
     # Density 1 is the ruler itself.
     dates = [rows["released"].min(), rows["released"].max()]
@@ -119,7 +121,7 @@ def plot_density(
         fig.add_scatter(**shared, y=line["lo"], showlegend=False, fill="tonexty", fillcolor=style.BAND)
         fig.add_scatter(
             x=days, y=line["mid"], mode="lines", legendgroup="line", hoverinfo="skip",
-            line={"color": style.INK, "width": 2.5}, name=f"headline line, {words.percentage(LEVEL)} band",
+            line={"color": style.INK, "width": 2.5}, name="headline line and band",
         )  # fmt: skip
     if apart is not None:
         _add_apart(fig, drawable(apart.table))
@@ -253,7 +255,7 @@ def _add_fan(fig: go.Figure, forecast: pd.DataFrame) -> None:
             "mode": "lines",
             "line": edge,
             "hoverinfo": "skip",
-            "legendgroup": level,
+            "legendgroup": "forecast",
         }
         fig.add_scatter(**shared, y=forecast[f"hi{level}"], showlegend=False)
         fig.add_scatter(
@@ -261,7 +263,7 @@ def _add_fan(fig: go.Figure, forecast: pd.DataFrame) -> None:
             y=forecast[f"lo{level}"],
             fill="tonexty",
             fillcolor=colour,
-            name=f"forecast, {level} % of draws",
+            showlegend=False,
         )
     hovers = [
         f"forecast frontier {words.day(r.date)}: {words.number(r.mid)}<br>"
@@ -272,7 +274,7 @@ def _add_fan(fig: go.Figure, forecast: pd.DataFrame) -> None:
     line = {"color": style.BLUE, "width": 2, "dash": "dash"}
     fig.add_scatter(
         x=forecast["date"], y=forecast["mid"], mode="lines", line=line, name="forecast frontier",
-        hovertext=hovers, hoverinfo="text",
+        hovertext=hovers, hoverinfo="text", legendgroup="forecast",
     )  # fmt: skip
 
 
@@ -293,7 +295,7 @@ def _add_models(fig: go.Figure, rows: pd.DataFrame, window: set[str] | None) -> 
     _markers(fig, values[~record & ~inside], "outside the window", "circle-open", style.BLUE, 7)
     _markers(fig, steps, "record when released", "diamond", style.VERMILLION, 11, legendgroup="records")
     for bound, symbol in style.BOUND_SYMBOLS.items():
-        name = {"upper": "at most (▽)", "lower": "at least (△)"}[bound]
+        name = {"upper": "limit ▽", "lower": "limit △"}[bound]
         _markers(fig, rows[rows["bound"] == bound], name, symbol, style.ORANGE, 9)
     return steps
 

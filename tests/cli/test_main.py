@@ -146,15 +146,36 @@ def test_trend_says_when_a_score_fits_in_a_size() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("embedded_scale")
 def test_run_writes_its_three_files(tmp_path: Path) -> None:
-    found = answer("run", "--no-measure", "--out", str(tmp_path / "out"))
+    mine = tmp_path / "mine.csv"
+    rows = ["Mine-3B,3e9,2025-06-01,mmlu,0.66", "Mine-3B,3e9,2025-06-01,gsm8k,0.70", "Mine-3B,3e9,2025-06-01,bbh,0.55"]
+    mine.write_text("\n".join(["model,params,released,benchmark,score", *rows]), encoding="utf-8")
+    found = answer("run", "--no-measure", "--scores", str(mine), "--out", str(tmp_path / "out"))
     for name in ("report.html", "density.csv", "trend.csv"):
         assert (tmp_path / "out" / name).stat().st_size > 500
     assert Path(found["report"]).name == "report.html"
     assert not list((tmp_path / "out").glob(".*")), "no temporary file is left"
     with (tmp_path / "out" / "density.csv").open(encoding="utf-8") as stream:
-        header = next(csv.reader(stream))
-    assert header[0] == "model"
+        header, *table = csv.reader(stream)
+    assert header[0] == "model" and header[-3:] == ["cells", "traits", "yours"], "new columns come last"
+    cells = [dict(zip(header, row, strict=True)) for row in table]
+    assert [row["model"] for row in cells if row["yours"] == "True"] == ["Mine-3B"]
+    assert found["reference"]["name"] == "joint" and found["beside"]["reference"] == "qwen1.5"
+    assert found["headline"]["n"] == sum(row["stratum"] == "headline" for row in cells)
+    (place,) = found["yours"]
+    assert 1 <= place["rank"] <= place["of"] == found["headline"]["n"] + 1
+    assert place["density_lo"] < place["density"] < place["density_hi"]
+
+
+@pytest.mark.slow
+def test_run_names_what_is_wrong_in_a_users_table(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.csv"
+    mine.write_text("model,params,released,benchmark,score\nMine-3B,3e9,2025-06-01,mmlu,66\n", encoding="utf-8")
+    refused = densing("run", "--no-measure", "-r", "qwen1.5", "--scores", str(mine), "--out", str(tmp_path / "out"))
+    assert refused.returncode == 1 and "Traceback" not in refused.stderr
+    assert all(part in refused.stderr for part in ("mine.csv", "row 2", "score", "66"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_catalog_round_trip(tmp_path: Path) -> None:

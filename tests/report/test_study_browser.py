@@ -15,6 +15,7 @@ from tests.support import report_frames as frames
 from tests.support.report_browser import MARKS, driven, opened, requests, wait
 
 FIGURES = 11
+YOURS = 2
 pytestmark = MARKS
 
 
@@ -104,10 +105,10 @@ def test_table_sorts_by_keyboard(page: Any) -> None:
     released = button(page, "Released")
     page.execute_script("arguments[0].focus()", released)
     released.send_keys("\ue007")  # Enter
-    days = column(page, "Released")
-    assert days == sorted(days, reverse=True)
+    *days, unknown = column(page, "Released")
+    assert days == sorted(days, reverse=True) and unknown == "–", "what is not known comes last"
     released.send_keys(" ")
-    assert column(page, "Released") == sorted(days)
+    assert column(page, "Released") == [*sorted(days), "–"]
     sorted_heads = page.find_elements("css selector", "#models-table th[aria-sort]")
     assert [head.get_attribute("data-title") for head in sorted_heads] == ["Released"]
 
@@ -126,6 +127,72 @@ def test_table_filters(page: Any) -> None:
     assert set(column(page, "Group")) == {"compressed"}
     count = page.find_element("css selector", ".filters output").text
     assert count == f"{len(column(page, 'Group'))} of {everything} models"
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_the_first_screen_holds_the_sentence_and_the_figure(
+    browser: Any, report: Path, width: int, height: int
+) -> None:
+    page = opened(browser, report, width)
+    top, bottom, figure_top, figure_bottom = page.execute_script(
+        """const box = (query) => document.querySelector(query).getBoundingClientRect();
+        const [title, plot] = [box("h1"), box("#plot-density svg.main-svg")];
+        return [title.top, title.bottom, plot.top, plot.bottom];"""
+    )
+    assert 0 <= top < bottom <= figure_top and figure_bottom <= height
+    rows = page.execute_script(
+        "const entries = [...document.querySelectorAll('#plot-density .legend .legendtext')];"
+        "return entries.map((entry) => entry.getBoundingClientRect().top)"
+    )
+    assert width < 600 or max(rows) - min(rows) < 2, "the legend is one row"
+
+
+def visible(page: Any) -> set[str]:
+    """Names that the first figure writes beside marks."""
+    script = """return [...document.querySelectorAll("#plot-density .annotation")].filter((note) =>
+        note.textContent && getComputedStyle(note).display !== "none").map((note) => note.textContent)"""
+    return set(page.execute_script(script))
+
+
+def faint(page: Any) -> list[float]:
+    script = """return [...document.querySelectorAll("#plot-density .scatterlayer .points path")]
+        .map((mark) => Number(getComputedStyle(mark).opacity))"""
+    return list(page.execute_script(script))
+
+
+def test_a_model_is_found_in_the_figure_and_in_the_table(page: Any) -> None:
+    records = visible(page)
+    assert records, "records are named"
+    search = page.find_element("css selector", ".find input")
+    page.execute_script("arguments[0].focus()", search)
+    search.send_keys("model-0-17")
+    wait(lambda: visible(page) == {"model-0-17"})
+    assert column(page, "Model") == ["model-0-17"]
+    assert sum(opacity > 0.5 for opacity in faint(page)) == 1
+    assert page.find_element("css selector", ".filters input").get_attribute("value") == "model-0-17"
+    page.execute_script("window.dispatchEvent(new Event('afterprint'))")  # drawn anew, the search stays
+    wait(lambda: visible(page) == {"model-0-17"})
+    table_search = page.find_element("css selector", ".filters input")
+    table_search.clear()
+    table_search.send_keys(" ")
+    wait(lambda: visible(page) == records)
+    assert min(faint(page)) > 0.5
+
+
+def test_a_hostile_name_is_found_and_written_as_text(page: Any) -> None:
+    page.find_element("css selector", ".find input").send_keys("<img")
+    name = frames.HOSTILE
+    wait(lambda: name in visible(page))
+    assert visible(page) <= {name, f"mine {name}"} and set(column(page, "Model")) == {name, f"mine {name}"}
+    assert page.execute_script("return window.hacked === undefined && !document.querySelector('main img')")
+    assert page.get_log("browser") == []
+
+
+def test_no_match_dims_everything_and_says_so(page: Any) -> None:
+    page.find_element("css selector", ".find input").send_keys("nobody has this name")
+    wait(lambda: max(faint(page)) < 0.5)
+    assert visible(page) == set()
+    assert page.find_element("css selector", ".filters output").text.startswith("0 of ")
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])
@@ -181,7 +248,7 @@ def test_without_scripts_every_number_is_there(browser: Any, report: Path) -> No
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         browser.get(report.as_uri())
-        assert len(browser.find_elements("css selector", "#models-table tbody tr")) == fixture.MODELS + 30
+        assert len(browser.find_elements("css selector", "#models-table tbody tr")) == fixture.MODELS + 30 + YOURS
         assert not browser.find_element("css selector", ".filters").is_displayed()
         assert "need JavaScript" in browser.find_element("css selector", "noscript").text
     finally:

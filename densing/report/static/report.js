@@ -26,10 +26,15 @@
     layout.margin = { l: 44, r: 10, t: 10, b: 46 };
     layout.font.size = 12;
     const entries = data.filter((trace) => trace.name && trace.showlegend !== false);
-    const longest = Math.max(0, ...entries.map((trace) => trace.name.length));
-    const columns = Math.max(1, Math.floor((width - 54) / (longest * 6.6 + 48)));
+    // Entries flow into rows: about 7 pixels a letter, and room for the mark.
+    let [rows, x] = [1, 0];
+    for (const trace of entries) {
+      const wide = trace.name.length * 7 + 45;
+      if (x && x + wide > width - 54) [rows, x] = [rows + 1, 0];
+      x += wide;
+    }
     const inner = layout.height * 0.86;
-    layout.height = inner + Math.ceil(entries.length / columns) * 19;
+    layout.height = inner + rows * 19;
     layout.annotations = (layout.annotations || []).filter((note) => note.name !== "wide");
     layout.legend = { ...layout.legend, font: { size: 12 }, y: -62 / (inner - 56), yanchor: "top" };
     for (const [name, axis] of Object.entries(layout)) {
