@@ -140,7 +140,7 @@ def fit_eci(
             break
         gain = rest @ rest - new @ new
         theta, rest, damping = there, new, max(damping / 5, 1e-9)
-        if gain <= 1e-9 * (rest @ rest):
+        if gain <= 1e-8 * (rest @ rest):
             break
     return EciFit(
         item,

@@ -162,7 +162,7 @@ def mixing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_simulators_of_the_joint_distribution_agree() -> None:
     # Geweke (2004), Getting it right: whatever is wrong in a conditional, in the priors or in the latent logits, makes
     # the two ways to draw (parameters, scores) differ. Bonferroni at 0.1 % over 53 readings: |t| with 39 degrees < 5.0.
-    z = disagreement(4000, seed=1)
+    z = disagreement(3000, seed=1)
     assert np.abs(z).max() < 5.0, np.round(z, 1)
 
 
