@@ -22,6 +22,14 @@ Months = Annotated[float, typer.Option("--months", min=0.5, max=120, help="How f
 Moe = Annotated[bool, typer.Option("--moe", help="Mixtures of experts (by total size) instead of dense models.")]
 
 
+Basket = Annotated[
+    str,
+    typer.Option(
+        "--benchmark", "-b", help="What ability and density are read on: general, a skill, multilingual or a language."
+    ),
+]
+
+
 def _selection(moe: bool) -> Selection | None:
     from densing.scores.catalog import Selection
 
@@ -40,6 +48,7 @@ def forecast(context: typer.Context) -> None:
 
 @app.command("show")
 def show(
+    benchmark: Basket = "general",
     months: Months = 12.0,
     catalog: o.CatalogFiles = None,
     moe: Moe = False,
@@ -56,7 +65,7 @@ def show(
 
     merged = load_catalog(*(catalog or []))
     with progress(json) as step:
-        outlook = forecast_now(merged, months, selection=_selection(moe), seed=seed, step=step)
+        outlook = forecast_now(merged, months, basket=benchmark, selection=_selection(moe), seed=seed, step=step)
     payload = outlook.to_dict()
     save(outlook.table, payload, out)
     if json:
@@ -77,6 +86,7 @@ def backtest(
         str | None,
         typer.Option("--origins", help="Several dates, with commas; by default the ends of past years and 2025-11-14."),
     ] = None,
+    benchmark: Basket = "general",
     months: Months = 12.0,
     catalog: o.CatalogFiles = None,
     moe: Moe = False,
@@ -103,7 +113,9 @@ def backtest(
     dates = [o.parse_date(text, "--freeze" if freeze else "--origins") for text in texts]
     merged = load_catalog(*(catalog or []))
     with progress(json) as step:
-        result = rehearse_forecasts(merged, dates, months=months, selection=_selection(moe), seed=seed, step=step)
+        result = rehearse_forecasts(
+            merged, dates, months=months, basket=benchmark, selection=_selection(moe), seed=seed, step=step
+        )
     choices = {target: best_forecaster(result, target) for target in TARGETS}
     payload = {**result.to_dict(), "best": choices}
     save(result.cases if cases else result.table, payload, out)

@@ -316,7 +316,7 @@ def rehearse_forecasts(
     selection : Selection, optional
         Which models speak and are forecast; dense base models with a sourced date by default.
     basket : str
-        What abilities and densities are read on, as in :func:`densing.scores.references.joint_ruler`.
+        What abilities and densities are read on: ``general`` (or ``mean``), a skill, ``multilingual`` or a language.
     forecasters : sequence of Forecaster
         The simplest first.
     scale : callable
@@ -335,6 +335,8 @@ def rehearse_forecasts(
     ------
     InputError
         For no origin, a date that is none, or a horizon of no length.
+    UnknownNameError
+        For a basket that the full catalog's scale does not have.
 
     Examples
     --------
@@ -359,6 +361,7 @@ def rehearse_forecasts(
         raise InputError("no date to freeze at; give one, as 2025-11-14")
     if not 0 < months <= FURTHEST:
         raise InputError(f"a horizon of {months} months: give a number above zero, {FURTHEST:g} at most")
+    basket = GENERAL if basket == "mean" else basket
     full: _Full | None = None
     rows, cases, unlinked = [], [], set[str]()
     for turn, origin in enumerate(dates):
@@ -391,6 +394,9 @@ def rehearse_forecasts(
         )
         notes.append(Note("unlinked", "warning", message, {"models": sorted(unlinked)}))
     if not filled:
+        if basket != GENERAL:
+            # A basket that the full scale has not either is a slip of the caller: this raises.
+            scale(catalog).basket(basket)
         message = "no forecast could be tested: " + "; ".join(f"{row[0].date()}: {row[-1]}" for row in rows)
         notes.append(Note("no-backtest", "error", message))
     few = [words.day(row[0]) for row in rows if row[1] == "few families"]
@@ -573,6 +579,7 @@ def forecast_now(
     """
     if not 0 < months <= FURTHEST:
         raise InputError(f"a horizon of {months} months: give a number above zero, {FURTHEST:g} at most")
+    basket = GENERAL if basket == "mean" else basket
     if result is None:
         result = rehearse_forecasts(
             catalog,
@@ -714,8 +721,10 @@ def _frozen(
         return None, sentence
     try:
         fitted = scale(frozen)
+        if basket not in fitted.baskets:
+            return None, f"no model known then was measured on {basket}"
         ruler = joint_ruler(frozen, _ruler_name(basket), scale=fitted, seed=seed)
-    except (InputError, UnavailableError, UnknownNameError) as error:
+    except (InputError, UnavailableError) as error:
         return None, f"nothing could be fitted before it: {error}"
     cells = fitted.cells.table
     count = cells["model"].value_counts()

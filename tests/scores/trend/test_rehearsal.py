@@ -227,6 +227,18 @@ def test_an_origin_that_shows_nothing_says_why(origin: str, status: str, words: 
     assert status.split()[0] in repr(empty) or "no forecast" in repr(empty)
 
 
+def test_a_basket_that_nobody_measured_then_is_a_status_and_one_that_nobody_knows_an_error() -> None:
+    catalog = known()
+    ids = catalog.benchmarks.set_index("id")["language"]
+    late = catalog.models.loc[catalog.models["released"] > ORIGIN, "model"]
+    foreign = catalog.scores["benchmark"].map(ids).eq("de") & ~catalog.scores["model"].isin(late)
+    without = replace(catalog, scores=catalog.scores[~foreign])
+    [row] = rehearse_forecasts(without, [ORIGIN], basket="de", scale=short).origins.to_dict("records")
+    assert row["status"] == "no trend yet" and "was measured on de" in row["sentence"]
+    with pytest.raises(UnknownNameError, match="elvish"):
+        rehearse_forecasts(catalog, [ORIGIN], basket="elvish", scale=short)
+
+
 def test_later_models_without_sizes_are_counted_not_forecast() -> None:
     catalog = known()
     late = catalog.models["released"] > ORIGIN
