@@ -639,7 +639,7 @@ def yours_table(placed: Placed) -> ShownTable:
         "Your models on the headline's ruler, among the headline's models. They are stars in the first figure; the "
         "headline is estimated without them."
     )
-    return shown_table("yours-table", caption, placed.ranks, fields, sortable=True)
+    return shown_table("yours-table", caption, placed.ranks, fields)
 
 
 def provenance_table(provenance: pd.DataFrame) -> ShownTable:

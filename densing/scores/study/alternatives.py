@@ -332,6 +332,8 @@ def replication(table: pd.DataFrame) -> pd.DataFrame:
     not published, so the procedure is replicated, not the figure's points.
     """
     usual = table["denominator"].eq("total") & table["dates"].eq("sourced")
+    # The paper knows no skills: of the joint scale, the mean stands beside the means of the families.
+    usual &= ~(table["reference"].eq(JOINT) & table["benchmark"].isin(SKILLS))
     records = table[usual & table["window"].eq("paper") & table["method"].eq(ENVELOPE)]
     covers = (records["lo"] <= PAPER_MONTHS) & (records["hi"] >= PAPER_MONTHS)
     columns = ["reference", "benchmark", "evaluator", "window", "n", "doubling_months", "lo", "hi"]

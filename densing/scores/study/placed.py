@@ -154,7 +154,9 @@ def _on_joint(scores: TableLike, catalog: Catalog, ruler: JointRuler, options: d
     sizeless = sorted(set(mine) - set(result.table["model"]))
     if not len(result):
         raise InputError(f"{source}: {words.listed(sizeless)}: no size; fill in the column params")
-    notes = [note for note in result.notes if note.code not in ("user-apart", "few-cells", "no-size")]
+    # What is true of the whole scale is said with the ruler.
+    general = {"user-apart", "few-cells", "no-size", *(note.code for note in ruler.notes)}
+    notes = [note for note in result.notes if note.code not in general]
     few = result.table.loc[result.table["cells"].lt(3), "model"].tolist()
     if few:
         message = f"{words.listed(few)}: fewer than 3 scores, so the interval is wide"

@@ -102,5 +102,7 @@ def test_the_joint_scale_reads_whatever_benchmarks_a_table_holds(catalog: Catalo
     assert abs(math.log(twin["density"] / original["density"])) < 1.0
     with pytest.raises(InputError, match=r"Qwen2\.5-7B is in the catalog"):
         place_scores([rows("Qwen2.5-7B", 0.7, 7.61e9, "2024-09-19")], catalog, joint, headline)
-    with pytest.raises(InputError, match="no score can be placed"):
+    with pytest.raises(InputError, match=r"no score can be placed on the joint scale: olmo3_eval_math \(no scale\)"):
+        place_scores([rows("mine", 0.7) | {"benchmark": "olmo3_eval_math"}], catalog, joint, headline)
+    with pytest.raises(TableError, match="row 2, column benchmark: 'nobody_knows'"):
         place_scores([rows("mine", 0.7) | {"benchmark": "nobody_knows"}], catalog, joint, headline)

@@ -56,6 +56,11 @@ def test_papers_method_covers_its_figure_on_at_least_three_mean_rulers(study: St
     assert ((bounded["lo"] <= PAPER_MONTHS) & (bounded["hi"] >= PAPER_MONTHS)).all()
 
 
+def test_the_replication_knows_the_joint_mean_but_no_skills(study: Study) -> None:
+    joint = study.replication[study.replication["reference"].eq("joint")]
+    assert joint["benchmark"].tolist() == ["mean"]
+
+
 def test_headline_uses_what_it_says(study: Study) -> None:
     table = study.density.table
     assert set(table["kind"]) == {"base"}
