@@ -298,7 +298,9 @@ def leave_one_out(
     length = {**SHORTER, **options}
     share_of_one = 1 / (len(chosen) + 2)
     whole = scale or fit_joint(cells, seed=seed, step=lambda label, share: step(label, share * share_of_one), **length)
-    rows, lost, notes = [], {}, []
+    rows: list[dict[str, object]] = []
+    lost: dict[str, tuple[str, ...]] = {}
+    notes: list[Note] = []
     for position, name in enumerate([*chosen, NOTHING], start=1):
         if name == NOTHING and not rows:
             break
