@@ -22,6 +22,8 @@ from densing.scores.joint.scale import AT_END, GENERAL, Basket, JointScale, fit_
 LINKED, ALONE, NOT_LINKED = "linked", "only evaluator", "not linked"
 FEW_MODELS = 10
 """An evaluator that measured fewer models holds little of the scale; leave-one-out refits without the others."""
+NOTHING = "(nothing, another seed)"
+"""A refit of the same cells: what of a move is the chain's."""
 SHORTER = {"sweeps": 600, "burn": 400, "draws": 300}
 
 
@@ -203,7 +205,8 @@ class LeaveOneOut(Readable):
     table : pandas.DataFrame
         One row per refit: ``without, cells`` (taken out), ``models`` (that remain), ``common`` (mean move, logits),
         ``median, p90`` (of the moves beside the common one, in widths of the models' own 95 % intervals), ``outside``
-        (share of models whose new median left the old interval), ``lost`` (models without any other score).
+        (share of models whose new median left the old interval), ``lost`` (models without any other score). The last
+        row leaves nothing out and changes the seed: what of the moves is the chain's.
     lost : mapping of str to tuple of str
         Names of those, by what was taken out.
     notes : tuple of Note
@@ -220,9 +223,10 @@ class LeaveOneOut(Readable):
 
     def card(self) -> Card:
         """Return what is shown: the largest move, and who loses a place."""
-        worst = self.table.loc[self.table["p90"].idxmax()]
+        refits = self.table[self.table["without"].ne(NOTHING)]
+        worst = refits.loc[refits["p90"].idxmax()]
         facts = {
-            "refits": str(len(self.table)),
+            "refits": str(len(refits)),
             "largest move": f"{worst['p90']:.2f} intervals (9 models in 10 less) without {worst['without']}",
             "without a place": words.listed(f"{len(names)} without {key}" for key, names in self.lost.items() if names),
         }
@@ -279,7 +283,7 @@ def leave_one_out(
     >>> from densing.scores.joint.cells import toy_cells
     >>> result = leave_one_out(toy_cells(), ["second"], sweeps=100, burn=50, draws=50)
     >>> result.table["models"].tolist(), result.lost
-    ([10], {'second': ()})
+    ([10, 10], {'second': ()})
     """
     if column not in ("evaluator", "benchmark"):
         raise UnknownNameError("column to leave out", column, ("evaluator", "benchmark"))
@@ -292,10 +296,14 @@ def leave_one_out(
     if not chosen:
         raise InputError(f"no {column} measured {FEW_MODELS} models; name those to leave out")
     length = {**SHORTER, **options}
-    share_of_one = 1 / (len(chosen) + 1)
+    share_of_one = 1 / (len(chosen) + 2)
     whole = scale or fit_joint(cells, seed=seed, step=lambda label, share: step(label, share * share_of_one), **length)
-    rows, lost, notes = [], {}, []
-    for position, name in enumerate(chosen, start=1):
+    rows: list[dict[str, object]] = []
+    lost: dict[str, tuple[str, ...]] = {}
+    notes: list[Note] = []
+    for position, name in enumerate([*chosen, NOTHING], start=1):
+        if name == NOTHING and not rows:
+            break
 
         def part(label: str, share: float, done: int = position, name: str = name) -> None:
             step(f"without {name}", (done + share) * share_of_one)
@@ -306,7 +314,7 @@ def leave_one_out(
             message = f"without {name} fewer than two models are left: no scale"
             notes.append(Note("nothing-left", "warning", message, {column: name}))
             continue
-        again = fit_joint(replace(cells, table=rest), seed=seed, step=part, **length)
+        again = fit_joint(replace(cells, table=rest), seed=seed + (name == NOTHING), step=part, **length)
         weights = whole.basket(GENERAL).weights
         both = {key: value for key, value in weights.items() if key in set(again.benchmarks)}
         if not both:
@@ -320,7 +328,8 @@ def leave_one_out(
         common = float(np.median(move))
         size = np.abs(move - common) / (high - low)
         shifted = middle + move - common
-        lost[name] = gone
+        if name != NOTHING:
+            lost[name] = gone
         rows.append(
             {
                 "without": name,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from densing.core import InputError, UnknownNameError
 from densing.scores.joint.cells import Cells, toy_cells
-from densing.scores.joint.links import Links, evaluator_links, leave_one_out
+from densing.scores.joint.links import NOTHING, Links, evaluator_links, leave_one_out
 from tests.support.joint_worlds import cells_of
 
 SHORT = {"sweeps": 60, "burn": 40, "draws": 60}
@@ -109,12 +109,17 @@ def test_leaving_out_an_evaluator_says_who_moves_and_who_is_lost() -> None:
     alone = alone.drop_duplicates("benchmark").assign(test=lambda rows: rows["benchmark"] + "@third")
     whole = replace(toy, table=pd.concat([toy.table, alone], ignore_index=True))
     result = leave_one_out(whole, ["second", "third"], **SHORT)
-    assert result.table["without"].tolist() == ["second", "third"] and result.lost == {"second": (), "third": ("x",)}
+    assert result.table["without"].tolist() == ["second", "third", NOTHING] and result.lost == {
+        "second": (),
+        "third": ("x",),
+    }
     assert (result.table["median"] <= result.table["p90"]).all()
     assert result.table.set_index("without").loc["third", "models"] == 10
     assert "without third 1 model has no place: x" in [note.message for note in result.notes]
     by_benchmark = leave_one_out(toy, ["b0"], column="benchmark", **SHORT)
-    assert by_benchmark.table["cells"].tolist() == [15] and "joint scale without each benchmark" in repr(by_benchmark)
+    assert by_benchmark.table["cells"].tolist() == [15, 0] and "joint scale without each benchmark" in repr(
+        by_benchmark
+    )
 
 
 def test_leaving_out_what_is_not_there_or_is_everything_is_refused() -> None:
