@@ -31,7 +31,7 @@ on published scores and public reference families; the figure's points are not.
 
 SCORES_REASON = (
     "**Scores.** The paper mixes makers' own figures; the rulers of one family stay within one evaluator and carry the "
-    "evaluators' disagreement into each score's error, and the joint scale estimates what every evaluator adds to every "
+    "evaluators' disagreement into each score's error, and the joint scale estimates what every evaluator adds to each "
     "benchmark, makers' tables of their own models left out."
 )
 SIZES_REASON = (
