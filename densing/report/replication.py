@@ -31,8 +31,8 @@ on published scores and public reference families; the figure's points are not.
 
 SCORES_REASON = (
     "**Scores.** The paper mixes makers' own figures; the rulers of one family stay within one evaluator and carry the "
-    "evaluators' disagreement into each score's error, and the joint scale estimates what every evaluator adds to "
-    "every benchmark, makers' tables of their own models left out."
+    "evaluators' disagreement into each score's error, and the joint scale estimates what every evaluator adds to each "
+    "benchmark, makers' tables of their own models left out."
 )
 SIZES_REASON = (
     "**Sizes.** Total parameters divide here, embeddings included; the paper's own reference models count without them."

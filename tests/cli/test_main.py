@@ -161,7 +161,7 @@ def test_run_writes_its_three_files(tmp_path: Path) -> None:
     assert header[0] == "model" and header[-3:] == ["cells", "traits", "yours"], "new columns come last"
     cells = [dict(zip(header, row, strict=True)) for row in table]
     assert [row["model"] for row in cells if row["yours"] == "True"] == ["Mine-3B"]
-    assert found["reference"]["name"] == "joint" and found["beside"]["reference"] == "qwen1.5"
+    assert found["options"]["reference"] == "joint" and found["beside"]["reference"] == "qwen1.5"
     assert found["headline"]["n"] == sum(row["stratum"] == "headline" for row in cells)
     (place,) = found["yours"]
     assert 1 <= place["rank"] <= place["of"] == found["headline"]["n"] + 1
