@@ -12,10 +12,9 @@ import numpy as np
 import pandas as pd
 
 from densing.core import InputError, Note, TableLike, once, words
-from densing.scores import joint
 from densing.scores.catalog import Catalog, merge, read_extra
 from densing.scores.density import DensityResult, catalog_densities, rank, table_densities
-from densing.scores.joint import catalog_scale, joint_cells
+from densing.scores.joint import joint_cells, place
 from densing.scores.references import JointRuler, Reference
 
 YOURS = "yours"
@@ -145,10 +144,8 @@ def _on_joint(scores: TableLike, catalog: Catalog, ruler: JointRuler, options: d
         )
     dropped = cells.dropped[cells.dropped["model"].isin(mine)]
     cells = replace(cells, table=cells.table[own].reset_index(drop=True), dropped=dropped, notes=())
-    # Without a way to place models on a scale as it stands, they are read off one that was fitted with them; the
-    # ruler's line and the headline stay the catalog's own.
-    place = getattr(joint, "place", None)
-    scale = place(ruler.scale, cells, seed=options["seed"]) if place is not None else catalog_scale(merged)
+    # The scale, the ruler's line and the headline stay the catalog's own.
+    scale = place(ruler.scale, cells, seed=options["seed"])
     result = catalog_densities(merged, replace(ruler, scale=scale, notes=scale.notes), **options)
     result = result.subset(result.table["model"].isin(mine).to_numpy(dtype=bool))
     sizeless = sorted(set(mine) - set(result.table["model"]))

@@ -16,7 +16,6 @@ import pandas as pd
 
 import densing
 from densing.core import Card, DensingError, Note, Readable, TableLike, once, words
-from densing.scores import trend as trends
 from densing.scores.catalog import Catalog, Selection, load_catalog, load_recall
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities, skill_densities
 from densing.scores.references import JOINT, JointRuler, Reference, available_benchmarks, load_reference
@@ -37,10 +36,12 @@ from densing.scores.study.measured import Measured
 from densing.scores.study.placed import Placed, place_scores
 from densing.scores.trend import (
     DAYS_PER_MONTH,
+    Answers,
     Backtest,
     ForecastScore,
     TrendData,
     TrendResult,
+    answer_questions,
     backtest,
     corollaries,
     date_for,
@@ -258,7 +259,7 @@ class Study(Readable):
     notes: tuple[Note, ...] = ()
     measured: Measured | None = None
     placed: Placed | None = None
-    answers: Any = None
+    answers: Answers | None = None
     tested: Any = None
     recall: str = ""
 
@@ -485,11 +486,10 @@ def _questions(trend: TrendResult, ruler: Reference, today: pd.Timestamp) -> pd.
     return pd.DataFrame(rows)
 
 
-def _answers(catalog: Catalog) -> Any:
-    """Answers to the questions of the trend, where they are there and can be given."""
-    ask = getattr(trends, "answer_questions", None)
+def _answers(catalog: Catalog) -> Answers | None:
+    """Answers to the questions of the trend, where they can be given."""
     try:
-        return None if ask is None else ask(catalog)
+        return answer_questions(catalog)
     except DensingError:
         return None
 
