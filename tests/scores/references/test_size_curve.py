@@ -18,6 +18,7 @@ from densing.scores.references import get_family, joint_ruler, load_reference
 from densing.scores.trend import TrendData
 
 SLOPE = 0.5
+NOISE = 0.15
 BENCHMARKS = ("mmlu", "arc_challenge", "bbh", "drop", "gsm8k", "math", "humaneval", "mbpp")
 LEVELS = {"Qwen2.5": 0.0, "Able": 0.7, "Weak": -0.9, "Plain": 0.1, "Other": 0.3, "Sixth": -0.3, "Last": 0.2}
 
@@ -30,7 +31,7 @@ def world(families: dict[str, float] = LEVELS, extra: list[dict[str, object]] | 
         for size in (0.5e9, 2e9, 8e9, 32e9):
             ability = level + SLOPE * np.log(size / 8e9)
             for b, benchmark in enumerate(BENCHMARKS):
-                score = 0.97 * expit(ability - 0.2 * (b - 4) + 0.05 * rng.standard_normal())
+                score = 0.97 * expit(ability - 0.2 * (b - 4) + NOISE * rng.standard_normal())
                 rows.append(
                     {
                         "model": f"{family}-{size / 1e9:g}B",
