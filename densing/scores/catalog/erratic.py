@@ -359,14 +359,18 @@ def write_flags(catalog: Catalog, path: Path | str) -> int:
     Raises
     ------
     InputError
-        When one of the columns is missing.
+        When the file is empty, one of the columns is missing, or a row has not as many cells as the header.
     """
-    header, *rows = csv.reader(io.StringIO(read_text(path, str(path)), newline=""))
+    lines = list(csv.reader(io.StringIO(read_text(path, str(path)), newline="")))
+    header, rows = (lines[0], lines[1:]) if lines else ([], [])
     missing = [name for name in ("model", "benchmark", "evaluator", "flags") if name not in header]
     if missing:
         raise InputError(
             f"{path}: column {missing[0]} is missing; a table of scores has model, benchmark, evaluator, flags"
         )
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise InputError(f"{path}: row {number} has {len(row)} cells, the header {len(header)}; mend the row")
     at = {name: header.index(name) for name in header}
     flags = dict(zip(_keys(catalog.scores, ["evaluator", "model", "benchmark"]), erratic_flags(catalog), strict=True))
     changed = 0

@@ -30,7 +30,7 @@ from densing.core import (
     validate,
 )
 from densing.scores.catalog.catalog import DATA
-from densing.scores.catalog.schema import ARCHITECTURES
+from densing.scores.catalog.schema import ARCHITECTURES, size_column
 
 TIERS = ("T1", "T2", "T3", "T4", "T5", "T6", "T7")
 """From what nearly every model knows to what hardly any does."""
@@ -38,7 +38,6 @@ PARTS = ("common", "researcher", "block")
 DATE_DOUBTS = ("doubtful", "conflict", "sibling")
 VERDICTS = ("right", "wrong", "refused", "blank")
 
-_BILLIONS = "billions: write 7 for 7e9 parameters"
 RECALL_MODELS = Table(
     "recall_models",
     (
@@ -60,10 +59,8 @@ RECALL_MODELS = Table(
             choices=DATE_DOUBTS,
         ),
         Column("released_by_id", "date", "first day of the month that the served id names, where it conflicts"),
-        Column("params_total_b", "number", "all parameters, billions", low=1e-5, high=1e4, remedy=_BILLIONS),
-        Column(
-            "params_active_b", "number", "parameters used per token, billions", low=1e-5, high=1e4, remedy=_BILLIONS
-        ),
+        size_column("params_total_b", "all parameters, billions"),
+        size_column("params_active_b", "parameters used per token, billions"),
         Column("architecture", "text", "as IKP has it", choices=ARCHITECTURES),
         Column("open_weights", "flag", "whether IKP counts it as a model with open weights", default="false"),
         Column("thinking", "flag", "whether it reasoned before it answered", default="false"),

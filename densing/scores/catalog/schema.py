@@ -33,7 +33,8 @@ ROLES = ("harness", "vendor", "collected", "user")
 _BILLIONS = "billions: write 7 for 7e9 parameters"
 
 
-def _size(name: str, meaning: str) -> Column:
+def size_column(name: str, meaning: str) -> Column:
+    """Return a column of parameter counts in billions, with their range and what to write."""
     return Column(name, "number", meaning, low=1e-5, high=1e4, remedy=_BILLIONS)
 
 
@@ -57,10 +58,10 @@ MODELS = Table(
         _RELEASED,
         _text("released_basis", "what the date rests on", choices=DATE_BASES),
         _text("released_source", "source of the date, id#place"),
-        _size("params_label_b", "size in the name, billions"),
-        _size("params_total_b", "all parameters with embeddings, billions"),
-        _size("params_active_b", "parameters used per token, billions"),
-        _size("params_non_embedding_b", "parameters without embeddings, billions"),
+        size_column("params_label_b", "size in the name, billions"),
+        size_column("params_total_b", "all parameters with embeddings, billions"),
+        size_column("params_active_b", "parameters used per token, billions"),
+        size_column("params_non_embedding_b", "parameters without embeddings, billions"),
         _text("params_source", "source of total and active size, id#place"),
         _text("non_embedding_source", "source of the size without embeddings, id#place"),
         Column(

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from densing.core import InputError, UnknownNameError
 from densing.scores.catalog.catalog import Catalog
+
+_Numbers = TypeVar("_Numbers", np.ndarray, pd.Series)
 
 # What the flags of a score mean for its use. A *wrong* value is left out unless asked for; a value of another
 # *protocol* is comparable only inside its own series and says nothing about disagreement; a *floor* value is a censored
@@ -193,7 +195,7 @@ def disagreement(catalog: Catalog) -> pd.DataFrame:
     return frame.sort_values(["spread", "model", "benchmark"], ascending=[False, True, True], ignore_index=True)
 
 
-def binomial_variance(score: np.ndarray, items: np.ndarray) -> np.ndarray:
+def binomial_variance(score: _Numbers, items: _Numbers) -> _Numbers:
     """Return the sampling variance of a share of ``items`` right answers.
 
     ``q (1 - q) / n`` with ``q = (n score + 1/2) / (n + 1)``, which is positive at scores of 0 and 1 too.
@@ -202,7 +204,7 @@ def binomial_variance(score: np.ndarray, items: np.ndarray) -> np.ndarray:
 
     Parameters
     ----------
-    score, items : array, shape (n,)
+    score, items : array or Series, shape (n,)
         Share in [0, 1] and number of items.
 
     Examples

@@ -30,7 +30,7 @@ import pandas as pd
 from scipy import stats
 
 from densing.core import Array, Card, InputError, Note, Readable, words
-from densing.scores.catalog import PARTS, TIERS, FactualRecall
+from densing.scores.catalog import PARTS, TIERS, FactualRecall, binomial_variance
 from densing.scores.trend.checks import FEW_FAMILIES
 from densing.scores.trend.data import DAYS_PER_MONTH, DAYS_PER_YEAR, EPOCH, Slope, TrendData, doubling_months
 from densing.scores.trend.recall_fits import (
@@ -490,8 +490,8 @@ def _sample(recall: FactualRecall, variant: RecallVariant) -> pd.DataFrame:
     answers = answers[answers.index.get_level_values("model").isin(models["model"])]
     dates = models["released_by_id"].fillna(models["released"]) if variant.by_id else models["released"]
     # As if right answers were drawn: the sum of binomial variances over tiers, smoothed so that none is zero.
-    shares = (answers["right"] + 0.5) / (answers["asked"] + 1)
-    variance = (shares * (1 - shares) / answers["asked"]).groupby("model").sum() / len(variant.tiers) ** 2
+    noise = binomial_variance(answers["right"] / answers["asked"], answers["asked"])
+    variance = noise.groupby("model").sum() / len(variant.tiers) ** 2
     scores = SCALES[variant.scale](answers) if len(models) else pd.Series(dtype=float)
     sample = pd.DataFrame(
         {

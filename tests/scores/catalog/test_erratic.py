@@ -279,3 +279,15 @@ def test_a_table_without_flags_is_refused(tmp_path: Path) -> None:
     path.write_text("model,benchmark,evaluator\na,mmlu,b\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"scores\.csv: column flags is missing"):
         write_flags(CATALOG, path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "column model is missing"), ("model,benchmark,evaluator,flags\na,mmlu\n", "row 2 has 2 cells, the header 4")],
+)
+def test_an_empty_or_ragged_table_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said):
+        write_flags(CATALOG, path)
+    assert path.read_text() == text
