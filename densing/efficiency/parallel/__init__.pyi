@@ -8,6 +8,8 @@ from .data_parallel.sharded import Sharded as Sharded
 from .data_parallel.train import Method as Method
 from .data_parallel.train import Replica as Replica
 from .data_parallel.train import train_data_parallel as train_data_parallel
+from .data_parallel.virtual import VirtualMethods as VirtualMethods
+from .data_parallel.virtual import VirtualRanks as VirtualRanks
 from .distributed import comm as comm
 from .distributed import folder as folder
 from .distributed import probe as probe

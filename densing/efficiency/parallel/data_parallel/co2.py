@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from densing.core import UnknownNameError
-from densing.efficiency.parallel.data_parallel.link import Waiting
+from densing.efficiency.parallel.data_parallel.link import Link, Waiting
 from densing.efficiency.parallel.data_parallel.rounds import Rounds, number, whole
 from densing.efficiency.parallel.distributed import Handle
 
@@ -84,7 +84,7 @@ class CO2(Rounds):
 
     Parameters
     ----------
-    model, optimizer, group, inner_group, waiting
+    model, optimizer, group, inner_group, waiting, link
         See :class:`~densing.efficiency.parallel.data_parallel.rounds.Rounds`.
     tau : int
         Steps in a round: as many as take longer than an all-reduce of the parameters, and the network costs nothing.
@@ -127,6 +127,7 @@ class CO2(Rounds):
         group: dist.ProcessGroup | None = None,
         inner_group: dist.ProcessGroup | None = None,
         waiting: Waiting = nullcontext,
+        link: Link | None = None,
     ) -> None:
         if gap not in get_args(GapMode):
             raise UnknownNameError("gap", str(gap), get_args(GapMode))
@@ -136,7 +137,7 @@ class CO2(Rounds):
         self.clip = None if clip is None else number("clip", clip, 0.0, strict=True)
         self.gap_penalty = number("gap_penalty", gap_penalty, 0.0, strict=True)
         self.warmup_rounds = whole("warmup_rounds", warmup_rounds, 0)
-        super().__init__(model, optimizer, tau, group=group, inner_group=inner_group, waiting=waiting)
+        super().__init__(model, optimizer, tau, group=group, inner_group=inner_group, waiting=waiting, link=link)
         self.anchor = self.flat.read()
         self.previous, self.momentum = self.anchor.clone(), self.flat.zeros()
         # One element more: the anchor's last way travels along, so that all ranks divide by the same number.

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from densing.efficiency.parallel.data_parallel import BUCKETS_MB
+from densing.efficiency.parallel.data_parallel.flat import Flat
 from densing.efficiency.parallel.data_parallel.link import Link, Waiting
 from densing.efficiency.parallel.data_parallel.rounds import number
 from densing.efficiency.parallel.distributed import comm
@@ -40,6 +41,9 @@ class DDP:
     group : ProcessGroup, optional
     waiting : callable
         Gives a context put around every wait.
+    link : Link, optional
+        Instead of the group's: the end of a virtual rank, over which the gradients travel in one piece, because torch's
+        buckets know process groups only.
 
     Attributes
     ----------
@@ -55,14 +59,19 @@ class DDP:
         bucket_mb: float | None = None,
         group: dist.ProcessGroup | None = None,
         waiting: Waiting = nullcontext,
+        link: Link | None = None,
     ) -> None:
         self.inner, self.optimizer = model, optimizer
-        self.link = Link(group, waiting)
+        self.link = Link(group, waiting) if link is None else link
         self._handles: list[comm.Handle] = []
         self._sent = 0
         size = None if bucket_mb is None else number("bucket_mb", bucket_mb, 0.0, strict=True)
         self.bucket_mb, self.model = size, model
-        if self.link.size > 1:
+        self._flat = None if link is None else Flat(model)
+        if self._flat is not None:
+            self.link.copy_first([parameter.detach() for parameter in self._flat.parameters])
+            self._gradients = self._flat.zeros()
+        elif self.link.size > 1:
             wrapped = DistributedDataParallel(
                 model, process_group=group, bucket_cap_mb=size, gradient_as_bucket_view=True
             )
@@ -73,6 +82,12 @@ class DDP:
     def backward(self, loss: torch.Tensor) -> None:
         """Run the backward pass, then wait for the buckets that are still under way."""
         loss.backward()
+        if self._flat is not None:
+            self._flat.read_gradients(self._gradients)
+            self.link.mean(self._gradients)
+            self._flat.write_gradients(self._gradients)
+            self._sent += 1
+            return
         for handle in self._handles:
             self.link.wait(handle)
         self._sent += len(self._handles)

@@ -45,6 +45,8 @@ class Rounds(ABC):
         as many batches as each other.
     waiting : callable
         Gives a context put around every wait.
+    link : Link, optional
+        Instead of the group's: the end of a virtual rank.
 
     Raises
     ------
@@ -61,6 +63,7 @@ class Rounds(ABC):
         group: dist.ProcessGroup | None = None,
         inner_group: dist.ProcessGroup | None = None,
         waiting: Waiting = nullcontext,
+        link: Link | None = None,
     ) -> None:
         self.tau = whole("tau", tau, 1)
         if inner_group is not None and group is None:
@@ -69,7 +72,7 @@ class Rounds(ABC):
         self.flat = Flat(model)
         self.flat.check_optimizer(optimizer)
         self.inner = None if inner_group is None else Link(inner_group, waiting)
-        self.link = Link(group, waiting, within=self.inner)
+        self.link = Link(group, waiting, within=self.inner) if link is None else link
         self.round = self.count = 0
         self.seconds: list[float] = []
         self._spoilt = ""
@@ -277,10 +280,11 @@ class SlowMo(Rounds):
         group: dist.ProcessGroup | None = None,
         inner_group: dist.ProcessGroup | None = None,
         waiting: Waiting = nullcontext,
+        link: Link | None = None,
     ) -> None:
         self.slow_lr = number("slow_lr", slow_lr, 0.0, strict=True)
         self.slow_momentum = number("slow_momentum", slow_momentum, 0.0, 1.0)
-        super().__init__(model, optimizer, tau, group=group, inner_group=inner_group, waiting=waiting)
+        super().__init__(model, optimizer, tau, group=group, inner_group=inner_group, waiting=waiting, link=link)
         self.anchor, self.momentum = self.flat.read(), self.flat.zeros()
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 
-from densing.efficiency.parallel.data_parallel.link import Waiting
+from densing.efficiency.parallel.data_parallel.link import Link, Waiting
 from densing.efficiency.parallel.data_parallel.rounds import whole
 from densing.efficiency.parallel.distributed import (
     Clock,
@@ -70,15 +70,24 @@ class Replica:
         Gives a context to be put around every wait, so that the run's clock sees it.
     loss : callable
         The loss of a model on a batch of the run's size, for what is tried before the first step.
+    link : Link, optional
+        The end of a virtual rank; None where ranks are processes.
     """
 
     model: torch.nn.Module
     optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
     waiting: Waiting
     loss: Callable[[torch.nn.Module], torch.Tensor]
+    link: Link | None = None
+
+    def over(self, link: Link) -> Replica:
+        """Return the same replica as a virtual rank."""
+        return replace(self, link=link)
 
     def wrap(self, kind: Callable[..., Method], **knobs: Any) -> Method:
         """Return a method that takes the model and an optimizer of all its parameters, as DDP and CO2 do."""
+        if self.link is not None:
+            knobs["link"] = self.link
         return kind(self.model, self.optimizer(self.model.parameters()), waiting=self.waiting, **knobs)
 
 

@@ -1,0 +1,275 @@
+"""Virtual ranks: 2 to 64 ranks of a data-parallel method in one process, joined by a link that is no network.
+
+The methods are those of a real run (:class:`~densing.efficiency.parallel.CO2` and the others) and do not know. What a
+link carries is averaged in the order of the ranks, so a run has the same bits again, and with two ranks those of a run
+over gloo, where the order of a sum cannot matter. Bytes are counted as a ring would send them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import nullcontext
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from densing.core import InputError
+from densing.efficiency.parallel.data_parallel.link import Link
+from densing.efficiency.parallel.data_parallel.train import Method, Replica
+from densing.efficiency.parallel.distributed import comm
+from densing.efficiency.simulation import ring_terms
+
+Result = TypeVar("Result")
+MOST_RANKS = 64
+
+
+class Backward(Protocol):
+    """A loss, as far as a method needs it."""
+
+    def backward(self) -> Any:
+        """Leave gradients in the parameters."""
+
+
+class Arrival(comm.Handle):
+    """An operation among virtual ranks: done as soon as all of them have started it."""
+
+    def __init__(self, ranks: VirtualRanks) -> None:
+        super().__init__(None)
+        self.ranks, self.complete, self.waiting = ranks, False, 0
+
+    @property
+    def seconds(self) -> float | None:
+        """None: no wire has carried it, and the other ranks' compute is no time of the link."""
+        return None
+
+    def done(self) -> bool:
+        """Return whether all ranks have started it."""
+        return self.complete
+
+    def wait(self) -> None:
+        """Let other ranks go on until all have started it."""
+        self.ranks.stand_still(self)
+
+
+class VirtualLink(Link):
+    """One virtual rank's end of the link.
+
+    Parameters
+    ----------
+    ranks : VirtualRanks
+    rank : int
+
+    Attributes
+    ----------
+    sent : float
+        Bytes this rank would have sent in rings of all ranks.
+    """
+
+    def __init__(self, ranks: VirtualRanks, rank: int) -> None:
+        self.group, self.waiting, self.within = None, nullcontext, None
+        self.ranks, self.rank, self.size = ranks, rank, ranks.size
+        self.started, self.sent = 0, 0.0
+
+    def start(self, tensor: torch.Tensor, op: comm.Op = "mean") -> comm.Handle:
+        """Start to replace ``tensor`` by its mean or sum over the ranks, taken in the ranks' order."""
+        if op not in ("sum", "mean"):
+            raise InputError(f"op={op!r}: sum or mean")
+        if self.size == 1:
+            return comm.Handle(None)
+        self.sent += ring_terms("all_reduce", self.size).volume * tensor.numel() * tensor.element_size()
+        return self.ranks.take_part(self, op, tensor)
+
+    def copy_first(self, tensors: list[torch.Tensor]) -> None:
+        """Give every rank the tensors of the first one."""
+        for tensor in tensors if self.size > 1 else ():
+            self.wait(self.ranks.take_part(self, "first", tensor))
+
+
+class VirtualRanks:
+    """Ranks that take turns in one process: one runs until it must wait for another.
+
+    Parameters
+    ----------
+    size : int
+        Ranks, 1 to 64.
+    order : sequence of int, optional
+        The order in which tensors are added up; ascending by default. Another one changes sums in their last bits,
+        which is what a null test wants.
+
+    Attributes
+    ----------
+    links : list of VirtualLink
+        One per rank, for the methods' ``link``.
+
+    Raises
+    ------
+    InputError
+        When there are too few or too many ranks, or the order is none of them.
+
+    Examples
+    --------
+    >>> ranks = VirtualRanks(2)
+    >>> def work(rank):
+    ...     tensor = torch.tensor([float(rank)])
+    ...     ranks.links[rank].mean(tensor)
+    ...     return float(tensor)
+    >>> ranks.run(work)
+    [0.5, 0.5]
+    >>> ranks.links[0].sent
+    4.0
+    """
+
+    def __init__(self, size: int, order: Sequence[int] | None = None) -> None:
+        if not 1 <= size <= MOST_RANKS:
+            raise InputError(f"{size} virtual ranks: 1 to {MOST_RANKS} fit into one process")
+        self.size, self.order = size, tuple(range(size) if order is None else order)
+        if sorted(self.order) != list(range(size)):
+            raise InputError(f"order {self.order}: each of the ranks 0 to {size - 1} once is needed")
+        self.links = [VirtualLink(self, rank) for rank in range(size)]
+        # Who holds its lock has the turn.
+        self._turn = threading.Condition()
+        self._pool = ThreadPoolExecutor(size, "virtual-rank") if size > 1 else None
+        self._open: dict[int, tuple[str, dict[int, torch.Tensor], Arrival]] = {}
+        self._idle = 0
+        self._error: BaseException | None = None
+
+    def run(self, work: Callable[[int], Result]) -> list[Result]:
+        """Return ``work(rank)`` of every rank; each may wait for the others on its link.
+
+        Raises
+        ------
+        InputError
+            When ranks wait for each other for ever: one of them has ended without taking part.
+        """
+        if self._pool is None:
+            return [work(0)]
+        self._idle = 0
+        futures = [self._pool.submit(self._take_turn, work, rank) for rank in range(self.size)]
+        wait(futures)
+        error, self._error = self._error, None
+        if error is not None:
+            # What was begun is given up, so that the ranks may be run again.
+            self._open.clear()
+            for link in self.links:
+                link.started = 0
+            raise error
+        return [future.result() for future in futures]
+
+    def take_part(self, link: VirtualLink, op: str, tensor: torch.Tensor) -> Arrival:
+        """Put a rank's tensor into its next operation; the last one to come carries it out."""
+        number, link.started = link.started, link.started + 1
+        kind, tensors, arrival = self._open.setdefault(number, (op, {}, Arrival(self)))
+        other = next(iter(tensors.values()), tensor)
+        if kind != op or other.shape != tensor.shape or other.dtype != tensor.dtype:
+            raise InputError(
+                f"rank {link.rank} starts {op} of {tuple(tensor.shape)}, another one {kind} of {tuple(other.shape)}; "
+                "all ranks must start the same operations in the same order"
+            )
+        tensors[link.rank] = tensor
+        if len(tensors) == self.size:
+            del self._open[number]
+            self._combine(op, tensors)
+            arrival.complete, self._idle = True, self._idle - arrival.waiting
+            self._turn.notify_all()
+        return arrival
+
+    def stand_still(self, arrival: Arrival) -> None:
+        """Give the turn to the other ranks until an operation is complete."""
+        if arrival.complete:
+            return
+        arrival.waiting += 1
+        self._idle += 1
+        self._check()
+        self._turn.wait_for(lambda: arrival.complete or self._error is not None)
+        if not arrival.complete:
+            raise InputError("another virtual rank has failed")
+
+    def _take_turn(self, work: Callable[[int], Result], rank: int) -> Result:
+        with self._turn:
+            try:
+                result = work(rank)
+                self._idle += 1
+                if self._open and any(arrival.waiting for _, _, arrival in self._open.values()):
+                    self._check()
+                return result
+            except BaseException as error:
+                # The first one is the cause; what follows in other ranks comes of it.
+                self._error = self._error or error
+                self._turn.notify_all()
+                raise
+
+    def _check(self) -> None:
+        if self._idle == self.size:
+            raise InputError("virtual ranks wait for one that has ended; all must take the same steps")
+
+    def _combine(self, op: str, tensors: Mapping[int, torch.Tensor]) -> None:
+        with torch.no_grad():
+            result = tensors[0 if op == "first" else self.order[0]].detach().clone()
+            if op != "first":
+                for rank in self.order[1:]:
+                    result.add_(tensors[rank].detach())
+            if op == "mean":
+                result.div_(self.size)
+            for tensor in tensors.values():
+                tensor.detach().copy_(result)
+
+
+class VirtualMethods:
+    """One data-parallel method on virtual ranks: a step of all of them at once.
+
+    Parameters
+    ----------
+    replicas : sequence of Replica
+        One per rank; their links are put in here.
+    make : callable
+        Makes a method from a replica, as ``DataParallelRun.method`` of a technique does.
+    order : sequence of int, optional
+        See :class:`VirtualRanks`.
+    """
+
+    def __init__(
+        self, replicas: Sequence[Replica], make: Callable[[Replica], Method], order: Sequence[int] | None = None
+    ) -> None:
+        self.ranks = VirtualRanks(len(replicas), order)
+        linked = [replica.over(link) for replica, link in zip(replicas, self.ranks.links, strict=True)]
+        self.methods = self.ranks.run(lambda rank: make(linked[rank]))
+
+    @property
+    def sent(self) -> float:
+        """Bytes that one rank would have sent so far."""
+        return self.ranks.links[0].sent
+
+    def step(self, losses: Sequence[Backward], between: Callable[[int], object] = lambda rank: None) -> None:
+        """Let every rank run its backward pass, then ``between(rank)`` (clipping, say), then its update.
+
+        Parameters
+        ----------
+        losses : sequence
+            One per rank; anything whose ``backward()`` leaves gradients.
+        between : callable
+        """
+
+        def work(rank: int) -> None:
+            method = self.methods[rank]
+            method.backward(losses[rank])  # type: ignore[arg-type]
+            between(rank)
+            method.step()
+
+        self.ranks.run(work)
+
+    def finish(self) -> None:
+        """Wait for what is under way, and leave all ranks with the same parameters."""
+        self.ranks.run(lambda rank: self.methods[rank].finish())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the methods' states, rank by rank, and the bytes sent."""
+        return {"sent": self.sent, "ranks": self.ranks.run(lambda rank: self.methods[rank].state_dict())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where :meth:`state_dict` was taken."""
+        for method, part in zip(self.methods, state["ranks"], strict=True):
+            method.load_state_dict(part)
+        for link in self.ranks.links:
+            link.sent = float(state["sent"])
