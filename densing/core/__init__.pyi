@@ -4,6 +4,7 @@ from .arguments import parse_pairs as parse_pairs
 from .arrays import Array as Array
 from .arrays import named_seed as named_seed
 from .arrays import named_stream as named_stream
+from .energy import Meter as Meter
 from .errors import SHOWN_PROBLEMS as SHOWN_PROBLEMS
 from .errors import ArtefactError as ArtefactError
 from .errors import DensingError as DensingError

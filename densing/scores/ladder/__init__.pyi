@@ -1,3 +1,7 @@
+from .arms import Arm as Arm
+from .arms import Maker as Maker
+from .arms import Ranks as Ranks
+from .arms import parse_arm as parse_arm
 from .corpus import Corpus as Corpus
 from .corpus import Generated as Generated
 from .corpus import prepare as prepare
@@ -16,8 +20,10 @@ from .folder import describe_ladder as describe_ladder
 from .folder import read_exports as read_exports
 from .questions import write_tasks as write_tasks
 from .runs import Run as Run
+from .runs import arm_runs as arm_runs
 from .runs import get_preset as get_preset
 from .runs import ladder_runs as ladder_runs
+from .runs import parse_seeds as parse_seeds
 from .runs import target_runs as target_runs
 from .workers import each as each
 from .workers import train as train

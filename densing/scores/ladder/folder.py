@@ -67,7 +67,9 @@ def read_ladder(folder: Path) -> dict[str, Any]:
         raise ArtefactError(f"{path}: damaged ({error}); train again into another folder") from error
 
 
-def export(model: Any, run: Run, budget: Budget, folder: Path, losses: Mapping[str, float]) -> Path:
+def export(
+    model: Any, run: Run, budget: Budget, folder: Path, losses: Mapping[str, float], about: Mapping[str, Any]
+) -> Path:
     """Write a model, its tokenizer and its description; the folder is whole or absent.
 
     Parameters
@@ -80,6 +82,8 @@ def export(model: Any, run: Run, budget: Budget, folder: Path, losses: Mapping[s
         The ladder's folder.
     losses : mapping of str to float
         Final losses in nats per token: ``train`` (moving average) and ``validation``.
+    about : mapping
+        What else the description says: of an arm, its name and what its training took.
     """
     final = run.export_folder(folder, budget)
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +94,7 @@ def export(model: Any, run: Run, budget: Budget, folder: Path, losses: Mapping[s
     try:
         model.save_pretrained(staging)
         run.corpus.tokenizer().save_pretrained(staging)
-        text = json.dumps(describe(model, run, budget, losses), indent=2, ensure_ascii=False)
+        text = json.dumps({**describe(model, run, budget, losses), **about}, indent=2, ensure_ascii=False)
         write_text(staging / DESCRIPTION, text + "\n")
         staging.chmod(0o755)
         # Only a folder that was damaged or copied in half can be in the way.

@@ -10,12 +10,14 @@ block length, learning rate and decay share are not published; ours are stated h
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from densing.core import DomainError, InputError, UnknownNameError
+from densing.scores.ladder.arms import Arm, arm_corpus
 from densing.scores.ladder.corpus import Corpus, Generated
 
 TARGETS = ("longer", "clean", "shuffled")
@@ -280,6 +282,8 @@ class Run:
         Training steps of each budget.
     target : str
         Empty for a run of the ladder; ``longer``, ``clean`` or ``shuffled`` for a target whose answer is known.
+    arm : Arm, optional
+        What is changed of the training, beside other arms of the same ladder; None for the ladder alone.
     """
 
     preset: Preset
@@ -288,15 +292,15 @@ class Run:
     corpus: Corpus
     steps: tuple[int, ...]
     target: str = ""
+    arm: Arm | None = None
 
     @property
     def name(self) -> str:
-        """Size and seed, what kind of target it is, and how many times the tokens it has."""
+        """Size and seed, its arm or what kind of target it is, and how many times the tokens it has."""
         # Targets of other lengths lie beside the ladder's runs, and must not share their folders.
         factor = self.steps[-1] // (self.shape.steps or self.steps)[-1]
-        return "-".join(
-            filter(None, (self.target, f"{factor}x" if factor > 1 else "", self.shape.name, f"s{self.seed}"))
-        )
+        kind = self.target if self.arm is None else self.arm.slug
+        return "-".join(filter(None, (kind, f"{factor}x" if factor > 1 else "", self.shape.name, f"s{self.seed}")))
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
@@ -417,6 +421,87 @@ def target_runs(
         for shape in shapes
         for number in range(first, first + seeds)
     ]
+
+
+def parse_seeds(text: str, first: int = 0) -> range:
+    """Read seeds: how many (``3``), or the first and the last (``0..5``).
+
+    Raises
+    ------
+    InputError
+
+    Examples
+    --------
+    >>> parse_seeds("0..5"), parse_seeds("3", first=10)
+    (range(0, 6), range(10, 13))
+    """
+    low, dots, high = text.partition("..")
+    try:
+        begin, end = (int(low), int(high) + 1) if dots else (first, first + int(low))
+    except ValueError as error:
+        raise InputError(f"--seeds {text}: write a number of runs, or FIRST..LAST as in 0..5") from error
+    if begin < 0 or end <= begin:
+        raise InputError(f"--seeds {text}: seeds begin at 0, and there must be one at least")
+    return range(begin, end)
+
+
+def arm_runs(
+    preset: Preset, corpus: Corpus, arms: Sequence[Arm], *, sizes: Sequence[str] = (), seeds: Sequence[int] = range(3)
+) -> list[Run]:
+    """Return the runs of several arms: every size with every seed, the same seeds and token budgets in all of them.
+
+    Parameters
+    ----------
+    preset, corpus, sizes
+        As in :func:`densing.scores.ladder.ladder_runs`.
+    arms : sequence of Arm
+    seeds : sequence of int
+
+    Raises
+    ------
+    InputError
+        When an arm comes twice, or batch, ranks and budgets do not divide.
+
+    Examples
+    --------
+    >>> from densing.scores.ladder import get_preset, parse_arm
+    >>> arms = [parse_arm("plain"), parse_arm("plain:batch=16")]
+    >>> runs = arm_runs(get_preset("cpu"), Generated(), arms, sizes=["d8"], seeds=[0])
+    >>> [(run.name, run.steps[0], run.tokens(run.steps[0])) for run in runs]
+    [('plain-d8-s0', 600, 307200), ('plain-batch-16-d8-s0', 300, 307200)]
+    """
+    runs = []
+    twice = next((arm.name for number, arm in enumerate(arms) if arm.slug in {a.slug for a in arms[:number]}), None)
+    if twice is not None:
+        raise InputError(f"--arm {twice}: is there twice (its runs would share folders); leave one out")
+    for arm in arms:
+        for shape in choose(preset, sizes):
+            changed, options = _changed(preset, shape, arm)
+            recipe = arm_corpus(arm, corpus)
+            runs += [Run(options, changed, seed, recipe, changed.steps, arm=arm) for seed in seeds]
+    return runs
+
+
+def _changed(preset: Preset, shape: Shape, arm: Arm) -> tuple[Shape, Preset]:
+    """Return shape and preset with the arm's batch and learning rate; the token budgets stay."""
+    batch = arm.batch or shape.batch
+    if any(steps * shape.batch % batch for steps in shape.steps):
+        tokens = " or ".join(f"{steps * shape.batch:,}" for steps in shape.steps)
+        raise InputError(
+            f"--arm {arm.name}: batches of {batch} do not divide the {tokens} sequences of {shape.name}'s budgets; "
+            f"choose {shape.batch // 2}, {shape.batch * 2} or another that does"
+        )
+    if batch % arm.ranks:
+        raise InputError(
+            f"--arm {arm.name}: the {batch} sequences of a step cannot be dealt out to {arm.ranks} ranks; "
+            "choose --ranks that divide them"
+        )
+    steps = tuple(count * shape.batch // batch for count in shape.steps)
+    warmup = max(1, round(preset.warmup * shape.batch / batch))
+    return (
+        dataclasses.replace(shape, batch=batch, steps=steps),
+        dataclasses.replace(preset, warmup=warmup, peak=preset.peak * arm.lr),
+    )
 
 
 def choose(preset: Preset, sizes: Sequence[str]) -> list[Shape]:

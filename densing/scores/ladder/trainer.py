@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +15,13 @@ import numpy as np
 import torch
 from filelock import FileLock
 
-from densing.core import ArtefactError, DensingError
-from densing.scores.ladder.corpus import Order, Tokens, blocks
+from densing.core import ArtefactError, DensingError, InputError, Meter, storage_errors
+from densing.scores.ladder.arms import Arm, Maker, client_recipes
+from densing.scores.ladder.corpus import Generated, Order, Tokens, blocks
 from densing.scores.ladder.folder import export
 from densing.scores.ladder.runs import Budget, Run, Shape, factor
+from densing.scores.ladder.stack import RowLoss, Stack, StackOptimizer, quantise
+from densing.scores.ladder.world import generate, get_recipe
 
 AVERAGE = 0.98
 REPORT_STEPS = 50
@@ -93,11 +97,15 @@ class Trainer:
     _passes: dict[int, Tokens] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.read()
+        self.fresh()
+
+    def read(self) -> None:
+        """Get what is trained on, and its order."""
         run = self.run
         stream = run.corpus.stream(run.tokens(run.steps[-1]) + 1)
         self._blocks = blocks(stream, run.preset.block)
         self._order = Order(len(self._blocks), run.shape.batch, run.seed)
-        self.fresh()
 
     def fresh(self) -> None:
         """Begin at step 0."""
@@ -145,7 +153,9 @@ class Trainer:
         if state is not None:
             self.restore(state)
         self.advance(budget.end, budget, decay)
-        export(self.model, run, budget, folder, {"train": float(self.loss), "validation": self.validate()})
+        self.settle()
+        losses = {"train": float(self.loss), "validation": self.validate()}
+        export(self.model, run, budget, folder, losses, self.about())
         decay.unlink(missing_ok=True)
 
     def advance(self, until: int, budget: Budget | None, path: Path) -> None:
@@ -162,6 +172,13 @@ class Trainer:
                 save_checkpoint(self.state(), path)
             if self.step % REPORT_STEPS == 0 or self.step == until:
                 self.report(self.before + self.step)
+
+    def settle(self) -> None:
+        """Do what ends a training, before the model is exported."""
+
+    def about(self) -> dict[str, Any]:
+        """Return what else an export says of its training."""
+        return {}
 
     def take_step(self, share: float) -> None:
         """Train on the next batch at a share of the peak learning rate."""
@@ -186,6 +203,136 @@ class Trainer:
                 batch = torch.from_numpy(part).to(self.device)
                 total += len(part) * float(batch_loss(self.model, batch, self.run.preset.precision))
         return total / len(rows)
+
+
+@dataclass
+class ArmTrainer(Trainer):
+    """A run of an arm: copies of the model, one per virtual rank, and what joins them.
+
+    Parameters
+    ----------
+    maker : callable
+        Makes the ranks; see :data:`densing.scores.ladder.arms.Maker`.
+    """
+
+    maker: Maker | None = None
+
+    @property
+    def arm(self) -> Arm:
+        """What is changed of the training."""
+        assert self.run.arm is not None
+        return self.run.arm
+
+    def read(self) -> None:
+        """Get what every rank is trained on: its share of the one order, or its own mixture of families."""
+        run, arm, ranks = self.run, self.arm, self.arm.ranks
+        if arm.clients is None:
+            super().read()
+            return
+        assert isinstance(run.corpus, Generated)
+        recipes = client_recipes(get_recipe(run.corpus.recipe), ranks, arm.clients, run.seed)
+        tokens = run.tokens(run.steps[-1]) // ranks + 1
+        self._clients = [
+            blocks(generate(recipe, tokens, run.corpus.seed, client=number), run.preset.block)
+            for number, recipe in enumerate(recipes)
+        ]
+        self._order = Order(len(self._clients[0]), run.shape.batch // ranks, run.seed)
+
+    def fresh(self) -> None:
+        """Begin at step 0."""
+        run, preset = self.run, self.run.preset
+        assert self.maker is not None, f"run {run.name}: an arm needs what makes its ranks"
+        self.step, self.seconds, self.energy = 0, 0.0, 0.0
+        self.model = build_model(run.shape, run.corpus.vocabulary, preset.block, run.seed, self.device)
+        self.stack = Stack(self.model, run.shape, self.arm.ranks, preset.precision)
+        self.rows = self.stack.rows()
+        self.optimiser: Any = StackOptimizer(
+            self.stack, self.rows, lr=preset.rate(run.shape), betas=preset.betas, weight_decay=preset.weight_decay
+        )
+        self.ranks = self.maker(self.arm, self.rows, self.optimiser.rows)
+        self.loss = torch.full((), math.log(run.corpus.vocabulary), device=self.device)
+
+    def state(self) -> dict[str, Any]:
+        """Return all that the next step depends on, and what was spent."""
+        return {
+            "step": self.step,
+            "model": self.stack.vector.detach(),
+            "optimiser": self.optimiser.state_dict(),
+            "ranks": self.ranks.state_dict(),
+            "loss": self.loss,
+            "seconds": self.seconds,
+            "energy": self.energy,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where a state was taken."""
+        self.step = int(state["step"])
+        with torch.no_grad():
+            self.stack.vector.copy_(state["model"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.ranks.load_state_dict(state["ranks"])
+        self.loss = state["loss"].clone()
+        self.seconds, self.energy = float(state["seconds"]), float(state["energy"])
+
+    def advance(self, until: int, budget: Budget | None, path: Path) -> None:
+        """Train up to a step, and count what it takes."""
+        self._meter = Meter()
+        super().advance(until, budget, path)
+
+    def take_step(self, share: float) -> None:
+        """Train every rank on its part of the next batch."""
+        began = time.perf_counter()
+        arm, run = self.arm, self.run
+        if arm.clients is None:
+            rows = self._blocks[self._order.rows(self.step, self._passes)]
+        else:
+            numbers = self._order.rows(self.step, self._passes)
+            rows = np.concatenate([client[numbers] for client in self._clients])
+        batch = torch.from_numpy(rows.astype(np.int64)).to(self.device)
+        self.optimiser.rate(share * run.preset.rate(run.shape))
+        losses = self.stack.losses(batch.view(arm.ranks, -1, batch.shape[1]))
+        self.stack.vector.grad = None
+        losses.sum().backward()
+        gradient = self.stack.vector.grad
+        assert gradient is not None
+        try:
+            self.ranks.backward([RowLoss(row, gradient[number]) for number, row in enumerate(self.rows)])
+            self.optimiser.clip(1.0)
+            self.ranks.step()
+        except InputError as error:
+            raise DivergedError(f"run {run.name}: step {self.step}: {error}") from error
+        self.loss = AVERAGE * self.loss + (1 - AVERAGE) * losses.detach().mean()
+        self.step += 1
+        self.seconds += time.perf_counter() - began
+        if self.step % REPORT_STEPS == 0:
+            self.energy += self._meter.joules()
+
+    def settle(self) -> None:
+        """End what is under way among the ranks, and put their common weights, rounded if the arm says so, together."""
+        self.ranks.finish()
+        self.energy += self._meter.joules()
+        self.stack.write(self.model)
+        if self.arm.bits is not None:
+            with torch.no_grad():
+                for parameter in self.model.parameters():
+                    if parameter.dim() > 1:
+                        parameter.copy_(quantise(parameter, self.arm.bits))
+
+    def about(self) -> dict[str, Any]:
+        """Return the arm, and what the training took."""
+        arm = self.arm
+        return {
+            "arm": arm.name,
+            "ranks": arm.ranks,
+            "method": arm.method,
+            "knobs": dict(arm.knobs),
+            "weight_bits": 32 if arm.bits is None else arm.bits,
+            "cost": {
+                "bytes": self.ranks.sent,
+                "seconds": self.seconds,
+                "joules": self.energy if Meter.readable() else None,
+            },
+        }
 
 
 def batch_loss(model: Any, batch: torch.Tensor, precision: str) -> torch.Tensor:
@@ -238,7 +385,13 @@ def load_checkpoint(path: Path, device: str) -> dict[str, Any] | None:
     return state
 
 
-def train_run(run: Run, folder: Path, device: str = "cpu", report: Callable[[int], object] = lambda done: None) -> int:
+def train_run(
+    run: Run,
+    folder: Path,
+    device: str = "cpu",
+    report: Callable[[int], object] = lambda done: None,
+    maker: Maker | None = None,
+) -> int:
     """Train what is missing of a run, and return how many budgets were exported now.
 
     Budgets come in ascending order. The stable stage stays at the branch of the budget under way until that budget is
@@ -254,17 +407,27 @@ def train_run(run: Run, folder: Path, device: str = "cpu", report: Callable[[int
         A torch device.
     report : callable
         Called every now and then with the steps done, of :attr:`Run.work`.
+    maker : callable, optional
+        Makes the virtual ranks of an arm; needed where the run is one's.
+
+    Raises
+    ------
+    InputError
+        When the folder cannot be written to, or the disk is full.
     """
     if all(run.exported(folder, budget) for budget in run.budgets):
         return 0
     lock = run.checkpoint(folder, "stable").with_name("run.lock")
     lock.parent.mkdir(parents=True, exist_ok=True)
     # Another command that is at this run finishes it; then there is nothing left to do here.
-    with FileLock(lock):
+    with FileLock(lock), storage_errors(folder):
         todo = [budget for budget in run.budgets if not run.exported(folder, budget)]
         if not todo:
             return 0
-        trainer = Trainer(run, device, report)
+        if run.arm is None:
+            trainer = Trainer(run, device, report)
+        else:
+            trainer = ArmTrainer(run, device, report, maker=maker)
         for budget in todo:
             trainer.train_budget(budget, folder)
         run.checkpoint(folder, "stable").unlink(missing_ok=True)

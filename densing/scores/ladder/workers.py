@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from densing.core import DensingError, InputError, processes
+from densing.scores.ladder.arms import Maker
 from densing.scores.ladder.runs import Run
 
 Item = TypeVar("Item")
@@ -110,6 +111,7 @@ def train(
     device: str = "cpu",
     threads: int = 1,
     progress: Callable[[str, int], object] = lambda run, done: None,
+    maker: Maker | None = None,
 ) -> dict[str, int]:
     """Train what is missing of every run.
 
@@ -127,6 +129,8 @@ def train(
         Torch threads per process; models this small lose time with more than one.
     progress : callable
         Called with a run's name and its steps done.
+    maker : callable, optional
+        Makes the virtual ranks of arms; a function of a module, for it travels to other processes.
 
     Returns
     -------
@@ -143,14 +147,14 @@ def train(
     todo = [run for run in runs if not all(run.exported(folder, budget) for budget in run.budgets)]
     # Seed by seed, so that a ladder is whole early; the costliest first, so that the cheap ones fill the end.
     todo.sort(key=lambda run: (run.seed, -run.work * run.shape.batch * run.shape.total(run.corpus.vocabulary)))
-    work = functools.partial(_train, folder=folder, device=device, threads=threads)
+    work = functools.partial(_train, folder=folder, device=device, threads=threads, maker=maker)
     exported = each(work, todo, workers, progress)
     return dict.fromkeys((run.name for run in runs), 0) | {
         run.name: count for run, count in zip(todo, exported, strict=True)
     }
 
 
-def _train(run: Run, tell: Tell, *, folder: Path, device: str, threads: int) -> int:
+def _train(run: Run, tell: Tell, *, folder: Path, device: str, threads: int, maker: Maker | None) -> int:
     import torch
     import transformers
 
@@ -163,4 +167,4 @@ def _train(run: Run, tell: Tell, *, folder: Path, device: str, threads: int) -> 
     torch.set_num_threads(threads)
     transformers.logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    return train_run(run, folder, device, lambda done: tell(run.name, done))
+    return train_run(run, folder, device, lambda done: tell(run.name, done), maker)

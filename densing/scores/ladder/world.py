@@ -167,12 +167,14 @@ class Recipe:
 
 
 _STANDARD = {"facts": 0.24, "bigram": 0.20, "skip": 0.20, "table": 0.16, "noise": 0.20}
+_NOISY = {"facts": 0.18, "bigram": 0.15, "skip": 0.15, "table": 0.12, "noise": 0.40}
 _CLEAN = {"facts": 0.30, "bigram": 0.25, "skip": 0.25, "table": 0.20}
 RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe("standard", _STANDARD),
         Recipe("clean", _CLEAN),
+        Recipe("noisy", _NOISY),
         Recipe("shuffled", _STANDARD, shuffled=True),
     )
 }
@@ -196,7 +198,9 @@ def get_recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def generate(recipe: Recipe, tokens: int, seed: int = CORPUS_SEED, part: str = "train") -> NDArray[np.uint16]:
+def generate(
+    recipe: Recipe, tokens: int, seed: int = CORPUS_SEED, part: str = "train", client: int | None = None
+) -> NDArray[np.uint16]:
     """Return the first tokens of a corpus; a longer corpus begins with the shorter one.
 
     Parameters
@@ -209,6 +213,8 @@ def generate(recipe: Recipe, tokens: int, seed: int = CORPUS_SEED, part: str = "
         Seed of the corpus (its world and its documents).
     part : {"train", "validation"}
         Two streams over one world.
+    client : int, optional
+        A stream of its own for each client, over the same world.
 
     Returns
     -------
@@ -226,7 +232,7 @@ def generate(recipe: Recipe, tokens: int, seed: int = CORPUS_SEED, part: str = "
     length = 0
     while not chunks or length < tokens:
         # Every chunk has a generator of its own: a longer stream draws nothing before its new chunks.
-        key = [seed, {"train": 1, "validation": 2}[part], len(chunks)]
+        key = [seed, {"train": 1, "validation": 2}[part], len(chunks), *(() if client is None else (1 + client,))]
         chunks.append(_documents(recipe, world, np.random.default_rng(key)))
         length += len(chunks[-1])
     return np.concatenate(chunks)[:tokens]

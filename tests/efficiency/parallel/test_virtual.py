@@ -80,7 +80,8 @@ def virtual(name: str, ranks: int, order: tuple[int, ...] | None = None, break_a
             team.load_state_dict(saved[0])
         for method in team.methods:
             method.optimizer.zero_grad()
-        team.step([m.model(batch(rank, step)).square().mean() for rank, m in enumerate(team.methods)])
+        team.backward([m.model(batch(rank, step)).square().mean() for rank, m in enumerate(team.methods)])
+        team.step()
     team.finish()
     return team
 

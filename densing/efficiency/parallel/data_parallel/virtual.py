@@ -241,23 +241,19 @@ class VirtualMethods:
         """Bytes that one rank would have sent so far."""
         return self.ranks.links[0].sent
 
-    def step(self, losses: Sequence[Backward], between: Callable[[int], object] = lambda rank: None) -> None:
-        """Let every rank run its backward pass, then ``between(rank)`` (clipping, say), then its update.
+    def backward(self, losses: Sequence[Backward]) -> None:
+        """Let every rank run its backward pass, with what its method sends meanwhile.
 
         Parameters
         ----------
         losses : sequence
             One per rank; anything whose ``backward()`` leaves gradients.
-        between : callable
         """
+        self.ranks.run(lambda rank: self.methods[rank].backward(losses[rank]))  # type: ignore[arg-type]
 
-        def work(rank: int) -> None:
-            method = self.methods[rank]
-            method.backward(losses[rank])  # type: ignore[arg-type]
-            between(rank)
-            method.step()
-
-        self.ranks.run(work)
+    def step(self) -> None:
+        """Let every rank update its parameters, with what its method sends meanwhile."""
+        self.ranks.run(lambda rank: self.methods[rank].step())
 
     def finish(self) -> None:
         """Wait for what is under way, and leave all ranks with the same parameters."""

@@ -1,0 +1,83 @@
+"""Arms of a ladder, made with the methods of the techniques: where the two wings train together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+from densing.core import InputError
+from densing.scores.ladder import Arm, Ranks, parse_arm
+
+PLAIN_IS = "ddp"
+"""The technique that plain ranks train with: gradients averaged in every step, the same as one process with all."""
+
+
+def read_arms(texts: Sequence[str], ranks: int = 1) -> list[Arm]:
+    """Read arms, and check their methods and these options before anything is trained.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        ``METHOD:option=value,...``; a method is ``plain`` or a data-parallel technique of ``densing techniques list``.
+    ranks : int
+        Virtual ranks, where an arm does not say itself.
+
+    Raises
+    ------
+    InputError
+        When an arm is written otherwise, its technique cannot be run on virtual ranks, or a value is none of its knob.
+    UnknownNameError
+        When there is no such technique or knob.
+
+    Examples
+    --------
+    >>> [arm.name for arm in read_arms(["plain", "co2:tau=8"], ranks=4)]
+    ['plain', 'co2:tau=8']
+    """
+    arms = [parse_arm(text, ranks) for text in texts]
+    for arm in arms:
+        _knobs(arm)
+        if arm.ranks == 1 and arm.method not in ("plain", PLAIN_IS):
+            raise InputError(f"--arm {arm.name}: {arm.method} needs ranks to share the work; give --ranks 2 or more")
+    return arms
+
+
+def virtual_ranks(arm: Arm, rows: Sequence[Any], optimizers: Sequence[Any]) -> Ranks:
+    """Return an arm's ranks: what :func:`densing.scores.ladder.train` takes as ``maker``.
+
+    Parameters
+    ----------
+    arm : Arm
+    rows : sequence of torch.nn.Module
+        A model per rank.
+    optimizers : sequence
+        One per rank.
+    """
+    from densing.efficiency.parallel import Replica, VirtualMethods
+
+    technique, knobs = _knobs(arm)
+    replicas = [
+        Replica(row, lambda _, own=optimizer: own, nullcontext, lambda model: model.vector.sum())
+        for row, optimizer in zip(rows, optimizers, strict=True)
+    ]
+    order = tuple(reversed(range(arm.ranks))) if arm.order == "reverse" else None
+    return VirtualMethods(replicas, partial(technique.method, **knobs), order)
+
+
+def _knobs(arm: Arm) -> tuple[Any, dict[str, Any]]:
+    """Return the technique of an arm, and every knob of a run of it."""
+    from densing.efficiency.techniques import get_technique, run_settings
+
+    name = PLAIN_IS if arm.method == "plain" else arm.method
+    technique = get_technique(name)
+    if getattr(technique, "method", None) is None or name not in VIRTUAL:
+        raise InputError(
+            f"--arm {arm.name}: {name} does not run on virtual ranks; choose plain or one of {', '.join(VIRTUAL)}"
+        )
+    return technique, run_settings([name], [f"{key}={value}" for key, value in arm.knobs.items()])[name]
+
+
+VIRTUAL = ("ddp", "local-sgd", "slowmo", "co2")
+"""Techniques whose methods take a virtual rank's link."""
