@@ -16,8 +16,16 @@ from .fits import fit_validation as fit_validation
 from .fits import measured_table as measured_table
 from .fits import ruler as ruler
 from .fits import validation_table as validation_table
+from .fits import fit_loss as fit_loss
 from .folder import describe_ladder as describe_ladder
 from .folder import read_exports as read_exports
+from .gain import Shift as Shift
+from .gain import coverage as coverage
+from .gain import fit_shift as fit_shift
+from .gain import pair_table as pair_table
+from .gain import ratio_columns as ratio_columns
+from .gain import shifts_by as shifts_by
+from .gain import simulated_ladder as simulated_ladder
 from .questions import write_tasks as write_tasks
 from .runs import Run as Run
 from .runs import arm_runs as arm_runs

@@ -19,6 +19,7 @@ from densing.core import Array, Column, FitError, InputError, Note, Table, valid
 from densing.scores.catalog import known_protocol
 from densing.scores.evals import RunStore
 from densing.scores.fit import LawFit, fit_law, spread
+from densing.scores.ladder.arms import PLAIN
 from densing.scores.ladder.folder import STORE, read_exports, read_ladder
 from densing.scores.ladder.questions import CHOICES, PREFIX, SETS
 from densing.scores.references import LADDER, fit_ladder, ladder_data
@@ -31,6 +32,7 @@ MEASURED = Table(
         Column("size", "text", "name of the size", required=True),
         Column("seed", "integer", "seed of the run", required=True, low=0),
         Column("target", "text", "empty, or the kind of target with a known answer", default=""),
+        Column("arm", "text", "what was changed of the training; empty for a ladder without arms", default=""),
         Column("useful", "number", "share of the training tokens that is not noise", default="1", low=0, high=1),
         Column("n_items", "integer", "questions behind the row", default="0", low=0),
     ),
@@ -91,9 +93,10 @@ def measured_table(exports: Iterable[Mapping[str, Any]], measurements: pd.DataFr
                 "bits_per_byte": loss,
                 "accuracy": score,
                 "stage": "final",
-                "held_out": bool(export["target"]),
+                "held_out": not own_run(export),
                 "source": SOURCE,
                 **{name: export[name] for name in ("size", "seed", "target")},
+                "arm": export.get("arm", ""),
                 "useful": export.get("useful", 1.0),
                 "n_items": int(group["n_items"].max()),
             }
@@ -114,15 +117,20 @@ def _value(group: pd.DataFrame, names: tuple[str, ...]) -> float | None:
 def validation_table(exports: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Return the validation losses of the ladder's own runs: ``run, size, seed, params_non_embedding, tokens, loss``.
 
-    Losses are nats per token. Targets are left out.
+    Losses are nats per token. Targets are left out, and of arms all but the plain one.
     """
     columns = ["run", "size", "seed", "params_non_embedding", "tokens"]
     rows = [
         {**{name: export[name] for name in columns}, "loss": export["loss"]["validation_nats_per_token"]}
         for export in exports
-        if not export["target"]
+        if own_run(export)
     ]
     return pd.DataFrame(rows, columns=[*columns, "loss"])
+
+
+def own_run(export: Mapping[str, Any]) -> bool:
+    """Whether an export is the ladder's own: no target, and of no arm or the plain one."""
+    return not export["target"] and export.get("arm", PLAIN) == PLAIN
 
 
 @dataclass(frozen=True)
@@ -266,7 +274,7 @@ def _fit_losses(
     draws: int,
     seed: int,
 ) -> TaskFit:
-    losses = {law: _fit_loss(law, final, draws, seed) for law in LOSS_LAWS}
+    losses = {law: fit_loss(final, law, draws=draws, seed=seed) for law in LOSS_LAWS}
     rows = []
     for law, fit in losses.items():
         # R2 of the log loss, and how the law fitted without the largest size misses it.
@@ -287,7 +295,16 @@ def _fit_losses(
     return TaskFit(name, tasks, losses, two_step, points, quality, notes)
 
 
-def _fit_loss(law: str, final: pd.DataFrame, draws: int, seed: int) -> LawFit:
+def fit_loss(final: pd.DataFrame, law: str = "chinchilla", *, draws: int = 0, seed: int = 0) -> LawFit:
+    """Fit one law to losses in (N, D), with draws over whole runs.
+
+    Parameters
+    ----------
+    final : pandas.DataFrame
+        ``run, params_non_embedding, tokens, loss``.
+    law : str
+    draws, seed : int
+    """
     return fit_law(
         law,
         {"params": final["params_non_embedding"], "tokens": final["tokens"]},
@@ -318,7 +335,7 @@ def rollout_misses(law: str, final: pd.DataFrame) -> dict[str, float]:
     largest = final["params_non_embedding"].eq(final["params_non_embedding"].max())
     held_out = final[largest]
     try:
-        fit = _fit_loss(law, final[~largest], 0, 0)
+        fit = fit_loss(final[~largest], law)
     except (FitError, InputError):
         return {"rollout_mean": float("nan"), "rollout_worst": float("nan")}
     x = {"params": held_out["params_non_embedding"].to_numpy(float), "tokens": held_out["tokens"].to_numpy(float)}
@@ -399,13 +416,13 @@ class LadderFit:
     @property
     def tokens(self) -> float:
         """D0: the largest budget of the ladder's own runs."""
-        return float(max(export["tokens"] for export in self.exports if not export["target"]))
+        return float(max(export["tokens"] for export in self.exports if own_run(export)))
 
     def write(self, out: Path) -> list[str]:
         """Write one JSON file per task (a ruler where there are scores) and ``measured.csv``; return the JSON files."""
         if self.measured is not None:
             write_csv(self.measured, out / "measured.csv")
-        own = [export for export in self.exports if not export["target"]]
+        own = [export for export in self.exports if own_run(export)]
         sizes = sorted({int(export["params_non_embedding"]) for export in own})
         title = f"ladder of preset {self.preset} ({sizes[0]:,} to {sizes[-1]:,} parameters, {len(own)} models)"
         files = []
@@ -454,7 +471,7 @@ def fit_folder(folder: Path, *, draws: int = 1000, seed: int = 0, level: float =
 
 def _target_table(tasks: Sequence[TaskFit], measured: pd.DataFrame, level: float, seed: int) -> pd.DataFrame:
     """Check the targets of every task that has scores."""
-    targets = measured[measured["held_out"].astype(bool)]
+    targets = measured[measured["target"].fillna("").ne("")]
     own = measured[~measured["held_out"].astype(bool)]
     if targets.empty:
         return pd.DataFrame()

@@ -1,0 +1,475 @@
+"""What a change of training buys: one ratio of densities, or of tokens, from all pairs of an arm's and plain losses.
+
+A pair is a plain run and an arm's of equal size, budget and seed, which share initialisation and order of blocks. The
+model of all pairs has one shift in common,
+
+.. math:: \\ln L_{arm} - \\ln L_{plain} = \\ln L(\\rho N, D) - \\ln L(N, D) + u_{N,s} + e
+
+with L the law fitted to the plain runs and u the effect of a size and seed, which its budgets share; the token ratio
+puts L(N, tau D) in place of L(rho N, D).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from densing.core import Array, InputError, named_stream
+from densing.scores.fit import LawFit
+from densing.scores.ladder.arms import PLAIN
+
+Axis = Literal["params", "tokens"]
+Status = Literal["ok", "flat", "below_floor", "above_ceiling", "few_pairs"]
+FEW_CLUSTERS = 6
+LIMIT = math.log(100.0)
+"""Ratios beyond a hundred are not told apart: the law says nothing so far from where it was fitted."""
+FLAT = 1.0
+"""Half-width of a ln ratio above which the law is too flat to be inverted: the ratio is not known to a factor of e."""
+NO_LOSS = 0.97
+PAIR = ("size", "seed", "tokens")
+_GRID = np.linspace(-LIMIT, LIMIT, 47)
+_STEPS = 12
+_SLOPE = 1e-4
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A ratio with its interval.
+
+    Parameters
+    ----------
+    axis : {"params", "tokens"}
+        Of densities, or of tokens.
+    ratio : float or None
+        None where the law cannot say: see ``status``.
+    lo, hi : float or None
+        Ends of the interval; None where it has none.
+    status : {"ok", "flat", "below_floor", "above_ceiling", "few_pairs"}
+        ``flat``: an end is missing, or the half-width is above a factor of e; the end that is there is a bound.
+        ``below_floor`` and ``above_ceiling``: the losses are those of a hundredth, or of a hundred times, the size (or
+        tokens), or beyond what any reaches. ``few_pairs``: fewer than six clusters of size and seed.
+    trend, trend_lo, trend_hi : float or None
+        d ln ratio / d ln D, and its interval; None with one budget.
+    pairs, clusters : int
+    draws : ndarray, shape (R,)
+        ln ratio in each draw.
+
+    See Also
+    --------
+    fit_shift : makes it.
+    """
+
+    axis: Axis
+    ratio: float | None
+    lo: float | None
+    hi: float | None
+    status: Status
+    trend: float | None
+    trend_lo: float | None
+    trend_hi: float | None
+    pairs: int
+    clusters: int
+    draws: Array
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the interval of the ln ratio; infinite where an end is missing."""
+        if self.lo is None or self.hi is None:
+            return math.inf
+        return (math.log(self.hi) - math.log(self.lo)) / 2
+
+    @property
+    def no_loss(self) -> str:
+        """Non-inferiority: ``yes`` where the interval's lower end is .97 or more, ``no`` where all of it is below.
+
+        An interval that merely holds 1 decides nothing.
+        """
+        if self.status == "few_pairs":
+            return "not decided"
+        if self.lo is not None and self.lo >= NO_LOSS:
+            return "yes"
+        return "no" if self.hi is not None and self.hi < NO_LOSS else "not decided"
+
+
+def pair_table(losses: pd.DataFrame, arm: str, baseline: str = PLAIN) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Pair an arm's losses with the baseline's of equal size, seed and tokens.
+
+    Parameters
+    ----------
+    losses : pandas.DataFrame
+        ``arm, size, seed, tokens, params_non_embedding, loss``.
+    arm, baseline : str
+
+    Returns
+    -------
+    pairs : pandas.DataFrame
+        ``size, seed, tokens, params, plain, arm``.
+    unmatched : pandas.DataFrame
+        ``arm, size, seed, tokens, reason``: cells of one of the two alone, and losses that are no positive numbers.
+
+    Examples
+    --------
+    >>> row = {"size": "d8", "params_non_embedding": 1384, "tokens": 1000.0}
+    >>> losses = pd.DataFrame(
+    ...     [row | {"arm": "plain", "seed": s, "loss": 3.0} for s in (0, 1)] + [row | {"arm": "a", "seed": 0, "loss": 2.9}]
+    ... )
+    >>> pairs, unmatched = pair_table(losses, "a")
+    >>> len(pairs), unmatched["reason"].tolist()
+    (1, ['no run of a'])
+    """
+    columns = [*PAIR, "params_non_embedding", "loss"]
+    sides = {}
+    bad = []
+    for name in (baseline, arm):
+        rows = losses.loc[losses["arm"].eq(name), columns]
+        good = np.isfinite(rows["loss"].to_numpy(float)) & (rows["loss"].to_numpy(float) > 0)
+        bad.append(rows.loc[~good, list(PAIR)].assign(arm=name, reason="loss is no positive number"))
+        if rows.duplicated(list(PAIR)).any():
+            cell = rows.loc[rows.duplicated(list(PAIR)), list(PAIR)].iloc[0]
+            raise InputError(
+                f"arm {name}: size {cell['size']}, seed {cell['seed']}, {cell['tokens']:,.0f} tokens is there twice; "
+                "keep one of the exports"
+            )
+        sides[name] = rows[good]
+    both = sides[baseline].merge(sides[arm], on=list(PAIR), how="outer", suffixes=("", "_arm"), indicator=True)
+    alone = [
+        both.loc[both["_merge"].eq(side), list(PAIR)].assign(arm=name, reason=f"no run of {other}")
+        for side, name, other in (("left_only", baseline, arm), ("right_only", arm, baseline))
+    ]
+    known = pd.concat(bad)
+    # A cell whose loss is no number is listed once, as that.
+    unmatched = pd.concat([known, *alone], ignore_index=True)
+    if len(known):
+        cells = set(known[list(PAIR)].itertuples(index=False, name=None))
+        spoilt = [tuple(cell) in cells for cell in unmatched[list(PAIR)].itertuples(index=False, name=None)]
+        unmatched = unmatched[~(np.array(spoilt) & unmatched["reason"].str.startswith("no run"))]
+    whole = both[both["_merge"].eq("both")]
+    pairs = pd.DataFrame(
+        {
+            **{name: whole[name] for name in PAIR},
+            "params": whole["params_non_embedding"].astype(float),
+            "plain": whole["loss"].astype(float),
+            "arm": whole["loss_arm"].astype(float),
+        }
+    ).reset_index(drop=True)
+    return pairs, unmatched[["arm", *PAIR, "reason"]].reset_index(drop=True)
+
+
+def fit_shift(
+    law: LawFit,
+    pairs: pd.DataFrame,
+    axis: Axis = "params",
+    *,
+    draws: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Shift:
+    """Fit one shift to all pairs, by least squares on differences of ln loss.
+
+    The interval resamples clusters of (size, seed), because the budgets of a run share its stable stage; within each
+    draw the law is another of its own draws. Deviations are widened from a normal's to Student's t with clusters - 1
+    degrees of freedom, and by sqrt(G / (G - 1)): a resampled mean of G clusters varies by so much too little.
+
+    Source: cluster bootstrap, Cameron, Gelbach and Miller, "Bootstrap-Based Improvements for Inference with Clustered
+    Errors", Review of Economics and Statistics 90 (2008), section III; the widening of few clusters ibid., section II.
+
+    Parameters
+    ----------
+    law : LawFit
+        Loss in (``params``, ``tokens``), fitted to the plain runs, with draws.
+    pairs : pandas.DataFrame
+        See :func:`pair_table`.
+    axis : {"params", "tokens"}
+        What is multiplied: size (density ratio) or tokens (token ratio).
+    draws : int
+    level : float
+    seed : int
+
+    Raises
+    ------
+    InputError
+        When there is no pair.
+
+    Examples
+    --------
+    >>> from densing.scores.ladder import simulated_ladder
+    >>> from densing.scores.ladder.fits import fit_loss
+    >>> losses = simulated_ladder(rho=0.8, noise=0.0)
+    >>> pairs, _ = pair_table(losses, "arm")
+    >>> law = fit_loss(losses[losses["arm"].eq("plain")], draws=20)
+    >>> round(fit_shift(law, pairs, draws=200).ratio, 3)
+    0.8
+    """
+    if pairs.empty:
+        raise InputError("no pair of an arm's and a plain run of equal size, seed and tokens; train both arms alike")
+    problem = _Problem(law, pairs, axis)
+    clusters = len(problem.names)
+    point = problem.shift(law.theta[None], np.ones((1, clusters)))
+    rng = named_stream(seed, f"gain-{axis}")
+    weights = rng.multinomial(clusters, np.full(clusters, 1 / clusters), size=draws).astype(float)
+    thetas = law.draws[rng.integers(len(law.draws), size=draws)] if len(law.draws) else law.theta[None].repeat(draws, 0)
+    sample = problem.shift(thetas, weights)
+    trends: tuple[float | None, float | None, float | None] = (None, None, None)
+    if clusters > 1 and problem.budgets > 1:
+        center = problem.trend(law.theta[None], np.ones((1, clusters)), point)
+        trends = (float(center[0]), *_ends(float(center[0]), problem.trend(thetas, weights, sample), clusters, level))
+    ln = float(point[0])
+    low, high = _ends(ln, sample, clusters, level) if clusters > 1 else (None, None)
+    edge = LIMIT - 1e-6
+    low = None if low is None or low <= -edge else low
+    high = None if high is None or high >= edge else high
+    status: Status = "ok"
+    if ln >= edge:
+        status = "above_ceiling"
+    elif ln <= -edge:
+        status = "below_floor"
+    elif clusters < FEW_CLUSTERS:
+        status = "few_pairs"
+    elif low is None or high is None or (high - low) / 2 > FLAT:
+        status = "flat"
+    return Shift(
+        axis,
+        math.exp(ln) if abs(ln) < edge else None,
+        None if low is None else math.exp(low),
+        None if high is None else math.exp(high),
+        status,
+        *trends,
+        len(pairs),
+        clusters,
+        sample,
+    )
+
+
+def _ends(center: float, sample: Array, clusters: int, level: float) -> tuple[float, float]:
+    tail = (1 - level) / 2
+    widen = float(stats.t.ppf(1 - tail, clusters - 1) / stats.norm.ppf(1 - tail)) * math.sqrt(clusters / (clusters - 1))
+    low, high = np.quantile(sample - center, [tail, 1 - tail])
+    return center + widen * float(low), center + widen * float(high)
+
+
+class _Problem:
+    """Least squares of many draws at once; pairs of one size and budget are one cell, for the law is equal there."""
+
+    def __init__(self, law: LawFit, pairs: pd.DataFrame, axis: Axis) -> None:
+        self.law, self.axis = law.law, axis
+        groups = pairs.groupby(["params", "tokens"], sort=True)
+        cell = groups.ngroup().to_numpy()
+        self.x = {
+            name: groups[name].first().to_numpy(float) if name not in ("params", "tokens") else values
+            for name, values in zip(
+                ("params", "tokens"), np.array(list(groups.groups), dtype=float).T, strict=True
+            )
+        }
+        self.budgets = len(np.unique(self.x["tokens"]))
+        logs = np.log(self.x["tokens"])
+        self.z = logs - logs.mean()
+        names = pairs.groupby(["size", "seed"], sort=True)
+        self.names = list(names.groups)
+        cluster = names.ngroup().to_numpy()
+        y = np.log(pairs["arm"].to_numpy(float)) - np.log(pairs["plain"].to_numpy(float))
+        # A cell's weight and weighted sum are linear in how often each cluster was drawn.
+        self.count = np.zeros((len(self.names), len(self.z)))
+        self.total = np.zeros_like(self.count)
+        np.add.at(self.count, (cluster, cell), 1.0)
+        np.add.at(self.total, (cluster, cell), y)
+
+    def shift(self, theta: Array, weights: Array) -> Array:
+        """Return ln ratio per draw, within the limits: the best of a grid, then Gauss-Newton between its neighbours."""
+        weight, mean = self._cells(weights)
+        base = np.log(self.law.predict(theta, self.x))
+        costs = np.empty((len(theta), len(_GRID)))
+        for number, ln in enumerate(_GRID):
+            gap = mean - (self._curve(theta, np.full(len(theta), ln)) - base)
+            costs[:, number] = (weight * gap**2).sum(axis=1)
+        # Where no draw of a cluster tells ratios apart (all losses equal the plain ones), the middle is as good.
+        best = costs.argmin(axis=1)
+        ln = _GRID[best]
+        low, high = _GRID[np.maximum(best - 1, 0)], _GRID[np.minimum(best + 1, len(_GRID) - 1)]
+        for _ in range(_STEPS):
+            value, ahead = self._curve(theta, ln), self._curve(theta, ln + _SLOPE)
+            slope = (ahead - value) / _SLOPE
+            gap = mean - (value - base)
+            with np.errstate(all="ignore"):
+                step = (weight * slope * gap).sum(axis=1) / (weight * slope**2).sum(axis=1)
+            ln = np.clip(ln + np.where(np.isfinite(step), step, 0.0), low, high)
+        return ln
+
+    def trend(self, theta: Array, weights: Array, start: Array) -> Array:
+        """Return d ln ratio / d ln D per draw: Gauss-Newton on level and slope from a level, damped."""
+        weight, mean = self._cells(weights)
+        base = np.log(self.law.predict(theta, self.x))
+        level, slope = start.copy(), np.zeros(len(start))
+        for _ in range(_STEPS):
+            ln = np.clip(level[:, None] + slope[:, None] * self.z, -LIMIT, LIMIT)
+            value, ahead = self._curve(theta, ln), self._curve(theta, ln + _SLOPE)
+            d, gap = (ahead - value) / _SLOPE, mean - (value - base)
+            a, b, c = ((weight * d**2 * self.z**k).sum(axis=1) for k in range(3))
+            p, q = ((weight * d * gap * self.z**k).sum(axis=1) for k in range(2))
+            a, c = a * (1 + 1e-9) + 1e-300, c * (1 + 1e-9) + 1e-300
+            determinant = a * c - b**2
+            with np.errstate(all="ignore"):
+                steps = (c * p - b * q) / determinant, (a * q - b * p) / determinant
+            level, slope = (
+                old + np.where(np.isfinite(step), np.clip(step, -1.0, 1.0), 0.0)
+                for old, step in zip((level, slope), steps, strict=True)
+            )
+        return slope
+
+    def _cells(self, weights: Array) -> tuple[Array, Array]:
+        weight = weights @ self.count
+        with np.errstate(all="ignore"):
+            mean = np.where(weight > 0, (weights @ self.total) / weight, 0.0)
+        return weight, mean
+
+    def _curve(self, theta: Array, ln: Array) -> Array:
+        """Return ln L with the input times e^ln, shape (draws, cells); ``ln`` is (draws,) or (draws, cells)."""
+        if ln.ndim == 1:
+            # One factor per draw is the same curve with another coefficient.
+            return np.log(self.law.predict(self.law.rescale(theta, {self.axis: np.exp(-ln)}), self.x))  # type: ignore[dict-item]
+        x: dict[str, Any] = {name: np.broadcast_to(values, ln.shape)[..., None] for name, values in self.x.items()}
+        x[self.axis] = x[self.axis] * np.exp(ln)[..., None]
+        each = np.broadcast_to(theta[:, None, :], (*ln.shape, theta.shape[-1]))
+        return np.log(self.law.predict(each, x)[..., 0])
+
+
+def shifts_by(
+    law: LawFit, pairs: pd.DataFrame, column: str, *, draws: int = 400, level: float = 0.95, seed: int = 0
+) -> pd.DataFrame:
+    """Return both ratios for each size, or each budget, alone.
+
+    Parameters
+    ----------
+    column : {"size", "tokens"}
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``by, value, density_ratio, density_lo, density_hi, token_ratio, token_lo, token_hi, pairs, status``.
+    """
+    rows = []
+    for value, group in pairs.groupby(column, sort=True):
+        options = {"draws": draws, "level": level, "seed": seed}
+        density, tokens = (fit_shift(law, group, axis, **options) for axis in ("params", "tokens"))  # type: ignore[arg-type]
+        rows.append({"by": column, "value": str(value), **ratio_columns(density, tokens)})
+    return pd.DataFrame(rows)
+
+
+def ratio_columns(density: Shift, tokens: Shift) -> dict[str, Any]:
+    """Return both ratios as the columns of a table."""
+    return {
+        "density_ratio": density.ratio,
+        "density_lo": density.lo,
+        "density_hi": density.hi,
+        "token_ratio": tokens.ratio,
+        "token_lo": tokens.lo,
+        "token_hi": tokens.hi,
+        "pairs": density.pairs,
+        "status": density.status,
+    }
+
+
+def simulated_ladder(
+    *,
+    rho: float = 1.0,
+    tau: float = 1.0,
+    noise: float = 0.01,
+    common: float = 0.01,
+    spread: float = 0.02,
+    sizes: Sequence[float] = (1384, 3084, 5456, 12216),
+    budgets: Sequence[float] = (3.07e5, 5.38e5, 9.47e5, 1.64e6),
+    seeds: int = 6,
+    theta: Mapping[str, float] | None = None,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Return losses of a ladder whose arm has a known density and token ratio, as :func:`pair_table` takes them.
+
+    Parameters
+    ----------
+    rho, tau : float
+        Injected: the arm's losses are L(rho N, tau D).
+    noise, common : float
+        Sd of ln loss between an arm's run and its plain one: of each budget, and of all budgets of a size and seed.
+    spread : float
+        Sd of ln loss between runs, which the pairs share.
+    sizes, budgets : sequence of float
+    seeds : int
+    theta : mapping of str to float, optional
+        E, A, B, alpha, beta of Chinchilla's law; a law like the CPU ladder's validation loss when left out.
+    seed : int
+
+    Examples
+    --------
+    >>> simulated_ladder(sizes=[1000], budgets=[1e6], seeds=1)["arm"].tolist()
+    ['plain', 'arm']
+    """
+    law = {"E": 1.4, "A": 12.0, "B": 350.0, "alpha": 0.4, "beta": 0.48} if theta is None else dict(theta)
+    rng = np.random.default_rng([seed, 11])
+
+    def loss(params: float, tokens: float) -> float:
+        return float(law["E"] + law["A"] * params ** -law["alpha"] + law["B"] * tokens ** -law["beta"])
+
+    rows = []
+    for params in sizes:
+        for number in range(seeds):
+            shared, own = spread * rng.standard_normal(), common * rng.standard_normal()
+            for tokens in budgets:
+                cell = {
+                    "size": f"n{params:g}", "seed": number, "tokens": float(tokens), "params_non_embedding": params,
+                    "run": f"n{params:g}-s{number}",
+                }  # fmt: skip
+                plain = math.log(loss(params, tokens)) + shared + spread / 4 * rng.standard_normal()
+                moved = math.log(loss(rho * params, tau * tokens) / loss(params, tokens))
+                arm = plain + moved + own + noise * rng.standard_normal()
+                rows.append({"arm": PLAIN, **cell, "loss": math.exp(plain)})
+                rows.append({"arm": "arm", **cell, "loss": math.exp(arm)})
+    return pd.DataFrame(rows)
+
+
+def coverage(
+    *, ladders: int = 200, draws: int = 300, law_draws: int = 40, seed: int = 0, **world: Any
+) -> dict[str, float]:
+    """Return how often the intervals hold what was injected into simulated ladders, and the null test with rho = 1.
+
+    Parameters
+    ----------
+    ladders : int
+    draws, law_draws : int
+        Of each gain, and of the law fitted to the ladder's plain runs.
+    seed : int
+    **world
+        Of :func:`simulated_ladder`.
+
+    Returns
+    -------
+    dict
+        ``density`` and ``token``: shares of the 95 % intervals that hold rho (where tau is 1) and tau (where rho is 1);
+        ``resolution``: median half-width of ln rho.
+
+    Examples
+    --------
+    >>> sorted(coverage(ladders=1, draws=50, law_draws=5))
+    ['density', 'resolution', 'token']
+    """
+    from densing.scores.ladder.fits import fit_loss
+
+    held: dict[str, list[bool]] = {"density": [], "token": []}
+    widths = []
+    truth = {"density": float(world.get("rho", 1.0)), "token": float(world.get("tau", 1.0))}
+    for number in range(ladders):
+        losses = simulated_ladder(seed=seed + number, **world)
+        law = fit_loss(losses[losses["arm"].eq(PLAIN)], draws=law_draws, seed=number)
+        pairs, _ = pair_table(losses, "arm")
+        for name, axis in (("density", "params"), ("token", "tokens")):
+            shift = fit_shift(law, pairs, axis, draws=draws, seed=number)  # type: ignore[arg-type]
+            low = 0.0 if shift.lo is None else shift.lo
+            high = math.inf if shift.hi is None else shift.hi
+            held[name].append(low <= truth[name] <= high)
+            if name == "density":
+                widths.append(shift.half_width)
+    return {**{name: float(np.mean(values)) for name, values in held.items()}, "resolution": float(np.median(widths))}
