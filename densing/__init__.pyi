@@ -68,3 +68,4 @@ from .scores.trend import forecast as forecast
 from .scores.trend import recall_trend as recall_trend
 from .scores.trend import replicate_recall as replicate_recall
 from .scores.trend import when as when
+from .tradeoff import ladder_gain as ladder_gain

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from densing.cli import options as o
-from densing.cli.output import emit_json, emit_table, say, show_notes, timed_bar
-from densing.core import UnavailableError
+from densing.cli.output import emit_json, emit_table, finish, say, show_notes, timed_bar
+from densing.core import InputError, UnavailableError
 
 if TYPE_CHECKING:
     from densing.scores.ladder import Corpus, Run
@@ -33,7 +34,7 @@ def train(
     sizes: Annotated[
         list[str] | None, typer.Option("--sizes", help="Only these sizes, such as d8; may be repeated.")
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs per size.")] = 3,
+    seeds: Annotated[str, typer.Option("--seeds", help="Runs per size, or the seeds themselves: 0..5.")] = "3",
     seed: Annotated[int, typer.Option("--seed", min=0, help="First seed: initialisation and order of blocks.")] = 0,
     corpus: Annotated[
         Path | None, typer.Option("--corpus", help="Text file or folder; the generated corpus when left out.")
@@ -48,6 +49,16 @@ def train(
     tokens_factor: Annotated[
         int, typer.Option("--tokens-factor", min=2, help="How many times the tokens `--target longer` has.")
     ] = 2,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arm",
+            help="Train this change of training beside others, METHOD:option=value,...: plain, or co2, local-sgd, "
+            "slowmo with their knobs; options of all: ranks, batch, lr (a factor), corpus (clean, noisy, shuffled), "
+            "bits, clients (Dirichlet), order=reverse. May be repeated; `densing ladder gain` compares them.",
+        ),
+    ] = None,
+    ranks: Annotated[int, typer.Option("--ranks", min=1, max=64, help="Virtual ranks of every --arm.")] = 1,
     workers: Workers = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads per process.")] = 1,
     device: Device = "cpu",
@@ -58,32 +69,57 @@ def train(
     What is done is skipped, and a killed run goes on from its last checkpoint with the same bits.
 
     Example: densing ladder train --preset cpu --out ladders/cpu --workers 2
+
+    Example: densing ladder train --arm plain --arm co2:tau=8 --ranks 4 --seeds 0..5 --out ladders/arms
     """
     from importlib.util import find_spec
 
-    from densing.scores.ladder import Generated, describe_ladder, get_preset, ladder_runs, prepare, target_runs
+    from densing.scores.ladder import (
+        Generated,
+        arm_runs,
+        describe_ladder,
+        get_preset,
+        ladder_runs,
+        parse_seeds,
+        prepare,
+        target_runs,
+    )
     from densing.scores.ladder import train as train_runs
+    from densing.tradeoff import read_arms, virtual_ranks
 
     for name in ("torch", "transformers"):
         if find_spec(name) is None:
             raise UnavailableError(f"{name} is not installed; pip install 'densing[evals]'")
+    numbers = parse_seeds(seeds, seed)
+    if arm and target is not None:
+        raise InputError("--target and --arm are two ways to change a training; give one of them")
+    if ranks > 1 and not arm:
+        raise InputError(f"--ranks {ranks}: virtual ranks belong to arms; add --arm plain and the arms beside it")
     chosen = get_preset(preset)
+    arms = read_arms(arm or [], ranks)
     source: Corpus = Generated()
     if corpus is not None:
         source = prepare(corpus, out / "corpus", vocabulary or chosen.vocabulary)
-    if target is None:
-        runs = ladder_runs(chosen, source, sizes=sizes or [], seeds=seeds, seed=seed)
+    first: dict[str, int] = {"seeds": len(numbers), "seed": numbers[0]}
+    if arms:
+        runs = arm_runs(chosen, source, arms, sizes=sizes or [], seeds=numbers)
+    elif target is None:
+        runs = ladder_runs(chosen, source, sizes=sizes or [], **first)
     else:
-        runs = target_runs(chosen, source, target, sizes=sizes or [], seeds=seeds, seed=seed, factor=tokens_factor)
+        runs = target_runs(chosen, source, target, sizes=sizes or [], factor=tokens_factor, **first)
     describe_ladder(out, {"preset": preset, **source.describe()})
     with _steps_bar(json, runs) as tell:
-        done = train_runs(runs, out, workers=_processes(workers, device), device=device, threads=threads, progress=tell)
+        done = train_runs(
+            runs, out, workers=_processes(workers, device), device=device, threads=threads, progress=tell,
+            maker=virtual_ranks,
+        )  # fmt: skip
     exported = sum(done.values())
     models = sum(len(run.budgets) for run in runs)
     if json:
         emit_json({"folder": str(out), "runs": len(runs), "models": models, "exported": exported, "by_run": done})
     elif exported:
-        say(f"exported {exported} of {models} models below {out / 'models'}; next: densing ladder eval {out}")
+        following = "gain" if arms else "eval"
+        say(f"exported {exported} of {models} models below {out / 'models'}; next: densing ladder {following} {out}")
     else:
         say(f"nothing to do: all {models} models are below {out / 'models'}")
 
@@ -168,6 +204,57 @@ def fit(
         emit_table(result.targets[columns], "Targets: measured, and what the loss law says")
     show_notes(result.notes)
     say(f"wrote {len(files)} fits below {Path(files[0]).parent}")
+
+
+@app.command("gain")
+def gain(
+    folder: Folder,
+    baseline: Annotated[str, typer.Option("--baseline", help="The arm that the others are compared with.")] = "plain",
+    link: Annotated[
+        str | None,
+        typer.Option("--link", help="Seconds over such links, simulated (100mbit, 1gbit); measured here when left out."),
+    ] = None,
+    watts: Annotated[
+        float, typer.Option("--watts", help="Power of a busy core, where none is counted.", callback=o.finite)
+    ] = 15.0,
+    bootstrap: Annotated[int, typer.Option("--bootstrap", min=20, help="Resamplings of sizes and seeds.")] = 1000,
+    level: Annotated[
+        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Level of the intervals.")
+    ] = 0.95,
+    seed: o.Seed = 0,
+    page: Annotated[
+        Path | None, typer.Option("--page", dir_okay=False, help="Also write a page of it (Markdown).")
+    ] = None,
+    json: o.JsonFlag = False,
+) -> None:
+    """Say what every arm bought: density and tokens beside plain training, with intervals, bytes, seconds, joules.
+
+    The measurement is also left as DIR/gain.json, for claims that refer to it.
+
+    Example: densing ladder gain ladders/arms --link 100mbit
+    """
+    from densing.core import plain, write_text
+    from densing.tradeoff import ladder_gain
+
+    result = ladder_gain(
+        folder, baseline=baseline, link=link, watts=watts, draws=bootstrap, level=level, seed=seed
+    )
+    write_text(folder / "gain.json", dumps(plain(result.record()), indent=2) + "\n")
+    if page is not None:
+        from densing.report import build_gain
+
+        build_gain(result, page)
+    if json:
+        emit_json(result.to_dict())
+    else:
+        emit_table(result.frame(), f"Gains over {baseline} in {folder}")
+        trends = result.trends()
+        if trends["trend"].notna().any():
+            emit_table(trends, "Trend: d ln ratio / d ln tokens")
+        emit_table(result.resolution(), "Resolution: half-widths of ln ratios")
+        for name in ("seconds", "joules"):
+            say(f"{name}: {result.evidence[name]}")
+    finish(result.notes)
 
 
 def _processes(workers: int | None, device: str) -> int:

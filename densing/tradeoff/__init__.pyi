@@ -2,3 +2,8 @@ from .arms import read_arms as read_arms
 from .arms import virtual_ranks as virtual_ranks
 from .cost import DensityCost as DensityCost
 from .cost import join as join
+from .gain import ArmGain as ArmGain
+from .gain import GainRecord as GainRecord
+from .gain import Gains as Gains
+from .gain import ladder_gain as ladder_gain
+from .gain import sentence as sentence

@@ -16,6 +16,7 @@ from .distributed import probe as probe
 from .distributed.folder import write_json as write_json
 from .distributed.launch import check as check
 from .distributed.launch import launch as launch
+from .distributed.network import parse_rate as parse_rate
 from .distributed.rank import Part as Part
 from .distributed.rank import run_rank as run_rank
 from .distributed.results import PROBE_FILE as PROBE_FILE

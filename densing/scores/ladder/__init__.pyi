@@ -7,6 +7,7 @@ from .corpus import Generated as Generated
 from .corpus import prepare as prepare
 from .evaluation import LadderEvaluation as LadderEvaluation
 from .evaluation import evaluate_ladder as evaluate_ladder
+from .fits import EMERGENT as EMERGENT
 from .fits import LadderFit as LadderFit
 from .fits import TaskFit as TaskFit
 from .fits import check_targets as check_targets
@@ -19,6 +20,7 @@ from .fits import validation_table as validation_table
 from .fits import fit_loss as fit_loss
 from .folder import describe_ladder as describe_ladder
 from .folder import read_exports as read_exports
+from .folder import read_ladder as read_ladder
 from .gain import Shift as Shift
 from .gain import coverage as coverage
 from .gain import fit_shift as fit_shift

@@ -33,8 +33,8 @@ FLAT = 1.0
 """Half-width of a ln ratio above which the law is too flat to be inverted: the ratio is not known to a factor of e."""
 NO_LOSS = 0.97
 PAIR = ("size", "seed", "tokens")
-_GRID = np.linspace(-LIMIT, LIMIT, 47)
-_STEPS = 12
+_GRID = np.linspace(-LIMIT, LIMIT, 25)
+_STEPS = 8
 _SLOPE = 1e-4
 
 
@@ -109,7 +109,7 @@ def pair_table(losses: pd.DataFrame, arm: str, baseline: str = PLAIN) -> tuple[p
     Returns
     -------
     pairs : pandas.DataFrame
-        ``size, seed, tokens, params, plain, arm``.
+        ``size, seed, tokens, params, params_arm, plain, arm``; an arm that prunes keeps fewer parameters.
     unmatched : pandas.DataFrame
         ``arm, size, seed, tokens, reason``: cells of one of the two alone, and losses that are no positive numbers.
 
@@ -154,6 +154,7 @@ def pair_table(losses: pd.DataFrame, arm: str, baseline: str = PLAIN) -> tuple[p
         {
             **{name: whole[name] for name in PAIR},
             "params": whole["params_non_embedding"].astype(float),
+            "params_arm": whole["params_non_embedding_arm"].astype(float),
             "plain": whole["loss"].astype(float),
             "arm": whole["loss_arm"].astype(float),
         }
@@ -169,6 +170,7 @@ def fit_shift(
     draws: int = 1000,
     level: float = 0.95,
     seed: int = 0,
+    trend: bool = True,
 ) -> Shift:
     """Fit one shift to all pairs, by least squares on differences of ln loss.
 
@@ -190,6 +192,8 @@ def fit_shift(
     draws : int
     level : float
     seed : int
+    trend : bool
+        Whether the trend with ln D is fitted too.
 
     Raises
     ------
@@ -216,7 +220,7 @@ def fit_shift(
     thetas = law.draws[rng.integers(len(law.draws), size=draws)] if len(law.draws) else law.theta[None].repeat(draws, 0)
     sample = problem.shift(thetas, weights)
     trends: tuple[float | None, float | None, float | None] = (None, None, None)
-    if clusters > 1 and problem.budgets > 1:
+    if trend and clusters > 1 and problem.budgets > 1:
         center = problem.trend(law.theta[None], np.ones((1, clusters)), point)
         trends = (float(center[0]), *_ends(float(center[0]), problem.trend(thetas, weights, sample), clusters, level))
     ln = float(point[0])
@@ -258,14 +262,10 @@ class _Problem:
 
     def __init__(self, law: LawFit, pairs: pd.DataFrame, axis: Axis) -> None:
         self.law, self.axis = law.law, axis
-        groups = pairs.groupby(["params", "tokens"], sort=True)
+        groups = pairs.groupby(["params", "params_arm", "tokens"], sort=True)
         cell = groups.ngroup().to_numpy()
-        self.x = {
-            name: groups[name].first().to_numpy(float) if name not in ("params", "tokens") else values
-            for name, values in zip(
-                ("params", "tokens"), np.array(list(groups.groups), dtype=float).T, strict=True
-            )
-        }
+        plain, params, tokens = np.array(list(groups.groups), dtype=float).T
+        self.plain, self.x = {"params": plain, "tokens": tokens}, {"params": params, "tokens": tokens}
         self.budgets = len(np.unique(self.x["tokens"]))
         logs = np.log(self.x["tokens"])
         self.z = logs - logs.mean()
@@ -282,7 +282,7 @@ class _Problem:
     def shift(self, theta: Array, weights: Array) -> Array:
         """Return ln ratio per draw, within the limits: the best of a grid, then Gauss-Newton between its neighbours."""
         weight, mean = self._cells(weights)
-        base = np.log(self.law.predict(theta, self.x))
+        base = np.log(self.law.predict(theta, self.plain))
         costs = np.empty((len(theta), len(_GRID)))
         for number, ln in enumerate(_GRID):
             gap = mean - (self._curve(theta, np.full(len(theta), ln)) - base)
@@ -303,7 +303,7 @@ class _Problem:
     def trend(self, theta: Array, weights: Array, start: Array) -> Array:
         """Return d ln ratio / d ln D per draw: Gauss-Newton on level and slope from a level, damped."""
         weight, mean = self._cells(weights)
-        base = np.log(self.law.predict(theta, self.x))
+        base = np.log(self.law.predict(theta, self.plain))
         level, slope = start.copy(), np.zeros(len(start))
         for _ in range(_STEPS):
             ln = np.clip(level[:, None] + slope[:, None] * self.z, -LIMIT, LIMIT)
@@ -354,7 +354,7 @@ def shifts_by(
     """
     rows = []
     for value, group in pairs.groupby(column, sort=True):
-        options = {"draws": draws, "level": level, "seed": seed}
+        options = {"draws": draws, "level": level, "seed": seed, "trend": False}
         density, tokens = (fit_shift(law, group, axis, **options) for axis in ("params", "tokens"))  # type: ignore[arg-type]
         rows.append({"by": column, "value": str(value), **ratio_columns(density, tokens)})
     return pd.DataFrame(rows)
@@ -432,7 +432,7 @@ def simulated_ladder(
 
 
 def coverage(
-    *, ladders: int = 200, draws: int = 300, law_draws: int = 40, seed: int = 0, **world: Any
+    *, ladders: int = 200, draws: int = 200, law_draws: int = 20, seed: int = 0, **world: Any
 ) -> dict[str, float]:
     """Return how often the intervals hold what was injected into simulated ladders, and the null test with rho = 1.
 
@@ -466,7 +466,7 @@ def coverage(
         law = fit_loss(losses[losses["arm"].eq(PLAIN)], draws=law_draws, seed=number)
         pairs, _ = pair_table(losses, "arm")
         for name, axis in (("density", "params"), ("token", "tokens")):
-            shift = fit_shift(law, pairs, axis, draws=draws, seed=number)  # type: ignore[arg-type]
+            shift = fit_shift(law, pairs, axis, draws=draws, seed=number, trend=False)  # type: ignore[arg-type]
             low = 0.0 if shift.lo is None else shift.lo
             high = math.inf if shift.hi is None else shift.hi
             held[name].append(low <= truth[name] <= high)

@@ -1,0 +1,131 @@
+"""The page of gains: what changes of training bought, as Markdown, from a ladder's own runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from densing.core import words, write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from densing.tradeoff import Gains
+
+_HOW = """\
+Every arm shares initialisation, order of blocks and token budgets with a plain run of its size and seed. All pairs have
+one density ratio rho in common, ln L(arm) - ln L(plain) = ln L(rho N, D) - ln L(N, D), with L the law fitted to the
+plain runs, and likewise one token ratio. Intervals resample clusters of size and seed, and draw the law. "No loss" is a
+test of non-inferiority: the lower end of the token ratio is .97 or more; an interval that merely holds 1 is "not
+decided". The trend with tokens is the result, never one budget: short runs flatter or damn what communicates less.
+"""
+
+
+def build_gain(gains: Gains, path: Path | str) -> Path:
+    """Write the page of a ladder's gains.
+
+    Parameters
+    ----------
+    gains : Gains
+        What :func:`densing.tradeoff.ladder_gain` says.
+    path : path
+        Markdown file to write.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    See Also
+    --------
+    densing.ladder_gain
+    """
+    spec = gains.spec
+    budgets = ", ".join(f"{tokens:,.0f}" for tokens in spec["tokens"])
+    command = f"densing ladder gain DIR --page FILE{'' if spec['link'] is None else ' --link ' + spec['link']}"
+    parts = [
+        "# What changes of training buy",
+        f"Written by `{command}`; record {gains.digest[:12]}.",
+        f"Ladder of preset {spec['preset']}: sizes {', '.join(spec['sizes'])}; {budgets} tokens; "
+        f"{len(spec['seeds'])} seeds; baseline {gains.baseline}.",
+        _HOW,
+        "## Ratios",
+        _table(
+            gains.frame(),
+            {
+                "arm": "arm", "density": _ratio("density"), "tokens": _ratio("token"), "no loss": "no_loss",
+                "status": "status", "pairs": "pairs",
+            },
+        ),
+        "## Costs of a run",
+        _table(
+            gains.frame().merge(gains.prices(), on="arm"),
+            {
+                "arm": "arm",
+                "bytes sent by a rank": lambda row: words.volume(row["bytes"]),
+                "share of plain": lambda row: words.percentage(row["bytes_share"]),
+                "seconds": lambda row: words.number(row["seconds"], 3),
+                "joules": lambda row: words.number(row["joules"], 3),
+                "kept parameters": lambda row: f"{row['kept_parameters']:,.0f}",
+                "ln density per GB saved": lambda row: words.number(row["ln_density_per_gigabyte_saved"], 2),
+            },
+        ),
+        "\n".join(f"- {name}: {text}" for name, text in gains.evidence.items()),
+        "## Trend with tokens",
+        _table(
+            gains.trends(),
+            {
+                "arm": "arm",
+                "ratio": "ratio",
+                "d ln ratio / d ln D": lambda row: words.number(row["trend"], 2),
+                "interval": lambda row: words.interval(row["trend_lo"], row["trend_hi"]),
+            },
+        ),
+        "## By budget, size and set of questions",
+        _table(
+            gains.by,
+            {
+                "arm": "arm", "by": "by", "value": "value", "density": _ratio("density"), "tokens": _ratio("token"),
+                "status": "status",
+            },
+        ),
+        "## Resolution",
+        "Half-widths of the 95 % intervals of ln ratios, and what an hour of two cores would give for the density's.",
+        _table(
+            gains.resolution(),
+            {
+                "arm": "arm",
+                "ln density": lambda row: words.number(row["half_width"], 2),
+                "ln tokens": lambda row: words.number(row["token_half_width"], 2),
+                "ln density, an hour of two cores": lambda row: words.number(row["half_width_hour"], 2),
+            },
+        ),
+    ]  # fmt: skip
+    if len(gains.notes):
+        parts += ["## Notes", "\n".join(f"- {note.severity}: {note.message}" for note in gains.notes)]
+    write_text(Path(path), "\n\n".join(part.strip() for part in parts) + "\n")
+    return Path(path)
+
+
+def _ratio(name: str) -> Any:
+    def written(row: Mapping[str, Any]) -> str:
+        low, high = row[f"{name}_lo"], row[f"{name}_hi"]
+        value = "unknown" if words.is_missing(row[f"{name}_ratio"]) else words.number(row[f"{name}_ratio"], 3)
+        if words.is_missing(low) and words.is_missing(high):
+            return value
+        if words.is_missing(low) or words.is_missing(high):
+            bound = f"at most {words.number(high)}" if words.is_missing(low) else f"at least {words.number(low)}"
+            return f"{value} ({bound})"
+        return f"{value} ({words.number(low, 3)} to {words.number(high, 3)})"
+
+    return written
+
+
+def _table(frame: pd.DataFrame, columns: Mapping[str, Any]) -> str:
+    """Return a table of Markdown; a column is a name of the frame's, or written from the row."""
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    for row in frame.to_dict("records"):
+        cells = [str(row[each]) if isinstance(each, str) else str(each(row)) for each in columns.values()]
+        lines.append(f"| {' | '.join(words.clean(cell, 120).replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines)

@@ -1,0 +1,583 @@
+"""What each arm of a ladder bought: density and tokens beside plain training, per byte, second and joule.
+
+.. math:: \\ln L_{arm} - \\ln L_{plain} = \\ln L(\\rho N, D) - \\ln L(N, D)
+
+with one rho (or one token ratio) for all sizes, budgets and seeds; see :mod:`densing.scores.ladder.gain`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from densing.core import Card, InputError, Note, Readable, Record, UnknownNameError, once, words
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from densing.scores.ladder import Shift
+
+WATTS = 15.0
+"""Of a busy core, where no counter can be read and the user says nothing: a server processor's power over its cores."""
+HOUR_OF_TWO_CORES = 7200.0
+COLUMNS = (
+    "arm", "density_ratio", "density_lo", "density_hi", "token_ratio", "token_lo", "token_hi", "bytes", "seconds",
+    "joules", "kept_parameters", "pairs", "status", "no_loss",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ArmGain:
+    """What one arm bought, and what it cost.
+
+    Parameters
+    ----------
+    arm : str
+    density, tokens : Shift
+        Ratios to the baseline, from validation losses.
+    bytes, seconds, joules : float
+        Of a run, mean over the paired ones: bytes that one rank sends, seconds of its training, energy of all ranks.
+    kept_parameters : float
+        Non-embedding parameters that divide, mean over the pairs.
+    half_width_hour : float or None
+        Half-width of the interval of the ln density ratio that an hour of two cores would give: the present one times
+        sqrt(core seconds spent / 7200). None where the interval has an open end.
+    """
+
+    arm: str
+    density: Shift
+    tokens: Shift
+    bytes: float
+    seconds: float
+    joules: float
+    kept_parameters: float
+    half_width_hour: float | None
+
+    @property
+    def status(self) -> str:
+        """The density ratio's; the token ratio has its own in ``tokens.status``."""
+        return self.density.status
+
+    @property
+    def no_loss(self) -> str:
+        """``yes``, ``no`` or ``not decided``: whether at least .97 of the tokens' worth is there."""
+        return self.tokens.no_loss
+
+    def row(self) -> dict[str, Any]:
+        """Return the fields of :data:`COLUMNS`."""
+        from densing.scores.ladder import ratio_columns
+
+        return {
+            "arm": self.arm,
+            **{key: value for key, value in ratio_columns(self.density, self.tokens).items() if key not in LATER},
+            "bytes": self.bytes,
+            "seconds": self.seconds,
+            "joules": self.joules,
+            "kept_parameters": self.kept_parameters,
+            "pairs": self.density.pairs,
+            "status": self.status,
+            "no_loss": self.no_loss,
+        }
+
+
+LATER = ("pairs", "status")
+
+
+@dataclass(frozen=True, repr=False)
+class Gains(Readable):
+    """The gains of all arms of a ladder.
+
+    Parameters
+    ----------
+    folder : str
+    baseline : str
+    arms : tuple of ArmGain
+    by : pandas.DataFrame
+        ``arm, by, value`` and both ratios: by size, by budget, and by set of questions where there are answers.
+    unmatched : pandas.DataFrame
+        ``arm, size, seed, tokens, reason``: runs without a partner.
+    evidence : dict of str to str
+        How seconds, joules and bytes were got.
+    spec : dict
+        Preset, corpus, arms, sizes, budgets, seeds, link, level and draws.
+    digest : str
+        sha256 of the losses and costs that went in.
+    notes : tuple of Note
+
+    See Also
+    --------
+    ladder_gain : makes it.
+    """
+
+    folder: str
+    baseline: str
+    arms: tuple[ArmGain, ...]
+    by: pd.DataFrame
+    unmatched: pd.DataFrame
+    evidence: dict[str, str]
+    spec: dict[str, Any]
+    digest: str
+    notes: tuple[Note, ...]
+
+    def frame(self) -> pd.DataFrame:
+        """Return a row per arm, of :data:`COLUMNS`."""
+        import pandas as pd
+
+        return pd.DataFrame([arm.row() for arm in self.arms], columns=list(COLUMNS))
+
+    def trends(self) -> pd.DataFrame:
+        """Return d ln ratio / d ln D per arm: ``arm, ratio, trend, trend_lo, trend_hi``."""
+        import pandas as pd
+
+        rows = [
+            {"arm": arm.arm, "ratio": name, "trend": s.trend, "trend_lo": s.trend_lo, "trend_hi": s.trend_hi}
+            for arm in self.arms
+            for name, s in (("density", arm.density), ("token", arm.tokens))
+        ]
+        return pd.DataFrame(rows, columns=["arm", "ratio", "trend", "trend_lo", "trend_hi"])
+
+    def resolution(self) -> pd.DataFrame:
+        """Return how fine the ruler is: ``arm, half_width, token_half_width, half_width_hour``, of ln ratios."""
+        import pandas as pd
+
+        rows = [
+            {
+                "arm": arm.arm,
+                "half_width": _or_none(arm.density.half_width),
+                "token_half_width": _or_none(arm.tokens.half_width),
+                "half_width_hour": arm.half_width_hour,
+            }
+            for arm in self.arms
+        ]
+        return pd.DataFrame(rows, columns=["arm", "half_width", "token_half_width", "half_width_hour"])
+
+    def prices(self) -> pd.DataFrame:
+        """Return ln density gained per gigabyte saved, where the interval excludes 1 and bytes were saved.
+
+        ``arm, bytes_share, ln_density_per_gigabyte_saved``; the last is missing elsewhere.
+        """
+        import pandas as pd
+
+        base = self.spec["baseline_cost"]["bytes"]
+        rows = []
+        for arm in self.arms:
+            lo, hi, ratio = arm.density.lo, arm.density.hi, arm.density.ratio
+            decided = (lo is not None and lo > 1) or (hi is not None and hi < 1)
+            saved = (base - arm.bytes) / 1e9
+            price = math.log(ratio) / saved if decided and ratio and saved else None
+            share = arm.bytes / base if base else None
+            rows.append({"arm": arm.arm, "bytes_share": share, "ln_density_per_gigabyte_saved": price})
+        return pd.DataFrame(rows, columns=["arm", "bytes_share", "ln_density_per_gigabyte_saved"])
+
+    def card(self) -> Card:
+        """Return what is shown."""
+        facts = {arm.arm: sentence(arm) for arm in self.arms}
+        return Card(f"Gains over {self.baseline} in {self.folder}", facts, self.frame(), self.notes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``densing ladder gain --json`` prints it."""
+        return {
+            "folder": self.folder,
+            "baseline": self.baseline,
+            "arms": [arm.row() for arm in self.arms],
+            "trends": self.trends(),
+            "by": self.by,
+            "resolution": self.resolution(),
+            "prices": self.prices(),
+            "evidence": self.evidence,
+            "unmatched": self.unmatched,
+            "notes": [note.to_dict() for note in self.notes],
+            "spec": self.spec,
+            "digest": self.digest,
+        }
+
+    def record(self) -> GainRecord:
+        """Return what a measured claim keeps of it."""
+        return GainRecord(
+            spec=self.spec, digest=self.digest, versions=_versions(), figures=[arm.row() for arm in self.arms]
+        )
+
+
+class GainRecord(Record, frozen=True):
+    """A measurement that claims can refer to, and that can be made again.
+
+    Parameters
+    ----------
+    spec : mapping
+        What was trained, and how the figures were drawn from it.
+    digest : str
+        sha256 of the losses and costs that went in.
+    versions : mapping
+    figures : list of mapping
+        Rows of :meth:`Gains.frame`.
+    kind : {"gain"}
+    schema : int
+    """
+
+    spec: Mapping[str, Any]
+    digest: str
+    versions: Mapping[str, str]
+    figures: Sequence[Mapping[str, Any]]
+    kind: str = "gain"
+    schema: int = 1
+
+
+def ladder_gain(
+    folder: Path | str,
+    *,
+    baseline: str = "plain",
+    link: str | None = None,
+    watts: float = WATTS,
+    draws: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Gains:
+    """Estimate what every arm of a ladder bought beside plain training.
+
+    Parameters
+    ----------
+    folder : path
+        A ladder trained with arms (``densing ladder train --arm``).
+    baseline : str
+        The arm that the others are compared with; the law of losses is fitted to its runs.
+    link : str, optional
+        A rate such as ``100mbit``: seconds are then the simulator's step times the steps, on processors like this one
+        behind such links; otherwise what the virtual ranks took here.
+    watts : float
+        Of a busy core, where joules were not counted.
+    draws : int
+        Resamplings, and as many bootstrap draws of the law.
+    level, seed
+        Of the intervals and of all that is drawn.
+
+    Raises
+    ------
+    InputError
+        When the folder holds no ladder or no other arm, or no pair is left of it.
+    UnknownNameError
+        When there is no such baseline.
+    FitError
+        When the baseline has too few runs for a law.
+
+    See Also
+    --------
+    densing.tradeoff.read_arms : the arms.
+    """
+    import pandas as pd
+
+    from densing.scores.ladder import fit_loss, fit_shift, pair_table, read_exports, read_ladder, shifts_by
+
+    folder = Path(folder)
+    if not (math.isfinite(watts) and watts > 0):
+        raise InputError(f"--watts {watts}: the power of a busy core is a number above 0")
+    about, exports = read_ladder(folder), [export for export in read_exports(folder) if not export.get("target")]
+    losses = _losses(exports, folder)
+    names = list(dict.fromkeys(losses["arm"]))
+    if baseline not in names:
+        raise UnknownNameError(f"arm in {folder}:", baseline, names)
+    others = [name for name in names if name != baseline]
+    if not others:
+        raise InputError(
+            f"{folder}: {baseline} is the only arm here; train another beside it, for example "
+            f"`densing ladder train --arm {baseline} --arm local-sgd:tau=8 --ranks 4 --out {folder}`"
+        )
+    plain = losses[losses["arm"].eq(baseline)]
+    plain = plain[plain["loss"].gt(0) & plain["loss"].lt(math.inf)]
+    law = fit_loss(plain, draws=draws, seed=seed)
+    costs = {name: _Cost(exports, name, link, watts) for name in names}
+    sets = _question_losses(folder, exports)
+    gains, tables, alone, notes = [], [], [], []
+    for name in others:
+        pairs, unmatched = pair_table(losses, name, baseline)
+        alone.append(unmatched)
+        notes += _pair_notes(name, baseline, pairs, unmatched)
+        if pairs.empty:
+            continue
+        density, tokens = (
+            fit_shift(law, pairs, axis, draws=draws, level=level, seed=seed) for axis in ("params", "tokens")
+        )
+        notes += _status_notes(name, density, tokens)
+        cells = set(pairs[["size", "seed", "tokens"]].itertuples(index=False, name=None))
+        spent = costs[name].core_seconds(cells) + costs[baseline].core_seconds(cells)
+        width = density.half_width
+        hour = width * math.sqrt(spent / HOUR_OF_TWO_CORES) if math.isfinite(width) and spent > 0 else None
+        gains.append(
+            ArmGain(name, density, tokens, **costs[name].means(cells), kept_parameters=float(pairs["params_arm"].mean()),
+                    half_width_hour=hour)
+        )  # fmt: skip
+        options = {"level": level, "seed": seed}
+        parts = [shifts_by(law, pairs, column, **options) for column in ("size", "tokens")]
+        for task, table in sets.items():
+            rows, _ = pair_table(table, name, baseline)
+            if len(rows):
+                of_set = fit_loss(table[table["arm"].eq(baseline)], draws=min(draws, 400), seed=seed)
+                parts.append(shifts_by(of_set, rows.assign(set=task), "set", **options))
+        tables.append(pd.concat(parts, ignore_index=True).assign(arm=name))
+    if not gains:
+        raise InputError(
+            f"{folder}: no run of an arm has a partner of equal size, seed and tokens in {baseline}; train the arms "
+            "with the same --sizes and --seeds"
+        )
+    by = pd.concat(tables, ignore_index=True)
+    notes += [note for cost in costs.values() for note in cost.notes]
+    if not sets:
+        text = f"{folder}: no questions asked; gains are of validation loss alone (run `densing ladder eval {folder}`)"
+        notes.append(Note("not-evaluated", "info", text))
+    used = losses[losses["arm"].isin([baseline, *others])]
+    spec = {
+        "preset": about["preset"], "corpus_hash": about.get("corpus_hash"), "baseline": baseline, "arms": others,
+        "sizes": sorted(set(used["size"])), "tokens": sorted(map(float, set(used["tokens"]))),
+        "seeds": sorted(map(int, set(used["seed"]))), "link": link, "watts": watts, "level": level, "draws": draws,
+        "seed": seed, "baseline_cost": costs[baseline].means(None), "law": law.params.to_dict(),
+    }  # fmt: skip
+    return Gains(
+        str(folder), baseline, tuple(gains), by[["arm", *(column for column in by if column != "arm")]],
+        pd.concat(alone, ignore_index=True), _evidence(costs, link, watts), spec, _digest(exports), tuple(once(notes)),
+    )  # fmt: skip
+
+
+def sentence(arm: ArmGain) -> str:
+    """Return one line on an arm.
+
+    Examples
+    --------
+    >>> from densing.scores.ladder import fit_loss, fit_shift, pair_table, simulated_ladder
+    >>> losses = simulated_ladder(tau=0.8)
+    >>> law = fit_loss(losses[losses["arm"].eq("plain")], draws=10)
+    >>> pairs, _ = pair_table(losses, "arm")
+    >>> one, other = (fit_shift(law, pairs, axis, draws=100) for axis in ("params", "tokens"))
+    >>> sentence(ArmGain("a", one, other, 1e6, 10, 150, 5000, None)).split(";")[-1].strip()
+    'no loss: no'
+    """
+
+    def written(shift: Shift) -> str:
+        ends = f"({words.number(shift.lo)} to {words.number(shift.hi)})"
+        if shift.lo is None or shift.hi is None:
+            ends = "(no end known)" if shift.lo is shift.hi else ""
+            ends = ends or (f"(at least {words.number(shift.lo)})" if shift.hi is None else f"(at most {words.number(shift.hi)})")
+        value = words.number(shift.ratio) if shift.ratio is not None else "unknown"
+        return f"{value} {ends}" + ("" if shift.status == "ok" else f", {shift.status.replace('_', ' ')}")
+
+    return f"density x {written(arm.density)}; tokens x {written(arm.tokens)}; no loss: {arm.no_loss}"
+
+
+def _losses(exports: Sequence[Mapping[str, Any]], folder: Path) -> pd.DataFrame:
+    """Return ``arm, run, size, seed, tokens, params_non_embedding, loss`` of every export; runs without arms are plain."""
+    import pandas as pd
+
+    rows = []
+    for export in exports:
+        try:
+            rows.append(
+                {
+                    "arm": export.get("arm") or "plain",
+                    **{name: export[name] for name in ("run", "size", "seed", "tokens")},
+                    "params_non_embedding": export.get("params_kept", export["params_non_embedding"]),
+                    "loss": _number(export["loss"]["validation_nats_per_token"]),
+                }
+            )
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{export['path']}: its description lacks {error}; train it again") from error
+    if not rows:
+        raise InputError(f"{folder}: no model is exported yet; run `densing ladder train --arm ... --out {folder}`")
+    return pd.DataFrame(rows)
+
+
+def _number(value: Any) -> float:
+    """Return a figure of a file; NaN where it is none."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+
+
+def _question_losses(folder: Path, exports: Sequence[Mapping[str, Any]]) -> dict[str, pd.DataFrame]:
+    """Return losses in bits per byte as :func:`pair_table` takes them, by set of questions; the mean of sets first."""
+    from densing.scores.evals import RunStore
+    from densing.scores.ladder import EMERGENT, measured_table
+
+    if not (folder / "eval").is_dir():
+        return {}
+    measured = measured_table(exports, RunStore(folder / "eval").measurements()).rename(columns={"bits_per_byte": "loss"})
+    measured["arm"] = measured["arm"].fillna("").replace("", "plain")
+    columns = ["arm", "run", "size", "seed", "tokens", "params_non_embedding"]
+    steady = measured[~measured["task"].isin(EMERGENT)]
+    mean = steady.groupby(columns)["loss"].agg(["mean", "count"]).reset_index().rename(columns={"mean": "loss"})
+    tables = {"mean": mean[mean["count"].eq(steady["task"].nunique())]}
+    return tables | {str(task): rows for task, rows in measured.groupby("task", sort=True)}
+
+
+class _Cost:
+    """What the runs of an arm took."""
+
+    def __init__(self, exports: Sequence[Mapping[str, Any]], arm: str, link: str | None, watts: float) -> None:
+        self.arm, self.notes = arm, []
+        self.runs: dict[tuple[Any, ...], dict[str, float]] = {}
+        self.counted = True
+        self._steps: dict[tuple[Any, ...], float] = {}
+        work: dict[tuple[Any, ...], list[tuple[float, float, float, float]]] = {}
+        for export in exports:
+            if (export.get("arm") or "plain") != arm:
+                continue
+            cost = export.get("cost") or {}
+            cell = (export["size"], export["seed"], export["tokens"])
+            seconds, joules = _number(cost.get("seconds")), _number(cost.get("joules"))
+            schedule = export.get("schedule") or {}
+            steps, branch = _number(schedule.get("steps")), _number(schedule.get("decay_from"))
+            work.setdefault(cell[:2], []).append((steps, branch, seconds, export["tokens"]))
+            if not math.isfinite(joules):
+                joules, self.counted = seconds * watts, False
+            shown = seconds if link is None else steps * self._step(export, link, seconds / steps)
+            self.runs[cell] = {"bytes": _number(cost.get("bytes")), "seconds": shown, "joules": joules}
+        self.work = work
+        if any(math.isnan(run["bytes"]) for run in self.runs.values()):
+            text = f"arm {arm}: some descriptions say nothing of their cost; bytes, seconds and joules miss there"
+            self.notes.append(Note("no-cost", "warning", text))
+
+    def means(self, cells: set[tuple[Any, ...]] | None) -> dict[str, float]:
+        """Return mean bytes, seconds and joules of the runs of some cells, all when None; NaN where none is known."""
+        rows = [run for cell, run in self.runs.items() if cells is None or cell in cells]
+        known = {key: [row[key] for row in rows if math.isfinite(row[key])] for key in ("bytes", "seconds", "joules")}
+        return {key: sum(values) / len(values) if values else math.nan for key, values in known.items()}
+
+    def core_seconds(self, cells: set[tuple[Any, ...]]) -> float:
+        """Return the seconds of all that was trained for some cells: stable stages, and every budget's decay."""
+        total = 0.0
+        for run in {cell[:2] for cell in cells}:
+            steps, branch, seconds, _ = max(self.work.get(run, [(math.nan,) * 4]), key=lambda row: row[3])
+            decays = sum(end - start for end, start, _, _ in self.work.get(run, ()))
+            share = seconds * (branch + decays) / steps if steps else math.nan
+            total += share if math.isfinite(share) else 0.0
+        return total
+
+    def _step(self, export: Mapping[str, Any], link: str, stack_s: float) -> float:
+        """Return the simulated seconds of a step over a link; equal steps are simulated once."""
+        key = (export["size"], export.get("ranks", 1))
+        if key not in self._steps:
+            # Every seed of a size computes alike: the first one's time is taken for all.
+            self._steps[key] = simulated_step(export, link, stack_s)
+        return self._steps[key]
+
+
+def simulated_step(export: Mapping[str, Any], link: str, stack_s: float) -> float:
+    """Return the seconds of a step of an arm on processors like this one, a rank each, joined by a link.
+
+    Compute of a rank is its share of the time that the stack of all ranks takes here; communication and what hides it
+    are the simulator's.
+
+    Parameters
+    ----------
+    export : mapping
+        A description of an exported model, with ``arm``.
+    link : str
+        A rate.
+    stack_s : float
+        Measured seconds of a step of all virtual ranks together.
+    """
+    from densing.efficiency.parallel import parse_rate
+    from densing.efficiency.simulation import Cluster, Device, Link, Split, Transformer, Workload
+    from densing.efficiency.techniques import get_technique, measure, run_settings
+    from densing.scores.ladder import get_preset
+
+    rate, ranks = parse_rate(link), int(export.get("ranks", 1))
+    if not math.isfinite(stack_s):
+        return math.nan
+    compute = stack_s / ranks
+    if ranks == 1:
+        return compute
+    shape = next(one for one in get_preset(export["preset"]).shapes if one.name == export["size"])
+    schedule = export["schedule"]
+    vocabulary = (export["params_total"] - export["params_non_embedding"]) // shape.width
+    model = Transformer(
+        "ladder", shape.layers, shape.width, shape.heads, shape.kv_heads, shape.head_width, shape.ffn, vocabulary,
+        tied=True, source="densing.scores.ladder", evidence="first-hand",
+    )  # fmt: skip
+    split = Split(dp=ranks, vocabulary=False)
+    work = Workload(model, "train", schedule["batch"] // ranks, schedule["block"], split, dtype_bytes=4)
+    free, wire = Link(0.0, 0.0), Link(rate.latency_s, 1 / rate.bytes_per_s)
+
+    def cluster(n: int, flops: float) -> Cluster:
+        return Cluster("processors like this one", n, 1, Device("processor", flops, 1e24), free, wire, free)
+
+    alone = msgspec.structs.replace(work, split=Split(dp=1, vocabulary=False))
+    unit = measure(get_technique("sequential").plan(alone, cluster(1, 1e12)), cluster(1, 1e12)).step_s
+    there = cluster(ranks, 1e12 * unit / compute)
+    name = "ddp" if export["method"] == "plain" else export["method"]
+    knobs = run_settings([name], [f"{key}={value}" for key, value in export["knobs"].items()])[name]
+    technique = get_technique(name)
+    known = {knob.name for knob in technique.knobs}
+    plan = technique.plan(work, there, **{key: value for key, value in knobs.items() if key in known})
+    return float(measure(plan, there).step_s)
+
+
+def _evidence(costs: Mapping[str, _Cost], link: str | None, watts: float) -> dict[str, str]:
+    counted = all(cost.counted for cost in costs.values())
+    return {
+        "bytes": "counted: what one rank hands to its link, as a ring sends it",
+        "seconds": (
+            "measured: all virtual ranks in one process, one after the other"
+            if link is None
+            else f"simulated: the simulator's step over {link} times the steps; compute measured here"
+        ),
+        "joules": "counted: the processor's energy counters (RAPL)" if counted else f"stated: {watts:g} W per busy core",
+        "kept_parameters": "counted: non-embedding parameters, mean over the pairs",
+    }
+
+
+def _pair_notes(arm: str, baseline: str, pairs: pd.DataFrame, unmatched: pd.DataFrame) -> list[Note]:
+    notes = []
+    if len(unmatched):
+        shown = [
+            f"{row.size_name}, seed {row.seed}, {row.tokens:,.0f} tokens of {row.arm} ({row.reason})"
+            for row in unmatched.rename(columns={"size": "size_name"}).head(3).itertuples()
+        ]
+        more = f" and {len(unmatched) - 3} more" if len(unmatched) > 3 else ""
+        bad = unmatched["reason"].str.startswith("loss").any()
+        text = f"arm {arm}: {words.plural(len(unmatched), 'run')} without a partner left out: {'; '.join(shown)}{more}"
+        notes.append(Note("unmatched", "error" if bad else "warning", text, {"arm": arm, "runs": len(unmatched)}))
+    if pairs.empty:
+        notes.append(Note("no-pairs", "error", f"arm {arm}: no pair with {baseline} is left; nothing is said of it"))
+    elif (pairs["arm"] == pairs["plain"]).all():
+        text = f"arm {arm}: all {len(pairs)} losses are {baseline}'s to the last bit; it changes nothing"
+        notes.append(Note("changes-nothing", "warning", text, {"arm": arm}))
+    return notes
+
+
+_MEANING = {
+    "flat": "the law is too flat in {axis} to invert it; read the end that is there as a bound",
+    "below_floor": "its losses are those of less than a hundredth of the {axis}",
+    "above_ceiling": "its losses are lower than the law reaches with a hundred times the {axis}",
+    "few_pairs": "fewer than 6 pairs of size and seed; train more seeds or sizes before anything is decided",
+}
+
+
+def _status_notes(arm: str, density: Shift, tokens: Shift) -> list[Note]:
+    notes = {}
+    for ratio, shift, axis in (("density", density, "size"), ("token", tokens, "tokens")):
+        if shift.status != "ok":
+            meaning = _MEANING[shift.status].format(axis=axis)
+            notes[shift.status if shift.status == "few_pairs" else ratio] = Note(
+                shift.status.replace("_", "-"), "warning", f"arm {arm}, {ratio} ratio: {meaning}", {"arm": arm}
+            )
+    return list(notes.values())
+
+
+def _digest(exports: Sequence[Mapping[str, Any]]) -> str:
+    rows = [{key: value for key, value in export.items() if key != "path"} for export in exports]
+    return hashlib.sha256(json.dumps(rows, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    import numpy
+
+    import densing
+
+    return {"densing": densing.__version__, "numpy": numpy.__version__}
+
+
+def _or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None
