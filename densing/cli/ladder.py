@@ -212,7 +212,9 @@ def gain(
     baseline: Annotated[str, typer.Option("--baseline", help="The arm that the others are compared with.")] = "plain",
     link: Annotated[
         str | None,
-        typer.Option("--link", help="Seconds over such links, simulated (100mbit, 1gbit); measured here when left out."),
+        typer.Option(
+            "--link", help="Seconds over such links, simulated (100mbit, 1gbit); measured here when left out."
+        ),
     ] = None,
     watts: Annotated[
         float, typer.Option("--watts", help="Power of a busy core, where none is counted.", callback=o.finite)
@@ -236,9 +238,7 @@ def gain(
     from densing.core import plain, write_text
     from densing.tradeoff import ladder_gain
 
-    result = ladder_gain(
-        folder, baseline=baseline, link=link, watts=watts, draws=bootstrap, level=level, seed=seed
-    )
+    result = ladder_gain(folder, baseline=baseline, link=link, watts=watts, draws=bootstrap, level=level, seed=seed)
     write_text(folder / "gain.json", dumps(plain(result.record()), indent=2) + "\n")
     if page is not None:
         from densing.report import build_gain

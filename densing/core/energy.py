@@ -39,9 +39,7 @@ class Meter:
         """Return joules since the last call; 0 where there are no counters."""
         before, self._last = self._last, self._read()
         # A counter that has begun anew since then is left out rather than guessed.
-        energy = sum(
-            max(0.0, now - before[0][name]) for name, now in self._last[0].items() if name in before[0]
-        )
+        energy = sum(max(0.0, now - before[0][name]) for name, now in self._last[0].items() if name in before[0])
         busy, own = self._last[1] - before[1], self._last[2] - before[2]
         return energy * min(1.0, own / busy) if busy > 0 and own > 0 else 0.0
 

@@ -79,7 +79,7 @@ def build_gain(gains: Gains, path: Path | str) -> Path:
                 "arm": "arm",
                 "ratio": "ratio",
                 "d ln ratio / d ln D": lambda row: words.number(row["trend"], 2),
-                "interval": lambda row: words.interval(row["trend_lo"], row["trend_hi"]),
+                "interval": lambda row: f"{words.number(row['trend_lo'])} to {words.number(row['trend_hi'])}",
             },
         ),
         "## By budget, size and set of questions",
@@ -91,14 +91,16 @@ def build_gain(gains: Gains, path: Path | str) -> Path:
             },
         ),
         "## Resolution",
-        "Half-widths of the 95 % intervals of ln ratios, and what an hour of two cores would give for the density's.",
+        f"Half-widths of {words.percentage(spec['level'])} intervals of ln ratios, here and for an hour of two cores.",
         _table(
             gains.resolution(),
             {
                 "arm": "arm",
+                "core seconds spent": lambda row: f"{row['core_seconds']:,.0f}",
                 "ln density": lambda row: words.number(row["half_width"], 2),
+                "... in an hour": lambda row: words.number(row["half_width_hour"], 2),
                 "ln tokens": lambda row: words.number(row["token_half_width"], 2),
-                "ln density, an hour of two cores": lambda row: words.number(row["half_width_hour"], 2),
+                "... in an hour ": lambda row: words.number(row["token_half_width_hour"], 2),
             },
         ),
     ]  # fmt: skip

@@ -58,10 +58,11 @@ def virtual_ranks(arm: Arm, rows: Sequence[Any], optimizers: Sequence[Any]) -> R
     from densing.efficiency.parallel import Replica, VirtualMethods
 
     technique, knobs = _knobs(arm)
-    replicas = [
-        Replica(row, lambda _, own=optimizer: own, nullcontext, lambda model: model.vector.sum())
-        for row, optimizer in zip(rows, optimizers, strict=True)
-    ]
+
+    def replica(row: Any, optimizer: Any) -> Replica:
+        return Replica(row, lambda _: optimizer, nullcontext, lambda model: model.vector.sum())
+
+    replicas = [replica(row, optimizer) for row, optimizer in zip(rows, optimizers, strict=True)]
     order = tuple(reversed(range(arm.ranks))) if arm.order == "reverse" else None
     return VirtualMethods(replicas, partial(technique.method, **knobs), order)
 

@@ -46,9 +46,8 @@ class ArmGain:
         Of a run, mean over the paired ones: bytes that one rank sends, seconds of its training, energy of all ranks.
     kept_parameters : float
         Non-embedding parameters that divide, mean over the pairs.
-    half_width_hour : float or None
-        Half-width of the interval of the ln density ratio that an hour of two cores would give: the present one times
-        sqrt(core seconds spent / 7200). None where the interval has an open end.
+    core_seconds : float
+        Spent here on the paired runs of both arms, every budget's decay included.
     """
 
     arm: str
@@ -58,12 +57,20 @@ class ArmGain:
     seconds: float
     joules: float
     kept_parameters: float
-    half_width_hour: float | None
+    core_seconds: float
 
     @property
     def status(self) -> str:
         """The density ratio's; the token ratio has its own in ``tokens.status``."""
         return self.density.status
+
+    def hour(self, shift: Shift) -> float | None:
+        """Return the half-width of a ln ratio that an hour of two cores would give.
+
+        The present one times sqrt(core seconds spent / 7200); None where the interval has an open end.
+        """
+        width = shift.half_width * math.sqrt(self.core_seconds / HOUR_OF_TWO_CORES) if self.core_seconds else math.nan
+        return _or_none(width)
 
     @property
     def no_loss(self) -> str:
@@ -144,22 +151,27 @@ class Gains(Readable):
         return pd.DataFrame(rows, columns=["arm", "ratio", "trend", "trend_lo", "trend_hi"])
 
     def resolution(self) -> pd.DataFrame:
-        """Return how fine the ruler is: ``arm, half_width, token_half_width, half_width_hour``, of ln ratios."""
+        """Return how fine the ruler is, in half-widths of ln ratios, here and for an hour of two cores.
+
+        ``arm, core_seconds, half_width, half_width_hour, token_half_width, token_half_width_hour``.
+        """
         import pandas as pd
 
         rows = [
             {
                 "arm": arm.arm,
+                "core_seconds": arm.core_seconds,
                 "half_width": _or_none(arm.density.half_width),
+                "half_width_hour": arm.hour(arm.density),
                 "token_half_width": _or_none(arm.tokens.half_width),
-                "half_width_hour": arm.half_width_hour,
+                "token_half_width_hour": arm.hour(arm.tokens),
             }
             for arm in self.arms
         ]
-        return pd.DataFrame(rows, columns=["arm", "half_width", "token_half_width", "half_width_hour"])
+        return pd.DataFrame(rows)
 
     def prices(self) -> pd.DataFrame:
-        """Return ln density gained per gigabyte saved, where the interval excludes 1 and bytes were saved.
+        """Return ln density gained per gigabyte saved, where the ratio's interval excludes 1 and bytes differ.
 
         ``arm, bytes_share, ln_density_per_gigabyte_saved``; the last is missing elsewhere.
         """
@@ -169,7 +181,7 @@ class Gains(Readable):
         rows = []
         for arm in self.arms:
             lo, hi, ratio = arm.density.lo, arm.density.hi, arm.density.ratio
-            decided = (lo is not None and lo > 1) or (hi is not None and hi < 1)
+            decided = arm.status == "ok" and lo is not None and hi is not None and not lo <= 1 <= hi
             saved = (base - arm.bytes) / 1e9
             price = math.log(ratio) / saved if decided and ratio and saved else None
             share = arm.bytes / base if base else None
@@ -306,13 +318,10 @@ def ladder_gain(
         notes += _status_notes(name, density, tokens)
         cells = set(pairs[["size", "seed", "tokens"]].itertuples(index=False, name=None))
         spent = costs[name].core_seconds(cells) + costs[baseline].core_seconds(cells)
-        width = density.half_width
-        hour = width * math.sqrt(spent / HOUR_OF_TWO_CORES) if math.isfinite(width) and spent > 0 else None
-        gains.append(
-            ArmGain(name, density, tokens, **costs[name].means(cells), kept_parameters=float(pairs["params_arm"].mean()),
-                    half_width_hour=hour)
-        )  # fmt: skip
-        options = {"level": level, "seed": seed}
+        kept = float(pairs["params_arm"].mean())
+        means = costs[name].means(cells)
+        gains.append(ArmGain(name, density, tokens, **means, kept_parameters=kept, core_seconds=spent))
+        options: dict[str, Any] = {"level": level, "seed": seed}
         parts = [shifts_by(law, pairs, column, **options) for column in ("size", "tokens")]
         for task, table in sets.items():
             rows, _ = pair_table(table, name, baseline)
@@ -333,7 +342,8 @@ def ladder_gain(
     used = losses[losses["arm"].isin([baseline, *others])]
     spec = {
         "preset": about["preset"], "corpus_hash": about.get("corpus_hash"), "baseline": baseline, "arms": others,
-        "sizes": sorted(set(used["size"])), "tokens": sorted(map(float, set(used["tokens"]))),
+        "sizes": list(used.sort_values("params_non_embedding")["size"].unique()),
+        "tokens": sorted(map(float, set(used["tokens"]))),
         "seeds": sorted(map(int, set(used["seed"]))), "link": link, "watts": watts, "level": level, "draws": draws,
         "seed": seed, "baseline_cost": costs[baseline].means(None), "law": law.params.to_dict(),
     }  # fmt: skip
@@ -353,7 +363,7 @@ def sentence(arm: ArmGain) -> str:
     >>> law = fit_loss(losses[losses["arm"].eq("plain")], draws=10)
     >>> pairs, _ = pair_table(losses, "arm")
     >>> one, other = (fit_shift(law, pairs, axis, draws=100) for axis in ("params", "tokens"))
-    >>> sentence(ArmGain("a", one, other, 1e6, 10, 150, 5000, None)).split(";")[-1].strip()
+    >>> sentence(ArmGain("a", one, other, 1e6, 10, 150, 5000, 60)).split(";")[-1].strip()
     'no loss: no'
     """
 
@@ -361,7 +371,9 @@ def sentence(arm: ArmGain) -> str:
         ends = f"({words.number(shift.lo)} to {words.number(shift.hi)})"
         if shift.lo is None or shift.hi is None:
             ends = "(no end known)" if shift.lo is shift.hi else ""
-            ends = ends or (f"(at least {words.number(shift.lo)})" if shift.hi is None else f"(at most {words.number(shift.hi)})")
+            ends = ends or (
+                f"(at least {words.number(shift.lo)})" if shift.hi is None else f"(at most {words.number(shift.hi)})"
+            )
         value = words.number(shift.ratio) if shift.ratio is not None else "unknown"
         return f"{value} {ends}" + ("" if shift.status == "ok" else f", {shift.status.replace('_', ' ')}")
 
@@ -369,7 +381,7 @@ def sentence(arm: ArmGain) -> str:
 
 
 def _losses(exports: Sequence[Mapping[str, Any]], folder: Path) -> pd.DataFrame:
-    """Return ``arm, run, size, seed, tokens, params_non_embedding, loss`` of every export; runs without arms are plain."""
+    """Return ``arm, run, size, seed, tokens, params_non_embedding, loss`` of exports; without arms all are plain."""
     import pandas as pd
 
     rows = []
@@ -402,7 +414,9 @@ def _question_losses(folder: Path, exports: Sequence[Mapping[str, Any]]) -> dict
 
     if not (folder / "eval").is_dir():
         return {}
-    measured = measured_table(exports, RunStore(folder / "eval").measurements()).rename(columns={"bits_per_byte": "loss"})
+    measured = measured_table(exports, RunStore(folder / "eval").measurements()).rename(
+        columns={"bits_per_byte": "loss"}
+    )
     measured["arm"] = measured["arm"].fillna("").replace("", "plain")
     columns = ["arm", "run", "size", "seed", "tokens", "params_non_embedding"]
     steady = measured[~measured["task"].isin(EMERGENT)]
@@ -523,7 +537,9 @@ def _evidence(costs: Mapping[str, _Cost], link: str | None, watts: float) -> dic
             if link is None
             else f"simulated: the simulator's step over {link} times the steps; compute measured here"
         ),
-        "joules": "counted: the processor's energy counters (RAPL)" if counted else f"stated: {watts:g} W per busy core",
+        "joules": "counted: the processor's energy counters (RAPL)"
+        if counted
+        else f"stated: {watts:g} W per busy core",
         "kept_parameters": "counted: non-embedding parameters, mean over the pairs",
     }
 

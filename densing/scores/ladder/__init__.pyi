@@ -12,12 +12,12 @@ from .fits import LadderFit as LadderFit
 from .fits import TaskFit as TaskFit
 from .fits import check_targets as check_targets
 from .fits import fit_folder as fit_folder
+from .fits import fit_loss as fit_loss
 from .fits import fit_tasks as fit_tasks
 from .fits import fit_validation as fit_validation
 from .fits import measured_table as measured_table
 from .fits import ruler as ruler
 from .fits import validation_table as validation_table
-from .fits import fit_loss as fit_loss
 from .folder import describe_ladder as describe_ladder
 from .folder import read_exports as read_exports
 from .folder import read_ladder as read_ladder

@@ -138,7 +138,7 @@ def parse_arm(text: str, ranks: int = 1) -> Arm:
     if not _NAME.fullmatch(method):
         raise InputError(f"--arm {text!r}: write METHOD:option=value,..., as in co2:tau=8")
     pairs = [part.partition("=") for part in rest.split(",") if part.strip()]
-    options = {key.strip(): value.strip() for key, _, value in sorted(pairs)}
+    options = dict(sorted((key.strip(), value.strip()) for key, _, value in pairs))
     if len(options) < len(pairs) or not all(key and value for key, value in options.items()):
         raise InputError(f"--arm {text!r}: each option is written once and as option=value, as in co2:tau=8")
     own: dict[str, Any] = {}

@@ -116,9 +116,8 @@ def pair_table(losses: pd.DataFrame, arm: str, baseline: str = PLAIN) -> tuple[p
     Examples
     --------
     >>> row = {"size": "d8", "params_non_embedding": 1384, "tokens": 1000.0}
-    >>> losses = pd.DataFrame(
-    ...     [row | {"arm": "plain", "seed": s, "loss": 3.0} for s in (0, 1)] + [row | {"arm": "a", "seed": 0, "loss": 2.9}]
-    ... )
+    >>> runs = [("plain", 0, 3.0), ("plain", 1, 3.0), ("a", 0, 2.9)]
+    >>> losses = pd.DataFrame([row | {"arm": arm, "seed": seed, "loss": loss} for arm, seed, loss in runs])
     >>> pairs, unmatched = pair_table(losses, "a")
     >>> len(pairs), unmatched["reason"].tolist()
     (1, ['no run of a'])
@@ -239,7 +238,8 @@ def fit_shift(
         status = "flat"
     return Shift(
         axis,
-        math.exp(ln) if abs(ln) < edge else None,
+        # With no end on either side the best value is where the noise has put it.
+        math.exp(ln) if abs(ln) < edge and not (low is None and high is None) else None,
         None if low is None else math.exp(low),
         None if high is None else math.exp(high),
         status,

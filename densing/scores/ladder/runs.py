@@ -18,7 +18,7 @@ from pathlib import Path
 
 from densing.core import DomainError, InputError, UnknownNameError
 from densing.scores.ladder.arms import Arm, arm_corpus
-from densing.scores.ladder.corpus import Corpus, Generated
+from densing.scores.ladder.corpus import VALIDATION_TOKENS, Corpus, Generated
 
 TARGETS = ("longer", "clean", "shuffled")
 MODELS, DESCRIPTION = "models", "densing.json"
@@ -101,6 +101,8 @@ class Preset:
         Questions per set that ``densing ladder eval`` asks.
     vocabulary : int
         Tokens of the vocabulary trained on a user's text.
+    validation : int
+        Held-out tokens on which the validation loss is taken, at most what the corpus has.
     """
 
     name: str
@@ -116,6 +118,7 @@ class Preset:
     precision: str = "float32"
     questions: int = 250
     vocabulary: int = 512
+    validation: int = VALIDATION_TOKENS
 
     def rate(self, shape: Shape) -> float:
         """Return the learning rate of the stable stage."""
@@ -154,7 +157,17 @@ def _published(name: str, batch: int, layers: int, d: int, ffn: int, heads: int,
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("tiny", _small(_CPU_WIDTHS[:4], (60, 120)), 64, 1.2e-2, 32, 20, checkpoint=25, questions=60),
+        Preset(
+            "tiny",
+            _small(_CPU_WIDTHS[:4], (60, 120)),
+            64,
+            1.2e-2,
+            32,
+            20,
+            checkpoint=25,
+            questions=60,
+            validation=16_384,
+        ),
         Preset("cpu", _small(_CPU_WIDTHS, (600, 1050, 1850, 3200)), 64, 6e-3, 32, 100),
         Preset(
             "gpu",

@@ -47,7 +47,7 @@ class Stack:
     def __init__(self, model: Any, shape: Shape, copies: int, precision: str = "float32") -> None:
         self.shape, self.precision = shape, precision
         state = model.state_dict()
-        names = [("model.embed_tokens.weight",)]
+        names: list[tuple[str, ...]] = [("model.embed_tokens.weight",)]
         for layer in range(shape.layers):
             names += [tuple(_LAYER.format(layer) + name for name in group) for group in _BLOCK]
         self.names = [*names, ("model.norm.weight",)]
@@ -101,9 +101,11 @@ class Stack:
             for part, size in zip(self.vector.split(self._sizes, dim=1), self._shapes, strict=True)
         ]
         embedding, final = parts[0], parts[-1]
+        # As in the model itself, token 0 pads: what is looked up of it gets no gradient, what is predicted does.
+        table = torch.cat([embedding[:, :1].detach(), embedding[:, 1:]], dim=1).flatten(0, 1)
         # The copies' vocabularies one behind the other: a single look-up.
         shift = torch.arange(copies, device=tokens.device)[:, None, None] * embedding.shape[1]
-        x = functional.embedding((tokens + shift).view(copies, -1), embedding.flatten(0, 1))
+        x = functional.embedding((tokens + shift).view(copies, -1), table)
         cos, sin = self._rotary(x, torch.arange(length, device=tokens.device)[None])
         groups, repeats = shape.heads + shape.kv_heads, shape.heads // shape.kv_heads
         mask = torch.full((length, length), float("-inf"), device=tokens.device).triu(1)
@@ -127,7 +129,7 @@ class Stack:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self._epsilon) * weight[:, None]
 
 
-class Row(torch.nn.Module):
+class Row(torch.nn.Module):  # type: ignore[misc]
     """A copy of a stack, as a method sees it: a model of one parameter."""
 
     def __init__(self, vector: torch.Tensor) -> None:

@@ -195,7 +195,8 @@ class Trainer:
 
     def validate(self) -> float:
         """Return the mean loss on held-out blocks, nats per token."""
-        rows = blocks(self.run.corpus.validation(), self.run.preset.block)
+        preset = self.run.preset
+        rows = blocks(self.run.corpus.validation()[: preset.validation], preset.block)
         total = 0.0
         with torch.no_grad():
             for start in range(0, len(rows), VALIDATION_BATCH):
@@ -424,10 +425,8 @@ def train_run(
         todo = [budget for budget in run.budgets if not run.exported(folder, budget)]
         if not todo:
             return 0
-        if run.arm is None:
-            trainer = Trainer(run, device, report)
-        else:
-            trainer = ArmTrainer(run, device, report, maker=maker)
+        plain = run.arm is None
+        trainer = Trainer(run, device, report) if plain else ArmTrainer(run, device, report, maker=maker)
         for budget in todo:
             trainer.train_budget(budget, folder)
         run.checkpoint(folder, "stable").unlink(missing_ok=True)

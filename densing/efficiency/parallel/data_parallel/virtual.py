@@ -249,7 +249,7 @@ class VirtualMethods:
         losses : sequence
             One per rank; anything whose ``backward()`` leaves gradients.
         """
-        self.ranks.run(lambda rank: self.methods[rank].backward(losses[rank]))  # type: ignore[arg-type]
+        self.ranks.run(lambda rank: self.methods[rank].backward(losses[rank]))
 
     def step(self) -> None:
         """Let every rank update its parameters, with what its method sends meanwhile."""

@@ -1,0 +1,183 @@
+"""Stacked copies against transformers' own model, and arms trained with them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the extra 'evals'")
+pytest.importorskip("transformers", reason="needs the extra 'evals'")
+
+from densing.core import InputError  # noqa: E402
+from densing.scores.ladder import Run, parse_arm, read_exports  # noqa: E402
+from densing.scores.ladder.stack import Stack, StackOptimizer, quantise  # noqa: E402
+from densing.scores.ladder.trainer import ArmTrainer, DivergedError, Trainer, batch_loss, build_model, train_run  # noqa: E402
+from densing.tradeoff import virtual_ranks  # noqa: E402
+from tests.support.training_runs import micro_run  # noqa: E402
+
+
+def armed(text: str, ranks: int = 2, **changes: Any) -> Run:
+    return dataclasses.replace(micro_run(), arm=parse_arm(text, ranks), **changes)
+
+
+def trainer(text: str, ranks: int = 2) -> ArmTrainer:
+    return ArmTrainer(armed(text, ranks), maker=virtual_ranks)
+
+
+def test_a_stack_has_the_losses_and_gradients_of_its_models() -> None:
+    run = micro_run()
+    shape = dataclasses.replace(run.shape, heads=4, head_width=2, kv_heads=2)
+    models = [build_model(shape, 50, 16, seed) for seed in (0, 1)]
+    stack = Stack(models[0], shape, 2)
+    with torch.no_grad():
+        stack.vector[1] = Stack(models[1], shape, 1).vector[0]
+    batch = torch.randint(50, (2, 3, 17), generator=torch.Generator().manual_seed(0))
+    losses = stack.losses(batch)
+    losses.sum().backward()
+    for number, model in enumerate(models):
+        loss = batch_loss(model, batch[number], "float32")
+        assert float(losses[number].detach()) == pytest.approx(float(loss.detach()), rel=1e-5)
+        loss.backward()
+        holder = copy.deepcopy(model)
+        gradients = copy.deepcopy(stack)
+        gradients.vector = torch.nn.Parameter(stack.vector.grad)
+        gradients.write(holder, number)
+        for (name, parameter), other in zip(model.named_parameters(), holder.parameters(), strict=True):
+            assert torch.allclose(parameter.grad, other, rtol=1e-3, atol=1e-6), name
+
+
+def test_a_stack_steps_as_adamw_does_for_each_copy_alone() -> None:
+    shape = micro_run().shape
+    stack = Stack(build_model(shape, 50, 16, 0), shape, 2)
+    rows = stack.rows()
+    optimiser = StackOptimizer(stack, rows, lr=0.1, betas=(0.9, 0.98), weight_decay=0.01)
+    alone = [torch.nn.Parameter(row.clone()) for row in stack.vector.detach()]
+    others = [torch.optim.AdamW([one], lr=0.1, betas=(0.9, 0.98), weight_decay=0.01) for one in alone]
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(3):
+        stack.vector.grad = torch.randn(stack.vector.shape, generator=generator)
+        for one, gradient in zip(alone, stack.vector.grad, strict=True):
+            one.grad = gradient.clone()
+            torch.nn.utils.clip_grad_norm_([one], 1.0)
+        optimiser.clip(1.0)
+        for row, other in zip(optimiser.rows, others, strict=True):
+            row.step()
+            other.step()
+    assert torch.allclose(stack.vector.detach(), torch.stack([one.detach() for one in alone]), atol=1e-6)
+    # Rows are views: what a method writes is what the stack computes with.
+    rows[1].vector.data.zero_()
+    assert not stack.vector[1].any()
+
+
+def test_plain_ranks_train_as_one_process_with_the_whole_batch() -> None:
+    one, two, old = trainer("plain", 1), trainer("plain", 2), Trainer(micro_run())
+    for _ in range(6):
+        for each in (one, two, old):
+            each.take_step(0.5)
+    # Adam's first steps divide gradients by themselves: what is all rounding moves by a whole step.
+    assert float(one.loss) == pytest.approx(float(old.loss), rel=1e-6)
+    assert float(two.loss) == pytest.approx(float(old.loss), rel=1e-4)
+    assert (one.ranks.sent, two.ranks.sent) == (0, 6 * 4 * one.stack.vector.shape[1])
+    assert torch.equal(two.stack.vector[0], two.stack.vector[1])
+
+
+@pytest.mark.parametrize("text", ["co2:tau=3", "local-sgd:tau=3", "slowmo:tau=3", "local-sgd:clients=0.5,tau=3"])
+def test_a_state_goes_on_with_the_same_bits(text: str) -> None:
+    whole, broken = trainer(text), trainer(text)
+    for each in (whole, broken):
+        for _ in range(5):
+            each.take_step(0.5)
+    state = copy.deepcopy(broken.state())
+    again = trainer(text)
+    again.restore(state)
+    for each in (whole, again):
+        for _ in range(5):
+            each.take_step(0.5)
+        each.ranks.finish()
+    assert torch.equal(whole.stack.vector, again.stack.vector)
+    assert torch.equal(whole.stack.vector[0], whole.stack.vector[1])
+    assert whole.ranks.sent == again.ranks.sent > 0
+
+
+def test_between_rounds_ranks_are_apart() -> None:
+    each = trainer("local-sgd:tau=3")
+    for step in range(1, 7):
+        each.take_step(1.0)
+        assert torch.equal(each.stack.vector[0], each.stack.vector[1]) == (step % 3 == 0)
+
+
+def test_an_export_says_its_arm_and_what_it_took(tmp_path: Path) -> None:
+    run = armed("local-sgd:bits=4,tau=3")
+    assert train_run(run, tmp_path, maker=virtual_ranks) == 2
+    assert train_run(run, tmp_path, maker=virtual_ranks) == 0
+    first, last = sorted(read_exports(tmp_path), key=lambda export: export["tokens"])
+    assert (first["arm"], first["ranks"], first["weight_bits"]) == ("local-sgd:bits=4,tau=3", 2, 4)
+    # 20 steps are 6 rounds and an early one: parameters, and three float64 of news; a ring of two sends all once.
+    assert first["cost"]["bytes"] == 7 * (4 * first["params_total"] + 24)
+    assert last["cost"]["bytes"] > first["cost"]["bytes"]
+    assert last["cost"]["seconds"] > first["cost"]["seconds"] > 0
+    from transformers import AutoModelForCausalLM
+
+    weights = AutoModelForCausalLM.from_pretrained(first["path"]).model.layers[0].mlp.up_proj.weight
+    assert all(len(row.unique()) <= 15 for row in weights)
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+@pytest.mark.parametrize("stops", [(3, 9), (12, 5, 6)])
+def test_a_run_that_is_cut_off_ends_with_the_bits_of_an_unbroken_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr("densing.scores.ladder.trainer.REPORT_STEPS", 1)
+    run = armed("co2:tau=3")
+
+    def cut_off(limit: int) -> Any:
+        calls = iter(range(limit))
+
+        def report(_: int) -> None:
+            if next(calls, None) is None:
+                raise KeyboardInterrupt
+
+        return report
+
+    for limit in stops:
+        with pytest.raises(KeyboardInterrupt):
+            train_run(run, tmp_path / "cut", report=cut_off(limit), maker=virtual_ranks)
+    for folder in ("cut", "whole"):
+        train_run(run, tmp_path / folder, maker=virtual_ranks)
+    cut, whole = (list(read_exports(tmp_path / folder)) for folder in ("cut", "whole"))
+    for one, other in zip(cut, whole, strict=True):
+        assert (one["path"] / "model.safetensors").read_bytes() == (other["path"] / "model.safetensors").read_bytes()
+        assert (one["loss"], one["cost"]["bytes"]) == (other["loss"], other["cost"]["bytes"])
+
+
+def test_a_loss_that_is_no_number_names_run_and_step(tmp_path: Path) -> None:
+    run = armed("co2:tau=2")
+    wild = dataclasses.replace(run, preset=dataclasses.replace(run.preset, peak=1e30))
+    with pytest.raises(DivergedError, match=r"co2-tau-2-d8-s0: .*(NaN|no number)"):
+        train_run(wild, tmp_path, maker=virtual_ranks)
+
+
+def test_a_full_disk_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(InputError, match="No space left"):
+        train_run(armed("plain"), tmp_path, maker=virtual_ranks)
+    assert not list(tmp_path.rglob("*.pt"))
+    assert not list(tmp_path.rglob("densing.json"))
+
+
+def test_rounding_to_bits_keeps_the_largest_entry_and_zero() -> None:
+    weight = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
+    for bits in (2, 4, 8, 16):
+        rounded = quantise(weight, bits)
+        step = weight.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
+        assert bool(((rounded - weight).abs() <= step / 2 * 1.0001).all())
+    assert float(quantise(torch.zeros(1, 3), 8).abs().sum()) == 0
+    assert json.dumps(quantise(torch.tensor([[3.0, -1.4]]), 3).tolist()) == "[[3.0, -1.0]]"

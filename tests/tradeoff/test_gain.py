@@ -1,0 +1,150 @@
+"""Gains of a ladder's folder: what was injected comes out, costs are per run, and bad folders are sentences."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from densing.cli import app
+from densing.core import DensingError, InputError, UnknownNameError, decode, plain
+from densing.scores.ladder import get_preset, simulated_ladder
+from densing.tradeoff import GainRecord, ladder_gain, read_arms
+from densing.tradeoff.gain import COLUMNS, simulated_step
+
+SIZES = {float(shape.non_embedding): shape for shape in get_preset("cpu").shapes}
+CONTRACT = {"arm", "density_ratio", "density_lo", "density_hi", "token_ratio", "token_lo", "token_hi", "bytes",
+            "seconds", "joules", "kept_parameters", "pairs", "status", "no_loss"}  # fmt: skip
+
+
+def write(folder: Path, losses: pd.DataFrame, arms: dict[str, str], cost: bool = True) -> Path:
+    """Write a ladder's descriptions without models; ``arms`` names the simulated ones."""
+    folder.mkdir()
+    (folder / "ladder.json").write_text(json.dumps({"schema": 1, "preset": "cpu", "corpus_hash": "c"}))
+    for row in losses.to_dict("records"):
+        arm, shape = arms[row["arm"]], SIZES[row["params_non_embedding"]]
+        steps = round(row["tokens"] / 512)
+        name = f"{arm.replace(':', '-')}-{shape.name}-s{row['seed']}-{row['tokens']:.0f}"
+        method, _, knobs = arm.partition(":")
+        about: dict[str, Any] = {
+            "schema": 1, "name": name, "run": name.rpartition("-")[0], "preset": "cpu", "size": shape.name,
+            "seed": row["seed"], "target": "", "params_total": shape.total(703),
+            "params_non_embedding": shape.non_embedding, "tokens": int(row["tokens"]), "arm": arm, "ranks": 4,
+            "method": method, "knobs": dict(pair.split("=") for pair in knobs.split(",") if pair), "weight_bits": 32,
+            "loss": {"validation_nats_per_token": row["loss"]},
+            "schedule": {"steps": steps, "decay_from": round(0.8 * steps), "batch": 8, "block": 64},
+        }  # fmt: skip
+        if cost:
+            about["cost"] = {"bytes": 1000.0 * steps, "seconds": 0.01 * steps, "joules": None}
+        (folder / "models" / name).mkdir(parents=True)
+        (folder / "models" / name / "densing.json").write_text(json.dumps(about))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ladder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    losses = simulated_ladder(tau=0.8, noise=0.003, common=0.003, spread=0.005, seeds=3)
+    folder = tmp_path_factory.mktemp("gain")
+    return write(folder / "ladder", losses, {"plain": "plain", "arm": "local-sgd:tau=8"})
+
+
+def test_the_command_prints_the_contract_and_leaves_a_record_and_a_page(ladder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "gain.md"
+    said = CliRunner().invoke(
+        app, ["ladder", "gain", str(ladder), "--json", "--bootstrap", "60", "--page", str(page)], catch_exceptions=False
+    )
+    assert said.exit_code == 0, said.output
+    document = json.loads(said.stdout)
+    (arm,) = document["arms"]
+    assert set(arm) == CONTRACT == set(COLUMNS)
+    assert (arm["arm"], arm["pairs"], arm["no_loss"]) == ("local-sgd:tau=8", 48, "no")
+    assert arm["token_lo"] < 0.8 < arm["token_hi"]
+    assert arm["density_ratio"] < 1
+    record = decode(json.loads((ladder / "gain.json").read_text()), GainRecord)
+    assert record.figures[0]["token_ratio"] == arm["token_ratio"]
+    assert record.digest == document["digest"]
+    text = page.read_text()
+    assert "local-sgd:tau=8" in text and "nan" not in text.lower()
+
+
+def test_costs_are_means_over_the_paired_runs(ladder: Path) -> None:
+    gains = ladder_gain(ladder, draws=30, watts=20)
+    (arm,) = gains.arms
+    steps = sum(round(tokens / 512) for tokens in gains.spec["tokens"]) / 4
+    assert arm.bytes == pytest.approx(1000 * steps, rel=1e-3)
+    assert arm.joules == pytest.approx(20 * arm.seconds)
+    assert "stated: 20 W" in gains.evidence["joules"]
+    # Both arms, 12 runs each: the stable stage to the last branch, and four decays.
+    run = 0.01 * (0.8 * 1.64e6 + 0.2 * sum(gains.spec["tokens"])) / 512
+    assert arm.core_seconds == pytest.approx(24 * run, rel=1e-2)
+    assert gains.resolution()["half_width_hour"][0] == pytest.approx(
+        arm.density.half_width * math.sqrt(arm.core_seconds / 7200)
+    )
+    assert "Gains over plain" in repr(gains)
+    assert len(gains.frame()) == 1
+    assert set(gains.by["by"]) == {"size", "tokens"}
+
+
+def test_seconds_over_a_link_are_the_simulators(ladder: Path) -> None:
+    export = json.loads(next((ladder / "models").glob("plain-d12-*")).joinpath("densing.json").read_text())
+    local = {**export, "method": "local-sgd", "knobs": {"tau": "8"}}
+    # A ring of four sends 1.5 times the parameters, in float32, after each step or after every eighth.
+    wire = 1.5 * 4 * export["params_total"] / (100e6 / 8)
+    plain_s, local_s = (simulated_step(one, "100mbit", 0.01) for one in (export, local))
+    compute = 0.01 / 4
+    assert max(compute, wire) <= plain_s <= compute + wire + 1e-6
+    assert local_s == pytest.approx(compute + wire / 8, rel=0.05)
+    assert "simulated" in ladder_gain(ladder, draws=30, link="100mbit").evidence["seconds"]
+
+
+def test_an_arm_that_changes_nothing_says_so(tmp_path: Path) -> None:
+    losses = simulated_ladder(noise=0, common=0, seeds=2)
+    gains = ladder_gain(write(tmp_path / "l", losses, {"plain": "plain", "arm": "plain:ranks=2"}), draws=30)
+    assert "changes-nothing" in {note.code for note in gains.notes}
+    assert gains.arms[0].no_loss == "yes"
+
+
+def test_cells_that_miss_are_listed_and_what_is_no_loss_is_an_error(tmp_path: Path) -> None:
+    losses = simulated_ladder(seeds=3)
+    arm = losses["arm"].eq("arm")
+    losses.loc[losses[arm & losses["seed"].eq(1)].index[:2], "loss"] = math.nan
+    losses = losses.drop(losses[arm & losses["seed"].eq(2)].index[:3])
+    gains = ladder_gain(write(tmp_path / "l", losses, {"plain": "plain", "arm": "slowmo"}, cost=False), draws=30)
+    assert len(gains.unmatched) == 5
+    assert gains.arms[0].density.pairs == 43
+    codes = {note.code: note for note in gains.notes}
+    assert codes["unmatched"].severity == "error"
+    assert "no run of slowmo" in codes["unmatched"].message or "no positive number" in codes["unmatched"].message
+    assert "no-cost" in codes
+    assert plain(gains.to_dict())["arms"][0]["bytes"] is None
+
+
+def test_folders_without_what_is_needed_are_refused(tmp_path: Path, ladder: Path) -> None:
+    with pytest.raises(InputError, match="no ladder here"):
+        ladder_gain(tmp_path)
+    with pytest.raises(UnknownNameError, match="local-sgd"):
+        ladder_gain(ladder, baseline="co2")
+    losses = simulated_ladder(seeds=2)
+    alone = write(tmp_path / "alone", losses[losses["arm"].eq("plain")], {"plain": "plain"})
+    with pytest.raises(InputError, match="only arm"):
+        ladder_gain(alone)
+    apart = losses.assign(seed=losses["seed"] + 9 * losses["arm"].eq("arm"))
+    with pytest.raises(InputError, match="no run of an arm has a partner"):
+        ladder_gain(write(tmp_path / "apart", apart, {"plain": "plain", "arm": "co2:tau=8"}))
+    with pytest.raises(InputError, match="--watts"):
+        ladder_gain(ladder, watts=-1)
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks", "part"),
+    [("co2:tau=0", 2, "tau"), ("co2:speed=3", 2, "speed"), ("warp", 2, "warp"), ("zero:stage=1", 2, "zero"),
+     ("co2:tau=8", 1, "--ranks"), ("plain:tau=8", 2, "tau"), ("co2:inner=2", 4, "inner")],
+)  # fmt: skip
+def test_arms_that_cannot_be_trained_are_refused_beforehand(text: str, ranks: int, part: str) -> None:
+    with pytest.raises(DensingError, match=part):
+        read_arms([text], ranks)
