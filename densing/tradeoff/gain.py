@@ -47,7 +47,7 @@ class ArmGain:
     kept_parameters : float
         Non-embedding parameters that divide, mean over the pairs.
     core_seconds : float
-        Spent here on the paired runs of both arms, every budget's decay included.
+        Processor seconds spent here on the paired runs of both arms, every budget's decay included.
     """
 
     arm: str
@@ -440,11 +440,12 @@ class _Cost:
             cost = export.get("cost") or {}
             cell = (export["size"], export["seed"], export["tokens"])
             seconds, joules = _number(cost.get("seconds")), _number(cost.get("joules"))
+            busy = _number(cost.get("processor_seconds", cost.get("seconds")))
             schedule = export.get("schedule") or {}
             steps, branch = _number(schedule.get("steps")), _number(schedule.get("decay_from"))
-            work.setdefault(cell[:2], []).append((steps, branch, seconds, export["tokens"]))
+            work.setdefault(cell[:2], []).append((steps, branch, busy, export["tokens"]))
             if not math.isfinite(joules):
-                joules, self.counted = seconds * watts, False
+                joules, self.counted = busy * watts, False
             shown = seconds if link is None else steps * self._step(export, link, seconds / steps)
             self.runs[cell] = {"bytes": _number(cost.get("bytes")), "seconds": shown, "joules": joules}
         self.work = work
@@ -459,12 +460,12 @@ class _Cost:
         return {key: sum(values) / len(values) if values else math.nan for key, values in known.items()}
 
     def core_seconds(self, cells: set[tuple[Any, ...]]) -> float:
-        """Return the seconds of all that was trained for some cells: stable stages, and every budget's decay."""
+        """Return the processor seconds of what was trained for some cells: stable stages, and every decay."""
         total = 0.0
         for run in {cell[:2] for cell in cells}:
-            steps, branch, seconds, _ = max(self.work.get(run, [(math.nan,) * 4]), key=lambda row: row[3])
+            steps, branch, busy, _ = max(self.work.get(run, [(math.nan,) * 4]), key=lambda row: row[3])
             decays = sum(end - start for end, start, _, _ in self.work.get(run, ()))
-            share = seconds * (branch + decays) / steps if steps else math.nan
+            share = busy * (branch + decays) / steps if steps else math.nan
             total += share if math.isfinite(share) else 0.0
         return total
 

@@ -145,14 +145,13 @@ def test_a_text_ladder_is_fitted_on_its_validation_loss(tmp_path: Path) -> None:
     assert [Path(file).name for file in said["files"]] == ["validation.json"]
 
 
-def test_arms_are_trained_asked_and_compared(tmp_path: Path) -> None:
+def test_arms_are_trained_and_compared(tmp_path: Path) -> None:
     folder = tmp_path / "arms"
     train = ("ladder", "train", "--preset", "tiny", "--out", str(folder), "--seeds", "0..0", "--workers", "1", *SIZES,
              "--arm", "plain", "--arm", "local-sgd:tau=30", "--ranks", "2")  # fmt: skip
     said = densing(*train)
     assert (said["models"], said["exported"]) == (12, 12)
     assert densing(*train)["exported"] == 0
-    densing("ladder", "eval", str(folder), "--questions", str(ASKED), "--workers", "1")
     gains = densing("ladder", "gain", str(folder), "--bootstrap", "30")
     (arm,) = gains["arms"]
     assert (arm["arm"], arm["pairs"], arm["status"], arm["no_loss"]) == (
@@ -161,7 +160,6 @@ def test_arms_are_trained_asked_and_compared(tmp_path: Path) -> None:
     plain = gains["spec"]["baseline_cost"]
     # Every step, or every thirtieth: gradients against parameters and the three numbers that go ahead of them.
     assert 0.02 < arm["bytes"] / plain["bytes"] < 0.05
-    assert {row["value"] for row in gains["by"] if row["by"] == "set"} == {"mean", *SETS}
     # The laws of the ladder are those of its plain runs.
     assert {row["n"] for row in densing("ladder", "fit", str(folder), "--bootstrap", "20")["fits"]} == {6}
 

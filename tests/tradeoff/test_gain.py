@@ -102,6 +102,34 @@ def test_seconds_over_a_link_are_the_simulators(ladder: Path) -> None:
     assert "simulated" in ladder_gain(ladder, draws=30, link="100mbit").evidence["seconds"]
 
 
+def test_questions_come_second_each_set_with_a_law_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = simulated_ladder(tau=0.8, noise=0.003, common=0.003, spread=0.005, seeds=2)
+    folder = write(tmp_path / "l", losses, {"plain": "plain", "arm": "co2:tau=8"})
+    (folder / "eval").mkdir()
+    rows = []
+    for path in sorted((folder / "models").iterdir()):
+        about = json.loads((path / "densing.json").read_text())
+        loss = about["loss"]["validation_nats_per_token"]
+        for task, factor in (("facts", 1.0), ("bigram", 0.5)):
+            common = {
+                "model": about["name"],
+                "task": task,
+                "benchmark": task,
+                "n_items": 9,
+                "task_hash": "h",
+                "file": "f",
+            }
+            rows += [{**common, "metric": "bits_per_byte", "value": factor * loss},
+                     {**common, "metric": "acc", "value": 0.5}]  # fmt: skip
+    monkeypatch.setattr("densing.scores.evals.RunStore.measurements", lambda _: pd.DataFrame(rows))
+    gains = ladder_gain(folder, draws=30)
+    sets = gains.by[gains.by["by"].eq("set")].set_index("value")
+    assert list(sets.index) == ["mean", "bigram", "facts"]
+    # A factor on all losses is no shift: every set says what the validation loss does.
+    for ratio in sets["token_ratio"]:
+        assert ratio == pytest.approx(gains.arms[0].tokens.ratio, rel=0.02)
+
+
 def test_an_arm_that_changes_nothing_says_so(tmp_path: Path) -> None:
     losses = simulated_ladder(noise=0, common=0, seeds=2)
     gains = ladder_gain(write(tmp_path / "l", losses, {"plain": "plain", "arm": "plain:ranks=2"}), draws=30)

@@ -243,7 +243,7 @@ class ArmTrainer(Trainer):
         """Begin at step 0."""
         run, preset = self.run, self.run.preset
         assert self.maker is not None, f"run {run.name}: an arm needs what makes its ranks"
-        self.step, self.seconds, self.energy = 0, 0.0, 0.0
+        self.step, self.seconds, self.processor, self.energy = 0, 0.0, 0.0, 0.0
         self.model = build_model(run.shape, run.corpus.vocabulary, preset.block, run.seed, self.device)
         self.stack = Stack(self.model, run.shape, self.arm.ranks, preset.precision)
         self.rows = self.stack.rows()
@@ -262,6 +262,7 @@ class ArmTrainer(Trainer):
             "ranks": self.ranks.state_dict(),
             "loss": self.loss,
             "seconds": self.seconds,
+            "processor": self.processor,
             "energy": self.energy,
         }
 
@@ -273,7 +274,8 @@ class ArmTrainer(Trainer):
         self.optimiser.load_state_dict(state["optimiser"])
         self.ranks.load_state_dict(state["ranks"])
         self.loss = state["loss"].clone()
-        self.seconds, self.energy = float(state["seconds"]), float(state["energy"])
+        self.seconds, self.processor = float(state["seconds"]), float(state["processor"])
+        self.energy = float(state["energy"])
 
     def advance(self, until: int, budget: Budget | None, path: Path) -> None:
         """Train up to a step, and count what it takes."""
@@ -282,7 +284,7 @@ class ArmTrainer(Trainer):
 
     def take_step(self, share: float) -> None:
         """Train every rank on its part of the next batch."""
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.process_time()
         arm, run = self.arm, self.run
         if arm.clients is None:
             rows = self._blocks[self._order.rows(self.step, self._passes)]
@@ -305,6 +307,7 @@ class ArmTrainer(Trainer):
         self.loss = AVERAGE * self.loss + (1 - AVERAGE) * losses.detach().mean()
         self.step += 1
         self.seconds += time.perf_counter() - began
+        self.processor += time.process_time() - busy
         if self.step % REPORT_STEPS == 0:
             self.energy += self._meter.joules()
 
@@ -331,6 +334,7 @@ class ArmTrainer(Trainer):
             "cost": {
                 "bytes": self.ranks.sent,
                 "seconds": self.seconds,
+                "processor_seconds": self.processor,
                 "joules": self.energy if Meter.readable() else None,
             },
         }
