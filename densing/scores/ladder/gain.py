@@ -432,7 +432,7 @@ def simulated_ladder(
 
 
 def coverage(
-    *, ladders: int = 200, draws: int = 200, law_draws: int = 20, seed: int = 0, **world: Any
+    *, ladders: int = 200, draws: int = 300, law_draws: int = 40, seed: int = 0, **world: Any
 ) -> dict[str, float]:
     """Return how often the intervals hold what was injected into simulated ladders, and the null test with rho = 1.
 

@@ -158,7 +158,7 @@ def test_parts_are_those_of_the_part_alone(noisy: tuple[LawFit, pd.DataFrame]) -
 @pytest.mark.slow
 def test_the_null_test_holds_1_in_its_share_of_simulated_ladders() -> None:
     # 200 ladders: two standard errors of 95 % are 3 points.
-    shares = coverage(ladders=200, draws=120, law_draws=6, seeds=4)
+    shares = coverage(ladders=200, draws=200, law_draws=30, seeds=4)
     assert 0.92 <= shares["density"] <= 0.98
     assert 0.92 <= shares["token"] <= 0.98
 
@@ -166,8 +166,8 @@ def test_the_null_test_holds_1_in_its_share_of_simulated_ladders() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "ratio"), [("density", 0.8), ("token", 0.8)])
 def test_intervals_hold_what_was_injected(name: str, ratio: float) -> None:
-    shares = coverage(ladders=60, draws=120, law_draws=20, seed=500, **{"rho" if name == "density" else "tau": ratio})
-    # Of 60 ladders 95 % hold it but for two standard errors of 2.8 points.
-    assert 0.89 <= shares[name] <= 1.0
+    shares = coverage(ladders=40, draws=200, law_draws=30, seed=500, **{"rho" if name == "density" else "tau": ratio})
+    # 95 % of 40 ladders, but for two standard errors of 3.4 points.
+    assert 0.88 <= shares[name] <= 1.0
     # And the other ratio, which is not what was changed, is not taken for it.
     assert shares["token" if name == "density" else "density"] <= 0.5
