@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 OUT ?= results/latest
 RUN_FLAGS ?=
 
-.PHONY: run test test-rest test-all lint types coverage coverage-table until-table bench bench-profile bench-simulate bench-overlap bench-growth docs house refs erratic matrix clean
+.PHONY: run test test-rest test-all slow lint types coverage coverage-table until-table bench bench-profile bench-simulate bench-overlap bench-growth docs house refs erratic matrix clean
 
 run: $(STAMP)  ## the main job: catalog -> density -> doubling time -> report
 	$(BIN)/densing run --out $(OUT) $(RUN_FLAGS)
@@ -14,7 +14,9 @@ run: $(STAMP)  ## the main job: catalog -> density -> doubling time -> report
 test: $(STAMP)  ## the quick and decisive tests, minutes on two cores; left out: simulations, kill drills, browsers, Slurm, long real runs
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
-test-rest: $(STAMP) lint types  ## what `make test` leaves out, with style, import layers and types
+test-rest: slow lint types  ## what `make test` leaves out, with style, import layers and types
+
+slow: $(STAMP)  ## simulations, kill drills, browsers, Slurm, long real runs
 	# Many of these wait for processes of their own, so that more of them than processors are under way.
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m slow
 
