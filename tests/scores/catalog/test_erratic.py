@@ -100,7 +100,9 @@ def test_format_failures_come_out(evaluator: str, model: str, benchmark: str, ce
         "EuroLLM",
     ],
 )
-def test_honestly_weak_and_first_generation_models_stay(family: str, erratic: pd.DataFrame, cells: pd.DataFrame) -> None:
+def test_honestly_weak_and_first_generation_models_stay(
+    family: str, erratic: pd.DataFrame, cells: pd.DataFrame
+) -> None:
     members = CATALOG.models.loc[CATALOG.models["family"] == family, "model"]
     assert len(members)
     assert not erratic["model"].isin(members).any()

@@ -370,8 +370,7 @@ def smollm2() -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("benchmark", ["arc_easy", "winogrande"])
-def test_a_real_model_gets_the_wheels_numbers(benchmark: str, smollm2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_model_gets_the_wheels_numbers(smollm2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Tokens:
         """The wheel's idea of a tokenizer, over the model's."""
 
@@ -381,7 +380,8 @@ def test_a_real_model_gets_the_wheels_numbers(benchmark: str, smollm2: Any, monk
             return list(smollm2.tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     assert not smollm2.prefix_fallback
-    places = [0, 1, 2]
+    # Its contexts differ and its answers do not: what our shared prefixes cannot share.
+    benchmark, places = "winogrande", [0, 1, 2]
     ids = [load_task(benchmark)[0].eval_docs[place]["id"] for place in places]
     only(monkeypatch, ids)
     tasks = wheel_task(benchmark, ids, Tokens())
@@ -390,18 +390,3 @@ def test_a_real_model_gets_the_wheels_numbers(benchmark: str, smollm2: Any, monk
     for sample in samples:
         assert sample["bits_per_byte"] == pytest.approx(bits[sample["doc"]["id"]], abs=1e-5)
         assert sample["accuracy"] == right[sample["doc"]["id"]]
-
-
-@pytest.mark.slow
-def test_a_real_model_scores_what_its_card_says(smollm2: Any) -> None:
-    """HellaSwag without examples: the task and shots that both the card and the wheel have."""
-    count = 60
-    docs = ladder.load_ready("hellaswag/rc_0shot")["test"].select(range(count))
-    pairs = [(doc["context"], answer) for doc in docs for answer in doc["choices"]]
-    encoded = [(pair, *smollm2._encode_pair(*pair)) for pair in pairs]
-    found = iter(smollm2._loglikelihood_tokens(encoded, disable_tqdm=True))
-    right = [score(doc, [next(found) for _ in doc["choices"]])["accuracy"] for doc in docs]
-    # Source: card of HuggingFaceTB/SmolLM2-135M-Instruct (unquantised), lighteval, 0 examples; read from a copy.
-    published = 0.409
-    error = math.sqrt(published * (1 - published) / count)
-    assert abs(np.mean(right) - published) < 3 * error
