@@ -316,8 +316,11 @@ def test_the_interval_holds_the_truth_in_worlds_of_another_kind(logistic: bool) 
         recall = world(seed, growth=growth, noise=0.25, items=180, heavy=True, logistic=logistic, families=13)
         slope = lead_of(recall, scale="rasch" if logistic else "accuracy").slope
         held += slope.lo <= growth / DAYS_PER_MONTH <= slope.hi
-    # Two binomial errors of a share of 0.95 in 100 worlds are 0.044, six in 300 are 0.075.
-    assert 0.90 <= held / worlds <= 0.995
+    if FULL:
+        assert 0.90 <= held / worlds <= 0.995
+    # The small budget fails when even the 99.9 % band around the measured share misses it.
+    band = stats.binomtest(held, worlds).proportion_ci(0.999)
+    assert band.high >= 0.90 and band.low <= 0.995
 
 
 # What cannot be decided ---------------------------------------------------------------------------------------------
