@@ -22,7 +22,7 @@ Evaluators = Annotated[
     list[str] | None, typer.Option("--evaluator", help="Scores of this evaluator only; may be repeated.")
 ]
 Sweeps = Annotated[
-    int, typer.Option("--sweeps", min=20, help="Length of the chain; half as much again is thrown away before it.")
+    int, typer.Option("--sweeps", min=20, help="Length of each chain; half as much again is thrown away before it.")
 ]
 POINTS = ["offset", "lo", "hi"]
 

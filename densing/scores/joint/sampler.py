@@ -152,7 +152,7 @@ def index_cells(table: pd.DataFrame) -> tuple[Index, dict[str, Array]]:
 
 
 def sample(
-    index: Index, factors: int, sweeps: int, burn: int, seed: int, step: Callable[[str, float], None]
+    index: Index, factors: int, sweeps: int, burn: int, seed: int, tell: Callable[[int], object]
 ) -> Iterator[State]:
     """Yield the states of one chain after ``burn`` sweeps.
 
@@ -165,15 +165,15 @@ def sample(
     sweeps, burn : int
         States yielded, and thrown away before them.
     seed : int
-    step : callable
-        Told what is done and the share of it, for progress bars.
+    tell : callable
+        Called now and then with the number of sweeps done.
     """
     rng = np.random.default_rng(seed)
     state = _start(index, factors, rng)
     for sweep in range(burn + sweeps):
         _sweep(index, state, rng)
         if sweep % 50 == 0:
-            step("joint scale", sweep / (burn + sweeps))
+            tell(sweep)
         if sweep >= burn:
             yield state
 
@@ -299,7 +299,7 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
 
 
 def _sums(weight: Array, value: Array, design: Array) -> tuple[Array, Array]:
-    """Return X'WX (n, k, k) and X'Wv (n, k) of n regressions on the same design X (m, k), from W and Wv, both (n, m)."""
+    """Return X'WX (n, k, k) and X'Wv (n, k) of n regressions on one design X (m, k), from W and Wv, both (n, m)."""
     count = design.shape[1]
     squares = (design[:, :, None] * design[:, None, :]).reshape(len(design), count**2)
     return (weight @ squares).reshape(-1, count, count), value @ design

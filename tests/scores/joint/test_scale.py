@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pandas as pd
@@ -12,10 +12,10 @@ from scipy.stats import spearmanr
 
 from densing.core import InputError, UnknownNameError
 from densing.scores.joint.cells import Cells, toy_cells
-from densing.scores.joint.scale import GENERAL, Basket, JointScale, fit_joint
+from densing.scores.joint.scale import GENERAL, Basket, JointDraws, JointScale, fit_joint
 from tests.support.joint_worlds import cells_of, plain_world
 
-SHORT = {"sweeps": 300, "burn": 200, "draws": 200}
+SHORT = {"chains": 1, "sweeps": 300, "burn": 200, "draws": 200}
 OFFSETS = {"high": 0.4, "low": -0.4, "middle": 0.0}
 
 
@@ -49,6 +49,48 @@ def test_abilities_come_in_order_and_in_logits(world: JointScale) -> None:
     assert (table["cells"] == 18).all() and (table["sd"] > 0).all()
     wider = world.abilities(level=0.99)
     assert (wider["hi"] - wider["lo"] > table["hi"] - table["lo"]).all()
+
+
+@pytest.fixture(scope="module")
+def pooled() -> JointScale:
+    """Two short chains of the toy."""
+    return fit_joint(toy_cells(), chains=2, sweeps=40, burn=20, draws=41)
+
+
+def test_chains_in_processes_are_those_in_turn(pooled: JointScale, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("densing.scores.joint.scale.SMALL", 0)
+    shares: list[float] = []
+    again = fit_joint(
+        toy_cells(), chains=2, sweeps=40, burn=20, draws=41, step=lambda label, share: shares.append(share)
+    )
+    for item in fields(JointDraws):
+        assert np.array_equal(getattr(again.draws, item.name), getattr(pooled.draws, item.name)), item.name
+    assert shares == sorted(shares) and shares[-1] <= 1
+
+
+def test_draws_take_turns_between_chains(pooled: JointScale) -> None:
+    one = fit_joint(toy_cells(), chains=1, sweeps=40, burn=20, draws=21)
+    assert np.array_equal(pooled.draws.abilities[::2], one.draws.abilities)
+    assert not np.isin(pooled.draws.abilities[1::2], one.draws.abilities).any()
+    assert len(pooled.ability()) == 41
+
+
+def test_mixing_sees_chains_that_stay_apart(pooled: JointScale) -> None:
+    rng = np.random.default_rng(0)
+    count, models, width = 4000, *pooled.draws.abilities.shape[1:]
+    loadings = np.tile(pooled.draws.benchmarks[:1], (count, 1, 1))
+    draws = replace(pooled.draws, benchmarks=loadings, abilities=rng.standard_normal((count, models, width)))
+    together = replace(pooled, draws=draws)
+    assert together.mixing == pytest.approx(1, abs=0.01)
+    # Every second draw, one chain of two, lies as much higher as the general ability is wide.
+    general = together.ability()
+    step = np.zeros((count, models, width))
+    step[1::2] = 1.0
+    apart = replace(together, draws=replace(draws, abilities=draws.abilities + step))
+    moved = (apart.ability() - general)[1] / general.std(axis=0)
+    # Four halves, two at 0 and two at c: their means vary by c^2 / 3, and R^2 = 1 + c^2 / 3.
+    assert apart.mixing == pytest.approx(np.sqrt(1 + moved.mean() ** 2 / 3), rel=0.02)
+    assert replace(apart, options={**apart.options, "chains": 1}).mixing < 1.01
 
 
 def test_order_of_rows_changes_nothing() -> None:
@@ -144,7 +186,7 @@ def test_one_evaluator_has_no_offsets() -> None:
 
 def test_options_and_cells_that_make_no_chain_are_refused() -> None:
     cells = toy_cells()
-    for options in ({"draws": 0}, {"draws": 20, "sweeps": 10}, {"burn": -1}, {"factors": -1}):
+    for options in ({"draws": 1}, {"draws": 21, "sweeps": 10}, {"chains": 0}, {"burn": -1}, {"factors": -1}):
         with pytest.raises(InputError, match="draws lie between"):
             fit_joint(cells, **options)
     with pytest.raises(InputError, match="1 model cannot be compared"):
