@@ -44,7 +44,7 @@ SKILLS = ("knowledge", "reasoning", "mathematics", "code")
 """What the general ability is the mean of."""
 BASKET_SHARE = 0.1
 """A basket takes benchmarks that a tenth of the models were measured on: others are known from few models."""
-FACTORS, CHAINS, SWEEPS, BURN, DRAWS = 2, 2, 1000, 500, 500
+FACTORS, CHAINS, SWEEPS, BURN, DRAWS = 2, 4, 500, 500, 500
 SMALL = 3_000_000
 """Cells times sweeps of a chain up to which new processes would cost more than they save: a second or two."""
 KEPT_SCALES = 6
@@ -141,8 +141,8 @@ class JointScale(Readable):
     Examples
     --------
     >>> from densing.scores.joint.cells import toy_cells
-    >>> scale = fit_joint(toy_cells(), draws=50, sweeps=100, burn=50)
-    >>> scale.ability("general").shape == (50, len(scale.models))
+    >>> scale = fit_joint(toy_cells(), draws=40, sweeps=40, burn=20)
+    >>> scale.ability("general").shape == (40, len(scale.models))
     True
     """
 
@@ -437,7 +437,7 @@ def fit_joint(
     Examples
     --------
     >>> from densing.scores.joint.cells import toy_cells
-    >>> scale = fit_joint(toy_cells(), draws=50, sweeps=100, burn=50)
+    >>> scale = fit_joint(toy_cells(), draws=40, sweeps=40, burn=20)
     >>> order = scale.abilities().sort_values("ability")["model"].tolist()
     >>> order[0], order[-1]
     ('m0', 'm9')

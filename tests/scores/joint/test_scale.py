@@ -110,14 +110,14 @@ def test_hostile_names_are_names() -> None:
         for m, name in enumerate(["", "a,b", "@", "x@y", "[bold]", "\u202eevil", "0", "nan", "é" * 300, "="])
     }
     renamed = replace(cells, table=cells.table.assign(model=cells.table["model"].map(names)))
-    scale = fit_joint(renamed, sweeps=100, burn=50, draws=50)
+    scale = fit_joint(renamed, chains=1, sweeps=100, burn=50, draws=50)
     table = scale.abilities().set_index("model")["ability"]
     assert set(table.index) == set(names.values()) and table[names["m0"]] < table[names["m9"]]
     assert "Joint scale of 10 models" in repr(scale)
 
 
 def test_baskets_weigh_skills_alike_and_benchmarks_within() -> None:
-    scale = fit_joint(toy_cells(), sweeps=60, burn=30, draws=30)
+    scale = fit_joint(toy_cells(), chains=1, sweeps=60, burn=30, draws=30)
     general = scale.basket(GENERAL)
     assert sum(general.weights.values()) == pytest.approx(1) and sum(general.traits.values()) == pytest.approx(1)
     # Six benchmarks, b0 and b4 of knowledge, b1 and b5 of reasoning, one of mathematics and of code.
@@ -181,12 +181,12 @@ def test_one_model_at_the_floor_has_an_interval_that_is_open_downwards() -> None
 
 def test_one_evaluator_has_no_offsets() -> None:
     rows = toy_cells().table.query("evaluator == 'first'")
-    assert fit_joint(Cells(rows, toy_cells().dropped), sweeps=60, burn=30, draws=30).offsets().empty
+    assert fit_joint(Cells(rows, toy_cells().dropped), chains=1, sweeps=60, burn=30, draws=30).offsets().empty
 
 
 def test_options_and_cells_that_make_no_chain_are_refused() -> None:
     cells = toy_cells()
-    for options in ({"draws": 1}, {"draws": 21, "sweeps": 10}, {"chains": 0}, {"burn": -1}, {"factors": -1}):
+    for options in ({"draws": 3}, {"draws": 41, "sweeps": 10}, {"chains": 0}, {"burn": -1}, {"factors": -1}):
         with pytest.raises(InputError, match="draws lie between"):
             fit_joint(cells, **options)
     with pytest.raises(InputError, match="1 model cannot be compared"):
