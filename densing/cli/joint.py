@@ -22,7 +22,7 @@ Evaluators = Annotated[
     list[str] | None, typer.Option("--evaluator", help="Scores of this evaluator only; may be repeated.")
 ]
 Sweeps = Annotated[
-    int, typer.Option("--sweeps", min=20, help="Length of the chain; half as much again is thrown away before it.")
+    int, typer.Option("--sweeps", min=20, help="Length of each chain; as many are thrown away before it.")
 ]
 POINTS = ["offset", "lo", "hi"]
 
@@ -41,7 +41,7 @@ def _cells(catalog: list[Path] | None, evaluators: list[str] | None) -> tuple[Ca
 
 
 def _chain(sweeps: int) -> dict[str, int]:
-    return {"sweeps": sweeps, "burn": sweeps // 2, "draws": min(500, sweeps)}
+    return {"sweeps": sweeps, "burn": sweeps, "draws": min(500, sweeps)}
 
 
 def _fitted(cells: Cells, sweeps: int, seed: int, quiet: bool) -> JointScale:
@@ -58,7 +58,7 @@ def abilities(
     ] = "general",
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
-    sweeps: Sweeps = 1000,
+    sweeps: Sweeps = 500,
     seed: o.Seed = 0,
     out: o.Out = None,
     json: o.JsonFlag = False,
@@ -81,7 +81,7 @@ def offsets(
     benchmark: Annotated[str | None, typer.Option("--benchmark", "-b", help="One benchmark only.")] = None,
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
-    sweeps: Sweeps = 1000,
+    sweeps: Sweeps = 500,
     seed: o.Seed = 0,
     out: o.Out = None,
     json: o.JsonFlag = False,
@@ -119,7 +119,7 @@ def links(
     ] = None,
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
-    sweeps: Sweeps = 600,
+    sweeps: Sweeps = 400,
     seed: o.Seed = 0,
     out: o.Out = None,
     json: o.JsonFlag = False,
@@ -146,7 +146,7 @@ def links(
             seed=seed,
             step=step,
             sweeps=sweeps,
-            burn=sweeps // 2,
+            burn=sweeps,
             draws=min(300, sweeps),
         )
     payload |= {"refits": result.table, "lost": result.lost, "notes": [*structure.notes, *result.notes]}
@@ -170,7 +170,7 @@ def validate_(
     ] = None,
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
-    sweeps: Sweeps = 1000,
+    sweeps: Sweeps = 500,
     out: o.Out = None,
     json: o.JsonFlag = False,
 ) -> None:

@@ -153,10 +153,11 @@ def joint_cells(catalog: Catalog, *, own_vendors: bool = False, evaluators: Sequ
     facts = benchmarks.loc[kept["benchmark"]]
     items = kept["items"].fillna(pd.Series(facts["items"].to_numpy(), index=kept.index)).to_numpy(dtype=float)
     score = kept["score"].to_numpy(dtype=float)
-    # A stated error counts where there is one: some evaluators draw their items anew for every model.
+    # A stated error counts where it is larger than what the items allow. EuroEval's is the spread of ten bootstrap
+    # samples of one test set over the root of ten: it shrinks with their number, and lacks the sampling of the set.
     se = np.sqrt(binomial_variance(score, items))
     if "stated_se" in kept:
-        se = kept["stated_se"].astype(float).fillna(pd.Series(se, index=kept.index)).to_numpy()
+        se = np.fmax(se, kept["stated_se"].to_numpy(dtype=float))
     skill, language = facts["skill"].to_numpy(dtype=str), facts["language"].fillna(ENGLISH).to_numpy(dtype=str)
     table = pd.DataFrame(
         {
