@@ -302,7 +302,7 @@ def figures(study: Study) -> dict[str, ShownFigure]:
             density_words(study.density.table, n_apart, fan=near is not None),
         ),
         **_other_figures(study, earned),
-        **tested_figures(study.tested),
+        **rehearsed_figures(study.tested),
         "estimates": (plot_estimates(study.trend), _estimates_words(study)),
         "reference": (plot_reference(study.reference, study.density), _reference_words(study)),
         "multiverse": (plot_multiverse(study.multiverse), multiverse_words(study.multiverse)),
@@ -348,7 +348,7 @@ def _other_figures(study: Study, earned: bool) -> dict[str, tuple[go.Figure, str
     return captioned
 
 
-def tested_figures(tested: WinningForecast | None) -> dict[str, tuple[go.Figure, str]]:
+def rehearsed_figures(tested: WinningForecast | None) -> dict[str, tuple[go.Figure, str]]:
     """Return the figure of the forecast that won, beside what came; none where none was tested."""
     if tested is None:
         return {}
