@@ -17,6 +17,7 @@ from .study import PastForecast as PastForecast
 from .study import Study as Study
 from .study import StudyOptions as StudyOptions
 from .study import WinningForecast as WinningForecast
+from .study import precision as precision
 from .study import run_study as run_study
 from .study import versions as versions
 from .today import Today as Today

@@ -66,8 +66,8 @@ class Today(Readable):
         A known doubling time, from scores simulated with the catalog's gaps.
     trends : mapping of str to TrendResult
         The doubling time on the general basket (``mean``), every skill and other languages.
-    sensitivity : pandas.DataFrame
-        The headline with other models of the same scale.
+    sensitivity, counted : pandas.DataFrame
+        The headline with other models of the same scale, and the table of its own models.
     answers : Answers
     recall : RecallReplication
     rehearsal : Rehearsal
@@ -93,6 +93,7 @@ class Today(Readable):
     recovery: Recovery
     trends: Mapping[str, TrendResult]
     sensitivity: pd.DataFrame
+    counted: pd.DataFrame
     answers: Answers
     recall: RecallReplication
     rehearsal: Rehearsal
@@ -136,13 +137,15 @@ def density_today(catalog: Catalog, *, seeds: Sequence[int] = (0, 1), step: Step
     cells = joint_cells(catalog)
     scale = catalog_scale(catalog, step=within(0.0, 0.05))
     selection = Selection()
-    trends, sensitive = {}, pd.DataFrame(columns=SENSITIVITY_COLUMNS)
+    trends, sensitive, counted = {}, pd.DataFrame(columns=SENSITIVITY_COLUMNS), pd.DataFrame()
     for position, basket in enumerate(BASKETS):
         step(f"trend of {basket}", 0.05 + 0.01 * position)
         ruler = joint_ruler(catalog, basket, scale=scale)
         densities = catalog_densities(catalog, ruler, selection=selection)
         trends[basket] = estimate_trend(TrendData.from_density(densities.headline).window(SINCE, None))
         if basket == "mean":
+            counted = densities.headline.table
+            counted = counted[counted["released"] >= SINCE]
             sensitive = sensitivity(catalog, ruler, densities, window=(SINCE, None), selection=selection)
     rehearsal = rehearse_forecasts(catalog, step=within(0.15, 0.25))
     return Today(
@@ -164,6 +167,7 @@ def density_today(catalog: Catalog, *, seeds: Sequence[int] = (0, 1), step: Step
         ),
         trends=trends,
         sensitivity=sensitive,
+        counted=counted,
         answers=answer_questions(catalog, step=within(0.9, 1.0)),
         recall=replicate_recall(load_recall()),
         rehearsal=rehearsal,
