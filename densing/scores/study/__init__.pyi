@@ -1,6 +1,7 @@
 from .alternatives import PAPER_MONTHS as PAPER_MONTHS
 from .alternatives import PAPER_WINDOW as PAPER_WINDOW
 from .alternatives import Split as Split
+from .alternatives import early as early
 from .alternatives import multiverse as multiverse
 from .alternatives import replication as replication
 from .alternatives import sensitivity as sensitivity
@@ -9,10 +10,14 @@ from .measured import measure_bundled as measure_bundled
 from .measured import place_measured as place_measured
 from .placed import Placed as Placed
 from .placed import place_scores as place_scores
+from .recovery import Recovery as Recovery
+from .recovery import recover_trend as recover_trend
 from .study import Beside as Beside
 from .study import PastForecast as PastForecast
 from .study import Study as Study
 from .study import StudyOptions as StudyOptions
+from .study import WinningForecast as WinningForecast
+from .study import precision as precision
 from .study import run_study as run_study
 from .study import versions as versions
 from .today import Today as Today
