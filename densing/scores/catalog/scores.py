@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import pandas as pd
 
-from densing.core import InputError, UnknownNameError
+from densing.core import Array, InputError, UnknownNameError
 from densing.scores.catalog.catalog import Catalog
 
 _Numbers = TypeVar("_Numbers", np.ndarray, pd.Series)
@@ -216,6 +216,33 @@ def binomial_variance(score: _Numbers, items: _Numbers) -> _Numbers:
     return centre * (1.0 - centre) / items
 
 
+def sampling_variance(score: Array, items: Array, stated: Array) -> Array:
+    """Return the larger of the binomial variance and the square of the standard error that an evaluator states.
+
+    A stated error may hold more than the sampling of items (several runs), and may hold less: EuroEval's is the spread
+    of ten bootstrap samples of one test set over the root of ten, so it shrinks with their number and lacks the
+    sampling of the set.
+
+    Parameters
+    ----------
+    score, items : array, shape (n,)
+        As in :func:`binomial_variance`.
+    stated : array, shape (n,)
+        Standard errors; missing where none is stated.
+
+    Examples
+    --------
+    >>> half, items = np.full(3, 0.5), np.full(3, 100.0)
+    >>> sampling_variance(half, items, np.array([np.nan, 0.1, 0.001])).round(6).tolist()
+    [0.0025, 0.01, 0.0025]
+
+    See Also
+    --------
+    binomial_variance
+    """
+    return np.asarray(np.fmax(binomial_variance(score, items), stated**2))
+
+
 def score_table(
     catalog: Catalog,
     benchmark: str,
@@ -227,8 +254,9 @@ def score_table(
 ) -> pd.DataFrame:
     """Return one score per model on a benchmark, from values that may be compared with each other.
 
-    ``score_se^2 = sampling variance + disagreement variance``. The sampling variance is the square of the standard
-    error that the evaluator states (column ``stated_se``), else binomial (:func:`binomial_variance`); for the
+    ``score_se^2 = sampling variance + disagreement variance``. The sampling variance is binomial, or the square of the
+    standard error that the evaluator states (column ``stated_se``) where that is larger
+    (:func:`sampling_variance`); for the
     disagreement see :func:`fit_disagreement`. All evaluators use the same items, so the disagreement does not contain
     the sampling of items and the two add.
 
@@ -299,8 +327,7 @@ def score_table(
     spread = fit_disagreement(catalog, benchmark)
     noise = np.array([spread.variance(model) for model in rows["model"]], dtype=float)
     measured = spread.models["n_sources"].reindex(rows["model"]).fillna(0).to_numpy()
-    binomial = binomial_variance(rows["score"].to_numpy(dtype=float), items)
-    sampling = (rows["stated_se"].astype(float) ** 2).fillna(pd.Series(binomial, index=rows.index)).to_numpy()
+    sampling = sampling_variance(rows["score"].to_numpy(dtype=float), items, rows["stated_se"].to_numpy(dtype=float))
     return rows.assign(
         score_se=np.sqrt(sampling + noise / averaged),
         # A value of another protocol is no measurement of the usual one, but it is still one value.

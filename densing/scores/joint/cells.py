@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from densing.core import Card, InputError, Note, Readable, words
-from densing.scores.catalog import DECIMALS, WRONG, Catalog, binomial_variance, by_preference, has_flag, own_figures
+from densing.scores.catalog import DECIMALS, WRONG, Catalog, by_preference, has_flag, own_figures, sampling_variance
 
 ENGLISH = "en"
 ABROAD = "other languages"
@@ -153,11 +153,8 @@ def joint_cells(catalog: Catalog, *, own_vendors: bool = False, evaluators: Sequ
     facts = benchmarks.loc[kept["benchmark"]]
     items = kept["items"].fillna(pd.Series(facts["items"].to_numpy(), index=kept.index)).to_numpy(dtype=float)
     score = kept["score"].to_numpy(dtype=float)
-    # A stated error counts where it is larger than what the items allow. EuroEval's is the spread of ten bootstrap
-    # samples of one test set over the root of ten: it shrinks with their number, and lacks the sampling of the set.
-    se = np.sqrt(binomial_variance(score, items))
-    if "stated_se" in kept:
-        se = np.fmax(se, kept["stated_se"].to_numpy(dtype=float))
+    stated = kept["stated_se"].to_numpy(dtype=float) if "stated_se" in kept else np.full(len(kept), np.nan)
+    se = np.sqrt(sampling_variance(score, items, stated))
     skill, language = facts["skill"].to_numpy(dtype=str), facts["language"].fillna(ENGLISH).to_numpy(dtype=str)
     table = pd.DataFrame(
         {

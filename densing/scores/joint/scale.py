@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from filelock import FileLock
 from scipy.special import expit
 
 from densing.core import (
@@ -44,7 +45,7 @@ SKILLS = ("knowledge", "reasoning", "mathematics", "code")
 """What the general ability is the mean of."""
 BASKET_SHARE = 0.1
 """A basket takes benchmarks that a tenth of the models were measured on: others are known from few models."""
-FACTORS, CHAINS, SWEEPS, BURN, DRAWS = 2, 4, 500, 500, 500
+FACTORS, CHAINS, SWEEPS, BURN, DRAWS = 2, 4, 1000, 500, 500
 SMALL = 3_000_000
 """Cells times sweeps of a chain up to which new processes would cost more than they save: a second or two."""
 KEPT_SCALES = 6
@@ -554,8 +555,12 @@ def catalog_scale(
     path = cache_folder() / f"joint-{key[:24]}.npz"
     scale = _read(path, cells, options)
     if scale is None:
-        scale = fit_joint(cells, step=step)
-        _write(path, scale)
+        # Of processes side by side one fits, and the others read what it stored.
+        with _locked(path.with_suffix(".lock")):
+            scale = _read(path, cells, options)
+            if scale is None:
+                scale = fit_joint(cells, step=step)
+                _write(path, scale)
     _FITTED.clear()
     _FITTED[key] = scale
     return scale
@@ -563,6 +568,14 @@ def catalog_scale(
 
 # The last scale of this process: commands and studies read the same one many times.
 _FITTED: dict[str, JointScale] = {}
+
+
+def _locked(path: Path) -> AbstractContextManager[object]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(path).acquire()
+    except OSError:
+        return nullcontext()
 
 
 def _write(path: Path, scale: JointScale) -> None:
