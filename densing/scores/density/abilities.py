@@ -139,6 +139,7 @@ def joint_densities(
 
 
 NOT_LINKED = "not linked"
+ENDS = ("at-ceiling", "at-floor")
 # Without a link there is no number, whatever the fit makes of its priors.
 NUMBERS = ["n_eff", "n_eff_lo", "n_eff_hi", "density", "density_lo", "density_hi", "density_lo_measured",
            "density_hi_measured"]  # fmt: skip
@@ -157,7 +158,8 @@ def held_densities(result: DensityResult, models: Collection[str]) -> DensityRes
     -------
     DensityResult
         Models whose evaluators share neither a model nor a benchmark with the others have the status ``not linked``
-        and no density. The notes tell links, benchmarks and scores of these models, and which of them have no row.
+        and no density; where all scores lie at one end of their tests it is ``at ceiling`` or ``at floor``.
+        The notes tell links, benchmarks and scores of these models, and which of them have no row.
     """
     if not isinstance(result.reference, JointRuler):
         return result
@@ -178,6 +180,10 @@ def held_densities(result: DensityResult, models: Collection[str]) -> DensityRes
     tied |= set(cells.table.loc[cells.table["evaluator"].isin(main), "model"])
     loose = result.table["model"].isin(list(models)) & ~result.table["model"].isin(list(tied))
     table = result.table.assign(status=result.table["status"].mask(loose, NOT_LINKED))
+    for note in links.notes:
+        if note.code in ENDS and note.severity == "error":
+            loose |= table["model"].isin(list(models))
+            table["status"] = table["status"].mask(table["model"].isin(list(models)), note.code.replace("-", " "))
     table.loc[loose, NUMBERS] = np.nan
     table.loc[loose, "bound"] = ""
     undated = table.loc[table["model"].isin(list(models)) & table["released"].isna(), "model"].tolist()

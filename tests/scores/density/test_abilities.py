@@ -110,3 +110,9 @@ def test_what_nothing_links_has_a_status_and_no_number(joint):
         others = result.table["model"].ne(name)
         assert result.table[others]["density"].equals(joint.table[others]["density"])
     assert outcomes == [(False, False, "warning"), (True, True, "error")]
+    full = replace(cells, table=cells.table.assign(score=cells.table["score"].mask(own, 1.0)))
+    scale = replace(joint.reference.scale, cells=full)
+    table = held_densities(replace(joint, reference=replace(joint.reference, scale=scale)), [name]).table
+    row = table.set_index("model").loc[name]
+    # Tests that others share are at their ceiling only if those are, too: a number stays.
+    assert row["status"] != "at ceiling" and math.isfinite(row["density"])

@@ -137,7 +137,11 @@ def test_leaving_out_what_is_not_there_or_is_everything_is_refused() -> None:
 
 def test_notes_can_speak_of_some_models_only() -> None:
     table = toy_cells().table
-    mine = table.drop_duplicates("benchmark").head(2).assign(model="mine", evaluator="me", test=lambda rows: rows["benchmark"] + "@me")
+    mine = (
+        table.drop_duplicates("benchmark")
+        .head(2)
+        .assign(model="mine", evaluator="me", test=lambda rows: rows["benchmark"] + "@me")
+    )
     cells = Cells(pd.concat([table, mine], ignore_index=True), toy_cells().dropped)
     assert "not-linked" in {note.code for note in evaluator_links(cells, ["mine"]).notes}
     assert not evaluator_links(cells, ["m3"]).notes
