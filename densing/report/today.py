@@ -197,7 +197,7 @@ def _answers(today: Today) -> list[str]:
 def _forecasts(today: Today) -> list[str]:
     result = today.rehearsal
     return [
-        *(f"- {row.sentence}" for row in result.origins.itertuples()),
+        *(f"- {words.day(row.origin)}: {row.sentence}." for row in result.origins.itertuples()),
         "",
         *(f"- `{name}`: {result.labels[name]}" for name in result.forecasters),
         "",
