@@ -22,7 +22,8 @@ Evaluators = Annotated[
     list[str] | None, typer.Option("--evaluator", help="Scores of this evaluator only; may be repeated.")
 ]
 Sweeps = Annotated[
-    int, typer.Option("--sweeps", min=20, help="Length of each chain; as many are thrown away before it.")
+    int | None,
+    typer.Option("--sweeps", min=20, help="Length of each chain, after a third as many; the usual by default."),
 ]
 POINTS = ["offset", "lo", "hi"]
 
@@ -40,14 +41,18 @@ def _cells(catalog: list[Path] | None, evaluators: list[str] | None) -> tuple[Ca
     return merged, joint_cells(merged, evaluators=evaluators or None)
 
 
-def _chain(sweeps: int) -> dict[str, int]:
-    return {"sweeps": sweeps, "burn": sweeps, "draws": min(500, sweeps)}
+def _chain(sweeps: int | None) -> dict[str, Any]:
+    return {} if sweeps is None else {"sweeps": sweeps, "draws": min(500, sweeps)}
 
 
-def _fitted(cells: Cells, sweeps: int, seed: int, quiet: bool) -> JointScale:
-    from densing.scores.joint import fit_joint
+def _fitted(
+    catalog: Catalog, cells: Cells, evaluators: list[str] | None, sweeps: int | None, seed: int, quiet: bool
+) -> JointScale:
+    from densing.scores.joint import catalog_scale, fit_joint
 
     with progress(quiet) as step:
+        if not evaluators and sweeps is None and seed == 0:
+            return catalog_scale(catalog, step=step)
         return fit_joint(cells, seed=seed, step=step, **_chain(sweeps))
 
 
@@ -58,7 +63,7 @@ def abilities(
     ] = "general",
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
-    sweeps: Sweeps = 500,
+    sweeps: Sweeps = None,
     seed: o.Seed = 0,
     out: o.Out = None,
     json: o.JsonFlag = False,
@@ -69,8 +74,8 @@ def abilities(
 
     Example: densing joint abilities --basket mathematics --catalog mine.csv
     """
-    _, cells = _cells(catalog, evaluator)
-    scale = _fitted(cells, sweeps, seed, json)
+    merged, cells = _cells(catalog, evaluator)
+    scale = _fitted(merged, cells, evaluator, sweeps, seed, json)
     table = scale.abilities(basket).sort_values("ability", ascending=False, ignore_index=True)
     payload = {"basket": basket, "abilities": table, "options": scale.options, "notes": list(scale.notes)}
     _show(table, f"{len(table)} models: {basket} ability, logits", payload, scale.notes, out, json)
@@ -81,7 +86,7 @@ def offsets(
     benchmark: Annotated[str | None, typer.Option("--benchmark", "-b", help="One benchmark only.")] = None,
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
-    sweeps: Sweeps = 500,
+    sweeps: Sweeps = None,
     seed: o.Seed = 0,
     out: o.Out = None,
     json: o.JsonFlag = False,
@@ -94,11 +99,11 @@ def offsets(
     """
     from densing.core import UnknownNameError
 
-    _, cells = _cells(catalog, evaluator)
+    merged, cells = _cells(catalog, evaluator)
     known = cells.table["benchmark"].unique()
     if benchmark is not None and benchmark not in known:
         raise UnknownNameError("benchmark of the joint scale", benchmark, map(str, known))
-    scale = _fitted(cells, sweeps, seed, json)
+    scale = _fitted(merged, cells, evaluator, sweeps, seed, json)
     table = scale.offsets()
     table[POINTS] *= 100
     if benchmark is not None:
@@ -119,7 +124,7 @@ def links(
     ] = None,
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
-    sweeps: Sweeps = 400,
+    sweeps: Sweeps = None,
     seed: o.Seed = 0,
     out: o.Out = None,
     json: o.JsonFlag = False,
@@ -145,9 +150,7 @@ def links(
             column=refit,
             seed=seed,
             step=step,
-            sweeps=sweeps,
-            burn=sweeps,
-            draws=min(300, sweeps),
+            **_chain(sweeps),
         )
     payload |= {"refits": result.table, "lost": result.lost, "notes": [*structure.notes, *result.notes]}
     if not json:
@@ -170,7 +173,7 @@ def validate_(
     ] = None,
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
-    sweeps: Sweeps = 500,
+    sweeps: Sweeps = None,
     out: o.Out = None,
     json: o.JsonFlag = False,
 ) -> None:

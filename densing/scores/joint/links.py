@@ -24,7 +24,7 @@ FEW_MODELS = 10
 """An evaluator that measured fewer models holds little of the scale; leave-one-out refits without the others."""
 NOTHING = "(nothing, another seed)"
 """A refit of the same cells: what of a move is the chain's."""
-SHORTER = {"chains": 2, "sweeps": 400, "burn": 400, "draws": 300}
+SHORTER = {"chains": 2, "sweeps": 450, "draws": 300}
 
 
 @dataclass(frozen=True, repr=False)

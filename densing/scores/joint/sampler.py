@@ -47,6 +47,8 @@ EASE_SD = 3.0
 NOISE_CENTRE, NOISE_SD = float(np.log(1e-3)), 3.0
 # Inverse-Wishart prior of Sigma: one degree more than traits, which leaves every correlation uniform.
 COVARIANCE_SCALE = 1.0
+# Of the least squares that a chain begins with.
+TURNS = 100
 
 
 @dataclass(frozen=True)
@@ -179,12 +181,18 @@ def sample(
 
 
 def _start(index: Index, factors: int, rng: np.random.Generator) -> State:
-    """Begin with one ability per model and one difficulty per test, from logits pulled off the ends."""
+    """Begin with one ability per model and one ease per test: least squares on logits pulled off the ends.
+
+    Both together, in turn: an ease taken over the models that a test happens to measure has all models start alike, and
+    a chain of a thousand sweeps still remembers it.
+    """
     models, tests = int(index.model.max()) + 1, len(index.benchmark)
     share = np.clip((index.score - index.chance[index.test]) / (1 - index.chance[index.test]), 0.03, 0.97)
     logits = logit(share)
-    ease = np.bincount(index.test, logits, tests) / np.bincount(index.test, minlength=tests)
-    ability = np.bincount(index.model, logits - ease[index.test], models) / np.bincount(index.model, minlength=models)
+    ability = np.zeros(models)
+    for _ in range(TURNS):
+        ease = np.bincount(index.test, logits - ability[index.model], tests) / np.bincount(index.test)
+        ability = np.bincount(index.model, logits - ease[index.test], models) / np.bincount(index.model)
     traits = int(index.trait.max()) + 1
     abilities = np.column_stack([np.tile(ability[:, None], traits), np.zeros((models, factors))])
     abilities += rng.normal(0, 0.3, abilities.shape)

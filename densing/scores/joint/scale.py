@@ -45,7 +45,7 @@ SKILLS = ("knowledge", "reasoning", "mathematics", "code")
 """What the general ability is the mean of."""
 BASKET_SHARE = 0.1
 """A basket takes benchmarks that a tenth of the models were measured on: others are known from few models."""
-FACTORS, CHAINS, SWEEPS, BURN, DRAWS = 2, 4, 1000, 500, 500
+FACTORS, CHAINS, SWEEPS, DRAWS = 2, 4, 750, 500
 SMALL = 3_000_000
 """Cells times sweeps of a chain up to which new processes would cost more than they save: a second or two."""
 KEPT_SCALES = 6
@@ -395,7 +395,7 @@ def fit_joint(
     factors: int = FACTORS,
     chains: int = CHAINS,
     sweeps: int = SWEEPS,
-    burn: int = BURN,
+    burn: int | None = None,
     draws: int = DRAWS,
     seed: int = 0,
     step: Callable[[str, float], None] = lambda label, share: None,
@@ -412,7 +412,7 @@ def fit_joint(
         Independent chains, whose states are put together: free factors have several orientations, and one chain may
         stay with one of them. Long chains run beside each other, each in a process of its own.
     sweeps, burn : int
-        Length of each chain, and what is thrown away before it.
+        Length of each chain, and what is thrown away before it: a third as much by default.
     draws : int
         States kept of all chains together, spread evenly over each.
     seed : int
@@ -443,6 +443,7 @@ def fit_joint(
     >>> order[0], order[-1]
     ('m0', 'm9')
     """
+    burn = sweeps // 3 if burn is None else burn
     if not (1 <= chains <= draws <= chains * sweeps and burn >= 0 and factors >= 0):
         raise InputError(
             f"joint scale: {draws} draws of {words.plural(chains, 'chain')} of {sweeps} sweeps after {burn}, {factors} "
@@ -546,7 +547,7 @@ def catalog_scale(
     fit_joint
     """
     cells = joint_cells(catalog, own_vendors=own_vendors)
-    options = {"factors": FACTORS, "chains": CHAINS, "sweeps": SWEEPS, "burn": BURN, "draws": DRAWS, "seed": 0}
+    options = {"factors": FACTORS, "chains": CHAINS, "sweeps": SWEEPS, "burn": SWEEPS // 3, "draws": DRAWS, "seed": 0}
     # Only what the chains read: a new source or flag of a score needs no new chain.
     content = cells.table.to_csv(index=False, float_format="%.17g") + repr(options)
     key = hashlib.sha256(content.encode() + Path(sampler.__file__).read_bytes()).hexdigest()
