@@ -176,6 +176,8 @@ def test_facts_equal_the_shared_development_data(catalog: Catalog) -> None:
         "tokens_t",
     ):
         np.testing.assert_allclose(ours[column], models[column], rtol=1e-12, err_msg=column)
+    # The shared data call Gemma 3 trained from scratch; its report's abstract says with distillation.
+    models.loc[models["family"] == "Gemma-3", "derivation"] = "distilled"
     for column in ("family", "organisation", "architecture", "kind", "derivation", "domain"):
         assert ours[column].tolist() == models[column].tolist(), column
     dates = pd.to_datetime(models["released"]).astype("datetime64[ns]")
