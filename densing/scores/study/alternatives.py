@@ -277,6 +277,7 @@ def sensitivity(
     headline = table["stratum"].eq("headline")
     own_family = table["family"].isin(set(ruler.points.loc[ruler.points["family"].eq(ruler.anchor), "family"]))
     traits = int(table.loc[headline, "traits"].max()) if headline.any() else 0
+    begun = table["released"].ge(pd.Timestamp(window[0])) if window[0] else table["released"].notna()
 
     def wider(denominator: str = "total", **changes: Any) -> Callable[[], DensityResult]:
         return lambda: (
@@ -294,7 +295,7 @@ def sensitivity(
         f"measured on all {traits} skills": only(table["traits"].eq(traits)),
         f"measured on {traits - 1} of {traits} skills or more": only(table["traits"].ge(traits - 1)),
         f"measured on fewer than {traits} skills": only(table["traits"].lt(traits)),
-        "without the first six months": only(~early(table["released"], headline)),
+        "without the first six months": only(~early(table["released"], headline & begun)),
         f"at least {FEW_CELLS} scores": only(table["cells"].ge(FEW_CELLS)),
         "values only, no limits": only(table["bound"].fillna("").eq("")),
         f"without {ruler.anchor}, the recipe of density 1": only(~own_family),
