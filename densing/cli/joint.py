@@ -45,14 +45,12 @@ def _chain(sweeps: int | None) -> dict[str, Any]:
     return {} if sweeps is None else {"sweeps": sweeps, "draws": min(500, sweeps)}
 
 
-def _fitted(
-    catalog: Catalog, cells: Cells, evaluators: list[str] | None, sweeps: int | None, seed: int, quiet: bool
-) -> JointScale:
-    from densing.scores.joint import catalog_scale, fit_joint
+def _fitted(cells: Cells, sweeps: int | None, seed: int, quiet: bool) -> JointScale:
+    from densing.scores.joint import fit_joint, usual_scale
 
     with progress(quiet) as step:
-        if not evaluators and sweeps is None and seed == 0:
-            return catalog_scale(catalog, step=step)
+        if sweeps is None and seed == 0:
+            return usual_scale(cells, step=step)
         return fit_joint(cells, seed=seed, step=step, **_chain(sweeps))
 
 
@@ -74,8 +72,8 @@ def abilities(
 
     Example: densing joint abilities --basket mathematics --catalog mine.csv
     """
-    merged, cells = _cells(catalog, evaluator)
-    scale = _fitted(merged, cells, evaluator, sweeps, seed, json)
+    _, cells = _cells(catalog, evaluator)
+    scale = _fitted(cells, sweeps, seed, json)
     table = scale.abilities(basket).sort_values("ability", ascending=False, ignore_index=True)
     payload = {"basket": basket, "abilities": table, "options": scale.options, "notes": list(scale.notes)}
     _show(table, f"{len(table)} models: {basket} ability, logits", payload, scale.notes, out, json)
@@ -99,11 +97,11 @@ def offsets(
     """
     from densing.core import UnknownNameError
 
-    merged, cells = _cells(catalog, evaluator)
+    _, cells = _cells(catalog, evaluator)
     known = cells.table["benchmark"].unique()
     if benchmark is not None and benchmark not in known:
         raise UnknownNameError("benchmark of the joint scale", benchmark, map(str, known))
-    scale = _fitted(merged, cells, evaluator, sweeps, seed, json)
+    scale = _fitted(cells, sweeps, seed, json)
     table = scale.offsets()
     table[POINTS] *= 100
     if benchmark is not None:

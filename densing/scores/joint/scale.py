@@ -529,11 +529,7 @@ def _scale(cells: Cells, names: Mapping[str, Array], draws: JointDraws, options:
 def catalog_scale(
     catalog: Catalog, *, own_vendors: bool = False, step: Callable[[str, float], None] = lambda label, share: None
 ) -> JointScale:
-    """Return the joint scale of a catalog with the usual options, fitted once and then kept on disk.
-
-    The draws are stored in ``$DENSING_CACHE`` (by default ``densing`` in the user's cache folder) under a name that
-    tells cells, options and sampler; nothing is stored where that folder cannot be written, and a damaged
-    file is fitted anew.
+    """Return the joint scale of a catalog with the usual options; see :func:`usual_scale`.
 
     Parameters
     ----------
@@ -546,7 +542,26 @@ def catalog_scale(
     --------
     fit_joint
     """
-    cells = joint_cells(catalog, own_vendors=own_vendors)
+    return usual_scale(joint_cells(catalog, own_vendors=own_vendors), step=step)
+
+
+def usual_scale(cells: Cells, *, step: Callable[[str, float], None] = lambda label, share: None) -> JointScale:
+    """Return the joint scale of some cells with the usual options, fitted once and then kept on disk.
+
+    The draws are stored in ``$DENSING_CACHE`` (by default ``densing`` in the user's cache folder) under a name that
+    tells cells, options and sampler; nothing is stored where that folder cannot be written, and a damaged
+    file is fitted anew.
+
+    Parameters
+    ----------
+    cells : Cells
+    step : callable
+        As in :func:`fit_joint`.
+
+    See Also
+    --------
+    catalog_scale
+    """
     options = {"factors": FACTORS, "chains": CHAINS, "sweeps": SWEEPS, "burn": SWEEPS // 3, "draws": DRAWS, "seed": 0}
     # Only what the chains read: a new source or flag of a score needs no new chain.
     content = cells.table.to_csv(index=False, float_format="%.17g") + repr(options)
