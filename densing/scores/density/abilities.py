@@ -173,20 +173,18 @@ def held_densities(result: DensityResult, models: Collection[str]) -> DensityRes
         message = f"not on the joint scale, or without a size: {words.listed(why)}"
         notes.append(Note("not-placed", "warning", message, {"models": absent}))
     links = evaluator_links(cells, models)
-    main = set(links.table.loc[links.table["component"].eq(0), "evaluator"])
-    apart = cells.table[~cells.table["evaluator"].isin(main)]
-    shared = set(cells.table.loc[cells.table["evaluator"].isin(main), "benchmark"])
-    tied = set(cells.table["model"]) - set(apart["model"]) | set(apart.loc[apart["benchmark"].isin(shared), "model"])
-    tied |= set(cells.table.loc[cells.table["evaluator"].isin(main), "model"])
-    loose = result.table["model"].isin(list(models)) & ~result.table["model"].isin(list(tied))
+    main = cells.table["evaluator"].isin(links.table.loc[links.table["component"].eq(0), "evaluator"])
+    shared = cells.table["benchmark"].isin(cells.table.loc[main, "benchmark"])
+    own = result.table["model"].isin(list(models))
+    loose = own & ~result.table["model"].isin(cells.table.loc[shared, "model"])
     table = result.table.assign(status=result.table["status"].mask(loose, NOT_LINKED))
     for note in links.notes:
         if note.code in ENDS and note.severity == "error":
-            loose |= table["model"].isin(list(models))
-            table["status"] = table["status"].mask(table["model"].isin(list(models)), note.code.replace("-", " "))
+            loose = own
+            table["status"] = table["status"].mask(own, note.code.replace("-", " "))
     table.loc[loose, NUMBERS] = np.nan
     table.loc[loose, "bound"] = ""
-    undated = table.loc[table["model"].isin(list(models)) & table["released"].isna(), "model"].tolist()
+    undated = table.loc[own & table["released"].isna(), "model"].tolist()
     if undated:
         message = f"{words.listed(undated)}: no release date, so no part of a trend"
         notes.append(Note("no-date", "info", message, {"models": undated}))
