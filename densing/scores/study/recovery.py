@@ -22,7 +22,7 @@ import pandas as pd
 from scipy.special import ndtr, ndtri
 
 from densing.core import Array, Card, InputError, Note, Readable, named_stream, words
-from densing.scores.catalog import Catalog, Selection
+from densing.scores.catalog import Catalog, Selection, binomial_variance
 from densing.scores.density import DensityResult, catalog_densities
 from densing.scores.joint import Cells, JointScale, fit_joint, joint_cells
 from densing.scores.references import SKILLS, joint_ruler
@@ -196,8 +196,7 @@ def _simulate(
     items = observed * (1 - observed) / table["se"].to_numpy(dtype=float) ** 2
     items = np.maximum(np.round(items), FEWEST_ITEMS).astype(int)
     score = rng.binomial(items, expected) / items
-    error = np.maximum(np.sqrt(score * (1 - score) / items), 1e-4)
-    return truth, replace(cells, table=table.assign(score=score, se=error))
+    return truth, replace(cells, table=table.assign(score=score, se=np.sqrt(binomial_variance(score, items))))
 
 
 def _compared(result: DensityResult, truth: pd.Series, months: float) -> dict[str, Any]:
