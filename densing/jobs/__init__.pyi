@@ -10,5 +10,6 @@ from .base import get_executor as get_executor
 from .crew import Done as Done
 from .crew import Tell as Tell
 from .crew import Work as Work
+from .crew import beside as beside
 from .crew import in_processes as in_processes
 from .crew import in_turn as in_turn

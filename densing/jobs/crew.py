@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import select
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
@@ -25,7 +26,7 @@ GRACE_SECONDS = 5.0
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 Item = TypeVar("Item")
-Tell = Callable[[int], object]
+Tell = Callable[[Any], object]
 Work = Callable[[Any, Tell], Mapping[str, Any]]
 
 
@@ -38,7 +39,7 @@ class Done(Generic[Item]):
     reason: str = ""
 
 
-def in_turn(work: Work, items: Sequence[Item], at: Callable[[Item, int], object]) -> Iterator[Done[Item]]:
+def in_turn(work: Work, items: Sequence[Item], at: Callable[[Item, Any], object]) -> Iterator[Done[Item]]:
     """Do the work here, one item after the other; same results as :func:`in_processes`.
 
     Examples
@@ -52,7 +53,7 @@ def in_turn(work: Work, items: Sequence[Item], at: Callable[[Item, int], object]
 
 
 def in_processes(
-    work: Work, items: Sequence[Item], workers: int, at: Callable[[Item, int], object]
+    work: Work, items: Sequence[Item], workers: int, at: Callable[[Item, Any], object]
 ) -> Iterator[Done[Item]]:
     """Do the work in new processes (on Windows in this one, in turn), and yield each item as it ends.
 
@@ -107,11 +108,47 @@ def in_processes(
             worker.end()
 
 
+@contextmanager
+def beside(work: Work, item: Item) -> Iterator[Callable[[Callable[[Item, Any], object]], Done[Item]]]:
+    """Do one piece of work in a process of its own, while this one goes on with something else.
+
+    Parameters
+    ----------
+    work, item
+        As in :func:`in_processes`. Its libraries may use all processors but the one that this process uses.
+
+    Yields
+    ------
+    callable
+        ``wait(at)`` returns how the work ended; ``at`` is called here with the item and what the work tells. Whoever
+        leaves without waiting ends it. On Windows the work is done when it is waited for.
+
+    See Also
+    --------
+    in_processes
+    """
+    if os.name == "nt":
+        yield lambda at: next(in_turn(work, [item], at))
+        return
+    worker = _Worker[Item](work, threads=max(1, processes.processors() - 1))
+
+    def result(at: Callable[[Item, Any], object]) -> Done[Item]:
+        while True:
+            if (ended := worker.receive(at)) is not None:
+                return ended
+
+    try:
+        worker.assign(item)
+        yield result
+    finally:
+        worker.end()
+
+
 class _Worker(Generic[Item]):
     """A process and the item it works on."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, work: Work, threads: int = 1) -> None:
+        self._work, self._threads = work, threads
         self.item: Item | None = None
         self._start()
 
@@ -124,8 +161,8 @@ class _Worker(Generic[Item]):
                 [sys.executable, "-c", _BEGIN, paths, str(child.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[child.fileno()],
-                # As many processes as processors: none starts threads of its own.
-                env={**dict.fromkeys(THREADS, "1"), **os.environ},
+                # One thread each where there are as many processes as processors.
+                env={**dict.fromkeys(THREADS, str(self._threads)), **os.environ},
                 # Ctrl-C is ours; we end it.
                 start_new_session=True,
             )
@@ -145,7 +182,7 @@ class _Worker(Generic[Item]):
         self.item = item
         self._send(item)
 
-    def receive(self, at: Callable[[Item, int], object]) -> Done[Item] | None:
+    def receive(self, at: Callable[[Item, Any], object]) -> Done[Item] | None:
         """Take in one message; the end of the item if it is that."""
         assert self.item is not None
         item = self.item
@@ -188,9 +225,10 @@ def serve(handle: int, parent: int) -> None:
     pipe = Connection(handle)
     last = 0.0
 
-    def tell(done: int) -> None:
+    def tell(done: Any) -> None:
         nonlocal last
-        if (now := time.monotonic()) - last >= TELL_SECONDS:
+        # Who does not listen for long misses where the work stands; the work does not wait for that.
+        if (now := time.monotonic()) - last >= TELL_SECONDS and select.select([], [pipe], [], 0)[1]:
             last = now
             pipe.send(("at", done))
 

@@ -7,6 +7,7 @@ from .alternatives import replication as replication
 from .alternatives import sensitivity as sensitivity
 from .measured import Measured as Measured
 from .measured import measure_bundled as measure_bundled
+from .measured import measured_beside as measured_beside
 from .measured import place_measured as place_measured
 from .placed import Placed as Placed
 from .placed import place_scores as place_scores

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from densing.core.errors import InputError, UnavailableError, UnknownNameError
 from densing.scores.evals import identity
 from densing.scores.evals.identity import file_digest
-from densing.scores.evals.plan import resolve
+from densing.scores.evals.plan import plan_of
 from densing.scores.evals.session import suite_folder
 from densing.scores.evals.tasks import ladder
 from densing.scores.evals.tasks.ladder import score, score_plain
@@ -357,20 +358,26 @@ def test_missing_and_damaged_wheels_name_the_remedy(tmp_path: Path, monkeypatch:
         ladder.ready_docs("piqa", "val_rc_5shot")
 
 
-@pytest.fixture(scope="module")
-def smollm2() -> Any:
-    from densing.scores.evals.prefix import PrefixHFLM
+@pytest.mark.slow
+def test_a_real_model_is_parsed_once_and_gets_the_wheels_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    import gguf
+
+    from densing.scores.evals.models import load_model
 
     try:
-        found = resolve("smollm2-135m")
+        plan = plan_of({"models": ["smollm2-135m"], "tasks": ["olmo_ladder_winogrande"]}, "the test")
     except UnavailableError as error:
         pytest.skip(str(error))
-    assert found is not None
-    return PrefixHFLM(**found[1], device="cpu", batch_size=1)
+    parsed = []
+    parse = gguf.GGUFReader.__init__
+    monkeypatch.setattr(gguf.GGUFReader, "__init__", lambda self, path: (parsed.append(path), parse(self, path))[1])
+    reader = gguf.GGUFReader
+    facts = identity.identify_model(plan.models[0])
+    model = load_model(plan.models[0], replace(plan.loading, device="cpu", batch_size="1"), facts)
+    assert len(parsed) == 1 and model.facts["quantisation"].startswith("GGUF ")
+    assert gguf.GGUFReader is reader, "others get the library's own class"
+    smollm2 = model.lm
 
-
-@pytest.mark.slow
-def test_a_real_model_gets_the_wheels_numbers(smollm2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Tokens:
         """The wheel's idea of a tokenizer, over the model's."""
 
