@@ -7,6 +7,10 @@ a slow machine decides. ``pytest --hypothesis-profile=explore`` looks for new ex
 from __future__ import annotations
 
 import os
+
+# As the command line does; and tests run in as many processes as there are processors. Before numpy is loaded.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING

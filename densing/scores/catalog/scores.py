@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -94,17 +95,18 @@ class Disagreement:
     dof: int
     models: pd.DataFrame
 
-    def variance(self, model: str) -> float:
-        """Return the variance of one measurement of this model, shrunk to the pooled one.
+    def variances(self, models: Sequence[str]) -> Array:
+        """Return the variance of one measurement of each model, shrunk to the pooled one.
 
         ``(d0 s0^2 + SS_m) / (d0 + k_m - 1)`` with ``d0 = 4``; the pooled ``s0^2`` where ``k_m < 2``. Source:
         own choice; the form is that of moderated variances (Smyth 2004, doi:10.2202/1544-6115.1027).
         """
-        if model not in self.models.index or self.dof == 0:
-            return self.pooled_variance
-        row = self.models.loc[model]
-        own = max(float(row["n_sources"]) - 1.0, 0.0)
-        return (PRIOR_DOF * self.pooled_variance + float(row["sum_squares"])) / (PRIOR_DOF + own)
+        if self.dof == 0:
+            return np.full(len(models), self.pooled_variance)
+        rows = self.models.reindex(models)
+        own = (rows["n_sources"] - 1.0).clip(lower=0.0)
+        shrunk = (PRIOR_DOF * self.pooled_variance + rows["sum_squares"]) / (PRIOR_DOF + own)
+        return shrunk.fillna(self.pooled_variance).to_numpy(dtype=float)
 
 
 def measurements(catalog: Catalog, benchmark: str) -> pd.DataFrame:
@@ -134,6 +136,7 @@ def by_preference(scores: pd.DataFrame, catalog: Catalog) -> pd.DataFrame:
     return scores.assign(_rank=ranks).sort_values(["model", "_rank", "evaluator"]).drop(columns="_rank")
 
 
+@lru_cache(maxsize=256)
 def fit_disagreement(catalog: Catalog, benchmark: str) -> Disagreement:
     """Fit ``score = model + evaluator`` by least squares and pool the residuals.
 
@@ -325,7 +328,7 @@ def score_table(
     usual = float(catalog.benchmarks.set_index("id").loc[benchmark, "items"])
     items = rows["items"].fillna(usual).to_numpy(dtype=float)
     spread = fit_disagreement(catalog, benchmark)
-    noise = np.array([spread.variance(model) for model in rows["model"]], dtype=float)
+    noise = spread.variances(rows["model"].tolist())
     measured = spread.models["n_sources"].reindex(rows["model"]).fillna(0).to_numpy()
     sampling = sampling_variance(rows["score"].to_numpy(dtype=float), items, rows["stated_se"].to_numpy(dtype=float))
     return rows.assign(

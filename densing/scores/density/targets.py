@@ -368,17 +368,14 @@ def joined_protocols(table: pd.DataFrame) -> pd.DataFrame:
     table : pandas.DataFrame
         ``model, protocol, protocol_detail``.
     """
-    groups = table.groupby("model", sort=False)
-    return pd.DataFrame(
-        {
-            "model": list(groups.groups),
-            "protocol": [worst(part["protocol"].fillna(UNKNOWN)) for _, part in groups],
-            "protocol_detail": [
-                "; ".join(dict.fromkeys(text for text in part["protocol_detail"].fillna("") if text))
-                for _, part in groups
-            ],
-        }
+    rows = table.assign(protocol=table["protocol"].fillna(UNKNOWN), protocol_detail=table["protocol_detail"].fillna(""))
+    # Most models have one value: only the others are joined.
+    groups = rows.drop_duplicates().groupby("model", sort=False)
+    joined = groups.agg(
+        protocol=("protocol", worst),
+        protocol_detail=("protocol_detail", lambda texts: "; ".join(dict.fromkeys(filter(None, texts)))),
     )
+    return joined.reset_index()
 
 
 def protocol_notes(table: pd.DataFrame, reference: Reference) -> list[Note]:

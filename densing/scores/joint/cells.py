@@ -7,8 +7,10 @@ in English, or the same skill in other languages.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -80,6 +82,11 @@ class Cells(Readable):
 
     def __len__(self) -> int:
         return len(self.table)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of what a fit reads: a new source or flag of a score needs no new one."""
+        return hashlib.sha256(self.table.to_csv(index=False, float_format="%.17g").encode()).hexdigest()
 
     def card(self) -> Card:
         """Return what is shown: how many models, benchmarks and evaluators, and what was left out."""

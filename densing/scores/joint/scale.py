@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -542,7 +542,12 @@ def catalog_scale(
     --------
     fit_joint
     """
-    return usual_scale(joint_cells(catalog, own_vendors=own_vendors), step=step)
+    return usual_scale(_cells_of(catalog, own_vendors), step=step)
+
+
+@lru_cache(maxsize=4)
+def _cells_of(catalog: Catalog, own_vendors: bool) -> Cells:
+    return joint_cells(catalog, own_vendors=own_vendors)
 
 
 def usual_scale(cells: Cells, *, step: Callable[[str, float], None] = lambda label, share: None) -> JointScale:
@@ -563,9 +568,7 @@ def usual_scale(cells: Cells, *, step: Callable[[str, float], None] = lambda lab
     catalog_scale
     """
     options = {"factors": FACTORS, "chains": CHAINS, "sweeps": SWEEPS, "burn": SWEEPS // 3, "draws": DRAWS, "seed": 0}
-    # Only what the chains read: a new source or flag of a score needs no new chain.
-    content = cells.table.to_csv(index=False, float_format="%.17g") + repr(options)
-    key = hashlib.sha256(content.encode() + Path(sampler.__file__).read_bytes()).hexdigest()
+    key = hashlib.sha256(f"{cells.digest}{options}".encode() + Path(sampler.__file__).read_bytes()).hexdigest()
     if key in _FITTED:
         return _FITTED[key]
     path = cache_folder() / f"joint-{key[:24]}.npz"
