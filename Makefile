@@ -3,20 +3,24 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests are compiled once, for all processes that run them.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 OUT ?= results/latest
 RUN_FLAGS ?=
 
-.PHONY: run test test-rest test-all lint types coverage coverage-table until-table bench bench-profile bench-simulate bench-overlap bench-growth docs house refs erratic matrix clean
+.PHONY: run test test-rest test-all slow lint types coverage coverage-table until-table bench bench-profile bench-simulate bench-overlap bench-growth docs house refs erratic matrix clean
 
 run: $(STAMP)  ## the main job: catalog -> density -> doubling time -> report
 	$(BIN)/densing run --out $(OUT) $(RUN_FLAGS)
 
 test: $(STAMP)  ## the quick and decisive tests, minutes on two cores; left out: simulations, kill drills, browsers, Slurm, long real runs
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+	$(PYTEST) -n auto --dist worksteal -m "not slow"
 
-test-rest: $(STAMP) lint types  ## what `make test` leaves out, with style, import layers and types
+test-rest: slow lint types  ## what `make test` leaves out, with style, import layers and types
+
+slow: $(STAMP)  ## simulations, kill drills, browsers, Slurm, long real runs
 	# Many of these wait for processes of their own, so that more of them than processors are under way.
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m slow
+	$(PYTEST) -n 4 --dist worksteal -m slow
 
 test-all: test test-rest  ## everything; what CI runs
 
@@ -33,7 +37,7 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 coverage: $(STAMP)  ## the coverage simulations at full budget
-	DENSING_COVERAGE_BUDGET=full $(BIN)/python -m pytest -m slow -n auto
+	DENSING_COVERAGE_BUDGET=full $(PYTEST) -m slow -n auto
 
 coverage-table: $(STAMP)  ## measure every estimator in every simulated world; the headline's reason is read from it
 	$(BIN)/python -m densing.scores.trend.coverage

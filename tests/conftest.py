@@ -7,8 +7,11 @@ a slow machine decides. ``pytest --hypothesis-profile=explore`` looks for new ex
 from __future__ import annotations
 
 import os
+
+# As the command line does; and tests run in as many processes as there are processors. Before numpy is loaded.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import signal
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,17 +51,10 @@ collect_ignore = ["matrix.py", "support"]
 @pytest.fixture(scope="session")
 def embedded_scale() -> JointScale:
     """The joint scale of the embedded catalog: of processes that test side by side, one fits and the others read it."""
-    from densing.core import cache_folder
     from densing.scores.catalog import load_catalog
     from densing.scores.joint import catalog_scale
 
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with (cache_folder() / "lock").open("w") as lock:
-        with suppress(ImportError):
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        return catalog_scale(load_catalog())
+    return catalog_scale(load_catalog())
 
 
 @pytest.fixture

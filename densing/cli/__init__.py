@@ -39,9 +39,6 @@ COMMANDS = {
 }
 """Each command's module below ``densing.cli`` and its function, or its group of commands."""
 
-# They do no linear algebra, and the threads of numpy's BLAS cost 0.1 CPU seconds only to be there.
-_READERS = frozenset({"profile", "scaling"})
-
 
 def build(only: str | None = None) -> typer.Typer:
     """Return the command tree; with ``only`` one command of it, and the modules of the others are not loaded."""
@@ -90,8 +87,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     command = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in COMMANDS else None
-    if command in _READERS:
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Matrices are small here: more threads of numpy's BLAS took the main job's study from 52 to 92 CPU seconds and made
+    # it slower. What is large is torch's, or goes on in several processes.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         build(command)()
     except KeyboardInterrupt:

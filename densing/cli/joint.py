@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from densing.cli import options as o
-from densing.cli.output import emit_json, emit_table, finish, progress, save, show_notes
+from densing.cli.output import emit_json, emit_table, finish, progress, save, say, show_notes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,8 @@ Evaluators = Annotated[
     list[str] | None, typer.Option("--evaluator", help="Scores of this evaluator only; may be repeated.")
 ]
 Sweeps = Annotated[
-    int, typer.Option("--sweeps", min=20, help="Length of the chain; half as much again is thrown away before it.")
+    int | None,
+    typer.Option("--sweeps", min=20, help="Length of each chain, after a third as many; the usual by default."),
 ]
 POINTS = ["offset", "lo", "hi"]
 
@@ -40,14 +41,16 @@ def _cells(catalog: list[Path] | None, evaluators: list[str] | None) -> tuple[Ca
     return merged, joint_cells(merged, evaluators=evaluators or None)
 
 
-def _chain(sweeps: int) -> dict[str, int]:
-    return {"sweeps": sweeps, "burn": sweeps // 2, "draws": min(500, sweeps)}
+def _chain(sweeps: int | None) -> dict[str, Any]:
+    return {} if sweeps is None else {"sweeps": sweeps, "draws": min(500, sweeps)}
 
 
-def _fitted(cells: Cells, sweeps: int, seed: int, quiet: bool) -> JointScale:
-    from densing.scores.joint import fit_joint
+def _fitted(cells: Cells, sweeps: int | None, seed: int, quiet: bool) -> JointScale:
+    from densing.scores.joint import fit_joint, usual_scale
 
     with progress(quiet) as step:
+        if sweeps is None and seed == 0:
+            return usual_scale(cells, step=step)
         return fit_joint(cells, seed=seed, step=step, **_chain(sweeps))
 
 
@@ -58,7 +61,7 @@ def abilities(
     ] = "general",
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
-    sweeps: Sweeps = 1000,
+    sweeps: Sweeps = None,
     seed: o.Seed = 0,
     out: o.Out = None,
     json: o.JsonFlag = False,
@@ -81,7 +84,7 @@ def offsets(
     benchmark: Annotated[str | None, typer.Option("--benchmark", "-b", help="One benchmark only.")] = None,
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
-    sweeps: Sweeps = 1000,
+    sweeps: Sweeps = None,
     seed: o.Seed = 0,
     out: o.Out = None,
     json: o.JsonFlag = False,
@@ -119,7 +122,7 @@ def links(
     ] = None,
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
-    sweeps: Sweeps = 600,
+    sweeps: Sweeps = None,
     seed: o.Seed = 0,
     out: o.Out = None,
     json: o.JsonFlag = False,
@@ -145,9 +148,7 @@ def links(
             column=refit,
             seed=seed,
             step=step,
-            sweeps=sweeps,
-            burn=sweeps // 2,
-            draws=min(300, sweeps),
+            **_chain(sweeps),
         )
     payload |= {"refits": result.table, "lost": result.lost, "notes": [*structure.notes, *result.notes]}
     if not json:
@@ -170,7 +171,7 @@ def validate_(
     ] = None,
     catalog: o.CatalogFiles = None,
     evaluator: Evaluators = None,
-    sweeps: Sweeps = 1000,
+    sweeps: Sweeps = None,
     out: o.Out = None,
     json: o.JsonFlag = False,
 ) -> None:
@@ -190,6 +191,38 @@ def validate_(
     table = result.table if by is None else result.by(by)
     payload = {"validation": table, "cutoff": cutoff, "notes": list(result.notes)}
     _show(table, f"{len(result)} hidden scores", payload, result.notes, out, json)
+
+
+@app.command("recover")
+def recover(
+    worlds: Annotated[int, typer.Option("--worlds", min=1, max=50, help="Simulated worlds, a fit each.")] = 4,
+    months: Annotated[
+        str, typer.Option("--months", help="Doubling times of the worlds, with commas; they take turns.")
+    ] = "4,8",
+    catalog: o.CatalogFiles = None,
+    seed: o.Seed = 0,
+    out: o.Out = None,
+    json: o.JsonFlag = False,
+) -> None:
+    """Simulate scores with a known doubling time on the catalog's own cells, and estimate it; half a minute per world.
+
+    Is the trend found although skills are missing, and evaluators and curves are none that the model knows?
+
+    Example: densing joint recover --worlds 4
+    """
+    from densing.scores.catalog import load_catalog
+    from densing.scores.study import recover_trend
+
+    try:
+        paces = [float(part) for part in months.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"{months!r} is no list of months; write 4,8", param_hint="--months") from None
+    with progress(json) as step:
+        result = recover_trend(load_catalog(*(catalog or [])), worlds=worlds, months=paces, seed=seed, step=step)
+    payload = {"recovery": result.table, "sentence": result.sentence, "notes": list(result.notes)}
+    if not json:
+        say(result.sentence)
+    _show(result.table, "A known doubling time, from simulated scores", payload, result.notes, out, json)
 
 
 def _show(table: Any, title: str, payload: Any, notes: Any, out: Path | None, json: bool) -> None:

@@ -7,3 +7,9 @@ from .base import JobResult as JobResult
 from .base import OnEvent as OnEvent
 from .base import executor_names as executor_names
 from .base import get_executor as get_executor
+from .crew import Done as Done
+from .crew import Tell as Tell
+from .crew import Work as Work
+from .crew import beside as beside
+from .crew import in_processes as in_processes
+from .crew import in_turn as in_turn

@@ -24,6 +24,7 @@ from densing.plots import (
     plot_multiverse,
     plot_permutation,
     plot_reference,
+    plot_rehearsal,
     plot_skills,
     specifications,
 )
@@ -41,13 +42,13 @@ from densing.report.page import (
     shown_table,
 )
 from densing.scores.references import JOINT, JointRuler
-from densing.scores.study import PAPER_MONTHS
+from densing.scores.study import PAPER_MONTHS, early
 from densing.scores.trend import held_truth
 from densing.scores.trend import sentences as trend_sentences
 
 if TYPE_CHECKING:
     from densing.scores.references import Reference
-    from densing.scores.study import Measured, PastForecast, Placed, Split, Study
+    from densing.scores.study import Measured, PastForecast, Placed, Split, Study, WinningForecast
     from densing.scores.trend import Backtest, Checks, TrendResult
 
 
@@ -208,7 +209,7 @@ def caveats(study: Study) -> tuple[str, ...]:
         trend_sentences.shuffled(study.trend.checks),
         trend_sentences.broken(study.trend.checks),
         study.precision,
-        sensitivity_words(study.sensitivity),
+        who_counts(study.sensitivity, study.density.table),
         beside(study),
         without_groups(study),
         trend_sentences.by_organisation(study.trend.checks, level(study.trend)),
@@ -301,6 +302,7 @@ def figures(study: Study) -> dict[str, ShownFigure]:
             density_words(study.density.table, n_apart, fan=near is not None),
         ),
         **_other_figures(study, earned),
+        **rehearsed_figures(study.tested),
         "estimates": (plot_estimates(study.trend), _estimates_words(study)),
         "reference": (plot_reference(study.reference, study.density), _reference_words(study)),
         "multiverse": (plot_multiverse(study.multiverse), multiverse_words(study.multiverse)),
@@ -344,6 +346,18 @@ def _other_figures(study: Study, earned: bool) -> dict[str, tuple[go.Figure, str
         )
         captioned["forecast"] = (plot_density(*last, None, fan), caption)
     return captioned
+
+
+def rehearsed_figures(tested: WinningForecast | None) -> dict[str, tuple[go.Figure, str]]:
+    """Return the figure of the forecast that won, beside what came; none where none was tested."""
+    if tested is None:
+        return {}
+    winner = tested.outlook.choice.forecaster
+    caption = (
+        f"Densities as forecast by {words.clean(winner)} from what was known at the date, with their 90 % intervals, "
+        "and what came (diamonds)."
+    )
+    return {"tested": (plot_rehearsal(tested.rehearsal, winner), caption)}
 
 
 def density_words(table: pd.DataFrame, n_apart: int, *, fan: bool = False) -> str:
@@ -602,19 +616,26 @@ def _ends(row: Mapping[str, Any]) -> str:
 
 
 def winning_forecast(study: Study) -> tuple[str, ShownTable] | None:
-    """Return the forecast that won the back-test as a sentence and a table; None where none was tested."""
+    """Return the forecast that won its test as a sentence and a table; None where none was tested."""
     tested = study.tested
     if tested is None:
         return None
-    fields = [Field(str(name).replace("_", " ").capitalize(), column(name, _plain)) for name in tested.table.columns]
-    caption = "How each way of forecasting fared where later models could tell."
+    fields = (
+        Field("Frozen at", column("origin")),
+        Field("Forecast", column("forecaster"), hint="Simplest first"),
+        Field("Models", column("models", words.count), "models", hint="Released in the twelve months after"),
+        Field("Families", column("families", words.count), "families"),
+        Field("CRPS, ln units", column("crps", words.number), "crps", hint="Distance from what came; 0 is best"),
+        Field("Bias, ln units", column("bias", _signed), "bias", hint="What came less the middle of the forecast"),
+        Field("In 50 %", column("cover50", words.percentage), "cover50", hint="Of what came, in the 50 % interval"),
+        Field("In 90 %", column("cover90", words.percentage), "cover90"),
+        Field("Skill against standing still", ranged("vs_still", _signed), "vs_still", hint="1 is perfect; 90 %"),
+    )
+    caption = (
+        "How each way of forecasting density fared: everything fitted on what was known at the date, and set beside "
+        "the models that came. More dates, scores and abilities: densing forecast backtest."
+    )
     return words.clean(tested.sentence, 1000), shown_table("tested-table", caption, tested.table, fields)
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, pd.Timestamp):
-        return words.day(value)
-    return words.number(value) if isinstance(value, float) else words.clean(value)
 
 
 def yours_table(placed: Placed) -> ShownTable:
@@ -858,6 +879,55 @@ def sensitivity_words(table: pd.DataFrame) -> str:
     return (
         f"With other models of the same scale the doubling time is {' to '.join(ends)} in place of "
         f"{words.months(usual['doubling_months'].iloc[0])}."
+    )
+
+
+def who_counts(sensitivity: pd.DataFrame, models: pd.DataFrame) -> str:
+    """Return how the headline depends on which models are counted, and who the early ones are.
+
+    Parameters
+    ----------
+    sensitivity : pandas.DataFrame
+        Of the study; nothing is said without its rows.
+    models : pandas.DataFrame
+        The headline's.
+
+    Examples
+    --------
+    >>> names = ["the headline", "measured on all 4 skills", "without the first six months"]
+    >>> rows = pd.DataFrame({"choice": names, "doubling_months": [5.4, 8.3, 9.0], "lo": [3.9, 5.3, 5.9],
+    ...                      "hi": [8.8, 18.9, 18.5], "n": [5, 3, 2], "headline": [True, False, False]})
+    >>> days = pd.to_datetime(["2023-03-01", "2023-04-01", "2023-05-01", "2024-01-01", "2025-01-01"])
+    >>> models = pd.DataFrame({"released": days, "traits": [3, 3, 4, 4, 4], "density": [0.01, 0.02, 0.03, 0.2, 0.5]})
+    >>> print(who_counts(rows, models))
+    The pace depends on who is counted: 8.3 months (5.3 to 18.9; 3 models) for those measured on all 4 skills, 9.0
+    months (5.9 to 18.5; 2 models) for those without the first six months, in place of 5.4. Of the 3 models of those six
+    months 2 were measured on fewer skills, and have a median density of 0.015; the others have 0.030.
+    """
+    if sensitivity.empty or "traits" not in models:
+        return ""
+    table = sensitivity.set_index("choice")
+    usual = table[table["headline"].map(flag).astype(bool)]
+    others = table[table.index.to_series().str.startswith(("measured on all", "without the first")).to_numpy()]
+    if usual.empty or others.empty:
+        return ""
+    parts = [
+        f"{words.months(row['doubling_months'])} months ({words.short_interval(row['lo'], row['hi'])}; "
+        f"{words.plural(int(row['n']), 'model')}) for those {words.clean(choice)}"
+        for choice, row in others.to_dict("index").items()
+    ]
+    prose = (
+        f"The pace depends on who is counted: {', '.join(parts)}, in place of "
+        f"{words.months(usual['doubling_months'].iloc[0])}."
+    )
+    first = models[early(models["released"], pd.Series(True, index=models.index))]
+    partly = first["traits"].lt(models["traits"].max())
+    if not partly.any() or partly.all():
+        return prose
+    few, rest = (words.number(float(first.loc[mask, "density"].median())) for mask in (partly, ~partly))
+    return (
+        f"{prose} Of the {words.plural(len(first), 'model')} of those six months {int(partly.sum())} were measured on "
+        f"fewer skills, and have a median density of {few}; the others have {rest}."
     )
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from densing.core import words, write_text
-from densing.scores.study import Today
+from densing.core import doubts, words, write_text
+from densing.report.study import who_counts
+from densing.scores.study import Today, precision
 from densing.scores.trend import TrendResult, doubling_text
 
 NAMES = {"mean": "all four skills", "multilingual": "other languages"}
@@ -40,30 +41,79 @@ def render_today(today: Today) -> str:
     parts = [
         "# Density today\n",
         "Written by `densing report --page today --out docs/density-2026.md`; every number below comes from that "
-        "command. Do not edit by hand.\n",
+        "command, and under every heading stands the one that gives it alone. Do not edit by hand.\n",
         f"**{headline.title}**, on one scale for {len(today.scale)} models, {len(today.scale.benchmarks)} benchmarks "
         f"and {today.cells.table['evaluator'].nunique()} evaluators. Models of the trend: {today.selection}.\n",
-        "## The catalog\n",
-        _catalog(today),
+        "## Before you quote it\n",
+        *_caveats(today),
+        "## The questions\n",
+        _command("densing trend --by all"),
+        *_answers(today),
+        "## The trend\n",
+        _command("densing trend --reference joint --benchmark mean"),
+        _trends(today),
+        "The same scale and estimator, other models:\n",
+        _sensitivity(today.sensitivity),
+        "## A known doubling time, found again?\n",
+        *_recovery(today),
+        "## Forecasts that were tested\n",
+        _command("densing forecast backtest"),
+        *_forecasts(today),
+        "## Does the scale predict what it has not seen?\n",
+        _command("densing joint validate --seeds 2"),
+        *_validation(today),
         "## One scale\n",
+        _command("densing joint offsets"),
         *_scale(today),
         "## Who hangs by whom\n",
+        _command("densing joint links --refit evaluator"),
         *_links(today),
-        "## Does it predict what it has not seen?\n",
-        *_validation(today),
-        "## The trend\n",
-        _trends(today),
-        *(f"- {sentence}" for sentence in headline.sentences()),
-        "",
-        "## Questions\n",
-        *_answers(today),
         "## Facts: IKP again\n",
-        _markdown(today.recall.table, "IKP's regressions"),
-        "## Forecasts that were tested\n",
-        *_forecasts(today),
+        _markdown(today.recall.table, "IKP's regressions (Li 2026, arXiv 2604.24827)"),
+        "## The catalog\n",
+        _command("densing catalog sources"),
+        _catalog(today),
         f"Catalog {today.digest[:12]}.\n",
     ]
     return "\n".join(parts)
+
+
+def _command(text: str) -> str:
+    return f"`{text}`\n"
+
+
+def _caveats(today: Today) -> list[str]:
+    headline = today.trends["mean"]
+    spoken = (
+        *headline.sentences(),
+        precision(headline),
+        who_counts(today.sensitivity, today.counted),
+        today.recovery.sentence,
+        *(note.message for note in doubts((*today.scale.notes, *headline.notes))),
+    )
+    return [*(f"- {words.sentence(sentence)}" for sentence in spoken if sentence), ""]
+
+
+def _sensitivity(table: pd.DataFrame) -> str:
+    shown = table.assign(interval=[words.short_interval(row.lo, row.hi) for row in table.itertuples()])
+    names = ["choice", "doubling_months", "interval", "n", "families", "last"]
+    return _markdown(shown[names])
+
+
+def _recovery(today: Today) -> list[str]:
+    table = today.recovery.table
+    shown = table.assign(interval=[words.short_interval(row.lo, row.hi) for row in table.itertuples()])
+    names = ["world", "link", "group", "months", "known", "estimate", "interval", "held", "models", "densities"]
+    return [
+        _command("densing joint recover"),
+        "Scores simulated on exactly the catalog's cells by a generator that the model is not: another link function, "
+        "errors with three degrees of freedom, evaluators that suit skills differently, skills of different pace, "
+        "families with shocks. `months` is the world's doubling time, `known` what the same estimator gives for the "
+        "same models when their densities are known, `estimate` what the scores give; `densities`: share of the 95 % "
+        "intervals of densities that hold the truth, limits left out.\n",
+        _markdown(shown[names]),
+        f"{today.recovery.sentence}\n",
+    ]
 
 
 def _catalog(today: Today) -> str:
@@ -135,7 +185,9 @@ def _trends(today: Today) -> str:
 
 
 def _answers(today: Today) -> list[str]:
-    lines = []
+    table = today.answers.table
+    names = [name for name in ("question", "estimate", "unit", "lo", "hi", "p", "p_holm") if name in table]
+    lines = [_markdown(table[names])]
     for answer in today.answers:
         lines += [f"### {answer.question}\n", f"{answer.answer}\n", f"Test: {answer.test}.\n"]
         lines += [_markdown(answer.rows), *(f"- {caveat}" for caveat in answer.caveats), ""]
@@ -145,7 +197,7 @@ def _answers(today: Today) -> list[str]:
 def _forecasts(today: Today) -> list[str]:
     result = today.rehearsal
     return [
-        *(f"- {row.sentence}" for row in result.origins.itertuples()),
+        *(f"- {words.day(row.origin)}: {row.sentence}." for row in result.origins.itertuples()),
         "",
         *(f"- `{name}`: {result.labels[name]}" for name in result.forecasters),
         "",

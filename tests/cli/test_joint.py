@@ -11,7 +11,7 @@ import pytest
 from tests.support.command import answer, densing
 from tests.support.joint_worlds import plain_world
 
-SHORT = ("--sweeps", "100")
+SHORT = ("--sweeps", "40")
 MINE = ("--evaluator", "harness-a", "--evaluator", "harness-b")
 NAMES = {"b0": "mmlu", "b1": "hellaswag", "b2": "gsm8k", "b3": "humaneval"}
 

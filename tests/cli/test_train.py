@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from densing.efficiency.parallel import named_shape
 from densing.efficiency.parallel.distributed import folder, launch, network
 from densing.efficiency.parallel.distributed.launch import RunFailedError
 from densing.efficiency.parallel.distributed.spec import RunSpec
+from tests.support import command
 
 pytestmark = pytest.mark.slow
 
@@ -29,9 +29,8 @@ SHAPED = network.available() is None
 LINK = "200mbit" if SHAPED else "emulated:200mbit"
 
 
-def densing(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "densing", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "120"})
+def densing(*arguments: object, code: int = 0) -> CompletedProcess[str]:
+    done = command.densing(*arguments, columns=120)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done

@@ -39,8 +39,13 @@ def _why_not() -> str:
     return ""
 
 
-WHY_NOT = _why_not()
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "Slurm is up")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> None:
+    if reason := _why_not():
+        pytest.skip(reason)
 
 
 def python(code: str, name: str, folder: Path, *arguments: str, **options: Any) -> Job:

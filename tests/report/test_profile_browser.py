@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from densing.efficiency.profile.comparison import compare
 from densing.report import build_profile_report
 from tests.support import efficiency_runs as runs
-from tests.support.report_browser import MARKS, OVERLAPS, driven, opened, requests, unfold
+from tests.support.report_browser import MARKS, OVERLAPS, driven, opened, requests, settle, unfold
 
 pytestmark = MARKS
 
@@ -88,7 +87,7 @@ def test_page_never_scrolls_sideways(browser: Any, report: Path, width: int) -> 
 def test_nothing_overlaps_and_nothing_is_cut(browser: Any, request: Any, which: str, width: int) -> None:
     page = opened(browser, request.getfixturevalue(which), width)
     unfold(page)
-    time.sleep(0.3)
+    settle(page)
     assert page.execute_script(OVERLAPS) == []
 
 

@@ -237,10 +237,21 @@ def test_answers_stand_before_what_must_be_known(study: Any) -> None:
 
 
 def test_a_forecast_that_won_its_back_test_opens_its_section(study: Any) -> None:
-    tried = pd.DataFrame({"forecast": [frames.HOSTILE, "standing still"], "crps": [0.41, 0.52], "wins": [True, False]})
-    tested = SimpleNamespace(sentence="The line won in 3 of 4 years.", table=tried)
-    words = " ".join(Page(render(altered(study, tested=tested))).words)
+    tried = pd.DataFrame(
+        {"origin": "2025-11-14", "forecaster": [frames.HOSTILE, "standing still"], "crps": [0.41, 0.5]}
+    )
+    came = pd.DataFrame({"model": [frames.HOSTILE], "released": [pd.Timestamp("2026-01-01")], "params": [1e9]})
+    came = came.assign(origin="2025-11-14", density=0.731, forecast=0.5, lo90=0.1, hi90=2.0)
+    tested = SimpleNamespace(
+        sentence="The line won in 3 of 4 years.",
+        table=tried,
+        rehearsal=SimpleNamespace(models=lambda forecaster: came),
+        outlook=SimpleNamespace(choice=SimpleNamespace(forecaster=frames.HOSTILE)),
+    )
+    page = render(altered(study, tested=tested))
+    words = " ".join(Page(page).words)
     assert "The line won in 3 of 4 years." in words and "0.41" in words and frames.HOSTILE in words
+    assert "came: 0.73" in page, "the figure sets what came beside the forecast"
 
 
 def test_sensitivity_names_both_ends() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from densing.report.techniques import build_techniques
-from tests.support.report_browser import MARKS, OVERLAPS, driven, opened, requests, unfold
+from tests.support.report_browser import MARKS, OVERLAPS, driven, opened, requests, settle, unfold
 from tests.support.report_techniques import FIGURES, HOSTILE, WHOLE
 
 pytestmark = MARKS
@@ -64,7 +63,7 @@ def test_published_figures_bear_their_label(browser: Any, report: Path) -> None:
 def test_page_fits_and_nothing_overlaps(browser: Any, report: Path, width: int) -> None:
     page = opened(browser, report, width)
     unfold(page)
-    time.sleep(0.3)
+    settle(page)
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
     if width >= 360:
         assert page.execute_script(OVERLAPS) == []

@@ -1,23 +1,53 @@
-"""The command line as a process of its own: its streams and its exit code."""
+"""The command line from its entry point: its streams and its exit code.
+
+In this process, where what commands load is loaded already; that a process of its own does the same is tested where it
+matters: signals, pipes, start-up.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import io
 import json
 import os
-import subprocess
 import sys
+import warnings
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
+from unittest import mock
+
+from densing.cli import main
 
 
-def densing(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def densing(*arguments: object, cwd: Path | None = None, columns: int = 200) -> CompletedProcess[str]:
     """Run the command."""
-    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
-    command = [sys.executable, "-m", "densing", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False, timeout=300)
+    command = ["densing", *map(str, arguments)]
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    code: Any = 0
+    with (
+        mock.patch.object(sys, "argv", command),
+        mock.patch.dict(os.environ, {"NO_COLOR": "1", "COLUMNS": str(columns)}),
+        warnings.catch_warnings(),
+        contextlib.chdir(cwd or Path.cwd()),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        warnings.resetwarnings()
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    gc.unfreeze()
+    texts = []
+    for stream in (out, err):
+        stream.flush()
+        texts.append(stream.buffer.getvalue().decode("utf-8"))  # type: ignore[attr-defined]
+    return CompletedProcess(command, int(code or 0), *texts)
 
 
-def answer(*arguments: str, cwd: Path | None = None) -> Any:
+def answer(*arguments: object, cwd: Path | None = None) -> Any:
     """Return what the command prints with ``--json``."""
     done = densing(*arguments, "--json", cwd=cwd)
     assert done.returncode in (0, 3), done.stderr

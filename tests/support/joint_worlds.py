@@ -6,19 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.special import expit, logit, ndtr
+from scipy.special import expit, logit
 
 from densing.core import Array
 from densing.scores.joint.cells import COLUMNS, ENGLISH, Cells
+from densing.scores.study import recovery
 
 SKILLS = ("knowledge", "reasoning", "mathematics", "code")
-LINKS = {
-    "logistic": expit,
-    # Steeper and with lighter tails, scaled to the same slope at one half.
-    "probit": lambda z: ndtr(z / 1.6),
-    # Not symmetric: leaves chance slowly, and reaches the top fast.
-    "complementary log-log": lambda z: -np.expm1(-np.exp(0.72 * z - 0.37)),
-}
+# Those of the package's own simulation, and the fitted model's.
+LINKS = {"logistic": expit, **{name: curve for name, (curve, _) in recovery.LINKS.items()}}
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+
+from tests.support import command
 
 
 def event(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
@@ -63,11 +63,9 @@ def two(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def densing(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process of its own; it ends with the exit code expected and without a traceback."""
-    command = [sys.executable, "-m", "densing", *map(str, arguments)]
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "COLUMNS": "100"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+def densing(*arguments: object, code: int = 0) -> CompletedProcess[str]:
+    """Run a command; it ends with the exit code expected and without a traceback."""
+    done = command.densing(*arguments, columns=100)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done

@@ -96,3 +96,16 @@ def unfold(page: Any) -> None:
     page.execute_script("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
     undrawn = "return [...document.querySelectorAll('.plot')].filter((p) => !p.dataset.drawn).length"
     wait(lambda: page.execute_script(undrawn) == 0)
+
+
+def settle(page: Any) -> None:
+    """Wait until nothing moves any more: figures take the width of their column some time after they are drawn."""
+    boxes = """return JSON.stringify([...document.querySelectorAll('.plot, .plot text, .plot rect')].map(
+        (part) => part.getBoundingClientRect()))"""
+    seen: list[str] = []
+
+    def still() -> bool:
+        seen.append(page.execute_script(boxes))
+        return len(seen) >= 6 and len(set(seen[-6:])) == 1
+
+    wait(still)

@@ -1,34 +1,22 @@
-"""Many ranks profiled: in this process when they are small, over its processors when not, over a cluster if asked.
-
-Work is spread over processes of this machine so that one that dies is known by the item it worked on.
-"""
+"""Many ranks profiled: in this process when they are small, over its processors when not, over a cluster if asked."""
 
 from __future__ import annotations
 
 import hashlib
 import heapq
 import json
-import os
-import pickle
 import re
-import socket
-import subprocess
 import sys
-import time
-import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from densing.core import DensingError, InputError, plain, processes, replacing
+from densing.core import InputError, plain, processes, replacing
 from densing.efficiency.profile.store import SUFFIX, read_profiles, store_info, write_profile
-from densing.jobs import Executor, Job, JobEvent, describe
+from densing.jobs import Done, Executor, Job, JobEvent, Tell, Work, in_processes, in_turn
 
 if TYPE_CHECKING:
     from densing.efficiency.traces import TraceFile
@@ -41,13 +29,7 @@ _EDGE = 1 << 16
 LISTS, LOGS = "lists", "logs"
 JOBS = 16
 """Jobs when nobody says how many."""
-TELL_SECONDS = 0.1
-GRACE_SECONDS = 5.0
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
-Item = TypeVar("Item")
-Tell = Callable[[int], object]
-Work = Callable[[Any, Tell], Mapping[str, Any]]
 Command = Callable[[Path, Path], Sequence[str]]
 """From a list of traces and the store, the command line of a job."""
 
@@ -367,185 +349,3 @@ class _ListedTrace(msgspec.Struct):
     path: str
     member: str | None
     rank: int | None
-
-
-# Work of any kind in processes of this machine.
-
-
-@dataclass(frozen=True)
-class Done(Generic[Item]):
-    """How one item ended: its row, or why there is none."""
-
-    item: Item
-    row: Mapping[str, Any] | None
-    reason: str = ""
-
-
-def in_turn(work: Work, items: Sequence[Item], at: Callable[[Item, int], object]) -> Iterator[Done[Item]]:
-    """Do the work here, one item after the other; same results as :func:`in_processes`."""
-    for item in items:
-        row, reason = _attempt(work, item, lambda done, item=item: at(item, done))  # type: ignore[misc]
-        yield Done(item, row, reason)
-
-
-def in_processes(
-    work: Work, items: Sequence[Item], workers: int, at: Callable[[Item, int], object]
-) -> Iterator[Done[Item]]:
-    """Do the work in new processes, and yield each item as it ends.
-
-    Parameters
-    ----------
-    work : callable
-        ``work(item, tell)``, a function of a module; it, the items and the rows travel between processes.
-    items : sequence
-        Taken in order: put the longest first.
-    workers : int
-        Processes at a time.
-    at : callable
-        Called here with an item and what its work tells.
-
-    Yields
-    ------
-    Done
-        A process that is killed ends its item with a reason; another takes its place. Whatever ends the iteration,
-        no process is left.
-    """
-    queue = deque(items)
-    crew = [_Worker[Item](work) for _ in range(min(workers, len(items)))]
-    try:
-        for worker in crew:
-            worker.assign(queue.popleft())
-        while busy := [worker for worker in crew if worker.item is not None]:
-            ready = wait([worker.pipe for worker in busy])
-            for worker in busy:
-                ended = worker.receive(at) if worker.pipe in ready else None
-                if ended is None:
-                    continue
-                if queue:
-                    worker.assign(queue.popleft())
-                yield ended
-    finally:
-        for worker in crew:
-            worker.end()
-
-
-class _Worker(Generic[Item]):
-    """A process and the item it works on."""
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self.item: Item | None = None
-        self._start()
-
-    def _start(self) -> None:
-        # Only the process holds the child's end: when it dies, the parent's says so.
-        parent, child = socket.socketpair()
-        paths = json.dumps(sys.path)
-        with child:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BEGIN, paths, str(child.fileno()), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[child.fileno()],
-                # As many processes as processors: none starts threads of its own.
-                env={**dict.fromkeys(THREADS, "1"), **os.environ},
-                # Ctrl-C is ours; we end it.
-                start_new_session=True,
-            )
-        self.pipe = Connection(parent.detach())
-        self._send(self._work)
-
-    def _send(self, content: object) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):
-            # A process that has died is found out by receive().
-            self.pipe.send(content)
-
-    def assign(self, item: Item) -> None:
-        """Hand over the next item, to a new process if the last one died."""
-        if self._process.poll() is not None:
-            self.end()
-            self._start()
-        self.item = item
-        self._send(item)
-
-    def receive(self, at: Callable[[Item, int], object]) -> Done[Item] | None:
-        """Take in one message; the end of the item if it is that."""
-        assert self.item is not None
-        item = self.item
-        try:
-            kind, *content = self.pipe.recv()
-        except (EOFError, OSError):
-            self.item = None
-            code = self._process.wait()
-            death = describe(code) if code < 0 else f"ended early (exit code {code})"
-            return Done(item, None, f"its process was {death}")
-        if kind == "at":
-            at(item, content[0])
-            return None
-        self.item = None
-        if kind == "bug":
-            raise content[0]
-        return Done(item, *content)
-
-    def end(self) -> None:
-        """Leave nothing behind."""
-        self.pipe.close()
-        self._process.terminate()
-        try:
-            self._process.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-
-# Not multiprocessing's spawn: that runs the user's main script again in every process.
-_BEGIN = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from densing.efficiency.profile.batch import serve; serve(int(sys.argv[2]), int(sys.argv[3]))"
-)
-
-
-def serve(handle: int, parent: int) -> None:
-    """What a process does: receive the work, then work on what comes until nobody listens."""
-    processes.die_with_parent(parent)
-    pipe = Connection(handle)
-    last = 0.0
-
-    def tell(done: int) -> None:
-        nonlocal last
-        if (now := time.monotonic()) - last >= TELL_SECONDS:
-            last = now
-            pipe.send(("at", done))
-
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        try:
-            work = pipe.recv()
-        except (AttributeError, ImportError) as error:
-            # A function that only the main script has.
-            pipe.send(("bug", _portable(error)))
-            return
-        while True:
-            item, last = pipe.recv(), 0.0
-            try:
-                pipe.send(("row", *_attempt(work, item, tell)))
-            except (BrokenPipeError, ConnectionResetError):
-                raise
-            except Exception as error:
-                pipe.send(("bug", _portable(error)))
-
-
-def _attempt(work: Work, item: Any, tell: Tell) -> tuple[Mapping[str, Any] | None, str]:
-    try:
-        return work(item, tell), ""
-    except (DensingError, MemoryError) as error:
-        return None, str(error) or "memory is not enough for it"
-
-
-def _portable(error: Exception) -> Exception:
-    """Return an error that survives the way to another process, with where it happened."""
-    text = "".join(traceback.format_exception(error))
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        error = RuntimeError(repr(error))
-    error.add_note(text)
-    return error

@@ -26,13 +26,10 @@
     layout.margin = { l: 44, r: 10, t: 10, b: 46 };
     layout.font.size = 12;
     const entries = data.filter((trace) => trace.name && trace.showlegend !== false);
-    // Entries flow into rows: about 7 pixels a letter, and room for the mark.
-    let [rows, x] = [1, 0];
-    for (const trace of entries) {
-      const wide = trace.name.length * 7 + 45;
-      if (x && x + wide > width - 54) [rows, x] = [rows + 1, 0];
-      x += wide;
-    }
+    // A legend that does not fit in one row has columns as wide as its widest entry: about 7 pixels a letter, and the mark.
+    const wide = entries.map((trace) => trace.name.length * 7 + 45);
+    const [total, room] = [wide.reduce((sum, each) => sum + each, 0), width - 54];
+    const rows = total <= room ? 1 : Math.ceil(wide.length / Math.max(1, Math.floor(room / Math.max(...wide))));
     const inner = layout.height * 0.86;
     layout.height = inner + rows * 19;
     layout.annotations = (layout.annotations || []).filter((note) => note.name !== "wide");

@@ -37,6 +37,7 @@ from .scores import fit_disagreement as fit_disagreement
 from .scores import has_flag as has_flag
 from .scores import mean_table as mean_table
 from .scores import own_figures as own_figures
+from .scores import sampling_variance as sampling_variance
 from .scores import score_table as score_table
 from .scores import series_list as series_list
 from .tables import IN_MEMORY as IN_MEMORY

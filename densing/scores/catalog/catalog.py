@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -253,7 +253,11 @@ def strata(catalog: Catalog, selection: Selection | None = None) -> pd.DataFrame
     --------
     Selection
     """
-    selection = selection or Selection()
+    return _strata(catalog, selection or Selection()).copy()
+
+
+@lru_cache(maxsize=16)
+def _strata(catalog: Catalog, selection: Selection) -> pd.DataFrame:
     since, until = _day(selection.since, "since"), _day(selection.until, "until")
     rows = []
     for model in catalog.models.sort_values("model").to_dict("records"):

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeVar
 
 import numpy as np
 import pandas as pd
 
-from densing.core import InputError, UnknownNameError
+from densing.core import Array, InputError, UnknownNameError
 from densing.scores.catalog.catalog import Catalog
 
 _Numbers = TypeVar("_Numbers", np.ndarray, pd.Series)
@@ -94,17 +95,18 @@ class Disagreement:
     dof: int
     models: pd.DataFrame
 
-    def variance(self, model: str) -> float:
-        """Return the variance of one measurement of this model, shrunk to the pooled one.
+    def variances(self, models: Sequence[str]) -> Array:
+        """Return the variance of one measurement of each model, shrunk to the pooled one.
 
         ``(d0 s0^2 + SS_m) / (d0 + k_m - 1)`` with ``d0 = 4``; the pooled ``s0^2`` where ``k_m < 2``. Source:
         own choice; the form is that of moderated variances (Smyth 2004, doi:10.2202/1544-6115.1027).
         """
-        if model not in self.models.index or self.dof == 0:
-            return self.pooled_variance
-        row = self.models.loc[model]
-        own = max(float(row["n_sources"]) - 1.0, 0.0)
-        return (PRIOR_DOF * self.pooled_variance + float(row["sum_squares"])) / (PRIOR_DOF + own)
+        if self.dof == 0:
+            return np.full(len(models), self.pooled_variance)
+        rows = self.models.reindex(models)
+        own = (rows["n_sources"] - 1.0).clip(lower=0.0)
+        shrunk = (PRIOR_DOF * self.pooled_variance + rows["sum_squares"]) / (PRIOR_DOF + own)
+        return shrunk.fillna(self.pooled_variance).to_numpy(dtype=float)
 
 
 def measurements(catalog: Catalog, benchmark: str) -> pd.DataFrame:
@@ -134,6 +136,7 @@ def by_preference(scores: pd.DataFrame, catalog: Catalog) -> pd.DataFrame:
     return scores.assign(_rank=ranks).sort_values(["model", "_rank", "evaluator"]).drop(columns="_rank")
 
 
+@lru_cache(maxsize=256)
 def fit_disagreement(catalog: Catalog, benchmark: str) -> Disagreement:
     """Fit ``score = model + evaluator`` by least squares and pool the residuals.
 
@@ -216,6 +219,33 @@ def binomial_variance(score: _Numbers, items: _Numbers) -> _Numbers:
     return centre * (1.0 - centre) / items
 
 
+def sampling_variance(score: Array, items: Array, stated: Array) -> Array:
+    """Return the larger of the binomial variance and the square of the standard error that an evaluator states.
+
+    A stated error may hold more than the sampling of items (several runs), and may hold less: EuroEval's is the spread
+    of ten bootstrap samples of one test set over the root of ten, so it shrinks with their number and lacks the
+    sampling of the set.
+
+    Parameters
+    ----------
+    score, items : array, shape (n,)
+        As in :func:`binomial_variance`.
+    stated : array, shape (n,)
+        Standard errors; missing where none is stated.
+
+    Examples
+    --------
+    >>> half, items = np.full(3, 0.5), np.full(3, 100.0)
+    >>> sampling_variance(half, items, np.array([np.nan, 0.1, 0.001])).round(6).tolist()
+    [0.0025, 0.01, 0.0025]
+
+    See Also
+    --------
+    binomial_variance
+    """
+    return np.asarray(np.fmax(binomial_variance(score, items), stated**2))
+
+
 def score_table(
     catalog: Catalog,
     benchmark: str,
@@ -227,8 +257,9 @@ def score_table(
 ) -> pd.DataFrame:
     """Return one score per model on a benchmark, from values that may be compared with each other.
 
-    ``score_se^2 = sampling variance + disagreement variance``. The sampling variance is the square of the standard
-    error that the evaluator states (column ``stated_se``), else binomial (:func:`binomial_variance`); for the
+    ``score_se^2 = sampling variance + disagreement variance``. The sampling variance is binomial, or the square of the
+    standard error that the evaluator states (column ``stated_se``) where that is larger
+    (:func:`sampling_variance`); for the
     disagreement see :func:`fit_disagreement`. All evaluators use the same items, so the disagreement does not contain
     the sampling of items and the two add.
 
@@ -297,10 +328,9 @@ def score_table(
     usual = float(catalog.benchmarks.set_index("id").loc[benchmark, "items"])
     items = rows["items"].fillna(usual).to_numpy(dtype=float)
     spread = fit_disagreement(catalog, benchmark)
-    noise = np.array([spread.variance(model) for model in rows["model"]], dtype=float)
+    noise = spread.variances(rows["model"].tolist())
     measured = spread.models["n_sources"].reindex(rows["model"]).fillna(0).to_numpy()
-    binomial = binomial_variance(rows["score"].to_numpy(dtype=float), items)
-    sampling = (rows["stated_se"].astype(float) ** 2).fillna(pd.Series(binomial, index=rows.index)).to_numpy()
+    sampling = sampling_variance(rows["score"].to_numpy(dtype=float), items, rows["stated_se"].to_numpy(dtype=float))
     return rows.assign(
         score_se=np.sqrt(sampling + noise / averaged),
         # A value of another protocol is no measurement of the usual one, but it is still one value.

@@ -7,13 +7,16 @@ Abilities, level and slope are drawn together, so what errs for all models at on
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
 from densing.core import InputError, Note, words
 from densing.scores.catalog import Catalog, Selection, strata
 from densing.scores.density.inversion import UNGUARDED, DensityResult, Readings, check_options, fill_table, normals
-from densing.scores.joint import GENERAL, catalog_scale
+from densing.scores.joint import GENERAL, catalog_scale, evaluator_links
 from densing.scores.references import JOINT, JointRuler, joint_ruler
 
 CARRIED = ("family", "organisation", "released", "kind", "architecture")
@@ -133,6 +136,63 @@ def joint_densities(
         options,
         (*notes, *catalog.notes),
     )
+
+
+NOT_LINKED = "not linked"
+ENDS = ("at-ceiling", "at-floor")
+# Without a link there is no number, whatever the fit makes of its priors.
+NUMBERS = ["n_eff", "n_eff_lo", "n_eff_hi", "density", "density_lo", "density_hi", "density_lo_measured",
+           "density_hi_measured"]  # fmt: skip
+
+
+def held_densities(result: DensityResult, models: Collection[str]) -> DensityResult:
+    """Say of some models, a user's, what ties them to the joint scale; where nothing does, take their numbers away.
+
+    Parameters
+    ----------
+    result : DensityResult
+        Of :func:`joint_densities`.
+    models : collection of str
+
+    Returns
+    -------
+    DensityResult
+        Models whose evaluators share neither a model nor a benchmark with the others have the status ``not linked``
+        and no density; where all scores lie at one end of their tests it is ``at ceiling`` or ``at floor``.
+        The notes tell links, benchmarks and scores of these models, and which of them have no row.
+    """
+    if not isinstance(result.reference, JointRuler):
+        return result
+    cells = result.reference.scale.cells
+    absent = sorted(set(models) - set(result.table["model"]))
+    notes = []
+    if absent:
+        reasons = cells.dropped[cells.dropped["model"].isin(absent)].groupby("model")["reason"].agg(_listed)
+        placed = set(cells.table["model"])
+        why = [f"{name}: {'no size' if name in placed else reasons.get(name, 'no score')}" for name in absent]
+        message = f"not on the joint scale, or without a size: {words.listed(why)}"
+        notes.append(Note("not-placed", "warning", message, {"models": absent}))
+    links = evaluator_links(cells, models)
+    main = cells.table["evaluator"].isin(links.table.loc[links.table["component"].eq(0), "evaluator"])
+    shared = cells.table["benchmark"].isin(cells.table.loc[main, "benchmark"])
+    own = result.table["model"].isin(list(models))
+    loose = own & ~result.table["model"].isin(cells.table.loc[shared, "model"])
+    table = result.table.assign(status=result.table["status"].mask(loose, NOT_LINKED))
+    for note in links.notes:
+        if note.code in ENDS and note.severity == "error":
+            loose = own
+            table["status"] = table["status"].mask(own, note.code.replace("-", " "))
+    table.loc[loose, NUMBERS] = np.nan
+    table.loc[loose, "bound"] = ""
+    undated = table.loc[own & table["released"].isna(), "model"].tolist()
+    if undated:
+        message = f"{words.listed(undated)}: no release date, so no part of a trend"
+        notes.append(Note("no-date", "info", message, {"models": undated}))
+    return replace(result, table=table, notes=(*result.notes, *links.notes, *notes))
+
+
+def _listed(reasons: pd.Series) -> str:
+    return words.listed(sorted(set(reasons)))
 
 
 def _joined(cells: pd.Series) -> str:

@@ -31,7 +31,7 @@ from densing.scores.catalog import (
     worst,
 )
 from densing.scores.catalog import compare as compare_protocols
-from densing.scores.density.abilities import joint_densities
+from densing.scores.density.abilities import held_densities, joint_densities
 from densing.scores.density.inversion import DEFAULT_GUARD, DENOMINATORS, DensityResult, estimate_density
 from densing.scores.references import (
     JOINT,
@@ -116,6 +116,8 @@ def catalog_densities(
         result = _densities(adopted, catalog, reference, selection, notes, **options)
     # The user's models that the headline does not use, with the reason.
     of_user = set(catalog.scores.loc[_from_user(catalog.scores), "model"])
+    if of_user and isinstance(reference, JointRuler):
+        result = held_densities(result, of_user)
     outside = result.table[result.table["model"].isin(of_user) & result.table["stratum"].ne("headline")]
     if outside.empty:
         return result
@@ -169,7 +171,11 @@ def table_densities(
         own = joint_ruler(merged, reference.benchmark, seed=seed)
         everyone = joint_densities(merged, own, denominator=denominator, guard=guard, level=level, seed=seed)
         mine = set(merged.scores.loc[_from_user(merged.scores), "model"])
-        return everyone.subset(everyone.table["model"].isin(mine).to_numpy(dtype=bool))
+        everyone = held_densities(everyone, mine)
+        result = everyone.subset(everyone.table["model"].isin(mine).to_numpy(dtype=bool))
+        if len(result):
+            return result
+        raise InputError(next(note.message for note in result.notes if note.code == "not-placed"))
     parts, source = read_extra(table), table if isinstance(table, (str, Path)) else IN_MEMORY
     if "models" not in parts:
         raise InputError(
@@ -362,17 +368,14 @@ def joined_protocols(table: pd.DataFrame) -> pd.DataFrame:
     table : pandas.DataFrame
         ``model, protocol, protocol_detail``.
     """
-    groups = table.groupby("model", sort=False)
-    return pd.DataFrame(
-        {
-            "model": list(groups.groups),
-            "protocol": [worst(part["protocol"].fillna(UNKNOWN)) for _, part in groups],
-            "protocol_detail": [
-                "; ".join(dict.fromkeys(text for text in part["protocol_detail"].fillna("") if text))
-                for _, part in groups
-            ],
-        }
+    rows = table.assign(protocol=table["protocol"].fillna(UNKNOWN), protocol_detail=table["protocol_detail"].fillna(""))
+    # Most models have one value: only the others are joined.
+    groups = rows.drop_duplicates().groupby("model", sort=False)
+    joined = groups.agg(
+        protocol=("protocol", worst),
+        protocol_detail=("protocol_detail", lambda texts: "; ".join(dict.fromkeys(filter(None, texts)))),
     )
+    return joined.reset_index()
 
 
 def protocol_notes(table: pd.DataFrame, reference: Reference) -> list[Note]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import random
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -81,19 +81,42 @@ def load_model(
     options = {"batch_size": loading.batch_size, "max_batch_size": loading.max_batch_size, "device": device}
     # Weights that a checkpoint lacks are drawn.
     seed_all(seeds)
+    with _gguf_read_once():
+        try:
+            lm = model_class(spec).create_from_arg_obj(dict(spec.args), options)
+        except (ModuleNotFoundError, ImportError) as error:
+            raise UnavailableError(f"model {spec.name} ({spec.type}): {error}; install what it names") from error
+        except (ValueError, TypeError, OSError, KeyError) as error:
+            reason = str(strip_secrets(str(error))).strip() or type(error).__name__
+            message = f"model {spec.name} ({spec.type}): {reason[:600]}; check --model and --model_args"
+            raise InputError(message) from error
+        used = Loading(loading.batch_size, loading.max_batch_size, device)
+        if hasattr(lm, "get_model_info"):
+            # lm-eval asks the hub for the commit after every evaluation; once per model is enough.
+            info = functools.cache(lm.get_model_info)
+            lm.get_model_info = lambda: dict(info())
+        return LoadedModel(lm, spec, used, describe(lm, spec, used, identity))
+
+
+@contextmanager
+def _gguf_read_once() -> Iterator[None]:
+    """Let transformers parse a GGUF file once: settings (twice), tokenizer and weights would each take seconds.
+
+    The names of tensors, too, it asks for anew for every module of the network.
+    """
     try:
-        lm = model_class(spec).create_from_arg_obj(dict(spec.args), options)
-    except (ModuleNotFoundError, ImportError) as error:
-        raise UnavailableError(f"model {spec.name} ({spec.type}): {error}; install what it names") from error
-    except (ValueError, TypeError, OSError, KeyError) as error:
-        reason = str(strip_secrets(str(error))).strip() or type(error).__name__
-        raise InputError(f"model {spec.name} ({spec.type}): {reason[:600]}; check --model and --model_args") from error
-    used = Loading(loading.batch_size, loading.max_batch_size, device)
-    if hasattr(lm, "get_model_info"):
-        # lm-eval asks the hub for the commit after every evaluation; once per model is enough.
-        info = functools.cache(lm.get_model_info)
-        lm.get_model_info = lambda: dict(info())
-    return LoadedModel(lm, spec, used, describe(lm, spec, used, identity))
+        import gguf
+    except ImportError:
+        yield
+        return
+    known = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
+    for name, function in known.items():
+        setattr(gguf, name, functools.cache(function))
+    try:
+        yield
+    finally:
+        for name, function in known.items():
+            setattr(gguf, name, function)
 
 
 def default_device() -> str:
@@ -168,7 +191,7 @@ def quantisation(spec: ModelSpec, model: Any) -> str:
             from gguf import GGUFReader, LlamaFileType
 
             path = Path(str(spec.args.get("pretrained", ""))) / str(gguf)
-            field = GGUFReader(path).get_field("general.file_type")
+            field = GGUFReader(str(path)).get_field("general.file_type")
             if field is not None:
                 return f"GGUF {LlamaFileType(int(field.contents())).name.removeprefix('MOSTLY_')}"
         return "GGUF"

@@ -14,6 +14,7 @@ from .scale import JointScale as JointScale
 from .scale import catalog_scale as catalog_scale
 from .scale import fit_joint as fit_joint
 from .scale import joint_baskets as joint_baskets
+from .scale import usual_scale as usual_scale
 from .validation import SPLITS as SPLITS
 from .validation import Split as Split
 from .validation import Validation as Validation

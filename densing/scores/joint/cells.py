@@ -7,14 +7,16 @@ in English, or the same skill in other languages.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
 from densing.core import Card, InputError, Note, Readable, words
-from densing.scores.catalog import DECIMALS, WRONG, Catalog, binomial_variance, by_preference, has_flag, own_figures
+from densing.scores.catalog import DECIMALS, WRONG, Catalog, by_preference, has_flag, own_figures, sampling_variance
 
 ENGLISH = "en"
 ABROAD = "other languages"
@@ -80,6 +82,11 @@ class Cells(Readable):
 
     def __len__(self) -> int:
         return len(self.table)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of what a fit reads: a new source or flag of a score needs no new one."""
+        return hashlib.sha256(self.table.to_csv(index=False, float_format="%.17g").encode()).hexdigest()
 
     def card(self) -> Card:
         """Return what is shown: how many models, benchmarks and evaluators, and what was left out."""
@@ -153,10 +160,8 @@ def joint_cells(catalog: Catalog, *, own_vendors: bool = False, evaluators: Sequ
     facts = benchmarks.loc[kept["benchmark"]]
     items = kept["items"].fillna(pd.Series(facts["items"].to_numpy(), index=kept.index)).to_numpy(dtype=float)
     score = kept["score"].to_numpy(dtype=float)
-    # A stated error counts where there is one: some evaluators draw their items anew for every model.
-    se = np.sqrt(binomial_variance(score, items))
-    if "stated_se" in kept:
-        se = kept["stated_se"].astype(float).fillna(pd.Series(se, index=kept.index)).to_numpy()
+    stated = kept["stated_se"].to_numpy(dtype=float) if "stated_se" in kept else np.full(len(kept), np.nan)
+    se = np.sqrt(sampling_variance(score, items, stated))
     skill, language = facts["skill"].to_numpy(dtype=str), facts["language"].fillna(ENGLISH).to_numpy(dtype=str)
     table = pd.DataFrame(
         {

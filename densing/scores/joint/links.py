@@ -6,7 +6,7 @@ two evaluators' tests of one benchmark are drawn alike; where neither is shared,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,7 +24,7 @@ FEW_MODELS = 10
 """An evaluator that measured fewer models holds little of the scale; leave-one-out refits without the others."""
 NOTHING = "(nothing, another seed)"
 """A refit of the same cells: what of a move is the chain's."""
-SHORTER = {"sweeps": 600, "burn": 400, "draws": 300}
+SHORTER = {"chains": 2, "sweeps": 450, "draws": 300}
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,12 +58,14 @@ class Links(Readable):
         return Card("What links the evaluators of a joint scale", facts, self.table, self.notes)
 
 
-def evaluator_links(cells: Cells) -> Links:
+def evaluator_links(cells: Cells, models: Collection[str] | None = None) -> Links:
     """Return which models and benchmarks link the evaluators.
 
     Parameters
     ----------
     cells : Cells
+    models : collection of str, optional
+        The notes speak of these models, their evaluators and their tests only.
 
     Returns
     -------
@@ -83,17 +85,17 @@ def evaluator_links(cells: Cells) -> Links:
     """
     table = cells.table
     edges = table[["model", "evaluator"]].drop_duplicates()
-    model, models = edges["model"].factorize(sort=True)
+    model, names = edges["model"].factorize(sort=True)
     evaluator, evaluators = edges["evaluator"].factorize(sort=True)
-    component = _components(model, evaluator, len(models), len(evaluators), table)
-    often = np.bincount(model, minlength=len(models))
+    component = _components(model, evaluator, len(names), len(evaluators), table)
+    often = np.bincount(model, minlength=len(names))
     hangs: dict[int, str] = {}
     for m in np.flatnonzero(often >= 2):
         without = model != m
-        parts = _components(model[without], evaluator[without], len(models), len(evaluators), table)
+        parts = _components(model[without], evaluator[without], len(names), len(evaluators), table)
         # What was in the largest component and is no longer.
         for e in np.flatnonzero((component == 0) & (parts != 0)):
-            hangs.setdefault(int(e), str(models[m]))
+            hangs.setdefault(int(e), str(names[m]))
     measured = pd.crosstab(table["evaluator"], table["model"]).gt(0).to_numpy(dtype=int)
     used = pd.crosstab(table["evaluator"], table["benchmark"]).gt(0).to_numpy(dtype=int)
     in_common, benchmarks_in_common = measured @ measured.T, used @ used.T
@@ -120,7 +122,7 @@ def evaluator_links(cells: Cells) -> Links:
         }
     )
     rows = rows.sort_values(["component", "models", "evaluator"], ascending=[True, False, True], ignore_index=True)
-    return Links(rows, tuple(_notes(cells, rows)))
+    return Links(rows, tuple(_notes(cells, rows, models)))
 
 
 def _components(model: Array, evaluator: Array, models: int, evaluators: int, table: pd.DataFrame) -> Array:
@@ -135,9 +137,13 @@ def _components(model: Array, evaluator: Array, models: int, evaluators: int, ta
     return np.asarray(rank[labels])
 
 
-def _notes(cells: Cells, rows: pd.DataFrame) -> list[Note]:
-    """Return a sentence for each thing that a joint scale of these cells cannot know."""
-    table = cells.table
+def _notes(cells: Cells, rows: pd.DataFrame, models: Collection[str] | None) -> list[Note]:
+    """Return a sentence for each thing that a joint scale of these cells cannot know (of these models)."""
+    table, dropped = cells.table, cells.dropped
+    own = np.ones(len(table), dtype=bool) if models is None else table["model"].isin(list(models)).to_numpy()
+    mine = {column: set(table.loc[own, column]) for column in ("evaluator", "benchmark", "test", "model")}
+    if models is not None:
+        dropped = dropped[dropped["model"].isin(list(models))]
     notes = []
     if len(rows) == 1:
         name = rows["evaluator"].iloc[0]
@@ -148,6 +154,8 @@ def _notes(cells: Cells, rows: pd.DataFrame) -> list[Note]:
         main = rows[rows["component"].eq(0)]
         for number, part in rows[rows["component"].ne(0)].groupby("component"):
             names = part["evaluator"].tolist()
+            if not mine["evaluator"] & set(names):
+                continue
             benchmarks = set(table[table["evaluator"].isin(names)]["benchmark"])
             others = set(table[table["evaluator"].isin(main["evaluator"])]["benchmark"])
             both = len(benchmarks & others)
@@ -160,35 +168,36 @@ def _notes(cells: Cells, rows: pd.DataFrame) -> list[Note]:
             message = f"no model links {words.listed(names)} to the {len(main)} evaluators of the main part; {held}"
             details = {"component": int(number), "evaluators": names, "shared_benchmarks": both}
             notes.append(Note("not-linked", "warning" if both else "error", message, details))
-    hanging = rows[rows["status"].str.startswith("hangs")]
+    hanging = rows[rows["status"].str.startswith("hangs") & rows["evaluator"].isin(list(mine["evaluator"]))]
     for status, group in hanging.groupby("status"):
         names = group["evaluator"].tolist()
         message = f"{words.listed(names)} {status.replace('hangs', 'hangs' if len(names) == 1 else 'hang')}"
         notes.append(Note("hangs-by-one-model", "warning", message, {"evaluators": names}))
     per_benchmark = table.groupby("benchmark")["model"].nunique()
-    few = sorted(map(str, per_benchmark.index[per_benchmark < MIN_MODELS]))
-    if "reason" in cells.dropped and cells.dropped["reason"].eq("few models").any():
-        few += sorted(set(cells.dropped.loc[cells.dropped["reason"].eq("few models"), "benchmark"]))
+    few = sorted(set(map(str, per_benchmark.index[per_benchmark < MIN_MODELS])) & mine["benchmark"])
+    if "reason" in dropped:
+        few += sorted(set(dropped.loc[dropped["reason"].eq("few models"), "benchmark"]))
     if few:
         message = f"{words.listed(few)}: fewer than {MIN_MODELS} models share it, which says nothing of a model"
         notes.append(Note("few-models", "info", message, {"benchmarks": few}))
     per_model = table["model"].value_counts()
-    single = sorted(map(str, per_model.index[per_model == 1]))
+    single = sorted(set(map(str, per_model.index[per_model == 1])) & mine["model"])
     if single:
         message = f"{words.plural(len(single), 'model')} with one score ({words.listed(single)}): placed by it alone"
         notes.append(Note("one-score", "info", message, {"models": single}))
     share = (table["score"] - table["floor"]) / (1 - table["floor"])
     full = share.groupby(table["test"]).mean()
-    saturated = sorted(map(str, full.index[full >= CEILING]))
+    saturated = sorted(set(map(str, full.index[full >= CEILING])) & mine["test"])
     if saturated:
-        everything = len(saturated) == table["test"].nunique()
+        everything = len(saturated) == len(mine["test"])
         message = (
-            "all tests are at their ceiling: the scores do not tell the models apart"
+            f"all tests{' of these models' if models is not None else ''} are at their ceiling: the scores do not tell "
+            "the models apart"
             if everything
             else f"{words.listed(saturated)}: at the ceiling, tells models apart no more"
         )
         notes.append(Note("at-ceiling", "error" if everything else "info", message, {"tests": saturated}))
-    if (share <= AT_END).all():
+    if own.any() and (share[own] <= AT_END).all():
         message = "all tests are at their floor: the scores do not tell the models apart"
         notes.append(Note("at-floor", "error", message))
     return notes
@@ -281,7 +290,7 @@ def leave_one_out(
     Examples
     --------
     >>> from densing.scores.joint.cells import toy_cells
-    >>> result = leave_one_out(toy_cells(), ["second"], sweeps=100, burn=50, draws=50)
+    >>> result = leave_one_out(toy_cells(), ["second"], sweeps=40, burn=20, draws=40)
     >>> result.table["models"].tolist(), result.lost
     ([10, 10], {'second': ()})
     """

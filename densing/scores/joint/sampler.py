@@ -47,6 +47,8 @@ EASE_SD = 3.0
 NOISE_CENTRE, NOISE_SD = float(np.log(1e-3)), 3.0
 # Inverse-Wishart prior of Sigma: one degree more than traits, which leaves every correlation uniform.
 COVARIANCE_SCALE = 1.0
+# Of the least squares that a chain begins with.
+TURNS = 100
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ def index_cells(table: pd.DataFrame) -> tuple[Index, dict[str, Array]]:
 
 
 def sample(
-    index: Index, factors: int, sweeps: int, burn: int, seed: int, step: Callable[[str, float], None]
+    index: Index, factors: int, sweeps: int, burn: int, seed: int, tell: Callable[[int], object]
 ) -> Iterator[State]:
     """Yield the states of one chain after ``burn`` sweeps.
 
@@ -165,26 +167,32 @@ def sample(
     sweeps, burn : int
         States yielded, and thrown away before them.
     seed : int
-    step : callable
-        Told what is done and the share of it, for progress bars.
+    tell : callable
+        Called now and then with the number of sweeps done.
     """
     rng = np.random.default_rng(seed)
     state = _start(index, factors, rng)
     for sweep in range(burn + sweeps):
         _sweep(index, state, rng)
         if sweep % 50 == 0:
-            step("joint scale", sweep / (burn + sweeps))
+            tell(sweep)
         if sweep >= burn:
             yield state
 
 
 def _start(index: Index, factors: int, rng: np.random.Generator) -> State:
-    """Begin with one ability per model and one difficulty per test, from logits pulled off the ends."""
+    """Begin with one ability per model and one ease per test: least squares on logits pulled off the ends.
+
+    Both together, in turn: an ease taken over the models that a test happens to measure has all models start alike, and
+    a chain of a thousand sweeps still remembers it.
+    """
     models, tests = int(index.model.max()) + 1, len(index.benchmark)
     share = np.clip((index.score - index.chance[index.test]) / (1 - index.chance[index.test]), 0.03, 0.97)
     logits = logit(share)
-    ease = np.bincount(index.test, logits, tests) / np.bincount(index.test, minlength=tests)
-    ability = np.bincount(index.model, logits - ease[index.test], models) / np.bincount(index.model, minlength=models)
+    ability = np.zeros(models)
+    for _ in range(TURNS):
+        ease = np.bincount(index.test, logits - ability[index.model], tests) / np.bincount(index.test)
+        ability = np.bincount(index.model, logits - ease[index.test], models) / np.bincount(index.model)
     traits = int(index.trait.max()) + 1
     abilities = np.column_stack([np.tile(ability[:, None], traits), np.zeros((models, factors))])
     abilities += rng.normal(0, 0.3, abilities.shape)
@@ -220,11 +228,14 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     model, test, tests = index.model, index.test, len(index.benchmark)
     models, traits, width = len(state.abilities), len(state.covariance), state.abilities.shape[1]
 
+    # A cell touches its own trait and the free factors, out of all dimensions.
+    slots = np.column_stack([index.trait, np.tile(np.arange(traits, width), (tests, 1))])
+    at = slots[test]
+
     def fitted() -> Array:
         """Logits before what a model has of its own with an evaluator."""
-        rows, columns = state.tests[test], state.abilities[model]
-        own_trait = columns[np.arange(len(model)), index.trait[test]]
-        return np.asarray(rows[:, 0] + rows[:, 1] * own_trait + (rows[:, 2:] * columns[:, traits:]).sum(axis=1))
+        rows = state.tests[test]
+        return np.asarray(rows[:, 0] + np.einsum("ij,ij->i", rows[:, 1:], state.abilities[model[:, None], at]))
 
     own = state.evaluators[index.pair]
     precision = state.weights / (state.scatter[test] * state.model_scatter[model])
@@ -238,25 +249,26 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     # cells are products of a models x tests matrix, which is small however many pairs are empty.
     weight, value = np.zeros((models, tests)), np.zeros((models, tests))
     weight[model, test], value[model, test] = precision, precision * (z - own)
-    loadings = np.zeros((tests, width))
-    loadings[np.arange(tests), index.trait] = state.tests[:, 1]
-    loadings[:, traits:] = state.tests[:, 2:]
-    squares = (loadings[:, :, None] * loadings[:, None, :]).reshape(tests, -1)
-    prior = np.eye(width)
-    prior[:traits, :traits] = np.linalg.inv(state.covariance)
-    information = (value - weight * state.tests[:, 0]) @ loadings
-    state.abilities = gaussian((weight @ squares).reshape(models, width, width) + prior, information, rng)
+    of_trait = [np.flatnonzero(index.trait == trait) for trait in range(traits)]
+    matrix, vector = np.zeros((models, width, width)), np.zeros((models, width))
+    matrix[:, :traits, :traits] = np.linalg.inv(state.covariance)
+    matrix[:, range(traits, width), range(traits, width)] = 1.0
+    for members in of_trait:
+        own_slots = slots[members[0]]
+        gram, information = _sums(weight[:, members], value[:, members], state.tests[members])
+        matrix[:, own_slots[:, None], own_slots] += gram[:, 1:, 1:]
+        vector[:, own_slots] += information[:, 1:] - gram[:, 0, 1:]
+    state.abilities = gaussian(matrix, vector, rng)
     of_traits = state.abilities[:, :traits]
     scale = of_traits.T @ of_traits + COVARIANCE_SCALE * np.eye(traits)
     state.covariance = invwishart.rvs(traits + 1 + models, scale, random_state=rng).reshape(traits, traits)
     shrink = 1 / state.test_variance
-    for trait in range(traits):
-        members = np.flatnonzero(index.trait == trait)
-        design = np.column_stack([np.ones(models), state.abilities[:, trait], state.abilities[:, traits:]])
-        squares = (design[:, :, None] * design[:, None, :]).reshape(models, -1)
-        gram = (weight[:, members].T @ squares).reshape(len(members), len(shrink), len(shrink))
-        information = value[:, members].T @ design + shrink * state.benchmarks[index.benchmark[members]]
-        state.tests[members] = gaussian(gram + np.diag(shrink), information, rng)
+    gram, information = np.empty((tests, len(shrink), len(shrink))), np.empty_like(state.tests)
+    for members in of_trait:
+        design = np.column_stack([np.ones(models), state.abilities[:, slots[members[0]]]])
+        gram[members], information[members] = _sums(weight[:, members].T, value[:, members].T, design)
+    information += shrink * state.benchmarks[index.benchmark]
+    state.tests = gaussian(gram + np.diag(shrink), information, rng)
     mean = np.zeros(len(shrink))
     # The loading's mean is 1: the scale is in Sigma. Free factors have no sign.
     mean[:2] = state.ease, 1.0
@@ -292,6 +304,13 @@ def _sweep(index: Index, state: State, rng: np.random.Generator) -> None:
     half = np.bincount(model, minlength=models) / 2
     state.model_scatter = 1 / rng.gamma(MODEL_SHAPE + half, 1 / (MODEL_SHAPE + by_model / 2))
     _draw_ends(index, state, rng)
+
+
+def _sums(weight: Array, value: Array, design: Array) -> tuple[Array, Array]:
+    """Return X'WX (n, k, k) and X'Wv (n, k) of n regressions on one design X (m, k), from W and Wv, both (n, m)."""
+    count = design.shape[1]
+    squares = (design[:, :, None] * design[:, None, :]).reshape(len(design), count**2)
+    return (weight @ squares).reshape(-1, count, count), value @ design
 
 
 def draw_logits(
@@ -426,10 +445,9 @@ def _draw_ends(index: Index, state: State, rng: np.random.Generator) -> None:
 
 def gaussian(precision: Array, information: Array, rng: np.random.Generator) -> Array:
     """Draw from N(P^-1 r, P^-1) for a stack of precisions P and information vectors r."""
-    root = np.linalg.cholesky(precision)
-    half = np.linalg.solve(root, information[..., None])
-    noisy = half + rng.standard_normal(half.shape)
-    return np.linalg.solve(np.swapaxes(root, -1, -2), noisy)[..., 0]
+    # P^-1 (r + L e) with P = L L^T has covariance P^-1: one system to solve, where r alone and e would take two.
+    noise = np.linalg.cholesky(precision) @ rng.standard_normal((*information.shape, 1))
+    return np.asarray(np.linalg.solve(precision, information[..., None] + noise)[..., 0])
 
 
 def truncated(mean: Array, sd: Array, lowest: Array | float, highest: Array | float, rng: np.random.Generator) -> Array:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from filelock import FileLock
 from scipy.special import expit
 
 from densing.core import (
@@ -29,26 +30,30 @@ from densing.core import (
     UnknownNameError,
     cache_folder,
     named_seed,
+    processes,
     replacing,
     words,
 )
+from densing.jobs import Tell, in_processes, in_turn
 from densing.scores.catalog import Catalog
 from densing.scores.joint import sampler
 from densing.scores.joint.cells import ENGLISH, Cells, joint_cells
-from densing.scores.joint.sampler import CEILING, FREEDOM, index_cells, sample
+from densing.scores.joint.sampler import CEILING, FREEDOM, Index, index_cells, sample
 
 GENERAL, MULTILINGUAL = "general", "multilingual"
 SKILLS = ("knowledge", "reasoning", "mathematics", "code")
 """What the general ability is the mean of."""
 BASKET_SHARE = 0.1
 """A basket takes benchmarks that a tenth of the models were measured on: others are known from few models."""
-FACTORS, SWEEPS, BURN, DRAWS = 2, 1000, 500, 500
+FACTORS, CHAINS, SWEEPS, DRAWS = 2, 4, 750, 500
+SMALL = 3_000_000
+"""Cells times sweeps of a chain up to which new processes would cost more than they save: a second or two."""
 KEPT_SCALES = 6
 """A back-test with three origins reads four."""
 AT_END = 0.01
 """Share of what lies between floor and 1 up to which a score is at the floor."""
 MIXED = 1.5
-"""Split R-hat from which on a chain is called not mixed: abilities are read to a tenth of their spread."""
+"""Split R-hat from which on chains are called not mixed: abilities are read to a tenth of their spread."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ class JointScale(Readable):
         (model code, evaluator) of the effects of evaluators.
     draws : JointDraws
     options : mapping
-        Factors, sweeps, burn, seed.
+        Factors, chains, sweeps, burn, draws, seed. Draw r is of chain r modulo chains.
     notes : tuple of Note
         What to keep in mind.
     placed : tuple of str
@@ -137,8 +142,8 @@ class JointScale(Readable):
     Examples
     --------
     >>> from densing.scores.joint.cells import toy_cells
-    >>> scale = fit_joint(toy_cells(), draws=50, sweeps=100, burn=50)
-    >>> scale.ability("general").shape == (50, len(scale.models))
+    >>> scale = fit_joint(toy_cells(), draws=40, sweeps=40, burn=20)
+    >>> scale.ability("general").shape == (40, len(scale.models))
     True
     """
 
@@ -316,13 +321,13 @@ class JointScale(Readable):
 
     @cached_property
     def mixing(self) -> float:
-        """Split R-hat of the general abilities, the 95th percentile over models; near 1 where the chain has mixed.
+        """Split R-hat of the general abilities, the 95th percentile over models; near 1 where the chains have mixed.
 
-        Source: Gelman et al., Bayesian Data Analysis (3rd ed.), section 11.4, the chain cut into halves.
+        Source: Gelman et al., Bayesian Data Analysis (3rd ed.), section 11.4: all chains, each cut into halves.
         """
-        draws = self.ability(GENERAL)
-        parts = draws[: len(draws) // 2], draws[-(len(draws) // 2) :]
-        length = len(parts[0])
+        draws, chains = self.ability(GENERAL), self.options["chains"]
+        length = len(draws) // (2 * chains)
+        parts = [half for c in range(chains) for half in (draws[c::chains][:length], draws[c::chains][-length:])]
         within = np.mean([part.var(axis=0, ddof=1) for part in parts], axis=0)
         between = length * np.var([part.mean(axis=0) for part in parts], axis=0, ddof=1)
         ratio = ((length - 1) / length * within + between / length) / within
@@ -388,8 +393,9 @@ def fit_joint(
     cells: Cells,
     *,
     factors: int = FACTORS,
+    chains: int = CHAINS,
     sweeps: int = SWEEPS,
-    burn: int = BURN,
+    burn: int | None = None,
     draws: int = DRAWS,
     seed: int = 0,
     step: Callable[[str, float], None] = lambda label, share: None,
@@ -402,10 +408,13 @@ def fit_joint(
         What to fit.
     factors : int
         Dimensions in which models may differ.
+    chains : int
+        Independent chains, whose states are put together: free factors have several orientations, and one chain may
+        stay with one of them. Long chains run beside each other, each in a process of its own.
     sweeps, burn : int
-        Length of the chain, and what is thrown away before it.
+        Length of each chain, and what is thrown away before it: a third as much by default.
     draws : int
-        States kept, spread evenly over the chain.
+        States kept of all chains together, spread evenly over each.
     seed : int
     step : callable
         Called with a label and the share done, for progress bars.
@@ -413,12 +422,13 @@ def fit_joint(
     Returns
     -------
     JointScale
-        With a warning where the chain has not mixed.
+        With a warning where the chains have not mixed. The same for a seed on any number of processors.
 
     Raises
     ------
     InputError
-        For options that make no chain, fewer than two models, or scores that all lie at one end of their tests.
+        For options that make no chain, fewer than two models, scores that all lie at one end of their tests, or a chain
+        whose process was killed.
 
     Notes
     -----
@@ -428,15 +438,16 @@ def fit_joint(
     Examples
     --------
     >>> from densing.scores.joint.cells import toy_cells
-    >>> scale = fit_joint(toy_cells(), draws=50, sweeps=100, burn=50)
+    >>> scale = fit_joint(toy_cells(), draws=40, sweeps=40, burn=20)
     >>> order = scale.abilities().sort_values("ability")["model"].tolist()
     >>> order[0], order[-1]
     ('m0', 'm9')
     """
-    if not (1 <= draws <= sweeps and burn >= 0 and factors >= 0):
+    burn = sweeps // 3 if burn is None else burn
+    if not (1 <= chains <= draws <= chains * sweeps and burn >= 0 and factors >= 0):
         raise InputError(
-            f"joint scale: {draws} draws of {sweeps} sweeps after {burn}, {factors} free factors; draws lie between 1 "
-            "and the number of sweeps, the others are 0 or more"
+            f"joint scale: {draws} draws of {words.plural(chains, 'chain')} of {sweeps} sweeps after {burn}, {factors} "
+            "free factors; draws lie between one per chain and all sweeps, the others are 0 or more"
         )
     index, names = index_cells(cells.table)
     if len(names["model"]) < 2:
@@ -449,21 +460,54 @@ def fit_joint(
             raise InputError(
                 f"joint scale: all {len(share)} scores are at the {end} of their tests, and tell no models apart"
             )
-    turns = set(np.linspace(0, sweeps - 1, draws).round().astype(int).tolist())
+    options = {
+        "factors": factors,
+        "chains": chains,
+        "sweeps": sweeps,
+        "burn": burn,
+        "draws": draws,
+        "seed": seed,
+    }
+    made = [0] * chains
+
+    def at(chain: int, sweep: int) -> None:
+        made[chain] = sweep
+        step("joint scale", sum(made) / (chains * (burn + sweeps)))
+
+    work, numbers = partial(_chain, index=index, options=options), range(chains)
+    if chains == 1 or len(index.score) * (burn + sweeps) <= SMALL:
+        ended = in_turn(work, numbers, at)
+    else:
+        # Also on one processor: what a matrix product rounds to may depend on the threads, and here each has one.
+        ended = in_processes(work, numbers, min(chains, processes.processors()), at)
+    parts: list[Mapping[str, Array]] = [{}] * chains
+    for done in ended:
+        if done.row is None:
+            raise InputError(f"joint scale: chain {done.item + 1} of {chains} has no draws: {done.reason}")
+        parts[done.item] = done.row
+    order = np.argsort(np.concatenate([np.arange(chain, draws, chains) for chain in numbers]))
+    names_of = [item.name for item in fields(JointDraws)]
+    pooled = JointDraws(**{name: np.concatenate([part[name] for part in parts])[order] for name in names_of})
+    return _scale(cells, names, pooled, options)
+
+
+def _chain(number: int, tell: Tell, *, index: Index, options: Mapping[str, int]) -> dict[str, Array]:
+    """Run one chain, and return every array of its draws."""
+    burn, sweeps, chains = options["burn"], options["sweeps"], options["chains"]
+    count = len(range(number, options["draws"], chains))
+    turns = set(np.linspace(0, sweeps - 1, count).round().astype(int).tolist())
     wanted = [item.name for item in fields(JointDraws)]
-    states = sample(index, factors, sweeps, burn, named_seed(seed, "joint"), step)
+    seed = named_seed(options["seed"], "joint", str(number))
     kept = [
         {name: np.asarray(getattr(state, name), dtype=np.float32) for name in wanted}
-        for turn, state in enumerate(states)
+        for turn, state in enumerate(sample(index, options["factors"], sweeps, burn, seed, tell))
         if turn in turns
     ]
-    draws_of = JointDraws(**{name: np.stack([part[name] for part in kept]) for name in wanted})
-    options = {"factors": factors, "sweeps": sweeps, "burn": burn, "draws": draws, "seed": seed}
-    return _scale(cells, names, draws_of, options)
+    return {name: np.stack([part[name] for part in kept]) for name in wanted}
 
 
 def _scale(cells: Cells, names: Mapping[str, Array], draws: JointDraws, options: Mapping[str, Any]) -> JointScale:
-    """Put draws under the names of their cells, with a warning where the chain has not mixed."""
+    """Put draws under the names of their cells, with a warning where the chains have not mixed."""
     scale = JointScale(
         cells=cells,
         models=names["model"],
@@ -475,9 +519,9 @@ def _scale(cells: Cells, names: Mapping[str, Array], draws: JointDraws, options:
         options=options,
         notes=cells.notes,
     )
-    if options["draws"] < 8 or scale.mixing <= MIXED:
+    if options["draws"] < 8 * options["chains"] or scale.mixing <= MIXED:
         return scale
-    message = f"the chain of the joint scale has not mixed (R-hat {scale.mixing:.2f}); give it more sweeps"
+    message = f"the chains of the joint scale have not mixed (R-hat {scale.mixing:.2f}); give them more sweeps"
     note = Note("not-mixed", "warning", message, {"r_hat": scale.mixing})
     return replace(scale, notes=(*scale.notes, note))
 
@@ -485,11 +529,7 @@ def _scale(cells: Cells, names: Mapping[str, Array], draws: JointDraws, options:
 def catalog_scale(
     catalog: Catalog, *, own_vendors: bool = False, step: Callable[[str, float], None] = lambda label, share: None
 ) -> JointScale:
-    """Return the joint scale of a catalog with the usual options, fitted once and then kept on disk.
-
-    The draws are stored in ``$DENSING_CACHE`` (by default ``densing`` in the user's cache folder) under a name that
-    tells cells, options and sampler; nothing is stored where that folder cannot be written, and a damaged
-    file is fitted anew.
+    """Return the joint scale of a catalog with the usual options; see :func:`usual_scale`.
 
     Parameters
     ----------
@@ -502,18 +542,44 @@ def catalog_scale(
     --------
     fit_joint
     """
-    cells = joint_cells(catalog, own_vendors=own_vendors)
-    options = {"factors": FACTORS, "sweeps": SWEEPS, "burn": BURN, "draws": DRAWS, "seed": 0}
-    # Only what the chain reads: a new source or flag of a score needs no new chain.
-    content = cells.table.to_csv(index=False, float_format="%.17g") + repr(options)
-    key = hashlib.sha256(content.encode() + Path(sampler.__file__).read_bytes()).hexdigest()
+    return usual_scale(_cells_of(catalog, own_vendors), step=step)
+
+
+@lru_cache(maxsize=4)
+def _cells_of(catalog: Catalog, own_vendors: bool) -> Cells:
+    return joint_cells(catalog, own_vendors=own_vendors)
+
+
+def usual_scale(cells: Cells, *, step: Callable[[str, float], None] = lambda label, share: None) -> JointScale:
+    """Return the joint scale of some cells with the usual options, fitted once and then kept on disk.
+
+    The draws are stored in ``$DENSING_CACHE`` (by default ``densing`` in the user's cache folder) under a name that
+    tells cells, options and sampler; nothing is stored where that folder cannot be written, and a damaged
+    file is fitted anew.
+
+    Parameters
+    ----------
+    cells : Cells
+    step : callable
+        As in :func:`fit_joint`.
+
+    See Also
+    --------
+    catalog_scale
+    """
+    options = {"factors": FACTORS, "chains": CHAINS, "sweeps": SWEEPS, "burn": SWEEPS // 3, "draws": DRAWS, "seed": 0}
+    key = hashlib.sha256(f"{cells.digest}{options}".encode() + Path(sampler.__file__).read_bytes()).hexdigest()
     if key in _FITTED:
         return _FITTED[key]
     path = cache_folder() / f"joint-{key[:24]}.npz"
     scale = _read(path, cells, options)
     if scale is None:
-        scale = fit_joint(cells, step=step)
-        _write(path, scale)
+        # Of processes side by side one fits, and the others read what it stored.
+        with _locked(path.with_suffix(".lock")):
+            scale = _read(path, cells, options)
+            if scale is None:
+                scale = fit_joint(cells, step=step)
+                _write(path, scale)
     _FITTED.clear()
     _FITTED[key] = scale
     return scale
@@ -521,6 +587,14 @@ def catalog_scale(
 
 # The last scale of this process: commands and studies read the same one many times.
 _FITTED: dict[str, JointScale] = {}
+
+
+def _locked(path: Path) -> AbstractContextManager[object]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(path).acquire()
+    except OSError:
+        return nullcontext()
 
 
 def _write(path: Path, scale: JointScale) -> None:

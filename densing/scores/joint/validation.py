@@ -301,7 +301,7 @@ def validate(
     Examples
     --------
     >>> from densing.scores.joint.cells import toy_cells
-    >>> result = validate(toy_cells(), splits=["pairs"], seeds=[0], sweeps=100, burn=50, draws=50)
+    >>> result = validate(toy_cells(), splits=["pairs"], seeds=[0], sweeps=40, burn=20, draws=40)
     >>> result.table["method"].tolist()[:3]
     ['joint', 'ECI', 'ECI by test']
     """

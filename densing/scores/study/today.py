@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from densing.core import Card, Readable
+from densing.core import Card, InputError, Note, Readable, once
 from densing.scores.catalog import Catalog, Selection, evaluator_table, load_recall
 from densing.scores.density import catalog_densities
 from densing.scores.joint import (
+    SPLITS,
     Cells,
     JointScale,
     LeaveOneOut,
@@ -23,6 +24,9 @@ from densing.scores.joint import (
     validate,
 )
 from densing.scores.references import joint_ruler
+from densing.scores.study.alternatives import SENSITIVITY_COLUMNS, sensitivity
+from densing.scores.study.kept import kept
+from densing.scores.study.recovery import Recovery, recover_trend
 from densing.scores.trend import (
     Answers,
     Outlook,
@@ -37,6 +41,7 @@ from densing.scores.trend import (
     replicate_recall,
 )
 
+WORLDS = 4
 BASKETS = ("mean", "knowledge", "reasoning", "mathematics", "code", "language", "multilingual")
 SINCE = "2023-02-24"
 Step = Callable[[str, float], None]
@@ -57,8 +62,12 @@ class Today(Readable):
         The scale without each of the larger evaluators.
     validation : Validation
         Cells that the scale had not seen, beside its rivals.
+    recovery : Recovery
+        A known doubling time, from scores simulated with the catalog's gaps.
     trends : mapping of str to TrendResult
         The doubling time on the general basket (``mean``), every skill and other languages.
+    sensitivity, counted : pandas.DataFrame
+        The headline with other models of the same scale, and the table of its own models.
     answers : Answers
     recall : RecallReplication
     rehearsal : Rehearsal
@@ -81,7 +90,10 @@ class Today(Readable):
     links: Links
     left_out: LeaveOneOut
     validation: Validation
+    recovery: Recovery
     trends: Mapping[str, TrendResult]
+    sensitivity: pd.DataFrame
+    counted: pd.DataFrame
     answers: Answers
     recall: RecallReplication
     rehearsal: Rehearsal
@@ -97,6 +109,9 @@ class Today(Readable):
 
 def density_today(catalog: Catalog, *, seeds: Sequence[int] = (0, 1), step: Step = lambda label, share: None) -> Today:
     """Work out everything that the page on density today says; ten minutes on two cores for the embedded catalog.
+
+    Fits of frozen catalogs, refits without an evaluator, every split of the validation and the simulated worlds are
+    kept in the cache folder as soon as they are there: a run that was cut off goes on where it was.
 
     Parameters
     ----------
@@ -122,24 +137,70 @@ def density_today(catalog: Catalog, *, seeds: Sequence[int] = (0, 1), step: Step
     cells = joint_cells(catalog)
     scale = catalog_scale(catalog, step=within(0.0, 0.05))
     selection = Selection()
-    trends = {}
+    trends, sensitive, counted = {}, pd.DataFrame(columns=SENSITIVITY_COLUMNS), pd.DataFrame()
     for position, basket in enumerate(BASKETS):
         step(f"trend of {basket}", 0.05 + 0.01 * position)
-        densities = catalog_densities(catalog, joint_ruler(catalog, basket, scale=scale), selection=selection)
+        ruler = joint_ruler(catalog, basket, scale=scale)
+        densities = catalog_densities(catalog, ruler, selection=selection)
         trends[basket] = estimate_trend(TrendData.from_density(densities.headline).window(SINCE, None))
-    rehearsal = rehearse_forecasts(catalog, step=within(0.85, 1.0))
+        if basket == "mean":
+            counted = densities.headline.table
+            counted = counted[counted["released"] >= SINCE]
+            sensitive = sensitivity(catalog, ruler, densities, window=(SINCE, None), selection=selection)
+    rehearsal = rehearse_forecasts(catalog, step=within(0.15, 0.25))
     return Today(
         evaluators=evaluator_table(catalog),
         cells=cells,
         scale=scale,
         links=evaluator_links(cells),
-        left_out=leave_one_out(cells, step=within(0.15, 0.4)),
-        validation=validate(cells, catalog, seeds=seeds, step=within(0.4, 0.75)),
+        left_out=kept(
+            lambda: leave_one_out(cells, step=within(0.25, 0.45)), LeaveOneOut, "links", cells.table, by=leave_one_out
+        ),
+        validation=_validated(cells, catalog, seeds, within(0.45, 0.75)),
+        recovery=kept(
+            lambda: recover_trend(catalog, worlds=WORLDS, step=within(0.75, 0.9)),
+            Recovery,
+            "recovery",
+            cells.table,
+            catalog.digest,
+            by=recover_trend,
+        ),
         trends=trends,
-        answers=answer_questions(catalog, step=within(0.75, 0.85)),
+        sensitivity=sensitive,
+        counted=counted,
+        answers=answer_questions(catalog, step=within(0.9, 1.0)),
         recall=replicate_recall(load_recall()),
         rehearsal=rehearsal,
         outlook=forecast_now(catalog, result=rehearsal),
         selection=selection.describe(),
         digest=catalog.digest,
+    )
+
+
+def _validated(cells: Cells, catalog: Catalog, seeds: Sequence[int], step: Step) -> Validation:
+    """Validate the scale split by split, each kept on its own."""
+    released = catalog.models[["model", "released"]]
+    jobs = [(split, seed) for split in SPLITS for seed in seeds]
+    parts = []
+    for position, (split, seed) in enumerate(jobs):
+
+        def make(split: str = split, seed: int = seed, position: int = position) -> Validation:
+            def part(label: str, share: float) -> None:
+                step(label, (position + share) / len(jobs))
+
+            try:
+                return validate(cells, catalog, splits=[split], seeds=[seed], step=part)
+            except InputError as error:
+                note = Note("split-left-out", "warning", f"{error}", {"split": split})
+                return Validation(pd.DataFrame(), pd.DataFrame(), (note,))
+
+        name = f"validation-{split}-{seed}"
+        parts.append(kept(make, Validation, name, cells.table, released, by=validate))
+    filled = [part for part in parts if len(part)]
+    if not filled:
+        raise InputError("; ".join(note.message for part in parts for note in part.notes))
+    return Validation(
+        pd.concat([part.predictions for part in filled], ignore_index=True),
+        pd.concat([part.blocks for part in filled], ignore_index=True),
+        tuple(once(note for part in parts for note in part.notes)),
     )

@@ -22,7 +22,6 @@ from densing.efficiency.profile import batch
 from densing.efficiency.profile.batch import (
     Progress,
     identity,
-    in_processes,
     profile_ranks,
     read_list,
     result_file,
@@ -31,7 +30,7 @@ from densing.efficiency.profile.batch import (
 )
 from densing.efficiency.profile.store import read_profiles, store_files
 from densing.efficiency.traces.source import TraceFile
-from densing.jobs import get_executor
+from densing.jobs import get_executor, in_processes
 from tests.support import folders
 from tests.support.trace_work import Toy, work
 

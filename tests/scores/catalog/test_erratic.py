@@ -27,9 +27,21 @@ from densing.scores.catalog.erratic import OWN_FLAGS
 from tests.support.erratic import clean_catalog
 
 CATALOG = load_catalog()
-MODELS = erratic_models(CATALOG)
-CELLS = erratic_cells(CATALOG, MODELS)
-ERRATIC = MODELS[MODELS["status"].str.startswith("erratic")]
+
+
+@pytest.fixture(scope="module")
+def models() -> pd.DataFrame:
+    return erratic_models(CATALOG)
+
+
+@pytest.fixture(scope="module")
+def erratic(models: pd.DataFrame) -> pd.DataFrame:
+    return models[models["status"].str.startswith("erratic")]
+
+
+@pytest.fixture(scope="module")
+def cells(models: pd.DataFrame) -> pd.DataFrame:
+    return erratic_cells(CATALOG, models)
 
 
 def statuses(cells: pd.DataFrame) -> dict[tuple[str, str, str], str]:
@@ -43,8 +55,8 @@ def with_score(catalog: Catalog, model: str, benchmark: str, score: float) -> Ca
     return dataclasses.replace(catalog, scores=scores)
 
 
-def test_gemma_4_in_euroeval_comes_out_as_a_whole_generation() -> None:
-    assert set(zip(ERRATIC["evaluator"], ERRATIC["model"], strict=True)) == {
+def test_gemma_4_in_euroeval_comes_out_as_a_whole_generation(erratic: pd.DataFrame) -> None:
+    assert set(zip(erratic["evaluator"], erratic["model"], strict=True)) == {
         ("euroeval_val", f"Gemma-4-{size}") for size in ("E2B", "E4B", "26B-A4B", "31B")
     }
 
@@ -59,8 +71,8 @@ def test_gemma_4_in_euroeval_comes_out_as_a_whole_generation() -> None:
         ("olmo_base_eval", "Gemma-2-27B", "coqa"),
     ],
 )
-def test_format_failures_come_out(evaluator: str, model: str, benchmark: str) -> None:
-    assert statuses(CELLS)[evaluator, model, benchmark] == "erratic"
+def test_format_failures_come_out(evaluator: str, model: str, benchmark: str, cells: pd.DataFrame) -> None:
+    assert statuses(cells)[evaluator, model, benchmark] == "erratic"
 
 
 @pytest.mark.parametrize(
@@ -88,11 +100,13 @@ def test_format_failures_come_out(evaluator: str, model: str, benchmark: str) ->
         "EuroLLM",
     ],
 )
-def test_honestly_weak_and_first_generation_models_stay(family: str) -> None:
+def test_honestly_weak_and_first_generation_models_stay(
+    family: str, erratic: pd.DataFrame, cells: pd.DataFrame
+) -> None:
     members = CATALOG.models.loc[CATALOG.models["family"] == family, "model"]
     assert len(members)
-    assert not ERRATIC["model"].isin(members).any()
-    assert "erratic" not in set(CELLS.loc[CELLS["model"].isin(members), "status"])
+    assert not erratic["model"].isin(members).any()
+    assert "erratic" not in set(cells.loc[cells["model"].isin(members), "status"])
 
 
 def test_the_stored_flags_are_exactly_what_the_rule_gives() -> None:
@@ -101,8 +115,8 @@ def test_the_stored_flags_are_exactly_what_the_rule_gives() -> None:
     assert OWN_FLAGS <= WRONG
 
 
-def test_scores_of_the_rulers_are_not_touched() -> None:
-    refused = set(ERRATIC["evaluator"]) | set(CELLS.loc[CELLS["status"] == "erratic", "evaluator"])
+def test_scores_of_the_rulers_are_not_touched(erratic: pd.DataFrame, cells: pd.DataFrame) -> None:
+    refused = set(erratic["evaluator"]) | set(cells.loc[cells["status"] == "erratic", "evaluator"])
     rulers = {"obsscaling", "swallow", "open_llm_leaderboard_v2", "opencompass", "qwen2.5_blog"}
     assert not refused & rulers
 

@@ -56,8 +56,8 @@ def test_two_models_by_two_evaluators_worked_by_hand() -> None:
     assert fitted.dof == 1
     assert fitted.pooled_variance == pytest.approx(4 * 0.015**2)
     own = 2 * 0.015**2
-    assert fitted.variance("a") == pytest.approx((PRIOR_DOF * 4 * 0.015**2 + own) / (PRIOR_DOF + 1))
-    assert fitted.variance("nobody") == fitted.pooled_variance
+    expected = [(PRIOR_DOF * 4 * 0.015**2 + own) / (PRIOR_DOF + 1), fitted.pooled_variance]
+    assert fitted.variances(["a", "nobody"]) == pytest.approx(expected)
 
 
 # Evaluators without a model in common leave the dummies of the golden fit collinear; its residuals stand.
@@ -150,7 +150,7 @@ def test_the_mean_of_a_series_halves_the_disagreement_of_two() -> None:
     joined = toy(SQUARE, series="mmlu:joined")
     table = score_table(joined, "mmlu", combine="mean").set_index("model")
     assert table["score"].to_dict() == pytest.approx({"a": 0.55, "b": 0.48})
-    noise = fit_disagreement(joined, "mmlu").variance("a")
+    noise = fit_disagreement(joined, "mmlu").variances(["a"]).item()
     expected = binomial_variance(np.array([0.55]), np.array([14042.0]))[0] + noise / 2
     assert table.loc["a", "score_se"] == pytest.approx(np.sqrt(expected))
     assert table.loc["a", "evaluator"] == "obsscaling;swallow"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import densing
 from densing.core import InputError
 from densing.scores.density import catalog_densities
+from densing.scores.density.abilities import held_densities
 from densing.scores.density.inversion import TABLE_COLUMNS
 from densing.scores.joint import joint_cells
 
@@ -87,3 +89,30 @@ def test_vendors_own_figures_bring_models_that_nobody_else_measured(catalog, joi
     more = set(joint_cells(catalog, own_vendors=True).table["model"]) - set(joint.table["model"])
     assert {"Granite-4.1-8B-Base", "Hunyuan-7B-Pretrain"} <= more
     assert "vendors' own figures included" in densing.Selection(vendors=True).describe()
+
+
+def test_what_nothing_links_has_a_status_and_no_number(joint):
+    """One model's evaluator is taken off the others', first on their benchmarks, then on benchmarks of its own."""
+    name = str(joint.headline.table["model"].iloc[-1])
+    cells = joint.reference.scale.cells
+    own = cells.table["model"].eq(name)
+    outcomes = []
+    for benchmark in (cells.table["benchmark"], "mine"):
+        table = cells.table.assign(
+            evaluator=cells.table["evaluator"].mask(own, "me"), benchmark=cells.table["benchmark"].mask(own, benchmark)
+        )
+        scale = replace(joint.reference.scale, cells=replace(cells, table=table))
+        result = held_densities(replace(joint, reference=replace(joint.reference, scale=scale)), [name, "absent"])
+        row = result.table.set_index("model").loc[name]
+        notes = {note.code: note for note in result.notes}
+        outcomes.append((row["status"] == "not linked", math.isnan(row["density"]), notes["not-linked"].severity))
+        assert "absent: no score" in notes["not-placed"].message
+        others = result.table["model"].ne(name)
+        assert result.table[others]["density"].equals(joint.table[others]["density"])
+    assert outcomes == [(False, False, "warning"), (True, True, "error")]
+    full = replace(cells, table=cells.table.assign(score=cells.table["score"].mask(own, 1.0)))
+    scale = replace(joint.reference.scale, cells=full)
+    table = held_densities(replace(joint, reference=replace(joint.reference, scale=scale)), [name]).table
+    row = table.set_index("model").loc[name]
+    # Tests that others share are at their ceiling only if those are, too: a number stays.
+    assert row["status"] != "at ceiling" and math.isfinite(row["density"])

@@ -15,7 +15,7 @@ from densing.scores.joint.cells import Cells, toy_cells
 from densing.scores.joint.links import NOTHING, Links, evaluator_links, leave_one_out
 from tests.support.joint_worlds import cells_of
 
-SHORT = {"sweeps": 60, "burn": 40, "draws": 60}
+SHORT = {"chains": 1, "sweeps": 60, "burn": 40, "draws": 60}
 
 
 def cells(*measured: tuple[str, str], benchmarks: str = "xyz", score: float = 0.5) -> Cells:
@@ -133,3 +133,15 @@ def test_leaving_out_what_is_not_there_or_is_everything_is_refused() -> None:
         leave_one_out(one, ["first"], **SHORT)
     with pytest.raises(InputError, match="no evaluator measured 10 models"):
         leave_one_out(replace(toy, table=toy.table.query("model < 'm3'")))
+
+
+def test_notes_can_speak_of_some_models_only() -> None:
+    table = toy_cells().table
+    mine = (
+        table.drop_duplicates("benchmark")
+        .head(2)
+        .assign(model="mine", evaluator="me", test=lambda rows: rows["benchmark"] + "@me")
+    )
+    cells = Cells(pd.concat([table, mine], ignore_index=True), toy_cells().dropped)
+    assert "not-linked" in {note.code for note in evaluator_links(cells, ["mine"]).notes}
+    assert not evaluator_links(cells, ["m3"]).notes

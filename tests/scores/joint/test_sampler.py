@@ -217,6 +217,6 @@ def test_one_seed_gives_one_chain_and_another_another() -> None:
     index, _ = index_cells(toy_cells(models=4, benchmarks=4).table)
 
     def last(seed: int) -> Array:
-        return list(sample(index, 1, 3, 2, seed, lambda label, share: None))[-1].abilities
+        return list(sample(index, 1, 3, 2, seed, lambda sweep: None))[-1].abilities
 
     assert np.array_equal(last(1), last(1)) and not np.array_equal(last(1), last(2))

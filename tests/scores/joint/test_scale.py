@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pandas as pd
@@ -12,10 +12,10 @@ from scipy.stats import spearmanr
 
 from densing.core import InputError, UnknownNameError
 from densing.scores.joint.cells import Cells, toy_cells
-from densing.scores.joint.scale import GENERAL, Basket, JointScale, fit_joint
+from densing.scores.joint.scale import GENERAL, Basket, JointDraws, JointScale, fit_joint
 from tests.support.joint_worlds import cells_of, plain_world
 
-SHORT = {"sweeps": 300, "burn": 200, "draws": 200}
+SHORT = {"chains": 1, "sweeps": 300, "burn": 200, "draws": 200}
 OFFSETS = {"high": 0.4, "low": -0.4, "middle": 0.0}
 
 
@@ -51,6 +51,48 @@ def test_abilities_come_in_order_and_in_logits(world: JointScale) -> None:
     assert (wider["hi"] - wider["lo"] > table["hi"] - table["lo"]).all()
 
 
+@pytest.fixture(scope="module")
+def pooled() -> JointScale:
+    """Two short chains of the toy."""
+    return fit_joint(toy_cells(), chains=2, sweeps=40, burn=20, draws=41)
+
+
+def test_chains_in_processes_are_those_in_turn(pooled: JointScale, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("densing.scores.joint.scale.SMALL", 0)
+    shares: list[float] = []
+    again = fit_joint(
+        toy_cells(), chains=2, sweeps=40, burn=20, draws=41, step=lambda label, share: shares.append(share)
+    )
+    for item in fields(JointDraws):
+        assert np.array_equal(getattr(again.draws, item.name), getattr(pooled.draws, item.name)), item.name
+    assert shares == sorted(shares) and shares[-1] <= 1
+
+
+def test_draws_take_turns_between_chains(pooled: JointScale) -> None:
+    one = fit_joint(toy_cells(), chains=1, sweeps=40, burn=20, draws=21)
+    assert np.array_equal(pooled.draws.abilities[::2], one.draws.abilities)
+    assert not np.isin(pooled.draws.abilities[1::2], one.draws.abilities).any()
+    assert len(pooled.ability()) == 41
+
+
+def test_mixing_sees_chains_that_stay_apart(pooled: JointScale) -> None:
+    rng = np.random.default_rng(0)
+    count, models, width = 4000, *pooled.draws.abilities.shape[1:]
+    loadings = np.tile(pooled.draws.benchmarks[:1], (count, 1, 1))
+    draws = replace(pooled.draws, benchmarks=loadings, abilities=rng.standard_normal((count, models, width)))
+    together = replace(pooled, draws=draws)
+    assert together.mixing == pytest.approx(1, abs=0.01)
+    # Every second draw, one chain of two, lies as much higher as the general ability is wide.
+    general = together.ability()
+    step = np.zeros((count, models, width))
+    step[1::2] = 1.0
+    apart = replace(together, draws=replace(draws, abilities=draws.abilities + step))
+    moved = (apart.ability() - general)[1] / general.std(axis=0)
+    # Four halves, two at 0 and two at c: their means vary by c^2 / 3, and R^2 = 1 + c^2 / 3.
+    assert apart.mixing == pytest.approx(np.sqrt(1 + moved.mean() ** 2 / 3), rel=0.02)
+    assert replace(apart, options={**apart.options, "chains": 1}).mixing < 1.01
+
+
 def test_order_of_rows_changes_nothing() -> None:
     cells = toy_cells()
     shuffled = replace(cells, table=cells.table.sample(frac=1, random_state=3).reset_index(drop=True))
@@ -68,14 +110,14 @@ def test_hostile_names_are_names() -> None:
         for m, name in enumerate(["", "a,b", "@", "x@y", "[bold]", "\u202eevil", "0", "nan", "é" * 300, "="])
     }
     renamed = replace(cells, table=cells.table.assign(model=cells.table["model"].map(names)))
-    scale = fit_joint(renamed, sweeps=100, burn=50, draws=50)
+    scale = fit_joint(renamed, chains=1, sweeps=100, burn=50, draws=50)
     table = scale.abilities().set_index("model")["ability"]
     assert set(table.index) == set(names.values()) and table[names["m0"]] < table[names["m9"]]
     assert "Joint scale of 10 models" in repr(scale)
 
 
 def test_baskets_weigh_skills_alike_and_benchmarks_within() -> None:
-    scale = fit_joint(toy_cells(), sweeps=60, burn=30, draws=30)
+    scale = fit_joint(toy_cells(), chains=1, sweeps=60, burn=30, draws=30)
     general = scale.basket(GENERAL)
     assert sum(general.weights.values()) == pytest.approx(1) and sum(general.traits.values()) == pytest.approx(1)
     # Six benchmarks, b0 and b4 of knowledge, b1 and b5 of reasoning, one of mathematics and of code.
@@ -139,12 +181,12 @@ def test_one_model_at_the_floor_has_an_interval_that_is_open_downwards() -> None
 
 def test_one_evaluator_has_no_offsets() -> None:
     rows = toy_cells().table.query("evaluator == 'first'")
-    assert fit_joint(Cells(rows, toy_cells().dropped), sweeps=60, burn=30, draws=30).offsets().empty
+    assert fit_joint(Cells(rows, toy_cells().dropped), chains=1, sweeps=60, burn=30, draws=30).offsets().empty
 
 
 def test_options_and_cells_that_make_no_chain_are_refused() -> None:
     cells = toy_cells()
-    for options in ({"draws": 0}, {"draws": 20, "sweeps": 10}, {"burn": -1}, {"factors": -1}):
+    for options in ({"draws": 3}, {"draws": 41, "sweeps": 10}, {"chains": 0}, {"burn": -1}, {"factors": -1}):
         with pytest.raises(InputError, match="draws lie between"):
             fit_joint(cells, **options)
     with pytest.raises(InputError, match="1 model cannot be compared"):

@@ -13,7 +13,7 @@ from densing.scores.catalog import load_catalog
 from densing.scores.joint.cells import Cells, joint_cells, toy_cells
 from densing.scores.joint.validation import SPLITS, Validation, held_out, validate
 
-SHORT = {"sweeps": 80, "burn": 40, "draws": 80}
+SHORT = {"chains": 1, "sweeps": 80, "burn": 40, "draws": 80}
 CATALOG = load_catalog()
 DATES = CATALOG.models.set_index("model")["released"]
 

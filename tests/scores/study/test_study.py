@@ -108,8 +108,10 @@ def test_sensitivity_reads_other_models_of_the_same_scale(study: Study) -> None:
     first = table[table["headline"]]
     assert len(first) == 1 and first["doubling_months"].item() == pytest.approx(head["doubling_months"])
     assert (first["lo"].item(), first["hi"].item()) == pytest.approx((head["lo"], head["hi"]))
-    smaller = table[table.index.str.startswith(("measured on all", "at least", "values only", "without"))]
-    assert len(smaller) == 4 and (smaller["n"] < first["n"].item()).all()
+    smaller = table[table.index.str.startswith(("measured on", "at least", "values only", "without"))]
+    assert len(smaller) == 7 and (smaller["n"] < first["n"].item()).all()
+    partly, fully = (table.loc[f"measured on {which} 4 skills", "n"] for which in ("fewer than", "all"))
+    assert partly + fully == first["n"].item()
     wider = table[table.index.str.startswith("with ")]
     assert len(wider) == 3 and (wider["n"] > first["n"].item()).all()
     total, active = (table.loc[f"with mixtures of experts, by {size} size"] for size in ("total", "active"))
@@ -133,6 +135,14 @@ def test_what_stands_before_quoting_names_breaks_and_groups_of_both_windows(stud
     assert ("The interval is wide" in caveats) == (ratio > 2)
 
 
+def test_the_forecast_shown_is_the_one_that_won(study: Study) -> None:
+    assert study.tested is not None
+    choice, table = study.tested.outlook.choice, study.tested.table
+    assert choice.forecaster in choice.tied and choice.lowest == table.loc[table["crps"].idxmin(), "forecaster"]
+    assert choice.forecaster in study.tested.sentence and "90 %" in study.tested.sentence
+    assert (study.tested.outlook.table["lo90"] < study.tested.outlook.table["hi90"]).all()
+
+
 @pytest.fixture(scope="module")
 def of_one_family() -> Study:
     with pytest.MonkeyPatch.context() as patch:
@@ -148,7 +158,7 @@ def test_a_ruler_of_one_family_still_leads_when_it_is_asked_for(of_one_family: S
     assert str(study.beside.trend.data.released.max())[:7] == "2025-11"
     assert study.beside.trend.checks.breakpoint is not None
     assert str(study.beside.trend.checks.breakpoint.searched.date) in " ".join(headline(study).caveats)
-    assert study.sensitivity.empty and study.answers is None and study.recall == ""
+    assert study.sensitivity.empty and study.answers is None and study.tested is None and study.recall == ""
     assert study.forecast.empty, "its series of scores ends in 2024"
     assert study.past_forecast is not None and study.past_forecast.score is None
     assert study.long_forecast is not None and (study.long_forecast["date"] >= pd.Timestamp("2026-01-01")).all()

@@ -7,6 +7,7 @@ Golden numbers are from the description of the verdicts (``shared/data/ikp_2026/
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -33,6 +34,8 @@ from densing.scores.trend import (
 )
 from densing.scores.trend.recall import _line, _pace, _sample, family_jackknife, mean_logit, rasch_ability
 from densing.scores.trend.recall_fits import FITS, ikp_months, mean_accuracy, published_fits
+
+FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
 
 LEAD = VARIANTS[0]
 
@@ -308,13 +311,16 @@ def test_noise_of_the_items_is_seen_where_there_are_few() -> None:
 @pytest.mark.parametrize("logistic", [False, True])
 def test_the_interval_holds_the_truth_in_worlds_of_another_kind(logistic: bool) -> None:
     # Heavy-tailed errors of families and models, a logistic in place of a line, few items: none of it is in the fit.
-    growth, held, worlds = math.log(2) / 8, 0, 300
+    growth, held, worlds = math.log(2) / 8, 0, 300 if FULL else 100
     for seed in range(worlds):
         recall = world(seed, growth=growth, noise=0.25, items=180, heavy=True, logistic=logistic, families=13)
         slope = lead_of(recall, scale="rasch" if logistic else "accuracy").slope
         held += slope.lo <= growth / DAYS_PER_MONTH <= slope.hi
-    # Six binomial errors of a share of 0.95 in 300 worlds are 0.075.
-    assert 0.90 <= held / worlds <= 0.995
+    if FULL:
+        assert 0.90 <= held / worlds <= 0.995
+    # The small budget fails when even the 99.9 % band around the measured share misses it.
+    band = stats.binomtest(held, worlds).proportion_ci(0.999)
+    assert band.high >= 0.90 and band.low <= 0.995
 
 
 # What cannot be decided ---------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ ORIGIN, END = "2024-03-31", "2024-09-30"
 
 def short(catalog: Catalog) -> JointScale:
     """A chain that is long enough for everything but figures."""
-    return fit_joint(joint_cells(catalog), sweeps=40, burn=20, draws=40)
+    return fit_joint(joint_cells(catalog), chains=1, sweeps=40, burn=20, draws=40)
 
 
 @cache
