@@ -195,7 +195,7 @@ def validate_(
 
 @app.command("recover")
 def recover(
-    worlds: Annotated[int, typer.Option("--worlds", min=1, max=50, help="Simulated worlds, a fit each.")] = 4,
+    worlds: Annotated[int, typer.Option("--worlds", min=1, max=50, help="Simulated worlds, a fit each.")] = 6,
     months: Annotated[
         str, typer.Option("--months", help="Doubling times of the worlds, with commas; they take turns.")
     ] = "4,8",
@@ -206,9 +206,9 @@ def recover(
 ) -> None:
     """Simulate scores with a known doubling time on the catalog's own cells, and estimate it; half a minute per world.
 
-    Is the trend found although skills are missing, and evaluators and curves are none that the model knows?
+    Is the trend found although skills are missing, and evaluators and most curves are none that the model knows?
 
-    Example: densing joint recover --worlds 4
+    Example: densing joint recover --worlds 6
     """
     from densing.scores.catalog import load_catalog
     from densing.scores.study import recover_trend

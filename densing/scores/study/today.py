@@ -41,7 +41,7 @@ from densing.scores.trend import (
     replicate_recall,
 )
 
-WORLDS = 4
+WORLDS = 6
 BASKETS = ("mean", "knowledge", "reasoning", "mathematics", "code", "language", "multilingual")
 SINCE = "2023-02-24"
 Step = Callable[[str, float], None]

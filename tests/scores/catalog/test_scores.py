@@ -122,7 +122,7 @@ def test_the_number_of_items_follows_the_protocol() -> None:
     variance = fit_disagreement(CATALOG, "math")
     table = score_table(CATALOG, "math", evaluator="swallow").set_index("model")
     score = table.loc["Qwen2.5-7B", "score"]
-    expected = binomial_variance(np.array([score]), np.array([500.0]))[0] + variance.variance("Qwen2.5-7B")
+    expected = binomial_variance(np.array([score]), np.array([500.0]))[0] + variance.variances(["Qwen2.5-7B"]).item()
     assert table.loc["Qwen2.5-7B", "score_se"] == pytest.approx(np.sqrt(expected))
 
 
