@@ -21,7 +21,7 @@ def micro_run(seed: int = 0, steps: tuple[int, ...] = (20, 40), name: str = "d8"
 
 def killed_at(moments: list[int], folder: Path) -> int:
     """Train the micro run, killing the process at each moment (steps since its start); return all steps taken."""
-    from densing.scores.ladder import trainer
+    from densing.scores.ladder import trainer, workers
 
     trainer.REPORT_STEPS = 1
     log = folder / "steps.log"
@@ -38,7 +38,7 @@ def killed_at(moments: list[int], folder: Path) -> int:
                 if limit is not None and seen >= limit:
                     os.kill(os.getpid(), signal.SIGKILL)
 
-            trainer.train_run(micro_run(), folder, report=report)
+            workers.train_run(micro_run(), folder, report=report)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if moment is None and status:

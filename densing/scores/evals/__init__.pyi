@@ -9,6 +9,7 @@ from .plan import Plan as Plan
 from .plan import TaskSpec as TaskSpec
 from .plan import plan_of as plan_of
 from .plan import read_plan as read_plan
+from .plan import resolve as resolve
 from .readers import read_results as read_results
 from .runner import run_plan as run_plan
 from .runner import survey_plan as survey_plan

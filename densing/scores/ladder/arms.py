@@ -48,6 +48,10 @@ class Arm:
         Concentration of the Dirichlet distribution of the ranks' mixtures of families; None: all ranks read one stream.
     order : {"ascending", "reverse"}
         In which ranks' tensors are added up: of no consequence but in the last bits.
+    tokens : float
+        Factor of the tokens of every budget: longer training under the budget's name, a target with a known answer.
+    teacher : str
+        A model that the run learns from, for methods with one.
     """
 
     method: str = PLAIN
@@ -60,6 +64,8 @@ class Arm:
     clients: float | None = None
     order: str = "ascending"
     name: str = ""
+    tokens: float = 1.0
+    teacher: str = ""
 
     @property
     def slug(self) -> str:
@@ -97,6 +103,7 @@ _OWN: dict[str, Callable[[str], Any]] = {
     "ranks": int,
     "batch": int,
     "lr": float,
+    "tokens": float,
     "corpus": str,
     "bits": int,
     "clients": float,
@@ -106,6 +113,7 @@ _LIMITS: dict[str, tuple[float, float, str]] = {
     "ranks": (1, 64, "a whole number from 1 to 64"),
     "batch": (1, 1 << 20, "a whole number of sequences from 1 up"),
     "lr": (1e-9, 1e9, "a factor above 0"),
+    "tokens": (0.1, 100.0, "a factor from 0.1 to 100"),
     "bits": (2, 16, "a whole number from 2 to 16"),
     "clients": (1e-3, 1e6, "a concentration from 0.001 up"),
 }

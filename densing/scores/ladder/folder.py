@@ -119,7 +119,8 @@ def describe(model: Any, run: Run, budget: Budget, losses: Mapping[str, float]) 
         "target": run.target,
         "params_total": total,
         "params_non_embedding": bare,
-        "tokens": run.tokens(budget.end),
+        "tokens": run.budgeted(budget),
+        **({} if run.arm is None else {"tokens_trained": run.tokens(budget.end)}),
         **run.corpus.describe(),
         "loss": {f"{part}_nats_per_token": value for part, value in losses.items()},
         "schedule": {

@@ -174,11 +174,14 @@ def fit_shift(
     """Fit one shift to all pairs, by least squares on differences of ln loss.
 
     The interval resamples clusters of (size, seed), because the budgets of a run share its stable stage; within each
-    draw the law is another of its own draws. Deviations are widened from a normal's to Student's t with clusters - 1
-    degrees of freedom, and by sqrt(G / (G - 1)): a resampled mean of G clusters varies by so much too little.
+    draw the law is another of its own draws. Deviations are widened from a normal's to Student's t with G - 1 degrees
+    of freedom, and by sqrt(G / (G - 1)): a resampled mean of G clusters varies by so much too little. G is the
+    effective number of clusters, as small sizes, where the law is steep, say most.
 
     Source: cluster bootstrap, Cameron, Gelbach and Miller, "Bootstrap-Based Improvements for Inference with Clustered
-    Errors", Review of Economics and Statistics 90 (2008), section III; the widening of few clusters ibid., section II.
+    Errors", Review of Economics and Statistics 90 (2008), section III; the widening of few clusters ibid., section II;
+    clusters of unequal weight, Carter, Schnepel and Steigerwald, "Asymptotic Behavior of a t-Test Robust to Cluster
+    Heterogeneity", ibid. 99 (2017), section III.
 
     Parameters
     ----------
@@ -203,7 +206,7 @@ def fit_shift(
     --------
     >>> from densing.scores.ladder import simulated_ladder
     >>> from densing.scores.ladder.fits import fit_loss
-    >>> losses = simulated_ladder(rho=0.8, noise=0.0)
+    >>> losses = simulated_ladder(rho=0.8, noise=0.0, common=0.0)
     >>> pairs, _ = pair_table(losses, "arm")
     >>> law = fit_loss(losses[losses["arm"].eq("plain")], draws=20)
     >>> round(fit_shift(law, pairs, draws=200).ratio, 3)
@@ -218,12 +221,13 @@ def fit_shift(
     weights = rng.multinomial(clusters, np.full(clusters, 1 / clusters), size=draws).astype(float)
     thetas = law.draws[rng.integers(len(law.draws), size=draws)] if len(law.draws) else law.theta[None].repeat(draws, 0)
     sample = problem.shift(thetas, weights)
+    effective = problem.clusters(law.theta, float(point[0]))
     trends: tuple[float | None, float | None, float | None] = (None, None, None)
     if trend and clusters > 1 and problem.budgets > 1:
         center = problem.trend(law.theta[None], np.ones((1, clusters)), point)
-        trends = (float(center[0]), *_ends(float(center[0]), problem.trend(thetas, weights, sample), clusters, level))
+        trends = (float(center[0]), *_ends(float(center[0]), problem.trend(thetas, weights, sample), effective, level))
     ln = float(point[0])
-    low, high = _ends(ln, sample, clusters, level) if clusters > 1 else (None, None)
+    low, high = _ends(ln, sample, effective, level) if clusters > 1 else (None, None)
     edge = LIMIT - 1e-6
     low = None if low is None or low <= -edge else low
     high = None if high is None or high >= edge else high
@@ -250,7 +254,7 @@ def fit_shift(
     )
 
 
-def _ends(center: float, sample: Array, clusters: int, level: float) -> tuple[float, float]:
+def _ends(center: float, sample: Array, clusters: float, level: float) -> tuple[float, float]:
     tail = (1 - level) / 2
     widen = float(stats.t.ppf(1 - tail, clusters - 1) / stats.norm.ppf(1 - tail)) * math.sqrt(clusters / (clusters - 1))
     low, high = np.quantile(sample - center, [tail, 1 - tail])
@@ -299,6 +303,14 @@ class _Problem:
                 step = (weight * slope * gap).sum(axis=1) / (weight * slope**2).sum(axis=1)
             ln = np.clip(ln + np.where(np.isfinite(step), step, 0.0), low, high)
         return ln
+
+    def clusters(self, theta: Array, ln: float) -> float:
+        """Return the effective number of clusters, (sum of weights)^2 / sum of their squares, between 2 and all."""
+        at = np.array([ln])
+        slope = (self._curve(theta[None], at + _SLOPE) - self._curve(theta[None], at))[0] / _SLOPE
+        weight = self.count @ slope**2
+        squares = float(weight @ weight)
+        return max(2.0, float(weight.sum()) ** 2 / squares) if squares > 0 else float(len(self.names))
 
     def trend(self, theta: Array, weights: Array, start: Array) -> Array:
         """Return d ln ratio / d ln D per draw: Gauss-Newton on level and slope from a level, damped."""

@@ -324,6 +324,13 @@ class Run:
         """Return the tokens that a number of steps trains on."""
         return self.preset.tokens(self.shape, steps)
 
+    def budgeted(self, budget: Budget) -> int:
+        """Return the tokens of a budget's name: not those trained on where an arm trains longer."""
+        if self.arm is None or self.arm.tokens == 1.0:
+            return self.tokens(budget.end)
+        shape = next(one for one in get_preset(self.preset.name).shapes if one.name == self.shape.name)
+        return self.preset.tokens(shape, shape.steps[self.steps.index(budget.end)])
+
     @property
     def step_cost(self) -> int:
         """What a step costs beside other sizes' (for a bar): parameters times sequences, and what all steps share."""
@@ -496,7 +503,7 @@ def arm_runs(
 
 
 def _changed(preset: Preset, shape: Shape, arm: Arm) -> tuple[Shape, Preset]:
-    """Return shape and preset with the arm's batch and learning rate; the token budgets stay."""
+    """Return shape and preset with the arm's batch, learning rate and length; else the token budgets stay."""
     batch = arm.batch or shape.batch
     if any(steps * shape.batch % batch for steps in shape.steps):
         tokens = " or ".join(f"{steps * shape.batch:,}" for steps in shape.steps)
@@ -509,7 +516,7 @@ def _changed(preset: Preset, shape: Shape, arm: Arm) -> tuple[Shape, Preset]:
             f"--arm {arm.name}: the {batch} sequences of a step cannot be dealt out to {arm.ranks} ranks; "
             "choose --ranks that divide them"
         )
-    steps = tuple(count * shape.batch // batch for count in shape.steps)
+    steps = tuple(round(count * shape.batch // batch * arm.tokens) for count in shape.steps)
     warmup = max(1, round(preset.warmup * shape.batch / batch))
     return (
         dataclasses.replace(shape, batch=batch, steps=steps),

@@ -6,16 +6,16 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 
-from densing.core import ArtefactError, DensingError, InputError, Meter, storage_errors
+from densing.core import ArtefactError, DensingError, InputError, Meter
 from densing.scores.ladder.arms import Arm, Maker, client_recipes
 from densing.scores.ladder.corpus import Generated, Order, Tokens, blocks
 from densing.scores.ladder.folder import export
@@ -207,6 +207,59 @@ class Trainer:
 
 
 @dataclass
+class Expense:
+    """What training has taken: seconds, seconds of all processors, and energy where it can be read.
+
+    Examples
+    --------
+    >>> expense = Expense()
+    >>> with expense.counted():
+    ...     total = sum(range(1000))
+    >>> expense.seconds > 0
+    True
+    """
+
+    seconds: float = 0.0
+    processor: float = 0.0
+    joules: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._meter = Meter()
+        self._steps = 0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count what goes on meanwhile."""
+        if not self._steps % REPORT_STEPS:
+            self._meter = Meter()
+        began, busy = time.perf_counter(), time.process_time()
+        yield
+        self.seconds += time.perf_counter() - began
+        self.processor += time.process_time() - busy
+        self._steps += 1
+        if not self._steps % REPORT_STEPS:
+            self._read()
+
+    def cost(self) -> dict[str, float | None]:
+        """Return it as an export says it; the energy is None where it cannot be read."""
+        state = self.state()
+        return {
+            "seconds": state["seconds"],
+            "processor_seconds": state["processor"],
+            "joules": state["joules"] if Meter.readable() else None,
+        }
+
+    def state(self) -> dict[str, float]:
+        """Return what another of these can go on with."""
+        self._read()
+        return {"seconds": self.seconds, "processor": self.processor, "joules": self.joules}
+
+    def _read(self) -> None:
+        self.joules += self._meter.joules()
+        self._meter = Meter()
+
+
+@dataclass
 class ArmTrainer(Trainer):
     """A run of an arm: copies of the model, one per virtual rank, and what joins them.
 
@@ -243,7 +296,7 @@ class ArmTrainer(Trainer):
         """Begin at step 0."""
         run, preset = self.run, self.run.preset
         assert self.maker is not None, f"run {run.name}: an arm needs what makes its ranks"
-        self.step, self.seconds, self.processor, self.energy = 0, 0.0, 0.0, 0.0
+        self.step, self.expense = 0, Expense()
         self.model = build_model(run.shape, run.corpus.vocabulary, preset.block, run.seed, self.device)
         self.stack = Stack(self.model, run.shape, self.arm.ranks, preset.precision)
         self.rows = self.stack.rows()
@@ -261,9 +314,7 @@ class ArmTrainer(Trainer):
             "optimiser": self.optimiser.state_dict(),
             "ranks": self.ranks.state_dict(),
             "loss": self.loss,
-            "seconds": self.seconds,
-            "processor": self.processor,
-            "energy": self.energy,
+            "expense": self.expense.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -274,17 +325,14 @@ class ArmTrainer(Trainer):
         self.optimiser.load_state_dict(state["optimiser"])
         self.ranks.load_state_dict(state["ranks"])
         self.loss = state["loss"].clone()
-        self.seconds, self.processor = float(state["seconds"]), float(state["processor"])
-        self.energy = float(state["energy"])
-
-    def advance(self, until: int, budget: Budget | None, path: Path) -> None:
-        """Train up to a step, and count what it takes."""
-        self._meter = Meter()
-        super().advance(until, budget, path)
+        self.expense = Expense(**state["expense"])
 
     def take_step(self, share: float) -> None:
         """Train every rank on its part of the next batch."""
-        began, busy = time.perf_counter(), time.process_time()
+        with self.expense.counted():
+            self._take_step(share)
+
+    def _take_step(self, share: float) -> None:
         arm, run = self.arm, self.run
         if arm.clients is None:
             rows = self._blocks[self._order.rows(self.step, self._passes)]
@@ -306,15 +354,10 @@ class ArmTrainer(Trainer):
             raise DivergedError(f"run {run.name}: step {self.step}: {error}") from error
         self.loss = AVERAGE * self.loss + (1 - AVERAGE) * losses.detach().mean()
         self.step += 1
-        self.seconds += time.perf_counter() - began
-        self.processor += time.process_time() - busy
-        if self.step % REPORT_STEPS == 0:
-            self.energy += self._meter.joules()
 
     def settle(self) -> None:
         """End what is under way among the ranks, and put their common weights, rounded if the arm says so, together."""
         self.ranks.finish()
-        self.energy += self._meter.joules()
         self.stack.write(self.model)
         if self.arm.bits is not None:
             with torch.no_grad():
@@ -331,12 +374,7 @@ class ArmTrainer(Trainer):
             "method": arm.method,
             "knobs": dict(arm.knobs),
             "weight_bits": 32 if arm.bits is None else arm.bits,
-            "cost": {
-                "bytes": self.ranks.sent,
-                "seconds": self.seconds,
-                "processor_seconds": self.processor,
-                "joules": self.energy if Meter.readable() else None,
-            },
+            "cost": {"bytes": self.ranks.sent, **self.expense.cost()},
         }
 
 
@@ -388,50 +426,3 @@ def load_checkpoint(path: Path, device: str) -> dict[str, Any] | None:
     except Exception as error:
         raise ArtefactError(f"{path}: damaged checkpoint ({type(error).__name__}); delete it to train again") from error
     return state
-
-
-def train_run(
-    run: Run,
-    folder: Path,
-    device: str = "cpu",
-    report: Callable[[int], object] = lambda done: None,
-    maker: Maker | None = None,
-) -> int:
-    """Train what is missing of a run, and return how many budgets were exported now.
-
-    Budgets come in ascending order. The stable stage stays at the branch of the budget under way until that budget is
-    exported, so a run that was killed goes on from its last checkpoint, with the same bits as an unbroken one.
-
-    Parameters
-    ----------
-    run : Run
-        What to train.
-    folder : Path
-        The ladder's folder.
-    device : str
-        A torch device.
-    report : callable
-        Called every now and then with the steps done, of :attr:`Run.work`.
-    maker : callable, optional
-        Makes the virtual ranks of an arm; needed where the run is one's.
-
-    Raises
-    ------
-    InputError
-        When the folder cannot be written to, or the disk is full.
-    """
-    if all(run.exported(folder, budget) for budget in run.budgets):
-        return 0
-    lock = run.checkpoint(folder, "stable").with_name("run.lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    # Another command that is at this run finishes it; then there is nothing left to do here.
-    with FileLock(lock), storage_errors(folder):
-        todo = [budget for budget in run.budgets if not run.exported(folder, budget)]
-        if not todo:
-            return 0
-        plain = run.arm is None
-        trainer = Trainer(run, device, report) if plain else ArmTrainer(run, device, report, maker=maker)
-        for budget in todo:
-            trainer.train_budget(budget, folder)
-        run.checkpoint(folder, "stable").unlink(missing_ok=True)
-    return len(todo)

@@ -16,8 +16,11 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, TypeVar
 
-from densing.core import DensingError, InputError, processes
+from filelock import FileLock
+
+from densing.core import DensingError, InputError, processes, storage_errors
 from densing.scores.ladder.arms import Maker
+from densing.scores.ladder.lessons import KNOBS
 from densing.scores.ladder.runs import Run
 
 Item = TypeVar("Item")
@@ -158,8 +161,6 @@ def _train(run: Run, tell: Tell, *, folder: Path, device: str, threads: int, mak
     import torch
     import transformers
 
-    from densing.scores.ladder.trainer import train_run
-
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
@@ -168,3 +169,57 @@ def _train(run: Run, tell: Tell, *, folder: Path, device: str, threads: int, mak
     transformers.logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
     return train_run(run, folder, device, lambda done: tell(run.name, done), maker)
+
+
+def train_run(
+    run: Run,
+    folder: Path,
+    device: str = "cpu",
+    report: Callable[[int], object] = lambda done: None,
+    maker: Maker | None = None,
+) -> int:
+    """Train what is missing of a run, and return how many budgets were exported now.
+
+    Budgets come in ascending order. The stable stage stays at the branch of the budget under way until that budget is
+    exported, so a run that was killed goes on from its last checkpoint, with the same bits as an unbroken one.
+
+    Parameters
+    ----------
+    run : Run
+        What to train.
+    folder : Path
+        The ladder's folder.
+    device : str
+        A torch device.
+    report : callable
+        Called every now and then with the steps done, of :attr:`Run.work`.
+    maker : callable, optional
+        Makes the virtual ranks of an arm; needed where the run is one's.
+
+    Raises
+    ------
+    InputError
+        When the folder cannot be written to, or the disk is full.
+    """
+    from densing.scores.ladder.teaching import LessonTrainer
+    from densing.scores.ladder.trainer import ArmTrainer, Trainer
+
+    if all(run.exported(folder, budget) for budget in run.budgets):
+        return 0
+    lock = run.checkpoint(folder, "stable").with_name("run.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    # Another command that is at this run finishes it; then there is nothing left to do here.
+    with FileLock(lock), storage_errors(folder):
+        todo = [budget for budget in run.budgets if not run.exported(folder, budget)]
+        if not todo:
+            return 0
+        if run.arm is None:
+            trainer = Trainer(run, device, report)
+        elif run.arm.method in KNOBS:
+            trainer = LessonTrainer(run, device, report)
+        else:
+            trainer = ArmTrainer(run, device, report, maker=maker)
+        for budget in todo:
+            trainer.train_budget(budget, folder)
+        run.checkpoint(folder, "stable").unlink(missing_ok=True)
+    return len(todo)

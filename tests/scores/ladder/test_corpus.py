@@ -25,7 +25,7 @@ def test_blocks_are_seen_once_per_pass() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("vocabulary", "size"), [(257, 257), (300, 300)])
 def test_a_text_becomes_a_corpus(tmp_path: Path, vocabulary: int, size: int) -> None:
-    train_run = pytest.importorskip("densing.scores.ladder.trainer", reason="needs the extra 'evals'").train_run
+    train_run = pytest.importorskip("densing.scores.ladder.workers", reason="needs the extra 'evals'").train_run
     rng = np.random.default_rng(0)
     words = ["".join(rng.choice(list("abcdefé"), size=5)) for _ in range(50)]
     (tmp_path / "texts").mkdir()

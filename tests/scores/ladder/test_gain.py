@@ -157,10 +157,11 @@ def test_parts_are_those_of_the_part_alone(noisy: tuple[LawFit, pd.DataFrame]) -
 
 @pytest.mark.slow
 def test_the_null_test_holds_1_in_its_share_of_simulated_ladders() -> None:
-    # 200 ladders: two standard errors of 95 % are 3 points.
+    # 200 ladders: three standard errors of 95 % are 4.6 points. 400 others (seeds 0 to 399, 400 draws) held 1 in 95.0 %
+    # and 94.3 %.
     shares = coverage(ladders=200, draws=200, law_draws=30, seeds=4)
-    assert 0.92 <= shares["density"] <= 0.98
-    assert 0.92 <= shares["token"] <= 0.98
+    assert 0.904 <= shares["density"] <= 0.996
+    assert 0.904 <= shares["token"] <= 0.996
 
 
 @pytest.mark.slow

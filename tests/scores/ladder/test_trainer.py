@@ -32,9 +32,8 @@ from densing.scores.ladder.trainer import (  # noqa: E402
     build_model,
     load_checkpoint,
     save_checkpoint,
-    train_run,
 )
-from densing.scores.ladder.workers import train  # noqa: E402
+from densing.scores.ladder.workers import train, train_run  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,303 @@
+r"""What a teacher buys a small model: density and tokens beside training from scratch, and what it costs in FLOPs.
+
+The honest rival is training from scratch on more tokens for the same FLOPs: a lesson that takes :math:`\phi` times the
+FLOPs of a step is worth them only where its tokens count more than :math:`\phi` times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from densing.core import Card, InputError, Note, Readable, named_stream, words
+from densing.tradeoff.gain import ArmGain, Gains, ladder_gain, sentence
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+BASELINE = "scratch"
+TALK = "talking"
+SHARE_WITHOUT_TALK = 1.99 / 2.52
+"""Of the gain over scratch, as arXiv 2310.03188 has it second-hand: 1.99 % without interaction, 2.52 % with several."""
+RECONSTRUCTED = (
+    "the formulas of talking are reconstructed from descriptions of arXiv 2310.03188 (second-hand); the paper's own, its "
+    "weights and widths are not published"
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Distilled(Readable):
+    """What every way of learning from a teacher bought.
+
+    Parameters
+    ----------
+    gains : Gains
+        Beside training from scratch.
+    flops : pandas.DataFrame
+        ``arm, flops, teacher_flops, flops_ratio, token_ratio, token_lo, token_hi, verdict``: FLOPs of a run (mean over
+        runs, counted on a step), those of them that scratch does not take, and their ratio; ``better`` or ``worse``
+        where the token ratio's interval lies above or below the ratio of FLOPs, else ``not decided``.
+    claims : pandas.DataFrame
+        ``claim, says, evidence, found, verdict``: what the paper is reported to say, and what was found here.
+    teacher : str
+    notes : tuple of Note
+
+    See Also
+    --------
+    distil_gain : makes it.
+    """
+
+    gains: Gains
+    flops: pd.DataFrame
+    claims: pd.DataFrame
+    teacher: str
+    notes: tuple[Note, ...]
+
+    def frame(self) -> pd.DataFrame:
+        """Return a row per way of learning: the columns of :meth:`Gains.frame`, then FLOPs and verdict."""
+        columns = ["arm", "flops", "teacher_flops", "flops_ratio", "verdict"]
+        return self.gains.frame().merge(self.flops[columns], on="arm", how="left")
+
+    def card(self) -> Card:
+        """Return what is shown."""
+        facts = {arm.arm: sentence(arm) for arm in self.gains.arms}
+        return Card(f"What {self.teacher} taught, beside scratch", facts, self.frame(), self.notes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``densing distil --json`` prints it."""
+        return {
+            **self.gains.to_dict(),
+            "arms": self.frame(),
+            "claims": self.claims,
+            "teacher": self.teacher,
+            "notes": [note.to_dict() for note in self.notes],
+        }
+
+
+def distil_gain(
+    folder: Path | str,
+    *,
+    law: Path | str | None = None,
+    watts: float | None = None,
+    draws: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Distilled:
+    """Say what every way of learning from a teacher bought beside training from scratch.
+
+    Parameters
+    ----------
+    folder : path
+        Of ``densing distil``.
+    law : path, optional
+        A ladder of the same corpus whose law of losses is the ruler; the runs from scratch when left out, which need
+        several sizes for it.
+    watts, draws, level, seed
+        As for :func:`densing.tradeoff.ladder_gain`.
+
+    Raises
+    ------
+    InputError
+        When the folder holds no runs from scratch, or none beside them.
+    FitError
+        When there are too few runs for a law.
+
+    See Also
+    --------
+    densing.tradeoff.ladder_gain
+    """
+    import pandas as pd
+
+    from densing.scores.ladder import read_exports
+    from densing.tradeoff.gain import WATTS
+
+    folder = Path(folder)
+    gains = ladder_gain(
+        folder, baseline=BASELINE, law=law, watts=WATTS if watts is None else watts, draws=draws, level=level, seed=seed
+    )
+    exports = list(read_exports(folder))
+    teachers = sorted({str(export["teacher"]) for export in exports if export.get("teacher")})
+    notes = list(gains.notes)
+    if any(str(arm.arm).startswith(TALK) for arm in gains.arms):
+        notes.append(Note("reconstructed", "info", RECONSTRUCTED))
+    smallest = min((int(e["teacher_parameters"]) for e in exports if e.get("teacher_parameters")), default=None)
+    largest = max(int(export["params_total"]) for export in exports)
+    if smallest is not None and smallest <= largest:
+        text = f"the teacher has {smallest:,} parameters and a student {largest:,}: who teaches is no larger"
+        notes.append(Note("small-teacher", "warning", text))
+    rows = []
+    base = _flops(exports, BASELINE)
+    for arm in gains.arms:
+        flops = _flops(exports, arm.arm)
+        ratio = flops / base if base else math.nan
+        rows.append(
+            {
+                "arm": arm.arm, "flops": flops, "teacher_flops": flops - base, "flops_ratio": ratio,
+                "token_ratio": arm.tokens.ratio, "token_lo": arm.tokens.lo, "token_hi": arm.tokens.hi,
+                "verdict": _verdict(arm, ratio),
+            }
+        )  # fmt: skip
+    claims = talking_claims(_paired(exports), level=level, draws=draws, seed=seed)
+    return Distilled(gains, pd.DataFrame(rows), claims, ", ".join(teachers), tuple(notes))
+
+
+def _flops(exports: Sequence[Mapping[str, Any]], arm: str) -> float:
+    values = [export.get("cost", {}).get("flops") for export in exports if export.get("arm") == arm]
+    known = [float(value) for value in values if isinstance(value, int | float)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _verdict(arm: ArmGain, ratio: float) -> str:
+    """Beside scratch on so many more tokens that it takes as many FLOPs."""
+    low, high = arm.tokens.lo, arm.tokens.hi
+    if math.isnan(ratio) or arm.tokens.status == "few_pairs":
+        return "not decided"
+    if low is not None and low > ratio:
+        return "better"
+    return "worse" if high is not None and high < ratio else "not decided"
+
+
+def _paired(exports: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return ln loss below scratch, mean over budgets: a row per size and seed, a column per arm."""
+    import numpy as np
+    import pandas as pd
+
+    rows = [
+        (e["size"], e["seed"], e["tokens"], e.get("arm"), float(e["loss"]["validation_nats_per_token"] or math.nan))
+        for e in exports
+    ]
+    table = pd.DataFrame(rows, columns=["size", "seed", "tokens", "arm", "loss"])
+    wide = np.log(table.pivot(index=["size", "seed", "tokens"], columns="arm", values="loss"))
+    gains = wide.rsub(wide[BASELINE], axis=0) if BASELINE in wide else wide * math.nan
+    return gains.groupby(level=["size", "seed"]).mean()
+
+
+def talking_claims(paired: pd.DataFrame, *, level: float = 0.95, draws: int = 1000, seed: int = 0) -> pd.DataFrame:
+    """Hold what is reported of Talking Models against paired losses.
+
+    Parameters
+    ----------
+    paired : pandas.DataFrame
+        ln loss below scratch, a row per size and seed, a column per arm (``talking:rounds=0`` and so on).
+    level, draws, seed
+        Of the intervals, which resample rows.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``claim, says, evidence, found, verdict``.
+
+    Notes
+    -----
+    Source: arXiv 2310.03188, second-hand (a review that quotes its tables 1 and 2).
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> rounds = {f"talking:rounds={n}": [0.01 + n / 500, 0.012 + n / 500, 0.011 + n / 500] for n in (0, 1, 2)}
+    >>> talking_claims(pd.DataFrame({"scratch": [0.0] * 3, **rounds}))["verdict"].tolist()
+    ['reproduced', 'contradicted', 'not answerable']
+    """
+    import numpy as np
+    import pandas as pd
+
+    names = sorted((name for name in paired if str(name).startswith(f"{TALK}:rounds=")), key=_rounds)
+    rng = named_stream(seed, "distil-claims")
+    table = paired.dropna(subset=[BASELINE, *names]) if BASELINE in paired else paired.head(0)
+    picks = rng.integers(max(len(table), 1), size=(draws, max(len(table), 1)))
+    tails = [(1 - level) / 2, (1 + level) / 2]
+
+    def resampled(values: np.ndarray) -> np.ndarray:
+        return np.asarray(values[picks].mean(axis=1))
+
+    rows = []
+    order = [BASELINE, *names]
+    enough = len(table) >= 3 and len(names) >= 2
+    if enough:
+        steps, verdicts = [], []
+        for worse, better in zip(order, order[1:], strict=False):
+            gap = (table[better] - table[worse]).to_numpy(dtype=float)
+            low, high = np.quantile(resampled(gap), tails)
+            steps.append(f"{worse} to {better}: ln loss lower by {gap.mean():.4f} ({low:.4f} to {high:.4f})")
+            verdicts.append("reproduced" if low > 0 else "contradicted" if high < 0 else "not reproduced")
+        worst = next((v for v in ("contradicted", "not reproduced") if v in verdicts), "reproduced")
+        found = "; ".join(steps)
+    else:
+        found, worst = "needs talking with two or more numbers of rounds, on three runs", "not answerable"
+    rows.append(("TM-1", "scratch < no talk <= one round <= more", "second-hand", found, worst))
+    if enough:
+        quiet, most = (table[name].to_numpy(dtype=float) for name in (names[0], names[-1]))
+        top, bottom = resampled(quiet), resampled(most)
+        share = float(quiet.mean() / most.mean())
+        low, high = np.quantile(np.where(bottom > 0, top / bottom, np.inf), tails)
+        found = f"{share:.2f} ({low:.2f} to {high:.2f}) of the gain of {names[-1]}"
+        # A share of a gain that may be none is no share.
+        holds = "reproduced" if low <= SHARE_WITHOUT_TALK <= high else "contradicted"
+        verdict = holds if np.quantile(bottom, tails[0]) > 0 and _rounds(names[0]) == 0 else "not answerable"
+    else:
+        verdict = "not answerable"
+    says = f"{SHARE_WITHOUT_TALK:.2f} of the gain is there without talk"
+    rows.append(("TM-2", says, "derived from second-hand", found, verdict))
+    says = "gain of 2.54 % on average against 1.50 % of the best baseline"
+    rows.append(("TM-3", says, "second-hand", "other tasks than the paper's", "not answerable"))
+    return pd.DataFrame(rows, columns=["claim", "says", "evidence", "found", "verdict"])
+
+
+def _rounds(name: object) -> int:
+    digits = str(name).partition("rounds=")[2].partition(",")[0]
+    return int(digits) if digits.isdigit() else -1
+
+
+def lesson_arms(
+    methods: Sequence[str], rounds: Sequence[int], teacher: str, *, scratch: bool = True
+) -> list[Any]:
+    """Return the arms of a study of teaching, from scratch first, and check all but the teacher.
+
+    Parameters
+    ----------
+    methods : sequence of str
+        ``scratch``, ``kd``, ``fitnet``, ``talking``, each with options as in ``kd:temperature=4``.
+    rounds : sequence of int
+        Of every ``talking`` that does not say itself; one arm each.
+    teacher : str
+    scratch : bool
+        Whether training from scratch is added where it is not named.
+
+    Raises
+    ------
+    InputError, UnknownNameError
+        When there is no such method or option, or a value is none of its option.
+
+    Examples
+    --------
+    >>> [arm.name for arm in lesson_arms(["kd", "talking"], [0, 2], "ladders/cpu/models/d72-s0-1638400")]
+    ['scratch', 'kd', 'talking:rounds=0', 'talking:rounds=2']
+    """
+    import dataclasses
+
+    from densing.scores.ladder import parse_arm, read_knobs
+
+    texts = list(methods) if BASELINE in methods or not scratch else [BASELINE, *methods]
+    arms = []
+    for text in texts:
+        method, colon, options = text.partition(":")
+        several = method == TALK and "rounds=" not in options
+        more = [f"{method}:{options}{',' if options else ''}rounds={number}" for number in rounds] if several else [text]
+        arms += [parse_arm(one) for one in more]
+    for arm in arms:
+        read_knobs(arm)
+    return [dataclasses.replace(arm, teacher="" if arm.method == BASELINE else teacher) for arm in arms]
+
+
+def teacher_sentence(arm: ArmGain, flops_ratio: float, verdict: str) -> str:
+    """Return one line on a way of learning.
+
+    See Also
+    --------
+    densing.tradeoff.sentence
+    """
+    return f"{arm.arm}: {sentence(arm)}; {words.number(flops_ratio)} times the FLOPs of scratch, which is {verdict}"
