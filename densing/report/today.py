@@ -107,7 +107,8 @@ def _recovery(today: Today) -> list[str]:
     return [
         _command("densing joint recover"),
         "Scores simulated on exactly the catalog's cells by a generator that the model is not: another link function "
-        "in two worlds of three, errors with three degrees of freedom, evaluators that suit skills differently, skills of different pace, "
+        "in two worlds of three, errors with three degrees of freedom, evaluators that suit skills differently, "
+        "skills of different pace, "
         "families with shocks. `months` is the world's doubling time, `known` what the same estimator gives for the "
         "same models when their densities are known, `estimate` what the scores give; `densities`: share of the 95 % "
         "intervals of densities that hold the truth, limits left out.\n",
