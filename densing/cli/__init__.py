@@ -30,6 +30,7 @@ COMMANDS = {
     "eval": "eval:eval_",
     "results": "results:app",
     "ladder": "ladder:app",
+    "distil": "distil:distil",
     "profile": "profile:profile",
     "scaling": "scaling:scaling",
     "what-if": "whatif:what_if",

@@ -108,9 +108,9 @@ def train(
     else:
         runs = target_runs(chosen, source, target, sizes=sizes or [], factor=tokens_factor, **first)
     describe_ladder(out, {"preset": preset, **source.describe()})
-    with _steps_bar(json, runs) as tell:
+    with steps_bar(json, runs) as tell:
         done = train_runs(
-            runs, out, workers=_processes(workers, device), device=device, threads=threads, progress=tell,
+            runs, out, workers=processes_of(workers, device), device=device, threads=threads, progress=tell,
             maker=virtual_ranks,
         )  # fmt: skip
     exported = sum(done.values())
@@ -142,7 +142,7 @@ def evaluate(
 
     with timed_bar(json) as show:
         result = evaluate_ladder(
-            folder, questions=questions, workers=_processes(workers, device), device=device, progress=show
+            folder, questions=questions, workers=processes_of(workers, device), device=device, progress=show
         )
     if json:
         emit_json(vars(result))
@@ -257,7 +257,7 @@ def gain(
     finish(result.notes)
 
 
-def _processes(workers: int | None, device: str) -> int:
+def processes_of(workers: int | None, device: str) -> int:
     """Return how many processes to use; another device than the CPU is not shared unless asked."""
     from densing.core import processes
 
@@ -267,7 +267,7 @@ def _processes(workers: int | None, device: str) -> int:
 
 
 @contextmanager
-def _steps_bar(quiet: bool, runs: Sequence[Run]) -> Iterator[Callable[[str, int], None]]:
+def steps_bar(quiet: bool, runs: Sequence[Run]) -> Iterator[Callable[[str, int], None]]:
     """Yield ``tell(run, steps done)``; shows one bar over all runs, weighted by their cost, with the time left."""
 
     cost = {run.name: run.step_cost for run in runs}

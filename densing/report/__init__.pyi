@@ -1,3 +1,4 @@
+from .distil import build_distil as build_distil
 from .gain import build_gain as build_gain
 from .profile import build_profile_report as build_profile_report
 from .replication import build_replication as build_replication

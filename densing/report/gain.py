@@ -51,15 +51,15 @@ def build_gain(gains: Gains, path: Path | str) -> Path:
         f"{len(spec['seeds'])} seeds; baseline {gains.baseline}.",
         _HOW,
         "## Ratios",
-        _table(
+        table(
             gains.frame(),
             {
-                "arm": "arm", "density": _ratio("density"), "tokens": _ratio("token"), "no loss": "no_loss",
+                "arm": "arm", "density": ratio("density"), "tokens": ratio("token"), "no loss": "no_loss",
                 "status": "status", "pairs": "pairs",
             },
         ),
         "## Costs of a run",
-        _table(
+        table(
             gains.frame().merge(gains.prices(), on="arm"),
             {
                 "arm": "arm",
@@ -73,7 +73,7 @@ def build_gain(gains: Gains, path: Path | str) -> Path:
         ),
         "\n".join(f"- {name}: {text}" for name, text in gains.evidence.items()),
         "## Trend with tokens",
-        _table(
+        table(
             gains.trends(),
             {
                 "arm": "arm",
@@ -83,16 +83,16 @@ def build_gain(gains: Gains, path: Path | str) -> Path:
             },
         ),
         "## By budget, size and set of questions",
-        _table(
+        table(
             gains.by,
             {
-                "arm": "arm", "by": "by", "value": "value", "density": _ratio("density"), "tokens": _ratio("token"),
+                "arm": "arm", "by": "by", "value": "value", "density": ratio("density"), "tokens": ratio("token"),
                 "status": "status",
             },
         ),
         "## Resolution",
         f"Half-widths of {words.percentage(spec['level'])} intervals of ln ratios, here and for an hour of two cores.",
-        _table(
+        table(
             gains.resolution(),
             {
                 "arm": "arm",
@@ -110,7 +110,7 @@ def build_gain(gains: Gains, path: Path | str) -> Path:
     return Path(path)
 
 
-def _ratio(name: str) -> Any:
+def ratio(name: str) -> Any:
     def written(row: Mapping[str, Any]) -> str:
         low, high = row[f"{name}_lo"], row[f"{name}_hi"]
         value = "unknown" if words.is_missing(row[f"{name}_ratio"]) else words.number(row[f"{name}_ratio"], 3)
@@ -124,7 +124,7 @@ def _ratio(name: str) -> Any:
     return written
 
 
-def _table(frame: pd.DataFrame, columns: Mapping[str, Any]) -> str:
+def table(frame: pd.DataFrame, columns: Mapping[str, Any]) -> str:
     """Return a table of Markdown; a column is a name of the frame's, or written from the row."""
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for row in frame.to_dict("records"):

@@ -2,6 +2,11 @@ from .arms import read_arms as read_arms
 from .arms import virtual_ranks as virtual_ranks
 from .cost import DensityCost as DensityCost
 from .cost import join as join
+from .distil import Distilled as Distilled
+from .distil import distil_gain as distil_gain
+from .distil import distil_runs as distil_runs
+from .distil import ladder_of as ladder_of
+from .distil import lesson_arms as lesson_arms
 from .gain import ArmGain as ArmGain
 from .gain import GainRecord as GainRecord
 from .gain import Gains as Gains

@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core import Card, InputError, Note, Readable, named_stream, words
-from densing.tradeoff.gain import ArmGain, Gains, ladder_gain, sentence
+from densing.core import Card, DensingError, InputError, Note, Readable, named_stream
+from densing.tradeoff.gain import WATTS, ArmGain, Gains, ladder_gain, sentence
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
+    from densing.scores.ladder import Arm, Corpus, Preset, Run
+
 BASELINE = "scratch"
+RIVAL = "scratch:flops"
+"""From scratch with the FLOPs of the cheapest lesson."""
 TALK = "talking"
 SHARE_WITHOUT_TALK = 1.99 / 2.52
 """Of the gain over scratch, as arXiv 2310.03188 has it second-hand: 1.99 % without interaction, 2.52 % with several."""
 RECONSTRUCTED = (
-    "the formulas of talking are reconstructed from descriptions of arXiv 2310.03188 (second-hand); the paper's own, its "
-    "weights and widths are not published"
+    "the formulas of talking are reconstructed from descriptions of arXiv 2310.03188 (second-hand); the paper's own, "
+    "its weights and widths are not published"
 )
 
 
@@ -82,7 +87,7 @@ def distil_gain(
     folder: Path | str,
     *,
     law: Path | str | None = None,
-    watts: float | None = None,
+    watts: float = WATTS,
     draws: int = 1000,
     level: float = 0.95,
     seed: int = 0,
@@ -113,12 +118,9 @@ def distil_gain(
     import pandas as pd
 
     from densing.scores.ladder import read_exports
-    from densing.tradeoff.gain import WATTS
 
     folder = Path(folder)
-    gains = ladder_gain(
-        folder, baseline=BASELINE, law=law, watts=WATTS if watts is None else watts, draws=draws, level=level, seed=seed
-    )
+    gains = ladder_gain(folder, baseline=BASELINE, law=law, watts=watts, draws=draws, level=level, seed=seed)
     exports = list(read_exports(folder))
     teachers = sorted({str(export["teacher"]) for export in exports if export.get("teacher")})
     notes = list(gains.notes)
@@ -171,7 +173,7 @@ def _paired(exports: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         for e in exports
     ]
     table = pd.DataFrame(rows, columns=["size", "seed", "tokens", "arm", "loss"])
-    wide = np.log(table.pivot(index=["size", "seed", "tokens"], columns="arm", values="loss"))
+    wide = np.log(table.pivot_table(index=["size", "seed", "tokens"], columns="arm", values="loss", sort=False))
     gains = wide.rsub(wide[BASELINE], axis=0) if BASELINE in wide else wide * math.nan
     return gains.groupby(level=["size", "seed"]).mean()
 
@@ -219,7 +221,7 @@ def talking_claims(paired: pd.DataFrame, *, level: float = 0.95, draws: int = 10
     enough = len(table) >= 3 and len(names) >= 2
     if enough:
         steps, verdicts = [], []
-        for worse, better in zip(order, order[1:], strict=False):
+        for worse, better in pairwise(order):
             gap = (table[better] - table[worse]).to_numpy(dtype=float)
             low, high = np.quantile(resampled(gap), tails)
             steps.append(f"{worse} to {better}: ln loss lower by {gap.mean():.4f} ({low:.4f} to {high:.4f})")
@@ -232,12 +234,13 @@ def talking_claims(paired: pd.DataFrame, *, level: float = 0.95, draws: int = 10
     if enough:
         quiet, most = (table[name].to_numpy(dtype=float) for name in (names[0], names[-1]))
         top, bottom = resampled(quiet), resampled(most)
-        share = float(quiet.mean() / most.mean())
-        low, high = np.quantile(np.where(bottom > 0, top / bottom, np.inf), tails)
-        found = f"{share:.2f} ({low:.2f} to {high:.2f}) of the gain of {names[-1]}"
         # A share of a gain that may be none is no share.
-        holds = "reproduced" if low <= SHARE_WITHOUT_TALK <= high else "contradicted"
-        verdict = holds if np.quantile(bottom, tails[0]) > 0 and _rounds(names[0]) == 0 else "not answerable"
+        if float(np.quantile(bottom, tails[0])) > 0 and _rounds(names[0]) == 0:
+            low, high = np.quantile(top / bottom, tails)
+            found = f"{quiet.mean() / most.mean():.2f} ({low:.2f} to {high:.2f}) of the gain of {names[-1]}"
+            verdict = "reproduced" if low <= SHARE_WITHOUT_TALK <= high else "contradicted"
+        else:
+            found, verdict = f"no gain of {names[-1]} is shown, or talking without rounds was not run", "not answerable"
     else:
         verdict = "not answerable"
     says = f"{SHARE_WITHOUT_TALK:.2f} of the gain is there without talk"
@@ -252,20 +255,17 @@ def _rounds(name: object) -> int:
     return int(digits) if digits.isdigit() else -1
 
 
-def lesson_arms(
-    methods: Sequence[str], rounds: Sequence[int], teacher: str, *, scratch: bool = True
-) -> list[Any]:
+def lesson_arms(methods: Sequence[str], rounds: Sequence[int], teacher: str) -> list[Arm]:
     """Return the arms of a study of teaching, from scratch first, and check all but the teacher.
 
     Parameters
     ----------
     methods : sequence of str
-        ``scratch``, ``kd``, ``fitnet``, ``talking``, each with options as in ``kd:temperature=4``.
+        ``scratch``, ``kd``, ``fitnet``, ``talking``, with commas or one by one, each with options as in
+        ``kd:temperature=4``.
     rounds : sequence of int
         Of every ``talking`` that does not say itself; one arm each.
     teacher : str
-    scratch : bool
-        Whether training from scratch is added where it is not named.
 
     Raises
     ------
@@ -274,30 +274,91 @@ def lesson_arms(
 
     Examples
     --------
-    >>> [arm.name for arm in lesson_arms(["kd", "talking"], [0, 2], "ladders/cpu/models/d72-s0-1638400")]
-    ['scratch', 'kd', 'talking:rounds=0', 'talking:rounds=2']
+    >>> [arm.name for arm in lesson_arms(["kd,talking:w1=.2,codec=dense"], [0, 2], "ladders/cpu/models/d72")]
+    ['scratch', 'kd', 'talking:codec=dense,rounds=0,w1=.2', 'talking:codec=dense,rounds=2,w1=.2']
     """
-    import dataclasses
-
     from densing.scores.ladder import parse_arm, read_knobs
 
-    texts = list(methods) if BASELINE in methods or not scratch else [BASELINE, *methods]
-    arms = []
-    for text in texts:
-        method, colon, options = text.partition(":")
-        several = method == TALK and "rounds=" not in options
-        more = [f"{method}:{options}{',' if options else ''}rounds={number}" for number in rounds] if several else [text]
-        arms += [parse_arm(one) for one in more]
+    texts: list[str] = []
+    for part in (part.strip() for text in methods for part in text.split(",")):
+        # What holds "=" and names no method is another option of the method before it.
+        if texts and "=" in part and ":" not in part:
+            texts[-1] += f",{part}"
+        elif part:
+            texts.append(part)
+    arms: list[Arm] = []
+    for text in dict.fromkeys([BASELINE, *texts]):
+        method, _, options = text.partition(":")
+        if method == TALK and "rounds=" not in options:
+            listed = f"{options}," if options else ""
+            arms += [parse_arm(f"{method}:{listed}rounds={number}") for number in rounds]
+        else:
+            arms.append(parse_arm(text))
     for arm in arms:
         read_knobs(arm)
-    return [dataclasses.replace(arm, teacher="" if arm.method == BASELINE else teacher) for arm in arms]
+        if (arm.ranks, arm.clients, arm.bits, arm.order) != (1, None, None, "ascending"):
+            raise InputError(
+                f"--method {arm.name}: ranks, clients, bits and order are options of `densing ladder train --arm`"
+            )
+    return [replace(arm, teacher="" if arm.method == BASELINE else teacher) for arm in arms]
 
 
-def teacher_sentence(arm: ArmGain, flops_ratio: float, verdict: str) -> str:
-    """Return one line on a way of learning.
+def distil_runs(
+    preset: Preset,
+    corpus: Corpus,
+    arms: Sequence[Arm],
+    sizes: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    equal_flops: bool = True,
+    device: str = "cpu",
+) -> list[Run]:
+    """Return the runs of a study of teaching; a step of each lesson and size is taken, so that what is wrong is said.
 
-    See Also
-    --------
-    densing.tradeoff.sentence
+    Parameters
+    ----------
+    preset, corpus, sizes, seeds
+        As for :func:`densing.scores.ladder.arm_runs`.
+    arms : sequence of Arm
+        Of :func:`lesson_arms`.
+    equal_flops : bool
+        Add runs from scratch on so many more tokens that they take the FLOPs of the cheapest lesson, under the budgets'
+        names: the arm :data:`RIVAL`.
+    device : str
+
+    Raises
+    ------
+    InputError
+        When the teacher cannot be used.
     """
-    return f"{arm.arm}: {sentence(arm)}; {words.number(flops_ratio)} times the FLOPs of scratch, which is {verdict}"
+    from densing.scores.ladder import arm_runs, step_flops
+
+    runs = []
+    for size in sizes:
+        own = arm_runs(preset, corpus, arms, sizes=[size], seeds=seeds)
+        flops = {run.arm.name: step_flops(run, device) for run in own if run.arm and run.seed == seeds[0]}
+        lessons = [value for name, value in flops.items() if name.partition(":")[0] != BASELINE]
+        runs += own
+        if equal_flops and lessons:
+            factor = min(lessons) / flops[BASELINE]
+            longer = replace(arms[0], name=RIVAL, tokens=factor)
+            runs += arm_runs(preset, corpus, [longer], sizes=[size], seeds=seeds)
+    return runs
+
+
+def ladder_of(teacher: str) -> Path | None:
+    """Return the ladder that a teacher was exported by, None where it stands elsewhere.
+
+    Examples
+    --------
+    >>> ladder_of("somewhere/else") is None
+    True
+    """
+    from densing.scores.ladder import read_ladder
+
+    folder = Path(teacher).resolve().parent.parent
+    try:
+        read_ladder(folder)
+    except DensingError:
+        return None
+    return folder

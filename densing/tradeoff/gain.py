@@ -245,6 +245,7 @@ def ladder_gain(
     folder: Path | str,
     *,
     baseline: str = "plain",
+    law: Path | str | None = None,
     link: str | None = None,
     watts: float = WATTS,
     draws: int = 1000,
@@ -259,6 +260,8 @@ def ladder_gain(
         A ladder trained with arms (``densing ladder train --arm``).
     baseline : str
         The arm that the others are compared with; the law of losses is fitted to its runs.
+    law : path, optional
+        A ladder of the same corpus to whose runs the law is fitted instead: for few sizes here.
     link : str, optional
         A rate such as ``100mbit``: seconds are then the simulator's step times the steps, on processors like this one
         behind such links; otherwise what the virtual ranks took here.
@@ -300,9 +303,9 @@ def ladder_gain(
             f"{folder}: {baseline} is the only arm here; train another beside it, for example "
             f"`densing ladder train --arm {baseline} --arm local-sgd:tau=8 --ranks 4 --out {folder}`"
         )
-    plain = losses[losses["arm"].eq(baseline)]
+    plain = losses[losses["arm"].eq(baseline)] if law is None else _ruler_losses(Path(law), about)
     plain = plain[plain["loss"].gt(0) & plain["loss"].lt(math.inf)]
-    law = fit_loss(plain, draws=draws, seed=seed)
+    fitted = fit_loss(plain, draws=draws, seed=seed)
     costs = {name: _Cost(exports, name, link, watts) for name in names}
     sets = _question_losses(folder, exports)
     gains, tables, alone, notes = [], [], [], []
@@ -313,7 +316,7 @@ def ladder_gain(
         if pairs.empty:
             continue
         density, tokens = (
-            fit_shift(law, pairs, axis, draws=draws, level=level, seed=seed) for axis in ("params", "tokens")
+            fit_shift(fitted, pairs, axis, draws=draws, level=level, seed=seed) for axis in ("params", "tokens")
         )
         notes += _status_notes(name, density, tokens)
         cells = set(pairs[["size", "seed", "tokens"]].itertuples(index=False, name=None))
@@ -322,7 +325,7 @@ def ladder_gain(
         means = costs[name].means(cells)
         gains.append(ArmGain(name, density, tokens, **means, kept_parameters=kept, core_seconds=spent))
         options: dict[str, Any] = {"level": level, "seed": seed}
-        parts = [shifts_by(law, pairs, column, **options) for column in ("size", "tokens")]
+        parts = [shifts_by(fitted, pairs, column, **options) for column in ("size", "tokens")]
         for task, table in sets.items():
             rows, _ = pair_table(table, name, baseline)
             if len(rows):
@@ -345,7 +348,8 @@ def ladder_gain(
         "sizes": list(used.sort_values("params_non_embedding")["size"].unique()),
         "tokens": sorted(map(float, set(used["tokens"]))),
         "seeds": sorted(map(int, set(used["seed"]))), "link": link, "watts": watts, "level": level, "draws": draws,
-        "seed": seed, "baseline_cost": costs[baseline].means(None), "law": law.params.to_dict(),
+        "seed": seed, "baseline_cost": costs[baseline].means(None), "law": fitted.params.to_dict(),
+        "law_of": None if law is None else str(law),
     }  # fmt: skip
     return Gains(
         str(folder), baseline, tuple(gains), by[["arm", *(column for column in by if column != "arm")]],
@@ -400,6 +404,19 @@ def _losses(exports: Sequence[Mapping[str, Any]], folder: Path) -> pd.DataFrame:
     if not rows:
         raise InputError(f"{folder}: no model is exported yet; run `densing ladder train --arm ... --out {folder}`")
     return pd.DataFrame(rows)
+
+
+def _ruler_losses(folder: Path, about: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the losses of another ladder's plain runs, after a look at its corpus."""
+    from densing.scores.ladder import read_exports, read_ladder
+
+    corpus = read_ladder(folder).get("corpus_hash")
+    if corpus != about.get("corpus_hash"):
+        raise InputError(
+            f"{folder}: a ladder of corpus {corpus}, not {about.get('corpus_hash')}; their losses do not compare"
+        )
+    losses = _losses([export for export in read_exports(folder) if not export.get("target")], folder)
+    return losses[losses["arm"].eq("plain")]
 
 
 def _number(value: Any) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,44 +12,20 @@ from typer.testing import CliRunner
 
 from densing.cli import app
 from densing.core import DensingError, InputError, UnknownNameError, decode, plain
-from densing.scores.ladder import get_preset, simulated_ladder
+from densing.scores.ladder import simulated_ladder
 from densing.tradeoff import GainRecord, ladder_gain, read_arms
 from densing.tradeoff.gain import COLUMNS, simulated_step
+from tests.support.ladder_files import write_ladder
 
-SIZES = {float(shape.non_embedding): shape for shape in get_preset("cpu").shapes}
 CONTRACT = {"arm", "density_ratio", "density_lo", "density_hi", "token_ratio", "token_lo", "token_hi", "bytes",
             "seconds", "joules", "kept_parameters", "pairs", "status", "no_loss"}  # fmt: skip
-
-
-def write(folder: Path, losses: pd.DataFrame, arms: dict[str, str], cost: bool = True) -> Path:
-    """Write a ladder's descriptions without models; ``arms`` names the simulated ones."""
-    folder.mkdir()
-    (folder / "ladder.json").write_text(json.dumps({"schema": 1, "preset": "cpu", "corpus_hash": "c"}))
-    for row in losses.to_dict("records"):
-        arm, shape = arms[row["arm"]], SIZES[row["params_non_embedding"]]
-        steps = round(row["tokens"] / 512)
-        name = f"{arm.replace(':', '-')}-{shape.name}-s{row['seed']}-{row['tokens']:.0f}"
-        method, _, knobs = arm.partition(":")
-        about: dict[str, Any] = {
-            "schema": 1, "name": name, "run": name.rpartition("-")[0], "preset": "cpu", "size": shape.name,
-            "seed": row["seed"], "target": "", "params_total": shape.total(703),
-            "params_non_embedding": shape.non_embedding, "tokens": int(row["tokens"]), "arm": arm, "ranks": 4,
-            "method": method, "knobs": dict(pair.split("=") for pair in knobs.split(",") if pair), "weight_bits": 32,
-            "loss": {"validation_nats_per_token": row["loss"]},
-            "schedule": {"steps": steps, "decay_from": round(0.8 * steps), "batch": 8, "block": 64},
-        }  # fmt: skip
-        if cost:
-            about["cost"] = {"bytes": 1000.0 * steps, "seconds": 0.01 * steps, "joules": None}
-        (folder / "models" / name).mkdir(parents=True)
-        (folder / "models" / name / "densing.json").write_text(json.dumps(about))
-    return folder
 
 
 @pytest.fixture(scope="module")
 def ladder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     losses = simulated_ladder(tau=0.8, noise=0.003, common=0.003, spread=0.005, seeds=3)
     folder = tmp_path_factory.mktemp("gain")
-    return write(folder / "ladder", losses, {"plain": "plain", "arm": "local-sgd:tau=8"})
+    return write_ladder(folder / "ladder", losses, {"plain": "plain", "arm": "local-sgd:tau=8"})
 
 
 def test_the_command_prints_the_contract_and_leaves_a_record_and_a_page(ladder: Path, tmp_path: Path) -> None:
@@ -104,7 +79,7 @@ def test_seconds_over_a_link_are_the_simulators(ladder: Path) -> None:
 
 def test_questions_come_second_each_set_with_a_law_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = simulated_ladder(tau=0.8, noise=0.003, common=0.003, spread=0.005, seeds=2)
-    folder = write(tmp_path / "l", losses, {"plain": "plain", "arm": "co2:tau=8"})
+    folder = write_ladder(tmp_path / "l", losses, {"plain": "plain", "arm": "co2:tau=8"})
     (folder / "eval").mkdir()
     rows = []
     for path in sorted((folder / "models").iterdir()):
@@ -132,7 +107,7 @@ def test_questions_come_second_each_set_with_a_law_of_its_own(tmp_path: Path, mo
 
 def test_an_arm_that_changes_nothing_says_so(tmp_path: Path) -> None:
     losses = simulated_ladder(noise=0, common=0, seeds=2)
-    gains = ladder_gain(write(tmp_path / "l", losses, {"plain": "plain", "arm": "plain:ranks=2"}), draws=30)
+    gains = ladder_gain(write_ladder(tmp_path / "l", losses, {"plain": "plain", "arm": "plain:ranks=2"}), draws=30)
     assert "changes-nothing" in {note.code for note in gains.notes}
     assert gains.arms[0].no_loss == "yes"
 
@@ -142,7 +117,7 @@ def test_cells_that_miss_are_listed_and_what_is_no_loss_is_an_error(tmp_path: Pa
     arm = losses["arm"].eq("arm")
     losses.loc[losses[arm & losses["seed"].eq(1)].index[:2], "loss"] = math.nan
     losses = losses.drop(losses[arm & losses["seed"].eq(2)].index[:3])
-    gains = ladder_gain(write(tmp_path / "l", losses, {"plain": "plain", "arm": "slowmo"}, cost=False), draws=30)
+    gains = ladder_gain(write_ladder(tmp_path / "l", losses, {"plain": "plain", "arm": "slowmo"}, cost=False), draws=30)
     assert len(gains.unmatched) == 5
     assert gains.arms[0].density.pairs == 43
     codes = {note.code: note for note in gains.notes}
@@ -158,12 +133,12 @@ def test_folders_without_what_is_needed_are_refused(tmp_path: Path, ladder: Path
     with pytest.raises(UnknownNameError, match="local-sgd"):
         ladder_gain(ladder, baseline="co2")
     losses = simulated_ladder(seeds=2)
-    alone = write(tmp_path / "alone", losses[losses["arm"].eq("plain")], {"plain": "plain"})
+    alone = write_ladder(tmp_path / "alone", losses[losses["arm"].eq("plain")], {"plain": "plain"})
     with pytest.raises(InputError, match="only arm"):
         ladder_gain(alone)
     apart = losses.assign(seed=losses["seed"] + 9 * losses["arm"].eq("arm"))
     with pytest.raises(InputError, match="no run of an arm has a partner"):
-        ladder_gain(write(tmp_path / "apart", apart, {"plain": "plain", "arm": "co2:tau=8"}))
+        ladder_gain(write_ladder(tmp_path / "apart", apart, {"plain": "plain", "arm": "co2:tau=8"}))
     with pytest.raises(InputError, match="--watts"):
         ladder_gain(ladder, watts=-1)
 

@@ -28,12 +28,17 @@ from .gain import pair_table as pair_table
 from .gain import ratio_columns as ratio_columns
 from .gain import shifts_by as shifts_by
 from .gain import simulated_ladder as simulated_ladder
+from .lessons import KNOBS as KNOBS
+from .lessons import read_knobs as read_knobs
 from .questions import write_tasks as write_tasks
+from .runs import DivergedError as DivergedError
+from .runs import Preset as Preset
 from .runs import Run as Run
 from .runs import arm_runs as arm_runs
 from .runs import get_preset as get_preset
 from .runs import ladder_runs as ladder_runs
 from .runs import parse_seeds as parse_seeds
 from .runs import target_runs as target_runs
+from .teaching import step_flops as step_flops
 from .workers import each as each
 from .workers import train as train

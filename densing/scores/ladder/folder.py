@@ -33,17 +33,17 @@ def describe_ladder(folder: Path, about: Mapping[str, Any]) -> None:
     Raises
     ------
     InputError
-        When the folder holds a ladder of another preset or corpus.
+        When the folder holds a ladder of another preset, corpus or teacher.
     """
     path = folder / LADDER
     if not path.exists():
         write_text(path, json.dumps({"schema": 1, **about}, indent=2) + "\n")
         return
     stored = read_ladder(folder)
-    for key in ("preset", "corpus_hash"):
-        if stored.get(key) != about[key]:
+    for key in ("preset", "corpus_hash", "teacher"):
+        if stored.get(key) != about.get(key):
             raise InputError(
-                f"{path}: holds a ladder of {key} {stored.get(key)!r}, not {about[key]!r}; choose another --out"
+                f"{path}: holds a ladder of {key} {stored.get(key)!r}, not {about.get(key)!r}; choose another --out"
             )
 
 

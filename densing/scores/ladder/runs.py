@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from densing.core import DomainError, InputError, UnknownNameError
+from densing.core import DensingError, DomainError, InputError, UnknownNameError
 from densing.scores.ladder.arms import Arm, arm_corpus
 from densing.scores.ladder.corpus import VALIDATION_TOKENS, Corpus, Generated
 
@@ -27,6 +27,10 @@ MODELS, DESCRIPTION = "models", "densing.json"
 TARGET_SEED = 1000
 # A step of the smallest model costs about as much as this many parameters times sequences do.
 STEP_OVERHEAD = 1_200_000
+
+
+class DivergedError(DensingError):
+    """A run's loss is no number any more."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,6 +91,20 @@ class Teacher:
         """Return what its upper layers make of a lower state; gradients pass through."""
         result: torch.Tensor = self._upper(inputs_embeds=low, use_cache=False).last_hidden_state
         return result
+
+
+@lru_cache(maxsize=2)
+def get_teacher(name: str, layer: int, device: str) -> Teacher:
+    """Return a teacher, loaded once for all runs of a process: it does not change."""
+    from transformers import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        return Teacher(name, layer, device)
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def hidden(model: Any, tokens: torch.Tensor, layer: int) -> States:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,14 +34,15 @@ from densing.core import InputError
 from densing.scores.ladder.arms import Arm
 from densing.scores.ladder.corpus import Corpus
 from densing.scores.ladder.lessons import read_knobs
-from densing.scores.ladder.runs import Run, Shape
-from densing.scores.ladder.teachers import States, Teacher, Translation, hidden, split_layer
-from densing.scores.ladder.trainer import AVERAGE, DivergedError, Expense, Trainer
+from densing.scores.ladder.runs import DivergedError, Run, Shape
+from densing.scores.ladder.teachers import States, Teacher, Translation, get_teacher, hidden, split_layer
+from densing.scores.ladder.trainer import AVERAGE, Expense, Trainer
 
 
 def normal(state: torch.Tensor) -> torch.Tensor:
     """Return states with mean 0 and variance 1 along their last axis."""
-    return functional.layer_norm(state, state.shape[-1:])
+    # What is normal already must stay as it is: the usual 1e-5 would shrink states of small variance.
+    return functional.layer_norm(state, state.shape[-1:], eps=1e-8)
 
 
 @dataclass
@@ -174,7 +174,7 @@ def make_lesson(arm: Arm, shape: Shape, corpus: Corpus, seed: int, device: str =
         return None
     if not arm.teacher:
         raise InputError(f"--method {arm.name}: needs a teacher; give --teacher FOLDER")
-    teacher = Teacher(arm.teacher, int(knobs.get("teacher_layer", 0)), device)
+    teacher = get_teacher(arm.teacher, int(knobs.get("teacher_layer", 0)), device)
     own, other = corpus.tokenizer(), teacher.tokenizer()
     translation = None
     if other is None or own.get_vocab() != other.get_vocab():
@@ -221,35 +221,36 @@ class LessonTrainer(Trainer):
         batch = torch.from_numpy(rows.astype(np.int64)).to(self.device)
         for group in self.optimiser.param_groups:
             group["lr"] = share * run.preset.rate(run.shape)
-        # Every step takes as many operations: the first one is counted.
-        counter = nullcontext() if self.flops else FlopCounterMode(display=False)
-        with self.expense.counted(), counter:
-            loss = self._learn(batch)
-        if isinstance(counter, FlopCounterMode):
+        with self.expense.counted():
+            task, total = self._losses(batch)
+            if not math.isfinite(float(total.detach())):
+                raise DivergedError(
+                    f"run {run.name}: the loss is no number at step {self.step}; lower the weights of the lesson"
+                )
+            total.backward()
+            # The student's gradients are clipped as they are without a teacher.
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            if self.lesson is not None and len(self.lesson.parts):
+                nn.utils.clip_grad_norm_(self.lesson.parts.parameters(), 1.0)
+            self.optimiser.step()
+            self.optimiser.zero_grad(set_to_none=True)
+        if not self.flops:
+            # Beside the step: while they are counted, products are computed in another way.
+            with FlopCounterMode(display=False) as counter:
+                self._losses(batch)[1].backward()
             self.flops = float(counter.get_total_flops())
-        self.loss = AVERAGE * self.loss + (1 - AVERAGE) * loss.detach()
+            self.optimiser.zero_grad(set_to_none=True)
+        self.loss = AVERAGE * self.loss + (1 - AVERAGE) * task.detach()
         self.step += 1
 
-    def _learn(self, batch: torch.Tensor) -> torch.Tensor:
-        """Update the student and return the loss of its task."""
+    def _losses(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss of the student's task, and what it is trained on."""
         lesson, tokens, targets = self.lesson, batch[:, :-1], batch[:, 1:].flatten()
         half = self.run.preset.precision == "bfloat16"
         with torch.autocast(batch.device.type, dtype=torch.bfloat16, enabled=half):
             student = hidden(self.model, tokens, 1 if lesson is None else lesson.layer)
             task = functional.cross_entropy(student.logits.float().flatten(0, 1), targets)
-            total = task if lesson is None else lesson.loss(task, student, tokens)
-        if not math.isfinite(float(total.detach())):
-            raise DivergedError(
-                f"run {self.run.name}: the loss is no number at step {self.step}; lower the weights of the lesson"
-            )
-        total.backward()
-        # The student's gradients are clipped as they are without a teacher.
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        if lesson is not None:
-            nn.utils.clip_grad_norm_(lesson.parts.parameters(), 1.0)
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        return task
+            return task, task if lesson is None else lesson.loss(task, student, tokens)
 
     def about(self) -> dict[str, Any]:
         """Return the arm, and what the training took."""

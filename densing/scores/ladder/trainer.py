@@ -15,21 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from densing.core import ArtefactError, DensingError, InputError, Meter
+from densing.core import ArtefactError, InputError, Meter
 from densing.scores.ladder.arms import Arm, Maker, client_recipes
 from densing.scores.ladder.corpus import Generated, Order, Tokens, blocks
 from densing.scores.ladder.folder import export
-from densing.scores.ladder.runs import Budget, Run, Shape, factor
+from densing.scores.ladder.runs import Budget, DivergedError, Run, Shape, factor
 from densing.scores.ladder.stack import RowLoss, Stack, StackOptimizer, quantise
 from densing.scores.ladder.world import generate, get_recipe
 
 AVERAGE = 0.98
 REPORT_STEPS = 50
 VALIDATION_BATCH = 32
-
-
-class DivergedError(DensingError):
-    """A run's loss is no number any more."""
 
 
 def build_model(shape: Shape, vocabulary: int, block: int, seed: int, device: str = "cpu") -> Any:

@@ -21,7 +21,7 @@ from filelock import FileLock
 from densing.core import DensingError, InputError, processes, storage_errors
 from densing.scores.ladder.arms import Maker
 from densing.scores.ladder.lessons import KNOBS
-from densing.scores.ladder.runs import Run
+from densing.scores.ladder.runs import DivergedError, Run
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -146,18 +146,23 @@ def train(
         When there is no such device.
     WorkerError
         When a worker was killed; what it had checkpointed is kept.
+    DivergedError
+        When a run's loss is no number any more, after the others are done.
     """
     todo = [run for run in runs if not all(run.exported(folder, budget) for budget in run.budgets)]
     # Seed by seed, so that a ladder is whole early; the costliest first, so that the cheap ones fill the end.
     todo.sort(key=lambda run: (run.seed, -run.work * run.shape.batch * run.shape.total(run.corpus.vocabulary)))
     work = functools.partial(_train, folder=folder, device=device, threads=threads, maker=maker)
     exported = each(work, todo, workers, progress)
+    if diverged := [outcome for outcome in exported if isinstance(outcome, str)]:
+        raise DivergedError("; ".join(diverged) + "; all other runs are done")
     return dict.fromkeys((run.name for run in runs), 0) | {
-        run.name: count for run, count in zip(todo, exported, strict=True)
+        run.name: int(count) for run, count in zip(todo, exported, strict=True)
     }
 
 
-def _train(run: Run, tell: Tell, *, folder: Path, device: str, threads: int, maker: Maker | None) -> int:
+def _train(run: Run, tell: Tell, *, folder: Path, device: str, threads: int, maker: Maker | None) -> int | str:
+    """Return how many budgets were exported, or why the run ended: the others go on."""
     import torch
     import transformers
 
@@ -168,7 +173,10 @@ def _train(run: Run, tell: Tell, *, folder: Path, device: str, threads: int, mak
     torch.set_num_threads(threads)
     transformers.logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    return train_run(run, folder, device, lambda done: tell(run.name, done), maker)
+    try:
+        return train_run(run, folder, device, lambda done: tell(run.name, done), maker)
+    except DivergedError as error:
+        return str(error)
 
 
 def train_run(

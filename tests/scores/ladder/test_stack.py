@@ -15,8 +15,9 @@ pytest.importorskip("transformers", reason="needs the extra 'evals'")
 
 from densing.core import InputError  # noqa: E402
 from densing.scores.ladder import Run, parse_arm, read_exports  # noqa: E402
+from densing.scores.ladder.runs import DivergedError  # noqa: E402
 from densing.scores.ladder.stack import Stack, StackOptimizer, quantise  # noqa: E402
-from densing.scores.ladder.trainer import ArmTrainer, DivergedError, Trainer, batch_loss, build_model  # noqa: E402
+from densing.scores.ladder.trainer import ArmTrainer, Trainer, batch_loss, build_model  # noqa: E402
 from densing.scores.ladder.workers import train_run  # noqa: E402
 from densing.tradeoff import virtual_ranks  # noqa: E402
 from tests.support.training_runs import micro_run  # noqa: E402

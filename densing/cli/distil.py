@@ -1,0 +1,102 @@
+"""``densing distil``: small models with and without a teacher, and what it bought them."""
+
+from __future__ import annotations
+
+from json import dumps
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from densing.cli import options as o
+from densing.cli.ladder import Device, Workers, processes_of, steps_bar
+from densing.cli.output import emit_json, emit_table, finish, say
+from densing.core import InputError, UnavailableError
+
+
+def distil(
+    teacher: Annotated[
+        str,
+        typer.Option("--teacher", help="Folder of a causal language model (one below LADDER/models), or smollm2-135m."),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the study.")],
+    student: Annotated[
+        list[str] | None, typer.Option("--student", help="Size of the preset; may be repeated.  [the second]")
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method",
+            help="scratch, kd, fitnet, talking; options as in kd:temperature=4 or talking:w1=.2,codec=dense.",
+        ),
+    ] = None,
+    rounds: Annotated[str, typer.Option("--rounds", help="Rounds of talk, with commas: an arm each.")] = "0,1,2",
+    seeds: Annotated[str, typer.Option("--seeds", help="Runs of each, or the seeds themselves: 0..5.")] = "3",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="First seed: initialisation and order of blocks.")] = 0,
+    preset: Annotated[str, typer.Option("--preset", help="cpu (minutes), gpu or tiny (seconds).")] = "cpu",
+    recipe: Annotated[
+        str, typer.Option("--corpus", help="Recipe of the students' corpus: standard, clean, noisy.")
+    ] = "standard",
+    equal_flops: Annotated[
+        bool,
+        typer.Option(help="Also train from scratch on more tokens, with the FLOPs of the cheapest lesson."),
+    ] = True,
+    law: Annotated[
+        Path | None,
+        typer.Option(
+            "--law", exists=True, file_okay=False, help="Ladder that the law is fitted to.  [the teacher's, or DIR]"
+        ),
+    ] = None,
+    bootstrap: Annotated[int, typer.Option("--bootstrap", min=20, help="Resamplings of sizes and seeds.")] = 1000,
+    level: Annotated[
+        float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Level of the intervals.")
+    ] = 0.95,
+    page: Annotated[
+        Path | None, typer.Option("--page", dir_okay=False, help="Also write a page of it (Markdown).")
+    ] = None,
+    workers: Workers = None,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads per process.")] = 1,
+    device: Device = "cpu",
+    json: o.JsonFlag = False,
+) -> None:
+    """Train students with a teacher in several ways, and say what each bought beside training from scratch.
+
+    Density and tokens with intervals, the FLOPs that the teacher takes, and whether more tokens for the same FLOPs
+    would have done better. What is trained is skipped; a killed run goes on.
+
+    Example: densing distil --teacher ladders/cpu/models/d72-s0-1638400 --student d12 --seeds 0..5 --out distil
+    """
+    from importlib.util import find_spec
+
+    from densing.core import plain, write_text
+    from densing.scores.ladder import Generated, describe_ladder, get_preset, parse_seeds, train
+    from densing.tradeoff import distil_gain, distil_runs, ladder_of, lesson_arms
+
+    for name in ("torch", "transformers"):
+        if find_spec(name) is None:
+            raise UnavailableError(f"{name} is not installed; pip install 'densing[evals]'")
+    try:
+        numbers = [int(part) for part in rounds.split(",")]
+    except ValueError:
+        raise InputError(f"--rounds {rounds}: write numbers with commas, as in 0,1,2") from None
+    arms = lesson_arms(method or ["scratch,kd,fitnet,talking"], numbers, teacher)
+    chosen, corpus = get_preset(preset), Generated(recipe)
+    sizes = student or [chosen.shapes[1].name]
+    runs = distil_runs(chosen, corpus, arms, sizes, parse_seeds(seeds, seed), equal_flops=equal_flops, device=device)
+    describe_ladder(out, {"preset": preset, **corpus.describe(), "teacher": teacher})
+    with steps_bar(json, runs) as tell:
+        train(runs, out, workers=processes_of(workers, device), device=device, threads=threads, progress=tell)
+    ruler = law or ladder_of(teacher)
+    result = distil_gain(out, law=ruler, draws=bootstrap, level=level, seed=seed)
+    write_text(out / "gain.json", dumps(plain(result.gains.record()), indent=2) + "\n")
+    if page is not None:
+        from densing.report import build_distil
+
+        build_distil(result, page)
+    if json:
+        emit_json(result.to_dict())
+    else:
+        emit_table(result.frame(), f"What {teacher} taught, beside scratch")
+        emit_table(result.claims, "Talking Models: what is reported of it, and what was found")
+        say(f"the law of losses: {ruler or out}")
+    finish(result.notes)

@@ -1,0 +1,106 @@
+"""What a teacher bought: claims held against paired losses, verdicts beside equal FLOPs, arms as they are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from densing.core import InputError, UnknownNameError
+from densing.report import build_distil
+from densing.scores.ladder import simulated_ladder
+from densing.tradeoff import distil_gain, ladder_of, lesson_arms
+from densing.tradeoff.distil import talking_claims
+from tests.support.ladder_files import write_ladder
+
+
+def test_arms_are_read_with_scratch_first_and_an_arm_per_round() -> None:
+    arms = lesson_arms(["kd:temperature=4,weight=.7", "talking:w1=.2,fitnet"], [0, 1], "T")
+    names = ["scratch", "kd:temperature=4,weight=.7", "talking:rounds=0,w1=.2", "talking:rounds=1,w1=.2", "fitnet"]
+    assert [arm.name for arm in arms] == names
+    assert [arm.teacher for arm in arms] == ["", "T", "T", "T", "T"]
+    assert [arm.name for arm in lesson_arms(["talking:rounds=3"], [0], "T")] == ["scratch", "talking:rounds=3"]
+    with pytest.raises(UnknownNameError, match="pupil"):
+        lesson_arms(["pupil"], [0], "T")
+    with pytest.raises(InputError, match="ladder train --arm"):
+        lesson_arms(["kd:ranks=2"], [0], "T")
+
+
+def paired(quiet: float, one: float, two: float, noise: float = 0.001) -> pd.DataFrame:
+    means = {"scratch": 0.0, "talking:rounds=0": quiet, "talking:rounds=1": one, "talking:rounds=2": two}
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({name: mean + noise * rng.standard_normal(12) for name, mean in means.items()})
+
+
+@pytest.mark.parametrize(
+    ("gains", "order", "share"),
+    [
+        ((0.0199, 0.0240, 0.0300), "reproduced", "contradicted"),
+        ((0.0199, 0.0198, 0.0252), "not reproduced", "reproduced"),
+        ((0.0252, 0.0210, 0.0199), "contradicted", "contradicted"),
+        ((-0.02, -0.02, -0.02), "contradicted", "not answerable"),
+    ],
+)
+def test_claims_are_held_against_intervals(gains: tuple[float, float, float], order: str, share: str) -> None:
+    verdicts = talking_claims(paired(*gains)).set_index("claim")["verdict"]
+    assert verdicts.to_dict() == {"TM-1": order, "TM-2": share, "TM-3": "not answerable"}
+
+
+def test_too_little_is_not_answerable() -> None:
+    for table in (pd.DataFrame(), paired(1, 1, 1).head(2), paired(1, 1, 1)[["scratch", "talking:rounds=0"]]):
+        assert set(talking_claims(table)["verdict"]) == {"not answerable"}
+
+
+def test_a_teacher_elsewhere_has_no_ladder(tmp_path: Path) -> None:
+    assert ladder_of(str(tmp_path / "models" / "d8")) is None
+
+
+def study(folder: Path, tau: float) -> Path:
+    """Write a study of which one lesson takes three times the FLOPs of scratch and is worth tau times the tokens."""
+    losses = simulated_ladder(tau=tau, noise=0.002, common=0.002, spread=0.005, seeds=3)
+    facts = {
+        "scratch": {"cost": {"flops": 1e9}},
+        "kd": {"cost": {"flops": 3e9}, "teacher": "T|<b>", "teacher_parameters": 100},
+    }
+    return write_ladder(folder, losses, {"plain": "scratch", "arm": "kd"}, more=facts)
+
+
+@pytest.mark.parametrize(("tau", "verdict"), [(1.5, "worse"), (5.0, "better"), (3.0, "not decided")])
+def test_a_lesson_is_worth_its_flops_or_not(tmp_path: Path, tau: float, verdict: str) -> None:
+    result = distil_gain(study(tmp_path / "study", tau), draws=80)
+    row = result.frame().iloc[0]
+    assert (row["flops"], row["teacher_flops"], row["flops_ratio"], row["verdict"]) == (3e9, 2e9, 3.0, verdict)
+    assert row["token_lo"] < tau < row["token_hi"]
+    # A teacher of a hundred parameters is smaller than every student.
+    assert "small-teacher" in {note.code for note in result.notes}
+    page = build_distil(result, tmp_path / "page.md").read_text()
+    assert "T\\|" in page or "T|" not in page
+    assert "nan" not in page.lower() and verdict in page
+
+
+def test_a_law_from_another_ladder_must_be_of_the_same_corpus(tmp_path: Path) -> None:
+    folder = study(tmp_path / "study", 1.5)
+    losses = simulated_ladder(noise=0.002, common=0.002, spread=0.005, seeds=3, seed=9)
+    ruler = write_ladder(tmp_path / "ruler", losses[losses["arm"].eq("plain")], {"plain": ""})
+    shifted = distil_gain(folder, law=ruler, draws=80)
+    assert shifted.gains.spec["law_of"] == str(ruler)
+    assert shifted.gains.arms[0].tokens.ratio == pytest.approx(1.5, rel=0.1)
+    about = json.loads((ruler / "ladder.json").read_text())
+    (ruler / "ladder.json").write_text(json.dumps({**about, "corpus_hash": "other"}))
+    with pytest.raises(InputError, match="their losses do not compare"):
+        distil_gain(folder, law=ruler, draws=80)
+
+
+def test_the_command_refuses_what_cannot_be_taught(tmp_path: Path) -> None:
+    from densing.cli import app
+
+    options = ["distil", "--preset", "tiny", "--out", str(tmp_path / "out"), "--teacher", str(tmp_path)]
+    for more, part in ((["--rounds", "x"], "--rounds x"), (["--method", "pupil"], "pupil"),
+                       (["--student", "d9"], "d9"), (["--method", "kd"], "transformers cannot load it")):  # fmt: skip
+        with pytest.raises((InputError, UnknownNameError), match=part):
+            CliRunner().invoke(app, [*options, *more], catch_exceptions=False)
+    assert not (tmp_path / "out").exists()
