@@ -59,8 +59,7 @@ def plot_frontier(result: Frontier, scale: str | None = None) -> go.Figure:
     if len(front):
         fig.add_scatter(
             x=[*front["paid"], across[1]], y=[*front["at"], front["at"].iloc[-1]], mode="lines", name="frontier",
-            line={"color": style.VERMILLION, "width": 1.5, "shape": "hv"}, hoverinfo="skip", legendgroup="frontier",
-            showlegend=False,
+            line={"color": style.VERMILLION, "width": 1.5, "shape": "hv"}, hoverinfo="skip", showlegend=False,
         )  # fmt: skip
     off = placed[~placed["on_frontier"]]
     for source, group in off.groupby("source", sort=False):
@@ -76,7 +75,7 @@ def plot_frontier(result: Frontier, scale: str | None = None) -> go.Figure:
     title = "ratio of density to the baseline's (log scale)" if ratio else "density ρ (log scale)"
     x_axis: dict[str, Any] = {"range": list(across)} if linear else style.log_axis(*across)
     if not linear:
-        x_axis["ticktext"] = [cost.show(value) for value in x_axis["tickvals"]]
+        x_axis["ticktext"] = [cost.show(value).replace(".0·", "·").removeprefix("1·") for value in x_axis["tickvals"]]
     label = cost.label if linear else f"{cost.label} (log scale)"
     return style.axes(fig, {"title": label, **x_axis}, {"title": title, **style.log_axis(*up)})
 

@@ -40,6 +40,8 @@ FLOPS = (
     "the stated training tokens; compute of teachers, of data written by models and of failed runs is in nobody's."
 )
 
+LABELS = {"ok": "Compared", "no cost": "Cost not known", "limit": "Known as a limit", "no density": "No density"}
+
 
 def build_frontier(result: Frontier, path: Path | str) -> Path:
     """Write the page.
@@ -144,4 +146,6 @@ def _lead(result: Frontier) -> str:
 def _facts(result: Frontier) -> tuple[tuple[str, str], ...]:
     table: pd.DataFrame = result.table
     counts: dict[str, Any] = table["status"].value_counts().to_dict()
-    return tuple((words.clean(status, 40), words.plural(count, "row")) for status, count in counts.items())
+    return tuple(
+        (LABELS.get(status, words.clean(status, 40)), words.plural(count, "row")) for status, count in counts.items()
+    )

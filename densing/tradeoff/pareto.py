@@ -426,7 +426,7 @@ def _arms(gain: Gains | GainRecord | Path | str) -> tuple[list[dict[str, Any]], 
     }
     paid_plain = {key: spec.baseline_cost.get(key) for key in costs}
     base = _Figure(spec.baseline, 1.0, 1.0, 1.0, **paid_plain, pairs=0, status="ok")
-    scale = f"ratio to {words.clean(spec.baseline, 60)}, ladder {words.clean(record.digest, 8)}"
+    scale = f"ratio to {words.clean(spec.baseline, 60)}, ladder {words.clean(record.digest[:8])}"
     rows, partial = [], []
     for figure in (base, *figures):
         name = words.clean(figure.arm, 120)
@@ -568,6 +568,15 @@ def _remarks(rows: pd.DataFrame, cost: str) -> list[Note]:
     if lone:
         text = f"no whole interval is known of {words.listed(lone, 3)}: their densities stand as exact in all draws"
         notes.append(Note("no-interval", "warning", text, {"names": lone}))
+    # A limit is not compared; whether it could matter is said.
+    limits, doubtful = rows[status.eq("limit") & rows[cost].notna()], []
+    for row in rows[rows["on_frontier"]].to_dict("records"):
+        cheaper = limits[limits["scale"].eq(row["scale"]) & limits[cost].le(row[cost])]
+        if (cheaper["bound"].eq("lower") | cheaper["density_hi"].ge(row["density"])).any():
+            doubtful.append(row["name"])
+    if doubtful:
+        text = f"on the frontier unless a cheaper row, known only as a limit, is as dense: {words.listed(doubtful)}"
+        notes.append(Note("limits-beside", "warning", text, {"names": doubtful}))
     recalled = rows.loc[rows["on_frontier"] & rows["evidence"].str.contains("recalled#"), "name"].tolist()
     if recalled:
         text = f"on the frontier by tokens that rest on general knowledge, not a document: {words.listed(recalled)}"
