@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from densing.tradeoff import Frontier
 
 SYMBOLS = {"catalog": "circle", "profile": "star", "arm": "square"}
+# So few rows that the intervals of all can be seen; of more only the frontier's are drawn.
+FEW = 12
 # Room of a name above its mark, as shares of a wide page's figure.
 LABEL_HEIGHT, LETTER_WIDTH = 0.05, 0.0075
 
@@ -63,13 +65,14 @@ def plot_frontier(result: Frontier, scale: str | None = None) -> go.Figure:
         )  # fmt: skip
     off = placed[~placed["on_frontier"]]
     for source, group in off.groupby("source", sort=False):
-        _marks(fig, group, result.cost, NAMES[source], SYMBOLS[source], style.BLUE, 8)
+        _marks(fig, group, result.cost, NAMES[source], SYMBOLS[source], style.BLUE, 8, bars=len(placed) <= FEW)
     for (source, bound), group in rows[rows["status"].ne("ok")].groupby(["source", "bound"], sort=False):
         symbol = style.BOUND_SYMBOLS.get(bound, f"{SYMBOLS[source]}-open")
         name = {"upper": "limit ▽", "lower": "limit △"}.get(bound, "not decided")
         _marks(fig, group, result.cost, name, symbol, style.ORANGE, 8)
     _marks(fig, front, result.cost, "on the frontier", "diamond", style.VERMILLION, 11, bars=True)
-    up = style.log_range(np.concatenate([rows["at"], front["density_lo"], front["density_hi"]]))
+    barred = placed if len(placed) <= FEW else front
+    up = style.log_range(np.concatenate([rows["at"], barred["density_lo"], barred["density_hi"]]))
     _label(fig, front, across, up, linear)
     ratio = placed["source"].eq("arm").all()
     title = "ratio of density to the baseline's (log scale)" if ratio else "density ρ (log scale)"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from densing import __version__
-from densing.core import words, write_text
+from densing.core import severest_first, words, write_text
 from densing.plots import plot_frontier
 from densing.report import page
 from densing.report.page import (
@@ -99,7 +99,9 @@ def render_markdown(result: Frontier) -> str:
         lines += [f"| {' | '.join(_literal(cell.shown) for cell in row)} |" for row in table.rows]
         parts += [f"## {_literal(words.clean(scale))}", _literal(result.sentence(scale)), "\n".join(lines)]
     if result.notes:
-        lines = [f"- {note.severity}: {_literal(words.clean(note.message, 600))}" for note in result.notes]
+        lines = [
+            f"- {note.severity}: {_literal(words.clean(note.message, 600))}" for note in severest_first(result.notes)
+        ]
         parts += ["## Notes", "\n".join(lines)]
     return "\n\n".join(parts) + "\n"
 

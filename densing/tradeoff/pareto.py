@@ -228,9 +228,10 @@ def frontier(
         from densing.scores.references import JOINT, load_reference
 
         catalog = catalog or load_catalog()
-        if reference == JOINT and not (selection is not None and selection.vendors):
-            # Half a minute the first time; what follows reads it.
-            catalog_scale(catalog, step=step)
+        if reference == JOINT:
+            # Half a minute each the first time; what follows reads what this keeps.
+            for vendors in dict.fromkeys((selection is not None and selection.vendors, False)):
+                catalog_scale(catalog, own_vendors=vendors, step=step)
         ruler = load_reference(reference, benchmark, catalog=catalog)
         densities = catalog_densities(catalog, ruler, selection=selection, seed=seed)
         notes += densities.notes
