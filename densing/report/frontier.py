@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from densing.tradeoff import Frontier
 
 WHAT = (
-    "A row is on the frontier when no other on its scale has at least its density at no more cost. The share says in "
-    "how many draws of all densities together that holds; costs are taken as exact. Densities compare on one scale "
-    "only: an arm of a ladder has a ratio to plain training at the ladder's sizes, never a place among models. Limits "
-    "are drawn (triangles) and not compared."
+    "A row is on the frontier when no other has at least its density at no more cost. The share says in how many draws "
+    "of all densities together that holds; costs are taken as exact. Limits are drawn (triangles) and not compared."
+)
+SCALES = (
+    "Densities compare on one scale only: an arm of a ladder has a ratio to plain training at the ladder's sizes, never "
+    "a place among models."
 )
 FLOPS = (
     "Training compute is 6 N D (Kaplan et al. 2020, arXiv 2001.08361, table 1), N the parameters that a token meets, D "
@@ -142,7 +144,8 @@ def frontier_table(result: Frontier, scale: str, name: str) -> ShownTable:
 
 
 def _lead(result: Frontier) -> str:
-    return f"{WHAT} {FLOPS}" if result.cost == "flops" else WHAT
+    several = result.table["scale"].nunique() > 1 or result.table["source"].eq("arm").any()
+    return " ".join([WHAT, *([SCALES] if several else []), *([FLOPS] if result.cost == "flops" else [])])
 
 
 def _facts(result: Frontier) -> tuple[tuple[str, str], ...]:

@@ -148,7 +148,9 @@ def render(study: Study) -> str:
         "asked_of": asked_of(study),
         "frontier": against and frontier_table(against, against.scales[0], "frontier-table"),
         "frontier_figure": against and scale_figure(against, against.scales[0], "frontier"),
-        "frontier_words": [f"{WHAT} {FLOPS}", *(note.message for note in doubts(against.notes))] if against else [],
+        "frontier_words": [f"{WHAT} {FLOPS}", *(words.sentence(note.message) for note in doubts(against.notes))]
+        if against
+        else [],
         "estimates": estimates_table(study.trend),
         "multiverse": multiverse_table(study.multiverse),
         "replication": replication_table(study.replication),
