@@ -34,8 +34,8 @@ WHAT = (
     "of all densities together that holds; costs are taken as exact. Limits are drawn (triangles) and not compared."
 )
 SCALES = (
-    "Densities compare on one scale only: an arm of a ladder has a ratio to plain training at the ladder's sizes, never "
-    "a place among models."
+    "Densities compare on one scale only: an arm of a ladder has a ratio to plain training at the ladder's sizes, "
+    "never a place among models."
 )
 FLOPS = (
     "Training compute is 6 N D (Kaplan et al. 2020, arXiv 2001.08361, table 1), N the parameters that a token meets, D "
@@ -144,7 +144,7 @@ def frontier_table(result: Frontier, scale: str, name: str) -> ShownTable:
 
 
 def _lead(result: Frontier) -> str:
-    several = result.table["scale"].nunique() > 1 or result.table["source"].eq("arm").any()
+    several = len(set(result.table["scale"])) > 1 or result.table["source"].eq("arm").any()
     return " ".join([WHAT, *([SCALES] if several else []), *([FLOPS] if result.cost == "flops" else [])])
 
 
