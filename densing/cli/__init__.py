@@ -24,6 +24,7 @@ COMMANDS = {
     "forecast": "forecast:app",
     "report": "report:report",
     "joint": "joint:app",
+    "frontier": "frontier:frontier",
     "doctor": "doctor:doctor",
     "catalog": "catalog:app",
     "refs": "refs:app",

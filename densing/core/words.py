@@ -266,6 +266,23 @@ def size(count: Any) -> str:
     return f"{value:.0f}"
 
 
+def power(value: Any, count: int = 2) -> str:
+    """Return a number too large for a name of its own, with a power of ten.
+
+    Examples
+    --------
+    >>> power(8.09e22), power(9.99e24), power(123.4), power(None)
+    ('8.1·10²²', '1.0·10²⁵', '123', '–')
+    """
+    if is_missing(value) or not 1e4 <= abs(float(value)) < math.inf:
+        return number(value, count)
+    mantissa, _, exponent = f"{float(value):.{count - 1}e}".partition("e")
+    return f"{mantissa}·10{str(int(exponent)).translate(_RAISED)}"
+
+
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
 def count(value: Any) -> str:
     """Return a number of things as a whole number.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,8 +48,8 @@ def build_distil(result: Distilled, path: Path | str) -> Path:
         "# What a teacher buys a small model",
         f"Written by `densing distil --teacher MODEL --out DIR --page FILE`; record {result.gains.digest[:12]}.",
         f"Students of preset {spec['preset']}: sizes {', '.join(spec['sizes'])}; {budgets} tokens; "
-        f"{len(spec['seeds'])} seeds. Teacher: {words.clean(result.teacher, 200)}. "
-        f"Law of losses: {words.clean(spec['law_of'] or 'the runs from scratch', 200)}.",
+        f"{len(spec['seeds'])} seeds. Teacher: {_literal(result.teacher)}. "
+        f"Law of losses: {_literal(spec['law_of'] or 'the runs from scratch')}.",
         _HOW,
         "## What each way of learning bought",
         table(
@@ -86,6 +87,11 @@ def build_distil(result: Distilled, path: Path | str) -> Path:
         ),
     ]  # fmt: skip
     if len(result.notes):
-        parts += ["## Notes", "\n".join(f"- {note.severity}: {note.message}" for note in result.notes)]
+        parts += ["## Notes", "\n".join(f"- {note.severity}: {_literal(note.message)}" for note in result.notes)]
     write_text(Path(path), "\n\n".join(part.strip() for part in parts) + "\n")
     return Path(path)
+
+
+def _literal(text: str) -> str:
+    """Return text that a reader of Markdown shows as it is."""
+    return html.escape(words.clean(text, 400), quote=False)

@@ -29,6 +29,7 @@ from densing.plots import (
     specifications,
 )
 from densing.report import page
+from densing.report.frontier import FLOPS, WHAT, frontier_table, scale_figure
 from densing.report.page import (
     Field,
     Headline,
@@ -45,6 +46,7 @@ from densing.scores.references import JOINT, JointRuler
 from densing.scores.study import PAPER_MONTHS, early
 from densing.scores.trend import held_truth
 from densing.scores.trend import sentences as trend_sentences
+from densing.tradeoff import study_frontier
 
 if TYPE_CHECKING:
     from densing.scores.references import Reference
@@ -58,6 +60,7 @@ SECTIONS = (
     ("models", "Models"),
     ("beside", "Beside it"),
     ("measured", "Measured here"),
+    ("frontier", "Cost"),
     ("estimators", "Estimators"),
     ("ruler", "Ruler"),
     ("multiverse", "Multiverse"),
@@ -123,7 +126,10 @@ def build_report(study: Study, path: Path | str) -> Path:
 def render(study: Study) -> str:
     """Return the page as text."""
     measured = study.measured
-    parts = {"measured": measured, "yours": study.placed, "beside": study.beside}
+    placed = study_frontier(study)
+    # Of a catalog without tokens there is no frontier to show.
+    against = placed if placed.scales else None
+    parts = {"measured": measured, "yours": study.placed, "beside": study.beside, "frontier": against}
     context = {
         "headline": headline(study),
         "figures": figures(study),
@@ -140,6 +146,11 @@ def render(study: Study) -> str:
         "measured_lead": measured and measured_lead(measured),
         "measured_sentences": measured and measured_words(measured),
         "asked_of": asked_of(study),
+        "frontier": against and frontier_table(against, against.scales[0], "frontier-table"),
+        "frontier_figure": against and scale_figure(against, against.scales[0], "frontier"),
+        "frontier_words": [f"{WHAT} {FLOPS}", *(words.sentence(note.message) for note in doubts(against.notes))]
+        if against
+        else [],
         "estimates": estimates_table(study.trend),
         "multiverse": multiverse_table(study.multiverse),
         "replication": replication_table(study.replication),

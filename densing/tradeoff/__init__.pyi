@@ -12,3 +12,8 @@ from .gain import GainRecord as GainRecord
 from .gain import Gains as Gains
 from .gain import ladder_gain as ladder_gain
 from .gain import sentence as sentence
+from .pareto import COSTS as COSTS
+from .pareto import Cost as Cost
+from .pareto import Frontier as Frontier
+from .pareto import frontier as frontier
+from .pareto import study_frontier as study_frontier

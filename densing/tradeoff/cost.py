@@ -52,6 +52,8 @@ class DensityCost:
     partition : Partition or None
         Of the profiled run, all ranks together; its shares are taken to hold for the whole training. Without it
         nothing is said of what was lost.
+    reference : str
+        The ruler that the density was read on; empty where it is not known. Densities of two rulers do not compare.
 
     Raises
     ------
@@ -73,6 +75,7 @@ class DensityCost:
     note: str = ""
     bound: str = ""
     partition: Partition | None = None
+    reference: str = ""
 
     def __post_init__(self) -> None:
         """Check the figures that divide."""
@@ -191,7 +194,7 @@ class DensityCost:
             "note": self.note,
         }
         frame = pd.DataFrame([row])
-        numeric = [name for name in frame.columns if name not in ("model", "benchmark", "bound", "note")]
+        numeric = [name for name in frame.columns if name not in ("model", "benchmark", "bound", "reference", "note")]
         return frame.astype(dict.fromkeys(numeric, float))
 
     def to_dict(self) -> dict[str, Any]:
@@ -331,4 +334,5 @@ def _joined(row: Mapping[str, Any], device_hours: float, source: str, profile: R
         note="" if words.is_missing(row.get("status")) or row["status"] == "ok" else words.status(row["status"], bound),
         bound=bound,
         partition=partition,
+        reference="" if words.is_missing(row.get("reference")) else words.clean(row["reference"], 120),
     )

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 WATTS = 15.0
 """Of a busy core, where no counter can be read and the user says nothing: a server processor's power over its cores."""
 HOUR_OF_TWO_CORES = 7200.0
+SCHEMA = 1
+"""Of records of gains."""
 COLUMNS = (
     "arm", "density_ratio", "density_lo", "density_hi", "token_ratio", "token_lo", "token_hi", "bytes", "seconds",
     "joules", "kept_parameters", "pairs", "status", "no_loss",
@@ -213,7 +215,11 @@ class Gains(Readable):
     def record(self) -> GainRecord:
         """Return what a measured claim keeps of it."""
         return GainRecord(
-            spec=self.spec, digest=self.digest, versions=_versions(), figures=[arm.row() for arm in self.arms]
+            spec=self.spec,
+            digest=self.digest,
+            versions=_versions(),
+            figures=[arm.row() for arm in self.arms],
+            evidence=self.evidence,
         )
 
 
@@ -231,6 +237,8 @@ class GainRecord(Record, frozen=True):
         Rows of :meth:`Gains.frame`.
     kind : {"gain"}
     schema : int
+    evidence : mapping
+        How bytes, seconds and joules were got; empty in records of before it was kept.
     """
 
     spec: Mapping[str, Any]
@@ -238,7 +246,8 @@ class GainRecord(Record, frozen=True):
     versions: Mapping[str, str]
     figures: Sequence[Mapping[str, Any]]
     kind: str = "gain"
-    schema: int = 1
+    schema: int = SCHEMA
+    evidence: Mapping[str, str] = {}
 
 
 def ladder_gain(

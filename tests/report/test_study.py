@@ -75,7 +75,7 @@ def beside_with(study: Any, trend: Any) -> Any:
 
 def test_hostile_text_stays_text(page: Page, source: str) -> None:
     assert not page.all("img")
-    assert len(page.all("script")) == 11 + 1 + 2  # figures, palette, plotly.js and ours
+    assert len(page.all("script")) == 12 + 1 + 2  # figures, palette, plotly.js and ours
     assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
     words = " ".join(page.words)
     for hostile in (frames.HOSTILE, fixture.BREAKOUT, fixture.LINKED, "%{x} {{ 7 * 7 }}"):
@@ -102,7 +102,7 @@ def test_nothing_is_fetched(page: Page) -> None:
 
 def test_figures_are_json_with_a_caption(page: Page) -> None:
     figures = [name for name in page.script_text if name.startswith("data-plot-")]
-    assert len(figures) == 11
+    assert len(figures) == 12
     for name in figures:
         assert {"data", "layout"} <= json.loads(page.script_text[name]).keys()
     plots = [attributes for attributes in page.all("div") if attributes.get("class") == "plot"]
@@ -312,7 +312,8 @@ def test_missing_cells_are_dashes(study: Any) -> None:
         table[name] = table[name].astype(object)
         table.loc[5, name] = None
     table.loc[6, ["density", "density_lo", "density_hi", "released"]] = [np.nan, np.nan, np.nan, pd.NaT]
-    words = Page(render(altered(study, density=SimpleNamespace(table=table, options={}, notes=())))).words
+    holed = SimpleNamespace(**{**vars(study.density), "table": table})
+    words = Page(render(altered(study, density=holed))).words
     assert "nan" not in {word.strip().lower() for word in words}
     assert "NaT" not in " ".join(words) and "None" not in {word.strip() for word in words}
 

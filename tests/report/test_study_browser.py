@@ -14,7 +14,7 @@ from tests.support import report_fixture as fixture
 from tests.support import report_frames as frames
 from tests.support.report_browser import MARKS, driven, opened, requests, wait
 
-FIGURES = 11
+FIGURES = 12
 YOURS = 2
 pytestmark = MARKS
 
@@ -169,6 +169,13 @@ def test_a_model_is_found_in_the_figure_and_in_the_table(page: Any) -> None:
     wait(lambda: visible(page) == {"model-0-17"})
     assert column(page, "Model") == ["model-0-17"]
     assert sum(opacity > 0.5 for opacity in faint(page)) == 1
+    # On the axis of compute, a logarithmic one, the name stands at its mark too.
+    written, mark = page.execute_script("""const { data, layout } = document.getElementById("plot-frontier");
+        const note = layout.annotations.find((each) => each.name === "match");
+        const at = data.flatMap((trace) => (trace.customdata || []).flatMap(
+            ([, label], point) => (label === note.text ? [trace.x[point]] : [])));
+        return [note.x, at[0]];""")
+    assert 10**written == pytest.approx(mark)
     assert page.find_element("css selector", ".filters input").get_attribute("value") == "model-0-17"
     page.execute_script("window.dispatchEvent(new Event('afterprint'))")  # drawn anew, the search stays
     wait(lambda: visible(page) == {"model-0-17"})

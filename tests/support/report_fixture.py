@@ -134,7 +134,17 @@ def density(seed: int = 0, n: int = MODELS, since: str = "2023-02-24", names: tu
             "source": ["https://example.org/report?a=1&b=2" if i % 2 else "javascript:alert(1)" for i in range(n)],
         }
     )
-    return SimpleNamespace(table=table, options={}, notes=())
+    draws = np.log(rho) + rng.normal(0, 0.3, (40, n))
+    return SimpleNamespace(table=table, options={}, notes=(), model_draws=draws, reference=reference())
+
+
+def compute(table: pd.DataFrame) -> pd.DataFrame:
+    """Return training FLOPs of the models of a table, every third unknown."""
+    tokens = np.where(np.arange(len(table)) % 3 == 1, np.nan, 2e12)
+    return pd.DataFrame(
+        {"model": table["model"], "n_active": table["n_params"], "tokens": tokens,
+         "flops": 6 * table["n_params"] * tokens, "evidence": f"counted: 6 N D, tokens from {HOSTILE}", "missing": ""}
+    )  # fmt: skip
 
 
 def reference() -> Any:
@@ -198,7 +208,7 @@ def study() -> Any:
         placed=placed(), answers=None, tested=None, recall="", precision="The interval is wide: its ends differ.",
         multiverse=multiverse(), replication=replication(), forecast=forecast(), questions=questions(),
         past_forecast=None, backtest=backtest(), corollaries=corollaries(),
-        provenance=provenance(), versions={"densing": "0.1.0", "python": "3.11"},
+        provenance=provenance(), compute=compute(main.table), versions={"densing": "0.1.0", "python": "3.11"},
         hashes={"catalog": "ab" * 32}, measured=measured(),
         notes=(
             Note("clock", "error", f"A note with {HOSTILE} in it.", {}),

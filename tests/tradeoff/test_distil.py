@@ -30,7 +30,7 @@ def test_arms_are_read_with_scratch_first_and_an_arm_per_round() -> None:
         lesson_arms(["kd:ranks=2"], [0], "T")
 
 
-def paired(quiet: float, one: float, two: float, noise: float = 0.001) -> pd.DataFrame:
+def paired(quiet: float, one: float, two: float, noise: float = 0.002) -> pd.DataFrame:
     means = {"scratch": 0.0, "talking:rounds=0": quiet, "talking:rounds=1": one, "talking:rounds=2": two}
     rng = np.random.default_rng(0)
     return pd.DataFrame({name: mean + noise * rng.standard_normal(12) for name, mean in means.items()})

@@ -58,7 +58,7 @@
       marked.forEach((index, at) => hits[at].forEach((point) => {
         const trace = traces[index];
         notes.push({
-          x: trace.x[point], y: Math.log10(trace.y[point]), text: trace.customdata[point][1], name: "match",
+          x: holder.layout.xaxis.type === "log" ? Math.log10(trace.x[point]) : trace.x[point], y: Math.log10(trace.y[point]), text: trace.customdata[point][1], name: "match",
           showarrow: true, arrowhead: 0, arrowwidth: 1, ax: 0, ay: -28, font: { size: 13 },
           bgcolor: getComputedStyle(document.body).backgroundColor, arrowcolor: getComputedStyle(document.body).color,
         });

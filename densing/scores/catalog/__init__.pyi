@@ -4,6 +4,7 @@ from .catalog import family_groups as family_groups
 from .catalog import select as select
 from .catalog import selection_of as selection_of
 from .catalog import strata as strata
+from .compute import training_compute as training_compute
 from .erratic import OWN_FLAGS as OWN_FLAGS
 from .erratic import erratic_cells as erratic_cells
 from .erratic import erratic_flags as erratic_flags

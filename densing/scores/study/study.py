@@ -16,7 +16,7 @@ import pandas as pd
 
 import densing
 from densing.core import Card, DensingError, Note, Readable, TableLike, once, words
-from densing.scores.catalog import Catalog, Selection, load_catalog, load_recall
+from densing.scores.catalog import Catalog, Selection, load_catalog, load_recall, training_compute
 from densing.scores.density import DEFAULT_GUARD, DensityResult, catalog_densities, skill_densities
 from densing.scores.references import JOINT, JointRuler, Reference, available_benchmarks, load_reference
 from densing.scores.study.alternatives import (
@@ -259,6 +259,8 @@ class Study(Readable):
         The forecast that won its test; None on other rulers, and where too little is known for any.
     recall : str
         What to know of facts before a doubling time of other skills is quoted; empty on other rulers.
+    compute : pandas.DataFrame
+        FLOPs of the training of every model of the catalog, see :func:`densing.scores.catalog.training_compute`.
 
     See Also
     --------
@@ -297,6 +299,7 @@ class Study(Readable):
     backtest: Backtest
     corollaries: pd.DataFrame
     provenance: pd.DataFrame
+    compute: pd.DataFrame
     versions: Mapping[str, str]
     hashes: Mapping[str, str]
     notes: tuple[Note, ...] = ()
@@ -462,6 +465,7 @@ def run_study(
         backtest=earlier,
         corollaries=corollaries(trend),
         provenance=provenance(catalog, results, rulers),
+        compute=training_compute(catalog),
         versions=versions(),
         hashes={"catalog": catalog.digest, "reference": ruler.fit.data_hash},
         notes=tuple(once((*density.notes, *trend.notes))),

@@ -1,0 +1,84 @@
+"""``densing frontier``: density against what it cost, and what no cheaper thing reaches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from densing.cli import options as o
+from densing.cli.output import emit_json, emit_table, finish, progress, save, say, show_notes
+from densing.core import InputError
+
+
+def frontier(
+    cost: Annotated[str, typer.Option("--cost", help="flops, device_hours, bytes or joules.")] = "flops",
+    gain: Annotated[
+        list[Path] | None,
+        typer.Option("--gain", help="gain.json that `densing ladder gain DIR` leaves: its arms. May be repeated."),
+    ] = None,
+    profile: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--profile",
+            help="What `densing profile RUN --density FILE --device-hours HOURS --json` printed: a run of your own. "
+            "May be repeated.",
+        ),
+    ] = None,
+    reference: o.Reference = "joint",
+    benchmark: o.Benchmark = "mean",
+    since: o.Since = None,
+    catalog: o.CatalogFiles = None,
+    include: o.Include = None,
+    seed: o.Seed = 0,
+    out: o.Out = None,
+    page: Annotated[
+        Path | None, typer.Option("--page", dir_okay=False, help="Also write a page of it in Markdown (.md).")
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", dir_okay=False, help="Also write a page with figures that opens offline (.html)."),
+    ] = None,
+    json: o.JsonFlag = False,
+) -> None:
+    """Set densities beside one cost, and say what is on the frontier: as dense at no more cost there is no other.
+
+    Of the catalog's models the cost is the FLOPs of their training, where tokens are known; of runs of your own their
+    device hours; of a ladder's arms the bytes, joules and hours of a run, with a ratio to plain training for density.
+    Each ruler and each ladder is a scale of its own.
+
+    Example: densing frontier --since 2024-01-01 --html frontier.html
+
+    Example: densing frontier --cost bytes --gain ladders/arms/gain.json
+    """
+    import dataclasses
+
+    from densing.scores.catalog import load_catalog, selection_of
+    from densing.tradeoff import frontier as place
+
+    o.parse_window(since, None)
+    for option, path, suffix in (("--page", page, ".md"), ("--html", html, ".html")):
+        if path is not None and path.suffix != suffix:
+            raise InputError(f"{option} {path}: the name must end in {suffix}")
+    selection = dataclasses.replace(selection_of(include), since=since)
+    with progress(json) as step:
+        result = place(
+            load_catalog(*catalog) if catalog else None,
+            cost=cost, profiles=profile or (), gains=gain or (), selection=selection, reference=reference,
+            benchmark=benchmark, seed=seed, step=step,
+        )  # fmt: skip
+    save(result.table, result.to_dict(), out)
+    for path in filter(None, (page, html)):
+        from densing.report import build_frontier
+
+        say(f"wrote {build_frontier(result, path)}")
+    if json:
+        emit_json(result.to_dict())
+    else:
+        columns = ["name", "density", "density_lo", "density_hi", cost, "share", "source", "evidence"]
+        for scale in result.scales:
+            emit_table(result.front(scale)[columns], f"Frontier on {scale}, the cheapest first")
+            say(f"{scale}: {result.sentence(scale)}")
+        show_notes(result.notes)
+    finish(result.notes)
