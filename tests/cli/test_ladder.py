@@ -171,8 +171,9 @@ def test_students_learn_from_a_model_of_the_ladder(tmp_path: Path) -> None:
         "ladder", "train", "--preset", "tiny", "--out", str(teacher.parent), "--seeds", "1", "--workers", "1", *SIZES
     )
     (model,) = teacher.glob("d16-s0-61440")
-    study = ("distil", "--teacher", str(model), "--preset", "tiny", "--student", "d8", "--seeds", "1", "--workers", "1",
-             "--method", "kd,talking", "--rounds", "1", "--bootstrap", "30", "--out", str(tmp_path / "study"))  # fmt: skip
+    options = ["--preset", "tiny", "--student", "d8", "--seeds", "1", "--workers", "1", "--bootstrap", "30"]
+    lessons = ["--method", "kd,talking", "--rounds", "1", "--out", str(tmp_path / "study")]
+    study = ("distil", "--teacher", str(model), *options, *lessons)
     result = densing(*study)
     arms = {row["arm"]: row for row in result["arms"]}
     assert set(arms) == {"kd", "talking:rounds=1", "scratch:flops"}

@@ -17,11 +17,11 @@ SIZES = {float(shape.non_embedding): shape for shape in get_preset("cpu").shapes
 def write_ladder(
     folder: Path,
     losses: pd.DataFrame,
-    arms: dict[str, str],
+    arms: Mapping[str, str],
     cost: bool = True,
-    more: Mapping[str, Mapping[str, Any]] = {},
+    more: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Path:
-    """Write a ladder's descriptions without models; ``arms`` names the simulated ones, ``more`` adds facts to an arm's."""
+    """Write a ladder's descriptions without models; ``arms`` names the simulated ones, ``more`` adds to an arm's."""
     folder.mkdir()
     (folder / "ladder.json").write_text(json.dumps({"schema": 1, "preset": "cpu", "corpus_hash": "c"}))
     for row in losses.to_dict("records"):
@@ -39,7 +39,7 @@ def write_ladder(
         }  # fmt: skip
         if cost:
             about["cost"] = {"bytes": 1000.0 * steps, "seconds": 0.01 * steps, "joules": None}
-        for key, value in more.get(arm, {}).items():
+        for key, value in (more or {}).get(arm, {}).items():
             about[key] = {**about[key], **value} if isinstance(value, Mapping) else value
         (folder / "models" / name).mkdir(parents=True)
         (folder / "models" / name / "densing.json").write_text(json.dumps(about))
