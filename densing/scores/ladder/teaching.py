@@ -139,7 +139,7 @@ class Lesson:
         own, ends = self.translation(tokens)
         low, high, _ = self.teacher.states(own)
         at = ends.unsqueeze(-1)
-        return tuple(state.gather(1, at.expand(-1, -1, state.shape[-1])) for state in (low, high))  # type: ignore
+        return tuple(state.gather(1, at.expand(-1, -1, state.shape[-1])) for state in (low, high))
 
 
 def distance(logits: torch.Tensor, target: torch.Tensor, temperature: float) -> torch.Tensor:
