@@ -252,6 +252,15 @@ def validate(
             "--fast", help="Leave out claims that take more than ten seconds; break laws for predictions only."
         ),
     ] = False,
+    measure: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--measure",
+            exists=True,
+            help="Make a measurement again from its record (gain.json of a ladder's arms) and the runs beside it; "
+            "may be repeated. Published figures then only with --technique.",
+        ),
+    ] = None,
     html: Html = None,
     json: JsonFlag = False,
 ) -> None:
@@ -262,15 +271,23 @@ def validate(
     contention, no overlap), and the rows that notice say so.
 
     Example: densing techniques validate --technique ladder --json
-    """
-    from densing.efficiency.techniques import validate as validate_claims
 
+    Example: densing techniques validate --measure ladders/arms
+    """
+    from densing.efficiency.techniques import Validation
+    from densing.efficiency.techniques import validate as validate_claims
+    from densing.tradeoff import check_record
+
+    validation = Validation(())
     with timed_bar(quiet=json, label="claims") as show:
-        validation = validate_claims(
-            tuple(technique or ()),
-            fast=fast,
-            progress=lambda claim, done, total: show(claim, float(done), float(total)),
-        )
+        if technique or not measure:
+            validation = validate_claims(
+                tuple(technique or ()),
+                fast=fast,
+                progress=lambda claim, done, total: show(claim, float(done), float(total)),
+            )
+        again = [row for path in measure or [] for row in check_record(path)]
+    validation = Validation((*validation.findings, *again), validation.notes)
     if html is not None:
         from densing.report import build_techniques
 

@@ -17,3 +17,5 @@ from .pareto import Cost as Cost
 from .pareto import Frontier as Frontier
 from .pareto import frontier as frontier
 from .pareto import study_frontier as study_frontier
+from .records import check_record as check_record
+from .records import read_record as read_record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -11,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from densing.cli import app
-from densing.core import DensingError, InputError, UnknownNameError, decode, plain
+from densing.core import ArtefactError, DensingError, InputError, UnknownNameError, decode, plain
 from densing.scores.ladder import simulated_ladder
-from densing.tradeoff import GainRecord, ladder_gain, read_arms
+from densing.tradeoff import GainRecord, check_record, ladder_gain, read_arms
 from densing.tradeoff.gain import COLUMNS, simulated_step
 from tests.support.ladder_files import write_ladder
 
@@ -151,3 +152,44 @@ def test_folders_without_what_is_needed_are_refused(tmp_path: Path, ladder: Path
 def test_arms_that_cannot_be_trained_are_refused_beforehand(text: str, ranks: int, part: str) -> None:
     with pytest.raises(DensingError, match=part):
         read_arms([text], ranks)
+
+
+def test_a_measurement_is_made_again_from_its_record(tmp_path: Path) -> None:
+    losses = simulated_ladder(tau=0.8, noise=0.003, common=0.003, spread=0.005, seeds=2)
+    folder = write_ladder(tmp_path / "ladder", losses, {"plain": "plain", "arm": "local-sgd:tau=8"})
+    options = ["ladder", "gain", str(folder), "--bootstrap", "60", "--json"]
+    assert CliRunner().invoke(app, options, catch_exceptions=False).exit_code == 0
+    command = ["techniques", "validate", "--measure", str(folder), "--json"]
+    rows = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
+    assert {row["claim"] for row in rows} == {
+        f"{name} of local-sgd:tau=8" for name in ("density ratio", "token ratio", "bytes that a rank sends")
+    }
+    assert {(row["verdict"], row["grade"]) for row in rows} == {("agrees", "own measurement")}
+    # A loss that is another one, and runs that are gone.
+    (file, *_) = sorted((folder / "models").glob("local*/densing.json"))
+    about = json.loads(file.read_text())
+    about["loss"]["validation_nats_per_token"] *= 1.1
+    file.write_text(json.dumps(about))
+    verdicts = {row.claim.partition(" of")[0]: (row.verdict, row.note) for row in check_record(folder / "gain.json")}
+    assert verdicts["token ratio"][0] == "differs" and "another digest" in verdicts["token ratio"][1]
+    assert verdicts["bytes that a rank sends"][0] == "agrees"
+    shutil.rmtree(folder / "models")
+    assert {row.verdict for row in check_record(folder)} == {"not answerable"}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"kind": "gain"}', '{"spec": 1, "digest": "", "versions": {}, "figures": []}']
+)
+def test_a_record_that_is_none_is_a_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "gain.json").write_text(text)
+    with pytest.raises(ArtefactError, match=r"gain\.json: not a record of gains"):
+        check_record(tmp_path)
+    with pytest.raises(InputError, match="no record of a measurement"):
+        check_record(tmp_path / "elsewhere.json")
+
+
+def test_a_record_of_another_schema_is_refused(ladder: Path, tmp_path: Path) -> None:
+    record = plain(ladder_gain(ladder, draws=30).record())
+    (tmp_path / "gain.json").write_text(json.dumps({**record, "schema": 99}))
+    with pytest.raises(ArtefactError, match="schema 99"):
+        check_record(tmp_path)
