@@ -36,7 +36,8 @@ from densing.core import (
     words,
 )
 from densing.tradeoff.cost import DensityCost
-from densing.tradeoff.gain import SCHEMA, GainRecord, Gains
+from densing.tradeoff.gain import GainRecord, Gains
+from densing.tradeoff.records import checked_record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -407,14 +408,7 @@ def _arms(gain: Gains | GainRecord | Path | str) -> tuple[list[dict[str, Any]], 
     else:
         record = gain.record() if isinstance(gain, Gains) else gain
         where, data = f"gains over {record.spec.get('baseline')}", plain(record)
-    if not isinstance(data, dict) or data.get("kind") != "gain":
-        raise ArtefactError(f"{where}: no record of gains; give the gain.json that `densing ladder gain DIR` leaves")
-    if data.get("schema") != SCHEMA:
-        raise ArtefactError(
-            f"{where}: schema {data.get('schema')!r} of records of gains is not known here; measure again with "
-            "`densing ladder gain DIR`, or use the version that wrote it"
-        )
-    record = decode(data, GainRecord, f"{where}: $")
+    record = checked_record(data, where)
     figures = decode(list(record.figures), list[_Figure], f"{where}: $.figures")
     spec = decode(dict(record.spec), _Spec, f"{where}: $.spec")
     if not 0 < spec.level < 1:

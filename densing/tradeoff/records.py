@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core import ArtefactError, DensingError, InputError, decode, read_text
+from densing.core import ArtefactError, DensingError, InputError, decode, read_json
 from densing.tradeoff.gain import SCHEMA, GainRecord, Gains, ladder_gain
 
 if TYPE_CHECKING:
@@ -42,15 +41,25 @@ def read_record(path: Path | str) -> tuple[GainRecord, Path]:
     file = file / RECORD if file.is_dir() else file
     if not file.is_file():
         raise InputError(f"{file}: no record of a measurement; run `densing ladder gain {file.parent}`")
-    try:
-        record = decode(json.loads(read_text(file, str(file))), GainRecord)
-    except (ValueError, DensingError) as error:
-        raise ArtefactError(f"{file}: not a record of gains ({error}); run `densing ladder gain` again") from error
-    if (record.kind, record.schema) != ("gain", SCHEMA):
+    return checked_record(read_json(file), str(file)), file.parent
+
+
+def checked_record(data: Any, where: str) -> GainRecord:
+    """Return a record of gains from plain data.
+
+    Raises
+    ------
+    ArtefactError
+        When it is none, or of another schema.
+    """
+    if not isinstance(data, dict) or data.get("kind") != "gain":
+        raise ArtefactError(f"{where}: no record of gains; give the gain.json that `densing ladder gain DIR` leaves")
+    if data.get("schema") != SCHEMA:
         raise ArtefactError(
-            f"{file}: a record of {record.kind} in schema {record.schema}, not gain in {SCHEMA}; make it again"
+            f"{where}: schema {data.get('schema')!r} of records of gains is not known here; measure again with "
+            "`densing ladder gain DIR`, or use the version that wrote it"
         )
-    return record, file.parent
+    return decode(data, GainRecord, f"{where}: $")
 
 
 def check_record(path: Path | str) -> list[Finding]:
