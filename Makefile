@@ -76,6 +76,7 @@ erratic: $(STAMP)  ## put the flags of the rule for erratic scores into the cata
 docs: $(STAMP)  ## regenerate the pages of figures and the example run (without its report, which is 5 MB)
 	$(BIN)/densing report --out docs/replication.md
 	$(BIN)/densing report --page today --out docs/density-2026.md
+	$(BIN)/densing frontier --page docs/frontier.md
 	$(BIN)/densing run --out results/example --no-measure
 	rm results/example/report.html
 
