@@ -95,7 +95,7 @@ def offsets(
 
     Example: densing joint offsets --benchmark gsm8k
     """
-    from densing.core import UnknownNameError
+    from densing.core import Note, UnknownNameError
 
     _, cells = _cells(catalog, evaluator)
     known = cells.table["benchmark"].unique()
@@ -107,8 +107,13 @@ def offsets(
     if benchmark is not None:
         table = table[table["benchmark"].eq(benchmark)].reset_index(drop=True)
     table = table.rename(columns={name: f"{name}_points" for name in POINTS})
-    payload = {"offsets": table, "options": scale.options, "notes": list(scale.notes)}
-    _show(table, f"{len(table)} offsets, percentage points", payload, scale.notes, out, json)
+    notes = [*scale.notes]
+    if table.empty:
+        about = "these scores" if benchmark is None else f"the scores of {benchmark}"
+        message = f"no offset: {about} come from one evaluator a benchmark, so nothing tells them apart"
+        notes.append(Note("no-offset", "warning", message))
+    payload = {"offsets": table, "options": scale.options, "notes": notes}
+    _show(table, f"{len(table)} offsets, percentage points", payload, notes, out, json)
 
 
 @app.command("links")

@@ -101,7 +101,7 @@ def check_record(path: Path | str) -> list[Finding]:
         arm = str(figures.get("arm", ""))
         for key, name in _FIGURES.items():
             kept, made = _number(figures.get(key)), _number(rows.get(arm, {}).get(key))
-            error = made / kept - 1 if kept and made is not None else None
+            gap = made / kept - 1 if kept and made is not None else None
             if kept is None or made is None:
                 verdict = "agrees" if kept is made and again is not None else "not answerable"
             else:
@@ -117,7 +117,7 @@ def check_record(path: Path | str) -> list[Finding]:
                     evidence="measured",
                     source=str(folder),
                     ours="unknown" if made is None and again is not None else made,
-                    error=error,
+                    error=gap,
                     tolerance=SAME,
                     grade="own measurement",
                     verdict=verdict,

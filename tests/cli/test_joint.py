@@ -96,3 +96,8 @@ def test_what_there_is_not_is_named(table: Path, arguments: tuple[str, ...], cod
     sweeps = () if arguments[0] == "links" else SHORT
     done = densing("joint", *arguments, *sweeps, "--catalog", str(table))
     assert done.returncode == code and message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_one_evaluator_alone_has_no_offsets_and_says_so(table: Path) -> None:
+    found = densing("joint", "offsets", "--catalog", str(table), "--evaluator", "obsscaling", *SHORT)
+    assert found.returncode == 0 and "come from one evaluator a benchmark" in found.stderr
