@@ -2,6 +2,7 @@ from .adaptive import Stopped as Stopped
 from .adaptive import run_until as run_until
 from .measurements import left_out as left_out
 from .measurements import to_catalog_rows as to_catalog_rows
+from .models import gguf_read_once as gguf_read_once
 from .plan import MODELS as MODELS
 from .plan import Loading as Loading
 from .plan import ModelSpec as ModelSpec

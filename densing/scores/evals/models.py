@@ -81,7 +81,7 @@ def load_model(
     options = {"batch_size": loading.batch_size, "max_batch_size": loading.max_batch_size, "device": device}
     # Weights that a checkpoint lacks are drawn.
     seed_all(seeds)
-    with _gguf_read_once():
+    with gguf_read_once():
         try:
             lm = model_class(spec).create_from_arg_obj(dict(spec.args), options)
         except (ModuleNotFoundError, ImportError) as error:
@@ -99,7 +99,7 @@ def load_model(
 
 
 @contextmanager
-def _gguf_read_once() -> Iterator[None]:
+def gguf_read_once() -> Iterator[None]:
     """Let transformers parse a GGUF file once: settings (twice), tokenizer and weights would each take seconds.
 
     The names of tensors, too, it asks for anew for every module of the network.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Mapping
+from contextlib import redirect_stderr
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +15,7 @@ import torch
 from torch import nn
 
 from densing.core import InputError
-from densing.scores.evals import MODELS, resolve
+from densing.scores.evals import MODELS, gguf_read_once, resolve
 
 # Where the decoder layers of usual models lie, in the model below its head.
 _LAYERS = ("layers", "h", "blocks")
@@ -38,6 +40,11 @@ class Teacher:
         After which layer the lower state is taken; 0: the middle one.
     device : str
 
+    Attributes
+    ----------
+    tokenizer
+        None where the folder has none.
+
     Raises
     ------
     InputError
@@ -47,10 +54,11 @@ class Teacher:
     def __init__(self, name: str | Path, layer: int = 0, device: str = "cpu") -> None:
         from transformers import AutoModelForCausalLM
 
-        self.name = str(name)
-        self._folder, self._options = locate(self.name)
+        folder, options = locate(str(name))
         try:
-            model = AutoModelForCausalLM.from_pretrained(self._folder, dtype=torch.float32, **self._options)
+            with gguf_read_once():
+                model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options)
+                self.tokenizer = _tokenizer(folder, options)
         except (OSError, ValueError, KeyError) as error:
             raise InputError(
                 f"teacher {name}: transformers cannot load it ({str(error).splitlines()[0][:200]}); "
@@ -73,15 +81,6 @@ class Teacher:
         self._upper = copy.copy(body)
         self._upper._modules = {**body._modules, stack: layers[self.layer :]}
 
-    def tokenizer(self) -> Any | None:
-        """Return its tokenizer, None where its folder has none."""
-        from transformers import AutoTokenizer
-
-        try:
-            return AutoTokenizer.from_pretrained(self._folder, **self._options)
-        except (OSError, ValueError, KeyError):
-            return None
-
     def states(self, tokens: torch.Tensor) -> States:
         """Return its states of a batch of its own tokens; nothing of it is trained."""
         with torch.no_grad():
@@ -96,15 +95,19 @@ class Teacher:
 @lru_cache(maxsize=2)
 def get_teacher(name: str, layer: int, device: str) -> Teacher:
     """Return a teacher, loaded once for all runs of a process: it does not change."""
-    from transformers import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
+    # transformers draws bars of its own.
+    with redirect_stderr(io.StringIO()):
         return Teacher(name, layer, device)
-    finally:
-        if shown:
-            logging.enable_progress_bar()
+
+
+def _tokenizer(folder: str, options: Mapping[str, Any]) -> Any | None:
+    """Return a folder's tokenizer, None where it has none."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, **options)
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def hidden(model: Any, tokens: torch.Tensor, layer: int) -> States:

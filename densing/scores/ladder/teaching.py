@@ -175,7 +175,7 @@ def make_lesson(arm: Arm, shape: Shape, corpus: Corpus, seed: int, device: str =
     if not arm.teacher:
         raise InputError(f"--method {arm.name}: needs a teacher; give --teacher FOLDER")
     teacher = get_teacher(arm.teacher, int(knobs.get("teacher_layer", 0)), device)
-    own, other = corpus.tokenizer(), teacher.tokenizer()
+    own, other = corpus.tokenizer(), teacher.tokenizer
     translation = None
     if other is None or own.get_vocab() != other.get_vocab():
         if arm.method == "kd" or other is None:
