@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from densing.cli import options as o
-from densing.cli.output import emit_json, emit_table, finish, say, show_notes, timed_bar
+from densing.cli.output import emit_json, emit_table, finish, progress, say, show_notes, timed_bar
 from densing.core import InputError, UnavailableError
 
 if TYPE_CHECKING:
@@ -224,6 +224,12 @@ def gain(
         float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Level of the intervals.")
     ] = 0.95,
     seed: o.Seed = 0,
+    null: Annotated[
+        int,
+        typer.Option(
+            "--null", min=0, help="Also simulate so many ladders like this one: how often do the intervals hold?"
+        ),
+    ] = 0,
     page: Annotated[
         Path | None, typer.Option("--page", dir_okay=False, help="Also write a page of it (Markdown).")
     ] = None,
@@ -233,25 +239,31 @@ def gain(
 
     The measurement is also left as DIR/gain.json, for claims that refer to it.
 
-    Example: densing ladder gain ladders/arms --link 100mbit
+    Example: densing ladder gain ladders/arms --link 100mbit --null 200
     """
     from densing.core import plain, write_text
-    from densing.tradeoff import ladder_gain
+    from densing.tradeoff import ladder_gain, null_test
 
     result = ladder_gain(folder, baseline=baseline, link=link, watts=watts, draws=bootstrap, level=level, seed=seed)
     write_text(folder / "gain.json", dumps(plain(result.record()), indent=2) + "\n")
+    held = None
+    if null:
+        with progress(json) as step:
+            held = null_test(result, ladders=null, seed=seed, step=step)
     if page is not None:
         from densing.report import build_gain
 
-        build_gain(result, page)
+        build_gain(result, page, null=held)
     if json:
-        emit_json(result.to_dict())
+        emit_json({**result.to_dict(), **({} if held is None else {"null": held})})
     else:
         emit_table(result.frame(), f"Gains over {baseline} in {folder}")
         trends = result.trends()
         if trends["trend"].notna().any():
             emit_table(trends, "Trend: d ln ratio / d ln tokens")
         emit_table(result.resolution(), "Resolution: half-widths of ln ratios")
+        if held is not None:
+            emit_table(held, "Simulated ladders like this one: shares of 95 % intervals that hold what was injected")
         for name in ("seconds", "joules"):
             say(f"{name}: {result.evidence[name]}")
     finish(result.notes)

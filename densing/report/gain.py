@@ -22,7 +22,7 @@ decided". The trend with tokens is the result, never one budget: short runs flat
 """
 
 
-def build_gain(gains: Gains, path: Path | str) -> Path:
+def build_gain(gains: Gains, path: Path | str, *, null: pd.DataFrame | None = None) -> Path:
     """Write the page of a ladder's gains.
 
     Parameters
@@ -31,6 +31,8 @@ def build_gain(gains: Gains, path: Path | str) -> Path:
         What :func:`densing.tradeoff.ladder_gain` says.
     path : path
         Markdown file to write.
+    null : pandas.DataFrame, optional
+        Of :func:`densing.tradeoff.null_test`.
 
     Returns
     -------
@@ -43,7 +45,10 @@ def build_gain(gains: Gains, path: Path | str) -> Path:
     """
     spec = gains.spec
     budgets = ", ".join(f"{tokens:,.0f}" for tokens in spec["tokens"])
-    command = f"densing ladder gain DIR --page FILE{'' if spec['link'] is None else ' --link ' + spec['link']}"
+    options = ("" if spec["link"] is None else f" --link {spec['link']}") + (
+        "" if null is None else f" --null {null['ladders'].iloc[0]}"
+    )
+    command = f"densing ladder gain DIR --page FILE{options}"
     parts = [
         "# What changes of training buy",
         f"Written by `{command}`; record {gains.digest[:12]}.",
@@ -104,6 +109,23 @@ def build_gain(gains: Gains, path: Path | str) -> Path:
             },
         ),
     ]  # fmt: skip
+    if null is not None:
+        parts += [
+            "## Do the intervals hold?",
+            "Ladders simulated with these sizes, budgets, seeds, this law and this noise of pairs; 95 % intervals, of "
+            f"which a share in {null['ladders'].iloc[0]} ladders has a standard error of "
+            f"{words.number(100 * (0.95 * 0.05 / null['ladders'].iloc[0]) ** 0.5, 2)} points.",
+            table(
+                null,
+                {
+                    "injected density ratio": "density_ratio",
+                    "injected token ratio": "token_ratio",
+                    "density intervals that hold it": lambda row: words.percentage(row["density_held"]),
+                    "token intervals that hold it": lambda row: words.percentage(row["token_held"]),
+                    "half-width of ln density": lambda row: words.number(row["half_width"], 2),
+                },
+            ),
+        ]
     if len(gains.notes):
         parts += ["## Notes", "\n".join(f"- {note.severity}: {note.message}" for note in gains.notes)]
     write_text(Path(path), "\n\n".join(part.strip() for part in parts) + "\n")

@@ -11,6 +11,7 @@ from .gain import ArmGain as ArmGain
 from .gain import GainRecord as GainRecord
 from .gain import Gains as Gains
 from .gain import ladder_gain as ladder_gain
+from .gain import null_test as null_test
 from .gain import sentence as sentence
 from .pareto import COSTS as COSTS
 from .pareto import Cost as Cost

@@ -10,14 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
-from densing.core import Card, InputError, Note, Readable, Record, UnknownNameError, once, words
+from densing.core import Card, InputError, Note, Readable, Record, UnknownNameError, once, processes, words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -250,6 +251,87 @@ class GainRecord(Record, frozen=True):
     evidence: Mapping[str, str] = {}
 
 
+WORLDS = ({}, {"rho": 0.8}, {"tau": 0.8})
+"""What is injected into simulated ladders: nothing, a density ratio, a token ratio."""
+
+
+def null_test(
+    gains: Gains, *, ladders: int = 200, seed: int = 0, step: Callable[[str, float], object] = lambda label, share: None
+) -> pd.DataFrame:
+    """Simulate ladders like the one measured, and count how often the intervals hold what was injected.
+
+    Sizes, budgets, seeds, the law and the noise of pairs are the ladder's own.
+
+    Parameters
+    ----------
+    gains : Gains
+    ladders : int
+        In each of three worlds: nothing changed, a density ratio of .8, a token ratio of .8.
+    seed : int
+    step : callable
+        Called with a label and the share done.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``density_ratio, token_ratio`` (injected), ``ladders, density_held, token_held`` (shares of the 95 % intervals
+        that hold it; missing where the other ratio was changed), ``half_width`` (median, of ln density).
+
+    Raises
+    ------
+    InputError
+        For fewer ladders than one.
+    """
+    import pandas as pd
+
+    from densing.jobs import in_processes
+
+    if ladders < 1:
+        raise InputError(f"--null {ladders}: one simulated ladder or more")
+    spec = gains.spec
+    like = {
+        "sizes": spec["params"], "budgets": spec["tokens"], "seeds": len(spec["seeds"]), "theta": spec["law"],
+        **spec["noise"],
+    }  # fmt: skip
+    count = max(1, min(8, ladders // 10))
+    sizes = [ladders // count + (part < ladders % count) for part in range(count)]
+    items = [
+        {**like, **world, "ladders": size, "seed": seed + 10_000 * number + 100 * part}
+        for number, world in enumerate(WORLDS)
+        for part, size in enumerate(sizes)
+    ]
+    done: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
+    for ended in in_processes(_simulate, items, processes.processors(), lambda item, told: None):
+        if ended.row is None:
+            raise InputError(f"a simulated ladder failed: {ended.reason}")
+        done.append((ended.item, ended.row))
+        step("simulated ladders", len(done) / len(items))
+    rows = []
+    for world in WORLDS:
+        injected = {"rho": 1.0, "tau": 1.0, **world}
+        parts = [(item, row) for item, row in done if all(item.get(key, 1.0) == injected[key] for key in injected)]
+        total = sum(item["ladders"] for item, _ in parts)
+
+        def share(key: str, parts: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] = parts) -> float:
+            return sum(item["ladders"] * row[key] for item, row in parts) / sum(item["ladders"] for item, _ in parts)
+
+        rows.append(
+            {
+                "density_ratio": injected["rho"], "token_ratio": injected["tau"], "ladders": total,
+                "density_held": math.nan if "tau" in world else share("density"),
+                "token_held": math.nan if "rho" in world else share("token"),
+                "half_width": share("resolution"),
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _simulate(item: Mapping[str, Any], tell: object) -> dict[str, float]:
+    from densing.scores.ladder import coverage
+
+    return coverage(**item)
+
+
 def ladder_gain(
     folder: Path | str,
     *,
@@ -296,7 +378,7 @@ def ladder_gain(
     """
     import pandas as pd
 
-    from densing.scores.ladder import fit_loss, fit_shift, pair_table, read_exports, read_ladder, shifts_by
+    from densing.scores.ladder import fit_loss, fit_shift, pair_noise, pair_table, read_exports, read_ladder, shifts_by
 
     folder = Path(folder)
     if not (math.isfinite(watts) and watts > 0):
@@ -316,6 +398,7 @@ def ladder_gain(
     plain = plain[plain["loss"].gt(0) & plain["loss"].lt(math.inf)]
     fitted = fit_loss(plain, draws=draws, seed=seed)
     costs = {name: _Cost(exports, name, link, watts) for name in names}
+    noise = []
     sets = _question_losses(folder, exports)
     gains, tables, alone, notes = [], [], [], []
     for name in others:
@@ -328,6 +411,7 @@ def ladder_gain(
             fit_shift(fitted, pairs, axis, draws=draws, level=level, seed=seed) for axis in ("params", "tokens")
         )
         notes += _status_notes(name, density, tokens)
+        noise.append(pair_noise(pairs))
         cells = set(pairs[["size", "seed", "tokens"]].itertuples(index=False, name=None))
         spent = costs[name].core_seconds(cells) + costs[baseline].core_seconds(cells)
         kept = float(pairs["params_arm"].mean())
@@ -355,7 +439,9 @@ def ladder_gain(
     spec = {
         "preset": about["preset"], "corpus_hash": about.get("corpus_hash"), "baseline": baseline, "arms": others,
         "sizes": list(used.sort_values("params_non_embedding")["size"].unique()),
+        "params": sorted(map(float, set(used.loc[used["arm"].eq(baseline), "params_non_embedding"]))),
         "tokens": sorted(map(float, set(used["tokens"]))),
+        "noise": {part: float(np.mean([row[part] for row in noise])) for part in ("common", "noise")},
         "seeds": sorted(map(int, set(used["seed"]))), "link": link, "watts": watts, "level": level, "draws": draws,
         "seed": seed, "baseline_cost": costs[baseline].means(None), "law": fitted.params.to_dict(),
         "law_of": None if law is None else str(law),

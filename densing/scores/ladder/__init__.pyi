@@ -24,6 +24,7 @@ from .folder import read_ladder as read_ladder
 from .gain import Shift as Shift
 from .gain import coverage as coverage
 from .gain import fit_shift as fit_shift
+from .gain import pair_noise as pair_noise
 from .gain import pair_table as pair_table
 from .gain import ratio_columns as ratio_columns
 from .gain import shifts_by as shifts_by

@@ -350,6 +350,38 @@ class _Problem:
         return np.log(self.law.predict(each, x)[..., 0])
 
 
+def pair_noise(pairs: pd.DataFrame) -> dict[str, float]:
+    """Return how pairs of one size and budget differ: the sd of ln(arm / plain) that budgets share, and the rest.
+
+    Parameters
+    ----------
+    pairs : pandas.DataFrame
+        See :func:`pair_table`.
+
+    Returns
+    -------
+    dict
+        ``common`` (of a size and seed) and ``noise`` (of each budget), as :func:`simulated_ladder` takes them; 0 where
+        one seed says nothing.
+
+    Examples
+    --------
+    >>> pairs, _ = pair_table(simulated_ladder(noise=0.003, common=0.01, seeds=200), "arm")
+    >>> {part: round(sd, 3) for part, sd in pair_noise(pairs).items()}
+    {'common': 0.01, 'noise': 0.003}
+    """
+    y = np.log(pairs["arm"] / pairs["plain"])
+    cells = [pairs["size"], pairs["tokens"]]
+    counts = y.groupby(cells).transform("size")
+    # What is left of a cell's mean is smaller by its own degree of freedom.
+    left = ((y - y.groupby(cells).transform("mean")) * np.sqrt(counts / (counts - 1).clip(lower=1)))[counts > 1]
+    clusters = left.groupby([pairs["size"], pairs["seed"]])
+    budgets, within = clusters.size(), clusters.var(ddof=1)
+    noise = float(within.mean()) if within.notna().any() else 0.0
+    common = float((clusters.mean() ** 2).mean() - noise / budgets.mean()) if len(left) else 0.0
+    return {"common": math.sqrt(max(common, 0.0)), "noise": math.sqrt(noise)}
+
+
 def shifts_by(
     law: LawFit, pairs: pd.DataFrame, column: str, *, draws: int = 400, level: float = 0.95, seed: int = 0
 ) -> pd.DataFrame:
