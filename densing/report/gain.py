@@ -108,6 +108,17 @@ def build_gain(gains: Gains, path: Path | str, *, null: pd.DataFrame | None = No
                 "... in an hour ": lambda row: words.number(row["token_half_width_hour"], 2),
             },
         ),
+        "Without pairs, two arms of three seeds each at the largest budget would see, size by size:",
+        table(
+            gains.unpaired,
+            {
+                "size": "size",
+                "d ln L / d ln N": lambda row: words.number(row["slope"], 2),
+                "sd of ln loss between seeds": lambda row: words.number(row["sd"], 2),
+                "half-width of ln density": lambda row: words.number(row["half_width"], 2),
+                "of ln tokens": lambda row: words.number(row["token_half_width"], 2),
+            },
+        ),
     ]  # fmt: skip
     if null is not None:
         parts += [

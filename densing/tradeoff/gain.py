@@ -111,6 +111,8 @@ class Gains(Readable):
     arms : tuple of ArmGain
     by : pandas.DataFrame
         ``arm, by, value`` and both ratios: by size, by budget, and by set of questions where there are answers.
+    unpaired : pandas.DataFrame
+        What single sizes would see without pairs; see :func:`densing.scores.ladder.unpaired_resolution`.
     unmatched : pandas.DataFrame
         ``arm, size, seed, tokens, reason``: runs without a partner.
     evidence : dict of str to str
@@ -130,6 +132,7 @@ class Gains(Readable):
     baseline: str
     arms: tuple[ArmGain, ...]
     by: pd.DataFrame
+    unpaired: pd.DataFrame
     unmatched: pd.DataFrame
     evidence: dict[str, str]
     spec: dict[str, Any]
@@ -205,6 +208,7 @@ class Gains(Readable):
             "trends": self.trends(),
             "by": self.by,
             "resolution": self.resolution(),
+            "unpaired": self.unpaired,
             "prices": self.prices(),
             "evidence": self.evidence,
             "unmatched": self.unmatched,
@@ -378,7 +382,16 @@ def ladder_gain(
     """
     import pandas as pd
 
-    from densing.scores.ladder import fit_loss, fit_shift, pair_noise, pair_table, read_exports, read_ladder, shifts_by
+    from densing.scores.ladder import (
+        fit_loss,
+        fit_shift,
+        pair_noise,
+        pair_table,
+        read_exports,
+        read_ladder,
+        shifts_by,
+        unpaired_resolution,
+    )
 
     folder = Path(folder)
     if not (math.isfinite(watts) and watts > 0):
@@ -448,6 +461,7 @@ def ladder_gain(
     }  # fmt: skip
     return Gains(
         str(folder), baseline, tuple(gains), by[["arm", *(column for column in by if column != "arm")]],
+        unpaired_resolution(fitted, plain, level=level),
         pd.concat(alone, ignore_index=True), _evidence(costs, link, watts), spec, _digest(exports), tuple(once(notes)),
     )  # fmt: skip
 
