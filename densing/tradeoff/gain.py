@@ -255,7 +255,7 @@ class GainRecord(Record, frozen=True):
     evidence: Mapping[str, str] = {}
 
 
-WORLDS = ({}, {"rho": 0.8}, {"tau": 0.8})
+WORLDS: tuple[Mapping[str, float], ...] = ({}, {"rho": 0.8}, {"tau": 0.8})
 """What is injected into simulated ladders: nothing, a density ratio, a token ratio."""
 
 
