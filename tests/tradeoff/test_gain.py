@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from densing.cli import app
 from densing.core import ArtefactError, DensingError, InputError, UnknownNameError, decode, plain
 from densing.scores.ladder import simulated_ladder
-from densing.tradeoff import GainRecord, check_record, ladder_gain, read_arms
+from densing.tradeoff import GainRecord, check_record, ladder_gain, null_test, read_arms
 from densing.tradeoff.gain import COLUMNS, simulated_step
 from tests.support.ladder_files import write_ladder
 
@@ -46,6 +46,23 @@ def test_the_command_prints_the_contract_and_leaves_a_record_and_a_page(ladder: 
     assert record.digest == document["digest"]
     text = page.read_text()
     assert "local-sgd:tau=8" in text and "nan" not in text.lower()
+
+
+@pytest.mark.slow
+def test_simulated_ladders_are_like_the_one_measured(ladder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "gain.md"
+    options = ["ladder", "gain", str(ladder), "--json", "--bootstrap", "60", "--null", "6", "--page", str(page)]
+    found = json.loads(CliRunner().invoke(app, options, catch_exceptions=False).stdout)
+    noise = found["spec"]["noise"]
+    # The ladder was simulated with .003 of both.
+    assert noise["common"] == pytest.approx(0.003, rel=0.5) and noise["noise"] == pytest.approx(0.003, rel=0.3)
+    nothing, density, tokens = found["null"]
+    assert [row["ladders"] for row in found["null"]] == [6, 6, 6]
+    assert nothing["density_held"] >= 0.5 and nothing["token_held"] >= 0.5
+    assert density["token_held"] is None and tokens["density_held"] is None
+    assert "--null 6" in page.read_text() and "Do the intervals hold?" in page.read_text()
+    with pytest.raises(InputError, match="one simulated ladder or more"):
+        null_test(ladder_gain(ladder, draws=30), ladders=0)
 
 
 def test_costs_are_means_over_the_paired_runs(ladder: Path) -> None:

@@ -74,6 +74,16 @@ def test_arms_share_sizes_seeds_and_tokens() -> None:
     assert len({run.name for run in runs}) == len(runs)
 
 
+def test_longer_training_stands_under_the_budgets_names() -> None:
+    plain, longer = arm_runs(
+        get_preset("cpu"), Generated(), [parse_arm("plain"), parse_arm("plain:tokens=1.37")], sizes=["d12"], seeds=[0]
+    )
+    for short, long in zip(plain.budgets, longer.budgets, strict=True):
+        assert longer.budgeted(long) == plain.budgeted(short) == plain.tokens(short.end)
+        assert longer.tokens(long.end) / plain.tokens(short.end) == pytest.approx(1.37, abs=0.001)
+    assert longer.export_folder(folders.ROOT, longer.budgets[0]) != plain.export_folder(folders.ROOT, plain.budgets[0])
+
+
 def test_arms_that_do_not_divide_or_come_twice_are_refused(tmp_path: object) -> None:
     with pytest.raises(InputError, match="do not divide"):
         arm_runs(CPU, CORPUS, [parse_arm("plain:batch=7")])

@@ -18,7 +18,7 @@ from densing.scores.ladder import Run, parse_arm, read_exports  # noqa: E402
 from densing.scores.ladder.runs import DivergedError  # noqa: E402
 from densing.scores.ladder.stack import Stack, StackOptimizer, quantise  # noqa: E402
 from densing.scores.ladder.trainer import ArmTrainer, Trainer, batch_loss, build_model  # noqa: E402
-from densing.scores.ladder.workers import train_run  # noqa: E402
+from densing.scores.ladder.workers import train, train_run  # noqa: E402
 from densing.tradeoff import virtual_ranks  # noqa: E402
 from tests.support.training_runs import micro_run  # noqa: E402
 
@@ -162,6 +162,14 @@ def test_a_loss_that_is_no_number_names_run_and_step(tmp_path: Path) -> None:
     wild = dataclasses.replace(run, preset=dataclasses.replace(run.preset, peak=1e30))
     with pytest.raises(DivergedError, match=r"co2-tau-2-d8-s0: .*(NaN|no number)"):
         train_run(wild, tmp_path, maker=virtual_ranks)
+
+
+def test_a_run_that_diverges_does_not_stop_the_others(tmp_path: Path) -> None:
+    run = armed("co2:tau=2")
+    wild = dataclasses.replace(run, preset=dataclasses.replace(run.preset, peak=1e30))
+    with pytest.raises(DivergedError, match=r"co2-tau-2-d8-s0: .*; all other runs are done"):
+        train([wild, armed("plain")], tmp_path, maker=virtual_ranks)
+    assert {export["arm"] for export in read_exports(tmp_path)} == {"plain"}
 
 
 def test_a_full_disk_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
