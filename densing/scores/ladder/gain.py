@@ -445,7 +445,9 @@ def shifts_by(
         ``by, value, density_ratio, density_lo, density_hi, token_ratio, token_lo, token_hi, pairs, status``.
     """
     rows = []
-    for value, group in pairs.groupby(column, sort=True):
+    # Sizes from small to large, not by their names.
+    ordered = pairs.sort_values("params", kind="stable") if column == "size" else pairs.sort_values(column)
+    for value, group in ordered.groupby(column, sort=False):
         options = {"draws": draws, "level": level, "seed": seed, "trend": False}
         density, tokens = (fit_shift(law, group, axis, **options) for axis in ("params", "tokens"))  # type: ignore[arg-type]
         rows.append({"by": column, "value": str(value), **ratio_columns(density, tokens)})
