@@ -424,6 +424,7 @@ def ladder_gain(
             fit_shift(fitted, pairs, axis, draws=draws, level=level, seed=seed) for axis in ("params", "tokens")
         )
         notes += _status_notes(name, density, tokens)
+        notes += _corpus_notes(exports, name, baseline)
         noise.append(pair_noise(pairs))
         cells = set(pairs[["size", "seed", "tokens"]].itertuples(index=False, name=None))
         spent = costs[name].core_seconds(cells) + costs[baseline].core_seconds(cells)
@@ -688,6 +689,22 @@ def _pair_notes(arm: str, baseline: str, pairs: pd.DataFrame, unmatched: pd.Data
         text = f"arm {arm}: all {len(pairs)} losses are {baseline}'s to the last bit; it changes nothing"
         notes.append(Note("changes-nothing", "warning", text, {"arm": arm}))
     return notes
+
+
+def _corpus_notes(exports: Sequence[Mapping[str, Any]], arm: str, baseline: str) -> list[Note]:
+    """Say of an arm of another mixture that its validation loss holds the mixture, too."""
+    mixtures = {
+        name: {str(export.get("corpus")) for export in exports if (export.get("arm") or "plain") == name}
+        for name in (arm, baseline)
+    }
+    if mixtures[arm] == mixtures[baseline]:
+        return []
+    text = (
+        f"arm {arm} was trained on {', '.join(sorted(mixtures[arm]))}, and its loss is taken on the text of "
+        f"{', '.join(sorted(mixtures[baseline]))}: it lacks what it never saw; judge it by the questions "
+        "(`densing ladder eval`)"
+    )
+    return [Note("other-corpus", "warning", text, {"arm": arm})]
 
 
 _MEANING = {
