@@ -275,7 +275,7 @@ def test_a_run_is_handed_the_knobs_that_its_method_takes(name: str) -> None:
     handed = run_knobs(name, technique.knobs, technique.plan_only, {})
     replica = Replica(torch.nn.Linear(2, 2), torch.optim.AdamW, nullcontext, lambda model: torch.zeros(()))
     method = technique.method(replica, **handed)
-    lent = {"model", "make", "optimizer", "waiting", "stage", "group", "inner_group"}
+    lent = {"model", "make", "optimizer", "waiting", "stage", "group", "inner_group", "link"}
     tried = {"bucket_mb"} if name == "ddp-tuned" else set()
     assert set(handed) | tried == set(signature(type(method)).parameters) - lent
 
