@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from densing.cli import options as o
-from densing.cli.ladder import Device, Workers, processes_of, steps_bar
+from densing.cli.ladder import Device, Workers, need_training, processes_of, steps_bar
 from densing.cli.output import emit_json, emit_table, finish, say
-from densing.core import InputError, UnavailableError
+from densing.core import InputError
 
 
 def distil(
@@ -66,15 +65,10 @@ def distil(
 
     Example: densing distil --teacher ladders/cpu/models/d72-s0-1638400 --student d12 --seeds 0..5 --out distil
     """
-    from importlib.util import find_spec
-
-    from densing.core import plain, write_text
     from densing.scores.ladder import Generated, describe_ladder, get_preset, parse_seeds, train
-    from densing.tradeoff import distil_gain, distil_runs, ladder_of, lesson_arms
+    from densing.tradeoff import distil_gain, distil_runs, ladder_of, lesson_arms, write_record
 
-    for name in ("torch", "transformers"):
-        if find_spec(name) is None:
-            raise UnavailableError(f"{name} is not installed; pip install 'densing[evals]'")
+    need_training()
     try:
         numbers = [int(part) for part in rounds.split(",")]
     except ValueError:
@@ -88,7 +82,7 @@ def distil(
         train(runs, out, workers=processes_of(workers, device), device=device, threads=threads, progress=tell)
     ruler = law or ladder_of(teacher)
     result = distil_gain(out, law=ruler, draws=bootstrap, level=level, seed=seed)
-    write_text(out / "gain.json", dumps(plain(result.gains.record()), indent=2) + "\n")
+    write_record(result.gains, out)
     if page is not None:
         from densing.report import build_distil
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,8 +71,6 @@ def train(
 
     Example: densing ladder train --arm plain --arm co2:tau=8 --ranks 4 --seeds 0..5 --out ladders/arms
     """
-    from importlib.util import find_spec
-
     from densing.scores.ladder import (
         Generated,
         arm_runs,
@@ -87,9 +84,7 @@ def train(
     from densing.scores.ladder import train as train_runs
     from densing.tradeoff import read_arms, virtual_ranks
 
-    for name in ("torch", "transformers"):
-        if find_spec(name) is None:
-            raise UnavailableError(f"{name} is not installed; pip install 'densing[evals]'")
+    need_training()
     numbers = parse_seeds(seeds, seed)
     if arm and target is not None:
         raise InputError("--target and --arm are two ways to change a training; give one of them")
@@ -241,11 +236,10 @@ def gain(
 
     Example: densing ladder gain ladders/arms --link 100mbit --null 200
     """
-    from densing.core import plain, write_text
-    from densing.tradeoff import ladder_gain, null_test
+    from densing.tradeoff import ladder_gain, null_test, write_record
 
     result = ladder_gain(folder, baseline=baseline, link=link, watts=watts, draws=bootstrap, level=level, seed=seed)
-    write_text(folder / "gain.json", dumps(plain(result.record()), indent=2) + "\n")
+    write_record(result, folder)
     held = None
     if null:
         with progress(json) as step:
@@ -267,6 +261,15 @@ def gain(
         for name in ("seconds", "joules"):
             say(f"{name}: {result.evidence[name]}")
     finish(result.notes)
+
+
+def need_training() -> None:
+    """Say what is missing before anything is trained."""
+    from importlib.util import find_spec
+
+    for name in ("torch", "transformers"):
+        if find_spec(name) is None:
+            raise UnavailableError(f"{name} is not installed; pip install 'densing[evals]'")
 
 
 def processes_of(workers: int | None, device: str) -> int:

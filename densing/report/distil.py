@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from densing.core import words, write_text
-from densing.report.gain import ratio, table
+from densing.report import markdown
+from densing.report.gain import parts_table, ratio, table
+from densing.report.markdown import literal
 
 if TYPE_CHECKING:
     from densing.tradeoff import Distilled
@@ -48,8 +49,8 @@ def build_distil(result: Distilled, path: Path | str) -> Path:
         "# What a teacher buys a small model",
         f"Written by `densing distil --teacher MODEL --out DIR --page FILE`; record {result.gains.digest[:12]}.",
         f"Students of preset {spec['preset']}: sizes {', '.join(spec['sizes'])}; {budgets} tokens; "
-        f"{len(spec['seeds'])} seeds. Teacher: {_literal(result.teacher)}. "
-        f"Law of losses: {_literal(spec['law_of'] or 'the runs from scratch')}.",
+        f"{len(spec['seeds'])} seeds. Teacher: {literal(words.clean(result.teacher, 400))}. "
+        f"Law of losses: {literal(words.clean(spec['law_of'] or 'the runs from scratch', 400))}.",
         _HOW,
         "## What each way of learning bought",
         table(
@@ -68,13 +69,7 @@ def build_distil(result: Distilled, path: Path | str) -> Path:
             {"claim": "claim", "says": "says", "evidence": "evidence", "found here": "found", "verdict": "verdict"},
         ),
         "## By budget and size",
-        table(
-            result.gains.by,
-            {
-                "arm": "arm", "by": "by", "value": "value", "density": ratio("density"), "tokens": ratio("token"),
-                "status": "status",
-            },
-        ),
+        parts_table(result.gains),
         "## Resolution",
         table(
             result.gains.resolution(),
@@ -87,11 +82,6 @@ def build_distil(result: Distilled, path: Path | str) -> Path:
         ),
     ]  # fmt: skip
     if len(result.notes):
-        parts += ["## Notes", "\n".join(f"- {note.severity}: {_literal(note.message)}" for note in result.notes)]
+        parts += ["## Notes", markdown.notes(result.notes)]
     write_text(Path(path), "\n\n".join(part.strip() for part in parts) + "\n")
     return Path(path)
-
-
-def _literal(text: str) -> str:
-    """Return text that a reader of Markdown shows as it is."""
-    return html.escape(words.clean(text, 400), quote=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import pandas as pd
 from densing import __version__
 from densing.core import severest_first, words, write_text
 from densing.plots import plot_frontier
-from densing.report import page
+from densing.report import markdown, page
 from densing.report.page import (
     Field,
     Headline,
@@ -95,22 +94,13 @@ def render_markdown(result: Frontier) -> str:
         _lead(result),
     ]
     for scale in result.scales:
-        table = frontier_table(result, scale, "t")
-        head = [field.title for field in table.fields]
-        lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-        lines += [f"| {' | '.join(_literal(cell.shown) for cell in row)} |" for row in table.rows]
-        parts += [f"## {_literal(words.clean(scale))}", _literal(result.sentence(scale)), "\n".join(lines)]
+        shown = frontier_table(result, scale, "t")
+        rows = ([cell.shown for cell in row] for row in shown.rows)
+        lines = markdown.table([field.title for field in shown.fields], rows)
+        parts += [f"## {markdown.literal(words.clean(scale))}", markdown.literal(result.sentence(scale)), lines]
     if result.notes:
-        lines = [
-            f"- {note.severity}: {_literal(words.clean(note.message, 600))}" for note in severest_first(result.notes)
-        ]
-        parts += ["## Notes", "\n".join(lines)]
+        parts += ["## Notes", markdown.notes(severest_first(result.notes))]
     return "\n\n".join(parts) + "\n"
-
-
-def _literal(text: str) -> str:
-    """Return text that Markdown shows as it stands: no markup, no cell's end."""
-    return html.escape(text, quote=False).replace("|", "\\|")
 
 
 def title(result: Frontier) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from densing.core import words, write_text
+from densing.report import markdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,13 +89,7 @@ def build_gain(gains: Gains, path: Path | str, *, null: pd.DataFrame | None = No
             },
         ),
         "## By budget, size and set of questions",
-        table(
-            gains.by,
-            {
-                "arm": "arm", "by": "by", "value": "value", "density": ratio("density"), "tokens": ratio("token"),
-                "status": "status",
-            },
-        ),
+        parts_table(gains),
         "## Resolution",
         f"Half-widths of {words.percentage(spec['level'])} intervals of ln ratios, here and for an hour of two cores.",
         table(
@@ -138,7 +133,7 @@ def build_gain(gains: Gains, path: Path | str, *, null: pd.DataFrame | None = No
             ),
         ]
     if len(gains.notes):
-        parts += ["## Notes", "\n".join(f"- {note.severity}: {note.message}" for note in gains.notes)]
+        parts += ["## Notes", markdown.notes(gains.notes)]
     write_text(Path(path), "\n\n".join(part.strip() for part in parts) + "\n")
     return Path(path)
 
@@ -159,8 +154,18 @@ def ratio(name: str) -> Any:
 
 def table(frame: pd.DataFrame, columns: Mapping[str, Any]) -> str:
     """Return a table of Markdown; a column is a name of the frame's, or written from the row."""
-    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
-    for row in frame.to_dict("records"):
-        cells = [str(row[each]) if isinstance(each, str) else str(each(row)) for each in columns.values()]
-        lines.append(f"| {' | '.join(words.clean(cell, 120).replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(lines)
+    rows = (
+        [words.clean(str(row[each] if isinstance(each, str) else each(row)), markdown.LONGEST)
+         for each in columns.values()]
+        for row in frame.to_dict("records")
+    )  # fmt: skip
+    return markdown.table(list(columns), rows)
+
+
+def parts_table(gains: Gains) -> str:
+    """Return both ratios of every arm by budget, by size, and by set of questions."""
+    columns = {
+        "arm": "arm", "by": "by", "value": "value", "density": ratio("density"), "tokens": ratio("token"),
+        "status": "status",
+    }  # fmt: skip
+    return table(gains.by, columns)

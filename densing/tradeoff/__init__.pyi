@@ -20,3 +20,4 @@ from .pareto import frontier as frontier
 from .pareto import study_frontier as study_frontier
 from .records import check_record as check_record
 from .records import read_record as read_record
+from .records import write_record as write_record

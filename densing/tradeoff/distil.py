@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from densing.core import Card, DensingError, InputError, Note, Readable, named_stream
-from densing.tradeoff.gain import WATTS, ArmGain, Gains, ladder_gain, sentence
+from densing.tradeoff.gain import WATTS, ArmGain, Gains, arm_losses, ladder_gain, sentence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,7 +143,7 @@ def distil_gain(
                 "verdict": _verdict(arm, ratio),
             }
         )  # fmt: skip
-    claims = talking_claims(_paired(exports), level=level, draws=draws, seed=seed)
+    claims = talking_claims(_paired(exports, folder), level=level, draws=draws, seed=seed)
     return Distilled(gains, pd.DataFrame(rows), claims, ", ".join(teachers), tuple(notes))
 
 
@@ -163,16 +163,12 @@ def _verdict(arm: ArmGain, ratio: float) -> str:
     return "worse" if high is not None and high < ratio else "not decided"
 
 
-def _paired(exports: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def _paired(exports: Sequence[Mapping[str, Any]], folder: Path) -> pd.DataFrame:
     """Return ln loss below scratch, mean over budgets: a row per size and seed, a column per arm."""
     import numpy as np
-    import pandas as pd
 
-    rows = [
-        (e["size"], e["seed"], e["tokens"], e.get("arm"), float(e["loss"]["validation_nats_per_token"] or math.nan))
-        for e in exports
-    ]
-    table = pd.DataFrame(rows, columns=["size", "seed", "tokens", "arm", "loss"])
+    table = arm_losses(exports, folder)
+    table = table[table["loss"].gt(0)]
     wide = np.log(table.pivot_table(index=["size", "seed", "tokens"], columns="arm", values="loss", sort=False))
     gains = wide.rsub(wide[BASELINE], axis=0) if BASELINE in wide else wide * math.nan
     return gains.groupby(level=["size", "seed"]).mean()

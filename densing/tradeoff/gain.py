@@ -73,7 +73,7 @@ class ArmGain:
         The present one times sqrt(core seconds spent / 7200); None where the interval has an open end.
         """
         width = shift.half_width * math.sqrt(self.core_seconds / HOUR_OF_TWO_CORES) if self.core_seconds else math.nan
-        return _or_none(width)
+        return finite_or_none(width)
 
     @property
     def no_loss(self) -> str:
@@ -167,9 +167,9 @@ class Gains(Readable):
             {
                 "arm": arm.arm,
                 "core_seconds": arm.core_seconds,
-                "half_width": _or_none(arm.density.half_width),
+                "half_width": finite_or_none(arm.density.half_width),
                 "half_width_hour": arm.hour(arm.density),
-                "token_half_width": _or_none(arm.tokens.half_width),
+                "token_half_width": finite_or_none(arm.tokens.half_width),
                 "token_half_width_hour": arm.hour(arm.tokens),
             }
             for arm in self.arms
@@ -397,7 +397,7 @@ def ladder_gain(
     if not (math.isfinite(watts) and watts > 0):
         raise InputError(f"--watts {watts}: the power of a busy core is a number above 0")
     about, exports = read_ladder(folder), [export for export in read_exports(folder) if not export.get("target")]
-    losses = _losses(exports, folder)
+    losses = arm_losses(exports, folder)
     names = list(dict.fromkeys(losses["arm"]))
     if baseline not in names:
         raise UnknownNameError(f"arm in {folder}:", baseline, names)
@@ -494,7 +494,7 @@ def sentence(arm: ArmGain) -> str:
     return f"density x {written(arm.density)}; tokens x {written(arm.tokens)}; no loss: {arm.no_loss}"
 
 
-def _losses(exports: Sequence[Mapping[str, Any]], folder: Path) -> pd.DataFrame:
+def arm_losses(exports: Sequence[Mapping[str, Any]], folder: Path) -> pd.DataFrame:
     """Return ``arm, run, size, seed, tokens, params_non_embedding, loss`` of exports; without arms all are plain."""
     import pandas as pd
 
@@ -506,7 +506,7 @@ def _losses(exports: Sequence[Mapping[str, Any]], folder: Path) -> pd.DataFrame:
                     "arm": export.get("arm") or "plain",
                     **{name: export[name] for name in ("run", "size", "seed", "tokens")},
                     "params_non_embedding": export.get("params_kept", export["params_non_embedding"]),
-                    "loss": _number(export["loss"]["validation_nats_per_token"]),
+                    "loss": number_of(export["loss"]["validation_nats_per_token"]),
                 }
             )
         except (KeyError, TypeError) as error:
@@ -518,18 +518,17 @@ def _losses(exports: Sequence[Mapping[str, Any]], folder: Path) -> pd.DataFrame:
 
 def _ruler_losses(folder: Path, about: Mapping[str, Any]) -> pd.DataFrame:
     """Return the losses of another ladder's plain runs, after a look at its corpus."""
-    from densing.scores.ladder import read_exports, read_ladder
+    from densing.scores.ladder import own_run, read_exports, read_ladder
 
     corpus = read_ladder(folder).get("corpus_hash")
     if corpus != about.get("corpus_hash"):
         raise InputError(
             f"{folder}: a ladder of corpus {corpus}, not {about.get('corpus_hash')}; their losses do not compare"
         )
-    losses = _losses([export for export in read_exports(folder) if not export.get("target")], folder)
-    return losses[losses["arm"].eq("plain")]
+    return arm_losses([export for export in read_exports(folder) if own_run(export)], folder)
 
 
-def _number(value: Any) -> float:
+def number_of(value: Any) -> float:
     """Return a figure of a file; NaN where it is none."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
 
@@ -566,15 +565,15 @@ class _Cost:
                 continue
             cost = export.get("cost") or {}
             cell = (export["size"], export["seed"], export["tokens"])
-            seconds, joules = _number(cost.get("seconds")), _number(cost.get("joules"))
-            busy = _number(cost.get("processor_seconds", cost.get("seconds")))
+            seconds, joules = number_of(cost.get("seconds")), number_of(cost.get("joules"))
+            busy = number_of(cost.get("processor_seconds", cost.get("seconds")))
             schedule = export.get("schedule") or {}
-            steps, branch = _number(schedule.get("steps")), _number(schedule.get("decay_from"))
+            steps, branch = number_of(schedule.get("steps")), number_of(schedule.get("decay_from"))
             work.setdefault(cell[:2], []).append((steps, branch, busy, export["tokens"]))
             if not math.isfinite(joules):
                 joules, self.counted = busy * watts, False
             shown = seconds if link is None else steps * self._step(export, link, seconds / steps)
-            self.runs[cell] = {"bytes": _number(cost.get("bytes")), "seconds": shown, "joules": joules}
+            self.runs[cell] = {"bytes": number_of(cost.get("bytes")), "seconds": shown, "joules": joules}
         self.work = work
         if any(math.isnan(run["bytes"]) for run in self.runs.values()):
             text = f"arm {arm}: some descriptions say nothing of their cost; bytes, seconds and joules miss there"
@@ -739,5 +738,6 @@ def _versions() -> dict[str, str]:
     return {"densing": densing.__version__, "numpy": numpy.__version__}
 
 
-def _or_none(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
+    """Return a figure, None where it is not finite."""
     return value if math.isfinite(value) else None

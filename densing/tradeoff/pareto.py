@@ -37,7 +37,7 @@ from densing.core import (
 )
 from densing.tradeoff.cost import DensityCost
 from densing.tradeoff.gain import GainRecord, Gains
-from densing.tradeoff.records import checked_record
+from densing.tradeoff.records import checked_record, read_record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -404,11 +404,11 @@ class _Spec(Record, frozen=True):
 def _arms(gain: Gains | GainRecord | Path | str) -> tuple[list[dict[str, Any]], list[Note]]:
     """Return the rows of a ladder's arms, the baseline first, and what to know of them."""
     if isinstance(gain, Path | str):
-        where, data = str(gain), read_json(Path(gain))
+        where, (record, _) = str(gain), read_record(gain)
     else:
-        record = gain.record() if isinstance(gain, Gains) else gain
-        where, data = f"gains over {record.spec.get('baseline')}", plain(record)
-    record = checked_record(data, where)
+        kept = gain.record() if isinstance(gain, Gains) else gain
+        where = f"gains over {kept.spec.get('baseline')}"
+        record = checked_record(plain(kept), where)
     figures = decode(list(record.figures), list[_Figure], f"{where}: $.figures")
     spec = decode(dict(record.spec), _Spec, f"{where}: $.spec")
     if not 0 < spec.level < 1:

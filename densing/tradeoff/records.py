@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core import ArtefactError, DensingError, InputError, decode, read_json
-from densing.tradeoff.gain import SCHEMA, GainRecord, Gains, ladder_gain
+from densing.core import ArtefactError, DensingError, InputError, decode, plain, read_json, write_text
+from densing.tradeoff.gain import SCHEMA, GainRecord, Gains, finite_or_none, ladder_gain, number_of
 
 if TYPE_CHECKING:
     from densing.efficiency.techniques import Finding
@@ -40,8 +41,17 @@ def read_record(path: Path | str) -> tuple[GainRecord, Path]:
     file = Path(path)
     file = file / RECORD if file.is_dir() else file
     if not file.is_file():
-        raise InputError(f"{file}: no record of a measurement; run `densing ladder gain {file.parent}`")
+        raise InputError(
+            f"{file}: cannot read it, no record of a measurement is there; run `densing ladder gain {file.parent}`"
+        )
     return checked_record(read_json(file), str(file)), file.parent
+
+
+def write_record(gains: Gains, folder: Path) -> Path:
+    """Leave the record of gains in the folder that they were measured in, and return the file."""
+    file = folder / RECORD
+    write_text(file, json.dumps(plain(gains.record()), indent=2) + "\n")
+    return file
 
 
 def checked_record(data: Any, where: str) -> GainRecord:
@@ -100,7 +110,7 @@ def check_record(path: Path | str) -> list[Finding]:
     for figures in record.figures:
         arm = str(figures.get("arm", ""))
         for key, name in _FIGURES.items():
-            kept, made = _number(figures.get(key)), _number(rows.get(arm, {}).get(key))
+            kept, made = (finite_or_none(number_of(row.get(key))) for row in (figures, rows.get(arm, {})))
             gap = made / kept - 1 if kept and made is not None else None
             if kept is None or made is None:
                 verdict = "agrees" if kept is made and again is not None else "not answerable"
@@ -136,8 +146,3 @@ def _again(record: GainRecord, folder: Path) -> Gains:
         "draws": spec["draws"], "level": spec["level"], "seed": spec["seed"],
     }  # fmt: skip
     return ladder_gain(folder, **options)
-
-
-def _number(value: Any) -> float | None:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if good else None

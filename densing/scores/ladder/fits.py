@@ -130,7 +130,7 @@ def validation_table(exports: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 def own_run(export: Mapping[str, Any]) -> bool:
     """Whether an export is the ladder's own: no target, and of no arm or the plain one."""
-    return not export["target"] and export.get("arm", PLAIN) == PLAIN
+    return not export["target"] and (export.get("arm") or PLAIN) == PLAIN
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -36,7 +35,7 @@ from densing.scores.ladder.corpus import Corpus
 from densing.scores.ladder.lessons import read_knobs
 from densing.scores.ladder.runs import DivergedError, Run, Shape
 from densing.scores.ladder.teachers import States, Teacher, Translation, get_teacher, hidden, split_layer
-from densing.scores.ladder.trainer import AVERAGE, Expense, Trainer
+from densing.scores.ladder.trainer import Expense, Trainer
 
 
 def normal(state: torch.Tensor) -> torch.Tensor:
@@ -216,9 +215,7 @@ class LessonTrainer(Trainer):
 
     def take_step(self, share: float) -> None:
         """Train on the next batch."""
-        run = self.run
-        rows = self._blocks[self._order.rows(self.step, self._passes)]
-        batch = torch.from_numpy(rows.astype(np.int64)).to(self.device)
+        run, batch = self.run, self.batch()
         for group in self.optimiser.param_groups:
             group["lr"] = share * run.preset.rate(run.shape)
         with self.expense.counted():
@@ -240,8 +237,7 @@ class LessonTrainer(Trainer):
                 self._losses(batch)[1].backward()
             self.flops = float(counter.get_total_flops())
             self.optimiser.zero_grad(set_to_none=True)
-        self.loss = AVERAGE * self.loss + (1 - AVERAGE) * task.detach()
-        self.step += 1
+        self.taken(task)
 
     def _losses(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the loss of the student's task, and what it is trained on."""

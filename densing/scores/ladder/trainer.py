@@ -178,14 +178,22 @@ class Trainer:
 
     def take_step(self, share: float) -> None:
         """Train on the next batch at a share of the peak learning rate."""
-        rows = self._blocks[self._order.rows(self.step, self._passes)]
-        batch = torch.from_numpy(rows.astype(np.int64)).to(self.device)
+        batch = self.batch()
         self.optimiser.param_groups[0]["lr"] = share * self.run.preset.rate(self.run.shape)
         loss = batch_loss(self.model, batch, self.run.preset.precision)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
+        self.taken(loss)
+
+    def batch(self) -> torch.Tensor:
+        """Return the next step's blocks."""
+        rows = self._blocks[self._order.rows(self.step, self._passes)]
+        return torch.from_numpy(rows.astype(np.int64)).to(self.device)
+
+    def taken(self, loss: torch.Tensor) -> None:
+        """Note that a step was taken, and its loss."""
         self.loss = AVERAGE * self.loss + (1 - AVERAGE) * loss.detach()
         self.step += 1
 
@@ -227,7 +235,8 @@ class Expense:
     def counted(self) -> Iterator[None]:
         """Count what goes on meanwhile."""
         if not self._steps % REPORT_STEPS:
-            self._meter = Meter()
+            # What was used since the last reading was not for steps.
+            self._meter.joules()
         began, busy = time.perf_counter(), time.process_time()
         yield
         self.seconds += time.perf_counter() - began
@@ -252,7 +261,6 @@ class Expense:
 
     def _read(self) -> None:
         self.joules += self._meter.joules()
-        self._meter = Meter()
 
 
 @dataclass
@@ -329,15 +337,9 @@ class ArmTrainer(Trainer):
             self._take_step(share)
 
     def _take_step(self, share: float) -> None:
-        arm, run = self.arm, self.run
-        if arm.clients is None:
-            rows = self._blocks[self._order.rows(self.step, self._passes)]
-        else:
-            numbers = self._order.rows(self.step, self._passes)
-            rows = np.concatenate([client[numbers] for client in self._clients])
-        batch = torch.from_numpy(rows.astype(np.int64)).to(self.device)
+        run, batch = self.run, self.batch()
         self.optimiser.rate(share * run.preset.rate(run.shape))
-        losses = self.stack.losses(batch.view(arm.ranks, -1, batch.shape[1]))
+        losses = self.stack.losses(batch.view(self.arm.ranks, -1, batch.shape[1]))
         self.stack.vector.grad = None
         losses.sum().backward()
         gradient = self.stack.vector.grad
@@ -348,8 +350,15 @@ class ArmTrainer(Trainer):
             self.ranks.step()
         except InputError as error:
             raise DivergedError(f"run {run.name}: step {self.step}: {error}") from error
-        self.loss = AVERAGE * self.loss + (1 - AVERAGE) * losses.detach().mean()
-        self.step += 1
+        self.taken(losses.mean())
+
+    def batch(self) -> torch.Tensor:
+        """Return the next step's blocks, one rank's behind the other's."""
+        if self.arm.clients is None:
+            return super().batch()
+        numbers = self._order.rows(self.step, self._passes)
+        rows = np.concatenate([client[numbers] for client in self._clients])
+        return torch.from_numpy(rows.astype(np.int64)).to(self.device)
 
     def settle(self) -> None:
         """End what is under way among the ranks, and put their common weights, rounded if the arm says so, together."""
