@@ -81,8 +81,8 @@ docs: $(STAMP)  ## regenerate the pages of figures and the example run (without 
 	rm results/example/report.html
 
 # One test file per room on the supported interpreters that are installed (VERSIONS="3.11 3.13": on these), the oldest with the oldest pandas promised.
-matrix: $(STAMP)
-	$(BIN)/python tests/matrix.py $(VERSIONS)
+matrix:
+	$(PYTHON) tests/matrix.py $(VERSIONS)
 
 $(STAMP): pyproject.toml constraints.txt requirements-data.txt
 	$(PYTHON) -m venv $(VENV)

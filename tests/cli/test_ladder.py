@@ -164,13 +164,9 @@ def test_arms_are_trained_and_compared(tmp_path: Path) -> None:
     assert {row["n"] for row in densing("ladder", "fit", str(folder), "--bootstrap", "20")["fits"]} == {6}
 
 
-@pytest.mark.slow
-def test_students_learn_from_a_model_of_the_ladder(tmp_path: Path) -> None:
-    teacher = tmp_path / "ladder" / "models"
-    densing(
-        "ladder", "train", "--preset", "tiny", "--out", str(teacher.parent), "--seeds", "1", "--workers", "1", *SIZES
-    )
-    (model,) = teacher.glob("d16-s0-61440")
+def test_students_learn_from_a_model_of_the_ladder(tmp_path: Path, ladder: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = ladder
+    (model,) = (folder / "models").glob("d16-s0-61440")
     options = ["--preset", "tiny", "--student", "d8", "--seeds", "1", "--workers", "1", "--bootstrap", "30"]
     lessons = ["--method", "kd,talking", "--rounds", "1", "--out", str(tmp_path / "study")]
     study = ("distil", "--teacher", str(model), *options, *lessons)
@@ -181,7 +177,7 @@ def test_students_learn_from_a_model_of_the_ladder(tmp_path: Path) -> None:
     assert arms["talking:rounds=1"]["flops"] > arms["kd"]["flops"]
     # The rival takes what the cheapest lesson takes, up to a step.
     assert arms["scratch:flops"]["flops_ratio"] == pytest.approx(arms["kd"]["flops_ratio"], rel=0.02)
-    assert result["spec"]["law_of"] == str(teacher.parent)
+    assert result["spec"]["law_of"] == str(folder)
     assert [row["claim"] for row in result["claims"]] == ["TM-1", "TM-2", "TM-3"]
     assert "reconstructed" in {note["code"] for note in result["notes"]}
     again = densing(*study)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from densing.cli import COMMANDS, build
+from densing.scores.catalog import load_catalog
 from tests.support import folders
 from tests.support.command import answer, densing
 
@@ -147,7 +149,11 @@ def test_trend_says_when_a_score_fits_in_a_size() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("embedded_scale")
-def test_run_writes_its_three_files(tmp_path: Path) -> None:
+def test_run_writes_its_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # All combinations are tested where the study is; the command needs a few of them.
+    multiverse = importlib.import_module("densing.scores.study.alternatives")
+    few = tuple(multiverse.specs(load_catalog(), joint=True))[:3]
+    monkeypatch.setattr(multiverse, "specs", lambda catalog, joint: iter(few))
     mine = tmp_path / "mine.csv"
     rows = ["Mine-3B,3e9,2025-06-01,mmlu,0.66", "Mine-3B,3e9,2025-06-01,gsm8k,0.70", "Mine-3B,3e9,2025-06-01,bbh,0.55"]
     mine.write_text("\n".join(["model,params,released,benchmark,score", *rows]), encoding="utf-8")

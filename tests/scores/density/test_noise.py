@@ -315,7 +315,7 @@ def covered(share: float, looks: int) -> None:
 
 def worlds(benchmarks: list[str], count: int, **options: float) -> Iterator[tuple[np.ndarray, list[DensityResult]]]:
     rng = np.random.default_rng(20261122)
-    for number in range(count * (10 if FULL else 1)):
+    for number in range(count * (20 if FULL else 1)):
         yield world(rng, benchmarks, seed=number, **options)
 
 
@@ -324,7 +324,7 @@ def test_seven_benchmarks_average_their_noise_out() -> None:
     """The measurement's interval covers, and is as wide as draws made here without any of our seeds."""
     rng = np.random.default_rng(1)
     held, ours, independent = [], [], []
-    for truth, read in worlds(BENCHMARKS, 40):
+    for truth, read in worlds(BENCHMARKS, 20):
         combined = combine_results(read, read[0].reference)
         inside = combined.table["bound"].eq("").to_numpy()
         held.append(holds(combined, truth, "_measured"))
@@ -344,7 +344,7 @@ def test_seven_benchmarks_average_their_noise_out() -> None:
 @pytest.mark.slow
 def test_the_interval_covers_models_that_scatter_and_the_measurement_alone_does_not() -> None:
     held, measured = [], []
-    for truth, (result,) in worlds(BENCHMARKS[:1], 150, scatter=SCATTER):
+    for truth, (result,) in worlds(BENCHMARKS[:1], 75, scatter=SCATTER):
         held.append(holds(result, truth))
         measured.append(holds(result, truth, "_measured"))
     covered(float(np.mean(held)), len(held) * 4)
@@ -355,7 +355,7 @@ def test_the_interval_covers_models_that_scatter_and_the_measurement_alone_does_
 @pytest.mark.parametrize("common", [0.0, 0.5])
 def test_the_combined_interval_covers_models_that_scatter(common: float) -> None:
     held, measured = [], []
-    for truth, read in worlds(BENCHMARKS, 25, scatter=SCATTER, common=common):
+    for truth, read in worlds(BENCHMARKS, 12, scatter=SCATTER, common=common):
         combined = combine_results(read, read[0].reference)
         held.append(holds(combined, truth))
         measured.append(holds(combined, truth, "_measured"))

@@ -21,7 +21,7 @@ from densing.scores.references import Reference, load_reference, loss_ruler
 from tests.support.rulers import POINTS, SIZE, power_ruler
 
 FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
-SIMULATIONS = 2000 if FULL else 200
+SIMULATIONS = 2000 if FULL else 100
 
 
 def score_ruler():

@@ -14,7 +14,7 @@ from densing.scores.laws import get_law
 from tests.support.law_cases import Case
 
 FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
-SIMULATIONS = 2000 if FULL else 100
+SIMULATIONS = 2000 if FULL else 60
 LOGISTIC = get_law("logistic", floor=0.25)
 TRUTH = np.array([0.6, 0.8, np.log(6e9)])
 
@@ -50,7 +50,7 @@ def test_small_families_invert_with_honest_intervals(scheme, models, score):
 @pytest.mark.slow
 def test_case_resampling_of_a_small_family_is_too_narrow_and_we_can_tell():
     """The reason why small families default to other schemes; also shows that the check above can fail."""
-    hits, simulations = covered("case", 7, 0.55, SIMULATIONS if FULL else 600)
+    hits, simulations = covered("case", 7, 0.55, SIMULATIONS if FULL else 300)
     assert hits / simulations < 0.93
 
 
@@ -72,7 +72,7 @@ def test_rows_that_share_a_size_have_honest_intervals_by_default(sizes, runs, sh
     """Residuals of one size share this part of their variance; single cases would cover 60 to 70 %."""
     law, theta = get_law("power-offset"), [1.5, 40.0, 0.2]
     size = np.repeat(np.geomspace(1e8, 1e11, sizes), runs)
-    rng, hits, narrow, simulations = np.random.default_rng(sizes), 0, 0, 1000 if FULL else 60
+    rng, hits, narrow, simulations = np.random.default_rng(sizes), 0, 0, 1000 if FULL else 40
     for seed in range(simulations):
         common = np.repeat(rng.standard_normal(sizes), runs)
         noise = np.sqrt(shared) * common + np.sqrt(1 - shared) * rng.standard_normal(sizes * runs)

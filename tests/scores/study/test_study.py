@@ -20,7 +20,8 @@ from densing.scores.catalog import Selection, load_catalog
 from densing.scores.density import catalog_densities
 from densing.scores.references import SKILLS, load_reference
 from densing.scores.study import PAPER_MONTHS, Study, StudyOptions, run_study
-from densing.scores.trend import TrendData
+from densing.scores.trend import QUESTIONS, TrendData
+from densing.scores.trend.answers import ROW_COLUMNS
 from densing.scores.trend.estimators import envelope
 from tests.support import folders
 
@@ -162,6 +163,16 @@ def test_a_ruler_of_one_family_still_leads_when_it_is_asked_for(of_one_family: S
     assert study.forecast.empty, "its series of scores ends in 2024"
     assert study.past_forecast is not None and study.past_forecast.score is None
     assert study.long_forecast is not None and (study.long_forecast["date"] >= pd.Timestamp("2026-01-01")).all()
+
+
+def test_the_catalog_answers_every_question(study: Study) -> None:
+    assert study.answers is not None and len(study.answers) == len(QUESTIONS)
+    for answer in study.answers:
+        assert answer.estimable and answer.lo < answer.estimate < answer.hi and 0 < answer.p <= 1
+        assert (answer.p < 0.05) == (answer.lo > 0 or answer.hi < 0) or abs(answer.p - 0.05) < 0.01
+        assert set(answer.rows.columns) == set(ROW_COLUMNS)
+    table = study.answers.table.set_index("key")
+    assert (table["p_holm"] >= table["p"]).all()
 
 
 def test_multiverse_varies_every_choice_and_marks_the_headline(study: Study) -> None:

@@ -4,7 +4,7 @@ Where laboratories differ as much as their generations it holds it 90 % or more;
 beside it, 93 to 97 % (docs/adr/0003).
 
 ``DENSING_COVERAGE_BUDGET=full`` measures every scenario with 4,000 worlds and holds the measured share itself to
-[0.93, 0.97]. The small budget has 400 worlds; it fails when even the 99.9 % binomial band around the measured share
+[0.93, 0.97]. The small budget has 200 worlds; it fails when even the 99.9 % binomial band around the measured share
 misses [0.93, 0.97], so it catches a broken interval and does not cry wolf.
 """
 
@@ -20,7 +20,7 @@ from densing.scores.trend.coverage import SCENARIOS, measure_coverage
 from densing.scores.trend.estimators import ORGANISATIONS, measured_coverage
 
 FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
-REPS = 4000 if FULL else 400
+REPS = 4000 if FULL else 200
 LOW, HIGH = 0.93, 0.97
 WITH_LABS = 0.90  # families are not independent there: docs/adr/0003 says so, and the table measures it
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from densing.core import Array, InputError, UnknownNameError
 from densing.scores.catalog import load_catalog
 from densing.scores.trend import QUESTIONS, TrendData, answer_questions
-from densing.scores.trend.answers import ROW_COLUMNS, Answer, Answers
+from densing.scores.trend.answers import ROW_COLUMNS, Answers
 from densing.scores.trend.compute import answer_compute, compute_growth, token_share
 from densing.scores.trend.contrasts import Contrast, Regression, estimate_contrast, holm
 from densing.scores.trend.experts import answer_experts, expert_exponent
@@ -350,7 +350,7 @@ def test_unknown_questions_and_levels_are_refused() -> None:
 @pytest.mark.slow
 def test_intervals_hold_the_truth() -> None:
     """Families with shocks of heavy tails; 95 % intervals of the change of pace and of the exponent."""
-    runs = 250
+    runs = 120
     truths: list[tuple[Contrast, float]] = []
     for seed in range(runs):
         heavy = bool(seed % 2)
@@ -362,18 +362,6 @@ def test_intervals_hold_the_truth() -> None:
         assert 0.95 - 2.5 * error < share < 0.95 + 4 * error, (name, share)
         rejected = np.mean([contrast.p(truth) < 0.05 for contrast, truth in pairs])
         assert rejected == pytest.approx(1 - share, abs=0.02)
-
-
-@pytest.mark.slow
-def test_the_catalog_answers_all() -> None:
-    answers = answer_questions(load_catalog())
-    assert len(answers) == len(QUESTIONS)
-    for answer in answers:
-        assert answer.estimable and answer.lo < answer.estimate < answer.hi and 0 < answer.p <= 1
-        assert (answer.p < 0.05) == (answer.lo > 0 or answer.hi < 0) or abs(answer.p - 0.05) < 0.01
-        assert set(answer.rows.columns) == set(ROW_COLUMNS) and isinstance(answer, Answer)
-    table = answers.table.set_index("key")
-    assert (table["p_holm"] >= table["p"]).all()
 
 
 @pytest.mark.slow
