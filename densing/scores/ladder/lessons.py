@@ -27,26 +27,30 @@ class Knob:
 KNOBS: Mapping[str, Mapping[str, Knob]] = {
     "scratch": {},
     "kd": {
-        "weight": Knob(0.5, "share of the teacher's predictions in the loss"),
-        "temperature": Knob(2.0, "by which logits are divided", 1e-3),
+        "weight": Knob(0.9, "share of the teacher's predictions in the loss"),
+        "temperature": Knob(1.0, "by which logits are divided", 1e-3),
     },
     "fitnet": {
-        "weight": Knob(0.3, "of the distance between states"),
+        "weight": Knob(0.1, "of the distance between states"),
         "layer": Knob(0, "of the student that listens; 0: the middle", 0, whole=True),
         "teacher_layer": Knob(0, "of the teacher; 0: the middle", 0, whole=True),
     },
     "talking": {
         "rounds": Knob(1, "of messages there and back; 0: consistency losses alone", 0, whole=True),
-        "w1": Knob(0.1, "of what was talked"),
-        "w2": Knob(0.1, "of the consistency of messages"),
-        "w3": Knob(0.1, "of the consistency of states"),
+        "w1": Knob(0.003, "of what was talked"),
+        "w2": Knob(0.003, "of the consistency of messages"),
+        "w3": Knob(0.003, "of the consistency of states"),
         "message": Knob(0, "width of a message; 0: the student's", 0, whole=True),
         "codec": Knob("linear", "encoders and decoders: linear, or dense (two layers)"),
         "layer": Knob(0, "of the student that speaks; 0: the middle", 0, whole=True),
         "teacher_layer": Knob(0, "of the teacher that is spoken to; 0: the middle", 0, whole=True),
     },
 }
-"""Every lesson and its options."""
+"""Every lesson and its options.
+
+Weights and temperature by default are the best of a small grid on d12 and one seed that no page uses (100): at a
+temperature of 2 to follow the teacher cost 0.3 % of the loss, at 1 it gained 1.6 %.
+"""
 MOST_ROUNDS = 16
 
 
@@ -69,7 +73,7 @@ def read_knobs(arm: Arm) -> dict[str, Any]:
     --------
     >>> from densing.scores.ladder import parse_arm
     >>> read_knobs(parse_arm("kd:temperature=4"))
-    {'weight': 0.5, 'temperature': 4.0}
+    {'weight': 0.9, 'temperature': 4.0}
     """
     if arm.method not in KNOBS:
         raise UnknownNameError("method", arm.method, KNOBS)
