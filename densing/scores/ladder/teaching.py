@@ -92,6 +92,7 @@ class Lesson:
             if share == 0:
                 return task
             target = self.teacher.states(tokens).logits
+            assert target is not None and student.logits is not None
             return (1 - share) * task + share * distance(student.logits, target, heat)
         weights = [knobs[name] for name in ("weight", "w1", "w2", "w3") if name in knobs]
         if not any(weights):
@@ -135,9 +136,9 @@ class Lesson:
         if self.translation is None:
             low, high, _ = self.teacher.states(tokens)
             return low, high
-        own, ends = self.translation(tokens)
-        low, high, _ = self.teacher.states(own)
-        at = ends.unsqueeze(-1)
+        own = self.translation(tokens)
+        low, high, _ = self.teacher.states(own.tokens, None if self.teacher.predicts else own.mask)
+        at = own.ends.unsqueeze(-1)
         return tuple(state.gather(1, at.expand(-1, -1, state.shape[-1])) for state in (low, high))
 
 
@@ -183,6 +184,11 @@ def make_lesson(arm: Arm, shape: Shape, corpus: Corpus, seed: int, device: str =
                 f"the student {len(own)}), so its predictions cannot be followed; fitnet and talking read its states"
             )
         translation = Translation(own, other)
+    if arm.method == "kd" and not teacher.predicts:
+        raise InputError(
+            f"--method {arm.name}: teacher {arm.teacher} is an encoder and predicts no next token; fitnet and talking "
+            "read its states"
+        )
     return Lesson(arm, teacher, shape, seed, translation)
 
 
@@ -245,6 +251,7 @@ class LessonTrainer(Trainer):
         half = self.run.preset.precision == "bfloat16"
         with torch.autocast(batch.device.type, dtype=torch.bfloat16, enabled=half):
             student = hidden(self.model, tokens, 1 if lesson is None else lesson.layer)
+            assert student.logits is not None
             task = functional.cross_entropy(student.logits.float().flatten(0, 1), targets)
             return task, task if lesson is None else lesson.loss(task, student, tokens)
 

@@ -236,9 +236,80 @@ def test_a_translated_token_ends_where_its_last_piece_does() -> None:
     tokenizer = text_tokenizer(iter([" ".join(words)]), 280)
     translate = Translation(student, tokenizer)
     tokens = torch.tensor([[3, 0, 7], [11, 2, 5]])
-    own, ends = translate(tokens)
-    for row, last, ids in zip(own.tolist(), ends.tolist(), tokens.tolist(), strict=True):
+    own = translate(tokens)
+    for row, last, ids in zip(own.tokens.tolist(), own.ends.tolist(), tokens.tolist(), strict=True):
         texts = [tokenizer.decode(row[a + 1 : b + 1]).strip() for a, b in zip([-1, *last], last, strict=False)]
         expected = [student.decode([number]) if number else tokenizer.eos_token for number in ids]
         assert texts == expected
-    assert np.all(np.diff(ends.numpy(), axis=1) >= 1)
+    assert np.all(np.diff(own.ends.numpy(), axis=1) >= 1)
+    assert own.mask.sum(dim=1).tolist() == [int(row[-1]) + 1 for row in own.ends]
+
+
+def save_encoder(folder: Path, tokenizer: Any) -> Path:
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+    BertModel(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=96, **sizes)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    words = CORPUS.tokenizer().convert_ids_to_tokens(range(1, 200))
+    return save_encoder(tmp_path_factory.mktemp("encoder"), text_tokenizer(iter([" ".join(words)]), 600))
+
+
+def test_an_encoder_has_states_above_its_lower_ones_and_predicts_nothing(encoder: Path) -> None:
+    model = Teacher(encoder)
+    states = model.states(torch.arange(1, 33).view(2, 16))
+    assert states.logits is None and not model.predicts
+    assert torch.allclose(model.upper(states.low), states.high, atol=1e-6)
+    # It sees what comes later, where a language model does not.
+    other = model.states(torch.cat([torch.arange(1, 16), torch.tensor([99])]).view(1, 16))
+    assert not torch.equal(other.high[0, 0], states.high[0, 0])
+
+
+def test_padding_changes_no_state_of_an_encoder(encoder: Path) -> None:
+    lesson = make_lesson(
+        dataclasses.replace(parse_arm("fitnet"), teacher=str(encoder)), get_preset("tiny").shapes[0], CORPUS, 0
+    )
+    assert lesson is not None and lesson.translation is not None
+    # The first row alone, and beside one that needs more of the encoder's tokens.
+    rows = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 4]])
+    lengths = [lesson.translation(torch.tensor([[n] * 4])).tokens.shape[1] for n in range(1, 60)]
+    rows[1] = 1 + int(np.argmax(lengths))
+    alone, beside = lesson._teacher_states(rows[:1]), lesson._teacher_states(rows)
+    assert lesson.translation(rows).mask[0].sum() < lesson.translation(rows).mask[1].sum()
+    for one, other in zip(alone, beside, strict=True):
+        assert torch.allclose(one[0], other[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("text", ["fitnet", "talking:rounds=0", "talking:rounds=1"])
+def test_an_encoder_teaches(encoder: Path, text: str) -> None:
+    scratch = weights_after(lesson_run("scratch", ""))
+    weights = weights_after(lesson_run(text, encoder))
+    assert all(bool(weight.isfinite().all()) for weight in weights)
+    assert any(not torch.equal(a, b) for a, b in zip(weights, scratch, strict=True))
+
+
+def test_what_an_encoder_cannot_do_is_said(encoder: Path, tmp_path: Path) -> None:
+    shape = get_preset("tiny").shapes[0]
+    own = save_encoder(tmp_path / "own", CORPUS.tokenizer())
+    with pytest.raises(InputError, match="is an encoder and predicts no next token"):
+        make_lesson(dataclasses.replace(parse_arm("kd"), teacher=str(own)), shape, CORPUS, 0)
+    with pytest.raises(InputError, match="reads 96 tokens at once, and a block of the student is 97"):
+        Teacher(encoder).states(torch.ones(1, 97, dtype=torch.long))
+
+
+def test_a_piece_of_a_text_ends_in_the_teachers_token_that_holds_its_last_letter() -> None:
+    text = "The clouded leopard (2007). Drama, comedy. Directed by Aïda Bérénice."
+    student, other = text_tokenizer(iter([text]), 270), text_tokenizer(iter([text * 2, "clouded leopards"]), 300)
+    ids = student(text)["input_ids"]
+    own = Translation(student, other)(torch.tensor([ids[:20]]))
+    whole = "".join(student.decode([number]) for number in ids[:20])
+    offsets = other(whole, return_offsets_mapping=True)["offset_mapping"]
+    upto = np.cumsum([len(student.decode([number])) for number in ids[:20]])
+    for end, at in zip(upto, own.ends[0].tolist(), strict=True):
+        assert offsets[at][0] < end <= offsets[at][1]

