@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 BASELINE = "scratch"
 RIVAL = "scratch:flops"
 """From scratch with the FLOPs of the cheapest lesson."""
+MOST_TOKENS = 100.0
+"""A rival that needed more than so many times the tokens is not trained: the verdicts read its loss off the law."""
 TALK = "talking"
 SHARE_WITHOUT_TALK = 1.99 / 2.52
 """Of the gain over scratch, as arXiv 2310.03188 has it second-hand: 1.99 % without interaction, 2.52 % with several."""
@@ -143,6 +145,13 @@ def distil_gain(
                 "verdict": _verdict(arm, ratio),
             }
         )  # fmt: skip
+    cheapest = min((row["flops_ratio"] for row in rows if row["flops_ratio"] > 1), default=0.0)
+    if cheapest > MOST_TOKENS:
+        text = (
+            f"the cheapest lesson takes {cheapest:,.0f} times the FLOPs of scratch: no rival was trained on as many "
+            "times the tokens; verdicts compare with what the law says of them"
+        )
+        notes.append(Note("no-rival", "warning", text))
     claims = talking_claims(_paired(exports, folder), level=level, draws=draws, seed=seed)
     return Distilled(gains, pd.DataFrame(rows), claims, ", ".join(teachers), tuple(notes))
 
@@ -319,7 +328,7 @@ def distil_runs(
         Of :func:`lesson_arms`.
     equal_flops : bool
         Add runs from scratch on so many more tokens that they take the FLOPs of the cheapest lesson, under the budgets'
-        names: the arm :data:`RIVAL`.
+        names: the arm :data:`RIVAL`. Not where that is more than :data:`MOST_TOKENS` times the tokens.
     device : str
 
     Raises
@@ -337,6 +346,8 @@ def distil_runs(
         runs += own
         if equal_flops and lessons:
             factor = min(lessons) / flops[BASELINE]
+            if factor > MOST_TOKENS:
+                continue
             longer = replace(arms[0], name=RIVAL, tokens=factor)
             runs += arm_runs(preset, corpus, [longer], sizes=[size], seeds=seeds)
     return runs

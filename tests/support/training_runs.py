@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from densing.scores.ladder.corpus import Generated
 from densing.scores.ladder.runs import Run, Shape, get_preset
@@ -17,6 +18,16 @@ def micro_run(seed: int = 0, steps: tuple[int, ...] = (20, 40), name: str = "d8"
     preset = dataclasses.replace(get_preset("tiny"), block=16, warmup=5, checkpoint=7, decay=0.5)
     shape = Shape(name, 8, 1, 2, 1, 4, 20, 2, steps)
     return Run(preset, shape, seed, Generated(), steps)
+
+
+def save_model(folder: Path, tokenizer: Any = None, vocabulary: int = Generated().vocabulary) -> Path:
+    """Write an untrained model of two layers, 12 wide, with the generated corpus's tokenizer."""
+    from densing.scores.ladder.trainer import build_model
+
+    model = build_model(get_preset("tiny").shapes[1], vocabulary, 16, seed=5)
+    model.save_pretrained(folder)
+    (tokenizer or Generated().tokenizer()).save_pretrained(folder)
+    return folder
 
 
 def killed_at(moments: list[int], folder: Path) -> int:

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from densing.core import InputError, UnknownNameError
 from densing.report import build_distil
 from densing.scores.ladder import simulated_ladder
-from densing.tradeoff import distil_gain, ladder_of, lesson_arms
-from densing.tradeoff.distil import talking_claims
+from densing.tradeoff import distil_gain, distil_runs, ladder_of, lesson_arms
+from densing.tradeoff.distil import RIVAL, talking_claims
 from tests.support.ladder_files import write_ladder
 
 
@@ -63,12 +63,12 @@ def test_a_teacher_elsewhere_has_no_ladder(tmp_path: Path) -> None:
     assert ladder_of(str(tmp_path / "models" / "d8")) is None
 
 
-def study(folder: Path, tau: float) -> Path:
+def study(folder: Path, tau: float, flops: float = 3e9) -> Path:
     """Write a study of which one lesson takes three times the FLOPs of scratch and is worth tau times the tokens."""
     losses = simulated_ladder(tau=tau, noise=0.002, common=0.002, spread=0.005, seeds=3)
     facts = {
         "scratch": {"cost": {"flops": 1e9}},
-        "kd": {"cost": {"flops": 3e9}, "teacher": "T|<b>", "teacher_parameters": 100},
+        "kd": {"cost": {"flops": flops}, "teacher": "T|<b>", "teacher_parameters": 100},
     }
     return write_ladder(folder, losses, {"plain": "scratch", "arm": "kd"}, more=facts)
 
@@ -84,6 +84,23 @@ def test_a_lesson_is_worth_its_flops_or_not(tmp_path: Path, tau: float, verdict:
     page = build_distil(result, tmp_path / "page.md").read_text()
     assert "<b>" not in page
     assert "nan" not in page.lower() and verdict in page
+
+
+def test_a_rival_of_far_more_tokens_is_not_trained_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = [{note.code for note in distil_gain(study(tmp_path / f"{phi:g}", 1.5, phi * 1e9), draws=40).notes}
+             for phi in (99, 101)]  # fmt: skip
+    assert ["no-rival" in each for each in codes] == [False, True]
+    pytest.importorskip("transformers", reason="needs the extra 'evals'")
+    from densing.scores.ladder import Generated, get_preset
+    from tests.support.training_runs import save_model
+
+    teacher = str(save_model(tmp_path / "teacher"))
+    given = (get_preset("tiny"), Generated(), lesson_arms(["kd"], [0], teacher), ["d8"], [0])
+    assert [run.arm.name for run in distil_runs(*given) if run.arm] == ["scratch", "kd", RIVAL]
+    monkeypatch.setattr("densing.tradeoff.distil.MOST_TOKENS", 1.0)
+    assert [run.arm.name for run in distil_runs(*given) if run.arm] == ["scratch", "kd"]
 
 
 def test_a_law_from_another_ladder_must_be_of_the_same_corpus(tmp_path: Path) -> None:

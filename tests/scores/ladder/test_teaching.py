@@ -19,24 +19,15 @@ from densing.scores.ladder.corpus import Generated, text_tokenizer  # noqa: E402
 from densing.scores.ladder.runs import Run, get_preset  # noqa: E402
 from densing.scores.ladder.teachers import Teacher, Translation, hidden  # noqa: E402
 from densing.scores.ladder.teaching import LessonTrainer, distance, make_lesson, normal, step_flops  # noqa: E402
-from densing.scores.ladder.trainer import build_model  # noqa: E402
 from densing.scores.ladder.workers import train_run  # noqa: E402
-from tests.support.training_runs import micro_run  # noqa: E402
+from tests.support.training_runs import micro_run, save_model  # noqa: E402
 
 CORPUS = Generated()
 
 
-def save_teacher(folder: Path, tokenizer: Any = None, vocabulary: int = CORPUS.vocabulary) -> Path:
-    """Write an untrained model of two layers, 12 wide."""
-    model = build_model(get_preset("tiny").shapes[1], vocabulary, 16, seed=5)
-    model.save_pretrained(folder)
-    (tokenizer or CORPUS.tokenizer()).save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_teacher(tmp_path_factory.mktemp("teacher"))
+    return save_model(tmp_path_factory.mktemp("teacher"))
 
 
 def lesson_run(text: str, teacher: Path | str, steps: tuple[int, ...] = (4,)) -> Run:
@@ -189,7 +180,7 @@ def broken(folder: Path) -> Path:
 
 def test_a_teacher_that_cannot_teach_is_refused(teacher: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds values that are no numbers"):
-        Teacher(broken(save_teacher(tmp_path / "nan")))
+        Teacher(broken(save_model(tmp_path / "nan")))
     with pytest.raises(InputError, match="layer 2 of 2"):
         Teacher(teacher, layer=2)
     (tmp_path / "empty").mkdir()
@@ -222,7 +213,7 @@ def test_options_are_checked(text: str, error: type[Exception], message: str) ->
 def test_another_vocabulary_has_states_and_no_predictions(tmp_path: Path) -> None:
     words: Sequence[str] = CORPUS.tokenizer().convert_ids_to_tokens(range(1, 60))
     tokenizer = text_tokenizer(iter([" ".join(words)]), 280)
-    other = save_teacher(tmp_path / "other", tokenizer, len(tokenizer))
+    other = save_model(tmp_path / "other", tokenizer, len(tokenizer))
     shape = get_preset("tiny").shapes[0]
     with pytest.raises(InputError, match="another vocabulary"):
         make_lesson(dataclasses.replace(parse_arm("kd"), teacher=str(other)), shape, CORPUS, 0)
