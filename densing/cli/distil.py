@@ -9,7 +9,7 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.ladder import Device, Workers, need_training, processes_of, steps_bar
-from densing.cli.output import emit_json, emit_table, finish, say
+from densing.cli.output import emit_json, emit_table, finish, say, show_notes
 from densing.core import InputError
 
 
@@ -103,7 +103,10 @@ def distil(
     if json:
         emit_json(result.to_dict())
     else:
-        emit_table(result.frame(), f"What {teacher} taught, beside scratch")
+        columns = [f"{ratio}_{end}" for ratio in ("density", "token") for end in ("ratio", "lo", "hi")]
+        columns = ["arm", *columns, "flops_ratio", "verdict", "status", "pairs"]
+        emit_table(result.frame()[columns], f"What {teacher} taught, beside scratch")
         emit_table(result.claims, "Talking Models: what is reported of it, and what was found")
-        say(f"the law of losses: {ruler or out}")
+        say(f"the law of losses: {ruler or out}; flops_ratio: FLOPs of a run over those of scratch")
+        show_notes(result.notes)
     finish(result.notes)

@@ -262,6 +262,7 @@ def gain(
             emit_table(held, "Simulated ladders like this one: shares of 95 % intervals that hold what was injected")
         for name in ("seconds", "joules"):
             say(f"{name}: {result.evidence[name]}")
+        show_notes(result.notes)
     finish(result.notes)
 
 

@@ -182,6 +182,8 @@ def test_students_learn_from_a_model_of_the_ladder(tmp_path: Path, ladder: tuple
     assert "reconstructed" in {note["code"] for note in result["notes"]}
     again = densing(*study)
     assert again["digest"] == result["digest"], "nothing is trained twice"
+    shown = CliRunner().invoke(app, [*study], catch_exceptions=False)
+    assert "the formulas of talking are reconstructed" in shown.stderr
 
 
 def test_arms_and_targets_are_not_mixed(tmp_path: Path) -> None:
