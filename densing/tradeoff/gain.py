@@ -225,6 +225,7 @@ class Gains(Readable):
             versions=_versions(),
             figures=[arm.row() for arm in self.arms],
             evidence=self.evidence,
+            trends=self.trends().to_dict("records"),
         )
 
 
@@ -244,6 +245,8 @@ class GainRecord(Record, frozen=True):
     schema : int
     evidence : mapping
         How bytes, seconds and joules were got; empty in records of before it was kept.
+    trends : list of mapping
+        Rows of :meth:`Gains.trends`; empty in records of before they were kept.
     """
 
     spec: Mapping[str, Any]
@@ -253,6 +256,7 @@ class GainRecord(Record, frozen=True):
     kind: str = "gain"
     schema: int = SCHEMA
     evidence: Mapping[str, str] = {}
+    trends: Sequence[Mapping[str, Any]] = ()
 
 
 WORLDS: tuple[Mapping[str, float], ...] = ({}, {"rho": 0.8}, {"tau": 0.8})
