@@ -121,7 +121,7 @@ def forest(
         )
     arrows(fig, ends, rows, "x", colours)
     fig.add_scatter(
-        x=ends.value, y=list(rows), mode="markers", hoverinfo="text", hovertext=list(frame["hover"]),
+        x=ends.value.tolist(), y=list(rows), mode="markers", hoverinfo="text", hovertext=list(frame["hover"]),
         showlegend=False, cliponaxis=False,
         marker={
             "symbol": np.where(ends.off, "triangle-right-open", symbols).tolist(),

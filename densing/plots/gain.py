@@ -52,7 +52,7 @@ def plot_gain(gains: Gains | GainRecord | Path | str) -> go.Figure:
     ...            "status": "flat"}
     >>> spec = {"baseline": "plain", "baseline_cost": {"bytes": 8e6}}
     >>> fig = plot_gain(GainRecord(spec, "0123", {}, [figures]))
-    >>> fig.data[-1].x.tolist(), list(fig.data[-1].marker.symbol)
+    >>> list(fig.data[-1].x), list(fig.data[-1].marker.symbol)
     ([0.5, 0.6], ['circle-open', 'diamond'])
     """
     rows = [_row(arm, kind) for arm in gain_table(gains).to_dict("records") for kind in LOOKS]
