@@ -129,7 +129,7 @@ def shown_gain(record: GainRecord, name: str) -> ShownGain:
     )
     title = about(record)
     arms = shown_table(f"{name}-table", TABLE, gain_table(record), fields, sortable=True)
-    evidence = tuple(words.sentence(f"{key}: {text}") for key, text in record.evidence.items())
+    evidence = tuple(words.sentence(f"{key.replace('_', ' ')}: {text}") for key, text in record.evidence.items())
     return ShownGain(title, shown_figure(name, plot_gain(record), f"{title}. {CAPTION}"), arms, evidence)
 
 
@@ -179,11 +179,12 @@ def render_markdown(gains: Gains, null: pd.DataFrame | None = None) -> str:
                 "share of plain": lambda row: words.percentage(row["bytes_share"]),
                 "seconds": lambda row: words.number(row["seconds"], 3),
                 "joules": lambda row: words.number(row["joules"], 3),
+                "tokens a core second": lambda row: words.number(row["tokens_per_core_second"], 3),
                 "kept parameters": lambda row: f"{row['kept_parameters']:,.0f}",
                 "ln density per GB saved": lambda row: words.number(row["ln_density_per_gigabyte_saved"], 2),
             },
         ),
-        "\n".join(f"- {name}: {text}" for name, text in gains.evidence.items()),
+        "\n".join(f"- {name.replace('_', ' ')}: {text}" for name, text in gains.evidence.items()),
         "## Trend with tokens",
         table(
             gains.trends(),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,8 @@ class ArmGain:
         Non-embedding parameters that divide, mean over the pairs.
     core_seconds : float
         Processor seconds spent here on the paired runs of both arms, every budget's decay included.
+    tokens_per_core_second : float
+        Of the arm's own training, all virtual ranks together; NaN where nothing was counted.
     """
 
     arm: str
@@ -61,6 +63,7 @@ class ArmGain:
     joules: float
     kept_parameters: float
     core_seconds: float
+    tokens_per_core_second: float = math.nan
 
     @property
     def status(self) -> str:
@@ -179,7 +182,7 @@ class Gains(Readable):
     def prices(self) -> pd.DataFrame:
         """Return ln density gained per gigabyte saved, where the ratio's interval excludes 1 and bytes differ.
 
-        ``arm, bytes_share, ln_density_per_gigabyte_saved``; the last is missing elsewhere.
+        ``arm, bytes_share, tokens_per_core_second, ln_density_per_gigabyte_saved``; the last is missing elsewhere.
         """
         import pandas as pd
 
@@ -191,8 +194,10 @@ class Gains(Readable):
             saved = (base - arm.bytes) / 1e9
             price = math.log(ratio) / saved if decided and ratio and saved else None
             share = arm.bytes / base if base else None
-            rows.append({"arm": arm.arm, "bytes_share": share, "ln_density_per_gigabyte_saved": price})
-        return pd.DataFrame(rows, columns=["arm", "bytes_share", "ln_density_per_gigabyte_saved"])
+            speed = finite_or_none(arm.tokens_per_core_second)
+            rows.append((arm.arm, share, speed, price))
+        columns = ["arm", "bytes_share", "tokens_per_core_second", "ln_density_per_gigabyte_saved"]
+        return pd.DataFrame(rows, columns=columns)
 
     def card(self) -> Card:
         """Return what is shown."""
@@ -434,7 +439,9 @@ def ladder_gain(
         spent = costs[name].core_seconds(cells) + costs[baseline].core_seconds(cells)
         kept = float(pairs["params_arm"].mean())
         means = costs[name].means(cells)
-        gains.append(ArmGain(name, density, tokens, **means, kept_parameters=kept, core_seconds=spent))
+        speed = costs[name].tokens_per_core_second(cells)
+        gains.append(ArmGain(name, density, tokens, **means, kept_parameters=kept, core_seconds=spent,
+                             tokens_per_core_second=speed))  # fmt: skip
         options: dict[str, Any] = {"level": level, "seed": seed}
         parts = [shifts_by(fitted, pairs, column, **options) for column in ("size", "tokens")]
         for task, table in sets.items():
@@ -461,13 +468,14 @@ def ladder_gain(
         "tokens": sorted(map(float, set(used["tokens"]))),
         "noise": {part: float(np.mean([row[part] for row in noise])) for part in ("common", "noise")},
         "seeds": sorted(map(int, set(used["seed"]))), "link": link, "watts": watts, "level": level, "draws": draws,
-        "seed": seed, "baseline_cost": costs[baseline].means(None), "law": fitted.params.to_dict(),
+        "seed": seed, "baseline_cost": costs[baseline].all_runs(), "law": fitted.params.to_dict(),
         "law_of": None if law is None else str(law),
     }  # fmt: skip
     return Gains(
         str(folder), baseline, tuple(gains), by[["arm", *(column for column in by if column != "arm")]],
         unpaired_resolution(fitted, plain, level=level),
-        pd.concat(alone, ignore_index=True), _evidence(costs, link, watts), spec, _digest(exports), tuple(once(notes)),
+        pd.concat(alone, ignore_index=True), _evidence(costs, baseline, link, watts), spec, _digest(exports),
+        tuple(once(notes)),
     )  # fmt: skip
 
 
@@ -563,7 +571,7 @@ class _Cost:
         self.runs: dict[tuple[Any, ...], dict[str, float]] = {}
         self.counted = True
         self._steps: dict[tuple[Any, ...], float] = {}
-        work: dict[tuple[Any, ...], list[tuple[float, float, float, float]]] = {}
+        work: dict[tuple[Any, ...], list[tuple[float, float, float, float, float]]] = {}
         for export in exports:
             if (export.get("arm") or "plain") != arm:
                 continue
@@ -573,7 +581,8 @@ class _Cost:
             busy = number_of(cost.get("processor_seconds", cost.get("seconds")))
             schedule = export.get("schedule") or {}
             steps, branch = number_of(schedule.get("steps")), number_of(schedule.get("decay_from"))
-            work.setdefault(cell[:2], []).append((steps, branch, busy, export["tokens"]))
+            trained = steps * number_of(schedule.get("batch")) * number_of(schedule.get("block"))
+            work.setdefault(cell[:2], []).append((steps, branch, busy, export["tokens"], trained))
             if not math.isfinite(joules):
                 joules, self.counted = busy * watts, False
             shown = seconds if link is None else steps * self._step(export, link, seconds / steps)
@@ -593,11 +602,24 @@ class _Cost:
         """Return the processor seconds of what was trained for some cells: stable stages, and every decay."""
         total = 0.0
         for run in {cell[:2] for cell in cells}:
-            steps, branch, busy, _ = max(self.work.get(run, [(math.nan,) * 4]), key=lambda row: row[3])
-            decays = sum(end - start for end, start, _, _ in self.work.get(run, ()))
+            steps, branch, busy, *_ = max(self.work.get(run, [(math.nan,) * 5]), key=lambda row: row[3])
+            decays = sum(end - start for end, start, *_ in self.work.get(run, ()))
             share = busy * (branch + decays) / steps if steps else math.nan
             total += share if math.isfinite(share) else 0.0
         return total
+
+    def tokens_per_core_second(self, cells: Iterable[tuple[Any, ...]]) -> float:
+        """Return tokens over processor seconds of the longest training of every size and seed; NaN where none is known.
+
+        That of shorter budgets is a part of it.
+        """
+        longest = [max(self.work[run], key=lambda row: row[3]) for run in {cell[:2] for cell in cells} & set(self.work)]
+        known = [(trained, busy) for *_, busy, _, trained in longest if busy > 0 and math.isfinite(trained)]
+        return sum(trained for trained, _ in known) / sum(busy for _, busy in known) if known else math.nan
+
+    def all_runs(self) -> dict[str, float]:
+        """Return the means of all runs, and their tokens per core second."""
+        return {**self.means(None), "tokens_per_core_second": self.tokens_per_core_second(self.runs)}
 
     def _step(self, export: Mapping[str, Any], link: str, stack_s: float) -> float:
         """Return the simulated seconds of a step over a link; equal steps are simulated once."""
@@ -659,7 +681,7 @@ def simulated_step(export: Mapping[str, Any], link: str, stack_s: float) -> floa
     return float(measure(plan, there).step_s)
 
 
-def _evidence(costs: Mapping[str, _Cost], link: str | None, watts: float) -> dict[str, str]:
+def _evidence(costs: Mapping[str, _Cost], baseline: str, link: str | None, watts: float) -> dict[str, str]:
     counted = all(cost.counted for cost in costs.values())
     return {
         "bytes": "counted: what one rank hands to its link, as a ring sends it",
@@ -672,6 +694,9 @@ def _evidence(costs: Mapping[str, _Cost], link: str | None, watts: float) -> dic
         if counted
         else f"stated: {watts:g} W per busy core",
         "kept_parameters": "counted: non-embedding parameters, mean over the pairs",
+        "tokens_per_core_second": "measured: tokens of the longest training of every size and seed over the processor "
+        f"seconds of its steps, all virtual ranks together; {baseline}: "
+        f"{words.number(costs[baseline].tokens_per_core_second(costs[baseline].runs), 3)}",
     }
 
 

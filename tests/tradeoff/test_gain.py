@@ -78,6 +78,10 @@ def test_costs_are_means_over_the_paired_runs(ladder: Path) -> None:
     assert gains.resolution()["half_width_hour"][0] == pytest.approx(
         arm.density.half_width * math.sqrt(arm.core_seconds / 7200)
     )
+    # Steps of 8 x 64 tokens in a hundredth of a second each.
+    assert arm.tokens_per_core_second == pytest.approx(51200)
+    assert gains.spec["baseline_cost"]["tokens_per_core_second"] == pytest.approx(51200)
+    assert "plain: 51" in gains.evidence["tokens_per_core_second"]
     assert "Gains over plain" in repr(gains)
     assert len(gains.frame()) == 1
     assert set(gains.by["by"]) == {"size", "tokens"}
