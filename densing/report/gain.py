@@ -211,17 +211,14 @@ def render_markdown(gains: Gains, null: pd.DataFrame | None = None) -> str:
             },
         ),
         "Without pairs, two arms of three seeds each at the largest budget would see, size by size:",
-        table(
-            gains.unpaired,
-            {
-                "size": "size",
-                "d ln L / d ln N": lambda row: words.number(row["slope"], 2),
-                "sd of ln loss between seeds": lambda row: words.number(row["sd"], 2),
-                "half-width of ln density": lambda row: words.number(row["half_width"], 2),
-                "of ln tokens": lambda row: words.number(row["token_half_width"], 2),
-            },
-        ),
+        table(gains.unpaired, UNPAIRED),
     ]  # fmt: skip
+    if gains.unpaired_questions is not None:
+        parts += [
+            "Before, from the questions (mean of the sets, bits per byte), a law of their losses and one sd between "
+            "seeds for all sizes, two arms of three unpaired seeds each would see:",
+            table(gains.unpaired_questions, UNPAIRED),
+        ]
     if null is not None:
         parts += [
             "## Do the intervals hold?",
@@ -233,6 +230,13 @@ def render_markdown(gains: Gains, null: pd.DataFrame | None = None) -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
+UNPAIRED: Mapping[str, Any] = {
+    "size": "size",
+    "d ln L / d ln N": lambda row: words.number(row["slope"], 2),
+    "sd of ln loss between seeds": lambda row: words.number(row["sd"], 2),
+    "half-width of ln density": lambda row: words.number(row["half_width"], 2),
+    "of ln tokens": lambda row: words.number(row["token_half_width"], 2),
+}
 NULL: Mapping[str, Any] = {
     "injected density ratio": lambda row: str(row["density_ratio"]),
     "injected token ratio": lambda row: str(row["token_ratio"]),

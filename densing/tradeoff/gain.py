@@ -12,22 +12,26 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from densing.core import Card, InputError, Note, Readable, Record, UnknownNameError, once, processes, words
+from densing.core import Card, FitError, InputError, Note, Readable, Record, UnknownNameError, once, processes, words
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from densing.scores.fit import LawFit
     from densing.scores.ladder import Shift
 
 WATTS = 15.0
 """Of a busy core, where no counter can be read and the user says nothing: a server processor's power over its cores."""
 HOUR_OF_TWO_CORES = 7200.0
+MEAN = "mean"
+"""The mean of the sets of questions."""
 SCHEMA = 1
 """Of records of gains."""
 COLUMNS = (
@@ -125,6 +129,10 @@ class Gains(Readable):
     digest : str
         sha256 of the losses and costs that went in.
     notes : tuple of Note
+    unpaired_questions : pandas.DataFrame, optional
+        As ``unpaired``, from the mean loss of the sets of questions (bits per byte) and the ladder's law of it, with
+        one sd for all sizes: what there was before pairs and validation losses. None where no questions were asked, or
+        no law could be fitted.
 
     See Also
     --------
@@ -141,6 +149,7 @@ class Gains(Readable):
     spec: dict[str, Any]
     digest: str
     notes: tuple[Note, ...]
+    unpaired_questions: pd.DataFrame | None = None
 
     def frame(self) -> pd.DataFrame:
         """Return a row per arm, of :data:`COLUMNS`."""
@@ -214,6 +223,7 @@ class Gains(Readable):
             "by": self.by,
             "resolution": self.resolution(),
             "unpaired": self.unpaired,
+            "unpaired_questions": self.unpaired_questions,
             "prices": self.prices(),
             "evidence": self.evidence,
             "unmatched": self.unmatched,
@@ -422,6 +432,12 @@ def ladder_gain(
     costs = {name: _Cost(exports, name, link, watts) for name in names}
     noise = []
     sets = _question_losses(folder, exports)
+
+    @cache
+    def law_of(task: str) -> LawFit:
+        table = sets[task]
+        return fit_loss(table[table["arm"].eq(baseline)], draws=min(draws, 400), seed=seed)
+
     gains, tables, alone, notes = [], [], [], []
     for name in others:
         pairs, unmatched = pair_table(losses, name, baseline)
@@ -447,8 +463,7 @@ def ladder_gain(
         for task, table in sets.items():
             rows, _ = pair_table(table, name, baseline)
             if len(rows):
-                of_set = fit_loss(table[table["arm"].eq(baseline)], draws=min(draws, 400), seed=seed)
-                parts.append(shifts_by(of_set, rows.assign(set=task), "set", **options))
+                parts.append(shifts_by(law_of(task), rows.assign(set=task), "set", **options))
         tables.append(pd.concat(parts, ignore_index=True).assign(arm=name))
     if not gains:
         raise InputError(
@@ -457,9 +472,20 @@ def ladder_gain(
         )
     by = pd.concat(tables, ignore_index=True)
     notes += [note for cost in costs.values() for note in cost.notes]
+    asked = None
     if not sets:
-        text = f"{folder}: no questions asked; gains are of validation loss alone (run `densing ladder eval {folder}`)"
+        text = (
+            f"{folder}: no questions asked; gains are of validation loss alone, and what questions without pairs would "
+            f"see is left out (run `densing ladder eval {folder}`)"
+        )
         notes.append(Note("not-evaluated", "info", text))
+    else:
+        rows = sets[MEAN]
+        try:
+            asked = unpaired_resolution(law_of(MEAN), rows[rows["arm"].eq(baseline)], level=level, pooled=True)
+        except FitError as error:
+            text = f"{folder}: what questions without pairs would see is left out: {error}"
+            notes.append(Note("no-question-law", "info", text))
     used = losses[losses["arm"].isin([baseline, *others])]
     spec = {
         "preset": about["preset"], "corpus_hash": about.get("corpus_hash"), "baseline": baseline, "arms": others,
@@ -475,7 +501,7 @@ def ladder_gain(
         str(folder), baseline, tuple(gains), by[["arm", *(column for column in by if column != "arm")]],
         unpaired_resolution(fitted, plain, level=level),
         pd.concat(alone, ignore_index=True), _evidence(costs, baseline, link, watts), spec, _digest(exports),
-        tuple(once(notes)),
+        tuple(once(notes)), asked,
     )  # fmt: skip
 
 
@@ -559,7 +585,7 @@ def _question_losses(folder: Path, exports: Sequence[Mapping[str, Any]]) -> dict
     columns = ["arm", "run", "size", "seed", "tokens", "params_non_embedding"]
     steady = measured[~measured["task"].isin(EMERGENT)]
     mean = steady.groupby(columns)["loss"].agg(["mean", "count"]).reset_index().rename(columns={"mean": "loss"})
-    tables = {"mean": mean[mean["count"].eq(steady["task"].nunique())]}
+    tables = {MEAN: mean[mean["count"].eq(steady["task"].nunique())]}
     return tables | {str(task): rows for task, rows in measured.groupby("task", sort=True)}
 
 
