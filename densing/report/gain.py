@@ -179,7 +179,7 @@ def render_markdown(gains: Gains, null: pd.DataFrame | None = None) -> str:
                 "share of plain": lambda row: words.percentage(row["bytes_share"]),
                 "seconds": lambda row: words.number(row["seconds"], 3),
                 "joules": lambda row: words.number(row["joules"], 3),
-                "tokens a core second": lambda row: words.number(row["tokens_per_core_second"], 3),
+                "tokens a core second": lambda row: thousands(row["tokens_per_core_second"]),
                 "kept parameters": lambda row: f"{row['kept_parameters']:,.0f}",
                 "ln density per GB saved": lambda row: words.number(row["ln_density_per_gigabyte_saved"], 2),
             },
@@ -268,6 +268,17 @@ def ratio(name: str) -> Any:
         return f"{value} ({words.number(low, 3)} to {words.number(high, 3)})"
 
     return written
+
+
+def thousands(value: Any) -> str:
+    """Return a whole number with commas.
+
+    Examples
+    --------
+    >>> thousands(67542.3), thousands(None)
+    ('67,542', '–')
+    """
+    return words.MISSING if words.is_missing(value) else f"{value:,.0f}"
 
 
 def table(frame: pd.DataFrame, columns: Mapping[str, Any]) -> str:

@@ -709,6 +709,8 @@ def simulated_step(export: Mapping[str, Any], link: str, stack_s: float) -> floa
 
 def _evidence(costs: Mapping[str, _Cost], baseline: str, link: str | None, watts: float) -> dict[str, str]:
     counted = all(cost.counted for cost in costs.values())
+    speed = costs[baseline].tokens_per_core_second(costs[baseline].runs)
+    beside = f"; {baseline}: {speed:,.0f}" if math.isfinite(speed) else ""
     return {
         "bytes": "counted: what one rank hands to its link, as a ring sends it",
         "seconds": (
@@ -721,8 +723,7 @@ def _evidence(costs: Mapping[str, _Cost], baseline: str, link: str | None, watts
         else f"stated: {watts:g} W per busy core",
         "kept_parameters": "counted: non-embedding parameters, mean over the pairs",
         "tokens_per_core_second": "measured: tokens of the longest training of every size and seed over the processor "
-        f"seconds of its steps, all virtual ranks together; {baseline}: "
-        f"{words.number(costs[baseline].tokens_per_core_second(costs[baseline].runs), 3)}",
+        f"seconds of its steps, all virtual ranks together{beside}",
     }
 
 

@@ -84,7 +84,7 @@ def test_costs_are_means_over_the_paired_runs(ladder: Path) -> None:
     # Steps of 8 x 64 tokens in a hundredth of a second each.
     assert arm.tokens_per_core_second == pytest.approx(51200)
     assert gains.spec["baseline_cost"]["tokens_per_core_second"] == pytest.approx(51200)
-    assert "plain: 51" in gains.evidence["tokens_per_core_second"]
+    assert "plain: 51,200" in gains.evidence["tokens_per_core_second"]
     assert "Gains over plain" in repr(gains)
     assert len(gains.frame()) == 1
     assert set(gains.by["by"]) == {"size", "tokens"}
