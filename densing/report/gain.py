@@ -90,7 +90,12 @@ def build_gain(gains: Gains, path: Path | str, *, null: pd.DataFrame | None = No
 def render(gains: Gains, null: pd.DataFrame | None = None) -> str:
     """Return the page as HTML."""
     shown = shown_gain(gains.record(), "gain")
-    facts = (("Ladder", shown.title), ("Arms", str(len(gains.arms))), ("Record", gains.digest[:12]))
+    lossless = sum(arm.no_loss == "yes" for arm in gains.arms)
+    facts = (
+        ("Trained here", shown.title),
+        ("No loss", f"{lossless} of {words.plural(len(gains.arms), 'arm')}"),
+        ("Record", gains.digest[:12]),
+    )
     context = {
         "headline": Headline(TITLE, HOW, facts, ()),
         "sections": [("headline", "Headline"), ("gains", "Gains"), ("notes", "Notes"), ("versions", "Versions")],
