@@ -8,7 +8,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 OUT ?= results/latest
 RUN_FLAGS ?=
 
-.PHONY: run test test-rest test-all slow lint types coverage coverage-table until-table bench bench-profile bench-simulate bench-overlap bench-growth docs house refs erratic matrix clean
+.PHONY: run test test-rest test-all slow lint types coverage coverage-table until-table bench bench-profile bench-simulate bench-overlap bench-growth bench-ladder docs house refs erratic matrix clean
 
 run: $(STAMP)  ## the main job: catalog -> density -> doubling time -> report
 	$(BIN)/densing run --out $(OUT) $(RUN_FLAGS)
@@ -66,6 +66,9 @@ bench-overlap: $(STAMP)  ## the techniques for real on two ranks over a shaped l
 
 bench-growth: $(STAMP)  ## how time grows with steps, kernels and ranks
 	$(BIN)/python benchmarks/growth.py
+
+bench-ladder: $(STAMP)  ## tokens per second of training an arm of the ladder: rank by rank, ranks stacked, seeds stacked too
+	$(BIN)/python benchmarks/ladder.py
 
 refs: $(STAMP)  ## refit what reference_fits/ ships
 	$(BIN)/densing refs build --out reference_fits

@@ -62,9 +62,7 @@ def distil(
     level: Annotated[
         float, typer.Option("--level", min=0.5, max=0.999, callback=o.finite, help="Level of the intervals.")
     ] = 0.95,
-    page: Annotated[
-        Path | None, typer.Option("--page", dir_okay=False, help="Also write a page of it (Markdown).")
-    ] = None,
+    page: o.Page = None,
     workers: Workers = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads per process.")] = 1,
     device: Device = "cpu",

@@ -9,7 +9,6 @@ import typer
 
 from densing.cli import options as o
 from densing.cli.output import emit_json, emit_table, finish, progress, save, say, show_notes
-from densing.core import InputError
 
 
 def frontier(
@@ -33,13 +32,8 @@ def frontier(
     include: o.Include = None,
     seed: o.Seed = 0,
     out: o.Out = None,
-    page: Annotated[
-        Path | None, typer.Option("--page", dir_okay=False, help="Also write a page of it in Markdown (.md).")
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", dir_okay=False, help="Also write a page with figures that opens offline (.html)."),
-    ] = None,
+    page: o.Page = None,
+    html: o.Html = None,
     json: o.JsonFlag = False,
 ) -> None:
     """Set densities beside one cost, and say what is on the frontier: as dense at no more cost there is no other.
@@ -58,9 +52,6 @@ def frontier(
     from densing.tradeoff import frontier as place
 
     o.parse_window(since, None)
-    for option, path, suffix in (("--page", page, ".md"), ("--html", html, ".html")):
-        if path is not None and path.suffix != suffix:
-            raise InputError(f"{option} {path}: the name must end in {suffix}")
     selection = dataclasses.replace(selection_of(include), since=since)
     with progress(json) as step:
         result = place(

@@ -227,9 +227,8 @@ def gain(
             "--null", min=0, help="Also simulate so many ladders like this one: how often do the intervals hold?"
         ),
     ] = 0,
-    page: Annotated[
-        Path | None, typer.Option("--page", dir_okay=False, help="Also write a page of it (Markdown).")
-    ] = None,
+    page: o.Page = None,
+    html: o.Html = None,
     json: o.JsonFlag = False,
 ) -> None:
     """Say what every arm bought: density and tokens beside plain training, with intervals, bytes, seconds, joules.
@@ -237,6 +236,8 @@ def gain(
     The measurement is also left as DIR/gain.json, for claims that refer to it.
 
     Example: densing ladder gain ladders/arms --link 100mbit --null 200
+
+    Example: densing ladder gain ladders/arms --html gain.html
     """
     from densing.tradeoff import ladder_gain, null_test, write_record
 
@@ -246,10 +247,10 @@ def gain(
     if null:
         with progress(json) as step:
             held = null_test(result, ladders=null, seed=seed, step=step)
-    if page is not None:
+    for path in filter(None, (page, html)):
         from densing.report import build_gain
 
-        build_gain(result, page, null=held)
+        say(f"wrote {build_gain(result, path, null=held)}")
     if json:
         emit_json({**result.to_dict(), **({} if held is None else {"null": held})})
     else:

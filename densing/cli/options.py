@@ -107,6 +107,22 @@ FitOut = Annotated[
     typer.Option("--out", "-o", help="Write the fit as JSON, usable as --reference.", callback=_file_named(".json")),
 ]
 
+Page = Annotated[
+    Path | None,
+    typer.Option(
+        "--page", dir_okay=False, help="Also write a page of it in Markdown (.md).", callback=_file_named(".md")
+    ),
+]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        dir_okay=False,
+        help="Also write a page with figures that opens offline (.html).",
+        callback=_file_named(".html"),
+    ),
+]
+
 
 def parse_date(text: str | None, option: str) -> pd.Timestamp | None:
     """Parse an ISO date given on the command line."""

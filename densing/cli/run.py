@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from densing.core import write_csv
 
 if TYPE_CHECKING:
     from densing.scores.study import Study
+    from densing.tradeoff import Frontier, GainRecord
 
 
 def run(
@@ -32,6 +34,14 @@ def run(
             "--scores",
             help="CSV with columns model, params, released, benchmark, score: models of your own to place among the "
             "catalog's. They do not enter the headline; rows of --catalog do.",
+        ),
+    ] = None,
+    gain: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--gain",
+            help="gain.json that `densing ladder gain DIR` leaves: a section of the report on what its changes of "
+            "training buy. May be repeated.",
         ),
     ] = None,
     include: o.Include = None,
@@ -52,14 +62,21 @@ def run(
     model measured, measured.csv (a row per task) and measured/ (its result store).
 
     Example: densing run --out results/mine --scores my_scores.csv
+
+    Example: densing run --gain ladders/arms/gain.json
     """
     from densing.cli.eval import bar
     from densing.report import build_report
     from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.study import StudyOptions, measured_beside, run_study
+    from densing.tradeoff import gain_table, read_record, study_frontier
 
     o.parse_window(since, until)
     options = StudyOptions(reference, benchmark, since, until, selection_of(include), denominator, guard, tokens, seed)
+    ladders = [read_record(path)[0] for path in gain or []]
+    for path in gain or []:
+        # A damaged record is refused before minutes of computing, not after.
+        gain_table(path)
     merged = load_catalog(*(catalog or []))
     # The evaluation takes about as long as the study, and neither reads the other.
     beside = measured_beside(out / "measured", merged, fast=fast, tokens=tokens) if measure else nullcontext()
@@ -70,13 +87,14 @@ def run(
             with bar(json) as show:
                 study = replace(study, measured=wait(show))
     measured = study.measured
-    report = build_report(study, out / "report.html")
+    against = study_frontier(study)
+    report = build_report(study, out / "report.html", against=against, gains=ladders)
     write_csv(study.models, out / "density.csv")
     write_csv(study.trend.estimates, out / "trend.csv")
     if measured is not None and measured.densities is not None:
         write_csv(measured.densities.table, out / "measured.csv")
     if json:
-        emit_json(_payload(study, report))
+        emit_json(_payload(study, report, against, ladders))
     else:
         show_notes(study.notes, verbose=False)
         say("\n".join(_headline(study)))
@@ -121,7 +139,7 @@ def _headline(study: Study) -> list[str]:
     return [*lines, "Report:"]
 
 
-def _payload(study: Study, report: Path) -> dict[str, Any]:
+def _payload(study: Study, report: Path, against: Frontier, ladders: Sequence[GainRecord]) -> dict[str, Any]:
     trend, beside, measured = study.trend.to_dict(), study.beside, study.measured
     return {
         "report": str(report),
@@ -156,6 +174,8 @@ def _payload(study: Study, report: Path) -> dict[str, Any]:
         "measured": {"missing": None if measured is None else measured.missing}
         if measured is None or measured.densities is None
         else {"density": measured.densities.table, "models": measured.models, "measurements": measured.measurements},
+        "frontier": against.to_dict(),
+        "gains": [ladder.to_dict() for ladder in ladders],
         "versions": study.versions,
         "hashes": study.hashes,
         "notes": list(study.notes),

@@ -12,6 +12,7 @@ from .estimates import plot_permutation as plot_permutation
 from .estimates import specifications as specifications
 from .forecasts import plot_rehearsal as plot_rehearsal
 from .frontier import plot_frontier as plot_frontier
+from .gain import plot_gain as plot_gain
 from .partition import BARS as BARS
 from .partition import IDLE_LOOKS as IDLE_LOOKS
 from .partition import PATH_LOOKS as PATH_LOOKS

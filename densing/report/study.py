@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,8 @@ from densing.plots import (
     specifications,
 )
 from densing.report import page
-from densing.report.frontier import FLOPS, WHAT, frontier_table, scale_figure
+from densing.report.frontier import FLOPS, SCALES, WHAT, frontier_table, scale_figure
+from densing.report.gain import HOW, shown_gains
 from densing.report.page import (
     Field,
     Headline,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from densing.scores.references import Reference
     from densing.scores.study import Measured, PastForecast, Placed, Split, Study, WinningForecast
     from densing.scores.trend import Backtest, Checks, TrendResult
+    from densing.tradeoff import Frontier, GainRecord, Gains
 
 
 SECTIONS = (
@@ -61,6 +63,7 @@ SECTIONS = (
     ("beside", "Beside it"),
     ("measured", "Measured here"),
     ("frontier", "Cost"),
+    ("gains", "Gains"),
     ("estimators", "Estimators"),
     ("ruler", "Ruler"),
     ("multiverse", "Multiverse"),
@@ -76,7 +79,13 @@ SECTIONS = (
 MOST_ITEMS = 40
 
 
-def build_report(study: Study, path: Path | str) -> Path:
+def build_report(
+    study: Study,
+    path: Path | str,
+    *,
+    against: Frontier | None = None,
+    gains: Iterable[Gains | GainRecord | Path | str] = (),
+) -> Path:
     """Write the report of a study: one HTML file that needs no network.
 
     Everything that comes from data is escaped; the page's own policy forbids every request and every script
@@ -88,6 +97,11 @@ def build_report(study: Study, path: Path | str) -> Path:
         What ``densing run`` computes.
     path : path
         File to write; written whole or not at all.
+    against : Frontier, optional
+        What :func:`densing.tradeoff.study_frontier` gives of the study; computed here when left out.
+    gains : iterable of Gains, GainRecord or path
+        Ladders with arms for the section on changes of training: what :func:`densing.ladder_gain` gives, or the
+        ``gain.json`` that ``densing ladder gain`` leaves. Without any there is no such section.
 
     Returns
     -------
@@ -97,7 +111,9 @@ def build_report(study: Study, path: Path | str) -> Path:
     Raises
     ------
     densing.core.errors.InputError
-        When the file cannot be written.
+        When the file cannot be written, or a record of gains cannot be read.
+    densing.core.errors.ArtefactError
+        When a record of gains is damaged, or of another schema.
 
     See Also
     --------
@@ -119,17 +135,18 @@ def build_report(study: Study, path: Path | str) -> Path:
     ('<!DOCTYPE html>', False)
     """
     target = Path(path)
-    write_text(target, render(study))
+    write_text(target, render(study, against, gains))
     return target
 
 
-def render(study: Study) -> str:
+def render(study: Study, against: Frontier | None = None, gains: Iterable[Gains | GainRecord | Path | str] = ()) -> str:
     """Return the page as text."""
-    measured = study.measured
-    placed = study_frontier(study)
+    measured, ladders = study.measured, shown_gains(gains)
+    placed = study_frontier(study) if against is None else against
     # Of a catalog without tokens there is no frontier to show.
     against = placed if placed.scales else None
-    parts = {"measured": measured, "yours": study.placed, "beside": study.beside, "frontier": against}
+    parts = {"measured": measured, "yours": study.placed, "beside": study.beside, "frontier": against,
+             "gains": ladders or None}  # fmt: skip
     context = {
         "headline": headline(study),
         "figures": figures(study),
@@ -151,6 +168,8 @@ def render(study: Study) -> str:
         "frontier_words": [f"{WHAT} {FLOPS}", *(words.sentence(note.message) for note in doubts(against.notes))]
         if against
         else [],
+        "gains": ladders,
+        "gain_words": [f"{HOW} {SCALES}"] if ladders else [],
         "estimates": estimates_table(study.trend),
         "multiverse": multiverse_table(study.multiverse),
         "replication": replication_table(study.replication),

@@ -18,6 +18,9 @@ from .pareto import Cost as Cost
 from .pareto import Frontier as Frontier
 from .pareto import frontier as frontier
 from .pareto import study_frontier as study_frontier
+from .records import arm_figures as arm_figures
 from .records import check_record as check_record
+from .records import gain_record as gain_record
+from .records import gain_table as gain_table
 from .records import read_record as read_record
 from .records import write_record as write_record

@@ -10,24 +10,28 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from densing.core import Card, InputError, Note, Readable, Record, UnknownNameError, once, processes, words
+from densing.core import Card, FitError, InputError, Note, Readable, Record, UnknownNameError, once, processes, words
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from densing.scores.fit import LawFit
     from densing.scores.ladder import Shift
 
 WATTS = 15.0
 """Of a busy core, where no counter can be read and the user says nothing: a server processor's power over its cores."""
 HOUR_OF_TWO_CORES = 7200.0
+MEAN = "mean"
+"""The mean of the sets of questions."""
 SCHEMA = 1
 """Of records of gains."""
 COLUMNS = (
@@ -51,6 +55,8 @@ class ArmGain:
         Non-embedding parameters that divide, mean over the pairs.
     core_seconds : float
         Processor seconds spent here on the paired runs of both arms, every budget's decay included.
+    tokens_per_core_second : float
+        Of the arm's own training, all virtual ranks together; NaN where nothing was counted.
     """
 
     arm: str
@@ -61,6 +67,7 @@ class ArmGain:
     joules: float
     kept_parameters: float
     core_seconds: float
+    tokens_per_core_second: float = math.nan
 
     @property
     def status(self) -> str:
@@ -122,6 +129,10 @@ class Gains(Readable):
     digest : str
         sha256 of the losses and costs that went in.
     notes : tuple of Note
+    unpaired_questions : pandas.DataFrame, optional
+        As ``unpaired``, from the mean loss of the sets of questions (bits per byte) and the ladder's law of it, with
+        one sd for all sizes: what there was before pairs and validation losses. None where no questions were asked, or
+        no law could be fitted.
 
     See Also
     --------
@@ -138,6 +149,7 @@ class Gains(Readable):
     spec: dict[str, Any]
     digest: str
     notes: tuple[Note, ...]
+    unpaired_questions: pd.DataFrame | None = None
 
     def frame(self) -> pd.DataFrame:
         """Return a row per arm, of :data:`COLUMNS`."""
@@ -179,7 +191,7 @@ class Gains(Readable):
     def prices(self) -> pd.DataFrame:
         """Return ln density gained per gigabyte saved, where the ratio's interval excludes 1 and bytes differ.
 
-        ``arm, bytes_share, ln_density_per_gigabyte_saved``; the last is missing elsewhere.
+        ``arm, bytes_share, tokens_per_core_second, ln_density_per_gigabyte_saved``; the last is missing elsewhere.
         """
         import pandas as pd
 
@@ -191,8 +203,10 @@ class Gains(Readable):
             saved = (base - arm.bytes) / 1e9
             price = math.log(ratio) / saved if decided and ratio and saved else None
             share = arm.bytes / base if base else None
-            rows.append({"arm": arm.arm, "bytes_share": share, "ln_density_per_gigabyte_saved": price})
-        return pd.DataFrame(rows, columns=["arm", "bytes_share", "ln_density_per_gigabyte_saved"])
+            speed = finite_or_none(arm.tokens_per_core_second)
+            rows.append((arm.arm, share, speed, price))
+        columns = ["arm", "bytes_share", "tokens_per_core_second", "ln_density_per_gigabyte_saved"]
+        return pd.DataFrame(rows, columns=columns)
 
     def card(self) -> Card:
         """Return what is shown."""
@@ -209,6 +223,7 @@ class Gains(Readable):
             "by": self.by,
             "resolution": self.resolution(),
             "unpaired": self.unpaired,
+            "unpaired_questions": self.unpaired_questions,
             "prices": self.prices(),
             "evidence": self.evidence,
             "unmatched": self.unmatched,
@@ -225,6 +240,7 @@ class Gains(Readable):
             versions=_versions(),
             figures=[arm.row() for arm in self.arms],
             evidence=self.evidence,
+            trends=self.trends().to_dict("records"),
         )
 
 
@@ -244,6 +260,8 @@ class GainRecord(Record, frozen=True):
     schema : int
     evidence : mapping
         How bytes, seconds and joules were got; empty in records of before it was kept.
+    trends : list of mapping
+        Rows of :meth:`Gains.trends`; empty in records of before they were kept.
     """
 
     spec: Mapping[str, Any]
@@ -253,6 +271,7 @@ class GainRecord(Record, frozen=True):
     kind: str = "gain"
     schema: int = SCHEMA
     evidence: Mapping[str, str] = {}
+    trends: Sequence[Mapping[str, Any]] = ()
 
 
 WORLDS: tuple[Mapping[str, float], ...] = ({}, {"rho": 0.8}, {"tau": 0.8})
@@ -413,6 +432,12 @@ def ladder_gain(
     costs = {name: _Cost(exports, name, link, watts) for name in names}
     noise = []
     sets = _question_losses(folder, exports)
+
+    @cache
+    def law_of(task: str) -> LawFit:
+        table = sets[task]
+        return fit_loss(table[table["arm"].eq(baseline)], draws=min(draws, 400), seed=seed)
+
     gains, tables, alone, notes = [], [], [], []
     for name in others:
         pairs, unmatched = pair_table(losses, name, baseline)
@@ -430,14 +455,15 @@ def ladder_gain(
         spent = costs[name].core_seconds(cells) + costs[baseline].core_seconds(cells)
         kept = float(pairs["params_arm"].mean())
         means = costs[name].means(cells)
-        gains.append(ArmGain(name, density, tokens, **means, kept_parameters=kept, core_seconds=spent))
+        speed = costs[name].tokens_per_core_second(cells)
+        gains.append(ArmGain(name, density, tokens, **means, kept_parameters=kept, core_seconds=spent,
+                             tokens_per_core_second=speed))  # fmt: skip
         options: dict[str, Any] = {"level": level, "seed": seed}
         parts = [shifts_by(fitted, pairs, column, **options) for column in ("size", "tokens")]
         for task, table in sets.items():
             rows, _ = pair_table(table, name, baseline)
             if len(rows):
-                of_set = fit_loss(table[table["arm"].eq(baseline)], draws=min(draws, 400), seed=seed)
-                parts.append(shifts_by(of_set, rows.assign(set=task), "set", **options))
+                parts.append(shifts_by(law_of(task), rows.assign(set=task), "set", **options))
         tables.append(pd.concat(parts, ignore_index=True).assign(arm=name))
     if not gains:
         raise InputError(
@@ -446,9 +472,20 @@ def ladder_gain(
         )
     by = pd.concat(tables, ignore_index=True)
     notes += [note for cost in costs.values() for note in cost.notes]
+    asked = None
     if not sets:
-        text = f"{folder}: no questions asked; gains are of validation loss alone (run `densing ladder eval {folder}`)"
+        text = (
+            f"{folder}: no questions asked; gains are of validation loss alone, and what questions without pairs would "
+            f"see is left out (run `densing ladder eval {folder}`)"
+        )
         notes.append(Note("not-evaluated", "info", text))
+    else:
+        rows = sets[MEAN]
+        try:
+            asked = unpaired_resolution(law_of(MEAN), rows[rows["arm"].eq(baseline)], level=level, pooled=True)
+        except FitError as error:
+            text = f"{folder}: what questions without pairs would see is left out: {error}"
+            notes.append(Note("no-question-law", "info", text))
     used = losses[losses["arm"].isin([baseline, *others])]
     spec = {
         "preset": about["preset"], "corpus_hash": about.get("corpus_hash"), "baseline": baseline, "arms": others,
@@ -457,13 +494,14 @@ def ladder_gain(
         "tokens": sorted(map(float, set(used["tokens"]))),
         "noise": {part: float(np.mean([row[part] for row in noise])) for part in ("common", "noise")},
         "seeds": sorted(map(int, set(used["seed"]))), "link": link, "watts": watts, "level": level, "draws": draws,
-        "seed": seed, "baseline_cost": costs[baseline].means(None), "law": fitted.params.to_dict(),
+        "seed": seed, "baseline_cost": costs[baseline].all_runs(), "law": fitted.params.to_dict(),
         "law_of": None if law is None else str(law),
     }  # fmt: skip
     return Gains(
         str(folder), baseline, tuple(gains), by[["arm", *(column for column in by if column != "arm")]],
         unpaired_resolution(fitted, plain, level=level),
-        pd.concat(alone, ignore_index=True), _evidence(costs, link, watts), spec, _digest(exports), tuple(once(notes)),
+        pd.concat(alone, ignore_index=True), _evidence(costs, baseline, link, watts), spec, _digest(exports),
+        tuple(once(notes)), asked,
     )  # fmt: skip
 
 
@@ -547,7 +585,7 @@ def _question_losses(folder: Path, exports: Sequence[Mapping[str, Any]]) -> dict
     columns = ["arm", "run", "size", "seed", "tokens", "params_non_embedding"]
     steady = measured[~measured["task"].isin(EMERGENT)]
     mean = steady.groupby(columns)["loss"].agg(["mean", "count"]).reset_index().rename(columns={"mean": "loss"})
-    tables = {"mean": mean[mean["count"].eq(steady["task"].nunique())]}
+    tables = {MEAN: mean[mean["count"].eq(steady["task"].nunique())]}
     return tables | {str(task): rows for task, rows in measured.groupby("task", sort=True)}
 
 
@@ -559,7 +597,7 @@ class _Cost:
         self.runs: dict[tuple[Any, ...], dict[str, float]] = {}
         self.counted = True
         self._steps: dict[tuple[Any, ...], float] = {}
-        work: dict[tuple[Any, ...], list[tuple[float, float, float, float]]] = {}
+        work: dict[tuple[Any, ...], list[tuple[float, float, float, float, float]]] = {}
         for export in exports:
             if (export.get("arm") or "plain") != arm:
                 continue
@@ -569,7 +607,8 @@ class _Cost:
             busy = number_of(cost.get("processor_seconds", cost.get("seconds")))
             schedule = export.get("schedule") or {}
             steps, branch = number_of(schedule.get("steps")), number_of(schedule.get("decay_from"))
-            work.setdefault(cell[:2], []).append((steps, branch, busy, export["tokens"]))
+            trained = steps * number_of(schedule.get("batch")) * number_of(schedule.get("block"))
+            work.setdefault(cell[:2], []).append((steps, branch, busy, export["tokens"], trained))
             if not math.isfinite(joules):
                 joules, self.counted = busy * watts, False
             shown = seconds if link is None else steps * self._step(export, link, seconds / steps)
@@ -589,11 +628,24 @@ class _Cost:
         """Return the processor seconds of what was trained for some cells: stable stages, and every decay."""
         total = 0.0
         for run in {cell[:2] for cell in cells}:
-            steps, branch, busy, _ = max(self.work.get(run, [(math.nan,) * 4]), key=lambda row: row[3])
-            decays = sum(end - start for end, start, _, _ in self.work.get(run, ()))
+            steps, branch, busy, *_ = max(self.work.get(run, [(math.nan,) * 5]), key=lambda row: row[3])
+            decays = sum(end - start for end, start, *_ in self.work.get(run, ()))
             share = busy * (branch + decays) / steps if steps else math.nan
             total += share if math.isfinite(share) else 0.0
         return total
+
+    def tokens_per_core_second(self, cells: Iterable[tuple[Any, ...]]) -> float:
+        """Return tokens over processor seconds of the longest training of every size and seed; NaN where none is known.
+
+        That of shorter budgets is a part of it.
+        """
+        longest = [max(self.work[run], key=lambda row: row[3]) for run in {cell[:2] for cell in cells} & set(self.work)]
+        known = [(trained, busy) for *_, busy, _, trained in longest if busy > 0 and math.isfinite(trained)]
+        return sum(trained for trained, _ in known) / sum(busy for _, busy in known) if known else math.nan
+
+    def all_runs(self) -> dict[str, float]:
+        """Return the means of all runs, and their tokens per core second."""
+        return {**self.means(None), "tokens_per_core_second": self.tokens_per_core_second(self.runs)}
 
     def _step(self, export: Mapping[str, Any], link: str, stack_s: float) -> float:
         """Return the simulated seconds of a step over a link; equal steps are simulated once."""
@@ -655,8 +707,10 @@ def simulated_step(export: Mapping[str, Any], link: str, stack_s: float) -> floa
     return float(measure(plan, there).step_s)
 
 
-def _evidence(costs: Mapping[str, _Cost], link: str | None, watts: float) -> dict[str, str]:
+def _evidence(costs: Mapping[str, _Cost], baseline: str, link: str | None, watts: float) -> dict[str, str]:
     counted = all(cost.counted for cost in costs.values())
+    speed = costs[baseline].tokens_per_core_second(costs[baseline].runs)
+    beside = f"; {baseline}: {speed:,.0f}" if math.isfinite(speed) else ""
     return {
         "bytes": "counted: what one rank hands to its link, as a ring sends it",
         "seconds": (
@@ -668,6 +722,8 @@ def _evidence(costs: Mapping[str, _Cost], link: str | None, watts: float) -> dic
         if counted
         else f"stated: {watts:g} W per busy core",
         "kept_parameters": "counted: non-embedding parameters, mean over the pairs",
+        "tokens_per_core_second": "measured: tokens of the longest training of every size and seed over the processor "
+        f"seconds of its steps, all virtual ranks together{beside}",
     }
 
 

@@ -31,13 +31,12 @@ from densing.core import (
     decode,
     named_stream,
     once,
-    plain,
     read_json,
     words,
 )
 from densing.tradeoff.cost import DensityCost
 from densing.tradeoff.gain import GainRecord, Gains
-from densing.tradeoff.records import checked_record, read_record
+from densing.tradeoff.records import LEVEL, ArmFigures, arm_figures, gain_record, interval_ends
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,8 +50,6 @@ COLUMNS = ("name", "source", "scale", "density", "density_lo", "density_hi", "fl
            "evidence", "on_frontier", "share", "status", "bound")  # fmt: skip
 DRAWS = 1000
 """Draws of densities that come as intervals, where no others say how many."""
-LEVEL = 0.95
-"""Of intervals that come without their level: the usual one of ``densing density``."""
 
 
 @dataclass(frozen=True)
@@ -358,7 +355,7 @@ def _profile(profile: DensityCost | Path | str) -> dict[str, Any]:
                 "--device-hours HOURS --json` prints"
             )
         profile = DensityCost(**decode(joined, _Joined, f"{path}: $.joined").to_dict())
-    lo, hi = _interval(profile.density_lo, profile.density_hi, profile.model)
+    lo, hi = interval_ends(profile.density_lo, profile.density_hi, profile.model)
     return {
         "name": words.clean(profile.model, 120),
         "source": "profile",
@@ -374,53 +371,18 @@ def _profile(profile: DensityCost | Path | str) -> dict[str, Any]:
     }
 
 
-class _Figure(Record, frozen=True):
-    """An arm in a record of gains."""
-
-    arm: str
-    density_ratio: float | None
-    density_lo: float | None
-    density_hi: float | None
-    bytes: float | None
-    seconds: float | None
-    joules: float | None
-    pairs: int
-    status: str
-
-
-class _Spec(Record, frozen=True):
-    """What a record of gains says of its ladder."""
-
-    baseline: str
-    baseline_cost: dict[str, float | None]
-    preset: str = ""
-    level: float = LEVEL
-    link: str | None = None
-    sizes: tuple[str, ...] = ()
-    tokens: tuple[float, ...] = ()
-    seeds: tuple[int, ...] = ()
-
-
 def _arms(gain: Gains | GainRecord | Path | str) -> tuple[list[dict[str, Any]], list[Note]]:
     """Return the rows of a ladder's arms, the baseline first, and what to know of them."""
-    if isinstance(gain, Path | str):
-        where, (record, _) = str(gain), read_record(gain)
-    else:
-        kept = gain.record() if isinstance(gain, Gains) else gain
-        where = f"gains over {kept.spec.get('baseline')}"
-        record = checked_record(plain(kept), where)
-    figures = decode(list(record.figures), list[_Figure], f"{where}: $.figures")
-    spec = decode(dict(record.spec), _Spec, f"{where}: $.spec")
-    if not 0 < spec.level < 1:
-        raise ArtefactError(f"{where}: $.spec.level: {spec.level:g} is no level of intervals; measure again")
+    record, where = gain_record(gain)
+    spec, figures = arm_figures(record, where)
     costs = ("bytes", "seconds", "joules")
     kinds = {
         "bytes": "counted",
         "device_hours": "" if spec.link else "measured: one process for all ranks",
         "joules": record.evidence.get("joules", "counted or stated, the record does not say"),
     }
-    paid_plain = {key: spec.baseline_cost.get(key) for key in costs}
-    base = _Figure(spec.baseline, 1.0, 1.0, 1.0, **paid_plain, pairs=0, status="ok")
+    sent, seconds, joules = (spec.baseline_cost.get(key) for key in costs)
+    base = ArmFigures(spec.baseline, 1.0, 1.0, 1.0, sent, seconds, joules, pairs=0, status="ok")
     scale = f"ratio to {words.clean(spec.baseline, 60)}, ladder {words.clean(record.digest[:8])}"
     rows, partial = [], []
     for figure in (base, *figures):
@@ -432,9 +394,7 @@ def _arms(gain: Gains | GainRecord | Path | str) -> tuple[list[dict[str, Any]], 
             "joules": paid["joules"],
         }
         ratio = math.nan if figure.density_ratio is None else figure.density_ratio
-        if ratio <= 0:
-            raise ArtefactError(f"{where}: {name}: density_ratio {ratio:g} is not above 0; measure again")
-        lo, hi = _interval(figure.density_lo, figure.density_hi, f"{where}: {name}")
+        lo, hi = interval_ends(figure.density_lo, figure.density_hi, f"{where}: {name}")
         evidence = [f"{key} {kinds[key]}" for key, value in known.items() if math.isfinite(value)]
         # An end that is missing is open: the arm's ratio is a bound.
         status = words.clean(figure.status, 40)
@@ -462,14 +422,6 @@ def _cost(value: float | None, where: str) -> float:
     if value < 0:
         raise ArtefactError(f"{where} {value:g} is below 0; measure again")
     return value
-
-
-def _interval(lo: float | None, hi: float | None, where: str) -> tuple[float, float]:
-    """Return the ends of an interval, NaN where they are not known."""
-    low, high = (math.nan if end is None else float(end) for end in (lo, hi))
-    if low > high:
-        raise InputError(f"{where}: the interval of the density ends at {high:g} and begins at {low:g}; swap them")
-    return low, high
 
 
 def _distinct(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Note]]:

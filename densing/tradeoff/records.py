@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from densing.core import ArtefactError, DensingError, InputError, decode, plain, read_json, write_text
-from densing.tradeoff.gain import SCHEMA, GainRecord, Gains, finite_or_none, ladder_gain, number_of
+from densing.core import ArtefactError, DensingError, InputError, Record, decode, plain, read_json, words, write_text
+from densing.tradeoff.gain import COLUMNS, SCHEMA, GainRecord, Gains, finite_or_none, ladder_gain, number_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from densing.efficiency.techniques import Finding
 
 RECORD = "gain.json"
+LEVEL = 0.95
+"""Of intervals that come without their level: the usual one of ``densing density``."""
 SAME = 1e-9
 """Relative: the same losses and seeds give the same bits on one machine; other BLAS libraries round otherwise."""
 _FIGURES = {"density_ratio": "density ratio", "token_ratio": "token ratio", "bytes": "bytes that a rank sends"}
@@ -70,6 +75,140 @@ def checked_record(data: Any, where: str) -> GainRecord:
             "`densing ladder gain DIR`, or use the version that wrote it"
         )
     return decode(data, GainRecord, f"{where}: $")
+
+
+class ArmFigures(Record, frozen=True):
+    """An arm in a record of gains: :data:`densing.tradeoff.gain.COLUMNS`."""
+
+    arm: str
+    density_ratio: float | None
+    density_lo: float | None
+    density_hi: float | None
+    bytes: float | None
+    seconds: float | None
+    joules: float | None
+    pairs: int
+    status: str
+    token_ratio: float | None = None
+    token_lo: float | None = None
+    token_hi: float | None = None
+    kept_parameters: float | None = None
+    no_loss: str = "not decided"
+
+
+class LadderSpec(Record, frozen=True):
+    """What a record of gains says of its ladder."""
+
+    baseline: str
+    baseline_cost: dict[str, float | None]
+    preset: str = ""
+    level: float = LEVEL
+    link: str | None = None
+    sizes: tuple[str, ...] = ()
+    tokens: tuple[float, ...] = ()
+    seeds: tuple[int, ...] = ()
+
+
+class ArmTrend(Record, frozen=True):
+    """A row of :meth:`Gains.trends` in a record."""
+
+    arm: str
+    ratio: str
+    trend: float | None = None
+    trend_lo: float | None = None
+    trend_hi: float | None = None
+
+
+def gain_record(gain: Gains | GainRecord | Path | str) -> tuple[GainRecord, str]:
+    """Return a measurement as its record, and its name in messages.
+
+    Raises
+    ------
+    InputError, ArtefactError
+        As :func:`read_record`.
+    """
+    if isinstance(gain, Path | str):
+        return read_record(gain)[0], str(gain)
+    kept = gain.record() if isinstance(gain, Gains) else gain
+    where = f"gains over {kept.spec.get('baseline')}"
+    return checked_record(plain(kept), where), where
+
+
+def arm_figures(record: GainRecord, where: str) -> tuple[LadderSpec, list[ArmFigures]]:
+    """Return what a record says of its ladder and of each arm.
+
+    Raises
+    ------
+    ArtefactError
+        When a part is missing, or not what it should be.
+    InputError
+        When an interval ends before it begins.
+    """
+    figures = decode(list(record.figures), list[ArmFigures], f"{where}: $.figures")
+    spec = decode(dict(record.spec), LadderSpec, f"{where}: $.spec")
+    if not 0 < spec.level < 1:
+        raise ArtefactError(f"{where}: $.spec.level: {spec.level:g} is no level of intervals; measure again")
+    for figure in figures:
+        name = f"{where}: {words.clean(figure.arm, 120)}"
+        for kind in ("density", "token"):
+            ratio, low, high = (getattr(figure, f"{kind}_{part}") for part in ("ratio", "lo", "hi"))
+            if ratio is not None and ratio <= 0:
+                raise ArtefactError(f"{name}: {kind}_ratio {ratio:g} is not above 0; measure again")
+            interval_ends(low, high, name, f"{kind} ratio")
+    return spec, figures
+
+
+def interval_ends(lo: float | None, hi: float | None, where: str, of: str = "density") -> tuple[float, float]:
+    """Return the ends of an interval, NaN where they are not known.
+
+    Raises
+    ------
+    InputError
+        When it ends before it begins.
+    """
+    low, high = (math.nan if end is None else float(end) for end in (lo, hi))
+    if low > high:
+        raise InputError(f"{where}: the interval of the {of} ends at {high:g} and begins at {low:g}; swap them")
+    return low, high
+
+
+def gain_table(gain: Gains | GainRecord | Path | str) -> pd.DataFrame:
+    """Return a row per arm: :data:`densing.tradeoff.gain.COLUMNS`, share of bytes, trend of tokens.
+
+    Parameters
+    ----------
+    gain : Gains, GainRecord or path
+        What :func:`densing.ladder_gain` gives, or the ``gain.json`` that ``densing ladder gain`` leaves.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Also ``bytes_share`` (of the baseline's bytes) and ``trend, trend_lo, trend_hi`` (d ln token ratio / d ln D);
+        missing where nothing is known, as in records of before trends were kept.
+
+    Raises
+    ------
+    InputError, ArtefactError
+        When a file is not what it should be.
+
+    See Also
+    --------
+    densing.plots.plot_gain
+    """
+    import pandas as pd
+
+    record, where = gain_record(gain)
+    spec, figures = arm_figures(record, where)
+    trends = decode(list(record.trends), list[ArmTrend], f"{where}: $.trends")
+    of_tokens: Mapping[str, ArmTrend] = {trend.arm: trend for trend in trends if trend.ratio == "token"}
+    base = spec.baseline_cost.get("bytes")
+    rows = []
+    for figure in figures:
+        trend = of_tokens.get(figure.arm, ArmTrend(figure.arm, "token"))
+        share = None if not base or figure.bytes is None else figure.bytes / base
+        ends = {name: getattr(trend, name) for name in ("trend", "trend_lo", "trend_hi")}
+        rows.append({**figure.to_dict(), "bytes_share": share, **ends})
+    return pd.DataFrame(rows, columns=[*COLUMNS, "bytes_share", "trend", "trend_lo", "trend_hi"])
 
 
 def check_record(path: Path | str) -> list[Finding]:

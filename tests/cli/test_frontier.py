@@ -60,8 +60,6 @@ def test_arms_and_runs_with_pages(tmp_path: Path) -> None:
         (["--cost", "bytes", "--gain", "OTHER"], "schema 7 of records of gains is not known"),
         (["--cost", "device_hours", "--profile", "OTHER"], "no density joined"),
         (["--cost", "bytes", "--gain", "none.json"], "cannot read"),
-        (["--page", "x.html"], "must end in .md"),
-        (["--html", "x.md"], "must end in .html"),
         (["--include", "everything"], "everything"),
         ([*QUICK, "--since", "2031-01-01"], "nothing to place"),
     ],
@@ -73,5 +71,14 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, arguments: list[str], mes
     assert done.stderr.startswith("error: ") and not done.stdout
 
 
-def test_a_date_that_is_none_is_a_usage_error() -> None:
-    assert densing("frontier", "--since", "yesterday").returncode == 2
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--since", "yesterday", "yesterday"),
+        ("--page", "x.html", "must end in .md"),
+        ("--html", "x.md", "must end in .html"),
+    ],
+)
+def test_what_an_option_cannot_be_is_a_usage_error(option: str, value: str, message: str) -> None:
+    done = densing("frontier", option, value)
+    assert done.returncode == 2 and message in done.stderr and not done.stdout

@@ -17,6 +17,7 @@ from densing.cli import COMMANDS, build
 from densing.scores.catalog import load_catalog
 from tests.support import folders
 from tests.support.command import answer, densing
+from tests.support.gain_records import arm, record, written
 
 ROOT = folders.ROOT
 
@@ -157,7 +158,8 @@ def test_run_writes_its_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     mine = tmp_path / "mine.csv"
     rows = ["Mine-3B,3e9,2025-06-01,mmlu,0.66", "Mine-3B,3e9,2025-06-01,gsm8k,0.70", "Mine-3B,3e9,2025-06-01,bbh,0.55"]
     mine.write_text("\n".join(["model,params,released,benchmark,score", *rows]), encoding="utf-8")
-    found = answer("run", "--no-measure", "--scores", str(mine), "--out", str(tmp_path / "out"))
+    gain = written(tmp_path, record(arm("co2:tau=8", 0.5, 125.0)))
+    found = answer("run", "--no-measure", "--scores", mine, "--gain", gain, "--out", tmp_path / "out")
     for name in ("report.html", "density.csv", "trend.csv"):
         assert (tmp_path / "out" / name).stat().st_size > 500
     assert Path(found["report"]).name == "report.html"
@@ -169,6 +171,10 @@ def test_run_writes_its_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [row["model"] for row in cells if row["yours"] == "True"] == ["Mine-3B"]
     assert found["options"]["reference"] == "joint" and found["beside"]["reference"] == "qwen1.5"
     assert found["headline"]["n"] == sum(row["stratum"] == "headline" for row in cells)
+    assert found["frontier"]["cost"] == "flops" and found["frontier"]["frontiers"][0]["names"]
+    assert [row["arm"] for row in found["gains"][0]["figures"]] == ["co2:tau=8"]
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert 'id="frontier"' in page and 'id="plot-gain-0"' in page
     (place,) = found["yours"]
     assert 1 <= place["rank"] <= place["of"] == found["headline"]["n"] + 1
     assert place["density_lo"] < place["density"] < place["density_hi"]
@@ -181,6 +187,14 @@ def test_run_names_what_is_wrong_in_a_users_table(tmp_path: Path) -> None:
     refused = densing("run", "--no-measure", "-r", "qwen1.5", "--scores", str(mine), "--out", str(tmp_path / "out"))
     assert refused.returncode == 1 and "Traceback" not in refused.stderr
     assert all(part in refused.stderr for part in ("mine.csv", "row 2", "score", "66"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_run_refuses_a_damaged_record_of_gains_before_it_computes(tmp_path: Path) -> None:
+    broken = written(tmp_path, record(arm("x", 0.5, 1.0, token_ratio=-1.0)))
+    refused = densing("run", "--no-measure", "--gain", broken, "--out", tmp_path / "out")
+    assert refused.returncode == 1 and "gain.json: x: token_ratio -1 is not above 0" in refused.stderr
+    assert densing("run", "--no-measure", "--gain", tmp_path / "none.json").returncode == 1
     assert not (tmp_path / "out").exists()
 
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from densing import plots
 from densing.plots import style
 from densing.plots.density import drawable, hover
-from densing.plots.estimates import cut, specifications
+from densing.plots.estimates import specifications
+from densing.plots.forest import cut
 from densing.scores.trend import Checks
 from tests.support import report_fixture as fixture
 from tests.support import report_frames as frames
@@ -174,12 +175,12 @@ def test_unbounded_ends_run_to_the_edge_with_an_arrow(study: Any) -> None:
 
 def test_one_barely_bounded_interval_does_not_flatten_the_others() -> None:
     frame = pd.DataFrame({"doubling_months": [3.0, 4.0], "lo": [2.0, 2.5], "hi": [1e6, 6.0]})
-    ends = cut(frame)
+    ends = cut(frame, "doubling_months")
     assert ends.high < 100 and ends.open_hi.tolist() == [True, False]
 
 
 def test_intervals_without_ends_have_no_arrow() -> None:
-    ends = cut(pd.DataFrame({"doubling_months": [3.0], "lo": [np.nan], "hi": [np.nan]}))
+    ends = cut(pd.DataFrame({"doubling_months": [3.0], "lo": [np.nan], "hi": [np.nan]}), "doubling_months")
     assert not ends.open_lo[0] and not ends.open_hi[0] and ends.lo[0] == ends.hi[0] == 3.0
 
 

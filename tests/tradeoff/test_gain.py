@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from densing.cli import app
 from densing.core import ArtefactError, DensingError, InputError, UnknownNameError, decode, plain
+from densing.report import build_gain
 from densing.scores.ladder import simulated_ladder
 from densing.tradeoff import GainRecord, check_record, ladder_gain, null_test, read_arms
 from densing.tradeoff.gain import COLUMNS, simulated_step
@@ -46,6 +47,8 @@ def test_the_command_prints_the_contract_and_leaves_a_record_and_a_page(ladder: 
     assert record.digest == document["digest"]
     text = page.read_text()
     assert "local-sgd:tau=8" in text and "nan" not in text.lower()
+    assert "what questions without pairs would see is left out" in text and "Before" not in text
+    assert document["unpaired_questions"] is None
 
 
 @pytest.mark.slow
@@ -78,6 +81,10 @@ def test_costs_are_means_over_the_paired_runs(ladder: Path) -> None:
     assert gains.resolution()["half_width_hour"][0] == pytest.approx(
         arm.density.half_width * math.sqrt(arm.core_seconds / 7200)
     )
+    # Steps of 8 x 64 tokens in a hundredth of a second each.
+    assert arm.tokens_per_core_second == pytest.approx(51200)
+    assert gains.spec["baseline_cost"]["tokens_per_core_second"] == pytest.approx(51200)
+    assert "plain: 51,200" in gains.evidence["tokens_per_core_second"]
     assert "Gains over plain" in repr(gains)
     assert len(gains.frame()) == 1
     assert set(gains.by["by"]) == {"size", "tokens"}
@@ -121,6 +128,16 @@ def test_questions_come_second_each_set_with_a_law_of_its_own(tmp_path: Path, mo
     # A factor on all losses is no shift: every set says what the validation loss does.
     for ratio in sets["token_ratio"]:
         assert ratio == pytest.approx(gains.arms[0].tokens.ratio, rel=0.02)
+    # Nor does it change the slope of ln loss; the scatter is one sd of losses for all sizes.
+    asked = gains.unpaired_questions
+    assert asked is not None and asked["size"].tolist() == gains.unpaired["size"].tolist()
+    assert asked["slope"].to_numpy() == pytest.approx(gains.unpaired["slope"].to_numpy(), rel=0.1)
+    of_size = losses[losses["arm"].eq("plain") & losses["tokens"].eq(losses["tokens"].max())].groupby(
+        "params_non_embedding")["loss"]  # fmt: skip
+    sd = math.sqrt(of_size.var().mean())
+    assert asked["sd"].to_numpy() == pytest.approx((sd / of_size.mean()).to_numpy(), rel=0.02)
+    page = build_gain(gains, tmp_path / "gain.md").read_text()
+    assert "Before, from the questions" in page and "is left out" not in page
 
 
 def test_an_arm_that_changes_nothing_says_so(tmp_path: Path) -> None:

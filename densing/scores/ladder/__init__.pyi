@@ -23,6 +23,7 @@ from .fits import validation_table as validation_table
 from .folder import describe_ladder as describe_ladder
 from .folder import read_exports as read_exports
 from .folder import read_ladder as read_ladder
+from .gain import NO_LOSS as NO_LOSS
 from .gain import Shift as Shift
 from .gain import coverage as coverage
 from .gain import fit_shift as fit_shift

@@ -382,7 +382,9 @@ def pair_noise(pairs: pd.DataFrame) -> dict[str, float]:
     return {"common": math.sqrt(max(common, 0.0)), "noise": math.sqrt(noise)}
 
 
-def unpaired_resolution(law: LawFit, losses: pd.DataFrame, *, seeds: int = 3, level: float = 0.95) -> pd.DataFrame:
+def unpaired_resolution(
+    law: LawFit, losses: pd.DataFrame, *, seeds: int = 3, level: float = 0.95, pooled: bool = False
+) -> pd.DataFrame:
     """Return how fine single sizes are without pairs: two arms of some seeds each at the largest budget.
 
     The half-width of ln rho is z sd sqrt(2 / seeds) / |d ln L / d ln N|.
@@ -395,6 +397,9 @@ def unpaired_resolution(law: LawFit, losses: pd.DataFrame, *, seeds: int = 3, le
         Of the plain runs: ``size, params_non_embedding, tokens, loss``.
     seeds : int
     level : float
+    pooled : bool
+        Take one sd of losses for all sizes, the root of the mean variance: where questions scatter, not training, sizes
+        scatter alike, and few seeds say little of each.
 
     Returns
     -------
@@ -413,6 +418,8 @@ def unpaired_resolution(law: LawFit, losses: pd.DataFrame, *, seeds: int = 3, le
     """
     rows = losses[losses["tokens"].eq(losses["tokens"].max())]
     z = float(stats.norm.ppf((1 + level) / 2))
+    variances = rows.groupby(["size", "params_non_embedding"])["loss"].agg(["var", "count"]).dropna()
+    common = math.sqrt(np.average(variances["var"], weights=variances["count"] - 1)) if len(variances) else math.nan
     result = []
     for (size, params), group in rows.groupby(["size", "params_non_embedding"], sort=False):
         if len(group) < 2:
@@ -423,7 +430,7 @@ def unpaired_resolution(law: LawFit, losses: pd.DataFrame, *, seeds: int = 3, le
             axis: float((np.log(law.predict({**at, axis: at[axis] * math.exp(_SLOPE)})) - here)[0] / _SLOPE)
             for axis in ("params", "tokens")
         }
-        sd = float(np.log(group["loss"]).std(ddof=1))
+        sd = common / float(law.predict(at)[0]) if pooled else float(np.log(group["loss"]).std(ddof=1))
         widths = {axis: z * sd * math.sqrt(2 / seeds) / abs(slope) for axis, slope in slopes.items()}
         result.append((size, float(params), slopes["params"], sd, widths["params"], widths["tokens"]))
     columns = ["size", "params", "slope", "sd", "half_width", "token_half_width"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,20 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from scipy.optimize import minimize_scalar
 
 from densing.core import InputError
 from densing.scores.fit import LawFit
-from densing.scores.ladder import coverage, fit_loss, fit_shift, pair_table, simulated_ladder
+from densing.scores.ladder import (
+    EMERGENT,
+    coverage,
+    fit_loss,
+    fit_shift,
+    pair_table,
+    simulated_ladder,
+    unpaired_resolution,
+)
 from densing.scores.ladder.gain import shifts_by
 
 FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
@@ -176,3 +186,25 @@ def test_intervals_hold_what_was_injected(name: str, ratio: float) -> None:
     assert 0.88 <= shares[name] <= 1.0
     # And the other ratio, which is not what was changed, is not taken for it.
     assert shares["token" if name == "density" else "density"] <= 0.5
+
+
+def test_questions_without_pairs_see_what_the_study_of_the_shipped_ladder_says() -> None:
+    with resources.files("densing.scores.references").joinpath("data/densing_cpu.csv").open() as file:
+        rows = pd.read_csv(file)
+    rows = rows[~rows["task"].isin(EMERGENT) & rows["stage"].eq("final") & ~rows["held_out"].astype(bool)]
+    cells = ["run", "params_non_embedding", "tokens"]
+    losses = rows.groupby(cells)["bits_per_byte"].mean().rename("loss").reset_index()
+    losses["size"] = losses["run"].str.partition("-")[0]
+    table = unpaired_resolution(fit_loss(losses), losses, pooled=True).set_index("size")
+    # Computed by another program for the design of the yardstick, by Student's t of two arms of three seeds.
+    golden = {"d12": 0.31, "d16": 0.44, "d24": 0.71, "d32": 1.0}
+    wider = stats.t.ppf(0.975, 4) / stats.norm.ppf(0.975)
+    for size, width in golden.items():
+        assert wider * table.loc[size, "half_width"] == pytest.approx(width, rel=0.02)
+
+
+def test_sizes_of_one_seed_have_no_resolution() -> None:
+    losses = simulated_ladder(seeds=1)
+    plain = losses[losses["arm"].eq("plain")]
+    for pooled in (False, True):
+        assert unpaired_resolution(law_of(losses), plain, pooled=pooled).empty

@@ -1,0 +1,89 @@
+"""Gains as a page and as the report's section: hostile names stay text, the figure and the table agree."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from densing.core import ArtefactError
+from densing.report import build_gain, build_report
+from densing.report.study import SECTIONS, render
+from densing.scores.ladder import simulated_ladder
+from densing.tradeoff import Gains, gain_table, ladder_gain
+from tests.support import report_fixture as fixture
+from tests.support.gain_records import arm, record, written
+from tests.support.ladder_files import write_ladder
+from tests.support.report_frames import HOSTILE
+from tests.support.report_pages import Page, built_for_everyone
+
+TREND = {"arm": "good", "ratio": "token", "trend": 0.25, "trend_lo": 0.1, "trend_hi": 0.4}
+
+
+@pytest.fixture(scope="module")
+def study() -> Any:
+    return fixture.study()
+
+
+@pytest.fixture(scope="module")
+def gains(tmp_path_factory: pytest.TempPathFactory) -> Gains:
+    losses = simulated_ladder(tau=0.8, noise=0.003, common=0.003, spread=0.005, seeds=2)
+    folder = tmp_path_factory.mktemp("gain") / "ladder"
+    return ladder_gain(write_ladder(folder, losses, {"plain": "plain", "arm": "local-sgd:tau=8"}), draws=40)
+
+
+def test_the_report_has_a_section_of_the_ladders_that_it_is_given(study: Any, tmp_path: Path) -> None:
+    first = written(tmp_path, record(arm("good", 0.9, 250.0, token_ratio=1.1, token_lo=0.98, token_hi=1.2,
+                                         no_loss="yes"), arm(HOSTILE, None, None, status="flat", density_hi=0.7),
+                                     trends=[TREND]))  # fmt: skip
+    second = written(tmp_path, record(arm(fixture.BREAKOUT, 0.8, 200.0), digest="ff" * 32), "other.json")
+    shown = Page(render(study, gains=[first, second, first]))
+    assert [section["id"] for section in shown.all("section")] == [name for name, _ in SECTIONS]
+    figures = [name for name in shown.script_text if name.startswith("data-plot-gain")]
+    assert figures == ["data-plot-gain-0", "data-plot-gain-1"], "the first is given twice and shown once"
+    marks = json.loads(shown.script_text["data-plot-gain-0"])["data"][-1]
+    assert marks["x"] == [0.9, 1.1, 0.7, 1.0]
+    said = " ".join(" ".join(shown.words).split())
+    for part in ("What changes of training buy", "1.10 (0.980 to 1.20)", "25 %", "0.25", "0.10 to 0.40", "yes",
+                 "unknown (at most 0.70)", "Joules: stated: 15 W per busy core", "never one budget"):  # fmt: skip
+        assert part in said.replace("\u00a0", " ")
+    assert not shown.all("img") and HOSTILE in said and fixture.BREAKOUT in said
+    built_for_everyone(shown)
+
+
+def test_without_ladders_the_report_has_no_such_section(study: Any) -> None:
+    shown = Page(render(study))
+    assert "gains" not in [section["id"] for section in shown.all("section")]
+    assert not [link for link in shown.all("a") if link["href"] == "#gains"]
+
+
+def test_a_damaged_record_leaves_no_report(study: Any, tmp_path: Path) -> None:
+    broken = written(tmp_path, record(arm("x", 0.9, 10.0, token_ratio=-1.0)))
+    with pytest.raises(ArtefactError, match=r"gain.json: x: token_ratio -1 is not above 0"):
+        build_report(study, tmp_path / "report.html", gains=[broken])
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_page_of_its_own_shows_figure_table_and_notes(gains: Gains, tmp_path: Path) -> None:
+    null = pd.DataFrame({"density_ratio": [1.0], "token_ratio": [1.0], "ladders": [100], "density_held": [0.95],
+                         "token_held": [0.96], "half_width": [0.2]})  # fmt: skip
+    shown = Page(build_gain(gains, tmp_path / "gain.html", null=null).read_text(encoding="utf-8"))
+    assert [section["id"] for section in shown.all("section")] == ["headline", "gains", "notes", "versions"]
+    marks = json.loads(shown.script_text["data-plot-gain"])["data"][-1]
+    (row,) = gains.frame().to_dict("records")
+    assert marks["x"] == [row["density_ratio"], row["token_ratio"]]
+    said = " ".join(shown.words)
+    assert "local-sgd:tau=8" in said and "no questions asked" in said and "Do the intervals hold?" in said
+    built_for_everyone(shown)
+
+
+def test_a_record_keeps_what_the_page_of_the_measurement_shows(gains: Gains) -> None:
+    (row,) = gain_table(gains.record()).to_dict("records")
+    (trend,) = gains.trends().query("ratio == 'token'").to_dict("records")
+    assert [row[key] for key in ("trend", "trend_lo", "trend_hi")] == [
+        trend[key] for key in ("trend", "trend_lo", "trend_hi")
+    ]
+    assert row["bytes_share"] == gains.prices()["bytes_share"].iloc[0]
