@@ -145,7 +145,8 @@ def distil_gain(
                 "verdict": _verdict(arm, ratio),
             }
         )  # fmt: skip
-    cheapest = min((row["flops_ratio"] for row in rows if row["flops_ratio"] > 1), default=0.0)
+    table = pd.DataFrame(rows)
+    cheapest = float(table["flops_ratio"][table["flops_ratio"] > 1].min()) if rows else math.nan
     if cheapest > MOST_TOKENS:
         text = (
             f"the cheapest lesson takes {cheapest:,.0f} times the FLOPs of scratch: no rival was trained on as many "
@@ -153,7 +154,7 @@ def distil_gain(
         )
         notes.append(Note("no-rival", "warning", text))
     claims = talking_claims(_paired(exports, folder), level=level, draws=draws, seed=seed)
-    return Distilled(gains, pd.DataFrame(rows), claims, ", ".join(teachers), tuple(notes))
+    return Distilled(gains, table, claims, ", ".join(teachers), tuple(notes))
 
 
 def _flops(exports: Sequence[Mapping[str, Any]], arm: str) -> float:
