@@ -8,7 +8,6 @@ are for an average evaluator is known from three evaluators only, and no density
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -18,8 +17,7 @@ from densing.core import Array
 from densing.scores.joint.scale import fit_joint
 from tests.support.joint_worlds import SKILLS, basket_truth, other_world
 
-FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
-WORLDS = 12 if FULL else 5
+WORLDS = 12
 
 
 def inside(draws: Array, truth: Array) -> Array:
@@ -51,7 +49,7 @@ def coverage(link: str, worlds: int = WORLDS, seed: int = 0) -> dict[str, float]
 @pytest.mark.parametrize("link", ["probit", "complementary log-log"])
 def test_intervals_cover_in_a_world_that_is_not_the_model(link: str) -> None:
     shares = coverage(link)
-    # Worlds of some 40 models, and of some 80 hidden scores each. The mean over skills may be held wider than need
+    # 12 worlds of some 40 models, and of some 80 hidden scores each. The mean over skills may be held wider than need
     # be: the model allows evaluators to differ in slope and tests to share factors, which these worlds do not.
     assert min(shares.values()) >= 0.90, shares
     assert max(shares["skills"], shares["scores"]) <= 0.98, shares
