@@ -193,7 +193,7 @@ def test_real_traces_hold_bytes_ranks_and_overlap(traces: Path) -> None:
         assert {one.count for one in seen} == {4.0 * (1 << 21)}
         assert all(one.seconds > 0 for one in seen)
     # A busy machine may take either thread away for a while: how much of a sum is covered is no fixed share.
-    assert max(one.overlapped for one in alone) < min(one.overlapped for one in beside)
+    assert max(one.overlapped for one in alone) < min(0.5, *(one.overlapped for one in beside))
 
 
 def test_real_traces_of_one_size_are_refused_with_reason(traces: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from importlib import resources
 from typing import Any
 
@@ -27,8 +26,6 @@ from densing.scores.ladder import (
     unpaired_resolution,
 )
 from densing.scores.ladder.gain import shifts_by
-
-FULL = os.environ.get("DENSING_COVERAGE_BUDGET") == "full"
 
 
 def law_of(losses: pd.DataFrame, draws: int = 10) -> LawFit:
@@ -170,12 +167,11 @@ def test_parts_are_those_of_the_part_alone(noisy: tuple[LawFit, pd.DataFrame]) -
 
 @pytest.mark.slow
 def test_the_null_test_holds_1_in_its_share_of_simulated_ladders() -> None:
-    # Within three standard errors of 95 %. 400 others (seeds 0 to 399, 400 draws) held 1 in 95.0 % and 94.3 %.
-    ladders = 200 if FULL else 80
-    shares = coverage(ladders=ladders, draws=200, law_draws=30, seeds=4)
-    margin = 3 * math.sqrt(0.95 * 0.05 / ladders)
-    assert min(shares["density"], shares["token"]) >= 0.95 - margin, shares
-    assert max(shares["density"], shares["token"]) <= min(0.95 + margin, 1.0), shares
+    # 200 ladders: three standard errors of 95 % are 4.6 points. 400 others (seeds 0 to 399, 400 draws) held 1 in 95.0 %
+    # and 94.3 %.
+    shares = coverage(ladders=200, draws=200, law_draws=30, seeds=4)
+    assert 0.904 <= shares["density"] <= 0.996
+    assert 0.904 <= shares["token"] <= 0.996
 
 
 @pytest.mark.slow
