@@ -69,14 +69,12 @@ def run(
     from densing.report import build_report
     from densing.scores.catalog import load_catalog, selection_of
     from densing.scores.study import StudyOptions, measured_beside, run_study
-    from densing.tradeoff import gain_table, read_record, study_frontier
+    from densing.tradeoff import gain_record, study_frontier
 
     o.parse_window(since, until)
     options = StudyOptions(reference, benchmark, since, until, selection_of(include), denominator, guard, tokens, seed)
-    ladders = [read_record(path)[0] for path in gain or []]
-    for path in gain or []:
-        # A damaged record is refused before minutes of computing, not after.
-        gain_table(path)
+    # A damaged record is refused before minutes of computing, not after.
+    ladders = [gain_record(path)[0] for path in gain or []]
     merged = load_catalog(*(catalog or []))
     # The evaluation takes about as long as the study, and neither reads the other.
     beside = measured_beside(out / "measured", merged, fast=fast, tokens=tokens) if measure else nullcontext()

@@ -111,9 +111,7 @@ def shown_gains(gains: Iterable[Gains | GainRecord | Path | str]) -> list[ShownG
     """Return ladders ready for a page, each once."""
     records: list[GainRecord] = []
     for gain in gains:
-        record, where = gain_record(gain)
-        # Here a message can name the file.
-        arm_figures(record, where)
+        record, _ = gain_record(gain)
         if record not in records:
             records.append(record)
     return [shown_gain(record, f"gain-{number}") for number, record in enumerate(records)]

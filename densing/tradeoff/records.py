@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,18 +119,23 @@ class ArmTrend(Record, frozen=True):
 
 
 def gain_record(gain: Gains | GainRecord | Path | str) -> tuple[GainRecord, str]:
-    """Return a measurement as its record, and its name in messages.
+    """Return a measurement as its record, checked to the last figure, and its name in messages.
 
     Raises
     ------
     InputError, ArtefactError
-        As :func:`read_record`.
+        As :func:`read_record` and :func:`arm_figures`.
     """
     if isinstance(gain, Path | str):
-        return read_record(gain)[0], str(gain)
-    kept = gain.record() if isinstance(gain, Gains) else gain
-    where = f"gains over {kept.spec.get('baseline')}"
-    return checked_record(plain(kept), where), where
+        record, where = read_record(gain)[0], str(gain)
+    else:
+        kept = gain.record() if isinstance(gain, Gains) else gain
+        where = f"gains over {kept.spec.get('baseline')}"
+        record = checked_record(plain(kept), where)
+    # Who reads on has no longer the name of the file.
+    arm_figures(record, where)
+    arm_trends(record, where)
+    return record, where
 
 
 def arm_figures(record: GainRecord, where: str) -> tuple[LadderSpec, list[ArmFigures]]:
@@ -156,6 +160,17 @@ def arm_figures(record: GainRecord, where: str) -> tuple[LadderSpec, list[ArmFig
                 raise ArtefactError(f"{name}: {kind}_ratio {ratio:g} is not above 0; measure again")
             interval_ends(low, high, name, f"{kind} ratio")
     return spec, figures
+
+
+def arm_trends(record: GainRecord, where: str) -> list[ArmTrend]:
+    """Return the trends that a record keeps; none in records of before they were kept.
+
+    Raises
+    ------
+    ArtefactError
+        When one is not what it should be.
+    """
+    return decode(list(record.trends), list[ArmTrend], f"{where}: $.trends")
 
 
 def interval_ends(lo: float | None, hi: float | None, where: str, of: str = "density") -> tuple[float, float]:
@@ -199,8 +214,7 @@ def gain_table(gain: Gains | GainRecord | Path | str) -> pd.DataFrame:
 
     record, where = gain_record(gain)
     spec, figures = arm_figures(record, where)
-    trends = decode(list(record.trends), list[ArmTrend], f"{where}: $.trends")
-    of_tokens: Mapping[str, ArmTrend] = {trend.arm: trend for trend in trends if trend.ratio == "token"}
+    of_tokens = {trend.arm: trend for trend in arm_trends(record, where) if trend.ratio == "token"}
     base = spec.baseline_cost.get("bytes")
     rows = []
     for figure in figures:
