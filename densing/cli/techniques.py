@@ -140,13 +140,19 @@ def compare(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="TECHNIQUE.KNOB=VALUE, as co2.tau=48; may be repeated.")
     ] = None,
-    regime_map: Annotated[bool, typer.Option("--map", help="Also where each wins: bandwidth × batch.")] = False,
+    regime_map: Annotated[
+        bool, typer.Option("--map", help="Also where each wins: bandwidth × batch, or × --replicas.")
+    ] = False,
     link: Annotated[str | None, typer.Option("--link", help="Link the map varies: intra, inter or wide.")] = None,
     bandwidths: Annotated[
         str | None, typer.Option("--bandwidths", help="Gbit/s of the map, as 25,100,400.", metavar="A,B,...")
     ] = None,
     batches: Annotated[
         str | None, typer.Option("--batches", help="Batches of the map, as 1,4,16.", metavar="A,B,...")
+    ] = None,
+    replicas: Annotated[
+        str | None,
+        typer.Option("--replicas", help="Replicas of the map, instead of batches, as 2,16,128.", metavar="A,B,..."),
     ] = None,
     html: Html = None,
     json: JsonFlag = False,
@@ -189,7 +195,7 @@ def compare(
             "no technique works here: " + "; ".join(f"{row.technique}: {row.reason}" for row in comparison.rows)
         )
     grid: RegimeMap | None = None
-    if regime_map or bandwidths or batches or link:
+    if regime_map or bandwidths or batches or replicas or link:
         with timed_bar(quiet=json, label="map") as show:
             grid = regime(
                 workload,
@@ -198,6 +204,7 @@ def compare(
                 link=link,
                 bandwidths_gbps=numbers("--bandwidths", bandwidths, float),
                 batches=numbers("--batches", batches, int) or BATCHES,
+                replicas=numbers("--replicas", replicas, int),
                 knobs=knobs,
                 baseline=baseline,
                 progress=lambda done, total: show("map", float(done), float(total)),
@@ -385,17 +392,18 @@ def _scaled(value: float | None, factor: float, digits: int) -> str:
 
 
 def map_lines(grid: RegimeMap) -> list[str]:
-    """Return a table per technique: bandwidths down, batches across, the speed-up and what it amounts to."""
+    """Return a table per technique: bandwidths down, batches or replicas across, the speed-up, and what it is worth."""
     names = dict.fromkeys(cell.technique for cell in grid.cells if cell.technique != grid.baseline)
     marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
-    legend = f"speed-up over {grid.baseline} by bandwidth of the {grid.link} link and batch; {marks}"
+    across = grid.across
+    legend = f"speed-up over {grid.baseline} by bandwidth of the {grid.link} link and {across}; {marks}"
     lines = ["", legend]
     for name in names:
-        cells = {(cell.bandwidth_gbps, cell.batch): cell for cell in grid.cells if cell.technique == name}
-        batches = sorted({batch for _, batch in cells})
-        rows = [(f"{bandwidth:g}", *(_mark(cells[bandwidth, batch]) for batch in batches))
+        cells = {(cell.bandwidth_gbps, getattr(cell, across)): cell for cell in grid.cells if cell.technique == name}
+        sizes = sorted({size for _, size in cells})
+        rows = [(f"{bandwidth:g}", *(_mark(cells[bandwidth, size]) for size in sizes))
                 for bandwidth in sorted({bandwidth for bandwidth, _ in cells})]  # fmt: skip
-        lines += ["", f"{name}:", *columns(("Gbit/s", *(f"batch {batch}" for batch in batches)), rows)]
+        lines += ["", f"{name}:", *columns(("Gbit/s", *(f"{across} {size}" for size in sizes)), rows)]
     return lines
 
 

@@ -211,7 +211,7 @@ def plot_exposed(table: Any) -> go.Figure:
 
 
 def plot_regime(table: Any) -> go.Figure:
-    """Draw each technique's speed-up at each bandwidth (left to right) and batch (a row each).
+    """Draw each technique's speed-up at each bandwidth (left to right) and batch or number of replicas (a row each).
 
     Blue and ▲ are faster than the baseline, orange and ▼ slower, = about as fast, ✕: it does not fit in memory; a blank
     cell: it does not apply.
@@ -219,8 +219,8 @@ def plot_regime(table: Any) -> go.Figure:
     Parameters
     ----------
     table : DataFrame, or iterable of mapping or Record
-        bandwidth_gbps, batch, technique, speedup, verdict; optionally step_s. A technique whose speed-ups are all
-        exactly 1 is the baseline and is left out.
+        bandwidth_gbps, batch, technique, speedup, verdict; optionally step_s and replicas, which make the rows where
+        they differ. A technique whose speed-ups are all exactly 1 is the baseline and is left out.
 
     Raises
     ------
@@ -236,13 +236,14 @@ def plot_regime(table: Any) -> go.Figure:
     ([[1.0, 0.322]], ['▲ 2.00', '▲ 1.25'])
     """
     rows = rows_of(table, ("bandwidth_gbps", "batch", "technique", "speedup", "verdict"), "regime")
-    cells = {(str(row["technique"]), known(row["batch"]), known(row["bandwidth_gbps"])): row for row in rows}
+    across = "replicas" if len({row.get("replicas") for row in rows}) > 1 else "batch"
+    cells = {(str(row["technique"]), known(row[across]), known(row["bandwidth_gbps"])): row for row in rows}
     bandwidths = sorted({key[2] for key in cells if key[2] is not None})
     lines: list[tuple[str, float | None] | None] = []
     for name in dict.fromkeys(str(row["technique"]) for row in contested(rows)):
-        batches = sorted({key[1] for key in cells if key[0] == name and key[1] is not None})
-        # A row of each batch, and a gap below them.
-        lines += [*((name, batch) for batch in batches), None]
+        sizes = sorted({key[1] for key in cells if key[0] == name and key[1] is not None})
+        # A row of each size, and a gap below them.
+        lines += [*((name, size) for size in sizes), None]
     lines = lines[: MOST_ROWS + 1]
     if not lines or not bandwidths:
         return style.empty("Nothing is to be compared with the baseline.")
@@ -301,8 +302,10 @@ def _cell_hover(cell: Row | None) -> str:
         return ""
     step = known(cell.get("step_s"))
     took = "" if step is None else f", step {words.duration(1e9 * step)}"
+    replicas = known(cell.get("replicas"))
+    among = f", {replicas:g} replicas" if replicas and replicas > 1 else ""
     return style.hover(
         style.figure_text(cell["technique"], 60),
         f"{style.figure_text(cell['verdict'], 40)}: {times(cell['speedup'])}{took}",
-        f"at {known(cell['bandwidth_gbps']) or 0:g} Gbit/s, batch {known(cell['batch']) or 0:g}",
+        f"at {known(cell['bandwidth_gbps']) or 0:g} Gbit/s, batch {known(cell['batch']) or 0:g}{among}",
     )

@@ -190,9 +190,9 @@ COMPARE_WORDS = (
     "pale bar does not fit in memory and cannot be run."
 )
 REGIME_WORDS = (
-    "Speed-up over the baseline at each bandwidth and batch (a row per technique and batch): blue and ▲ faster, orange "
-    "and ▼ slower, = within 2 %, ✕ does not fit in memory; blank where the technique does not apply. The baseline "
-    "itself is left out."
+    "Speed-up over the baseline at each bandwidth and batch, or number of replicas (a row per technique and size): blue "
+    "and ▲ faster, orange and ▼ slower, = within 2 %, ✕ does not fit in memory; blank where the technique does not "
+    "apply. The baseline itself is left out."
 )
 TAU_WORDS = (
     "Exposed communication per step against how many steps pass between exchanges; solid and filled measured, dashed "
@@ -263,7 +263,10 @@ def lead(contents: Contents) -> str:
     periods = {known(row["tau"]) for row in contents.tau}
     parts = [
         (contents.compare, f"{words.plural(len(contents.compare), 'technique')} on one workload and one cluster"),
-        (contents.regime, f"a map of {words.plural(len(contents.regime), 'cell')} over bandwidth and batch"),
+        (
+            contents.regime,
+            f"a map of {words.plural(len(contents.regime), 'cell')} over bandwidth and {_across(contents.regime)}",
+        ),
         (contents.timelines, words.plural(len(contents.timelines), "timeline")),
         (contents.tau, f"exposed communication at {words.plural(len(periods), 'period')}"),
         (contents.predicted, words.plural(len(contents.predicted), "prediction") + " beside what was measured"),
@@ -444,14 +447,14 @@ def loss_words(row: Mapping[str, Any]) -> str:
 
 def regime_table(rows: Sequence[Row]) -> ShownTable:
     """Return every cell of the map."""
+    across = _across(rows)
     fields = (
         Field("Technique", column("technique")),
         Field("Gbit/s", column("bandwidth_gbps", lambda value: words.digits(known(value))), "bandwidth_gbps"),
-        Field("Batch", column("batch", _count), "batch"),
+        Field(across.capitalize(), column(across, _count), across),
         seconds("Step", "step_s"),
         Field("Speed-up", column("speedup", speedup_words), "speedup"),
         Field("Verdict", column("verdict")),
-        Field("Null", null_words, hint="Error of a model without a simulator, from the same inputs"),
     )
     filters = ("Technique", "Verdict")
     return shown_table("regime-table", "Every cell of the map.", _frame(rows), fields, filters, sortable=True)
@@ -460,13 +463,13 @@ def regime_table(rows: Sequence[Row]) -> ShownTable:
 def regime_sums(rows: Sequence[Row]) -> ShownTable:
     """Return how often each technique but the baseline wins, ties and loses, and where it does best and worst."""
     sums = []
-    others = contested(rows)
+    others, across = contested(rows), _across(rows)
     for name in dict.fromkeys(str(row["technique"]) for row in others):
         own = [row for row in others if str(row["technique"]) == name]
         rated = sorted((row for row in own if known(row["speedup"]) is not None), key=lambda row: float(row["speedup"]))
         verdicts = ("wins", "ties", "loses", "does not fit")
         tally = {verdict: sum(row["verdict"] == verdict for row in own) for verdict in verdicts}
-        ends = {"best": _place(rated[-1]), "worst": _place(rated[0])} if rated else {}
+        ends = {"best": _place(rated[-1], across), "worst": _place(rated[0], across)} if rated else {}
         sums.append({"technique": name, **tally, **ends})
     fields = (
         Field("Technique", column("technique")),
@@ -481,9 +484,14 @@ def regime_sums(rows: Sequence[Row]) -> ShownTable:
     return shown_table("regime-sums", caption, _frame(sums), fields)
 
 
-def _place(row: Row) -> str:
+def _place(row: Row, across: str) -> str:
     bandwidth = words.digits(known(row["bandwidth_gbps"]))
-    return f"{speedup_words(row['speedup'])} at {bandwidth} Gbit/s, batch {_count(row['batch'])}"
+    return f"{speedup_words(row['speedup'])} at {bandwidth} Gbit/s, {across} {_count(row[across])}"
+
+
+def _across(rows: Sequence[Row]) -> str:
+    """Return what varies in a map beside the bandwidth."""
+    return "replicas" if len({row.get("replicas") for row in rows}) > 1 else "batch"
 
 
 def tau_table(rows: Sequence[Row]) -> ShownTable:

@@ -180,7 +180,7 @@ def test_the_screen_and_the_map(model: Path) -> None:
     assert "batch 2" in lines
     cells = json.loads(densing(*arguments, "--json").stdout)["map"]["cells"]
     assert len(cells) == 2 * 2 * 2
-    assert set(cells[0]) == {"bandwidth_gbps", "batch", "technique", "step_s", "speedup", "verdict"}
+    assert set(cells[0]) == {"bandwidth_gbps", "batch", "replicas", "technique", "step_s", "speedup", "verdict"}
 
 
 def test_the_report_is_one_file(model: Path, tmp_path: Path) -> None:

@@ -364,7 +364,7 @@ LINKS = ("intra", "inter", "wide")
 
 
 class Cell(Record, frozen=True):
-    """One technique at one bandwidth and one batch.
+    """One technique at one bandwidth, one batch and one number of replicas.
 
     Parameters
     ----------
@@ -378,6 +378,8 @@ class Cell(Record, frozen=True):
         None too for the speed-up of what does not fit in memory.
     verdict : {"wins", "ties", "loses", "does not fit", "does not apply"}
         Against the baseline, with a margin of 2 %.
+    replicas : int
+        Data-parallel.
     """
 
     bandwidth_gbps: float
@@ -386,15 +388,21 @@ class Cell(Record, frozen=True):
     step_s: float | None
     speedup: float | None
     verdict: str
+    replicas: int = 1
 
 
 class RegimeMap(Record, frozen=True):
-    """The cells, by bandwidth, batch and technique; which link was varied; and the baseline."""
+    """The cells, by bandwidth, batch, replicas and technique; which link was varied; and the baseline."""
 
     cells: tuple[Cell, ...]
     link: str
     baseline: str
     notes: tuple[Note, ...] = ()
+
+    @property
+    def across(self) -> str:
+        """What varies beside the bandwidth: ``batch`` or ``replicas``."""
+        return "replicas" if len({cell.replicas for cell in self.cells}) > 1 else "batch"
 
     def table(self) -> pd.DataFrame:
         """Return the cells as a table."""
@@ -409,11 +417,12 @@ def regime(
     link: str | None = None,
     bandwidths_gbps: Sequence[float] = (),
     batches: Sequence[int] = BATCHES,
+    replicas: Sequence[int] = (),
     knobs: Settings | None = None,
     baseline: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> RegimeMap:
-    """Compare techniques over a grid of bandwidths and batches.
+    """Compare techniques over a grid of bandwidths and batches, or of bandwidths and numbers of replicas.
 
     Parameters
     ----------
@@ -424,6 +433,9 @@ def regime(
     bandwidths_gbps : sequence of float
         10^9 bits per second; when empty 1/16 to 16 times the cluster's own.
     batches : sequence of int
+    replicas : sequence of int
+        Instead of the batches, each on as many nodes as it needs: what every replica must hear of all others grows with
+        their number, a ring's share of a sum does not.
     progress : callable, optional
         Called with the cells done and the cells in all.
 
@@ -433,15 +445,22 @@ def regime(
         When a bandwidth or a batch is not positive, or the link is not one of this cluster.
     """
     varied = link or ("inter" if cluster.n > cluster.per_node else "intra")
-    grid = _grid(cluster, varied, bandwidths_gbps, batches)
+    if replicas and cluster.speed:
+        raise InputError(f"cluster {cluster.name} gives a speed per device; a map over replicas needs equal devices")
+    grid = _grid(cluster, varied, bandwidths_gbps, replicas or batches)
     cells: list[Cell] = []
     notes: dict[str, Note] = {}
     misfits: dict[str, dict[int, float]] = {}
-    for number, (bandwidth, batch) in enumerate(grid):
+    for number, (bandwidth, size) in enumerate(grid):
+        each = replace(workload, split=replace(workload.split, dp=size)) if replicas else resized(workload, size)
+        nodes = -(-each.split.ranks // cluster.per_node)
         # What would make a technique fit is searched for once, in the comparison proper, not in every cell.
         comparison = compare(
-            resized(workload, batch),
-            cluster.change(**{varied: replace(getattr(cluster, varied), beta_s_per_byte=8e-9 / bandwidth)}),
+            each,
+            cluster.change(
+                n=nodes * cluster.per_node if replicas else cluster.n,
+                **{varied: replace(getattr(cluster, varied), beta_s_per_byte=8e-9 / bandwidth)},
+            ),
             techniques,
             knobs=knobs,
             baseline=baseline,
@@ -451,9 +470,9 @@ def regime(
             misfit = row.status == DOES_NOT_FIT
             speedup = None if misfit else row.speedup
             outcome = DOES_NOT_FIT if misfit else verdict(speedup)
-            cells.append(Cell(bandwidth, batch, row.technique, row.step_s, speedup, outcome))
+            cells.append(Cell(bandwidth, each.batch, row.technique, row.step_s, speedup, outcome, each.split.dp))
             if misfit:
-                misfits.setdefault(row.technique, {})[batch] = (row.memory_bytes or 0.0) / 1e9
+                misfits.setdefault(row.technique, {})[size] = (row.memory_bytes or 0.0) / 1e9
         for note in comparison.notes:
             # A remark that holds of many cells is said once.
             if not note.code.startswith("memory"):
@@ -462,15 +481,16 @@ def regime(
             progress(number + 1, len(grid))
     remarks = list(notes.values())
     if misfits:
-        # One note on all cells: techniques that do not fit at the same batches are named together.
-        by_batches: dict[tuple[int, ...], list[str]] = {}
+        # One note on all cells: techniques that do not fit at the same sizes are named together.
+        by_sizes: dict[tuple[int, ...], list[str]] = {}
         for name, need_of in misfits.items():
-            by_batches.setdefault(tuple(need_of), []).append(name)
+            by_sizes.setdefault(tuple(need_of), []).append(name)
+        kind = "replicas" if replicas else "batch"
         cases = "; ".join(
-            f"{', '.join(names)} at batch {', '.join(map(str, batches))}" for batches, names in by_batches.items()
+            f"{', '.join(names)} at {kind} {', '.join(map(str, sizes))}" for sizes, names in by_sizes.items()
         )
         room = f"{cluster.device.name} has {cluster.device.memory / 1e9:,.0f} GB"
-        need_gb = {name: {str(batch): need for batch, need in need_of.items()} for name, need_of in misfits.items()}
+        need_gb = {name: {str(size): need for size, need in need_of.items()} for name, need_of in misfits.items()}
         remarks.append(Note("map-memory", "warning", f"map: does not fit, {room}: {cases}", {"need_gb": need_gb}))
     return RegimeMap(tuple(cells), varied, baseline or techniques[0], tuple(remarks))
 

@@ -41,6 +41,27 @@ def test_the_grid_is_around_the_clusters_own_link() -> None:
     assert (alone.link, alone.cells[2].bandwidth_gbps) == ("intra", 800)
 
 
+def test_beyond_as_many_replicas_as_their_packets_are_small_gathering_loses_to_a_ring() -> None:
+    """2 over the packet's share: 28 replicas at 4 % of the entries in float32, on a device that computes in no time."""
+    quick = Cluster("toy", 8, 1, Device("toy", 1e15, 1e15), intra=LINK, inter=LINK, host=LINK)
+    alone = replace(WORK, split=Split(dp=2), dtype_bytes=4)
+    found = regime(
+        alone,
+        quick,
+        ("ddp", "topk"),
+        bandwidths_gbps=(1,),
+        replicas=(2, 8, 20, 36, 64),
+        knobs={"topk": {"share": 0.04}},
+    )
+    speedups = {cell.replicas: cell.speedup for cell in found.cells if cell.technique == "topk"}
+    assert found.across == "replicas"
+    assert speedups[2] > speedups[8] > speedups[20] > 1 > speedups[36] > speedups[64]
+    assert speedups[2] == pytest.approx(14, rel=0.05)
+    assert any("replicas 64" in line for line in map_lines(found))
+    with pytest.raises(InputError, match="speed per device"):
+        regime(alone, quick.change(speed=(1.0,) * 8), ("ddp",), replicas=(2, 4))
+
+
 def test_progress_counts_up_to_all() -> None:
     seen: list[tuple[int, int]] = []
     regime(WORK, TOY, ("ddp",), bandwidths_gbps=(1, 2), batches=(1, 2), progress=lambda *each: seen.append(each))
