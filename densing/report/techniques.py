@@ -190,7 +190,7 @@ COMPARE_WORDS = (
     "pale bar does not fit in memory and cannot be run."
 )
 REGIME_WORDS = (
-    "Speed-up over the baseline at each bandwidth and batch, or number of replicas (a row per technique and size): blue "
+    "Speed-up over the baseline at each bandwidth and batch or number of replicas (a row per technique and size): blue "
     "and ▲ faster, orange and ▼ slower, = within 2 %, ✕ does not fit in memory; blank where the technique does not "
     "apply. The baseline itself is left out."
 )
