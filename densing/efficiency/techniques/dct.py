@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import chain
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from densing.efficiency.parallel import sizes
 from densing.efficiency.simulation import tensor_shapes
@@ -78,7 +78,7 @@ class Dct(DataParallelRun, Replicated):
         Knob("refresh", 200, "steps between two renewals of the threshold", whole(1)),
     )
     changes_loss = "most of a gradient arrives in later steps"
-    not_available = (
+    not_available: ClassVar[tuple[str, ...]] = (
         "eta, the steps between renewals, and the tables of quality",
         "the rule by which activations of a sample are chosen between stages",
     )

@@ -20,8 +20,7 @@ import torch
 import torch.distributed as dist
 
 from densing.core import InputError
-from densing.efficiency.parallel.codecs import Codec, Dense, Packet, Reader, Threshold, TopK, pack
-from densing.efficiency.parallel.codecs.sizes import DENSE_BELOW
+from densing.efficiency.parallel.codecs import Codec, Dense, Packet, Reader, Threshold, TopK, pack, sizes
 from densing.efficiency.parallel.data_parallel.flat import Flat, floating_buffers
 from densing.efficiency.parallel.data_parallel.link import Link, Waiting
 
@@ -72,7 +71,7 @@ class Compressed:
         self.link.copy_first(everything)
         self._mean, self.residual = self.flat.zeros(), self.flat.zeros()
         shapes = self.flat.tensors(self.residual)
-        self.codecs = [Dense() if part.numel() < DENSE_BELOW else codec() for part in shapes]
+        self.codecs = [Dense() if part.numel() < sizes.DENSE_BELOW else codec() for part in shapes]
         self.steps, self.sent = 0, 0
         self._exchanged = False
 

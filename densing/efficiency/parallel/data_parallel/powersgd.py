@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from densing.core import InputError
-from densing.efficiency.parallel.codecs.sizes import factors
+from densing.efficiency.parallel.codecs import sizes
 from densing.efficiency.parallel.data_parallel.link import Link, Waiting
 from densing.efficiency.parallel.data_parallel.rounds import whole
 from densing.efficiency.parallel.distributed import comm
@@ -88,7 +88,7 @@ class PowerSGD:
     def figures(self) -> Mapping[str, float]:
         """Return what the factors weigh beside the gradients: counted from the shapes, as torch's hook cuts them."""
         full = sum(torch.Size(shape).numel() for shape in self._shapes)
-        share = sum(factors(shape, self.rank) for shape in self._shapes) / full
+        share = sum(sizes.factors(shape, self.rank) for shape in self._shapes) / full
         # A resumed run is not the unbroken one, and its record says so.
         return {"sent_share": share, **({"residuals_lost_at": float(self.resumed_at)} if self.resumed_at else {})}
 

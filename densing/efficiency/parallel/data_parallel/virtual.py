@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from densing.core import InputError
-from densing.efficiency.parallel.codecs.sizes import LENGTH_BYTES
+from densing.efficiency.parallel.codecs import sizes
 from densing.efficiency.parallel.data_parallel.link import Link
 from densing.efficiency.parallel.data_parallel.train import Method, Replica
 from densing.efficiency.parallel.distributed import comm
@@ -91,7 +91,7 @@ class VirtualLink(Link):
         self.wait(arrival)
         # As over a network: lengths first, then rows as long as the longest.
         ring = ring_terms("all_gather", self.size).volume
-        self.sent += ring * self.size * (LENGTH_BYTES + max(len(row) for row in arrival.rows))
+        self.sent += ring * self.size * (sizes.LENGTH_BYTES + max(len(row) for row in arrival.rows))
         return arrival.rows
 
     def copy_first(self, tensors: list[torch.Tensor]) -> None:
