@@ -108,14 +108,16 @@ def remedy(technique: Technique, workload: Workload, cluster: Cluster, knobs: Ma
     """
     if not isinstance(technique, Planned):
         return ""
-    for times in TIMES:
+    # Which devices more there would be, and how fast, a cluster of unequal ones does not say.
+    tried = TIMES[:1] if cluster.speed else TIMES
+    for times in tried:
         change = _smallest(technique, workload, cluster, times * cluster.n, knobs)
         if change is not None:
             more = f"needs {(times - 1) * cluster.n} more devices: " if times > 1 else ""
             stage = f" as {change.technique}" if change.technique != technique.name else ""
             options = f" with {' '.join(change.options)}" if change.options else ""
             return f"{more}fits{stage}{options}"
-    return f"nothing tried makes it fit, on up to {TIMES[-1] * cluster.n} devices"
+    return f"nothing tried makes it fit, on up to {tried[-1] * cluster.n} devices"
 
 
 def _smallest(
@@ -194,4 +196,7 @@ def _splits(split: Split, cluster: Cluster, devices: int) -> Iterator[Split]:
     for tp, pp in product(dict.fromkeys((split.tp, *WIDTHS)), dict.fromkeys((split.pp, *STAGES))):
         dp = devices // (tp * pp)
         if tp <= max(cluster.per_node, split.tp) and dp * tp * pp == devices and dp >= 1:
-            yield replace(split, dp=dp, tp=tp, pp=pp)
+            same = pp == split.pp
+            yield replace(
+                split, dp=dp, tp=tp, pp=pp, cuts=split.cuts if same else (), order=split.order if same else ()
+            )
