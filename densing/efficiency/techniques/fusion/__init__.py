@@ -1,0 +1,1 @@
+"""FusionLLM: a pipeline over unequal devices at several sites, cut and compressed by what its links allow."""
