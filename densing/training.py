@@ -1,6 +1,6 @@
 """Three lines in a training loop of your own: wrappers that let ranks communicate less or later.
 
-``CO2``, ``LocalSGD`` and ``SlowMo`` go around a model and its optimizer; torch is loaded when one is first asked for.
+``CO2``, ``LocalSGD``, ``SlowMo`` and ``DCT`` go around a model and its optimizer; torch is loaded when one is first asked for.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from densing.efficiency.parallel import CO2, LocalSGD, SlowMo
+    from densing.efficiency.parallel import CO2, DCT, LocalSGD, SlowMo
 
-__all__ = ["CO2", "LocalSGD", "SlowMo"]
+__all__ = ["CO2", "DCT", "LocalSGD", "SlowMo"]
 
 
 def __getattr__(name: str) -> Any:

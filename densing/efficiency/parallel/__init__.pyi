@@ -1,7 +1,10 @@
 from .data_parallel import BUCKETS_MB as BUCKETS_MB
 from .data_parallel.co2 import CO2 as CO2
+from .data_parallel.compressed import DCT as DCT
+from .data_parallel.compressed import TopKGradients as TopKGradients
 from .data_parallel.ddp import DDP as DDP
 from .data_parallel.ddp import fastest_bucket as fastest_bucket
+from .data_parallel.powersgd import PowerSGD as PowerSGD
 from .data_parallel.rounds import LocalSGD as LocalSGD
 from .data_parallel.rounds import SlowMo as SlowMo
 from .data_parallel.sharded import Sharded as Sharded

@@ -61,7 +61,8 @@ class Stack:
 
     def rows(self) -> list[Row]:
         """Return every copy as a model of one parameter, which shares the stack's memory."""
-        return [Row(self.vector.data[number]) for number in range(len(self.vector))]
+        shapes = [shape for group in self._parts for _, shape in group]
+        return [Row(self.vector.data[number], shapes) for number in range(len(self.vector))]
 
     def write(self, model: Any, row: int = 0) -> None:
         """Copy the weights of a copy into a model of transformers."""
@@ -130,11 +131,18 @@ class Stack:
 
 
 class Row(torch.nn.Module):  # type: ignore[misc]
-    """A copy of a stack, as a method sees it: a model of one parameter."""
+    """A copy of a stack, as a method sees it: a model of one parameter.
 
-    def __init__(self, vector: torch.Tensor) -> None:
+    Attributes
+    ----------
+    tensor_shapes : list of torch.Size
+        Of the model's tensors in it, one behind the other: what works tensor by tensor looks here.
+    """
+
+    def __init__(self, vector: torch.Tensor, tensor_shapes: list[torch.Size]) -> None:
         super().__init__()
         self.vector = torch.nn.Parameter(vector)
+        self.tensor_shapes = tensor_shapes
 
 
 class RowLoss:

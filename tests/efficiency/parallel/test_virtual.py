@@ -18,7 +18,17 @@ if not torch.distributed.is_available():
 from contextlib import nullcontext  # noqa: E402
 
 from densing.core import InputError  # noqa: E402
-from densing.efficiency.parallel import CO2, DDP, LocalSGD, Replica, SlowMo, VirtualMethods, VirtualRanks  # noqa: E402
+from densing.efficiency.parallel import (  # noqa: E402
+    CO2,
+    DCT,
+    DDP,
+    LocalSGD,
+    Replica,
+    SlowMo,
+    TopKGradients,
+    VirtualMethods,
+    VirtualRanks,
+)
 from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
 
 STEPS = 11
@@ -28,6 +38,8 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "co2 warm": (CO2, {"tau": 2, "warmup_rounds": 1, "clip": 0.01}),
     "local-sgd": (LocalSGD, {"tau": 4}),
     "slowmo": (SlowMo, {"tau": 3, "slow_momentum": 0.4}),
+    "dct": (DCT, {"eta": 0.8, "refresh": 3}),
+    "topk": (TopKGradients, {"share": 0.1}),
 }
 
 

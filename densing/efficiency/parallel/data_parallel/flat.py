@@ -86,6 +86,20 @@ class Flat:
             begin += size
         return views
 
+    def tensors(self, vector: torch.Tensor) -> list[torch.Tensor]:
+        """Return views of a vector, one per tensor of the model: of a copy in a stack its matrices, not its one row."""
+        shapes = getattr(self.model, "tensor_shapes", None)
+        if shapes is None:
+            return self.split(vector)
+        sizes = [torch.Size(shape).numel() for shape in shapes]
+        return [part.view(shape) for part, shape in zip(vector.split(sizes), shapes, strict=True)]
+
+    def tensor_name(self, number: int) -> str:
+        """Return the name of one of :meth:`tensors`."""
+        if getattr(self.model, "tensor_shapes", None) is not None:
+            return f"tensor {number}"
+        return [name for name, parameter in self.model.named_parameters() if parameter.requires_grad][number]
+
     def check(self) -> None:
         """Refuse a model that is no longer the one it was.
 

@@ -68,6 +68,28 @@ class Link:
         self.arrive(handle, tensor)
         return handle
 
+    def gather(self, data: torch.Tensor) -> list[torch.Tensor]:
+        """Return every rank's row of bytes, in the order of the ranks; they may be of different lengths.
+
+        Lengths travel first, then rows as long as the longest.
+
+        Parameters
+        ----------
+        data : Tensor of uint8
+        """
+        if self.size == 1:
+            return [data]
+        length = torch.tensor([len(data)], dtype=torch.int64, device=data.device)
+        lengths = length.new_empty(self.size)
+        self.wait(comm.all_gather_into(lengths, length, group=self.group))
+        longest = int(lengths.max())
+        padded = torch.zeros(longest, dtype=torch.uint8, device=data.device)
+        padded[: len(data)] = data
+        rows = padded.new_empty(self.size * longest)
+        if longest:
+            self.wait(comm.all_gather_into(rows, padded, group=self.group))
+        return [row[:count] for row, count in zip(rows.view(self.size, longest), lengths.tolist(), strict=True)]
+
     def copy_first(self, tensors: list[torch.Tensor]) -> None:
         """Give every rank the tensors of the group's first rank."""
         if self.size == 1:

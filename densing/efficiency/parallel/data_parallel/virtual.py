@@ -23,6 +23,7 @@ from densing.efficiency.simulation import ring_terms
 
 Result = TypeVar("Result")
 MOST_RANKS = 64
+LENGTH_BYTES = 8
 
 
 class Backward(Protocol):
@@ -38,6 +39,7 @@ class Arrival(comm.Handle):
     def __init__(self, ranks: VirtualRanks) -> None:
         super().__init__(None)
         self.ranks, self.complete, self.waiting = ranks, False, 0
+        self.rows: list[torch.Tensor] = []
 
     @property
     def seconds(self) -> float | None:
@@ -80,6 +82,17 @@ class VirtualLink(Link):
             return comm.Handle(None)
         self.sent += ring_terms("all_reduce", self.size).volume * tensor.numel() * tensor.element_size()
         return self.ranks.take_part(self, op, tensor)
+
+    def gather(self, data: torch.Tensor) -> list[torch.Tensor]:
+        """Return every rank's row of bytes, in the order of the ranks."""
+        if self.size == 1:
+            return [data]
+        arrival = self.ranks.take_part(self, "gather", data)
+        self.wait(arrival)
+        # As over a network: lengths first, then rows as long as the longest.
+        ring = ring_terms("all_gather", self.size).volume
+        self.sent += ring * self.size * (LENGTH_BYTES + max(len(row) for row in arrival.rows))
+        return arrival.rows
 
     def copy_first(self, tensors: list[torch.Tensor]) -> None:
         """Give every rank the tensors of the first one."""
@@ -162,7 +175,8 @@ class VirtualRanks:
         number, link.started = link.started, link.started + 1
         kind, tensors, arrival = self._open.setdefault(number, (op, {}, Arrival(self)))
         other = next(iter(tensors.values()), tensor)
-        if kind != op or other.shape != tensor.shape or other.dtype != tensor.dtype:
+        alike = other.shape == tensor.shape or op == "gather"
+        if kind != op or not alike or other.dtype != tensor.dtype:
             raise InputError(
                 f"rank {link.rank} starts {op} of {tuple(tensor.shape)}, another one {kind} of {tuple(other.shape)}; "
                 "all ranks must start the same operations in the same order"
@@ -170,7 +184,10 @@ class VirtualRanks:
         tensors[link.rank] = tensor
         if len(tensors) == self.size:
             del self._open[number]
-            self._combine(op, tensors)
+            if op == "gather":
+                arrival.rows = [tensors[rank].clone() for rank in range(self.size)]
+            else:
+                self._combine(op, tensors)
             arrival.complete, self._idle = True, self._idle - arrival.waiting
             self._turn.notify_all()
         return arrival

@@ -45,6 +45,11 @@ def emulate(rate: Rate | None) -> None:
     _carrier = None if rate is None else Carrier(rate)
 
 
+def emulated() -> bool:
+    """Return whether the link of this process is only emulated."""
+    return _carrier is not None
+
+
 class Handle:
     """An operation under way.
 

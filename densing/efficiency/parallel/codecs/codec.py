@@ -1,0 +1,158 @@
+"""Codecs: a tensor becomes a packet of bytes, and a tensor again; here those that send every element."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from densing.core import InputError
+
+HALF_MOST = 65504.0
+LEVELS = 127
+
+
+class Packet(NamedTuple):
+    """What is sent of one tensor."""
+
+    tensors: tuple[torch.Tensor, ...]
+
+    @property
+    def bytes(self) -> int:
+        """What it weighs on the wire."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
+
+
+def pack(packets: Sequence[Packet]) -> torch.Tensor:
+    """Return packets as one row of bytes, in their order.
+
+    Examples
+    --------
+    >>> pack([Packet((torch.tensor([1], dtype=torch.int32), torch.tensor([0.5])))]).tolist()
+    [1, 0, 0, 0, 0, 0, 0, 63]
+    """
+    # An empty tensor may have strides that cannot be viewed otherwise, and weighs nothing.
+    parts = [tensor for packet in packets for tensor in packet.tensors if tensor.numel()]
+    bytes_ = [part.contiguous().view(-1).view(torch.uint8) for part in parts]
+    return torch.cat(bytes_) if bytes_ else torch.empty(0, dtype=torch.uint8)
+
+
+class Reader:
+    """Reads what :func:`pack` wrote, piece by piece.
+
+    Parameters
+    ----------
+    data : Tensor of uint8
+    """
+
+    def __init__(self, data: torch.Tensor) -> None:
+        self.data, self.at = data, 0
+
+    def take(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return the next ``count`` elements of a type.
+
+        Raises
+        ------
+        InputError
+            When there are not so many.
+        """
+        size = count * torch.empty(0, dtype=dtype).element_size()
+        part = self.data[self.at : self.at + size]
+        if len(part) < size:
+            raise InputError(f"a packet ends after {len(self.data)} bytes and {self.at + size} were expected")
+        self.at += size
+        # A copy begins where any type may begin.
+        return part.clone().view(dtype)
+
+
+class Codec(ABC):
+    """One tensor's way onto the wire and off it; an object per tensor, because some of them remember.
+
+    What was sent and what was kept back add up: ``decode(encode(x)) + (x - decode(encode(x))) == x`` to the last bit,
+    for all but :class:`~densing.efficiency.parallel.codecs.frequency.Frequencies`, whose transform rounds.
+    """
+
+    @abstractmethod
+    def encode(self, tensor: torch.Tensor) -> Packet:
+        """Return what is sent of a tensor: of any shape, finite."""
+
+    @abstractmethod
+    def decode(self, reader: Reader, like: torch.Tensor) -> torch.Tensor:
+        """Return a tensor of the shape, type and place of ``like`` from what was sent."""
+
+    @abstractmethod
+    def bounds(self, like: torch.Tensor) -> tuple[int, int]:
+        """Return the least and the most bytes that a packet of such a tensor weighs."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next packet depends on."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where :meth:`state_dict` was taken."""
+
+
+class Dense(Codec):
+    """Every element as it is.
+
+    Examples
+    --------
+    >>> codec = Dense()
+    >>> tensor = torch.tensor([1.0, -2.0])
+    >>> codec.decode(Reader(pack([codec.encode(tensor)])), tensor).tolist()
+    [1.0, -2.0]
+    """
+
+    def encode(self, tensor: torch.Tensor) -> Packet:
+        """Return the elements."""
+        return Packet((tensor.detach().reshape(-1),))
+
+    def decode(self, reader: Reader, like: torch.Tensor) -> torch.Tensor:
+        """Return the tensor."""
+        return reader.take(like.numel(), like.dtype).to(like.device).view(like.shape)
+
+    def bounds(self, like: torch.Tensor) -> tuple[int, int]:
+        """Return its bytes."""
+        size = like.numel() * like.element_size()
+        return size, size
+
+
+class Half(Codec):
+    """Every element in 16 bits; what lies beyond their range (65,504) is sent as its end."""
+
+    def encode(self, tensor: torch.Tensor) -> Packet:
+        """Return the elements, rounded."""
+        flat = tensor.detach().reshape(-1).float()
+        return Packet((flat.clamp(-HALF_MOST, HALF_MOST).half(),))
+
+    def decode(self, reader: Reader, like: torch.Tensor) -> torch.Tensor:
+        """Return the tensor."""
+        return reader.take(like.numel(), torch.float16).to(like.device, like.dtype).view(like.shape)
+
+    def bounds(self, like: torch.Tensor) -> tuple[int, int]:
+        """Return two bytes an element."""
+        return 2 * like.numel(), 2 * like.numel()
+
+
+class Int8(Codec):
+    """Every element as one of 255 levels, evenly spaced up to the largest element of the tensor."""
+
+    def encode(self, tensor: torch.Tensor) -> Packet:
+        """Return the spacing and the levels."""
+        flat = tensor.detach().reshape(-1).float()
+        most = flat.abs().amax() if flat.numel() else flat.new_zeros(())
+        # The smallest normal number: below it a spacing would lose its own digits.
+        scale = (most / LEVELS).clamp_min(torch.finfo(torch.float32).tiny)
+        return Packet((scale.reshape(1), (flat / scale).round_().to(torch.int8)))
+
+    def decode(self, reader: Reader, like: torch.Tensor) -> torch.Tensor:
+        """Return the tensor."""
+        scale = reader.take(1, torch.float32)
+        levels = reader.take(like.numel(), torch.int8)
+        return (levels.float() * scale).to(like.device, like.dtype).view(like.shape)
+
+    def bounds(self, like: torch.Tensor) -> tuple[int, int]:
+        """Return a byte an element, and the spacing's four."""
+        return 4 + like.numel(), 4 + like.numel()

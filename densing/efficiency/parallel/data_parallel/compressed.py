@@ -1,0 +1,236 @@
+"""Gradients averaged from packets: every rank encodes its own, all gather all packets, and decode the same mean.
+
+.. code-block:: python
+
+    dct = densing.training.DCT(model, optimizer, eta=0.99, refresh=1000)
+    for batch in loader:
+        optimizer.zero_grad()
+        loss(model, batch).backward()
+        dct.step()  # instead of optimizer.step()
+    dct.finish()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from densing.core import InputError
+from densing.efficiency.parallel.codecs.codec import Codec, Dense, Packet, Reader, pack
+from densing.efficiency.parallel.codecs.sizes import DENSE_BELOW
+from densing.efficiency.parallel.codecs.sparse import Threshold, TopK
+from densing.efficiency.parallel.data_parallel.flat import Flat, floating_buffers
+from densing.efficiency.parallel.data_parallel.link import Link, Waiting
+
+FINE = -1
+"""What a rank's packets begin with, unless a gradient is not finite: then with the number of its tensor."""
+
+
+class Compressed:
+    """Sends each tensor's gradient through a codec; what was not sent is added to the next step's gradient.
+
+    Every rank chooses what it sends by itself. Packets are gathered, not summed on the way, so that all ranks add up
+    the same numbers in the same order: after a step their parameters are equal to the last bit, as with DDP.
+
+    Parameters
+    ----------
+    model, optimizer
+        The user's own. At construction every rank gets parameters and buffers of the group's first rank.
+    codec : callable
+        Makes the codec of a tensor; those below :data:`~densing.efficiency.parallel.codecs.sizes.DENSE_BELOW` elements
+        are sent as they are.
+    group : ProcessGroup, optional
+    waiting : callable
+        Gives a context put around every wait.
+    link : Link, optional
+        Instead of the group's: the end of a virtual rank.
+
+    Attributes
+    ----------
+    residual : Tensor
+        What was kept back, for the next step; on this rank.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        codec: Callable[[], Codec],
+        *,
+        group: dist.ProcessGroup | None = None,
+        waiting: Waiting = nullcontext,
+        link: Link | None = None,
+    ) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.flat = Flat(model)
+        self.flat.check_optimizer(optimizer)
+        self.link = Link(group, waiting) if link is None else link
+        everything = [*(p.detach() for p in model.parameters()), *(b for b in model.buffers() if b.numel())]
+        self.link.copy_first(everything)
+        self._gradients, self.residual = self.flat.zeros(), self.flat.zeros()
+        shapes = self.flat.tensors(self.residual)
+        self.codecs = [Dense() if part.numel() < DENSE_BELOW else codec() for part in shapes]
+        self.steps, self.sent = 0, 0
+        self._exchanged = False
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run the backward pass and exchange gradients: for what needs the mean before the step, such as clipping."""
+        loss.backward()
+        self.exchange()
+
+    def step(self) -> None:
+        """Exchange gradients, unless :meth:`backward` has, and take a step of the optimizer.
+
+        Raises
+        ------
+        InputError
+            On all ranks, where any has a gradient that is inf or NaN.
+        """
+        if not self._exchanged:
+            self.exchange()
+        self._exchanged = False
+        self.optimizer.step()
+
+    def exchange(self) -> None:
+        """Replace the gradients by the mean of what all ranks sent."""
+        self.flat.check()
+        self.flat.read_gradients(self._gradients)
+        self._gradients.add_(self.residual)
+        data = self._encode()
+        self.sent += data.numel()
+        mean = self.flat.zeros()
+        into = self.flat.tensors(mean)
+        own, rests = self.flat.tensors(self._gradients), self.flat.tensors(self.residual)
+        for rank, row in enumerate(self.link.gather(data)):
+            reader = Reader(row.cpu())
+            self._refuse(int(reader.take(1, torch.int32)))
+            for number, codec in enumerate(self.codecs):
+                part = codec.decode(reader, into[number])
+                into[number].add_(part)
+                if rank == self.link.rank:
+                    torch.sub(own[number], part, out=rests[number])
+        self.flat.write_gradients(mean.div_(self.link.size))
+        self.steps += 1
+        self._exchanged = True
+
+    def finish(self) -> None:
+        """Average the buffers; parameters are equal after every step."""
+        for buffer in floating_buffers(self.model):
+            self.link.mean(buffer)
+
+    def figures(self) -> Mapping[str, float]:
+        """Return the bytes of this rank's packets, and what share they are of the dense gradients: counted."""
+        dense = 4 * self.flat.numel * self.steps
+        return {"packet_bytes": float(self.sent), **({"sent_share": self.sent / dense} if dense else {})}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was kept back, and what the codecs remember; every rank has its own."""
+        codecs = [codec.state_dict() for codec in self.codecs]
+        return {"residual": self.residual, "codecs": codecs, "steps": self.steps, "sent": self.sent}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where :meth:`state_dict` was taken, in mid-period too; load model and optimizer as well.
+
+        Raises
+        ------
+        InputError
+            When the state is of another model.
+        """
+        stored = state.get("residual")
+        if not isinstance(stored, torch.Tensor) or stored.shape != self.residual.shape:
+            raise InputError(
+                f"residual of the state is no vector of {len(self.residual)} elements; it is of another model or method"
+            )
+        self.residual.copy_(stored)
+        for codec, own in zip(self.codecs, state["codecs"], strict=True):
+            codec.load_state_dict(own)
+        self.steps, self.sent = int(state["steps"]), int(state["sent"])
+
+    def _encode(self) -> torch.Tensor:
+        """Return this rank's packets: a mark, then one tensor's after the other."""
+        parts = self.flat.tensors(self._gradients)
+        finite = bool(torch.isfinite(self._gradients).all())
+        bad = FINE if finite else next(at for at, part in enumerate(parts) if not bool(part.isfinite().all()))
+        mark = Packet((torch.tensor([bad], dtype=torch.int32, device=self.flat.device),))
+        # A rank that cannot go on still takes part: all others learn of it from its mark.
+        packets = [codec.encode(part) for codec, part in zip(self.codecs, parts, strict=True)] if finite else []
+        return pack([mark, *packets])
+
+    def _refuse(self, bad: int) -> None:
+        if bad != FINE:
+            raise InputError(
+                f"step {self.steps}: a rank's gradient of {self.flat.tensor_name(bad)} holds inf or NaN; lower the "
+                "learning rate (or clip the loss), and go on from a checkpoint"
+            )
+
+
+class DCT(Compressed):
+    """Dynamic communication thresholding: of every tensor's gradient what reaches a threshold, renewed now and then.
+
+    Source: Gupta et al., "Training Recommender Systems at Scale: Communication-Efficient Model and Data Parallelism",
+    arXiv 2010.08899: the abstract, and a third-party implementation (error feedback, tensors below 256 elements whole).
+
+    Parameters
+    ----------
+    model, optimizer, group, waiting, link
+        See :class:`Compressed`.
+    eta : float
+        Share of a tensor that is kept back when the threshold is renewed, from 0 to below 1.
+    refresh : int
+        Steps between two renewals.
+
+    Examples
+    --------
+    >>> model = torch.nn.Linear(64, 8)
+    >>> dct = DCT(model, torch.optim.SGD(model.parameters(), lr=0.1), eta=0.9, refresh=10)
+    >>> for _ in range(2):
+    ...     model(torch.ones(1, 64)).square().sum().backward()
+    ...     dct.step()
+    >>> dct.finish()
+    >>> dct.steps
+    2
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        eta: float = 0.99,
+        refresh: int = 1000,
+        group: dist.ProcessGroup | None = None,
+        waiting: Waiting = nullcontext,
+        link: Link | None = None,
+    ) -> None:
+        super().__init__(model, optimizer, lambda: Threshold(eta, refresh), group=group, waiting=waiting, link=link)
+
+
+class TopKGradients(Compressed):
+    """The largest entries of every tensor's gradient, chosen anew in every step.
+
+    Source: Lin et al., "Deep Gradient Compression", arXiv 1712.01887 (recalled); without momentum correction and
+    warm-up.
+
+    Parameters
+    ----------
+    model, optimizer, group, waiting, link
+        See :class:`Compressed`.
+    share : float
+        Of a tensor's entries.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        share: float = 0.01,
+        group: dist.ProcessGroup | None = None,
+        waiting: Waiting = nullcontext,
+        link: Link | None = None,
+    ) -> None:
+        super().__init__(model, optimizer, lambda: TopK(share), group=group, waiting=waiting, link=link)

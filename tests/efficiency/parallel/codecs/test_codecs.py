@@ -1,0 +1,187 @@
+"""Laws of every codec: what is sent and what is kept back add up, packets weigh what they say, nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+torch = pytest.importorskip("torch")
+
+from densing.core import InputError, UnknownNameError  # noqa: E402
+from densing.efficiency.parallel.codecs.codec import Codec, Dense, Half, Int8, Reader, pack  # noqa: E402
+from densing.efficiency.parallel.codecs.frequency import Frequencies, dct4  # noqa: E402
+from densing.efficiency.parallel.codecs.sizes import (  # noqa: E402
+    edge_shares,
+    factors,
+    gather_crossover,
+    kept,
+    sparse_bytes,
+    sparse_share,
+)
+from densing.efficiency.parallel.codecs.sparse import Threshold, TopK  # noqa: E402
+
+EXACT: dict[str, Callable[[], Codec]] = {
+    "dense": Dense,
+    "half": Half,
+    "int8": Int8,
+    "topk": lambda: TopK(0.3),
+    "topk of few": lambda: TopK(0.01),
+    "threshold": lambda: Threshold(0.7),
+    "threshold of all": lambda: Threshold(0.0),
+    "threshold seldom": lambda: Threshold(0.9, refresh=3),
+}
+ALL = {
+    **EXACT,
+    "prefix": lambda: Frequencies(0.4),
+    "coefficients": lambda: Frequencies(0.4, "magnitude"),
+}
+TENSORS = hnp.arrays(
+    np.float32,
+    hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=12),
+    elements=st.floats(-1e4, 1e4, width=32) | st.just(0.0),
+)
+
+
+def there_and_back(codec: Codec, tensor: Any) -> Any:
+    packet = codec.encode(tensor)
+    data = pack([packet])
+    assert len(data) == packet.bytes
+    low, high = codec.bounds(tensor)
+    assert low <= packet.bytes <= high
+    reader = Reader(data)
+    decoded = codec.decode(reader, tensor)
+    assert reader.at == len(data)
+    assert (decoded.shape, decoded.dtype) == (tensor.shape, tensor.dtype)
+    return decoded
+
+
+@pytest.mark.parametrize("name", EXACT)
+@given(array=TENSORS)
+def test_what_is_sent_and_what_is_kept_back_add_up_to_the_last_bit(name: str, array: Any) -> None:
+    tensor = torch.from_numpy(np.array(array))
+    decoded = there_and_back(EXACT[name](), tensor)
+    assert torch.equal(decoded + (tensor - decoded), tensor)
+
+
+@pytest.mark.parametrize("name", ALL)
+@given(array=TENSORS, seed=st.integers(0, 9))
+def test_all_packets_weigh_what_they_say_and_are_read_to_their_end(name: str, array: Any, seed: int) -> None:
+    tensor = torch.from_numpy(np.array(array))
+    codec = ALL[name]()
+    for _ in range(2):
+        there_and_back(codec, tensor)
+    # Gaps between elements, and other types.
+    there_and_back(ALL[name](), tensor.t() if tensor.dim() == 2 else tensor)
+    there_and_back(ALL[name](), tensor.bfloat16())
+    there_and_back(ALL[name](), tensor.double())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_codec_goes_on_from_a_state_in_mid_period(name: str) -> None:
+    generator = torch.Generator().manual_seed(3)
+    rows = [torch.randn(400, generator=generator) for _ in range(7)]
+    codec, whole = ALL[name](), []
+    for row in rows:
+        whole.append(pack([codec.encode(row)]).tolist())
+    first = ALL[name]()
+    for row in rows[:4]:
+        first.encode(row)
+    second = ALL[name]()
+    second.load_state_dict(first.state_dict())
+    assert [pack([second.encode(row)]).tolist() for row in rows[4:]] == whole[4:]
+
+
+@given(array=hnp.arrays(np.float32, st.integers(1, 300), elements=st.floats(-5, 5, width=32)), eta=st.floats(0, 0.99))
+def test_a_threshold_is_numpys_partition(array: Any, eta: float) -> None:
+    codec = Threshold(eta)
+    there_and_back(codec, torch.from_numpy(np.array(array)))
+    held = len(array) - kept(len(array), 1 - eta)
+    assert codec.threshold == (np.partition(np.abs(array), held)[held] if held else 0.0)
+
+
+@given(array=hnp.arrays(np.float32, st.integers(1, 200), elements=st.floats(1, 5, width=32), unique=True))
+def test_a_threshold_renewed_each_time_is_top_k(array: Any) -> None:
+    tensor = torch.from_numpy(np.array(array))
+    assert torch.equal(there_and_back(Threshold(0.75), tensor), there_and_back(TopK(0.25), tensor))
+
+
+def test_of_equal_entries_all_are_sent_and_of_zeros_none() -> None:
+    assert there_and_back(Threshold(0.9), torch.ones(50)).sum() == 50
+    assert Threshold(0.9).encode(torch.zeros(50)).bytes == 4
+    assert TopK(0.5).encode(torch.zeros(50)).bytes == 4
+
+
+@given(array=hnp.arrays(np.float32, st.integers(1, 64), elements=st.floats(-5, 5, width=32)))
+def test_cosine_transforms_are_the_sum_they_are_defined_by(array: Any) -> None:
+    count = len(array)
+    at = np.arange(count) + 0.5
+    direct = np.sqrt(2 / count) * np.cos(np.pi / count * np.outer(at, at)) @ array.astype(float)
+    ours = dct4(torch.from_numpy(np.array(array))).numpy()
+    np.testing.assert_allclose(ours, direct, atol=1e-4)
+    # Parseval, and an involution.
+    assert np.square(ours).sum() == pytest.approx(np.square(array).sum(), rel=1e-4, abs=1e-5)
+    np.testing.assert_allclose(dct4(torch.from_numpy(ours.copy())).numpy(), array, atol=1e-4)
+
+
+def test_sizes_are_those_of_packets() -> None:
+    tensor = torch.randn(100_000, generator=torch.Generator().manual_seed(0))
+    for share in (0.001, 0.01, 0.2):
+        assert TopK(share).encode(tensor).bytes == sparse_bytes(100_000, kept(100_000, share))
+        assert sparse_bytes(100_000, kept(100_000, share)) / 400_000 == pytest.approx(sparse_share(share), rel=0.01)
+
+
+def test_99_percent_sparse_is_fifty_fold_and_a_hundred_ranks_undo_it() -> None:
+    # Arithmetic of the issue: values and indices of four bytes each.
+    assert 1 / sparse_share(0.01) == pytest.approx(50)
+    assert 1 / sparse_share(0.005) == pytest.approx(100)
+    assert gather_crossover(0.01) == pytest.approx(100)
+    # With indices at 5.6 % it would be 18; a bit per element weighs less there.
+    assert round(2 / (0.056 * 2)) == 18
+    assert round(gather_crossover(0.056)) == 23
+
+
+def test_adatopk_compresses_the_slowest_edge_most_and_leaves_what_would_gain_nothing() -> None:
+    assert edge_shares([1.0, 0.5, 0.015, 0.0], 100) == [0.01, 0.02, 1.0, 1.0]
+    assert edge_shares([0.0, 0.0], 100) == [1.0, 1.0]
+    assert edge_shares([], 2) == []
+    with pytest.raises(InputError, match="ratio from 1 up"):
+        edge_shares([1.0], 0.5)
+
+
+def test_factors_are_those_of_torchs_hook() -> None:
+    assert factors((64, 176), 4) == 4 * 240
+    assert factors((64,), 4) == 64
+    assert factors((8, 8), 2) == 64
+    assert factors((10, 2, 5), 1) == 20
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TopK(0), "share=0"),
+        (lambda: TopK(1.5), "share=1.5"),
+        (lambda: Threshold(1.0), "eta=1.0"),
+        (lambda: Threshold(0.5, 0), "refresh=0"),
+        (lambda: Frequencies(0.0), "keep=0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make: Callable[[], Codec], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_an_unknown_rule_and_a_packet_cut_short_are_refused() -> None:
+    with pytest.raises(UnknownNameError, match="rule"):
+        Frequencies(0.5, "random")  # type: ignore[arg-type]
+    tensor = torch.arange(100.0)
+    data = pack([TopK(0.1).encode(tensor)])
+    with pytest.raises(InputError, match="ends after"):
+        TopK(0.1).decode(Reader(data[:-1]), tensor)
+    with pytest.raises(InputError, match="alike tensors"):
+        TopK(0.1).decode(Reader(data), tensor[:5])
