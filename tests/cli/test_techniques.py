@@ -62,6 +62,17 @@ def test_the_contract_of_compare(preset: str, cluster: str, code: int) -> None:
     assert found["split"]["dp"] >= 2
 
 
+def test_pipelines_find_their_stages() -> None:
+    """The split that all of them need is found, and the slow edges' compression is said to change what is learned."""
+    found = compare("gpt2", "geo48", "pipeline,fusion")
+    assert {row["status"] for row in found["rows"]} == {"simulated"}
+    assert (found["split"]["pp"], found["split"]["dp"], found["split"]["tp"]) == (6, 8, 1)
+    assert found["rows"][1]["speedup"] > 1 and found["title"].endswith("but changes what a step learns")
+    [note] = [note for note in found["notes"] if note["code"] == "placement"]
+    assert "ranks 24-31, 16-23" in note["message"] and "reconstructed" in note["message"]
+    assert note["details"]["cuts"] == [1, 2, 3, 4, 5] and min(note["details"]["shares"]) == 0.01
+
+
 def in_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object
 ) -> tuple[int, str, str]:
