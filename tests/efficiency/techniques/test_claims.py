@@ -84,7 +84,7 @@ def test_second_hand_papers_are_labelled_so() -> None:
 
 def test_what_is_not_available_belongs_to_a_technique() -> None:
     missing = {technique.name: getattr(technique, "not_available", ()) for technique in techniques()[0]}
-    assert {name for name, texts in missing.items() if texts} == {"co2", "iso", "t3", "taccl", "fusion"}
+    assert {name for name, texts in missing.items() if texts} == {"co2", "dct", "iso", "t3", "taccl", "fusion"}
     assert any("Eq. 3" in text for text in missing["co2"])
 
 
