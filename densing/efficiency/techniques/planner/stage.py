@@ -299,7 +299,7 @@ class Layout:
         if cluster.speed and not len(cluster.speed) == cluster.n == split.ranks:
             raise InputError(
                 f"cluster {cluster.name}: {len(cluster.speed)} speeds for {cluster.n} devices and a split of "
-                f"{split.ranks} ranks; give one speed per rank"
+                f"{split.ranks} ranks; split over all of them, or give one speed per rank"
             )
         if split.dp % inner:
             raise InputError(f"inner = {inner} does not divide the {split.dp} data-parallel ranks; choose a divisor")
