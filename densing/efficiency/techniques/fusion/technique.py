@@ -195,22 +195,22 @@ def _placed(
     device, split, count = layout.cluster.device, workload.split, _handed_on(workload)
     pairs = list(pairwise(order))
     shares = sizes.edge_shares([_edge_seconds(layout, a, b, count) for a, b in pairs], knobs["r"])
-    edges = []
-    for number_, share in enumerate(shares):
-        elements = round(count / workload.dtype_bytes)
+    elements, edges = round(count / workload.dtype_bytes), []
+    for place, share in enumerate(shares):
         packet = sizes.sparse_bytes(elements, sizes.kept(elements, share), workload.dtype_bytes) / count
         if share == 1 or packet >= 1:
-            shares[number_] = 1.0
+            # What an index would cost more than it saves is sent as it is.
+            shares[place] = 1.0
             edges.append(Edge())
-            continue
-        passes = (sizes.encode_passes(share), sizes.decode_passes(share))
-        edges.append(Edge(packet, *(device.seconds(0.0, count * each) for each in passes)))
+        else:
+            passes = (sizes.encode_passes(share), sizes.decode_passes(share))
+            edges.append(Edge(packet, *(device.seconds(0.0, count * each) for each in passes)))
     crossing = [_edge_seconds(layout, a, b, count * edge.share) for (a, b), edge in zip(pairs, edges, strict=True)]
     layers = workload.model.layers
     table = np.repeat(np.array(crossing).reshape(-1, 1), layers + 1, axis=1)
     work = _work(workload, device)
     if knobs["cuts"] == "equal":
-        even = [next(m.layer for m in stage if m.layer >= 0) for stage in stages(workload)[1:]]
+        even = [stage[0].layer for stage in stages(workload)[1:]]
         cuts = cut_at(even, work, speed, table)
     else:
         room = layout.cluster.device.memory or math.inf
@@ -301,11 +301,11 @@ def _exact(_: Physics) -> Answer:
     chosen = random.Random(0)
     missed = 0
     for _trial in range(TRIALS):
-        stages_ = chosen.randint(1, 4)
-        layers = chosen.randint(stages_, 12)
+        devices = chosen.randint(1, 4)
+        layers = chosen.randint(devices, 12)
         work = [chosen.random() for _ in range(layers)]
-        speed = [chosen.uniform(0.1, 1.0) for _ in range(stages_)]
-        crossing = [[chosen.random() for _ in range(layers + 1)] for _ in range(stages_ - 1)]
+        speed = [chosen.uniform(0.1, 1.0) for _ in range(devices)]
+        crossing = [[chosen.random() for _ in range(layers + 1)] for _ in range(devices - 1)]
         least = min(every_cut(work, speed, crossing), key=lambda cuts: (cuts.slowest, cuts.through))
         missed += best_cuts(work, speed, crossing).slowest != least.slowest
     return Answer(EXACT if not missed else f"{missed} of {TRIALS} missed", f"{TRIALS} random chains, every cut tried")
