@@ -22,8 +22,9 @@ MEBIBYTE = 1024.0**2
 class PowerSGD:
     """torch's ``DistributedDataParallel`` with its PowerSGD hook, error feedback and warm start on.
 
-    The hook speaks with the other ranks by itself, inside the backward pass: its waits are not on our clock, and an
-    emulated link would not see its bytes, so it runs without a link or over a shaped one.
+    The hook speaks with the other ranks by itself, so an emulated link would not see its bytes: it runs without a link
+    or over a shaped one. All gradients are one bucket, which is full when the backward pass is over; what is waited for
+    then is the hook's communication and its products.
 
     Source: Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization",
     arXiv 1905.13727, algorithm 1; ``torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook``.
@@ -69,7 +70,7 @@ class PowerSGD:
                 model, process_group=group, bucket_cap_mb=2 + size / MEBIBYTE, gradient_as_bucket_view=True
             )
             state = hooks.PowerSGDState(group, matrix_approximation_rank=rank, start_powerSGD_iter=start)
-            wrapped.register_comm_hook(state, hooks.powerSGD_hook)
+            wrapped.register_comm_hook(state, _waited_for(hooks.powerSGD_hook, waiting))
             self.model = wrapped
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -98,3 +99,17 @@ class PowerSGD:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with ``start`` full averages once more, and without the residuals: not bit by bit."""
         self.steps = self.resumed_at = int(state["steps"])
+
+
+def _waited_for(hook: Any, waiting: Waiting) -> Any:
+    """Return a hook that stands still itself, where the clock sees it; torch would wait right after it anyway."""
+
+    def reduce(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        future: torch.futures.Future[torch.Tensor] = hook(state, bucket)
+        with waiting():
+            future.wait()
+        return future
+
+    # DDP compares annotations as objects; in this module they are texts.
+    reduce.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+    return reduce
