@@ -136,6 +136,8 @@ class Cluster(Record, frozen=True):
     per_site : int
     wide : Link, optional
         Between sites.
+    pairs : mapping of str to float
+        By pair of sites (``0-2``): how many times ``wide``'s bandwidth it has; once where it is not named.
     kappa, kappa_comm : float
         Contention: beside communication compute runs at ``1 / (1 + kappa)`` of its speed, and communication beside
         compute at ``1 / (1 + kappa_comm)``.
@@ -162,13 +164,16 @@ class Cluster(Record, frozen=True):
     pipelined: float = 0.0
     speed: tuple[float, ...] = ()
     sources: Mapping[str, Figure] = msgspec.field(default_factory=dict)
+    pairs: Mapping[str, float] = msgspec.field(default_factory=dict)
 
     def link(self, a: int, b: int) -> Link:
         """Return the link that joins two ranks."""
         if a // self.per_node == b // self.per_node:
             return self.intra
         if self.wide is not None and self.per_site and a // self.per_site != b // self.per_site:
-            return self.wide
+            low, high = sorted((a // self.per_site, b // self.per_site))
+            times = self.pairs.get(f"{low}-{high}", 1.0)
+            return self.wide if times == 1 else self.wide.faster(times)
         return self.inter
 
     def change(self, **fields: object) -> Cluster:
@@ -352,12 +357,25 @@ def checked(cluster: Cluster, where: str) -> Cluster:
         raise InputError(f"{where}: speed: {len(cluster.speed)} values for {cluster.n} ranks; give one each or none")
     for value in cluster.speed:
         _within(where, "speed", value, 1e-6, 1e6)
+    _check_pairs(cluster, where)
     for field, low, high in DEVICE_RANGES:
         _within(where, f"device.{field}", getattr(cluster.device, field), low, high)
     for piece in cluster.device.measured:
         for value in piece:
             _within(where, "device.measured", value, 1e-12, 1e24)
     return cluster
+
+
+def _check_pairs(cluster: Cluster, where: str) -> None:
+    sites = -(-cluster.n // cluster.per_site) if cluster.per_site else 0
+    known = {f"{one}-{other}" for other in range(sites) for one in range(other)} if cluster.pairs else set()
+    for pair, times in cluster.pairs.items():
+        if pair not in known:
+            raise InputError(
+                f"{where}: pairs: {pair!r} is no pair of its {sites} sites; give two of them, the lower one first, "
+                "as in 0-1"
+            )
+        _within(where, f"pairs.{pair}", times, 1e-6, 1e6)
 
 
 def _within(where: str, field: str, value: float, low: float, high: float, kind: str = "a number") -> None:
@@ -412,8 +430,8 @@ def to_toml(cluster: Cluster) -> str:
     >>> cluster_of(tomllib.loads(to_toml(cluster)), "mine.toml") == cluster
     True
     """
-    plain = {key: value for key, value in cluster.to_dict().items() if value is not None}
-    sources = plain.pop("sources")
+    plain = {key: value for key, value in cluster.to_dict().items() if value is not None and value != {}}
+    sources = plain.pop("sources", {})
     tables = {key: value for key, value in plain.items() if isinstance(value, Mapping)}
     lines = [f"{key} = {_value(value)}" for key, value in plain.items() if key not in tables]
     for name, table in (tables | {f"sources.{_value(key)}": value for key, value in sources.items()}).items():

@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 from densing.core import InputError, UnknownNameError
@@ -190,7 +191,10 @@ def levels_of(cluster: Cluster, ranks: Sequence[int]) -> tuple[Level, ...]:
         Level("inter", cluster.inter, max(sites.values()), fewest),
     ]
     if cluster.wide is not None:
-        levels.append(Level("wide", cluster.wide, len(sites), min(site_ranks.values())))
+        # Whatever order a ring takes its sites in, the model lets it wait for the slowest pair of them.
+        joins = [cluster.link(a * cluster.per_site, b * cluster.per_site) for a, b in combinations(sites, 2)]
+        link = max(joins, key=lambda link: link.beta_s_per_byte) if cluster.pairs and joins else cluster.wide
+        levels.append(Level("wide", link, len(sites), min(site_ranks.values())))
     return tuple(level for level in levels if level.size > 1)
 
 

@@ -79,6 +79,9 @@ class Split(Record, frozen=True):
 
     ``sequence``: activations between tensor-parallel regions are split too (reduce-scatter and all-gather instead of
     all-reduce). ``vocabulary``: embedding and head are sliced like the other matrices.
+
+    ``cuts``: the first layer of each stage after the first; empty: as even as can be, the first stages take what is
+    left over. ``order``: which block of ``dp * tp`` consecutive ranks each stage is on; empty: stage i on block i.
     """
 
     dp: int = 1
@@ -86,6 +89,8 @@ class Split(Record, frozen=True):
     pp: int = 1
     sequence: bool = False
     vocabulary: bool = True
+    cuts: tuple[int, ...] = ()
+    order: tuple[int, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -220,18 +225,26 @@ def tensor_shapes(workload: Workload, module: Module) -> tuple[tuple[int, ...], 
 
 
 def stages(workload: Workload) -> tuple[tuple[Module, ...], ...]:
-    """Return the modules of each pipeline stage; the first stages take the layers that are left over.
+    """Return the modules of each pipeline stage, cut where the split says.
 
     Raises
     ------
     InputError
-        As :func:`modules`, and for more stages than layers.
+        As :func:`modules`, for more stages than layers, and for cuts that leave a stage without a layer.
+
+    Examples
+    --------
+    >>> small = Transformer("small", layers=5, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn=256, vocabulary=100)
+    >>> for split in (Split(pp=3), Split(pp=3, cuts=(1, 2))):
+    ...     print([len(stage) for stage in stages(Workload(small, split=split))])
+    [5, 4, 3]
+    [3, 2, 7]
     """
     sequence = modules(workload)
     layers, pp = workload.model.layers, workload.split.pp
+    even = [stage * (layers // pp) + min(stage, layers % pp) for stage in range(1, pp)]
     # Embedding before the first stage's layers, head after the last's; two modules per layer.
-    first = [stage * (layers // pp) + min(stage, layers % pp) for stage in range(pp + 1)]
-    cuts = [0, *(1 + 2 * layer for layer in first[1:-1]), len(sequence)]
+    cuts = [0, *(1 + 2 * layer for layer in workload.split.cuts or even), len(sequence)]
     return tuple(sequence[start:end] for start, end in pairwise(cuts))
 
 
@@ -284,6 +297,26 @@ def check(workload: Workload) -> None:
         raise InputError(f"kv_heads: {model.kv_heads} and tp {split.tp}: neither divides the other; choose another tp")
     if split.pp > model.layers:
         raise InputError(f"pp: {split.pp} stages for {model.layers} layers; give at most one stage per layer")
+    _check_placement(split, model.layers)
+
+
+def _check_placement(split: Split, layers: int) -> None:
+    if split.cuts and len(split.cuts) != split.pp - 1:
+        raise InputError(
+            f"cuts: {list(split.cuts)} for {split.pp} stages; give the first layer of each stage after the first, "
+            f"{split.pp - 1} in all, or none"
+        )
+    if any(isinstance(cut, bool) or not isinstance(cut, int) for cut in split.cuts) or any(
+        one >= other for one, other in pairwise((0, *split.cuts, layers) if split.cuts else ())
+    ):
+        raise InputError(
+            f"cuts: {list(split.cuts)} of {layers} layers leave a stage without a layer; give whole numbers that rise, "
+            f"from 1 to {layers - 1}"
+        )
+    if split.order and sorted(split.order) != list(range(split.pp)):
+        raise InputError(
+            f"order: {list(split.order)} for {split.pp} stages; name each block from 0 to {split.pp - 1} once, or none"
+        )
 
 
 def _divides(name: str, total: int, by: str, parts: int) -> None:
@@ -504,6 +537,11 @@ def memory(
         for at, stage in enumerate(by_stage)
     ]
     return max(per_stage, key=lambda purposes: sum(purposes.values()))
+
+
+def stage_bytes(workload: Workload, stage: Sequence[Module], in_flight: int) -> float:
+    """Return what a rank needs for some modules of which so many micro-batches are under way; see :func:`memory`."""
+    return sum(_stage(workload, stage, in_flight, 0, (workload.dtype_bytes, adam_bytes(workload.dtype_bytes))).values())
 
 
 def _stage(

@@ -267,6 +267,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "iso": "iso",
         "t3": "t3",
         "taccl": "taccl.technique",
+        "fusion": "fusion.technique",
     }
 )
 """Module below ``densing.efficiency.techniques`` of each name; imported when the technique is asked for."""

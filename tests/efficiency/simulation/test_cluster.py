@@ -130,6 +130,11 @@ def test_own_file_may_name_a_preset_device(tmp_path: Path) -> None:
         ({"device": {"name": "toy", "flops": 1e12, "mem_bw": 1e11, "measured": [[1e9, 1e6]]}}, "measured"),
         ({"wide": LINK}, "per_site and wide"),
         ({"wide": LINK, "per_node": 2, "per_site": 3}, "no multiple"),
+        ({"pairs": {"0-1": 2.0}}, "pairs: '0-1' is no pair of its 0 sites"),
+        ({"wide": LINK, "per_site": 1, "pairs": {"1-0": 2.0}}, "the lower one first"),
+        ({"wide": LINK, "per_site": 1, "pairs": {"0-2": 2.0}}, "is no pair of its 2 sites"),
+        ({"wide": LINK, "per_site": 1, "pairs": {"0-1": 0.0}}, "pairs.0-1: 0.0 is out of range"),
+        ({"wide": LINK, "per_site": 1, "pairs": {"0-1": "fast"}}, "pairs"),
         ({"sources": {"n": {"source": "x", "evidence": "rumour"}}}, "rumour"),
         ({"sources": 1}, "sources: 1 is no table"),
     ],
@@ -179,8 +184,21 @@ def test_written_clusters_read_back_equal(
     intra, inter, host, far = links
     made = Cluster(name, 4, 2, device, intra, inter, host, kappa=0.5, sources=sources)
     made = made.change(speed=(1.0, 0.5, 1.0, 2.0)) if speed else made
-    made = made.change(wide=far, per_site=2) if wide else made
+    made = made.change(wide=far, per_site=2, pairs={"0-1": 2.5}) if wide else made
     assert cluster_of(tomllib.loads(to_toml(made)), "mine.toml") == made
+
+
+def test_pairs_of_sites_have_their_own_bandwidth() -> None:
+    found = load_cluster("geo48")
+    assert found.wide is not None
+    far = {pair: found.link(*pair) for pair in ((0, 16), (47, 0), (17, 40))}
+    assert [round(8e-6 / link.beta_s_per_byte, 6) for link in far.values()] == [8, 80, 800]
+    assert {link.alpha_s for link in far.values()} == {found.wide.alpha_s}
+    # A group over several sites waits for the slowest pair among them.
+    slow, fast = (collective_seconds("all_reduce", 1e6, found, ranks) for ranks in ((0, 16), (16, 32)))
+    assert math.isclose((slow - 0.06) / (fast - 0.06), 100, rel_tol=1e-6)
+    every = collective_seconds("all_reduce", 1e6, found, (0, 16, 32), "ring")
+    assert every == collective_seconds("all_reduce", 1e6, found.change(pairs={}), (0, 16, 32), "ring")
 
 
 def test_measured_work_takes_what_it_took() -> None:

@@ -18,6 +18,7 @@ from densing.efficiency.simulation.workload import (
     memory,
     modules,
     parameter_count,
+    stage_bytes,
     stages,
     step_flops,
 )
@@ -26,6 +27,7 @@ from densing.efficiency.timeline.utilisation import megatron_flops, mosaicml_flo
 PUBLISHED = {
     "llama3-70b": 70.6e9,  # model card of Meta-Llama-3-70B
     "llama3-405b": 405.8e9,  # The Llama 3 Herd of Models: "405B"; configuration of the released weights
+    "gpt2": 124.4e6,  # model card of openai-community/gpt2
     "gpt3": 175e9,  # arXiv 2005.14165, table 2.1
     "mega-gpt2": 8.3e9,  # arXiv 1909.08053
     "t-nlg": 17.2e9,  # DeepSpeed's ZeRO announcement
@@ -91,6 +93,47 @@ def test_splits_conserve_work(tp: int, pp: int, micro: int, sequence: bool) -> N
     shared = 0 if pp == 1 else model.vocabulary // tp * model.hidden
     held = sum(module.parameters for module in modules(split)) - norms - shared
     assert held * tp == parameter_count(model) - norms
+
+
+@given(st.data())
+def test_stages_begin_where_they_are_cut(data: st.DataObject) -> None:
+    layers = data.draw(st.integers(1, 9))
+    cuts = tuple(sorted(data.draw(st.sets(st.integers(1, layers - 1)) if layers > 1 else st.just(set()))))
+    cut = Workload(gpt(layers), split=Split(pp=len(cuts) + 1, cuts=cuts))
+    per_stage = stages(cut)
+    assert sum(per_stage, ()) == modules(cut)
+    assert [next(module.layer for module in stage if module.layer >= 0) for stage in per_stage] == [0, *cuts]
+    if cuts == tuple(range(1, layers)):
+        assert per_stage == stages(replace(cut, split=Split(pp=layers)))
+
+
+def test_the_memory_of_an_uneven_split_is_that_of_its_fullest_stage() -> None:
+    # The first stage holds three layers of four, and of two micro-batches at once.
+    uneven = Workload(gpt(4), split=Split(pp=2, cuts=(3,)), batch=4, sequence=16, micro_batches=4)
+    first = stages(uneven)[0]
+    assert memory(uneven)["parameters"] == 2 * sum(module.parameters for module in first)
+    assert memory(uneven)["activations"] == 2 * sum(module.saved for module in first)
+    assert stage_bytes(uneven, first, 2) == sum(memory(uneven).values())
+
+
+@pytest.mark.parametrize(
+    ("split", "told"),
+    [
+        (Split(pp=3, cuts=(1,)), "2 in all"),
+        (Split(cuts=(1,)), "0 in all"),
+        (Split(pp=3, cuts=(2, 1)), "give whole numbers that rise, from 1 to 3"),
+        (Split(pp=3, cuts=(1, 1)), "leave a stage without a layer"),
+        (Split(pp=2, cuts=(0,)), "leave a stage without a layer"),
+        (Split(pp=2, cuts=(4,)), "leave a stage without a layer"),
+        (Split(pp=2, cuts=(1.0,)), "whole numbers"),  # type: ignore[arg-type]
+        (Split(pp=3, order=(0, 1)), "each block from 0 to 2 once"),
+        (Split(pp=2, order=(0, 0)), "each block from 0 to 1 once"),
+        (Split(pp=5), "5 stages for 4 layers"),
+    ],
+)
+def test_impossible_cuts_and_orders_are_refused(split: Split, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        stages(Workload(gpt(4), split=split))
 
 
 @given(tp=st.sampled_from([1, 2, 4, 8]), sequence=st.booleans())

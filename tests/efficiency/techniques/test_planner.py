@@ -8,6 +8,7 @@ from inspect import signature
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ from densing.efficiency.techniques.planner.base import (
 )
 from densing.efficiency.techniques.planner.collectives import CostModel, Use
 from densing.efficiency.techniques.planner.exchange import Blocking, Buckets, cut
-from densing.efficiency.techniques.planner.stage import NOTHING, Layout, join
+from densing.efficiency.techniques.planner.stage import NOTHING, Edge, Layout, join
 from densing.efficiency.techniques.registry import BUILT_IN, get_technique, settle
 from densing.efficiency.timeline.timeline import Kind
 
@@ -256,7 +257,7 @@ def test_every_technique_introduces_itself(name: str) -> None:
     assert technique.name == name and technique.summary and technique.role in ("baseline", "exchange", "schedule")
     assert settle(name, technique.knobs, {}) == settle(name, technique.knobs, settle(name, technique.knobs, {}))
     assert len({knob.name for knob in technique.knobs}) == len(technique.knobs)
-    assert hasattr(technique, "run") is (name not in ("sequential", "zero3", "pipeline"))
+    assert hasattr(technique, "run") is (name not in ("sequential", "zero3", "pipeline", "fusion"))
     assert hasattr(technique, "run") is hasattr(technique, "stand_in")
 
 
@@ -296,3 +297,57 @@ def test_an_adaptive_split_is_no_knob_of_a_run() -> None:
     technique: Any = get_technique("iso")
     with pytest.raises(InputError, match="give a real run a share"):
         technique.run(None, split="auto")
+
+
+@given(st.integers(1, 3), st.integers(1, 2), st.permutations(range(3)), st.booleans())
+def test_an_order_moves_whole_blocks(dp: int, tp: int, order: list[int], unequal: bool) -> None:
+    n = 3 * dp * tp
+    made = cluster(n, per_node=2, speed=tuple(1.0 + rank for rank in range(n)) if unequal else ())
+    plain, moved = (Layout(Split(dp=dp, tp=tp, pp=3, order=chosen), made) for chosen in ((), tuple(order)))
+    for stage, block in enumerate(order):
+        assert moved.block(stage) == plain.block(block)
+        for kind in ("tp", "dp"):
+            assert moved.real(kind, stage) == plain.real(kind, block)
+            if unequal:
+                assert moved.groups(kind, stage) == plain.groups(kind, block)
+    if unequal:
+        assert sorted(rank for stage in range(3) for rank in moved.ranks(stage)) == list(range(n))
+
+
+def test_a_slow_device_is_given_fewer_layers() -> None:
+    """Two devices, one three times as fast: three layers of four and one are done at once; two and two are not."""
+    free = Link(0.0, 0.0)
+    made = cluster(2, 2, speed=(3.0, 1.0)).change(intra=free)
+    toy = Transformer("toy", layers=4, hidden=64, heads=8, kv_heads=8, head_dim=8, ffn=256, vocabulary=1)
+    step = Workload(toy, "prefill", batch=8, sequence=32, micro_batches=8)
+    seconds = {}
+    for cuts, order in (((3,), ()), ((1,), (1, 0)), ((), ())):
+        split = Split(pp=2, cuts=cuts, order=order)
+        plan = plan_steps(msgspec.structs.replace(step, split=split), made, Blocking(), warmup=0, steps=1)
+        seconds[cuts] = simulate(plan.graph, 2, speed=made.speed).makespan
+    # Of eight micro-batches the second stage sees the first one's end: nine turns of a layer, or of two layers.
+    assert seconds[(3,)] == pytest.approx(9 / 17 * seconds[()], rel=0.05)
+    assert seconds[(1,)] == pytest.approx(seconds[(3,)], rel=0.01)
+
+
+def test_a_codec_between_stages_sends_less_and_computes_more() -> None:
+    made = cluster(2, 1)
+    step = workload(micro_batches=2, pp=2)
+    bare, coded = (
+        plan_steps(step, made, Blocking(), warmup=0, steps=1, edges=edges) for edges in ((), (Edge(0.25, 1e-3, 2e-3),))
+    )
+    plain, packed = bare.graph.tasks, coded.graph.tasks
+    sent = [task for task in plain if task.name.startswith("send")]
+    less = [task for task in packed if task.name.startswith("send")]
+    assert len(sent) == len(less) == 4
+    assert [task.bytes for task in less] == [task.bytes / 4 for task in sent]
+    work = {name: [task for task in packed if task.name.startswith(name)] for name in ("encode", "decode")}
+    assert [task.seconds for task in work["encode"]] == [1e-3] * 4 and [task.seconds for task in work["decode"]] == [
+        2e-3
+    ] * 4
+    names = {number: task.name for number, task in enumerate(packed)}
+    assert all(names[each].startswith("send") for task in work["decode"] for each in task.after)
+    assert all(names[each].startswith("encode") for task in less for each in task.after)
+    # A packet that has come early does not hold up what is done before it is needed.
+    slow = plan_steps(step, made, Blocking(), warmup=0, steps=1, edges=(Edge(1.0, 0.0, 1e-9),))
+    assert simulate(slow.graph, 2).makespan == pytest.approx(simulate(bare.graph, 2).makespan, rel=1e-3)

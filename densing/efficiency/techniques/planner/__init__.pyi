@@ -26,8 +26,11 @@ from .exchange import TensorSchedule as TensorSchedule
 from .exchange import cut as cut
 from .stage import FULL_BYTES as FULL_BYTES
 from .stage import NOTHING as NOTHING
+from .stage import Edge as Edge
 from .stage import Event as Event
+from .stage import Layout as Layout
 from .stage import Piece as Piece
 from .stage import Stage as Stage
 from .stage import join as join
+from .stage import module_seconds as module_seconds
 from .stage import tokens as tokens

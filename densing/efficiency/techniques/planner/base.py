@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from densing.core import InputError
+from densing.core import InputError, Note
 from densing.efficiency.simulation import Cluster, Graph, Module, Task, Workload, memory
 from densing.efficiency.simulation import stages as stage_modules
 from densing.efficiency.techniques.claims import Claim
@@ -23,7 +23,7 @@ from densing.efficiency.techniques.planner.exchange import (
     Pass,
     TensorSchedule,
 )
-from densing.efficiency.techniques.planner.stage import NOTHING, Event, Layout, Program, Stage, tokens
+from densing.efficiency.techniques.planner.stage import NOTHING, Edge, Event, Layout, Program, Stage, tokens
 from densing.efficiency.techniques.registry import Knob, above_zero, choice, optional, settle, whole
 from densing.efficiency.timeline import Kind
 
@@ -131,6 +131,10 @@ class Planned:
         """Return bytes per rank by purpose."""
         purposes = {purpose: float(count) for purpose, count in memory(workload, zero=self.zero).items()}
         return {**purposes, "technique": self.extra_bytes(workload, knobs)}
+
+    def remarks(self, workload: Workload, cluster: Cluster, **knobs: Any) -> tuple[Note, ...]:
+        """Return what the technique chose itself for this workload on this cluster, in words and figures."""
+        return ()
 
     def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
         """Return the bytes per rank that only this technique needs."""
@@ -265,6 +269,7 @@ def plan_steps(
     inner: int = 1,
     memory: Mapping[str, float] | None = None,
     modules: Sequence[Sequence[Module]] | None = None,
+    edges: Sequence[Edge] = (),
 ) -> Plan:
     """Plan some steps of training or inference.
 
@@ -286,6 +291,8 @@ def plan_steps(
         Bytes per rank by purpose.
     modules : sequence of sequences of Module, optional
         Per stage; :func:`densing.efficiency.simulation.workload.stages` of the workload when left out.
+    edges : sequence of Edge
+        Between stage i and the next one; everything is sent as it is when empty.
 
     Raises
     ------
@@ -297,7 +304,7 @@ def plan_steps(
     train = workload.mode == "train"
     stages = [Stage(program, index, own) for index, own in enumerate(modules or stage_modules(workload))]
     exchanges = [exchange(stage) if train else Exchange(stage) for stage in stages]
-    builder = _Builder(stages, exchanges, tensor)
+    builder = _Builder(stages, exchanges, tensor, edges or [Edge()] * (len(stages) - 1))
     for step in range(warmup + steps):
         program.graph.step = step
         if all(each.repeats for each in exchanges):
@@ -314,8 +321,10 @@ def plan_steps(
 class _Builder:
     """Adds one step after the other."""
 
-    def __init__(self, stages: Sequence[Stage], exchanges: Sequence[Exchange], tensor: TensorSchedule) -> None:
-        self.stages, self.exchanges, self.tensor = stages, exchanges, tensor
+    def __init__(
+        self, stages: Sequence[Stage], exchanges: Sequence[Exchange], tensor: TensorSchedule, edges: Sequence[Edge]
+    ) -> None:
+        self.stages, self.exchanges, self.tensor, self.edges = stages, exchanges, tensor, edges
         self.workload, self.graph = stages[0].workload, stages[0].graph
         self.began = 0
         self.outputs: dict[int, Event] = {}
@@ -345,21 +354,33 @@ class _Builder:
                     turn = mine.pop(0)
                     run = Pass(stage, self.exchanges[stage.index], turn.phase, turn.micro == micro_batches - 1)
                     run.exchange.begin(run)
-                    done = self.tensor.lay(run, arrived.pop((turn.phase, turn.micro, stage.index)))
                     forward = turn.phase == "forward"
-                    target = stage.index + (1 if forward else -1)
+                    what, way = ("activations", 1) if forward else ("gradients", -1)
+                    came = arrived.pop((turn.phase, turn.micro, stage.index))
+                    # Unpacked in the receiver's own turn: its stream works in the order in which tasks are added.
+                    if 0 <= stage.index - way < len(self.stages):
+                        came = self._code(stage, f"decode {what}", self._edge(stage.index, -way).decode_s, came)
+                    done = self.tensor.lay(run, came)
+                    target = stage.index + way
                     if 0 <= target < len(self.stages):
-                        edge = stage.modules[-1] if forward else stage.modules[0]
-                        count = edge.activation / (split.tp if split.sequence else 1)
-                        name = "send activations" if forward else "send gradients"
-                        passed = stage.hand_on(self.stages[target], name, count, done)
-                        arrived[turn.phase, turn.micro, target] = passed
+                        last, edge = run.modules[-1], self._edge(stage.index, way)
+                        count = edge.share * last.activation / (split.tp if split.sequence else 1)
+                        packed = self._code(stage, f"encode {what}", edge.encode_s, done)
+                        arrived[turn.phase, turn.micro, target] = stage.hand_on(
+                            self.stages[target], f"send {what}", count, packed
+                        )
                     elif forward:
                         # The last stage turns round: what its forward pass left is its backward pass's input.
                         self.outputs[turn.micro] = done
                         arrived["backward", turn.micro, stage.index] = done
                     if train and not mine:
                         run.exchange.finish(done)
+
+    def _edge(self, stage: int, way: int) -> Edge:
+        return self.edges[min(stage, stage + way)]
+
+    def _code(self, stage: Stage, name: str, seconds: float, after: Event) -> Event:
+        return stage.compute(name, seconds, after) if seconds else after
 
     def repeat(self) -> None:
         """Add the step before once more, much quicker than planning it anew."""

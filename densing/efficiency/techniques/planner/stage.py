@@ -103,6 +103,22 @@ def module_seconds(workload: Workload, device: Device, module: Module, phase: st
     )
 
 
+class Edge(NamedTuple):
+    """What becomes of activations and gradients between two neighbouring stages.
+
+    Attributes
+    ----------
+    share : float
+        Bytes sent over the bytes of all values.
+    encode_s, decode_s : float
+        Seconds of computation before a packet leaves and after it has come, at speed 1.
+    """
+
+    share: float = 1.0
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+
+
 class Program:
     """A graph in the making.
 
@@ -209,9 +225,7 @@ class Stage:
         layout, stream = self.program.layout, f"p2p to {other.index}"
         done = []
         for position, (source, target) in enumerate(layout.neighbours(self.index, other.index)):
-            seconds = collective_seconds(
-                "send_recv", count, self.program.cluster, (source, target), concurrent=layout.concurrent("p2p")
-            )
+            seconds = layout.handing_on(count, source, target)
             comm = Comm("send_recv", "pp", "pp", 2, (source, target), src=source, dst=target)
             waits = after[position] if after else ()
             task = self.graph.add(
@@ -285,7 +299,7 @@ class Layout:
         if cluster.speed and not len(cluster.speed) == cluster.n == split.ranks:
             raise InputError(
                 f"cluster {cluster.name}: {len(cluster.speed)} speeds for {cluster.n} devices and a split of "
-                f"{split.ranks} ranks; give one speed per rank"
+                f"{split.ranks} ranks; split over all of them, or give one speed per rank"
             )
         if split.dp % inner:
             raise InputError(f"inner = {inner} does not divide the {split.dp} data-parallel ranks; choose a divisor")
@@ -304,8 +318,13 @@ class Layout:
 
     def ranks(self, stage: int) -> tuple[int, ...]:
         """Simulated ranks of a stage."""
+        return self.block(stage) if self.every else (stage,)
+
+    def block(self, stage: int) -> tuple[int, ...]:
+        """Real ranks of a stage."""
         width = self.split.dp * self.split.tp
-        return tuple(range(stage * width, (stage + 1) * width)) if self.every else (stage,)
+        first = self._rank(0, 0, stage)
+        return tuple(range(first, first + width))
 
     def groups(self, kind: str, stage: int) -> list[Group]:
         """Return the groups of a kind that are simulated; a single one stands for all where ranks are equal."""
@@ -314,7 +333,7 @@ class Layout:
             # One group stands for all of them: the one whose ranks lie farthest apart.
             worst = max(real, key=self._spread)
             return [Group((0,), (stage,), worst)]
-        first = stage * self.split.dp * self.split.tp
+        first = self._rank(0, 0, stage)
         return [Group(tuple(rank - first for rank in ranks), ranks, ranks) for ranks in real]
 
     def real(self, kind: str, stage: int) -> list[tuple[int, ...]]:
@@ -334,12 +353,20 @@ class Layout:
         """Return who hands activations to whom, from a stage to another: real ranks, one pair per simulated rank."""
         dp, tp = self.split.dp, self.split.tp
         pairs = [(self._rank(d, t, stage), self._rank(d, t, other)) for d in range(dp) for t in range(tp)]
-        return pairs if self.every else [max(pairs, key=self._spread)]
+        return pairs if self.every else [max(pairs, key=lambda pair: (*self._spread(pair), self._beta(pair)))]
+
+    def handing_on(self, count: float, source: int, target: int) -> float:
+        """Return the seconds in which a rank hands on so many bytes, while all of its stage do the same.
+
+        Ranks of a node share its interface, those of a site its uplink, where the link says that it is shared.
+        """
+        far = span_of(self.cluster, (source, target)) == "wide"
+        unit = self.cluster.per_site if far else self.cluster.per_node
+        flows = min(unit, self.split.dp * self.split.tp)
+        return collective_seconds("send_recv", count, self.cluster, (source, target), concurrent=flows)
 
     def concurrent(self, kind: str) -> int:
         """Return how many groups of a kind a node has at most: they communicate at the same time."""
-        if kind == "p2p":
-            return min(self.cluster.per_node, self.split.dp * self.split.tp)
         return self._concurrent[kind]
 
     def level(self, kind: str) -> str:
@@ -363,7 +390,11 @@ class Layout:
         return result
 
     def _rank(self, d: int, t: int, stage: int) -> int:
-        return t + self.split.tp * (d + self.split.dp * stage)
+        block = self.split.order[stage] if self.split.order else stage
+        return t + self.split.tp * (d + self.split.dp * block)
+
+    def _beta(self, pair: tuple[int, int]) -> float:
+        return self.cluster.link(*pair).beta_s_per_byte
 
     def _spread(self, ranks: Sequence[int]) -> tuple[int, int]:
         return SPANS.index(span_of(self.cluster, ranks)), len({rank // self.cluster.per_node for rank in ranks})

@@ -1,0 +1,186 @@
+"""Where to cut a chain of layers over devices in a row: the slowest stage or edge as fast as can be, exactly.
+
+    stage i, layers k to l:  sum(work[k:l]) / speed[i]      edge i, cut before layer l:  crossing[i, l]
+
+Of all cuts with the least maximum of these, the ones with the least sum: the first micro-batch is through soonest. A
+step of M micro-batches then takes ``sum + (M - 1) * maximum``.
+
+Source: FusionLLM (OP-Fence), arXiv 2410.12707, reconstructed from summaries: its body was not read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations, pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from densing.core import InputError
+
+Float = NDArray[np.float64]
+
+
+class Cuts(NamedTuple):
+    """Where a chain is cut, and what comes of it.
+
+    Attributes
+    ----------
+    first : tuple of int
+        First layer of each stage after the first.
+    slowest : float
+        Seconds of the slowest stage or edge.
+    through : float
+        Seconds of all stages and edges, one after the other.
+    """
+
+    first: tuple[int, ...]
+    slowest: float
+    through: float
+
+    def step(self, micro_batches: int) -> float:
+        """Return the seconds of a step, where no edge competes with another (reconstructed).
+
+        Examples
+        --------
+        >>> Cuts((2,), 1.0, 3.0).step(5)
+        7.0
+        """
+        return self.through + (micro_batches - 1) * self.slowest
+
+
+def best_cuts(
+    work: Sequence[float],
+    speed: Sequence[float],
+    crossing: ArrayLike | None = None,
+    need: ArrayLike | None = None,
+    room: float = math.inf,
+) -> Cuts:
+    """Return the cuts of least maximum, and of these of least sum; every stage has a layer.
+
+    Dynamic programming over stages: O(p L²) for p devices and L layers.
+
+    Parameters
+    ----------
+    work : sequence of float, (L,)
+        Seconds of each layer at speed 1.
+    speed : sequence of float, (p,)
+        Of the devices, in the order of the stages.
+    crossing : array, (p - 1, L + 1), optional
+        Seconds of edge i where layer l is the first one beyond it. A chain whose activations differ is so cut where
+        they are small; a transformer's are all equal.
+    need : array, (p, L + 1, L + 1), optional
+        Bytes of layers k to l as stage i.
+    room : float
+        Bytes of a device.
+
+    Raises
+    ------
+    InputError
+        For more stages than layers, a speed that is not above 0, seconds below 0, and where no cut fits.
+
+    Examples
+    --------
+    >>> best_cuts([1, 1, 1, 1, 4], [1.0, 2.0])
+    Cuts(first=(2,), slowest=3.0, through=5.0)
+    """
+    seconds, between = _table(work, speed, crossing, need, room)
+    stages, ends = len(seconds), seconds.shape[1]
+    # By the layers before a stage: the least maximum of all until there.
+    least = [np.where(np.arange(ends) == 0, 0.0, math.inf)]
+    for stage in range(stages):
+        before = np.maximum(least[-1], between[stage])
+        least.append(np.maximum(before[:, None], seconds[stage]).min(axis=0))
+    slowest = float(least[-1][-1])
+    if not math.isfinite(slowest):
+        raise InputError(
+            f"no cut of {len(work)} layers over {stages} devices fits: the memory of some would be exceeded, or a link "
+            "carries nothing; take more devices, or recompute activations"
+        )
+    # Again with nothing slower than that, and sums in place of maxima.
+    through, chosen = [least[0]], []
+    for stage in range(stages):
+        allowed = np.maximum(seconds[stage], between[stage][:, None]) <= slowest
+        total = np.where(allowed, through[-1][:, None] + between[stage][:, None] + seconds[stage], math.inf)
+        chosen.append(total.argmin(axis=0))
+        through.append(total.min(axis=0))
+    at, first = ends - 1, []
+    for best in chosen[::-1]:
+        at = int(best[at])
+        first.append(at)
+    return Cuts(tuple(first[-2::-1]), slowest, float(through[-1][-1]))
+
+
+def every_cut(
+    work: Sequence[float],
+    speed: Sequence[float],
+    crossing: ArrayLike | None = None,
+    need: ArrayLike | None = None,
+    room: float = math.inf,
+) -> list[Cuts]:
+    """Return what each way to cut comes to that fits, one after the other: the judge of :func:`best_cuts`.
+
+    Examples
+    --------
+    >>> [cuts.slowest for cuts in every_cut([1, 1, 4], [1.0, 2.0])]
+    [2.5, 2.0]
+    """
+    table = _table(work, speed, crossing, need, room)
+    found = [_cuts(first, *table) for first in combinations(range(1, len(work)), len(speed) - 1)]
+    return [cuts for cuts in found if math.isfinite(cuts.slowest)]
+
+
+def cut_at(
+    first: Sequence[int], work: Sequence[float], speed: Sequence[float], crossing: ArrayLike | None = None
+) -> Cuts:
+    """Return what given cuts come to, whatever memory they need.
+
+    Examples
+    --------
+    >>> cut_at([3], [1, 1, 1, 1, 4], [1.0, 2.0])
+    Cuts(first=(3,), slowest=3.0, through=5.5)
+    """
+    return _cuts(first, *_table(work, speed, crossing, None, math.inf))
+
+
+def _cuts(first: Sequence[int], seconds: Float, between: Float) -> Cuts:
+    ends = pairwise((0, *first, seconds.shape[1] - 1))
+    stages = [float(seconds[stage, begin, end]) for stage, (begin, end) in enumerate(ends)]
+    edges = [float(between[stage, cut]) for stage, cut in enumerate(first, 1)]
+    return Cuts(tuple(first), max(stages + edges), sum(stages) + sum(edges))
+
+
+def _table(
+    work: Sequence[float], speed: Sequence[float], crossing: ArrayLike | None, need: ArrayLike | None, room: float
+) -> tuple[Float, Float]:
+    """Seconds of stage i with layers k to l (endless: none, or they do not fit), and of the edge before it."""
+    layers, stages = len(work), len(speed)
+    if not 1 <= stages <= layers:
+        raise InputError(f"{stages} stages for {layers} layers; give 1 to as many as there are layers")
+    for device, value in enumerate(speed):
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(f"speed of device {device}: {value} is no finite number above 0; leave the device out")
+    for layer, value in enumerate(work):
+        if not (math.isfinite(value) and value >= 0):
+            raise InputError(f"work of layer {layer}: {value} is no finite time from 0 up")
+    done = np.concatenate(([0.0], np.cumsum(np.asarray(work, np.float64))))
+    spans = np.where(np.arange(layers + 1)[:, None] < np.arange(layers + 1), done - done[:, None], math.inf)
+    seconds = spans / np.asarray(speed, np.float64)[:, None, None]
+    if need is not None:
+        bytes_ = np.asarray(need, np.float64)
+        for device in range(stages):
+            one = min(float(bytes_[device, layer, layer + 1]) for layer in range(layers))
+            if one > room:
+                raise InputError(
+                    f"device {device}: one layer needs {one / 1e9:,.1f} GB and it has {room / 1e9:,.1f} GB; leave it "
+                    "out, recompute activations or make micro-batches smaller"
+                )
+        seconds = np.where(bytes_ <= room, seconds, math.inf)
+    between = np.zeros((stages, layers + 1))
+    if crossing is not None and stages > 1:
+        between[1:] = np.asarray(crossing, np.float64)
+        if np.isnan(between).any() or (between < 0).any():
+            raise InputError("crossing: seconds of an edge are from 0 up")
+    return seconds, between
