@@ -94,15 +94,23 @@ def workload_of_run(spec: RunSpec) -> Workload:
     --------
     >>> workload_of_run(RunSpec("ladder", nproc=2)).split.tp, workload_of_run(RunSpec("ddp", nproc=2)).split.dp
     (2, 2)
+    >>> staged = workload_of_run(RunSpec("pipeline", {"micro_batches": 2}, nproc=3))
+    >>> staged.split.pp, staged.micro_batches
+    (3, 2)
     """
     from densing.efficiency.parallel import workload_of
 
-    shared = getattr(get_technique(spec.technique), "axis", "dp") == "tp"
+    technique = get_technique(spec.technique)
+    axis = getattr(technique, "axis", "dp")
+    micro_batches = 1
+    if axis == "pp":
+        defaults = {knob.name: knob.default for knob in technique.knobs}
+        micro_batches = int(spec.knobs.get("micro_batches", defaults.get("micro_batches", 1)))
     return workload_of(
         spec.model,
         spec.batch,
         spec.sequence,
-        dp=1 if shared else spec.nproc,
-        tp=spec.nproc if shared else 1,
+        **{axis: spec.nproc},
+        micro_batches=micro_batches,
         mode=str(spec.knobs.get("mode", "train")),
     )

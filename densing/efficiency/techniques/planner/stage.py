@@ -112,11 +112,17 @@ class Edge(NamedTuple):
         Bytes sent over the bytes of all values.
     encode_s, decode_s : float
         Seconds of computation before a packet leaves and after it has come, at speed 1.
+    ahead : float
+        Bytes of a message before each packet that tells its length; 0: there is none.
+    back : Edge, optional
+        What becomes of gradients, where that is something else.
     """
 
     share: float = 1.0
     encode_s: float = 0.0
     decode_s: float = 0.0
+    ahead: float = 0.0
+    back: Edge | None = None
 
 
 class Program:
