@@ -258,7 +258,7 @@ class _Passes:
             self._note(1, sound and not fine)
         else:
             leaving = cross_entropy(leaving, tokens[:, 1:]) / trainee.micro_batches
-            self.loss += float(leaving)
+            self.loss += float(leaving.detach())
             self._note(2, sound and not math.isfinite(self.loss))
         self._held[micro] = entering, leaving
 
@@ -267,13 +267,14 @@ class _Passes:
         entering, leaving = self._held.pop(micro)
         if trainee.after is None:
             leaving.backward()
-            sound = bool(leaving.isfinite())
+            sound = bool(leaving.detach().isfinite())
         else:
             leaving.backward(trainee.after.take(micro))
             sound = trainee.after.sound
         if trainee.before is not None:
             assert entering.grad is not None
-            self._note(3, sound and not trainee.before.send(micro, entering.grad))
+            fine = trainee.before.send(micro, entering.grad)
+            self._note(3, sound and not fine)
 
     def _note(self, ill: int, arises: bool) -> None:
         """Remember the first thing that was not finite although all it was made of was."""
