@@ -1,7 +1,7 @@
 """Stages of a pipeline over gloo: a script for :func:`tests.support.gloo_ranks.ranks_of`.
 
-Started with ``train``: the runs of ``FOLDER/spec.json``, records beside it; with ``poison``: a weight of one stage is
-NaN; with ``torch``: the same training by ``torch.distributed.pipelining``.
+Started with ``train``: the runs of ``FOLDER/spec.json``, records beside it, and steps in which a weight of one stage is
+NaN; with ``torch``: the first run again, by ``torch.distributed.pipelining``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def train(rank: int, world: int) -> dict[str, Any]:
             said[str(number)] = str(error)
         else:
             (Path(sys.argv[-1]) / f"record.{number}.{rank}.json").write_bytes(msgspec.json.encode(record))
-    return said
+    return {**said, "poison": poison(rank, world)}
 
 
 def poison(rank: int, world: int) -> dict[str, Any]:
@@ -63,10 +63,11 @@ def poison(rank: int, world: int) -> dict[str, Any]:
 
 
 def torchs(rank: int, world: int) -> dict[str, Any]:
-    """The losses of torch's own one-forward-one-backward on the same stages and batches."""
+    """The losses of torch's own one-forward-one-backward on the same stages and batches, and ours."""
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
     spec = specs()[0]
+    ours = train_pipeline(RunEnv(spec, rank, world), **spec.knobs).losses
     per = spec.model.layers // world
     layers = range(rank * per, (rank + 1) * per)
     module = Stage(build_lm(spec.model, spec.sequence, spec.seed), layers, rank == 0, rank == world - 1)
@@ -82,8 +83,8 @@ def torchs(rank: int, world: int) -> dict[str, Any]:
         optimizer.zero_grad(set_to_none=True)
         if micros:
             losses.append(float(torch.stack(micros).mean()))
-    return {"losses": losses}
+    return {"losses": losses, "ours": ours}
 
 
 if __name__ == "__main__":
-    fork_ranks({"train": train, "poison": poison, "torch": torchs}[sys.argv[1]])
+    fork_ranks({"train": train, "torch": torchs}[sys.argv[1]])

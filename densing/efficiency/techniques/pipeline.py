@@ -1,24 +1,24 @@
-"""A pipeline: layers in stages that work on different micro-batches; what passes between them may go through a codec."""
+"""A pipeline: layers in stages that work on different micro-batches; what is sent between them may be made less."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from densing.efficiency.parallel import CODECS, LENGTH_BYTES, codings
+from densing.efficiency.parallel import CODECS, LENGTH_BYTES, codings, workload_of
+from densing.efficiency.simulation import stages
 from densing.efficiency.techniques.planner import BUCKET, Edge, Planned, run_knobs, tokens
-from densing.efficiency.techniques.registry import Kind, Knob, above_zero, choice, settle, whole
+from densing.efficiency.techniques.registry import Kind, Knob, choice, number, settle, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from densing.efficiency.parallel import RunEnv, RunRecord
+    from densing.efficiency.parallel import RunEnv, RunRecord, RunSpec
     from densing.efficiency.simulation import Cluster, Workload
     from densing.efficiency.techniques.plan import Plan
 
 EVEN = "even"
+LEAST_SHARE = 1e-6
 
 
 def several(kind: Kind, word: str = "") -> Kind:
@@ -26,7 +26,7 @@ def several(kind: Kind, word: str = "") -> Kind:
 
     Examples
     --------
-    >>> several(whole(1), "even")("2, 3"), several(above_zero)("0.01")
+    >>> several(whole(1), "even")("2, 3"), several(number(0.0))("0.01")
     ('2,3', '0.01')
     """
 
@@ -59,7 +59,7 @@ class Pipeline(Planned):
             "share",
             "0.05",
             "of topk and threshold: share of the entries sent; one for all edges, or one each with commas",
-            several(above_zero),
+            several(number(LEAST_SHARE, 1.0)),
         ),
         Knob("refresh", 1, "of threshold: packets between two renewals", whole(1)),
         Knob("cuts", EVEN, "first layer of each stage after the first, with commas, or even", several(whole(1), EVEN)),
@@ -68,8 +68,7 @@ class Pipeline(Planned):
     def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:
         """Return the tasks of some steps; cuts that are given replace the workload's."""
         settings = settle(self.name, self.knobs, knobs)
-        cuts = _cuts(settings)
-        if cuts:
+        if cuts := _cuts(settings):
             workload = replace(workload, split=replace(workload.split, cuts=cuts))
         return super().plan(workload, cluster, **settings)
 
@@ -88,19 +87,37 @@ class Pipeline(Planned):
             edges.append(there._replace(ahead=LENGTH_BYTES if coding.drifts else 0, back=back))
         return edges
 
+    def check_run(self, spec: RunSpec) -> None:
+        """Refuse a run whose stages, micro-batches or shares do not fit its model, batch or ranks.
+
+        Raises
+        ------
+        InputError
+        """
+        options = self._options(spec.knobs)
+        micro_batches, cuts = options["micro_batches"], options["cuts"]
+        workload = workload_of(
+            spec.model, spec.batch, spec.sequence, pp=spec.nproc, cuts=cuts, micro_batches=micro_batches
+        )
+        stages(workload)
+        codings(spec.nproc - 1, options["codec"], options["shares"], options["refresh"])
+
     def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
         """Train ``env.spec.steps`` steps of this rank's stage, and return its record."""
         from densing.efficiency.parallel import train_pipeline
 
+        return train_pipeline(env, **self._options(knobs))
+
+    def _options(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a run is given."""
         settings = run_knobs(self.name, self.knobs, self.plan_only, knobs)
-        return train_pipeline(
-            env,
-            micro_batches=settings["micro_batches"],
-            cuts=_cuts(settings),
-            codec=settings["codec"],
-            shares=_shares(settings) if settings["codec"] in ("topk", "threshold") else (1.0,),
-            refresh=settings["refresh"],
-        )
+        return {
+            "micro_batches": settings["micro_batches"],
+            "cuts": _cuts(settings),
+            "codec": settings["codec"],
+            "shares": _shares(settings),
+            "refresh": settings["refresh"],
+        }
 
 
 PIPELINE = Pipeline()

@@ -25,7 +25,8 @@ class Prediction(Record, frozen=True):
     ----------
     technique : str
     step_s, exposed_s : float
-        Seconds per step, and of these the communication that nothing hides.
+        Seconds per step, and of these the communication that nothing hides; in a pipeline all that a rank does not
+        compute, for it waits for its neighbours' passes as for their packets.
     compute_s, comm_s : float
         Seconds per step in which a rank computes, and in which it communicates, hidden or not.
     tau_min : float or None
@@ -80,7 +81,7 @@ def predict(spec: RunSpec, cluster: Cluster) -> Prediction:
     return Prediction(
         spec.technique,
         step.step_s,
-        step.exposed_comm_s,
+        step.step_s - step.compute_s if split.pp > 1 else step.exposed_comm_s,
         step.compute_s,
         step.comm_s,
         tau_min,

@@ -37,6 +37,7 @@ class Technique(Protocol):
       (also when missing) where each holds the whole model.
     - ``asynchronous``: whether a whole round of steps hides its communication, so that there is a least ``tau``.
     - ``plan_only``: names of knobs that a real run does not take.
+    - ``check_run``: refuses a specification of a run before any rank is started.
     - ``not_available``: what was looked for about it and found in no readable source.
     """
 

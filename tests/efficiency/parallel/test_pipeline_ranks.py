@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 RUNS = str(folders.SUPPORT / "pipeline_runs.py")
 SHAPE = LmShape(layers=6, hidden=32, heads=2, ffn=48)
 STEPS = 8
+STAGES = 3
 
 
 def spec(out: Path, steps: int = STEPS, every: int = 0, **knobs: object) -> RunSpec:
@@ -36,28 +37,27 @@ def write(folder: Path, specs: list[RunSpec]) -> None:
     (folder / "spec.json").write_bytes(msgspec.json.encode(specs))
 
 
-def records(folder: Path, number: int, world: int) -> list[RunRecord]:
+def records(folder: Path, number: int) -> list[RunRecord]:
     return [
         msgspec.json.decode((folder / f"record.{number}.{rank}.json").read_bytes(), type=RunRecord)
-        for rank in range(world)
+        for rank in range(STAGES)
     ]
 
 
-def specs_of(folder: Path, world: int) -> dict[str, RunSpec]:
-    uneven = (1, 5) if world == 3 else (5,)
+def specs_of(folder: Path) -> dict[str, RunSpec]:
     named = {
         "dense": spec(folder / "a", every=STEPS),
-        "uneven": spec(folder / "b", cuts=uneven),
+        "uneven": spec(folder / "b", cuts=(1, 5)),
         "half": spec(folder / "c", codec="half"),
         "int8": spec(folder / "d", codec="int8"),
-        "topk": spec(folder / "e", codec="topk", shares=[0.2] * (world - 2) + [0.1]),
+        "topk": spec(folder / "e", codec="topk", shares=[0.2, 0.1]),
         "threshold": spec(folder / "f", codec="threshold", shares=[0.25], refresh=3),
         "first half": spec(folder / "g", 5, 5, codec="threshold", shares=[0.25], refresh=3),
         "second half": spec(folder / "g", codec="threshold", shares=[0.25], refresh=3),
         "all of them": spec(folder / "h", codec="topk", shares=[1.0]),
     }
     refused = {
-        "stages": spec(folder / "i", cuts=(0,) * (world - 1)),
+        "stages": spec(folder / "i", cuts=(0, 3)),
         "batch": spec(folder / "j", micro_batches=3),
         "codec": spec(folder / "k", codec="zip"),
         "share": spec(folder / "l", codec="topk", shares=[1.5]),
@@ -66,16 +66,17 @@ def specs_of(folder: Path, world: int) -> dict[str, RunSpec]:
     return named | refused
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    world, folder = request.param, tmp_path_factory.mktemp(f"stages{request.param}")
-    named = specs_of(folder, world)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Three stages."""
+    folder = tmp_path_factory.mktemp("stages")
+    named = specs_of(folder)
     write(folder, list(named.values()))
-    said = ranks_of(RUNS, world, folder, "train")
-    found: dict[str, Any] = {"world": world, "folder": folder, "said": {}}
+    said = ranks_of(RUNS, STAGES, folder, "train")
+    found: dict[str, Any] = {"folder": folder, "said": {}, "poison": [one["poison"] for one in said]}
     for number, name in enumerate(named):
         if (folder / f"record.{number}.0.json").exists():
-            found[name] = records(folder, number, world)
+            found[name] = records(folder, number)
         found["said"][name] = [one.get(str(number)) for one in said]
     return found
 
@@ -116,7 +117,7 @@ def test_stages_train_as_one_process_does(runs: dict[str, Any], alone: dict[str,
 
 def test_the_stages_weights_are_the_whole_models(runs: dict[str, Any], alone: dict[str, Any]) -> None:
     together: dict[str, Any] = {}
-    for rank in range(runs["world"]):
+    for rank in range(STAGES):
         place = runs["folder"] / "a" / "checkpoints" / f"step{STEPS:08d}" / f"rank{rank:05d}.pt"
         part = torch.load(place, weights_only=True)["state"]["trainee"]["stage"]
         assert not together.keys() & part.keys()
@@ -136,7 +137,7 @@ def test_it_learns_from_less(runs: dict[str, Any], name: str) -> None:
 
 
 def test_bytes_are_counted(runs: dict[str, Any]) -> None:
-    micros, count, last = pipeline_runs.MICRO_BATCHES, 2 * 32 * 32, runs["world"] - 2
+    micros, count, last = pipeline_runs.MICRO_BATCHES, 2 * 32 * 32, STAGES - 2
     sent = {name: {key: value for record in runs[name] for key, value in record.extra.items()} for name in
             ("dense", "half", "int8", "topk", "threshold")}  # fmt: skip
     for way in ("activations", "gradients"):
@@ -153,7 +154,7 @@ def test_bytes_are_counted(runs: dict[str, Any]) -> None:
 
 def test_resumed_in_mid_period_equals_unbroken_bit_by_bit(runs: dict[str, Any]) -> None:
     whole, resumed = runs["threshold"], runs["second half"]
-    assert [record.resumed_from for record in resumed] == [5] * runs["world"]
+    assert [record.resumed_from for record in resumed] == [5] * STAGES
     assert [record.losses for record in resumed] == [record.losses for record in whole]
     assert [record.final_loss for record in resumed] == [record.final_loss for record in whole]
     for name in ("packet_bytes", "sent_share"):
@@ -180,17 +181,16 @@ def test_what_makes_no_sense_is_refused_on_all_ranks(runs: dict[str, Any], name:
     assert all(word in said for said in runs["said"][name])
 
 
-def test_a_stage_that_makes_nan_is_named_by_all_ranks(tmp_path: Path) -> None:
-    write(tmp_path, [spec(tmp_path / "out")])
-    found = ranks_of(RUNS, 3, tmp_path, "poison")
+def test_a_stage_that_makes_nan_is_named_by_all_ranks(runs: dict[str, Any]) -> None:
     for codec in ("dense", "int8", "topk", "threshold"):
-        assert {said[codec] for said in found} == {
+        assert {said[codec] for said in runs["poison"]} == {
             "step 1: stage 1, layers 2 to 3: its activations hold inf or NaN (its weight blocks.2.mlp.up.weight does "
-            "already); lower the learning rate (--lr), and go on from a checkpoint"
+            "already); lower the learning rate (--lr), go on from a checkpoint"
         }
 
 
-def test_torchs_own_pipeline_has_the_same_losses(alone: dict[str, Any], tmp_path: Path) -> None:
+def test_torchs_own_pipeline_of_two_stages_has_the_same_losses(alone: dict[str, Any], tmp_path: Path) -> None:
     write(tmp_path, [spec(tmp_path / "out")])
     found = ranks_of(RUNS, 2, tmp_path, "torch")
     assert found[1]["losses"] == pytest.approx(alone["losses"], abs=1e-4)
+    assert found[0]["ours"] == found[1]["ours"] == pytest.approx(found[1]["losses"], abs=1e-5)

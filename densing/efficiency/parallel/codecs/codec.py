@@ -76,7 +76,7 @@ class Codec(ABC):
     Attributes
     ----------
     drifts : bool
-        Whether a packet may weigh much more or less than was meant; else the most of :meth:`bounds` is about its weight.
+        Whether a packet may weigh much more or less than was meant; else it weighs about the most of :meth:`bounds`.
     """
 
     drifts = False

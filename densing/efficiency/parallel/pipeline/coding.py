@@ -19,13 +19,13 @@ SCALE_BYTES = 4
 CHOOSE_PASSES = 50.0
 REACH_PASSES = 16.0
 SPREAD_PASSES = 80.0
-"""What the sparse codecs take on a processor, in times that a tensor's bytes pass the memory at the speed at which AdamW
+"""What the sparse codecs take on a processor, in times that a tensor's bytes pass its memory at the speed at which Adam
 moves weights and moments: choosing the largest entries and packing them, the same where a threshold is known already,
 and, per share of the entries, putting what was sent into its places.
 
-Measured on one core (a shared server processor, 18 to 19 GB/s in AdamW's update; torch 2.13, tensors of 33 thousand to
-524 thousand float32, shares of .01 to .2): choosing 16 to 67 passes, least at .01; a known threshold 14 to 20; unpacking 0.5 to 15. On
-another device they will be others."""
+Measured on one core of a shared server processor (18 to 19 GB/s in AdamW's update; torch 2.13, tensors of 33 thousand
+to 524 thousand float32, shares of .01 to .2): choosing 16 to 67 passes, least at .01; a known threshold 14 to 20;
+unpacking 0.5 to 15. On another device they will be others."""
 _WHOLE_PASSES = {"dense": (1.5, 1.0), "half": (2.0, 1.0), "int8": (3.0, 1.5)}
 
 

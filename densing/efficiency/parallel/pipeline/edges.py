@@ -14,7 +14,7 @@ from densing.efficiency.parallel.codecs.rows import Entries, RowThreshold
 from densing.efficiency.parallel.codecs.sparse import Sparse, TopK
 from densing.efficiency.parallel.data_parallel.link import Waiting
 from densing.efficiency.parallel.distributed import Handle, comm
-from densing.efficiency.parallel.pipeline.coding import LENGTH_BYTES, MARK_BYTES, Coding
+from densing.efficiency.parallel.pipeline.coding import MARK_BYTES, Coding
 
 FINE, BAD = 0, 1
 """What a packet begins with: whether what its sender had was finite."""

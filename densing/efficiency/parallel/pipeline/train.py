@@ -69,8 +69,8 @@ def train_pipeline(
     -------
     RunRecord
         ``extra``: ``packet_bytes``, sent by a rank per step (mean of the ranks that send); ``sent_share``, the same
-        over those of all values in float32; ``edge0_activations``, ``edge0_gradients``, ...: bytes per step of each edge
-        and direction; ``coding_s``, seconds per step of encoding and decoding, where either was. ``final_loss`` is the
+        over those of all values in float32; ``edge0_activations``, ``edge0_gradients``, ...: bytes per step of an edge
+        in a direction; ``coding_s``, seconds per step of encoding and decoding, where either was. ``final_loss`` is the
         whole model's: nothing is left out between its stages.
 
     Raises
@@ -117,7 +117,9 @@ class PipelineTrainee:
         self.optimizer = torch.optim.AdamW(self.stage.parameters(), lr=spec.lr)
         like = torch.empty(spec.batch // micro_batches, spec.sequence, spec.model.hidden)
         self.dense = VALUE_BYTES * like.numel()
-        self.before = None if self.stage.first else Edge(chosen[self.rank - 1], self.rank - 1, False, like, self.waiting)
+        self.before = (
+            None if self.stage.first else Edge(chosen[self.rank - 1], self.rank - 1, False, like, self.waiting)
+        )
         self.after = None if self.stage.last else Edge(chosen[self.rank], self.rank + 1, True, like, self.waiting)
         self.taken, self.coding_s, self.here = 0, 0.0, 0
 
@@ -168,7 +170,7 @@ class PipelineTrainee:
         because = "" if bad is None else f" (its weight {bad} does already)"
         return (
             f"step {self.taken}: stage {self.rank}, layers {self.layers[0]} to {self.layers[-1]}: its "
-            f"{ILLS[int(ill) - 1]} hold inf or NaN{because}; lower the learning rate (--lr), and go on from a checkpoint"
+            f"{ILLS[int(ill) - 1]} hold inf or NaN{because}; lower the learning rate (--lr), go on from a checkpoint"
         )
 
     def finish(self) -> None:
