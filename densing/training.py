@@ -1,6 +1,7 @@
 """Three lines in a training loop of your own: wrappers that let ranks communicate less or later.
 
-``CO2``, ``LocalSGD``, ``SlowMo`` and ``DCT`` go around a model and its optimizer; torch is loaded when one is first asked for.
+``CO2``, ``LocalSGD``, ``SlowMo`` and ``DCT`` go around a model and its optimizer; torch is loaded when one is first
+asked for.
 """
 
 from __future__ import annotations

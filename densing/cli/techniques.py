@@ -120,7 +120,10 @@ def compare(
     micro_batches: Annotated[int | None, typer.Option("--micro-batches", min=1, help="Parts of the batch.")] = None,
     tp: Annotated[int | None, typer.Option("--tp", min=1, help="Tensor-parallel devices; default: to fit.")] = None,
     dp: Annotated[int | None, typer.Option("--dp", min=1, help="Replicas; default: what is left.")] = None,
-    pp: Annotated[int | None, typer.Option("--pp", min=1, help="Pipeline stages; default: 1.")] = None,
+    pp: Annotated[
+        int | None,
+        typer.Option("--pp", min=1, help="Pipeline stages; default: 1, or to fit where all techniques need some."),
+    ] = None,
     nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Nodes of the cluster.")] = None,
     recompute: Annotated[
         str | None,
@@ -182,7 +185,7 @@ def compare(
         sequence_parallel=sequence_parallel or None,
         fused_attention=False if unfused_attention else None,
     )
-    workload = split_over(step, machine, tp=tp, dp=dp, pp=pp)
+    workload = split_over(step, machine, tp=tp, dp=dp, pp=pp, techniques=names)
     comparison = compare_techniques(workload, machine, names, knobs=knobs, baseline=baseline)
     if all(row.status == "does not apply" for row in comparison.rows):
         raise InputError(

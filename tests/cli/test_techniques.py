@@ -47,7 +47,8 @@ def compare(model: object, cluster: str, names: str, *more: object, code: int = 
     [("llama-8b", "a100x8-tcp", 0), ("mega-gpt2", "rtx4090x4-pcie", 3), ("llama-8b", "geo48", 3)],
 )
 def test_the_contract_of_compare(preset: str, cluster: str, code: int) -> None:
-    found = compare(preset, cluster, "ddp,co2,ladder", code=code)
+    # geo48 simulates every one of its unequal devices: short rounds.
+    found = compare(preset, cluster, "ddp,co2,ladder", "--set", "co2.tau=4", code=code)
     assert [row["technique"] for row in found["rows"]] == ["ddp", "co2", "ladder"]
     for row in found["rows"]:
         assert set(row) >= KEYS
@@ -60,6 +61,17 @@ def test_the_contract_of_compare(preset: str, cluster: str, code: int) -> None:
     assert found["rows"][0]["speedup"] == 1
     assert found["split"]["tp"] >= 2
     assert found["split"]["dp"] >= 2
+
+
+def test_pipelines_find_their_stages() -> None:
+    """The split that all of them need is found, and the slow edges' compression is said to change what is learned."""
+    found = compare("gpt2", "geo48", "pipeline,fusion")
+    assert {row["status"] for row in found["rows"]} == {"simulated"}
+    assert (found["split"]["pp"], found["split"]["dp"], found["split"]["tp"]) == (6, 8, 1)
+    assert found["rows"][1]["speedup"] > 1 and found["title"].endswith("but changes what a step learns")
+    [note] = [note for note in found["notes"] if note["code"] == "placement"]
+    assert "ranks 24-31, 16-23" in note["message"] and "reconstructed" in note["message"]
+    assert note["details"]["cuts"] == [1, 2, 3, 4, 5] and min(note["details"]["shares"]) == 0.01
 
 
 def in_process(
@@ -166,7 +178,8 @@ def test_one_that_does_not_apply_leaves_the_others(model: Path) -> None:
 
 
 def test_none_that_applies_is_an_error(model: Path) -> None:
-    done = densing("compare", "--model", model, "--cluster", "a100x8-tcp", "--techniques", "pipeline", "--json", code=1)
+    arguments = ("--model", model, "--cluster", "a100x8-tcp", "--techniques", "pipeline", "--pp", 1, "--json")
+    done = densing("compare", *arguments, code=1)
     assert done.stdout == ""
     assert "no technique works here" in done.stderr
 

@@ -32,3 +32,4 @@ from .workload import memory as memory
 from .workload import modules as modules
 from .workload import stage_bytes as stage_bytes
 from .workload import stages as stages
+from .workload import tensor_shapes as tensor_shapes

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from densing.core import Card, InputError, Note, Readable, Record, Severity, UnknownNameError
 from densing.efficiency.simulation import resized
 from densing.efficiency.techniques.plan import Measured, measure, timeline_of
+from densing.efficiency.techniques.planner import Planned
 from densing.efficiency.techniques.registry import BUILT_IN, Technique, get_technique
 from densing.efficiency.techniques.splits import remedy
 
@@ -148,7 +149,7 @@ def title(rows: Sequence[Mapping[str, Any]], baseline: str = "") -> str:
     than = f"{base}, which does not fit," if base in misfits else base
     also = beside([name for name in misfits if name != base])
     learns = ", but changes what a step learns" if best.get("changes_loss") else ""
-    factor = f"{best['speedup']:,.0f}×" if best["speedup"] >= 1000 else f"{best['speedup']:#.3g}×"
+    factor = f"{best['speedup']:,.0f}×" if best["speedup"] >= 1000 else f"{best['speedup']:#.3g}".rstrip(".") + "×"
     return f"{best['technique']} is {factor} as fast as {than} per step{learns}{also}"
 
 
@@ -227,6 +228,10 @@ def compare(
     # A stable sort: within a status the order asked for stays.
     rows.sort(key=lambda row: RANKS.index(row.status))
     notes = _notes(rows, workload, cluster)
+    for row in rows:
+        technique = get_technique(row.technique)
+        if isinstance(technique, Planned) and row.status != DOES_NOT_APPLY:
+            notes += technique.remarks(workload, cluster, **(knobs or {}).get(row.technique, {}))
     if not isinstance(base, Measured):
         message = f"no speed-ups: the baseline {reference} does not apply here ({base}); choose another baseline"
         notes.append(Note("no-baseline", "warning", message, {"baseline": reference}))

@@ -261,10 +261,14 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "parallel-attention": "baselines",
         "pipeline": "pipeline",
         "co2": "co2",
+        "topk": "dct",
+        "dct": "dct",
+        "powersgd": "powersgd",
         "ladder": "ladder",
         "iso": "iso",
         "t3": "t3",
         "taccl": "taccl.technique",
+        "fusion": "fusion.technique",
     }
 )
 """Module below ``densing.efficiency.techniques`` of each name; imported when the technique is asked for."""

@@ -5,7 +5,7 @@ What would make it fit is tried, one change after the other, not guessed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,13 +23,20 @@ if TYPE_CHECKING:
 
 
 def split_over(
-    workload: Workload, cluster: Cluster, *, tp: int | None = None, dp: int | None = None, pp: int | None = None
+    workload: Workload,
+    cluster: Cluster,
+    *,
+    tp: int | None = None,
+    dp: int | None = None,
+    pp: int | None = None,
+    techniques: Sequence[str] = (),
 ) -> Workload:
     """Return the workload split over a cluster.
 
     Tensor parallelism takes what a node has, at most eight devices and as the model's heads allow, but leaves at
     least two replicas; data parallelism takes the rest. So techniques of both kinds have something to work on where
-    the cluster has four devices or more.
+    the cluster has four devices or more. Where all of some techniques need a pipeline, stages take whole nodes (devices
+    where there is one node), as many as leave a stage two layers, and replicas the rest.
 
     Parameters
     ----------
@@ -37,12 +44,17 @@ def split_over(
     cluster : Cluster
     tp, dp, pp : int, optional
         What is fixed.
+    techniques : sequence of str
+        What is to be compared.
 
     Raises
     ------
     InputError
         When the split needs more devices than there are, or cannot divide the model.
     """
+    piped = [name for name in techniques if "pp" in getattr(get_technique(name), "needs", ())]
+    if pp is None and piped and len(piped) == len(techniques):
+        pp, tp = _stages(workload.model.layers, cluster), tp or 1
     stages = pp or 1
     for name, size in (("tp", tp), ("dp", dp), ("pp", pp)):
         if size is not None and size < 1:
@@ -58,6 +70,13 @@ def split_over(
     divided = replace(workload, split=split)
     modules(divided)
     return divided
+
+
+def _stages(layers: int, cluster: Cluster) -> int:
+    """Return as many stages of whole nodes as leave each two layers, or, of few layers, one."""
+    units = -(-cluster.n // cluster.per_node) if cluster.n > cluster.per_node else cluster.n
+    divisors = [count for count in range(1, units + 1) if units % count == 0 and count <= layers]
+    return max([count for count in divisors if 2 * count <= layers and count > 1] or divisors[:2])
 
 
 def _width(workload: Workload, per_node: int, limit: int) -> int:

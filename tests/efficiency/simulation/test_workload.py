@@ -28,7 +28,6 @@ PUBLISHED = {
     "llama3-70b": 70.6e9,  # model card of Meta-Llama-3-70B
     "llama3-405b": 405.8e9,  # The Llama 3 Herd of Models: "405B"; configuration of the released weights
     "gpt2": 124.4e6,  # model card of openai-community/gpt2
-    "gpt2-xl": 1.5576e9,  # model card of openai-community/gpt2-xl
     "gpt3": 175e9,  # arXiv 2005.14165, table 2.1
     "mega-gpt2": 8.3e9,  # arXiv 1909.08053
     "t-nlg": 17.2e9,  # DeepSpeed's ZeRO announcement

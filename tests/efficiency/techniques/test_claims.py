@@ -33,6 +33,7 @@ from densing.efficiency.techniques.claims import (
     Published,
     constant_share,
 )
+from densing.efficiency.techniques.fusion import technique as fusion
 from densing.efficiency.techniques.registry import get_technique, techniques
 from densing.efficiency.techniques.taccl import technique as taccl
 from densing.efficiency.techniques.validation import (
@@ -47,7 +48,7 @@ from densing.efficiency.techniques.validation import (
 )
 from densing.efficiency.timeline.timeline import Kind
 
-ALL = {claim.id: claim for module in (co2, ladder, iso, t3, taccl) for claim in module.CLAIMS}
+ALL = {claim.id: claim for module in (co2, ladder, iso, t3, taccl, fusion) for claim in module.CLAIMS}
 QUICK = [
     name for name in ALL if name.startswith(("CO2-4", "CO2-5", "CO2-6", "T3-1a", "T3-1c", "T3-1d", "T3-2", "LAD-1a"))
 ]
@@ -65,7 +66,7 @@ def noticed(name: str, mutation: str) -> bool:
 
 
 def test_every_claim_says_where_it_is_from() -> None:
-    assert len(ALL) == sum(len(module.CLAIMS) for module in (co2, ladder, iso, t3, taccl))
+    assert len(ALL) == sum(len(module.CLAIMS) for module in (co2, ladder, iso, t3, taccl, fusion))
     for claim in ALL.values():
         assert claim.source
         assert claim.evidence in {"first-hand", "second-hand", "derived", "measured"}
@@ -83,7 +84,7 @@ def test_second_hand_papers_are_labelled_so() -> None:
 
 def test_what_is_not_available_belongs_to_a_technique() -> None:
     missing = {technique.name: getattr(technique, "not_available", ()) for technique in techniques()[0]}
-    assert {name for name, texts in missing.items() if texts} == {"co2", "iso", "t3", "taccl"}
+    assert {name for name, texts in missing.items() if texts} == {"co2", "dct", "iso", "t3", "taccl", "fusion"}
     assert any("Eq. 3" in text for text in missing["co2"])
 
 

@@ -20,9 +20,8 @@ import torch
 import torch.distributed as dist
 
 from densing.core import InputError
-from densing.efficiency.parallel.codecs.codec import Codec, Dense, Packet, Reader, pack
+from densing.efficiency.parallel.codecs import Codec, Dense, Packet, Reader, Threshold, TopK, pack
 from densing.efficiency.parallel.codecs.sizes import DENSE_BELOW
-from densing.efficiency.parallel.codecs.sparse import Threshold, TopK
 from densing.efficiency.parallel.data_parallel.flat import Flat, floating_buffers
 from densing.efficiency.parallel.data_parallel.link import Link, Waiting
 
@@ -52,7 +51,7 @@ class Compressed:
     Attributes
     ----------
     residual : Tensor
-        What was kept back, for the next step; on this rank.
+        What this rank kept back, for the next step; with the mean the second vector as long as all parameters.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Compressed:
         self.link = Link(group, waiting) if link is None else link
         everything = [*(p.detach() for p in model.parameters()), *(b for b in model.buffers() if b.numel())]
         self.link.copy_first(everything)
-        self._gradients, self.residual = self.flat.zeros(), self.flat.zeros()
+        self._mean, self.residual = self.flat.zeros(), self.flat.zeros()
         shapes = self.flat.tensors(self.residual)
         self.codecs = [Dense() if part.numel() < DENSE_BELOW else codec() for part in shapes]
         self.steps, self.sent = 0, 0
@@ -98,13 +97,11 @@ class Compressed:
     def exchange(self) -> None:
         """Replace the gradients by the mean of what all ranks sent."""
         self.flat.check()
-        self.flat.read_gradients(self._gradients)
-        self._gradients.add_(self.residual)
+        self.flat.read_gradients(self._mean)
+        self.residual.add_(self._mean)
         data = self._encode()
         self.sent += data.numel()
-        mean = self.flat.zeros()
-        into = self.flat.tensors(mean)
-        own, rests = self.flat.tensors(self._gradients), self.flat.tensors(self.residual)
+        into, rest = self.flat.tensors(self._mean.zero_()), self.flat.tensors(self.residual)
         for rank, row in enumerate(self.link.gather(data)):
             reader = Reader(row.cpu())
             self._refuse(int(reader.take(1, torch.int32)))
@@ -112,8 +109,8 @@ class Compressed:
                 part = codec.decode(reader, into[number])
                 into[number].add_(part)
                 if rank == self.link.rank:
-                    torch.sub(own[number], part, out=rests[number])
-        self.flat.write_gradients(mean.div_(self.link.size))
+                    rest[number].sub_(part)
+        self.flat.write_gradients(self._mean.div_(self.link.size))
         self.steps += 1
         self._exchanged = True
 
@@ -152,8 +149,8 @@ class Compressed:
 
     def _encode(self) -> torch.Tensor:
         """Return this rank's packets: a mark, then one tensor's after the other."""
-        parts = self.flat.tensors(self._gradients)
-        finite = bool(torch.isfinite(self._gradients).all())
+        parts = self.flat.tensors(self.residual)
+        finite = bool(torch.isfinite(self.residual).all())
         bad = FINE if finite else next(at for at, part in enumerate(parts) if not bool(part.isfinite().all()))
         mark = Packet((torch.tensor([bad], dtype=torch.int32, device=self.flat.device),))
         # A rank that cannot go on still takes part: all others learn of it from its mark.

@@ -16,12 +16,15 @@ from densing.efficiency.parallel.data_parallel.link import Link, Waiting
 from densing.efficiency.parallel.data_parallel.rounds import whole
 from densing.efficiency.parallel.distributed import comm
 
+MEBIBYTE = 1024.0**2
+
 
 class PowerSGD:
     """torch's ``DistributedDataParallel`` with its PowerSGD hook, error feedback and warm start on.
 
-    The hook speaks with the other ranks by itself, inside the backward pass: its waits are not on our clock, and an
-    emulated link would not see its bytes, so it runs without a link or over a shaped one.
+    The hook speaks with the other ranks by itself, so an emulated link would not see its bytes: it runs without a link
+    or over a shaped one. All gradients are one bucket, which is full when the backward pass is over; what is waited for
+    then is the hook's communication and its products.
 
     Source: Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization",
     arXiv 1905.13727, algorithm 1; ``torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook``.
@@ -51,19 +54,23 @@ class PowerSGD:
         whole("rank", rank, 1)
         whole("start", start, 2)
         self.optimizer, self.model = optimizer, model
-        self.steps = 0
+        self.steps = self.resumed_at = 0
         self._shapes = [tuple(p.shape) for p in model.parameters() if p.requires_grad]
-        self._state: Any = None
-        self.rank, self.start = rank, start
+        self.rank = rank
         if Link(group, waiting).size > 1:
             if comm.emulated():
                 raise InputError(
                     "powersgd: torch's hook bypasses an emulated link; use --link none, or run where interfaces can "
                     "be shaped"
                 )
-            wrapped = DistributedDataParallel(model, process_group=group)
-            self._state = hooks.PowerSGDState(group, matrix_approximation_rank=rank, start_powerSGD_iter=start)
-            wrapped.register_comm_hook(self._state, hooks.powerSGD_hook)
+            # The hook waits for one collective within the callback of another, on a thread of gloo's two: two buckets
+            # would wait for each other for ever.
+            size = sum(p.numel() * p.element_size() for p in model.parameters())
+            wrapped = DistributedDataParallel(
+                model, process_group=group, bucket_cap_mb=2 + size / MEBIBYTE, gradient_as_bucket_view=True
+            )
+            state = hooks.PowerSGDState(group, matrix_approximation_rank=rank, start_powerSGD_iter=start)
+            wrapped.register_comm_hook(state, _waited_for(hooks.powerSGD_hook, waiting))
             self.model = wrapped
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -81,28 +88,28 @@ class PowerSGD:
     def figures(self) -> Mapping[str, float]:
         """Return what the factors weigh beside the gradients: counted from the shapes, as torch's hook cuts them."""
         full = sum(torch.Size(shape).numel() for shape in self._shapes)
-        return {"sent_share": sum(factors(shape, self.rank) for shape in self._shapes) / full}
+        share = sum(factors(shape, self.rank) for shape in self._shapes) / full
+        # A resumed run is not the unbroken one, and its record says so.
+        return {"sent_share": share, **({"residuals_lost_at": float(self.resumed_at)} if self.resumed_at else {})}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the hook's memory: residuals, last factors, the count of its steps."""
-        if self._state is None:
-            return {"steps": self.steps}
-        state = self._state
-        memory = {name: dict(getattr(state, name)) for name in ("error_dict", "p_memory_dict", "q_memory_dict")}
-        _, keys, position, has_gauss, cached = state.rng.get_state()
-        random = {
-            "keys": torch.from_numpy(keys.astype("int64")),
-            "rest": [int(position), int(has_gauss), float(cached)],
-        }
-        return {"steps": self.steps, "iter": int(state.iter), "random": random, **memory}
+        """Return the steps taken; what the hook remembers is laid out by buckets that a new process cuts otherwise."""
+        return {"steps": self.steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where :meth:`state_dict` was taken."""
-        self.steps = int(state["steps"])
-        if self._state is None:
-            return
-        for name in ("error_dict", "p_memory_dict", "q_memory_dict"):
-            getattr(self._state, name).update(state[name])
-        self._state.iter = int(state["iter"])
-        keys = state["random"]["keys"].numpy().astype("uint32")
-        self._state.rng.set_state(("MT19937", keys, *state["random"]["rest"]))
+        """Continue with ``start`` full averages once more, and without the residuals: not bit by bit."""
+        self.steps = self.resumed_at = int(state["steps"])
+
+
+def _waited_for(hook: Any, waiting: Waiting) -> Any:
+    """Return a hook that stands still itself, where the clock sees it; torch would wait right after it anyway."""
+
+    def reduce(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        future: torch.futures.Future[torch.Tensor] = hook(state, bucket)
+        with waiting():
+            future.wait()
+        return future
+
+    # DDP compares annotations as objects; in this module they are texts.
+    reduce.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+    return reduce

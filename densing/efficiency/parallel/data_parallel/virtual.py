@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from densing.core import InputError
+from densing.efficiency.parallel.codecs.sizes import LENGTH_BYTES
 from densing.efficiency.parallel.data_parallel.link import Link
 from densing.efficiency.parallel.data_parallel.train import Method, Replica
 from densing.efficiency.parallel.distributed import comm
@@ -23,7 +24,6 @@ from densing.efficiency.simulation import ring_terms
 
 Result = TypeVar("Result")
 MOST_RANKS = 64
-LENGTH_BYTES = 8
 
 
 class Backward(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from densing.core import InputError, UnknownNameError
-from densing.efficiency.parallel.codecs.sizes import VALUE_BYTES, kept, sparse_bytes
+from densing.efficiency.parallel.codecs import sizes
 
 CODECS = ("dense", "half", "int8", "topk", "threshold")
 MARK_BYTES = 4
@@ -62,7 +62,7 @@ class Coding(NamedTuple):
         """Whether the length of activations' packets travels first, because the codec does not tell it."""
         return self.codec == "threshold" and self.sparse and self.refresh > 1
 
-    def bytes(self, rows: int, width: int, value_bytes: int = VALUE_BYTES) -> tuple[int, int]:
+    def bytes(self, rows: int, width: int, value_bytes: int = sizes.VALUE_BYTES) -> tuple[int, int]:
         """Return what is sent of so many rows of activations, and of their gradients.
 
         Where a threshold is not renewed each time it is what is meant to be sent, not what will be.
@@ -72,10 +72,10 @@ class Coding(NamedTuple):
             size = {"half": 2 * count, "int8": SCALE_BYTES + count}.get(self.codec, value_bytes * count)
             return MARK_BYTES + size, MARK_BYTES + size
         if self.codec == "topk":
-            size = sparse_bytes(count, kept(count, self.share), value_bytes)
+            size = sizes.sparse_bytes(count, sizes.kept(count, self.share), value_bytes)
             return MARK_BYTES + size, MARK_BYTES + size
-        entries = rows * kept(width, self.share)
-        return MARK_BYTES + sparse_bytes(count, entries, value_bytes), MARK_BYTES + value_bytes * entries
+        entries = rows * sizes.kept(width, self.share)
+        return MARK_BYTES + sizes.sparse_bytes(count, entries, value_bytes), MARK_BYTES + value_bytes * entries
 
     def passes(self) -> tuple[tuple[float, float], tuple[float, float]]:
         """Return the passes over memory of encoding and decoding activations, and of the same for gradients.

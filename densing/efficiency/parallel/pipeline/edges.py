@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
-from densing.efficiency.parallel.codecs.codec import Codec, Dense, Half, Int8, Packet, Reader, pack
-from densing.efficiency.parallel.codecs.rows import Entries, RowThreshold
-from densing.efficiency.parallel.codecs.sparse import Sparse, TopK
-from densing.efficiency.parallel.data_parallel.link import Waiting
+from densing.efficiency.parallel.codecs import (
+    Codec,
+    Dense,
+    Entries,
+    Half,
+    Int8,
+    Packet,
+    Reader,
+    RowThreshold,
+    Sparse,
+    TopK,
+    pack,
+)
 from densing.efficiency.parallel.distributed import Handle, comm
 from densing.efficiency.parallel.pipeline.coding import MARK_BYTES, Coding
 
+Waiting = Callable[[], AbstractContextManager[None]]
 FINE, BAD = 0, 1
 """What a packet begins with: whether what its sender had was finite."""
 

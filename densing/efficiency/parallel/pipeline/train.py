@@ -21,7 +21,7 @@ from densing.efficiency.parallel.distributed import (
     run,
     workload_of,
 )
-from densing.efficiency.parallel.pipeline.coding import VALUE_BYTES, codings
+from densing.efficiency.parallel.pipeline.coding import codings
 from densing.efficiency.parallel.pipeline.edges import Edge
 from densing.efficiency.parallel.pipeline.stage import Stage
 from densing.efficiency.parallel.pipeline.turns import Turn, one_forward_one_backward
@@ -116,7 +116,7 @@ class PipelineTrainee:
         self.stage = Stage(whole, self.layers, first=self.rank == 0, last=self.rank == self.size - 1)
         self.optimizer = torch.optim.AdamW(self.stage.parameters(), lr=spec.lr)
         like = torch.empty(spec.batch // micro_batches, spec.sequence, spec.model.hidden)
-        self.dense = VALUE_BYTES * like.numel()
+        self.dense = like.numel() * like.element_size()
         self.before = (
             None if self.stage.first else Edge(chosen[self.rank - 1], self.rank - 1, False, like, self.waiting)
         )

@@ -127,31 +127,35 @@ def every_cut(
     >>> [cuts.slowest for cuts in every_cut([1, 1, 4], [1.0, 2.0])]
     [2.5, 2.0]
     """
-    seconds, between = _table(work, speed, crossing, need, room)
-    found = []
-    for first in combinations(range(1, len(work)), len(speed) - 1):
-        stages = [float(seconds[stage, k, end]) for stage, (k, end) in enumerate(pairwise((0, *first, len(work))))]
-        edges = [float(between[stage, cut]) for stage, cut in enumerate(first, 1)]
-        if math.isfinite(slowest := max(*stages, *edges, 0.0)):
-            found.append(Cuts(first, slowest, sum(stages) + sum(edges)))
-    return found
+    table = _table(work, speed, crossing, need, room)
+    found = [_cuts(first, *table) for first in combinations(range(1, len(work)), len(speed) - 1)]
+    return [cuts for cuts in found if math.isfinite(cuts.slowest)]
 
 
-def equal_cuts(layers: int, stages: int) -> tuple[int, ...]:
-    """Return the cuts into stages of as many layers each; the first stages take what is left over.
+def cut_at(
+    first: Sequence[int], work: Sequence[float], speed: Sequence[float], crossing: ArrayLike | None = None
+) -> Cuts:
+    """Return what given cuts come to, whatever memory they need.
 
     Examples
     --------
-    >>> equal_cuts(8, 3)
-    (3, 6)
+    >>> cut_at([3], [1, 1, 1, 1, 4], [1.0, 2.0])
+    Cuts(first=(3,), slowest=3.0, through=5.5)
     """
-    return tuple(stage * (layers // stages) + min(stage, layers % stages) for stage in range(1, stages))
+    return _cuts(first, *_table(work, speed, crossing, None, math.inf))
+
+
+def _cuts(first: Sequence[int], seconds: Float, between: Float) -> Cuts:
+    ends = pairwise((0, *first, seconds.shape[1] - 1))
+    stages = [float(seconds[stage, begin, end]) for stage, (begin, end) in enumerate(ends)]
+    edges = [float(between[stage, cut]) for stage, cut in enumerate(first, 1)]
+    return Cuts(tuple(first), max(stages + edges), sum(stages) + sum(edges))
 
 
 def _table(
     work: Sequence[float], speed: Sequence[float], crossing: ArrayLike | None, need: ArrayLike | None, room: float
 ) -> tuple[Float, Float]:
-    """Seconds of stage i with layers k to l (endless where it has none or they do not fit), and of the edge before it."""
+    """Seconds of stage i with layers k to l (endless: none, or they do not fit), and of the edge before it."""
     layers, stages = len(work), len(speed)
     if not 1 <= stages <= layers:
         raise InputError(f"{stages} stages for {layers} layers; give 1 to as many as there are layers")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from densing.core import InputError
+from densing.core import InputError, Note
 from densing.efficiency.parallel import forward_only, one_forward_one_backward
 from densing.efficiency.simulation import Cluster, Graph, Module, Task, Workload, memory
 from densing.efficiency.simulation import stages as stage_modules
@@ -137,6 +137,10 @@ class Planned:
         """Return bytes per rank by purpose."""
         purposes = {purpose: float(count) for purpose, count in memory(workload, zero=self.zero).items()}
         return {**purposes, "technique": self.extra_bytes(workload, knobs)}
+
+    def remarks(self, workload: Workload, cluster: Cluster, **knobs: Any) -> tuple[Note, ...]:
+        """Return what the technique chose itself for this workload on this cluster, in words and figures."""
+        return ()
 
     def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
         """Return the bytes per rank that only this technique needs."""

@@ -305,7 +305,7 @@ class Layout:
         if cluster.speed and not len(cluster.speed) == cluster.n == split.ranks:
             raise InputError(
                 f"cluster {cluster.name}: {len(cluster.speed)} speeds for {cluster.n} devices and a split of "
-                f"{split.ranks} ranks; give one speed per rank"
+                f"{split.ranks} ranks; split over all of them, or give one speed per rank"
             )
         if split.dp % inner:
             raise InputError(f"inner = {inner} does not divide the {split.dp} data-parallel ranks; choose a divisor")
@@ -359,7 +359,7 @@ class Layout:
         """Return who hands activations to whom, from a stage to another: real ranks, one pair per simulated rank."""
         dp, tp = self.split.dp, self.split.tp
         pairs = [(self._rank(d, t, stage), self._rank(d, t, other)) for d in range(dp) for t in range(tp)]
-        return pairs if self.every else [max(pairs, key=self._spread)]
+        return pairs if self.every else [max(pairs, key=lambda pair: (*self._spread(pair), self._beta(pair)))]
 
     def handing_on(self, count: float, source: int, target: int) -> float:
         """Return the seconds in which a rank hands on so many bytes, while all of its stage do the same.
@@ -398,6 +398,9 @@ class Layout:
     def _rank(self, d: int, t: int, stage: int) -> int:
         block = self.split.order[stage] if self.split.order else stage
         return t + self.split.tp * (d + self.split.dp * block)
+
+    def _beta(self, pair: tuple[int, int]) -> float:
+        return self.cluster.link(*pair).beta_s_per_byte
 
     def _spread(self, ranks: Sequence[int]) -> tuple[int, int]:
         return SPANS.index(span_of(self.cluster, ranks)), len({rank // self.cluster.per_node for rank in ranks})
