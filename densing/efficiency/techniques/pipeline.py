@@ -81,8 +81,12 @@ class Pipeline(Planned):
         edges = []
         for coding in codings(workload.split.pp - 1, knobs["codec"], _shares(knobs), knobs["refresh"]):
             there, back = [
-                Edge(count / dense, *(cluster.device.seconds(0.0, each * dense) for each in passes))
-                for count, passes in zip(coding.bytes(rows, width, size), coding.passes(), strict=True)
+                Edge(
+                    count / dense,
+                    cluster.device.seconds(0.0, encode * dense),
+                    cluster.device.seconds(0.0, decode * dense),
+                )
+                for count, (encode, decode) in zip(coding.bytes(rows, width, size), coding.passes(), strict=True)
             ]
             edges.append(there._replace(ahead=LENGTH_BYTES if coding.drifts else 0, back=back))
         return edges

@@ -103,7 +103,7 @@ def workload_of_run(spec: RunSpec) -> Workload:
 
     technique = get_technique(spec.technique)
     axis = getattr(technique, "axis", "dp")
-    micro_batches = 1
+    width, micro_batches = {axis: spec.nproc}, 1
     if axis == "pp":
         defaults = {knob.name: knob.default for knob in technique.knobs}
         micro_batches = int(spec.knobs.get("micro_batches", defaults.get("micro_batches", 1)))
@@ -111,7 +111,9 @@ def workload_of_run(spec: RunSpec) -> Workload:
         spec.model,
         spec.batch,
         spec.sequence,
-        **{axis: spec.nproc},
+        dp=width.get("dp", 1),
+        tp=width.get("tp", 1),
+        pp=width.get("pp", 1),
         micro_batches=micro_batches,
         mode=str(spec.knobs.get("mode", "train")),
     )
