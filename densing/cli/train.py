@@ -48,7 +48,9 @@ Layers = Annotated[int | None, typer.Option("--layers", min=1, help="Transformer
 Hidden = Annotated[int | None, typer.Option("--hidden", min=1, help="Width.")]
 Heads = Annotated[int | None, typer.Option("--heads", min=1, help="Attention heads.")]
 Ffn = Annotated[int | None, typer.Option("--ffn", min=1, help="Width inside the feed-forward block.")]
-Batch = Annotated[int, typer.Option("--batch", help="Sequences per rank and step (tensor-parallel: per group).")]
+Batch = Annotated[
+    int, typer.Option("--batch", help="Sequences per rank and step (tensor-parallel, pipeline: of all ranks).")
+]
 SequenceLength = Annotated[int, typer.Option("--sequence", help="Tokens (bytes) per sequence.")]
 Rate = Annotated[float, typer.Option("--lr", help="Learning rate of AdamW.")]
 Corpus = Annotated[

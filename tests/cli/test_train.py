@@ -105,7 +105,12 @@ def test_a_killed_run_goes_on_with_the_same_losses(unbroken: tuple[Path, dict[st
     ("options", "said"),
     [
         (["--technique", "co3"], "unknown technique 'co3'; did you mean 'co2'?"),
-        (["--technique", "pipeline"], "pipeline: can be simulated"),
+        (["--technique", "zero3"], "zero3: can be simulated"),
+        (["--technique", "pipeline", "--nproc", "5"], "pp: 5 stages for 4 layers"),
+        (["--technique", "pipeline", "--batch", "6"], "batch: 6 cannot be divided by micro_batches 4"),
+        (["--technique", "pipeline", "--set", "cuts=4"], "leave a stage without a layer"),
+        (["--technique", "pipeline", "--set", "codec=zip"], "choose one"),
+        (["--technique", "pipeline", "--set", "share=1.5"], "give a number from"),
         (["--technique", "ddp", "--steps", "0"], "steps=0"),
         (["--technique", "ddp", "--link", "fast"], "link 'fast'"),
         (["--technique", "ddp", "--corpus", "/nowhere/at/all.txt"], "/nowhere/at/all.txt"),

@@ -34,6 +34,14 @@ from .distributed.spec import RunRecord as RunRecord
 from .distributed.spec import RunSpec as RunSpec
 from .distributed.spec import named_shape as named_shape
 from .distributed.spec import workload_of as workload_of
+from .pipeline.coding import CODECS as CODECS
+from .pipeline.coding import LENGTH_BYTES as LENGTH_BYTES
+from .pipeline.coding import Coding as Coding
+from .pipeline.coding import codings as codings
+from .pipeline.train import train_pipeline as train_pipeline
+from .pipeline.turns import Turn as Turn
+from .pipeline.turns import forward_only as forward_only
+from .pipeline.turns import one_forward_one_backward as one_forward_one_backward
 from .tensor_parallel.schedules import Interleaved as Interleaved
 from .tensor_parallel.schedules import Late as Late
 from .tensor_parallel.schedules import OneSum as OneSum

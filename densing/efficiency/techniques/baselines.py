@@ -1,8 +1,7 @@
 """What the other techniques are held against.
 
 Nothing overlaps (``sequential``, the yardstick); tensor parallelism as in Megatron-LM, with a blocking sum after
-attention and after the MLP, and with one sum per layer where both read the same input; a pipeline, one forward one
-backward."""
+attention and after the MLP, and with one sum per layer where both read the same input."""
 
 from __future__ import annotations
 
@@ -94,16 +93,3 @@ class ParallelAttention(TensorParallelRun, Sliced):
 
 
 PARALLEL_ATTENTION = ParallelAttention()
-
-
-class Pipeline(Planned):
-    """Micro-batches through stages; blocking sums within a stage, DDP between replicas."""
-
-    name = "pipeline"
-    role = "baseline"
-    paper = "Narayanan et al., SC 2021, arXiv 2104.04473"
-    summary = "layers in stages that work on different micro-batches, one forward one backward in turn"
-    needs = ("pp",)
-
-
-PIPELINE = Pipeline()

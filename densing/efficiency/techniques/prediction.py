@@ -25,7 +25,8 @@ class Prediction(Record, frozen=True):
     ----------
     technique : str
     step_s, exposed_s : float
-        Seconds per step, and of these the communication that nothing hides.
+        Seconds per step, and of these the communication that nothing hides; in a pipeline all that a rank does not
+        compute, for it waits for its neighbours' passes as for their packets.
     compute_s, comm_s : float
         Seconds per step in which a rank computes, and in which it communicates, hidden or not.
     tau_min : float or None
@@ -80,7 +81,7 @@ def predict(spec: RunSpec, cluster: Cluster) -> Prediction:
     return Prediction(
         spec.technique,
         step.step_s,
-        step.exposed_comm_s,
+        step.step_s - step.compute_s if split.pp > 1 else step.exposed_comm_s,
         step.compute_s,
         step.comm_s,
         tau_min,
@@ -94,15 +95,25 @@ def workload_of_run(spec: RunSpec) -> Workload:
     --------
     >>> workload_of_run(RunSpec("ladder", nproc=2)).split.tp, workload_of_run(RunSpec("ddp", nproc=2)).split.dp
     (2, 2)
+    >>> staged = workload_of_run(RunSpec("pipeline", {"micro_batches": 2}, nproc=3))
+    >>> staged.split.pp, staged.micro_batches
+    (3, 2)
     """
     from densing.efficiency.parallel import workload_of
 
-    shared = getattr(get_technique(spec.technique), "axis", "dp") == "tp"
+    technique = get_technique(spec.technique)
+    axis = getattr(technique, "axis", "dp")
+    width, micro_batches = {axis: spec.nproc}, 1
+    if axis == "pp":
+        defaults = {knob.name: knob.default for knob in technique.knobs}
+        micro_batches = int(spec.knobs.get("micro_batches", defaults.get("micro_batches", 1)))
     return workload_of(
         spec.model,
         spec.batch,
         spec.sequence,
-        dp=1 if shared else spec.nproc,
-        tp=spec.nproc if shared else 1,
+        dp=width.get("dp", 1),
+        tp=width.get("tp", 1),
+        pp=width.get("pp", 1),
+        micro_batches=micro_batches,
         mode=str(spec.knobs.get("mode", "train")),
     )

@@ -20,7 +20,7 @@ def find(spec: RunSpec) -> Part:
     UnknownNameError
         When there is no such technique.
     InputError
-        When it has a plan for the simulator only.
+        When it has a plan for the simulator only, or refuses such a run.
     """
     if spec.technique == PROBE:
         from densing.efficiency.parallel import probe
@@ -31,6 +31,8 @@ def find(spec: RunSpec) -> Part:
     technique = get_technique(spec.technique)
     if not isinstance(technique, Runnable):
         raise InputError(f"{spec.technique}: can be simulated (densing techniques compare), but not run for real")
+    if (check := getattr(technique, "check_run", None)) is not None:
+        check(spec)
     return partial(technique.run, **spec.knobs)
 
 

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from densing.core import InputError
 from densing.efficiency.parallel.data_parallel import BUCKETS_MB
+from densing.efficiency.parallel.pipeline.coding import codings
 from densing.efficiency.simulation.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.costs import collective_seconds, wire_bytes
 from densing.efficiency.simulation.engine import simulate
@@ -269,6 +271,49 @@ def test_a_pipeline_hands_on_each_micro_batch_once_in_either_direction() -> None
     activation = modules(work)[1].activation
     assert {task.bytes for task in found.graph.tasks if task.name.startswith("send")} == {activation}
     assert found.ranks == 3 and found.stands_for == {0: 2, 1: 2, 2: 2}
+
+
+def test_a_pipelines_codec_weighs_in_plans_what_it_weighs_in_runs() -> None:
+    work, on = workload(pp=3, batch=4, micro_batches=4), cluster(3, per_node=1)
+    count = modules(work)[1].activation // work.dtype_bytes
+    rows, width = count // work.model.hidden, work.model.hidden
+    for codec, share, refresh in (("int8", "1.0", 1), ("topk", "0.1,0.02", 1), ("threshold", "0.2", 5)):
+        tasks = plan("pipeline", work, on, codec=codec, share=share, refresh=refresh).graph.tasks
+        for edge, own in enumerate(codings(2, codec, [float(each) for each in share.split(",")], refresh)):
+            there, back = own.bytes(rows, width, work.dtype_bytes)
+            sent = {(task.name, task.bytes) for task in tasks if task.name.startswith("send") and task.ranks == (edge,)}
+            assert ("send activations", there) in sent
+            assert (("send length", 8) in sent) == (refresh > 1)
+            assert {task.bytes for task in tasks if task.name == "send gradients" and task.ranks == (edge + 1,)} == {
+                back
+            }
+        work_s = {task.name: task.seconds for task in tasks if task.name.startswith(("encode", "decode"))}
+        assert work_s.keys() == {f"{do} {what}" for do in ("encode", "decode") for what in ("activations", "gradients")}
+        assert all(seconds > 0 for seconds in work_s.values())
+
+
+def test_what_a_middle_stage_sends_both_ways_passes_one_interface() -> None:
+    # Free computation, and links that take a second for a micro-batch's activations.
+    work = workload(pp=3, batch=8, micro_batches=8)
+    beta = 1 / modules(work)[1].activation
+    free = cluster(3, 0.0, beta, per_node=1)
+    free = free.change(device=Device("free", 1e30, 1e30))
+    # The middle one sends every micro-batch on and back; between the chips of one node each pair has its own link.
+    assert measured("pipeline", work, free).step_s == pytest.approx(2 * 8, rel=0.3)
+    inside = free.change(per_node=3, intra=Link(0.0, beta))
+    assert measured("pipeline", work, inside).step_s < 0.8 * measured("pipeline", work, free).step_s
+
+
+def test_cuts_as_a_knob_are_the_splits() -> None:
+    on = cluster(2)
+    toy = Transformer("toy", layers=4, hidden=64, heads=8, kv_heads=8, head_dim=8, ffn=256, vocabulary=128)
+    deep = Workload(toy, split=Split(pp=2), sequence=32, batch=2, micro_batches=2)
+    cut = Workload(toy, split=Split(pp=2, cuts=(3,)), sequence=32, batch=2, micro_batches=2)
+    assert plan("pipeline", deep, on, cuts="3").graph.tasks == plan("pipeline", cut, on).graph.tasks
+    with pytest.raises(InputError, match="without a layer"):
+        plan("pipeline", deep, on, cuts="4")
+    with pytest.raises(InputError, match="none of dense"):
+        plan("pipeline", deep, on, codec="zip")
 
 
 REPLICATED = ["sequential", "ddp", "zero1", "zero2", "zero3"]

@@ -12,7 +12,7 @@ from densing.core.errors import InputError, UnknownNameError
 from densing.efficiency.parallel.distributed.results import Probed, Timed, Whole
 from densing.efficiency.parallel.distributed.spec import LmShape, RunSpec
 from densing.efficiency.simulation.cluster import Cluster, Device, Link, load_cluster
-from densing.efficiency.simulation.workload import modules, parameter_count
+from densing.efficiency.simulation.workload import modules, parameter_count, stages
 from densing.efficiency.techniques.prediction import predict, workload_of_run
 
 SHAPE = LmShape(layers=2, hidden=64, heads=2, ffn=176)
@@ -92,6 +92,26 @@ def test_least_tau_is_where_the_exposed_part_ends() -> None:
     assert below > 0.01 and beyond < 1e-6
     contended = predict(spec, slow.change(kappa=1.0, kappa_comm=0.5)).tau_min
     assert contended is not None and math.isclose(contended, least * 1.5 / 2)
+
+
+def test_a_pipeline_waits_for_neighbours_as_for_packets() -> None:
+    """Two stages of a layer each, two micro-batches: of three turns each stage takes two, and stands still in one."""
+    free = cluster(0.0, 0.0, kappa=0.0, kappa_comm=0.0)
+    spec = RunSpec("pipeline", {"micro_batches": 2}, nproc=2, model=SHAPE)
+    found = predict(spec, free)
+    (first, last), one = stages(workload_of_run(spec)), free.device
+    turns = [
+        sum(one.seconds(m.flops, m.moved) + one.seconds(m.backward_flops, m.backward_moved) for m in own)
+        for own in (first, last)
+    ]
+    # The last stage's two turns, with the first one's way in and out around them, and its update.
+    update = 24 * sum(module.parameters for module in first) / free.device.mem_bw
+    assert found.step_s == pytest.approx(turns[0] + 2 * turns[1] + update, rel=1e-3)
+    assert found.exposed_s == pytest.approx(found.step_s - found.compute_s)
+    dear = predict(spec, cluster(0.0, 1e-6))
+    assert dear.exposed_s > found.exposed_s and dear.compute_s == pytest.approx(found.compute_s, rel=1e-3)
+    less = predict(RunSpec("pipeline", {"micro_batches": 2, "codec": "int8"}, nproc=2, model=SHAPE), cluster(0.0, 1e-6))
+    assert less.step_s < dear.step_s
 
 
 def test_knobs_of_the_run_alone_do_not_reach_the_plan() -> None:

@@ -7,5 +7,8 @@ from .codec import Packet as Packet
 from .codec import Reader as Reader
 from .codec import pack as pack
 from .frequency import Frequencies as Frequencies
+from .rows import Entries as Entries
+from .rows import RowThreshold as RowThreshold
+from .sparse import Sparse as Sparse
 from .sparse import Threshold as Threshold
 from .sparse import TopK as TopK

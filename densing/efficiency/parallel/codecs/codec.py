@@ -72,7 +72,14 @@ class Codec(ABC):
 
     What was sent and what was kept back add up: ``decode(encode(x)) + (x - decode(encode(x))) == x`` to the last bit,
     for all but :class:`~densing.efficiency.parallel.codecs.frequency.Frequencies`, whose transform rounds.
+
+    Attributes
+    ----------
+    drifts : bool
+        Whether a packet may weigh much more or less than was meant; else it weighs about the most of :meth:`bounds`.
     """
+
+    drifts = False
 
     @abstractmethod
     def encode(self, tensor: torch.Tensor) -> Packet:

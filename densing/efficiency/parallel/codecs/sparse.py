@@ -17,7 +17,15 @@ _BITS = torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8)
 
 
 class Sparse(Codec):
-    """Sends entries and where they are: indices of 32 bits, or a bit per element where that is less."""
+    """Sends entries and where they are: indices of 32 bits, or a bit per element where that is less.
+
+    Attributes
+    ----------
+    where : Tensor
+        Of the last packet, encoded or decoded: the indices of its entries.
+    """
+
+    where: torch.Tensor
 
     @abstractmethod
     def choose(self, size: torch.Tensor) -> torch.Tensor:
@@ -41,14 +49,14 @@ class Sparse(Codec):
 
     def packet(self, flat: torch.Tensor, mask: torch.Tensor) -> Packet:
         """Return the packet of the masked entries of a flat tensor."""
-        where = mask.nonzero().squeeze(1)
+        self.where = where = mask.nonzero().squeeze(1)
         entries = len(where)
         head = torch.tensor([entries], dtype=torch.int32, device=flat.device)
         return Packet((head, _bits(mask) if _as_bits(len(flat), entries) else where.int(), flat[where]))
 
     def decode(self, reader: Reader, like: torch.Tensor) -> torch.Tensor:
         """Return the tensor, 0 where nothing was sent."""
-        where = read_places(reader, like.numel())
+        self.where = where = read_places(reader, like.numel())
         result = torch.zeros(like.numel(), dtype=like.dtype)
         result[where] = reader.take(len(where), like.dtype)
         return result.to(like.device).view(like.shape)
@@ -108,6 +116,11 @@ class TopK(Sparse):
         mask[size.topk(kept(len(size), self.share), sorted=False).indices] = True
         return mask
 
+    def bounds(self, like: torch.Tensor) -> tuple[int, int]:
+        """Return the bytes of a packet without entries, and of one with the share."""
+        count = like.numel()
+        return sparse_bytes(count, 0), sparse_bytes(count, kept(count, self.share), like.element_size())
+
 
 class Threshold(Sparse):
     """Entries from a threshold up, which is the k-th largest one of every ``refresh``-th tensor.
@@ -138,6 +151,7 @@ class Threshold(Sparse):
         if refresh < 1:
             raise InputError(f"refresh={refresh!r}: a whole number of steps from 1 up is needed")
         self.eta, self.refresh = eta, refresh
+        self.drifts = refresh > 1
         self.count, self.threshold = 0, 0.0
 
     def choose(self, size: torch.Tensor) -> torch.Tensor:

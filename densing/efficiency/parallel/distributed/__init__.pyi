@@ -15,3 +15,4 @@ from .loop import run as run
 from .spec import LmShape as LmShape
 from .spec import RunEnv as RunEnv
 from .spec import RunRecord as RunRecord
+from .spec import workload_of as workload_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -55,9 +55,21 @@ def named_shape(name: str, **changes: int | None) -> LmShape:
 
 
 def workload_of(
-    shape: LmShape, batch: int, sequence: int, *, dp: int = 1, tp: int = 1, mode: str = "train"
+    shape: LmShape,
+    batch: int,
+    sequence: int,
+    *,
+    dp: int = 1,
+    tp: int = 1,
+    pp: int = 1,
+    cuts: Sequence[int] = (),
+    micro_batches: int = 1,
+    mode: str = "train",
 ) -> Workload:
-    """Return the workload of a real run: float32, embedding and head whole on every rank."""
+    """Return the workload of a real run: float32, embedding and head whole on every rank that has them.
+
+    Of a pipeline the first stage has the embedding and the last one the head; their weights are not shared.
+    """
     model = Transformer(
         "small LM",
         shape.layers,
@@ -70,7 +82,8 @@ def workload_of(
         source="densing.efficiency.parallel.distributed.lm",
         evidence="first-hand",
     )
-    return Workload(model, mode, batch, sequence, Split(dp=dp, tp=tp, vocabulary=False), dtype_bytes=4)
+    split = Split(dp=dp, tp=tp, pp=pp, vocabulary=False, cuts=tuple(cuts))
+    return Workload(model, mode, batch, sequence, split, micro_batches, dtype_bytes=4)
 
 
 class RunSpec(Record, frozen=True):
@@ -84,7 +97,7 @@ class RunSpec(Record, frozen=True):
     nproc, steps, seed : int
     model : LmShape
     batch, sequence : int
-        Sequences per rank and step (per tensor-parallel group in tensor-parallel runs), tokens per sequence.
+        Sequences per rank and step (in tensor-parallel runs and pipelines: of all ranks together), tokens per sequence.
     lr : float
     corpus : str
         Text file or folder; empty: text that every Python has.

@@ -203,8 +203,8 @@ def _placed(
             shares[place] = 1.0
             edges.append(Edge())
         else:
-            passes = (sizes.encode_passes(share), sizes.decode_passes(share))
-            edges.append(Edge(packet, *(device.seconds(0.0, count * each) for each in passes)))
+            encode, decode = sizes.encode_passes(share), sizes.decode_passes(share)
+            edges.append(Edge(packet, device.seconds(0.0, count * encode), device.seconds(0.0, count * decode)))
     crossing = [_edge_seconds(layout, a, b, count * edge.share) for (a, b), edge in zip(pairs, edges, strict=True)]
     layers = workload.model.layers
     table = np.repeat(np.array(crossing).reshape(-1, 1), layers + 1, axis=1)

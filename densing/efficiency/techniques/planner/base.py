@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from densing.core import InputError, Note
+from densing.efficiency.parallel import forward_only, one_forward_one_backward
 from densing.efficiency.simulation import Cluster, Graph, Module, Task, Workload, memory
 from densing.efficiency.simulation import stages as stage_modules
 from densing.efficiency.techniques.claims import Claim
@@ -97,6 +98,7 @@ class Planned:
             steps=steps,
             inner=int(settings.get("inner", 1)),
             memory=self.memory(workload, settings),
+            edges=self.edges(workload, cluster, settings),
         )
 
     def check(self, workload: Workload) -> None:
@@ -122,6 +124,10 @@ class Planned:
     def collectives(self, knobs: Mapping[str, Any]) -> Maker:
         """Return who turns collectives into tasks."""
         return CostModel
+
+    def edges(self, workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) -> Sequence[Edge]:
+        """Return what becomes of activations and gradients between stages; they are sent as they are when empty."""
+        return ()
 
     def window(self, knobs: Mapping[str, Any]) -> tuple[int, int]:
         """Return the steps of warm-up and of the steady state."""
@@ -359,13 +365,15 @@ class _Builder:
                     came = arrived.pop((turn.phase, turn.micro, stage.index))
                     # Unpacked in the receiver's own turn: its stream works in the order in which tasks are added.
                     if 0 <= stage.index - way < len(self.stages):
-                        came = self._code(stage, f"decode {what}", self._edge(stage.index, -way).decode_s, came)
+                        came = self._code(stage, f"decode {what}", self._edge(stage.index - way, way).decode_s, came)
                     done = self.tensor.lay(run, came)
                     target = stage.index + way
                     if 0 <= target < len(self.stages):
                         last, edge = run.modules[-1], self._edge(stage.index, way)
                         count = edge.share * last.activation / (split.tp if split.sequence else 1)
                         packed = self._code(stage, f"encode {what}", edge.encode_s, done)
+                        if edge.ahead:
+                            stage.hand_on(self.stages[target], "send length", edge.ahead, packed)
                         arrived[turn.phase, turn.micro, target] = stage.hand_on(
                             self.stages[target], f"send {what}", count, packed
                         )
@@ -377,7 +385,9 @@ class _Builder:
                         run.exchange.finish(done)
 
     def _edge(self, stage: int, way: int) -> Edge:
-        return self.edges[min(stage, stage + way)]
+        """What is sent by a stage to the one after it (way 1) or before it (-1)."""
+        edge = self.edges[min(stage, stage + way)]
+        return edge if way > 0 or edge.back is None else edge.back
 
     def _code(self, stage: Stage, name: str, seconds: float, after: Event) -> Event:
         return stage.compute(name, seconds, after) if seconds else after
@@ -392,36 +402,6 @@ class _Builder:
         ]
         tasks += again
         self.began += size
-
-
-class Turn(NamedTuple):
-    """A pass of one micro-batch."""
-
-    phase: str
-    micro: int
-
-
-def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> list[Turn]:
-    """Return a stage's turns: forward passes until the pipeline is full, then in turn, then the backward passes left.
-
-    With one stage this is gradient accumulation. Source: Narayanan et al., SC 2021, arXiv 2104.04473, section 2.2
-    (PipeDream-Flush; recalled).
-
-    Examples
-    --------
-    >>> [f"{turn.phase[0]}{turn.micro}" for turn in one_forward_one_backward(0, 2, 3)]
-    ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
-    """
-    ahead = min(stages - 1 - stage, micro_batches)
-    turns = [Turn("forward", micro) for micro in range(ahead)]
-    for micro in range(micro_batches - ahead):
-        turns += [Turn("forward", micro + ahead), Turn("backward", micro)]
-    return turns + [Turn("backward", micro) for micro in range(micro_batches - ahead, micro_batches)]
-
-
-def forward_only(micro_batches: int) -> list[Turn]:
-    """Return the turns of inference."""
-    return [Turn("forward", micro) for micro in range(micro_batches)]
 
 
 def merged(graph: Graph) -> Graph:

@@ -112,11 +112,17 @@ class Edge(NamedTuple):
         Bytes sent over the bytes of all values.
     encode_s, decode_s : float
         Seconds of computation before a packet leaves and after it has come, at speed 1.
+    ahead : float
+        Bytes of a message before each packet that tells its length; 0: there is none.
+    back : Edge, optional
+        What becomes of gradients, where that is something else.
     """
 
     share: float = 1.0
     encode_s: float = 0.0
     decode_s: float = 0.0
+    ahead: float = 0.0
+    back: Edge | None = None
 
 
 class Program:
@@ -221,6 +227,8 @@ class Stage:
         """Send activations to a neighbouring stage, and return when they are there.
 
         The sender's transfer alone is on the timeline: the receiver has posted its receive long before, and waits idle.
+        What a rank sends to both neighbours passes the interface of its node one after the other; within a node every
+        pair has its own link, unless the cluster says that it is shared.
         """
         layout, stream = self.program.layout, f"p2p to {other.index}"
         done = []
@@ -228,8 +236,19 @@ class Stage:
             seconds = layout.handing_on(count, source, target)
             comm = Comm("send_recv", "pp", "pp", 2, (source, target), src=source, dst=target)
             waits = after[position] if after else ()
+            rank, level = self.ranks[position], span_of(self.program.cluster, (source, target))
+            own = level == "intra" and not self.program.cluster.intra.shared
+            interface = () if own else (f"{level} of {rank}",)
             task = self.graph.add(
-                name, Kind.COMM, (self.ranks[position],), stream, seconds, count=round(count), after=waits, comm=comm
+                name,
+                Kind.COMM,
+                (rank,),
+                stream,
+                seconds,
+                count=round(count),
+                after=waits,
+                resources=interface,
+                comm=comm,
             )
             done.append((task,))
         return tuple(done)

@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from densing.core import InputError, UnknownNameError  # noqa: E402
 from densing.efficiency.parallel.codecs.codec import Codec, Dense, Half, Int8, Reader, pack  # noqa: E402
 from densing.efficiency.parallel.codecs.frequency import Frequencies, dct4  # noqa: E402
+from densing.efficiency.parallel.codecs.rows import Entries, RowThreshold  # noqa: E402
 from densing.efficiency.parallel.codecs.sizes import (  # noqa: E402
     edge_shares,
     factors,
@@ -35,6 +36,9 @@ EXACT: dict[str, Callable[[], Codec]] = {
     "threshold": lambda: Threshold(0.7),
     "threshold of all": lambda: Threshold(0.0),
     "threshold seldom": lambda: Threshold(0.9, refresh=3),
+    "rows": lambda: RowThreshold(0.7),
+    "rows whole": lambda: RowThreshold(0.0),
+    "rows seldom": lambda: RowThreshold(0.9, refresh=3),
 }
 ALL = {
     **EXACT,
@@ -117,6 +121,65 @@ def test_of_equal_entries_all_are_sent_and_of_zeros_none() -> None:
     assert TopK(0.5).encode(torch.zeros(50)).bytes == 4
 
 
+ROWS = hnp.arrays(
+    np.float32, st.tuples(st.integers(1, 6), st.integers(1, 40)), elements=st.floats(1, 5, width=32), unique=True
+)
+
+
+@given(array=ROWS, eta=st.floats(0, 0.95))
+def test_rows_renewed_each_time_send_the_largest_of_every_row(array: Any, eta: float) -> None:
+    width = array.shape[1]
+    decoded = there_and_back(RowThreshold(eta), torch.from_numpy(np.array(array))).numpy()
+    many = kept(width, 1 - eta)
+    assert ((decoded != 0).sum(1) == many).all()
+    for row, sent in zip(array, decoded, strict=True):
+        assert set(sent[sent != 0]) == set(np.sort(row)[width - many :])
+
+
+@given(array=ROWS, scale=st.sampled_from([0.125, 1.0, 64.0]))
+def test_between_renewals_a_row_is_held_to_a_multiple_of_its_own_size(array: Any, scale: float) -> None:
+    codec, tensor = RowThreshold(0.75, refresh=3), torch.from_numpy(np.array(array))
+    codec.encode(tensor)
+    largest = np.sort(array, axis=1)[:, array.shape[1] - kept(array.shape[1], 0.25)]
+    size = np.sqrt(np.square(array.astype(float)).mean(1))
+    assert codec.multiple == pytest.approx((largest / size).mean() if array.shape[1] > 1 else 0.0, rel=1e-5)
+    # How large a row is as a whole does not matter.
+    assert codec.drifts
+    first = there_and_back(codec, tensor)
+    assert torch.equal(there_and_back(codec, tensor * scale), first * scale)
+    assert codec.count == 3
+
+
+def test_of_rows_of_zeros_nothing_is_sent_and_no_threshold_is_made() -> None:
+    codec = RowThreshold(0.5, refresh=2)
+    assert codec.encode(torch.zeros(3, 4)).bytes == 4
+    assert codec.count == 0
+    mixed = torch.tensor([[0.0, 0.0], [3.0, -4.0]])
+    assert there_and_back(codec, mixed).tolist() == [[0.0, 0.0], [0.0, -4.0]]
+
+
+@given(array=TENSORS, data=st.data())
+def test_values_at_known_places_need_no_indices(array: Any, data: Any) -> None:
+    tensor = torch.from_numpy(np.array(array))
+    count = tensor.numel()
+    places = data.draw(st.lists(st.integers(0, count - 1), unique=True, max_size=20)) if count else []
+    codec = Entries(torch.tensor(sorted(places), dtype=torch.int64))
+    decoded = there_and_back(codec, tensor)
+    assert codec.encode(tensor).bytes == 4 * len(places)
+    kept_back = torch.ones(count, dtype=torch.bool)
+    kept_back[places] = False
+    assert torch.equal(decoded.view(-1)[~kept_back], tensor.reshape(-1)[~kept_back])
+    assert not decoded.view(-1)[kept_back].any()
+
+
+@pytest.mark.parametrize("name", ["topk", "threshold", "rows", "rows seldom"])
+def test_a_sparse_codec_says_where_its_entries_are_on_both_sides(name: str) -> None:
+    tensor = torch.randn(6, 50, generator=torch.Generator().manual_seed(1))
+    sender, receiver = EXACT[name](), EXACT[name]()
+    receiver.decode(Reader(pack([sender.encode(tensor)])), tensor)
+    assert torch.equal(sender.where, receiver.where)  # type: ignore[attr-defined]
+
+
 @given(array=hnp.arrays(np.float32, st.integers(1, 64), elements=st.floats(-5, 5, width=32)))
 def test_cosine_transforms_are_the_sum_they_are_defined_by(array: Any) -> None:
     count = len(array)
@@ -169,6 +232,8 @@ def test_factors_are_those_of_torchs_hook() -> None:
         (lambda: Threshold(1.0), "eta=1.0"),
         (lambda: Threshold(0.5, 0), "refresh=0"),
         (lambda: Frequencies(0.0), "keep=0"),
+        (lambda: RowThreshold(1.0), "eta=1.0"),
+        (lambda: RowThreshold(0.5, 0), "refresh=0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make: Callable[[], Codec], message: str) -> None:
