@@ -1,3 +1,4 @@
+from .codecs import sizes as sizes
 from .data_parallel import BUCKETS_MB as BUCKETS_MB
 from .data_parallel.co2 import CO2 as CO2
 from .data_parallel.compressed import DCT as DCT

@@ -31,3 +31,4 @@ from .workload import check as check
 from .workload import memory as memory
 from .workload import modules as modules
 from .workload import stages as stages
+from .workload import tensor_shapes as tensor_shapes

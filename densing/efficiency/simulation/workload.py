@@ -194,6 +194,31 @@ def modules(workload: Workload) -> tuple[Module, ...]:
     return _modules(workload)
 
 
+def tensor_shapes(workload: Workload, module: Module) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of a module's tensors on one rank: its matrices, and its normalisation's weights.
+
+    Examples
+    --------
+    >>> small = Transformer("small", 2, 64, 4, 4, 16, 256, 100)
+    >>> step = Workload(small, sequence=16)
+    >>> tensor_shapes(step, modules(step)[1])
+    ((64, 64), (64, 64), (64, 64), (64, 64), (64,))
+    """
+    model, split = workload.model, workload.split
+    width, table = model.hidden, (_columns(workload), model.hidden)
+    if module.name == "attention":
+        queries = model.heads // split.tp * model.head_dim
+        keys = max(model.kv_heads // split.tp, 1) * model.head_dim
+        gate = ((queries, width),) if model.gated_attention else ()
+        return ((queries, width), (keys, width), (keys, width), (width, queries), *gate, (width,))
+    if module.name == "mlp":
+        ffn = model.ffn // split.tp
+        return (*[(ffn, width)] * (2 if model.gated else 1), (width, ffn), (width,))
+    if module.name == "embedding":
+        return (table,)
+    return ((width,),) if module.parameters == width else ((width,), table)
+
+
 def stages(workload: Workload) -> tuple[tuple[Module, ...], ...]:
     """Return the modules of each pipeline stage; the first stages take the layers that are left over.
 

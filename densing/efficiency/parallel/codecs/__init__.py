@@ -2,3 +2,7 @@
 
 ``sizes`` says without torch what packets weigh; plans and runs use the same functions.
 """
+
+import lazy_loader as lazy
+
+__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)

@@ -72,7 +72,15 @@ class Codec(ABC):
 
     What was sent and what was kept back add up: ``decode(encode(x)) + (x - decode(encode(x))) == x`` to the last bit,
     for all but :class:`~densing.efficiency.parallel.codecs.frequency.Frequencies`, whose transform rounds.
+
+    Attributes
+    ----------
+    adds : bool
+        Whether packets are float32 numbers alone, equally many each time, and a sum of packets is the packet of the
+        sum: then whoever adds them up need not decode them.
     """
+
+    adds = False
 
     @abstractmethod
     def encode(self, tensor: torch.Tensor) -> Packet:
@@ -92,6 +100,8 @@ class Codec(ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where :meth:`state_dict` was taken."""
+        if state:
+            raise InputError(f"the state of another codec ({', '.join(state)}); this one remembers nothing")
 
 
 class Dense(Codec):
@@ -104,6 +114,8 @@ class Dense(Codec):
     >>> codec.decode(Reader(pack([codec.encode(tensor)])), tensor).tolist()
     [1.0, -2.0]
     """
+
+    adds = True
 
     def encode(self, tensor: torch.Tensor) -> Packet:
         """Return the elements."""

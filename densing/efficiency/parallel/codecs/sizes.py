@@ -12,6 +12,8 @@ INDEX_BYTES = 4
 COUNT_BYTES = 4
 """Of the number of entries that a sparse packet begins with."""
 VALUE_BYTES = 4
+LENGTH_BYTES = 8
+"""Of a row's length, gathered before the rows."""
 DENSE_BELOW = 256
 """Elements below which a tensor is sent whole. Source: the one third-party implementation of arXiv 2010.08899."""
 WORTH = 2.0
@@ -116,3 +118,37 @@ def edge_shares(seconds: Sequence[float], ratio: float) -> list[float]:
     slowest = max(seconds, default=0.0)
     ratios = [max(1.0, ratio * each / slowest) if slowest > 0 else 1.0 for each in seconds]
     return [1 / each if each >= WORTH else 1.0 for each in ratios]
+
+
+MASK_PASSES = 4.0
+CHOOSE_PASSES = 24.0
+READ_PASSES = 1.0
+SCATTER_PASSES = 44.0
+"""What codecs take on a processor, in times that a tensor's bytes are moved at 8 GB/s (the cluster preset ``cpu2``):
+masking and gathering what is sent, choosing the largest, reading a packet, and per share of entries scattering them.
+
+Measured with torch 2.13 on one core of a server processor, tensors of 65 thousand to 4 million float32: 1.5 to 1.8 ns an
+element for a mask, 5.5 to 15 for the largest 1 %, 10 to 13 for a k-th largest, 0.1 to 0.3 for reading a packet, 22 for
+every entry of it."""
+
+
+def encode_passes(share: float, refresh: int = 1) -> float:
+    """Return the passes over memory of encoding, where the largest are chosen anew every ``refresh`` packets.
+
+    Examples
+    --------
+    >>> encode_passes(0.01), encode_passes(0.01, refresh=24), encode_passes(1.0)
+    (28.0, 5.0, 4.0)
+    """
+    return MASK_PASSES + (CHOOSE_PASSES / refresh if share < 1 else 0.0)
+
+
+def decode_passes(share: float) -> float:
+    """Return the passes over memory of reading one packet, and of adding it up.
+
+    Examples
+    --------
+    >>> decode_passes(0.0)
+    4.0
+    """
+    return READ_PASSES + 3.0 + SCATTER_PASSES * share

@@ -1,0 +1,11 @@
+from . import sizes as sizes
+from .codec import Codec as Codec
+from .codec import Dense as Dense
+from .codec import Half as Half
+from .codec import Int8 as Int8
+from .codec import Packet as Packet
+from .codec import Reader as Reader
+from .codec import pack as pack
+from .frequency import Frequencies as Frequencies
+from .sparse import Threshold as Threshold
+from .sparse import TopK as TopK
