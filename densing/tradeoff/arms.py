@@ -80,5 +80,5 @@ def _knobs(arm: Arm) -> tuple[Any, dict[str, Any]]:
     return technique, run_settings([name], [f"{key}={value}" for key, value in arm.knobs.items()])[name]
 
 
-VIRTUAL = ("ddp", "local-sgd", "slowmo", "co2")
+VIRTUAL = ("ddp", "local-sgd", "slowmo", "co2", "fedavg", "fedprox", "topk-delta", "int8-delta", "fedft")
 """Techniques whose methods take a virtual rank's link."""

@@ -127,9 +127,9 @@ SCATTER_PASSES = 44.0
 """What codecs take on a processor, in times that a tensor's bytes are moved at 8 GB/s (the cluster preset ``cpu2``):
 masking and gathering what is sent, choosing the largest, reading a packet, and per share of entries scattering them.
 
-Measured with torch 2.13 on one core of a server processor, tensors of 65 thousand to 4 million float32: 1.5 to 1.8 ns an
-element for a mask, 5.5 to 15 for the largest 1 %, 10 to 13 for a k-th largest, 0.1 to 0.3 for reading a packet, 22 for
-every entry of it."""
+Measured with torch 2.13 on one core of a server processor, tensors of 65 thousand to 4 million float32: 1.5 to 1.8 ns
+an element for a mask, 5.5 to 15 for the largest 1 %, 10 to 13 for a k-th largest, 0.1 to 0.3 for reading a packet, 22
+for every entry of it."""
 
 
 def encode_passes(share: float, refresh: int = 1) -> float:

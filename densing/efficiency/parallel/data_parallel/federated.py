@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from densing.core import InputError
-from densing.efficiency.parallel.codecs import Codec, Dense, Frequencies, Packet, Reader, pack
+from densing.efficiency.parallel.codecs import Codec, Dense, Frequencies, Int8, Packet, Reader, TopK, pack
 from densing.efficiency.parallel.codecs.frequency import Rule
 from densing.efficiency.parallel.codecs.sizes import DENSE_BELOW
 from densing.efficiency.parallel.data_parallel.link import Link, Waiting
@@ -269,3 +269,33 @@ class FedFT(Federated):
         **options: Any,
     ) -> None:
         super().__init__(model, optimizer, tau, codec=lambda: Frequencies(keep, rule), **options)
+
+
+class TopKDelta(Federated):
+    """Differences as their largest entries, and which they are.
+
+    Parameters
+    ----------
+    model, optimizer, tau, **options
+        See :class:`Federated`.
+    share : float
+        Of a tensor's entries, above 0 and up to 1.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, tau: int, *, share: float = 0.1, **options: Any
+    ) -> None:
+        super().__init__(model, optimizer, tau, codec=lambda: TopK(share), **options)
+
+
+class Int8Delta(Federated):
+    """Differences in a byte an element.
+
+    Parameters
+    ----------
+    model, optimizer, tau, **options
+        See :class:`Federated`.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, tau: int, **options: Any) -> None:
+        super().__init__(model, optimizer, tau, codec=Int8, **options)

@@ -115,7 +115,7 @@ class LocalOnly(Personal):
 
 
 class SpaFL(Personal):
-    """One threshold per row (filter, neuron) decides whether it is there; a round's thresholds are averaged, nothing else.
+    """One threshold per row (filter, neuron) decides whether it is there; rounds average thresholds and nothing else.
 
     Forward and backward pass see ``w_ij m_i`` with ``m_i = 1[mean_j |w_ij| > t_i]``. Gradients pass the step function
     as if it were the identity, so thresholds learn beside the weights, pulled upwards by a penalty::
@@ -130,9 +130,9 @@ class SpaFL(Personal):
     The loss that a caller sees is without the penalty. In a loop of one's own the gradient of what ``backward`` left is
     completed in :meth:`step`; clip before it.
 
-    Source: Kim, Saad, Debbah, Hong, NeurIPS 2024, arXiv 2406.00431, after its released code, FMNIST part: straight-through
-    gradients of all rows, sign update, reset and ramp. Theirs is SGD for weights too; here weights have the caller's
-    optimizer, and thresholds SGD with a momentum of 0.9.
+    Source: Kim, Saad, Debbah, Hong, NeurIPS 2024, arXiv 2406.00431, after its released code, FMNIST part:
+    straight-through gradients of all rows, sign update, reset and ramp. Theirs is SGD for weights too;
+    here weights have the caller's optimizer, and thresholds SGD with a momentum of 0.9.
 
     Parameters
     ----------
@@ -368,8 +368,8 @@ def fan_of(shape: tuple[int, ...]) -> int:
 def export_pruned(model: Decoder) -> Decoder:
     """Return a copy of a masked decoder without what masked rows have switched off.
 
-    Feed-forward channels whose gate or up row is 0, and heads whose values are all 0, are left out with the columns that
-    read them; at least one of each stays. Rows of other matrices write zeros into the residual stream and stay.
+    Feed-forward channels whose gate or up row is 0, and heads whose values are all 0, are left out with the columns
+    that read them; at least one of each stays. Rows of other matrices write zeros into the residual stream and stay.
 
     Parameters
     ----------

@@ -38,8 +38,8 @@ class Trainee(Protocol):
     stand_in : str
         Empty, or what the run is instead of the technique itself.
 
-    It may also have ``parts``: :class:`~densing.efficiency.parallel.distributed.lm.Parts` of the text that ``data_rank``
-    reads one of; then the loss at the end is on text of these parts, too.
+    It may also have ``parts``: :class:`~densing.efficiency.parallel.distributed.lm.Parts` of the text, of which
+    ``data_rank`` reads one; then the loss at the end is on text of these parts, too.
     """
 
     data_rank: int
