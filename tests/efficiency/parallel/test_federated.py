@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -41,9 +40,10 @@ CODECS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-def replica(optimizer: Callable[..., Any] = partial(torch.optim.AdamW, lr=0.02)) -> Replica:
+def replica() -> Replica:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(40, 12), torch.nn.Tanh(), torch.nn.Linear(12, 3))
+    optimizer = partial(torch.optim.AdamW, lr=0.02)
     return Replica(model, optimizer, nullcontext, lambda trial: trial(torch.zeros(2, 40)).sum())
 
 
