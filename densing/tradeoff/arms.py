@@ -80,5 +80,17 @@ def _knobs(arm: Arm) -> tuple[Any, dict[str, Any]]:
     return technique, run_settings([name], [f"{key}={value}" for key, value in arm.knobs.items()])[name]
 
 
-VIRTUAL = ("ddp", "local-sgd", "slowmo", "co2", "fedavg", "fedprox", "topk-delta", "int8-delta", "fedft")
+VIRTUAL = (
+    "ddp",
+    "local-sgd",
+    "slowmo",
+    "co2",
+    "fedavg",
+    "fedprox",
+    "topk-delta",
+    "int8-delta",
+    "fedft",
+    "local-only",
+    "spafl",
+)
 """Techniques whose methods take a virtual rank's link."""

@@ -58,6 +58,7 @@ class Personal(Rounds):
     Every rank is a client, and all take part in every round.
     """
 
+    personal = True
     parts: bool
     """For who reads the data: each client has a part of its own."""
 
