@@ -1,7 +1,7 @@
 """Three lines in a training loop of your own: wrappers that let ranks communicate less or later.
 
-``CO2``, ``LocalSGD``, ``SlowMo`` and ``DCT`` go around a model and its optimizer; torch is loaded when one is first
-asked for.
+``CO2``, ``LocalSGD``, ``SlowMo``, ``DCT``, ``FedFT``, ``Federated`` and ``SpaFL`` go around a model and its optimizer;
+torch is loaded when one is first asked for.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from densing.efficiency.parallel import CO2, DCT, LocalSGD, SlowMo
+    from densing.efficiency.parallel import CO2, DCT, Federated, FedFT, LocalSGD, SlowMo, SpaFL
 
-__all__ = ["CO2", "DCT", "LocalSGD", "SlowMo"]
+__all__ = ["CO2", "DCT", "FedFT", "Federated", "LocalSGD", "SlowMo", "SpaFL"]
 
 
 def __getattr__(name: str) -> Any:

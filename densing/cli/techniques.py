@@ -276,8 +276,8 @@ def validate(
 ) -> None:
     """Hold the published figures beside what the simulator finds, those it does not reproduce too.
 
-    Every row has a grade: predicted, calibrated on other rows, fitted, algebraic, counted, own measurement. Only
-    predictions can be reproduced. The simulator's laws are broken one at a time (ring costs x 3, latency x 10, no
+    Every row has a grade: predicted, calibrated on other rows, fitted, algebraic, counted, measured, own measurement.
+    Only predictions can be reproduced. The simulator's laws are broken one at a time (ring costs x 3, latency x 10, no
     contention, no overlap), and the rows that notice say so.
 
     Example: densing techniques validate --technique ladder --json

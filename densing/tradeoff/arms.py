@@ -80,5 +80,19 @@ def _knobs(arm: Arm) -> tuple[Any, dict[str, Any]]:
     return technique, run_settings([name], [f"{key}={value}" for key, value in arm.knobs.items()])[name]
 
 
-VIRTUAL = ("ddp", "local-sgd", "slowmo", "co2", "topk", "dct")
+VIRTUAL = (
+    "ddp",
+    "local-sgd",
+    "slowmo",
+    "co2",
+    "topk",
+    "dct",
+    "fedavg",
+    "fedprox",
+    "topk-delta",
+    "int8-delta",
+    "fedft",
+    "local-only",
+    "spafl",
+)
 """Techniques whose methods take a virtual rank's link."""

@@ -1,3 +1,4 @@
+from .codecs import Frequencies as Frequencies
 from .codecs import sizes as sizes
 from .data_parallel import BUCKETS_MB as BUCKETS_MB
 from .data_parallel.co2 import CO2 as CO2
@@ -5,10 +6,22 @@ from .data_parallel.compressed import DCT as DCT
 from .data_parallel.compressed import TopKGradients as TopKGradients
 from .data_parallel.ddp import DDP as DDP
 from .data_parallel.ddp import fastest_bucket as fastest_bucket
+from .data_parallel.digits import Leading as Leading
+from .data_parallel.digits import Outcome as Outcome
+from .data_parallel.digits import WholeModel as WholeModel
+from .data_parallel.digits import digits_experiment as digits_experiment
+from .data_parallel.digits import low_energy as low_energy
+from .data_parallel.federated import Federated as Federated
+from .data_parallel.federated import FedFT as FedFT
+from .data_parallel.federated import Int8Delta as Int8Delta
+from .data_parallel.federated import TopKDelta as TopKDelta
 from .data_parallel.powersgd import PowerSGD as PowerSGD
 from .data_parallel.rounds import LocalSGD as LocalSGD
 from .data_parallel.rounds import SlowMo as SlowMo
 from .data_parallel.sharded import Sharded as Sharded
+from .data_parallel.spafl import LocalOnly as LocalOnly
+from .data_parallel.spafl import SpaFL as SpaFL
+from .data_parallel.spafl import export_pruned as export_pruned
 from .data_parallel.train import Method as Method
 from .data_parallel.train import Replica as Replica
 from .data_parallel.train import train_data_parallel as train_data_parallel

@@ -121,7 +121,9 @@ MUTATIONS: Mapping[str, Physics] = MappingProxyType(
 
 
 Evidence = Literal["first-hand", "second-hand", "derived", "measured", "recalled"]
-Grade = Literal["predicted", "calibrated on other rows", "fitted", "algebraic", "counted", "own measurement"]
+Grade = Literal[
+    "predicted", "calibrated on other rows", "fitted", "algebraic", "counted", "measured", "own measurement"
+]
 GRADES: tuple[Grade, ...] = get_args(Grade)
 
 
@@ -163,7 +165,8 @@ class Claim:
         ``calibrated on other rows``: parameters were fitted to other figures, of this source or another. ``fitted``:
         to this very figure.
         ``algebraic``: ours follows from what went in whatever the simulator does. ``counted``: bytes or messages were
-        counted, nothing was timed. ``own measurement``: the figure is ours, not a paper's.
+        counted, nothing was timed. ``measured``: the check runs a small experiment of ours, nothing is simulated.
+        ``own measurement``: the figure is ours, not a paper's.
     null : callable, optional
         What a model without a simulator answers from the same inputs; needed of ``calibrated on other rows``.
     assumptions : mapping of str to callable

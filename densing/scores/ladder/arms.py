@@ -80,6 +80,13 @@ class Ranks(Protocol):
     def sent(self) -> float:
         """Bytes that one rank has sent."""
 
+    @property
+    def personal(self) -> bool:
+        """Whether every rank keeps weights of its own."""
+
+    def figures(self) -> Mapping[str, float]:
+        """Return figures of the method; ``kept_parameters`` where it masks some."""
+
     def backward(self, losses: Sequence[Any]) -> None:
         """Run every rank's backward pass."""
 

@@ -61,8 +61,8 @@ class Stack:
 
     def rows(self) -> list[Row]:
         """Return every copy as a model of one parameter, which shares the stack's memory."""
-        shapes = [shape for group in self._parts for _, shape in group]
-        return [Row(self.vector.data[number], shapes) for number in range(len(self.vector))]
+        tensors = {name: shape for group in self._parts for name, shape in group}
+        return [Row(self.vector.data[number], tensors) for number in range(len(self.vector))]
 
     def write(self, model: Any, row: int = 0) -> None:
         """Copy the weights of a copy into a model of transformers."""
@@ -135,14 +135,14 @@ class Row(torch.nn.Module):  # type: ignore[misc]
 
     Attributes
     ----------
-    tensor_shapes : list of torch.Size
+    tensor_shapes, tensor_names : list
         Of the model's tensors in it, one behind the other: what works tensor by tensor looks here.
     """
 
-    def __init__(self, vector: torch.Tensor, tensor_shapes: list[torch.Size]) -> None:
+    def __init__(self, vector: torch.Tensor, tensors: Mapping[str, torch.Size]) -> None:
         super().__init__()
         self.vector = torch.nn.Parameter(vector)
-        self.tensor_shapes = tensor_shapes
+        self.tensor_names, self.tensor_shapes = list(tensors), list(tensors.values())
 
 
 class RowLoss:

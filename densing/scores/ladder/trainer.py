@@ -6,7 +6,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ import torch
 from densing.core import ArtefactError, InputError, Meter
 from densing.scores.ladder.arms import Arm, Maker, client_recipes
 from densing.scores.ladder.corpus import Generated, Order, Tokens, blocks
-from densing.scores.ladder.folder import export
+from densing.scores.ladder.folder import count_parameters, export
 from densing.scores.ladder.runs import Budget, DivergedError, Run, Shape, factor
 from densing.scores.ladder.stack import RowLoss, Stack, StackOptimizer, quantise
 from densing.scores.ladder.world import generate, get_recipe
@@ -150,8 +150,7 @@ class Trainer:
             self.restore(state)
         self.advance(budget.end, budget, decay)
         self.settle()
-        losses = {"train": float(self.loss), "validation": self.validate()}
-        export(self.model, run, budget, folder, losses, self.about())
+        export(self.model, run, budget, folder, self.losses(), self.about())
         decay.unlink(missing_ok=True)
 
     def advance(self, until: int, budget: Budget | None, path: Path) -> None:
@@ -171,6 +170,10 @@ class Trainer:
 
     def settle(self) -> None:
         """Do what ends a training, before the model is exported."""
+
+    def losses(self) -> dict[str, float]:
+        """Return the losses that an export says, nats per token."""
+        return {"train": float(self.loss), "validation": self.validate()}
 
     def about(self) -> dict[str, Any]:
         """Return what else an export says of its training."""
@@ -289,6 +292,12 @@ class ArmTrainer(Trainer):
             return
         assert isinstance(run.corpus, Generated)
         recipes = client_recipes(get_recipe(run.corpus.recipe), ranks, arm.clients, run.seed)
+        # A client's own mixture once more, which it does not train on; all clients' are as long as the common one.
+        held = run.preset.validation // ranks
+        self._held_out = [
+            blocks(generate(recipe, held, run.corpus.seed, "validation", client=number), run.preset.block)
+            for number, recipe in enumerate(recipes)
+        ]
         tokens = run.tokens(run.steps[-1]) // ranks + 1
         self._clients = [
             blocks(generate(recipe, tokens, run.corpus.seed, client=number), run.preset.block)
@@ -370,10 +379,43 @@ class ArmTrainer(Trainer):
                     if parameter.dim() > 1:
                         parameter.copy_(quantise(parameter, self.arm.bits))
 
+    def losses(self) -> dict[str, float]:
+        """Return the losses: of clients with mixtures of their own also the mean of each on its own.
+
+        Where every client keeps its own weights, both are means over the clients.
+        """
+        losses = {"train": float(self.loss)}
+        if not self.ranks.personal:
+            losses["validation"] = self.validate()
+        else:
+            common = blocks(self.run.corpus.validation()[: self.run.preset.validation], self.run.preset.block)
+            losses["validation"] = self._mean_loss([common] * self.arm.ranks)
+        if self.arm.clients is not None:
+            losses["clients"] = self._mean_loss(self._held_out)
+        return losses
+
+    def _mean_loss(self, texts: Sequence[Any]) -> float:
+        """Return the mean loss of every copy on blocks of its own, equally many."""
+        rows, total = np.stack(texts), 0.0
+        with torch.no_grad():
+            for start in range(0, rows.shape[1], VALIDATION_BATCH):
+                part = rows[:, start : start + VALIDATION_BATCH].astype(np.int64)
+                total += part.shape[1] * float(self.stack.losses(torch.from_numpy(part).to(self.device)).mean())
+        return total / rows.shape[1]
+
     def about(self) -> dict[str, Any]:
         """Return the arm, and what the training took."""
         arm = self.arm
+        figures = self.ranks.figures()
+        kept: dict[str, Any] = {}
+        if "kept_parameters" in figures:
+            total, bare = count_parameters(self.model)
+            # Embeddings are never masked.
+            kept = {"params_kept": figures["kept_parameters"] - (total - bare)}
+        if self.ranks.personal:
+            kept["personal"] = f"losses are means over {arm.ranks} clients, the weights are client 0's"
         return {
+            **kept,
             "arm": arm.name,
             "ranks": arm.ranks,
             "method": arm.method,

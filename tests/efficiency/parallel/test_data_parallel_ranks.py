@@ -35,7 +35,10 @@ KNOBS: dict[str, dict[str, Any]] = {
     "topk": {"share": 0.05},
     "dct": {"eta": 0.9, "refresh": 5},
     "powersgd": {"rank": 2},
+    "fedft": {"tau": 4, "clients": 4, "parts": True, "rule": "magnitude"},
+    "spafl": {"tau": 4, "lam": 0.02, "threshold_lr": 0.003, "ramp": 3},
 }
+PERSONAL = ("spafl",)
 STEPS = 26
 TRACED = ("co2", "ddp")
 
@@ -151,7 +154,7 @@ def test_gradient_methods_end_where_torchs_own_ddp_does(two: list[dict[str, Any]
 def test_a_run_learns_and_ranks_agree(two: list[dict[str, Any]], method: str) -> None:
     first, second = (rank["runs"][method]["whole"] for rank in two)
     assert first["losses"] == second["losses"]
-    assert first["final"] == second["final"]
+    assert (first["final"] == second["final"]) == (method not in (*PERSONAL, "fedft"))
     assert len(first["losses"]) == len(first["step_s"]) == len(first["wait_s"]) == STEPS
     assert first["losses"][0] == pytest.approx(5.545, abs=0.2)  # log(256): every byte as likely
     assert sum(first["losses"][-3:]) / 3 < first["losses"][0] - 0.5

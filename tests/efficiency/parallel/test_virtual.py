@@ -22,9 +22,13 @@ from densing.efficiency.parallel import (  # noqa: E402
     CO2,
     DCT,
     DDP,
+    Federated,
+    FedFT,
+    Int8Delta,
     LocalSGD,
     Replica,
     SlowMo,
+    TopKDelta,
     TopKGradients,
     VirtualMethods,
     VirtualRanks,
@@ -40,6 +44,11 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "slowmo": (SlowMo, {"tau": 3, "slow_momentum": 0.4}),
     "dct": (DCT, {"eta": 0.8, "refresh": 3}),
     "topk": (TopKGradients, {"share": 0.1}),
+    "fedavg": (Federated, {"tau": 3, "mu": 0.1, "clients": 6}),
+    "fedft": (FedFT, {"tau": 4, "keep": 0.5}),
+    "fedft largest": (FedFT, {"tau": 4, "keep": 0.5, "rule": "magnitude"}),
+    "topk-delta": (TopKDelta, {"tau": 4, "share": 0.3}),
+    "int8-delta": (Int8Delta, {"tau": 4}),
 }
 
 

@@ -22,7 +22,7 @@ from densing.efficiency.simulation.costs import collective_seconds
 from densing.efficiency.simulation.models import load_workload
 from densing.efficiency.simulation.tasks import Graph
 from densing.efficiency.simulation.workload import modules
-from densing.efficiency.techniques import co2, iso, ladder, t3
+from densing.efficiency.techniques import co2, dct, federated, iso, ladder, spafl, t3
 from densing.efficiency.techniques.claims import (
     GRADES,
     MUTATIONS,
@@ -48,7 +48,8 @@ from densing.efficiency.techniques.validation import (
 )
 from densing.efficiency.timeline.timeline import Kind
 
-ALL = {claim.id: claim for module in (co2, ladder, iso, t3, taccl, fusion) for claim in module.CLAIMS}
+MODULES = (co2, dct, federated, spafl, ladder, iso, t3, taccl, fusion)
+ALL = {claim.id: claim for module in MODULES for claim in module.CLAIMS}
 QUICK = [
     name for name in ALL if name.startswith(("CO2-4", "CO2-5", "CO2-6", "T3-1a", "T3-1c", "T3-1d", "T3-2", "LAD-1a"))
 ]
@@ -66,7 +67,7 @@ def noticed(name: str, mutation: str) -> bool:
 
 
 def test_every_claim_says_where_it_is_from() -> None:
-    assert len(ALL) == sum(len(module.CLAIMS) for module in (co2, ladder, iso, t3, taccl, fusion))
+    assert len(ALL) == sum(len(module.CLAIMS) for module in MODULES)
     for claim in ALL.values():
         assert claim.source
         assert claim.evidence in {"first-hand", "second-hand", "derived", "measured"}
@@ -84,7 +85,9 @@ def test_second_hand_papers_are_labelled_so() -> None:
 
 def test_what_is_not_available_belongs_to_a_technique() -> None:
     missing = {technique.name: getattr(technique, "not_available", ()) for technique in techniques()[0]}
-    assert {name for name, texts in missing.items() if texts} == {"co2", "dct", "iso", "t3", "taccl", "fusion"}
+    assert {name for name, texts in missing.items() if texts} == {
+        "co2", "dct", "fedft", "fusion", "iso", "spafl", "t3", "taccl",
+    }  # fmt: skip
     assert any("Eq. 3" in text for text in missing["co2"])
 
 

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra 'evals'")
@@ -15,6 +16,7 @@ pytest.importorskip("transformers", reason="needs the extra 'evals'")
 
 from densing.core import InputError  # noqa: E402
 from densing.scores.ladder import Run, parse_arm, read_exports  # noqa: E402
+from densing.scores.ladder.folder import count_parameters  # noqa: E402
 from densing.scores.ladder.runs import DivergedError  # noqa: E402
 from densing.scores.ladder.stack import Stack, StackOptimizer, quantise  # noqa: E402
 from densing.scores.ladder.trainer import ArmTrainer, Trainer, batch_loss, build_model  # noqa: E402
@@ -88,7 +90,9 @@ def test_plain_ranks_train_as_one_process_with_the_whole_batch() -> None:
     assert torch.equal(two.stack.vector[0], two.stack.vector[1])
 
 
-@pytest.mark.parametrize("text", ["co2:tau=3", "local-sgd:tau=3", "slowmo:tau=3", "local-sgd:clients=0.5,tau=3"])
+@pytest.mark.parametrize(
+    "text", ["co2:tau=3", "local-sgd:tau=3", "slowmo:tau=3", "local-sgd:clients=0.5,tau=3", "fedft:tau=3"]
+)
 def test_a_state_goes_on_with_the_same_bits(text: str) -> None:
     whole, broken = trainer(text), trainer(text)
     for each in (whole, broken):
@@ -104,6 +108,46 @@ def test_a_state_goes_on_with_the_same_bits(text: str) -> None:
     assert torch.equal(whole.stack.vector, again.stack.vector)
     assert torch.equal(whole.stack.vector[0], whole.stack.vector[1])
     assert whole.ranks.sent == again.ranks.sent > 0
+
+
+def test_clients_with_weights_of_their_own_go_on_with_the_same_bits() -> None:
+    text = "spafl:clients=0.5,lam=0.05,ramp=1,tau=3,threshold_lr=0.02"
+    whole, broken = trainer(text), trainer(text)
+    for each in (whole, broken):
+        for _ in range(5):
+            each.take_step(0.5)
+    again = trainer(text)
+    again.restore(copy.deepcopy(broken.state()))
+    for each in (whole, again):
+        for _ in range(5):
+            each.take_step(0.5)
+        each.settle()
+    assert torch.equal(whole.stack.vector, again.stack.vector)
+    assert not torch.equal(whole.stack.vector[0], whole.stack.vector[1])
+    assert whole.losses() == again.losses()
+    assert whole.ranks.figures()["kept_share"] < 1
+    assert 0 < whole.about()["params_kept"] < count_parameters(whole.model)[1]
+    # Embeddings are left alone.
+    assert whole.stack.vector[:, : 8 * whole.run.corpus.vocabulary].ne(0).all()
+
+
+def test_clients_are_tested_on_their_own_mixtures(tmp_path: Path) -> None:
+    run = dataclasses.replace(armed("local-only:clients=0.1"), steps=(20,))
+    assert train_run(run, tmp_path, maker=virtual_ranks) == 1
+    export = next(read_exports(tmp_path))
+    losses = export["loss"]
+    # What a client knows best is what it has read.
+    assert losses["clients_nats_per_token"] < losses["validation_nats_per_token"]
+    assert "client 0's" in export["personal"] and export["cost"]["bytes"] == 0
+    each = trainer("local-sgd:clients=0.1,tau=2")
+    for _ in range(4):
+        each.take_step(0.5)
+    each.settle()
+    assert set(each.losses()) == {"train", "validation", "clients"}
+    # All rows are equal: the stack's mean is the model's own.
+    some = each._held_out[0][:6]
+    together = float(batch_loss(each.model, torch.from_numpy(some.astype(np.int64)), "float32").detach())
+    assert each._mean_loss([some] * 2) == pytest.approx(together, rel=1e-5)
 
 
 def test_between_rounds_ranks_are_apart() -> None:

@@ -75,10 +75,14 @@ class Codec(ABC):
 
     Attributes
     ----------
+    adds : bool
+        Whether packets are float32 numbers alone, equally many each time, and a sum of packets is the packet of the
+        sum: then whoever adds them up need not decode them.
     drifts : bool
         Whether a packet may weigh much more or less than was meant; else it weighs about the most of :meth:`bounds`.
     """
 
+    adds = False
     drifts = False
 
     @abstractmethod
@@ -113,6 +117,8 @@ class Dense(Codec):
     >>> codec.decode(Reader(pack([codec.encode(tensor)])), tensor).tolist()
     [1.0, -2.0]
     """
+
+    adds = True
 
     def encode(self, tensor: torch.Tensor) -> Packet:
         """Return the elements."""

@@ -53,6 +53,8 @@ class Frequencies(Codec):
         if rule not in get_args(Rule):
             raise UnknownNameError("rule", str(rule), get_args(Rule))
         self.keep, self.rule = keep, rule
+        # Everybody's prefix is of the same frequencies.
+        self.adds = rule == "prefix"
         self._largest = TopK(keep)
 
     def encode(self, tensor: torch.Tensor) -> Packet:

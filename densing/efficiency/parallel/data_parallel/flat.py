@@ -97,7 +97,7 @@ class Flat:
     def tensor_name(self, number: int) -> str:
         """Return the name of one of :meth:`tensors`."""
         if getattr(self.model, "tensor_shapes", None) is not None:
-            return f"tensor {number}"
+            return str(self.model.tensor_names[number])
         return [name for name, parameter in self.model.named_parameters() if parameter.requires_grad][number]
 
     def check(self) -> None:

@@ -133,7 +133,7 @@ class Rounds(ABC):
                 self._turn()
         self._drain()
         for buffer in floating_buffers(self.model):
-            self.link.mean(buffer)
+            self._settle(buffer)
 
     def figures(self) -> Mapping[str, float]:
         """Return rounds, tau and the median seconds of an averaging, from its start to its completion."""
@@ -194,6 +194,10 @@ class Rounds(ABC):
     def _drain(self) -> None:
         """End what is still under way; nothing for methods that wait at once."""
         return
+
+    def _settle(self, buffer: torch.Tensor) -> None:
+        """Make a floating-point buffer the same everywhere."""
+        self.link.mean(buffer)
 
     def _average(self) -> torch.Tensor:
         """Return the mean of all ranks' live parameters, waiting for it."""

@@ -13,6 +13,7 @@ from densing.efficiency.parallel.data_parallel.link import Link, Waiting
 from densing.efficiency.parallel.data_parallel.rounds import whole
 from densing.efficiency.parallel.distributed import (
     Clock,
+    Parts,
     RunEnv,
     RunRecord,
     build_lm,
@@ -72,6 +73,8 @@ class Replica:
         The loss of a model on a batch of the run's size, for what is tried before the first step.
     link : Link, optional
         The end of a virtual rank; None where ranks are processes.
+    seed : int
+        Of the run, for what a method draws by chance.
     """
 
     model: torch.nn.Module
@@ -79,6 +82,7 @@ class Replica:
     waiting: Waiting
     loss: Callable[[torch.nn.Module], torch.Tensor]
     link: Link | None = None
+    seed: int = 0
 
     def over(self, link: Link) -> Replica:
         """Return the same replica as a virtual rank."""
@@ -102,7 +106,7 @@ class DataParallel:
 
     def __init__(self, env: RunEnv, method: MethodMaker, knobs: Mapping[str, Any], clock: Clock) -> None:
         self.lr, self.taken = env.spec.lr, 0
-        self.data_rank, self.data_ranks = env.rank, env.world_size
+        self.data_ranks = env.world_size
         self.device = torch.device(env.spec.device)
         model = build_lm(env.spec.model, env.spec.sequence, env.spec.seed).to(self.device)
         self.parameters = sum(p.numel() for p in model.parameters())
@@ -113,8 +117,14 @@ class DataParallel:
             partial(torch.optim.AdamW, lr=env.spec.lr),
             clock.waiting,
             lambda trial: self._loss(trial, tokens),
+            seed=env.spec.seed,
         )
         self.method = method(replica, **knobs)
+        self._rank = env.rank
+        self.data_rank = self._client()
+        # Of methods whose clients read parts of the text: how many clients, and which are at home here.
+        clients = getattr(self.method, "clients", 0) if getattr(self.method, "parts", False) else 0
+        self.parts = Parts(clients, tuple(self.method.home)) if clients else None
 
     def step(self, batch: torch.Tensor) -> float:
         """Forward, backward and update; return this rank's loss."""
@@ -125,6 +135,7 @@ class DataParallel:
         loss = self._loss(self.method.model, batch)
         self.method.backward(loss)
         self.method.step()
+        self.data_rank = self._client()
         return float(loss.detach())
 
     def finish(self) -> None:
@@ -154,6 +165,11 @@ class DataParallel:
         self.method.optimizer.load_state_dict(state["optimizer"])
         self.method.load_state_dict(state["method"])
         self.taken = int(state["taken"])
+        self.data_rank = self._client()
+
+    def _client(self) -> int:
+        """Return whose batches come next: of methods with clients, the one that trains here in this round."""
+        return int(getattr(self.method, "client", self._rank))
 
     def _loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
         batch = batch.to(self.device)

@@ -258,6 +258,16 @@ class VirtualMethods:
         """Bytes that one rank would have sent so far."""
         return self.ranks.links[0].sent
 
+    @property
+    def personal(self) -> bool:
+        """Whether every rank keeps weights of its own."""
+        return any(getattr(method, "personal", False) for method in self.methods)
+
+    def figures(self) -> dict[str, float]:
+        """Return the methods' figures, mean over the ranks."""
+        each = [method.figures() for method in self.methods]
+        return {name: sum(figures[name] for figures in each) / len(each) for name in each[0]}
+
     def backward(self, losses: Sequence[Backward]) -> None:
         """Let every rank run its backward pass, with what its method sends meanwhile.
 

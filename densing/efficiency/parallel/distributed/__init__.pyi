@@ -5,6 +5,7 @@ from .comm import Handle as Handle
 from .lm import Attention as Attention
 from .lm import Block as Block
 from .lm import Decoder as Decoder
+from .lm import Parts as Parts
 from .lm import Wiring as Wiring
 from .lm import build_lm as build_lm
 from .lm import cross_entropy as cross_entropy

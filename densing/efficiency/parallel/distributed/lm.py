@@ -12,7 +12,7 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -63,6 +63,47 @@ def load_bytes(corpus: str = "") -> tuple[Bytes, Bytes]:
         raise InputError(f"corpus {corpus!r}: {len(data)} bytes are too few; {LEAST_BYTES:,} or more are needed")
     cut = len(data) - len(data) // HELD_OUT
     return data[:cut], data[cut:]
+
+
+class Parts(NamedTuple):
+    """Clients that read a part of the text each, one behind the other.
+
+    Attributes
+    ----------
+    clients : int
+        In all.
+    home : tuple of int
+        Those whose held-out text this rank answers for.
+    """
+
+    clients: int
+    home: tuple[int, ...]
+
+    def of(self, text: Bytes, client: int) -> tuple[Bytes, Bytes]:
+        """Return a client's own part of the training text, and the end of that part, which it does not train on.
+
+        Examples
+        --------
+        >>> [len(part) for part in Parts(4, (0,)).of(np.zeros(4000, dtype=np.uint8), 2)]
+        [950, 50]
+        """
+        begin, end = (len(text) * at // self.clients for at in (client, client + 1))
+        cut = end - (end - begin) // HELD_OUT
+        return text[begin:cut], text[cut:end]
+
+    def check(self, text: Bytes, sequence: int) -> None:
+        """Refuse more clients than there is text for.
+
+        Raises
+        ------
+        InputError
+        """
+        least = min(len(self.of(text, client)[1]) for client in range(self.clients))
+        if least <= sequence:
+            raise InputError(
+                f"clients={self.clients}: of a text of {len(text):,} bytes a client's held-out end has {least}, and "
+                f"sequence={sequence} needs more; take fewer clients, shorter sequences or a longer text"
+            )
 
 
 def digest(train: Bytes, held_out: Bytes) -> str:

@@ -37,6 +37,9 @@ class Trainee(Protocol):
         Of the whole model, not of a shard.
     stand_in : str
         Empty, or what the run is instead of the technique itself.
+
+    It may also have ``parts``: :class:`~densing.efficiency.parallel.distributed.lm.Parts` of the text, of which
+    ``data_rank`` reads one; then the loss at the end is on text of these parts, too.
     """
 
     data_rank: int
@@ -91,6 +94,9 @@ def run(env: RunEnv, build: Callable[[Clock], Trainee]) -> RunRecord:
     clock = Clock()
     trainee = build(clock)
     training = _Training(env, trainee, clock)
+    parts = getattr(trainee, "parts", None)
+    if parts is not None:
+        parts.check(train, env.spec.sequence)
     training.resume()
     if env.rank == 0:
         about = {
@@ -102,8 +108,9 @@ def run(env: RunEnv, build: Callable[[Clock], Trainee]) -> RunRecord:
         folder.write_json(Path(env.spec.out) / "corpus.json", about)
     training.train(train)
     drain_s = training.finish()
+    texts = [held_out] if parts is None else [parts.of(train, client)[1] for client in parts.home]
     final = trainee.evaluate(
-        torch.from_numpy(rows) for rows in held_out_batches(held_out, env.spec.batch, env.spec.sequence)
+        torch.from_numpy(rows) for text in texts for rows in held_out_batches(text, env.spec.batch, env.spec.sequence)
     )
     return RunRecord(
         technique=env.spec.technique,
@@ -309,13 +316,16 @@ class _Training:
         spec, begun = self.env.spec, len(self.losses)
         if begun == spec.steps:
             return
+        parts = getattr(self.trainee, "parts", None)
         with _recorder(self.env, spec.steps - begun) as recorded:
             if _grouped():
                 # Ranks are built at different speeds; the first step must not wait for that.
                 dist.barrier()
             self.clock.start()
             for step in range(begun, spec.steps):
-                rows = batches(text, spec.batch, spec.sequence, spec.seed, self.trainee.data_rank, step)
+                client = self.trainee.data_rank
+                own = text if parts is None else parts.of(text, client)[0]
+                rows = batches(own, spec.batch, spec.sequence, spec.seed, client, step)
                 loss = self.trainee.step(torch.from_numpy(rows))
                 if not math.isfinite(loss):
                     raise InputError(

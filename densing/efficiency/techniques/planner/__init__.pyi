@@ -19,6 +19,7 @@ from .collectives import Use as Use
 from .exchange import BLOCK as BLOCK
 from .exchange import MEBIBYTE as MEBIBYTE
 from .exchange import STREAM as STREAM
+from .exchange import Blocking as Blocking
 from .exchange import Buckets as Buckets
 from .exchange import Exchange as Exchange
 from .exchange import ExchangeMaker as ExchangeMaker
