@@ -7,5 +7,7 @@ from .codec import Packet as Packet
 from .codec import Reader as Reader
 from .codec import pack as pack
 from .frequency import Frequencies as Frequencies
+from .frequency import Rule as Rule
+from .frequency import dct4 as dct4
 from .sparse import Threshold as Threshold
 from .sparse import TopK as TopK
