@@ -7,6 +7,8 @@ from .codec import Packet as Packet
 from .codec import Reader as Reader
 from .codec import pack as pack
 from .frequency import Frequencies as Frequencies
+from .frequency import Rule as Rule
+from .frequency import dct4 as dct4
 from .rows import Entries as Entries
 from .rows import RowThreshold as RowThreshold
 from .sparse import Sparse as Sparse

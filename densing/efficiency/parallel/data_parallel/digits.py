@@ -14,9 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from densing.core import UnavailableError
-from densing.efficiency.parallel.codecs import Codec, Packet, Reader
-from densing.efficiency.parallel.codecs.frequency import dct4
-from densing.efficiency.parallel.codecs.sizes import VALUE_BYTES, kept
+from densing.efficiency.parallel.codecs import Codec, Packet, Reader, dct4, sizes
 from densing.efficiency.parallel.data_parallel.federated import Federated
 from densing.efficiency.parallel.data_parallel.train import Method, Replica
 from densing.efficiency.parallel.data_parallel.virtual import VirtualMethods
@@ -63,18 +61,18 @@ class Leading(Codec):
 
     def encode(self, tensor: torch.Tensor) -> Packet:
         """Return the first entries."""
-        return Packet((tensor.detach().reshape(-1)[: kept(tensor.numel(), self.keep)],))
+        return Packet((tensor.detach().reshape(-1)[: sizes.kept(tensor.numel(), self.keep)],))
 
     def decode(self, reader: Reader, like: torch.Tensor) -> torch.Tensor:
         """Return the tensor, 0 where nothing was sent."""
-        entries = kept(like.numel(), self.keep)
+        entries = sizes.kept(like.numel(), self.keep)
         tensor = torch.zeros(like.numel())
         tensor[:entries] = reader.take(entries, torch.float32)
         return tensor.view(like.shape)
 
     def bounds(self, like: torch.Tensor) -> tuple[int, int]:
         """Return the bytes of so many entries."""
-        size = VALUE_BYTES * kept(like.numel(), self.keep)
+        size = sizes.VALUE_BYTES * sizes.kept(like.numel(), self.keep)
         return size, size
 
 

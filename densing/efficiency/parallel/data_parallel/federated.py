@@ -22,9 +22,7 @@ import torch
 import torch.distributed as dist
 
 from densing.core import InputError
-from densing.efficiency.parallel.codecs import Codec, Dense, Frequencies, Int8, Packet, Reader, TopK, pack
-from densing.efficiency.parallel.codecs.frequency import Rule
-from densing.efficiency.parallel.codecs.sizes import DENSE_BELOW
+from densing.efficiency.parallel.codecs import Codec, Dense, Frequencies, Int8, Packet, Reader, Rule, TopK, pack, sizes
 from densing.efficiency.parallel.data_parallel.link import Link, Waiting
 from densing.efficiency.parallel.data_parallel.rounds import Rounds, number, whole
 
@@ -116,7 +114,7 @@ class Federated(Rounds):
         self.home = home(self.link.rank, self.link.size, self.clients)
         self.anchor, self._vector = self.flat.read(), self.flat.zeros()
         tensors = self.flat.tensors(self._vector)
-        self.codecs = [Dense() if part.numel() < DENSE_BELOW else codec() for part in tensors]
+        self.codecs = [Dense() if part.numel() < sizes.DENSE_BELOW else codec() for part in tensors]
         self.sent, self._pulled = 0, False
 
     @property

@@ -124,7 +124,7 @@ class DataParallel:
         self.data_rank = self._client()
         # Of methods whose clients read parts of the text: how many clients, and which are at home here.
         clients = getattr(self.method, "clients", 0) if getattr(self.method, "parts", False) else 0
-        self.parts = Parts(clients, tuple(self.method.home)) if clients else None
+        self.parts = Parts(clients, tuple(getattr(self.method, "home", ()))) if clients else None
 
     def step(self, batch: torch.Tensor) -> float:
         """Forward, backward and update; return this rank's loss."""
