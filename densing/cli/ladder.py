@@ -58,8 +58,9 @@ def train(
         typer.Option(
             "--arm",
             help="Train this change of training beside others, METHOD:option=value,...: plain, or co2, local-sgd, "
-            "slowmo, fedavg, fedft, spafl with their knobs; options of all: ranks, batch, lr (a factor), corpus "
-            "(clean, noisy, shuffled), bits, clients (Dirichlet), order=reverse. May be repeated; `densing ladder gain` compares them.",
+            "slowmo, dct, topk, fedavg, fedft, spafl with their knobs; options of all: ranks, batch, lr (a factor), "
+            "corpus (clean, noisy, shuffled), bits, clients (Dirichlet), order=reverse. May be repeated; `densing "
+            "ladder gain` compares them.",
         ),
     ] = None,
     ranks: Annotated[int, typer.Option("--ranks", min=1, max=64, help="Virtual ranks of every --arm.")] = 1,

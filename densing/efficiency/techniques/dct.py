@@ -167,7 +167,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("DCT-2", "fewer bytes between stages", SETUP, 20.0, "times", "first-hand", ABSTRACT,
           lambda _: least_eta(20, row_share), 0.25, grade="counted"),
     Claim("DCT-3", "renewing the threshold seldom, beside choosing anew in every step", SETUP, "no loss", "",
-          "first-hand", ABSTRACT, lambda _: Answer(None, MEASURED), grade="own measurement"),
+          "first-hand", ABSTRACT, lambda _: Answer(None, MEASURED), grade="measured"),
     Claim("DCT-4", "less time end to end", SETUP, 0.37, "of a run", "first-hand", ABSTRACT,
           lambda _: Answer(None, OTHER)),
 )  # fmt: skip

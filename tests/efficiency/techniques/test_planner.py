@@ -267,6 +267,9 @@ def test_only_t3_is_run_as_something_else() -> None:
     assert told["t3"] == "tile-wise software decomposition, not T3"
 
 
+CLIENTS = ("fedavg", "fedprox", "topk-delta", "int8-delta", "fedft")
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if isinstance(get_technique(name), DataParallelRun)])
 def test_a_run_is_handed_the_knobs_that_its_method_takes(name: str) -> None:
     torch = pytest.importorskip("torch")
@@ -278,6 +281,12 @@ def test_a_run_is_handed_the_knobs_that_its_method_takes(name: str) -> None:
     method = technique.method(replica, **handed)
     lent = {"model", "make", "optimizer", "waiting", "stage", "group", "inner_group", "link"}
     tried = {"bucket_mb"} if name == "ddp-tuned" else set()
+    taken = {each for kind in type(method).__mro__[:-1] for each in signature(kind).parameters}
+    if name in CLIENTS:
+        # Clients: the replica lends the seed, the technique is the codec, and only fedprox pulls.
+        lent |= {"options", "seed", "codec"} | (set() if name == "fedprox" else {"mu"})
+        assert set(handed) == taken - lent
+        return
     assert set(handed) | tried == set(signature(type(method)).parameters) - lent
 
 
