@@ -10,7 +10,6 @@ from .data_parallel.digits import Leading as Leading
 from .data_parallel.digits import Outcome as Outcome
 from .data_parallel.digits import WholeModel as WholeModel
 from .data_parallel.digits import digits_experiment as digits_experiment
-from .data_parallel.digits import low_energy as low_energy
 from .data_parallel.federated import Federated as Federated
 from .data_parallel.federated import FedFT as FedFT
 from .data_parallel.federated import Int8Delta as Int8Delta

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from densing.core import UnavailableError
-from densing.efficiency.parallel.codecs import Codec, Packet, Reader, dct4, sizes
+from densing.efficiency.parallel.codecs import Codec, Packet, Reader, sizes
 from densing.efficiency.parallel.data_parallel.federated import Federated
 from densing.efficiency.parallel.data_parallel.train import Method, Replica
 from densing.efficiency.parallel.data_parallel.virtual import VirtualMethods
@@ -167,15 +167,3 @@ def digits_experiment(
     sent = math.fsum(each.get("packet_bytes", 0.0) for each in figures) / CLIENTS / rounds
     left = math.fsum(each.get("kept_share", 1.0) for each in figures) / CLIENTS
     return Outcome(float(np.mean(accuracies)), float(np.mean(means)), sent, left), team
-
-
-def low_energy(vector: torch.Tensor) -> float:
-    """Return the share of a flat tensor's energy in the lower half of its frequencies.
-
-    Examples
-    --------
-    >>> round(low_energy(torch.ones(64)), 2)
-    0.99
-    """
-    energy = dct4(vector).square()
-    return float(energy[: len(energy) // 2].sum() / energy.sum())
