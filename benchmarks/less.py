@@ -159,10 +159,9 @@ def main() -> None:
         "Written by `python benchmarks/less.py`; its head says which commands it runs.",
         "## Predicted beside measured",
         f"Two ranks on two cores over a link of {chosen.link}, {steps} steps of the small language model; load "
-        f"before: {load:.2f}. Median error of a step "
-        f"{words.percent(100 * statistics.median(errors))}, largest {words.percent(100 * max(errors))}. Waiting is what "
-        "the training thread stood still for; torch's PowerSGD multiplies its factors meanwhile. Losses of so few "
-        "steps say nothing of quality: that is the last section.",
+        f"before: {load:.2f}. Median error of a step {words.percent(100 * statistics.median(errors))}, largest "
+        f"{words.percent(100 * max(errors))}. Waiting is what the training thread stood still for; torch's PowerSGD "
+        "multiplies its factors meanwhile. Losses of so few steps say nothing of quality: that is the last section.",
         predicted_table(rows),
         "## Where gathering stops paying",
         crossover_table(),
