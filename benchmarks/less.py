@@ -161,7 +161,8 @@ def main() -> None:
         f"Two ranks on two cores over a link of {chosen.link}, {steps} steps of the small language model; load "
         f"before: {load:.2f}. Median error of a step {words.percent(100 * statistics.median(errors))}, largest "
         f"{words.percent(100 * max(errors))}. Waiting is what the training thread stood still for; torch's PowerSGD "
-        "multiplies its factors meanwhile. Losses of so few steps say nothing of quality: that is the last section.",
+        "multiplies its factors meanwhile. Losses of so few steps say little of quality; what it buys is asked of a "
+        "ladder's arms (`densing ladder gain`).",
         predicted_table(rows),
         "## Where gathering stops paying",
         crossover_table(),
