@@ -47,7 +47,6 @@ from .distributed.spec import RunSpec as RunSpec
 from .distributed.spec import named_shape as named_shape
 from .distributed.spec import workload_of as workload_of
 from .pipeline.coding import CODECS as CODECS
-from .pipeline.coding import LENGTH_BYTES as LENGTH_BYTES
 from .pipeline.coding import Coding as Coding
 from .pipeline.coding import codings as codings
 from .pipeline.train import train_pipeline as train_pipeline

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from densing.efficiency.parallel import CODECS, LENGTH_BYTES, codings, workload_of
+from densing.efficiency.parallel import CODECS, codings, sizes, workload_of
 from densing.efficiency.simulation import stages
 from densing.efficiency.techniques.planner import BUCKET, Edge, Planned, run_knobs, tokens
 from densing.efficiency.techniques.registry import Kind, Knob, choice, number, settle, whole
@@ -88,7 +88,7 @@ class Pipeline(Planned):
                 )
                 for count, (encode, decode) in zip(coding.bytes(rows, width, size), coding.passes(), strict=True)
             ]
-            edges.append(there._replace(ahead=LENGTH_BYTES if coding.drifts else 0, back=back))
+            edges.append(there._replace(ahead=sizes.LENGTH_BYTES if coding.drifts else 0, back=back))
         return edges
 
     def check_run(self, spec: RunSpec) -> None:

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from densing.core import InputError, UnknownNameError  # noqa: E402
+from densing.efficiency.parallel.codecs import sizes  # noqa: E402
 from densing.efficiency.parallel.distributed.lm import build_lm  # noqa: E402
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunSpec  # noqa: E402
 from densing.efficiency.parallel.pipeline import edges  # noqa: E402
-from densing.efficiency.parallel.pipeline.coding import CODECS, LENGTH_BYTES, Coding, codings  # noqa: E402
+from densing.efficiency.parallel.pipeline.coding import CODECS, Coding, codings  # noqa: E402
 from densing.efficiency.parallel.pipeline.edges import Edge  # noqa: E402
 from densing.efficiency.parallel.pipeline.stage import Stage  # noqa: E402
 from densing.efficiency.parallel.pipeline.train import train_pipeline  # noqa: E402
@@ -83,7 +84,7 @@ def test_packets_weigh_what_plans_say(pipe: Pipe, coding: Coding) -> None:
     assert first.send(0, drawn(0))
     there = pipe.sent
     forward, back = coding.bytes(ROWS, WIDTH)
-    assert there == forward + (LENGTH_BYTES if coding.drifts else 0)
+    assert there == forward + (sizes.LENGTH_BYTES if coding.drifts else 0)
     arrived = second.take(0)
     first.expect(0)
     assert second.send(0, drawn(1))

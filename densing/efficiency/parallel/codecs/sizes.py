@@ -13,7 +13,7 @@ COUNT_BYTES = 4
 """Of the number of entries that a sparse packet begins with."""
 VALUE_BYTES = 4
 LENGTH_BYTES = 8
-"""Of a row's length, gathered before the rows."""
+"""Of the message that tells how long a packet is, where its codec does not: it goes ahead."""
 DENSE_BELOW = 256
 """Elements below which a tensor is sent whole. Source: the one third-party implementation of arXiv 2010.08899."""
 WORTH = 2.0

@@ -21,11 +21,8 @@ import torch.distributed as dist
 
 from densing.core import InputError
 from densing.efficiency.parallel.codecs import Codec, Dense, Packet, Reader, Threshold, TopK, pack, sizes
-from densing.efficiency.parallel.data_parallel.flat import Flat, floating_buffers
+from densing.efficiency.parallel.data_parallel.flat import FINE, Flat, floating_buffers
 from densing.efficiency.parallel.data_parallel.link import Link, Waiting
-
-FINE = -1
-"""What a rank's packets begin with, unless a gradient is not finite: then with the number of its tensor."""
 
 
 class Compressed:
@@ -147,13 +144,11 @@ class Compressed:
         self.steps, self.sent = int(state["steps"]), int(state["sent"])
 
     def _encode(self) -> torch.Tensor:
-        """Return this rank's packets: a mark, then one tensor's after the other."""
-        parts = self.flat.tensors(self.residual)
-        finite = bool(torch.isfinite(self.residual).all())
-        bad = FINE if finite else next(at for at, part in enumerate(parts) if not bool(part.isfinite().all()))
+        """Return this rank's packets: which gradient is not finite, if any, then one tensor's after the other."""
+        parts, bad = self.flat.tensors(self.residual), self.flat.first_not_finite(self.residual)
         mark = Packet((torch.tensor([bad], dtype=torch.int32, device=self.flat.device),))
         # A rank that cannot go on still takes part: all others learn of it from its mark.
-        packets = [codec.encode(part) for codec, part in zip(self.codecs, parts, strict=True)] if finite else []
+        packets = [codec.encode(part) for codec, part in zip(self.codecs, parts, strict=True)] if bad == FINE else []
         return pack([mark, *packets])
 
     def _refuse(self, bad: int) -> None:

@@ -23,11 +23,9 @@ import torch.distributed as dist
 
 from densing.core import InputError
 from densing.efficiency.parallel.codecs import Codec, Dense, Frequencies, Int8, Packet, Reader, Rule, TopK, pack, sizes
+from densing.efficiency.parallel.data_parallel.flat import FINE
 from densing.efficiency.parallel.data_parallel.link import Link, Waiting
 from densing.efficiency.parallel.data_parallel.rounds import Rounds, number, whole
-
-FINE = -1
-"""What a client says of its tensors, unless one is not finite: then its number."""
 
 
 def home(rank: int, ranks: int, clients: int) -> range:
@@ -181,9 +179,8 @@ class Federated(Rounds):
         self.link.arrive(self._announced, self._state)
         steps = float(self._state[1])
         parts = self.flat.tensors(self.flat.read(self._vector).sub_(self.anchor))
-        bad = FINE
-        if not bool(torch.isfinite(self._vector).all()):
-            bad = next(at for at, part in enumerate(parts) if not bool(part.isfinite().all()))
+        bad = self.flat.first_not_finite(self._vector)
+        if bad != FINE:
             # Who cannot go on still takes part: all others learn of it.
             self._vector.zero_()
         packets = [codec.encode(part) for codec, part in zip(self.codecs, parts, strict=True)]

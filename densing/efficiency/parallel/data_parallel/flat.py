@@ -10,6 +10,9 @@ from torch import nn
 
 from densing.core import InputError
 
+FINE = -1
+"""What is said in place of a tensor's number where all are finite."""
+
 
 class Flat:
     """Reads the live parameters into a float32 vector, and writes such a vector back.
@@ -99,6 +102,12 @@ class Flat:
         if getattr(self.model, "tensor_shapes", None) is not None:
             return str(self.model.tensor_names[number])
         return [name for name, parameter in self.model.named_parameters() if parameter.requires_grad][number]
+
+    def first_not_finite(self, vector: torch.Tensor) -> int:
+        """Return which of a vector's :meth:`tensors` is the first to hold inf or NaN; :data:`FINE` where none does."""
+        if bool(torch.isfinite(vector).all()):
+            return FINE
+        return next(at for at, part in enumerate(self.tensors(vector)) if not bool(part.isfinite().all()))
 
     def check(self) -> None:
         """Refuse a model that is no longer the one it was.

@@ -12,8 +12,6 @@ from densing.efficiency.parallel.codecs import sizes
 CODECS = ("dense", "half", "int8", "topk", "threshold")
 MARK_BYTES = 4
 """A packet begins with whether all is well."""
-LENGTH_BYTES = 8
-"""Of the message that tells a packet's length, where the codec does not."""
 SCALE_BYTES = 4
 
 CHOOSE_PASSES = 50.0
