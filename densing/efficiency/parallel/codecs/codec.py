@@ -58,9 +58,9 @@ class Reader:
         InputError
             When there are not so many.
         """
-        size = count * torch.empty(0, dtype=dtype).element_size()
+        size = count * dtype.itemsize
         part = self.data[self.at : self.at + size]
-        if len(part) < size:
+        if part.numel() < size:
             raise InputError(f"a packet ends after {len(self.data)} bytes and {self.at + size} were expected")
         self.at += size
         # A copy begins where any type may begin.
@@ -97,6 +97,12 @@ class Codec(ABC):
     def bounds(self, like: torch.Tensor) -> tuple[int, int]:
         """Return the least and the most bytes that a packet of such a tensor weighs."""
 
+    def take(self, tensor: torch.Tensor) -> Packet:
+        """Return what is sent of a tensor, whose elements lie one behind the other, and leave in it what is not."""
+        packet = self.encode(tensor)
+        tensor.sub_(self.decode(Reader(pack([packet]).cpu()), tensor))
+        return packet
+
     def state_dict(self) -> dict[str, Any]:
         """Return what the next packet depends on."""
         return {}
@@ -123,6 +129,12 @@ class Dense(Codec):
     def encode(self, tensor: torch.Tensor) -> Packet:
         """Return the elements."""
         return Packet((tensor.detach().reshape(-1),))
+
+    def take(self, tensor: torch.Tensor) -> Packet:
+        """Return the elements, and leave zeros."""
+        packet = self.encode(tensor.clone())
+        tensor.zero_()
+        return packet
 
     def decode(self, reader: Reader, like: torch.Tensor) -> torch.Tensor:
         """Return the tensor."""

@@ -47,6 +47,12 @@ class Sparse(Codec):
         mask = self.choose(size) & (size > 0) if count else torch.zeros(0, dtype=torch.bool)
         return self.packet(flat, mask)
 
+    def take(self, tensor: torch.Tensor) -> Packet:
+        """Return what is sent of a tensor, and leave zeros in its place."""
+        packet = self.encode(tensor)
+        tensor.view(-1)[self.where] = 0
+        return packet
+
     def packet(self, flat: torch.Tensor, mask: torch.Tensor) -> Packet:
         """Return the packet of the masked entries of a flat tensor."""
         self.where = where = mask.nonzero().squeeze(1)

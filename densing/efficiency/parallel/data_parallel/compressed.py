@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -97,16 +97,7 @@ class Compressed:
         self.residual.add_(self._mean)
         data = self._encode()
         self.sent += data.numel()
-        into, rest = self.flat.tensors(self._mean.zero_()), self.flat.tensors(self.residual)
-        for rank, row in enumerate(self.link.gather(data)):
-            reader = Reader(row.cpu())
-            self._refuse(int(reader.take(1, torch.int32)))
-            for number, codec in enumerate(self.codecs):
-                part = codec.decode(reader, into[number])
-                into[number].add_(part)
-                if rank == self.link.rank:
-                    rest[number].sub_(part)
-        self.flat.write_gradients(self._mean.div_(self.link.size))
+        self.flat.write_gradients(self.link.gathered(data, self._decode))
         self.steps += 1
         self._exchanged = True
 
@@ -144,12 +135,22 @@ class Compressed:
         self.steps, self.sent = int(state["steps"]), int(state["sent"])
 
     def _encode(self) -> torch.Tensor:
-        """Return this rank's packets: which gradient is not finite, if any, then one tensor's after the other."""
+        """Return this rank's packets, taken out of the residual: which gradient is not finite, if any, then all."""
         parts, bad = self.flat.tensors(self.residual), self.flat.first_not_finite(self.residual)
         mark = Packet((torch.tensor([bad], dtype=torch.int32, device=self.flat.device),))
         # A rank that cannot go on still takes part: all others learn of it from its mark.
-        packets = [codec.encode(part) for codec, part in zip(self.codecs, parts, strict=True)] if bad == FINE else []
+        packets = [codec.take(part) for codec, part in zip(self.codecs, parts, strict=True)] if bad == FINE else []
         return pack([mark, *packets])
+
+    def _decode(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the mean of what all ranks sent, added up in their order."""
+        parts = self.flat.tensors(self._mean.zero_())
+        for row in rows:
+            reader = Reader(row.cpu())
+            self._refuse(int(reader.take(1, torch.int32)))
+            for codec, part in zip(self.codecs, parts, strict=True):
+                part.add_(codec.decode(reader, part))
+        return self._mean.div_(len(rows))
 
     def _refuse(self, bad: int) -> None:
         if bad != FINE:

@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -209,14 +209,18 @@ class Federated(Rounds):
     def _gathered(self, packets: list[Packet], parts: list[torch.Tensor], bad: int, steps: float) -> None:
         """Turn everybody's packets into the weighted mean, added up in the order of the ranks."""
         head = torch.tensor([bad, self.count], dtype=torch.int32, device=self.flat.device)
-        rows = self.link.gather(pack([Packet((head,)), *packets]))
-        self._vector.zero_()
-        for rank, row in enumerate(rows):
-            reader = Reader(row.cpu())
-            mark, count = reader.take(2, torch.int32).tolist()
-            self._refuse(rank, mark)
-            for codec, part in zip(self.codecs, parts, strict=True):
-                part.add_(codec.decode(reader, part), alpha=count / steps)
+
+        def decode(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+            self._vector.zero_()
+            for rank, row in enumerate(rows):
+                reader = Reader(row.cpu())
+                mark, count = reader.take(2, torch.int32).tolist()
+                self._refuse(rank, mark)
+                for codec, part in zip(self.codecs, parts, strict=True):
+                    part.add_(codec.decode(reader, part), alpha=count / steps)
+            return self._vector
+
+        self._vector.copy_(self.link.gathered(pack([Packet((head,)), *packets]), decode))
 
     def _refuse(self, rank: int, bad: int) -> None:
         if bad != FINE:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -13,6 +13,9 @@ from densing.efficiency.parallel.distributed import comm
 
 Waiting = Callable[[], AbstractContextManager[None]]
 """Put around every wait; see :class:`densing.efficiency.parallel.distributed.loop.Clock`."""
+
+Combine = Callable[[Sequence[torch.Tensor]], torch.Tensor]
+"""Makes one tensor of every rank's row of bytes."""
 
 
 class Link:
@@ -67,6 +70,13 @@ class Link:
         handle = self.start(tensor)
         self.arrive(handle, tensor)
         return handle
+
+    def gathered(self, data: torch.Tensor, combine: Combine) -> torch.Tensor:
+        """Return what ``combine`` makes of every rank's row of bytes.
+
+        It sees the rows alone, and makes the same of them on every rank: ranks of one process do it once.
+        """
+        return combine(self.gather(data))
 
     def gather(self, data: torch.Tensor) -> list[torch.Tensor]:
         """Return every rank's row of bytes, in the order of the ranks; they may be of different lengths.

@@ -17,7 +17,7 @@ import torch
 
 from densing.core import InputError
 from densing.efficiency.parallel.codecs import sizes
-from densing.efficiency.parallel.data_parallel.link import Link
+from densing.efficiency.parallel.data_parallel.link import Combine, Link
 from densing.efficiency.parallel.data_parallel.train import Method, Replica
 from densing.efficiency.parallel.distributed import comm
 from densing.efficiency.simulation import ring_terms
@@ -40,6 +40,14 @@ class Arrival(comm.Handle):
         super().__init__(None)
         self.ranks, self.complete, self.waiting = ranks, False, 0
         self.rows: list[torch.Tensor] = []
+        self._made: torch.Tensor | None = None
+
+    def made(self, combine: Combine) -> torch.Tensor:
+        """Return what is made of the rows, made once."""
+        if self._made is None:
+            # A copy: the buffers are a rank's own, and it may fill them again before another has read this.
+            self._made = combine(self.rows).clone()
+        return self._made
 
     @property
     def seconds(self) -> float | None:
@@ -83,16 +91,23 @@ class VirtualLink(Link):
         self.sent += ring_terms("all_reduce", self.size).volume * tensor.numel() * tensor.element_size()
         return self.ranks.take_part(self, op, tensor)
 
+    def gathered(self, data: torch.Tensor, combine: Combine) -> torch.Tensor:
+        """Return what ``combine`` makes of every rank's row of bytes: the first rank to go on makes it for all."""
+        if self.size == 1:
+            return combine([data])
+        return self._gather(data).made(combine)
+
     def gather(self, data: torch.Tensor) -> list[torch.Tensor]:
         """Return every rank's row of bytes, in the order of the ranks."""
-        if self.size == 1:
-            return [data]
+        return [data] if self.size == 1 else self._gather(data).rows
+
+    def _gather(self, data: torch.Tensor) -> Arrival:
         arrival = self.ranks.take_part(self, "gather", data)
         self.wait(arrival)
         # As over a network: lengths first, then rows as long as the longest.
         ring = ring_terms("all_gather", self.size).volume
         self.sent += ring * self.size * (sizes.LENGTH_BYTES + max(len(row) for row in arrival.rows))
-        return arrival.rows
+        return arrival
 
     def copy_first(self, tensors: list[torch.Tensor]) -> None:
         """Give every rank the tensors of the first one."""
