@@ -33,7 +33,9 @@ Nproc = Annotated[int, typer.Option("--nproc", help="Ranks: processes, each on a
 Link = Annotated[
     str,
     typer.Option(
-        "--link", help="200mbit: network namespaces joined at that rate; emulated:200mbit: waiting added; none."
+        "--link",
+        help="200mbit: network namespaces joined at that rate; emulated:200mbit: waiting added; none. One for all "
+        "ranks, or one each: 1gbit,1gbit,50mbit.",
     ),
 ]
 Steps = Annotated[int, typer.Option("--steps", help="Training steps.")]

@@ -38,7 +38,12 @@ def read_arms(texts: Sequence[str], ranks: int = 1) -> list[Arm]:
     """
     arms = [parse_arm(text, ranks) for text in texts]
     for arm in arms:
-        _knobs(arm)
+        technique, _ = _knobs(arm)
+        if technique.axis == "pp" and arm.knobs.keys() - {"r"}:
+            raise InputError(
+                f"--arm {arm.name}: between virtual stages all edges are alike, and every layer is one; of "
+                f"{arm.method}'s knobs give r alone"
+            )
         if arm.ranks == 1 and arm.method not in ("plain", PLAIN_IS):
             raise InputError(f"--arm {arm.name}: {arm.method} needs ranks to share the work; give --ranks 2 or more")
     return arms
@@ -55,7 +60,8 @@ def virtual_ranks(arm: Arm, rows: Sequence[Any], optimizers: Sequence[Any]) -> R
     optimizers : sequence
         One per rank.
     """
-    from densing.efficiency.parallel import Replica, VirtualMethods
+    from densing.efficiency.parallel import Coding, Replica, VirtualMethods, VirtualStages, sizes
+    from densing.efficiency.techniques import get_technique, run_settings
 
     technique, knobs = _knobs(arm)
 
@@ -64,6 +70,11 @@ def virtual_ranks(arm: Arm, rows: Sequence[Any], optimizers: Sequence[Any]) -> R
 
     replicas = [replica(row, optimizer) for row, optimizer in zip(rows, optimizers, strict=True)]
     order = tuple(reversed(range(arm.ranks))) if arm.order == "reverse" else None
+    if technique.axis == "pp":
+        [share] = sizes.edge_shares([1.0], knobs["r"])
+        averaging: Any = get_technique(PLAIN_IS)
+        mean = partial(averaging.method, **run_settings([PLAIN_IS], [])[PLAIN_IS])
+        return VirtualStages(replicas, mean, Coding("topk", share), order)
     return VirtualMethods(replicas, partial(technique.method, **knobs), order)
 
 
@@ -73,7 +84,7 @@ def _knobs(arm: Arm) -> tuple[Any, dict[str, Any]]:
 
     name = PLAIN_IS if arm.method == "plain" else arm.method
     technique = get_technique(name)
-    if getattr(technique, "method", None) is None or name not in VIRTUAL:
+    if name not in VIRTUAL:
         raise InputError(
             f"--arm {arm.name}: {name} does not run on virtual ranks; choose plain or one of {', '.join(VIRTUAL)}"
         )
@@ -94,5 +105,6 @@ VIRTUAL = (
     "fedft",
     "local-only",
     "spafl",
+    "fusion",
 )
-"""Techniques whose methods take a virtual rank's link."""
+"""Techniques whose methods take a virtual rank's link; of a pipeline ranks are micro-batches, and layers stages."""

@@ -689,19 +689,24 @@ def simulated_step(export: Mapping[str, Any], link: str, stack_s: float) -> floa
         "ladder", shape.layers, shape.width, shape.heads, shape.kv_heads, shape.head_width, shape.ffn, vocabulary,
         tied=True, source="densing.scores.ladder", evidence="first-hand",
     )  # fmt: skip
-    split = Split(dp=ranks, vocabulary=False)
-    work = Workload(model, "train", schedule["batch"] // ranks, schedule["block"], split, dtype_bytes=4)
+    each = schedule["batch"] // ranks
+    alone = Workload(model, "train", each, schedule["block"], Split(dp=1, vocabulary=False), dtype_bytes=4)
     free, wire = Link(0.0, 0.0), Link(rate.latency_s, 1 / rate.bytes_per_s)
 
     def cluster(n: int, flops: float) -> Cluster:
         return Cluster("processors like this one", n, 1, Device("processor", flops, 1e24), free, wire, free)
 
-    alone = msgspec.structs.replace(work, split=Split(dp=1, vocabulary=False))
     unit = measure(get_technique("sequential").plan(alone, cluster(1, 1e12)), cluster(1, 1e12)).step_s
-    there = cluster(ranks, 1e12 * unit / compute)
     name = "ddp" if export["method"] == "plain" else export["method"]
     knobs = run_settings([name], [f"{key}={value}" for key, value in export["knobs"].items()])[name]
-    technique = get_technique(name)
+    technique: Any = get_technique(name)
+    if technique.axis == "pp":
+        # Every layer a stage, and the virtual ranks its micro-batches.
+        split, ranks, micro = Split(pp=shape.layers, vocabulary=False), shape.layers, ranks
+        work = msgspec.structs.replace(alone, batch=each * micro, split=split, micro_batches=micro)
+    else:
+        work = msgspec.structs.replace(alone, split=Split(dp=ranks, vocabulary=False))
+    there = cluster(ranks, 1e12 * unit / compute)
     known = {knob.name for knob in technique.knobs}
     plan = technique.plan(work, there, **{key: value for key, value in knobs.items() if key in known})
     return float(measure(plan, there).step_s)

@@ -102,6 +102,17 @@ def test_seconds_over_a_link_are_the_simulators(ladder: Path) -> None:
     assert "simulated" in ladder_gain(ladder, draws=30, link="100mbit").evidence["seconds"]
 
 
+def test_of_a_pipelines_arm_layers_are_stages_and_ranks_micro_batches(ladder: Path) -> None:
+    export = json.loads(next((ladder / "models").glob("plain-d12-*")).joinpath("densing.json").read_text())
+    all_, some = (
+        simulated_step({**export, "method": "fusion", "knobs": {"r": r}}, "1mbit", 0.01) for r in ("1", "100")
+    )
+    schedule = export["schedule"]
+    packet = schedule["batch"] // export["ranks"] * schedule["block"] * 12 * 4 / (1e6 / 8)
+    # There and back for each micro-batch at least; a hundredth of the values weighs a fiftieth.
+    assert all_ > 2 * packet and some < 0.2 * all_
+
+
 def test_questions_come_second_each_set_with_a_law_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = simulated_ladder(tau=0.8, noise=0.003, common=0.003, spread=0.005, seeds=2)
     folder = write_ladder(tmp_path / "l", losses, {"plain": "plain", "arm": "co2:tau=8"})
@@ -181,7 +192,8 @@ def test_folders_without_what_is_needed_are_refused(tmp_path: Path, ladder: Path
 @pytest.mark.parametrize(
     ("text", "ranks", "part"),
     [("co2:tau=0", 2, "tau"), ("co2:speed=3", 2, "speed"), ("warp", 2, "warp"), ("zero:stage=1", 2, "zero"),
-     ("co2:tau=8", 1, "--ranks"), ("plain:tau=8", 2, "tau"), ("co2:inner=2", 4, "inner")],
+     ("co2:tau=8", 1, "--ranks"), ("plain:tau=8", 2, "tau"), ("co2:inner=2", 4, "inner"),
+     ("fusion:r=0.5", 2, "r"), ("fusion:cuts=equal", 2, "give r alone"), ("fusion:r=4", 1, "--ranks")],
 )  # fmt: skip
 def test_arms_that_cannot_be_trained_are_refused_beforehand(text: str, ranks: int, part: str) -> None:
     with pytest.raises(DensingError, match=part):

@@ -33,6 +33,7 @@ from .distributed.folder import write_json as write_json
 from .distributed.launch import check as check
 from .distributed.launch import launch as launch
 from .distributed.network import parse_rate as parse_rate
+from .distributed.network import parse_rates as parse_rates
 from .distributed.rank import Part as Part
 from .distributed.rank import run_rank as run_rank
 from .distributed.results import PROBE_FILE as PROBE_FILE
@@ -53,6 +54,8 @@ from .pipeline.train import train_pipeline as train_pipeline
 from .pipeline.turns import Turn as Turn
 from .pipeline.turns import forward_only as forward_only
 from .pipeline.turns import one_forward_one_backward as one_forward_one_backward
+from .pipeline.virtual import VirtualStages as VirtualStages
+from .pipeline.virtual import train_stages as train_stages
 from .tensor_parallel.schedules import Interleaved as Interleaved
 from .tensor_parallel.schedules import Late as Late
 from .tensor_parallel.schedules import OneSum as OneSum

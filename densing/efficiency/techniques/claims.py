@@ -8,8 +8,10 @@ its calibrations too. Whatever comes out the same has not been tested by the cla
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -201,6 +203,42 @@ class Claim:
                 f"claim {self.id} is calibrated on other rows and has no null model; give what a model without a "
                 "simulator says from the same rows"
             )
+
+
+RECORDS = Path(__file__).with_name("records")
+"""What ladders of ours have measured, as `densing ladder gain` leaves it: too long to train within `validate`."""
+
+
+def recorded(name: str, arm: str) -> Answer:
+    """Return whether an arm lost anything beside the baseline of a ladder that was trained for it.
+
+    Parameters
+    ----------
+    name : str
+        Of a file in :data:`RECORDS`.
+    arm : str
+
+    Returns
+    -------
+    Answer
+        ``no loss``, ``loss`` or ``not decided`` (see :func:`densing.ladder_gain`); in the note the ratio of tokens.
+
+    Examples
+    --------
+    >>> recorded("less-to-send", "no such arm").value is None
+    True
+    """
+    data = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
+    row = next((row for row in data["figures"] if row["arm"] == arm), None)
+    if row is None:
+        return Answer(None, f"no arm {arm} in the record {name}")
+    spec = data["spec"]
+    note = (
+        f"{arm} beside {spec['baseline']}: {row['token_ratio']:.3g} of the tokens ({row['token_lo']:.3g} to "
+        f"{row['token_hi']:.3g}), {row['pairs']} pairs of {', '.join(spec['sizes'])}; record {data['digest'][:12]}, "
+        "made again by `densing techniques validate --measure` beside its runs"
+    )
+    return Answer(row["no_loss"], note)
 
 
 FREE = Link(0.0, 0.0)

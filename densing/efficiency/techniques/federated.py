@@ -101,8 +101,8 @@ class Differences(Rounds):
             for name, each in (("lengths", sizes.LENGTH_BYTES), ("packets", packets + MARK_BYTES)):
                 count = float(ranks * each)
                 done = stage.collective(f"all_gather {name}", "all_gather", count, "outer", done, STREAM)
-        decoded = 1 if wire.adds else ranks
-        self.copy(self._coded("decode", moved * wire.decode * decoded, decoded, done))
+        decoded, passes = (1, wire.decode) if wire.adds else (ranks, wire.decode + sizes.ADD_PASSES)
+        self.copy(self._coded("decode", moved * passes * decoded, decoded, done))
 
     def _coded(self, name: str, moved: float, times: int, done: Event) -> Event:
         count = self.stage.parameters
@@ -209,7 +209,8 @@ class Int8Delta(FedAvg):
 
     def wire(self, knobs: Mapping[str, Any]) -> Wire:
         """Return packets of bytes, which are gathered."""
-        return Wire(lambda count: FULL_BYTES + count, adds=False, encode=2.0, decode=2.0)
+        encode, decode = sizes.WHOLE_PASSES["int8"]
+        return Wire(lambda count: FULL_BYTES + count, adds=False, encode=encode, decode=decode)
 
     def method(self, replica: Replica, **knobs: Any) -> Method:
         """Return the optimizer whose rounded differences travel."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from densing.efficiency.parallel import CODECS, codings, sizes, workload_of
+from densing.efficiency.parallel import CODECS, Coding, codings, sizes, workload_of
 from densing.efficiency.simulation import stages
 from densing.efficiency.techniques.planner import BUCKET, Edge, Planned, run_knobs, tokens
 from densing.efficiency.techniques.registry import Kind, Knob, choice, number, settle, whole
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import RunEnv, RunRecord, RunSpec
-    from densing.efficiency.simulation import Cluster, Workload
+    from densing.efficiency.simulation import Cluster, Device, Workload
     from densing.efficiency.techniques.plan import Plan
 
 EVEN = "even"
@@ -38,6 +38,23 @@ def several(kind: Kind, word: str = "") -> Kind:
     return Kind(parse, lambda value: parse(value if isinstance(value, str) else str(kind.check(value))))
 
 
+def coded(coding: Coding, rows: int, workload: Workload, device: Device) -> Edge:
+    """Return what a codec makes of an edge over which so many rows of activations pass at a time."""
+    dense = rows * workload.model.hidden * workload.dtype_bytes
+    there, back = [
+        Edge(count / dense, device.seconds(0.0, encode * dense), device.seconds(0.0, decode * dense))
+        for count, (encode, decode) in zip(
+            coding.bytes(rows, workload.model.hidden, workload.dtype_bytes), coding.passes(), strict=True
+        )
+    ]
+    return there._replace(ahead=sizes.LENGTH_BYTES if coding.drifts else 0, back=back)
+
+
+MICRO_BATCHES = Knob(
+    "micro_batches", 4, "of a real run: equal parts of the batch (plans take the workload's)", whole(1)
+)
+
+
 class Pipeline(Planned):
     """Micro-batches through stages; blocking sums within a stage, DDP between replicas."""
 
@@ -53,7 +70,7 @@ class Pipeline(Planned):
     needs = ("pp",)
     knobs = (
         BUCKET,
-        Knob("micro_batches", 4, "of a real run: equal parts of the batch (plans take the workload's)", whole(1)),
+        MICRO_BATCHES,
         Knob("codec", "dense", f"of what is sent between stages: {', '.join(CODECS)}", choice(CODECS)),
         Knob(
             "share",
@@ -76,20 +93,11 @@ class Pipeline(Planned):
         """Return what the codec makes of each edge."""
         if knobs["codec"] == "dense":
             return ()
-        rows, width, size = round(tokens(workload)), workload.model.hidden, workload.dtype_bytes
-        dense = rows * width * size
-        edges = []
-        for coding in codings(workload.split.pp - 1, knobs["codec"], _shares(knobs), knobs["refresh"]):
-            there, back = [
-                Edge(
-                    count / dense,
-                    cluster.device.seconds(0.0, encode * dense),
-                    cluster.device.seconds(0.0, decode * dense),
-                )
-                for count, (encode, decode) in zip(coding.bytes(rows, width, size), coding.passes(), strict=True)
-            ]
-            edges.append(there._replace(ahead=sizes.LENGTH_BYTES if coding.drifts else 0, back=back))
-        return edges
+        rows = round(tokens(workload))
+        return [
+            coded(coding, rows, workload, cluster.device)
+            for coding in codings(workload.split.pp - 1, knobs["codec"], _shares(knobs), knobs["refresh"])
+        ]
 
     def check_run(self, spec: RunSpec) -> None:
         """Refuse a run whose stages, micro-batches or shares do not fit its model, batch or ranks.
@@ -98,23 +106,23 @@ class Pipeline(Planned):
         ------
         InputError
         """
-        options = self._options(spec.knobs)
+        options = self.options(spec)
         micro_batches, cuts = options["micro_batches"], options["cuts"]
         workload = workload_of(
             spec.model, spec.batch, spec.sequence, pp=spec.nproc, cuts=cuts, micro_batches=micro_batches
         )
         stages(workload)
-        codings(spec.nproc - 1, options["codec"], options["shares"], options["refresh"])
+        codings(spec.nproc - 1, options["codec"], options["shares"], options.get("refresh", 1))
 
     def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
         """Train ``env.spec.steps`` steps of this rank's stage, and return its record."""
         from densing.efficiency.parallel import train_pipeline
 
-        return train_pipeline(env, **self._options(knobs))
+        return train_pipeline(env, **self.options(replace(env.spec, knobs=knobs)))
 
-    def _options(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a run is given."""
-        settings = run_knobs(self.name, self.knobs, self.plan_only, knobs)
+    def options(self, spec: RunSpec) -> dict[str, Any]:
+        """Return what a run is given: arguments of :func:`densing.efficiency.parallel.train_pipeline`."""
+        settings = run_knobs(self.name, self.knobs, self.plan_only, spec.knobs)
         return {
             "micro_batches": settings["micro_batches"],
             "cuts": _cuts(settings),

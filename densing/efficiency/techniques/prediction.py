@@ -10,6 +10,7 @@ from densing.core import InputError, Record
 from densing.efficiency.parallel import RunSpec
 from densing.efficiency.simulation import Cluster, collective_seconds, modules
 from densing.efficiency.techniques.baselines import SEQUENTIAL
+from densing.efficiency.techniques.links import uneven
 from densing.efficiency.techniques.plan import measure
 from densing.efficiency.techniques.planner import FULL_BYTES
 from densing.efficiency.techniques.registry import get_technique
@@ -50,6 +51,7 @@ def predict(spec: RunSpec, cluster: Cluster) -> Prediction:
     spec : RunSpec
     cluster : Cluster
         Best from ``densing calibrate --link``, with the same model, batch and sequence: it knows the modules' times.
+        Where ranks have links of their own, calibrated over the fastest.
 
     Raises
     ------
@@ -67,7 +69,11 @@ def predict(spec: RunSpec, cluster: Cluster) -> Prediction:
     workload = workload_of_run(spec)
     known = {knob.name for knob in technique.knobs}
     knobs = {key: value for key, value in spec.knobs.items() if key in known}
-    step = measure(technique.plan(workload, cluster, **knobs), cluster)
+    cluster = uneven(spec, cluster)
+    # A run that is placed by its links stays where it is, whatever the cluster says of them.
+    placed = getattr(technique, "plan_of_run", None)
+    plan = technique.plan(workload, cluster, **knobs) if placed is None else placed(spec, cluster)
+    step = measure(plan, cluster)
     tau_min, split = None, workload.split
     if getattr(technique, "asynchronous", False) and split.dp > 1:
         # A round hides the all-reduce of all parameters where its steps compute for as long, each slowing the other.

@@ -84,6 +84,10 @@ class Ranks(Protocol):
     def personal(self) -> bool:
         """Whether every rank keeps weights of its own."""
 
+    @property
+    def passing(self) -> Callable[[Any, int], Any] | None:
+        """What becomes of activations (copies, tokens, width) that a layer hands on; None: nothing."""
+
     def figures(self) -> Mapping[str, float]:
         """Return figures of the method; ``kept_parameters`` where it masks some."""
 

@@ -7,7 +7,7 @@ matrix, a row each, are called once: four ranks of two sequences take what one p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -75,12 +75,16 @@ class Stack:
                 at += count
         model.load_state_dict(state, strict=False)
 
-    def losses(self, batch: torch.Tensor) -> torch.Tensor:
+    def losses(
+        self, batch: torch.Tensor, passing: Callable[[torch.Tensor, int], torch.Tensor] | None = None
+    ) -> torch.Tensor:
         """Return each copy's mean cross-entropy of every next token, nats.
 
         Parameters
         ----------
         batch : Tensor of int64, shape (copies, rows, block + 1)
+        passing : callable, optional
+            What becomes of activations (copies, tokens, width) between a layer, by its number, and the next.
 
         Returns
         -------
@@ -88,12 +92,14 @@ class Stack:
         """
         half = self.precision == "bfloat16"
         with torch.autocast(batch.device.type, dtype=torch.bfloat16, enabled=half):
-            logits = self._logits(batch[..., :-1])
+            logits = self._logits(batch[..., :-1], passing)
         targets = batch[..., 1:].reshape(-1)
         each = functional.cross_entropy(logits.float().flatten(0, 1), targets, reduction="none")
         return each.view(len(batch), -1).mean(1)
 
-    def _logits(self, tokens: torch.Tensor) -> torch.Tensor:
+    def _logits(
+        self, tokens: torch.Tensor, passing: Callable[[torch.Tensor, int], torch.Tensor] | None
+    ) -> torch.Tensor:
         """Return logits, shape (copies, rows * tokens, vocabulary)."""
         copies, rows, length = tokens.shape
         shape, width = self.shape, self.shape.head_width
@@ -124,6 +130,8 @@ class Stack:
             x = x + torch.bmm(mixed, out.mT)
             gate, up = torch.bmm(self._norm(x, after), gate_up.mT).chunk(2, dim=-1)
             x = x + torch.bmm(functional.silu(gate) * up, down.mT)
+            if passing is not None and layer + 1 < shape.layers:
+                x = passing(x, layer)
         return torch.bmm(self._norm(x, final), embedding.mT)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

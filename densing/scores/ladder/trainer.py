@@ -348,7 +348,7 @@ class ArmTrainer(Trainer):
     def _take_step(self, share: float) -> None:
         run, batch = self.run, self.batch()
         self.optimiser.rate(share * run.preset.rate(run.shape))
-        losses = self.stack.losses(batch.view(self.arm.ranks, -1, batch.shape[1]))
+        losses = self.stack.losses(batch.view(self.arm.ranks, -1, batch.shape[1]), self.ranks.passing)
         self.stack.vector.grad = None
         losses.sum().backward()
         gradient = self.stack.vector.grad

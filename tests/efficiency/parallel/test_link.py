@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 from densing.core.errors import InputError, UnavailableError
 from densing.efficiency.parallel.distributed import comm, network
 from densing.efficiency.parallel.distributed.comm import Carrier
-from densing.efficiency.parallel.distributed.network import Rate, parse_rate
+from densing.efficiency.parallel.distributed.network import Rate, parse_rate, parse_rates
 from densing.efficiency.simulation.cluster import Cluster, Device, Link
 from densing.efficiency.simulation.costs import collective_seconds
 
@@ -52,6 +52,8 @@ def test_no_text_breaks_the_reader_of_rates(text: str) -> None:
         assert isinstance(parse_rate(text), Rate)
 
 
+PAIR = (0, 1)
+
 SERVER = """
 import socket, sys
 listener = socket.create_server((sys.argv[1], 5000))
@@ -73,10 +75,21 @@ for size in map(int, sys.argv[2:]):
 
 
 @shaped
-@pytest.mark.parametrize(("ranks", "sender", "receiver"), [(2, 0, 1), (2, 1, 0), (3, 2, 0)])
-def test_a_shaped_link_lets_its_rate_through_and_no_more(ranks: int, sender: int, receiver: int) -> None:
+@pytest.mark.parametrize(
+    ("links", "sender", "receiver"),
+    [
+        ("80mbit,80mbit", 0, 1),
+        ("80mbit,80mbit", 1, 0),
+        ("80mbit,1gbit", 1, 0),
+        ("80mbit,1gbit", 0, 1),
+        ("80mbit,80mbit,80mbit", 2, 0),
+        ("80mbit,1gbit,1gbit", 2, 0),
+        ("80mbit,1gbit,1gbit", 0, 1),
+    ],
+)
+def test_a_shaped_link_lets_its_rate_through_and_no_more(links: str, sender: int, receiver: int) -> None:
     rate = parse_rate("80mbit")
-    with network.Net(ranks, rate) as net:
+    with network.Net(parse_rates(links, links.count(",") + 1)) as net:
         place, sizes = net.address(receiver), ["400000", "2000000"]
         server = [*net.inside(receiver), sys.executable, "-c", SERVER, place, *sizes]
         with subprocess.Popen(server, stdout=subprocess.PIPE) as listening:
@@ -91,7 +104,7 @@ def test_a_shaped_link_lets_its_rate_through_and_no_more(ranks: int, sender: int
 
 @shaped
 def test_nothing_is_left_of_a_shaped_link() -> None:
-    with network.Net(3, parse_rate("80mbit")) as net:
+    with network.Net(parse_rates("80mbit", 3)) as net:
         pids = [int(net.inside(rank)[2]) for rank in range(3)]
         inside = {Path(f"/proc/{pid}/ns/net").readlink() for pid in pids}
         assert len(inside) == 3
@@ -111,14 +124,14 @@ def namespaces_in_use(wanted: set[Path]) -> set[Path]:
 def test_a_link_for_no_or_too_many_ranks_is_refused() -> None:
     for ranks in (0, 1, 65):
         with pytest.raises(InputError, match="2 to 64"):
-            network.Net(ranks, parse_rate("80mbit"))
+            network.Net(parse_rates("80mbit", ranks))
 
 
 def test_a_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     reason = network.available()
     assert reason is not None
-    with pytest.raises(UnavailableError), network.Net(2, parse_rate("80mbit")):
+    with pytest.raises(UnavailableError), network.Net(parse_rates("80mbit", 2)):
         pass
 
 
@@ -143,7 +156,7 @@ class Done:
 
 @contextmanager
 def carrier(text: str) -> Iterator[Carrier]:
-    made = Carrier(parse_rate(text))
+    made = Carrier(parse_rates(text, text.count(",") + 1 if "," in text else 2))
     yield made
     made.close()
 
@@ -151,7 +164,7 @@ def carrier(text: str) -> Iterator[Carrier]:
 def test_an_emulated_link_takes_what_a_ring_takes_and_its_wire_one_operation_at_a_time() -> None:
     began = time.perf_counter()
     with carrier("emulated:8mbit:10ms") as link:
-        tickets = [link.carry("all_reduce", Work(), 20_000, 2) for _ in range(3)]
+        tickets = [link.carry("all_reduce", Work(), 20_000, PAIR) for _ in range(3)]
         assert not tickets[0].done()
         for ticket in tickets:
             ticket.wait()
@@ -166,7 +179,7 @@ def test_two_operations_on_an_emulated_link_wait_for_answers_at_once(monkeypatch
     together = threading.Barrier(2, timeout=20)
     monkeypatch.setattr(comm.time, "sleep", lambda seconds: together.wait() if seconds == 0.02 else None)
     with carrier("emulated:8mbit:10ms") as link:
-        for ticket in [link.carry("all_reduce", Done(), 1000, 2) for _ in range(2)]:
+        for ticket in [link.carry("all_reduce", Done(), 1000, PAIR) for _ in range(2)]:
             ticket.wait()
 
 
@@ -177,14 +190,31 @@ def test_an_emulated_link_costs_what_the_simulator_says(op: str, n: int, count: 
     cluster = Cluster("c", n=n, per_node=n, device=Device("d", 1.0, 1.0), intra=link, inter=link, host=link)
     said = collective_seconds(op, count, cluster, range(n), "ring")
     made = Carrier.__new__(Carrier)
-    made.rate = parse_rate("emulated:100mbit:1ms")
-    assert sum(made.seconds(op, count, n)) == pytest.approx(said, rel=1e-9, abs=1e-12)
+    made.rates = parse_rates("emulated:100mbit:1ms", n)
+    assert sum(made.seconds(op, count, range(n))) == pytest.approx(said, rel=1e-9, abs=1e-12)
+
+
+def test_on_an_emulated_link_the_slower_of_two_ranks_decides() -> None:
+    with carrier("emulated:1gbit,1gbit:1ms,8mbit") as link:
+        assert link.seconds("send", 1e6, [0, 1]) == pytest.approx((1e-3, 8e-3))
+        assert link.seconds("recv", 1e6, [2, 0]) == pytest.approx((0.0, 1.0))
+        # Sums of all go round at the slowest rank's rate, 4/3 of the bytes among three.
+        assert link.seconds("all_reduce", 1e6, [0, 1, 2]) == pytest.approx((4e-3, 4 / 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "reason"),
+    [("1gbit,50mbit", 3, "2 links for 3 ranks"), ("1gbit,none", 2, "without a link"), ("1gbit,fast", 2, "'fast'")],
+)
+def test_links_that_do_not_fit_the_ranks_are_refused(text: str, n: int, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        parse_rates(text, n)
 
 
 def test_both_directions_of_an_emulated_link_are_used_at_once() -> None:
     with carrier("emulated:8mbit") as link:
         began = time.perf_counter()
-        both = [link.carry("send", Work(), 2_000_000, 2), link.carry("recv", Work(), 2_000_000, 2)]
+        both = [link.carry("send", Work(), 2_000_000, PAIR), link.carry("recv", Work(), 2_000_000, PAIR)]
         starts = [(ticket.wait(), (ticket.ended or 0.0) - ticket.wire_s)[1] for ticket in both]
     # One after the other would be two seconds apart.
     assert max(starts) - min(starts) < 1.0
@@ -193,9 +223,9 @@ def test_both_directions_of_an_emulated_link_are_used_at_once() -> None:
 
 def test_what_fails_on_an_emulated_link_is_raised_where_it_is_waited_for() -> None:
     with carrier("emulated:1gbit") as link:
-        lost = link.carry("all_reduce", Work(error=RuntimeError("peer gone")), 8, 2)
-        future = link.carry("all_reduce", Work(error=RuntimeError("peer gone")), 8, 2).future("bucket")
-        fine = link.carry("all_reduce", Work(), 8, 2)
+        lost = link.carry("all_reduce", Work(error=RuntimeError("peer gone")), 8, PAIR)
+        future = link.carry("all_reduce", Work(error=RuntimeError("peer gone")), 8, PAIR).future("bucket")
+        fine = link.carry("all_reduce", Work(), 8, PAIR)
         with pytest.raises(RuntimeError, match="peer gone"):
             lost.wait()
         with pytest.raises(RuntimeError, match="peer gone"):

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from densing.efficiency.parallel.distributed.lm import build_lm, cross_entropy  # noqa: E402
 from densing.efficiency.parallel.distributed.spec import LmShape, RunEnv, RunRecord, RunSpec  # noqa: E402
 from densing.efficiency.parallel.pipeline.train import train_pipeline  # noqa: E402
+from densing.efficiency.parallel.pipeline.virtual import train_stages  # noqa: E402
 from tests.support import folders, pipeline_runs  # noqa: E402
 from tests.support.gloo_ranks import ranks_of  # noqa: E402
 
@@ -55,6 +56,9 @@ def specs_of(folder: Path) -> dict[str, RunSpec]:
         "first half": spec(folder / "g", 5, 5, codec="threshold", shares=[0.25], refresh=3),
         "second half": spec(folder / "g", codec="threshold", shares=[0.25], refresh=3),
         "all of them": spec(folder / "h", codec="topk", shares=[1.0]),
+        "turned round": spec(folder / "n", codec="topk", shares=[0.2, 0.1], order=(2, 0, 1)),
+        "elsewhere": spec(folder / "o", 5, 5, order=(1, 2, 0), cuts=(1, 5)),
+        "still elsewhere": spec(folder / "o", order=(1, 2, 0), cuts=(1, 5)),
     }
     refused = {
         "stages": spec(folder / "i", cuts=(0, 3)),
@@ -62,6 +66,7 @@ def specs_of(folder: Path) -> dict[str, RunSpec]:
         "codec": spec(folder / "k", codec="zip"),
         "share": spec(folder / "l", codec="topk", shares=[1.5]),
         "shares": spec(folder / "m", codec="topk", shares=[0.1] * 5),
+        "order": spec(folder / "p", order=(0, 0, 2)),
     }
     return named | refused
 
@@ -106,7 +111,7 @@ def test_one_stage_is_gradient_accumulation(alone: dict[str, Any]) -> None:
     assert alone["record"].extra.keys() == {"drain_s"}
 
 
-@pytest.mark.parametrize("name", ["dense", "uneven", "all of them"])
+@pytest.mark.parametrize("name", ["dense", "uneven", "all of them", "still elsewhere"])
 def test_stages_train_as_one_process_does(runs: dict[str, Any], alone: dict[str, Any], name: str) -> None:
     for record in runs[name]:
         assert record.losses == pytest.approx(alone["losses"], abs=1e-4)
@@ -134,6 +139,26 @@ def test_it_learns_from_less(runs: dict[str, Any], name: str) -> None:
     assert all(record.losses == first.losses and record.final_loss == first.final_loss for record in runs[name])
     near = {"half": 0.01, "int8": 0.1}.get(name, 1.0)
     assert first.losses == pytest.approx(runs["dense"][0].losses, abs=near)
+
+
+def test_where_the_stages_are_changes_nothing(runs: dict[str, Any]) -> None:
+    there, here = runs["topk"], runs["turned round"]
+    assert [record.losses for record in here] == [record.losses for record in there]
+    assert {record.final_loss for record in here} == {there[0].final_loss}
+    # Stage 0 is on rank 2 now, and so are the bytes of its edge.
+    assert here[2].extra["edge0_activations"] == there[0].extra["edge0_activations"]
+    assert here[1].extra["edge1_gradients"] == there[2].extra["edge1_gradients"]
+
+
+def test_virtual_stages_train_as_real_ones_do(runs: dict[str, Any]) -> None:
+    """Another implementation: one process, no ranks, the codecs as autograd functions."""
+    real = runs["topk"]
+    found = train_stages(specs_of(runs["folder"])["topk"], cuts=(2, 4), shares=(0.2, 0.1))
+    assert found.losses == pytest.approx(real[0].losses, abs=1e-4)
+    assert found.final_loss == pytest.approx(real[0].final_loss, abs=1e-3)
+    sent = {key: value for record in real for key, value in record.extra.items()}
+    for edge, count in enumerate(found.sent):
+        assert count == STEPS * (sent[f"edge{edge}_activations"] + sent[f"edge{edge}_gradients"])
 
 
 def test_bytes_are_counted(runs: dict[str, Any]) -> None:
@@ -175,6 +200,7 @@ def test_waits_are_on_the_clock(runs: dict[str, Any]) -> None:
         ("codec", "unknown codec 'zip'"),
         ("share", "share 1.5"),
         ("shares", "5 shares for"),
+        ("order", "each of the ranks 0 to 2 once is needed"),
     ],
 )
 def test_what_makes_no_sense_is_refused_on_all_ranks(runs: dict[str, Any], name: str, word: str) -> None:

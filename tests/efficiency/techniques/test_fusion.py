@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from densing.core.errors import InputError
-from densing.efficiency.parallel import sizes
+from densing.efficiency.parallel import LmShape, RunSpec, sizes
 from densing.efficiency.simulation.cluster import Cluster, Device, Link, load_cluster
 from densing.efficiency.simulation.engine import simulate
 from densing.efficiency.simulation.models import load_workload
@@ -78,7 +78,8 @@ def test_shares_are_adatopks_and_bytes_are_packets() -> None:
     assert sorted(placed.shares)[0] == 0.01 and placed.shares.count(1.0) == 3
     elements = count // 2
     for share, edge in zip(placed.shares, placed.edges, strict=True):
-        packet = sizes.sparse_bytes(elements, sizes.kept(elements, share), 2)
+        # A packet begins with whether all is well.
+        packet = 4 + sizes.sparse_bytes(elements, sizes.kept(elements, share), 2)
         assert edge[:3] == (1.0, 0.0, 0.0) if share == 1 else edge.share * count == pytest.approx(packet)
     sent = [task for task in FUSION.plan(step(), made).graph.tasks if task.name.startswith("send") and task.step == 0]
     expected = sum(2 * 8 * edge.share * count for edge in placed.edges)
@@ -185,6 +186,55 @@ def test_the_papers_range_is_not_met_and_compression_is_why() -> None:
         assert CLAIM[f"FUS-1{name}"].assumptions["r = 1 (dense)"]().value == CLAIM["FUS-1b"].published
 
 
-def test_what_the_simulator_cannot_tell_has_no_answer() -> None:
-    for name in ("FUS-2", "FUS-3"):
-        assert verdict(CLAIM[name], CLAIM[name].check(PHYSICS)) == "not answerable"
+def placed_run(link: str, nproc: int = 3, **knobs: object) -> RunSpec:
+    return RunSpec("fusion", knobs, nproc=nproc, model=LmShape(layers=6), batch=8, link=link)
+
+
+def test_a_run_is_placed_by_its_links() -> None:
+    """The rank behind the slow link goes to an end of the row, where one edge alone is slow; it is thinned."""
+    for slow in range(3):
+        links = ",".join("50mbit" if rank == slow else "1gbit" for rank in range(3))
+        options = FUSION.options(placed_run(links))
+        assert slow in (options["order"][0], options["order"][-1])
+        at = 0 if options["order"][0] == slow else 1
+        assert options["shares"][at] == pytest.approx(0.01) and options["shares"][1 - at] > 0.1
+        assert options["codec"] == "topk" and len(options["cuts"]) == 2
+    assert FUSION.options(placed_run("1gbit", r=1.0))["shares"] == (1.0, 1.0)
+
+
+def test_what_is_predicted_of_a_run_is_placed_as_the_run_is() -> None:
+    """The cluster's own links, which say otherwise, change seconds and no place."""
+    spec = placed_run("1gbit,50mbit,1gbit")
+    plan = FUSION.plan_of_run(spec, load_cluster("cpu2", n=3).change(speed=(1.0, 0.1, 1.0)))
+    shares = FUSION.options(spec)["shares"]
+    count = modules(FUSION.place(spec).workload)[1].activation
+    sends = [task.bytes for task in plan.graph.tasks if task.name.startswith("send") and task.step == 0]
+    assert min(sends) == pytest.approx(4 + sizes.sparse_bytes(count // 4, round(min(shares) * count / 4), 4), abs=1)
+    assert max(sends) == pytest.approx(count if max(shares) == 1 else max(sends))
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (placed_run("1gbit,50mbit"), "2 links for 3 ranks"),
+        (placed_run("none", nproc=7), "7 stages for 6 layers"),
+        (placed_run("none", micro_batches=3), "micro_batches 3"),
+    ],
+)
+def test_a_run_that_does_not_fit_is_refused_before_it_starts(spec: RunSpec, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        FUSION.check_run(spec)
+
+
+def test_convergence_is_what_a_ladder_of_ours_measured() -> None:
+    answer = CLAIM["FUS-3"].check(PHYSICS)
+    assert verdict(CLAIM["FUS-3"], answer) in ("agrees", "differs")
+    assert "pairs of d8" in answer.note and "fusion:r=100 beside plain" in answer.note
+
+
+@pytest.mark.slow
+def test_slow_edges_alone_are_weighed_against_all() -> None:
+    pytest.importorskip("torch")
+    answer = CLAIM["FUS-2"].check(PHYSICS)
+    assert answer.value in ("better", "no", "not decided")
+    assert "slow edge: loss" in answer.note and "all edges: loss" in answer.note

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from densing.core.errors import InputError, UnknownNameError
@@ -112,6 +113,19 @@ def test_a_pipeline_waits_for_neighbours_as_for_packets() -> None:
     assert dear.exposed_s > found.exposed_s and dear.compute_s == pytest.approx(found.compute_s, rel=1e-3)
     less = predict(RunSpec("pipeline", {"micro_batches": 2, "codec": "int8"}, nproc=2, model=SHAPE), cluster(0.0, 1e-6))
     assert less.step_s < dear.step_s
+
+
+def test_links_that_differ_are_the_clusters_own_scaled() -> None:
+    """Calibrated over the fastest link: a pipeline whose last rank has a fortieth of it waits for that edge."""
+    three = cluster(0.0, 1e-8).change(n=3)
+    shape = msgspec.structs.replace(SHAPE, layers=3)
+    alike, slow, fast = (
+        predict(RunSpec("pipeline", {"micro_batches": 2}, nproc=3, model=shape, link=link), three).step_s
+        for link in ("1gbit", "1gbit,1gbit,25mbit", "1gbit,1gbit,999mbit")
+    )
+    assert slow > alike and fast == pytest.approx(alike, rel=1e-2)
+    count = 4 * SHAPE.hidden * 128
+    assert slow - alike > 39 * 1e-8 * count
 
 
 def test_knobs_of_the_run_alone_do_not_reach_the_plan() -> None:

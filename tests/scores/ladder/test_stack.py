@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch", reason="needs the extra 'evals'")
 pytest.importorskip("transformers", reason="needs the extra 'evals'")
 
 from densing.core import InputError  # noqa: E402
+from densing.efficiency.parallel import Coding  # noqa: E402
 from densing.scores.ladder import Run, parse_arm, read_exports  # noqa: E402
 from densing.scores.ladder.folder import count_parameters  # noqa: E402
 from densing.scores.ladder.runs import DivergedError  # noqa: E402
@@ -29,8 +30,8 @@ def armed(text: str, ranks: int = 2, **changes: Any) -> Run:
     return dataclasses.replace(micro_run(), arm=parse_arm(text, ranks), **changes)
 
 
-def trainer(text: str, ranks: int = 2) -> ArmTrainer:
-    return ArmTrainer(armed(text, ranks), maker=virtual_ranks)
+def trainer(text: str, ranks: int = 2, **changes: Any) -> ArmTrainer:
+    return ArmTrainer(armed(text, ranks, **changes), maker=virtual_ranks)
 
 
 def test_a_stack_has_the_losses_and_gradients_of_its_models() -> None:
@@ -148,6 +149,28 @@ def test_clients_are_tested_on_their_own_mixtures(tmp_path: Path) -> None:
     some = each._held_out[0][:6]
     together = float(batch_loss(each.model, torch.from_numpy(some.astype(np.int64)), "float32").detach())
     assert each._mean_loss([some] * 2) == pytest.approx(together, rel=1e-5)
+
+
+def test_virtual_stages_change_what_their_edges_leave_out_and_nothing_else() -> None:
+    shape = dataclasses.replace(micro_run().shape, layers=3)
+    plain, whole, thin, again = (
+        trainer(text, shape=shape) for text in ("plain", "fusion:r=1", "fusion:r=4", "fusion:r=4")
+    )
+    for each in (plain, whole, thin):
+        for _ in range(4):
+            each.take_step(0.5)
+    assert torch.equal(plain.stack.vector, whole.stack.vector) and plain.losses() == whole.losses()
+    assert not torch.equal(plain.stack.vector, thin.stack.vector)
+    # Copies are micro-batches of one model: they stay equal.
+    assert torch.equal(thin.stack.vector[0], thin.stack.vector[1])
+    run, edges = thin.run, thin.run.shape.layers - 1
+    tokens = run.shape.batch // 2 * run.preset.block
+    there, back = Coding("topk", 0.25).bytes(tokens, run.shape.width)
+    assert thin.ranks.sent == 4 * 2 * edges * (there + back) / (edges + 1)
+    again.restore(copy.deepcopy(thin.state()))
+    for each in (thin, again):
+        each.take_step(0.5)
+    assert torch.equal(thin.stack.vector, again.stack.vector) and thin.ranks.sent == again.ranks.sent
 
 
 def test_between_rounds_ranks_are_apart() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from densing.core import InputError
 
@@ -120,16 +120,19 @@ def edge_shares(seconds: Sequence[float], ratio: float) -> list[float]:
     return [1 / each if each >= WORTH else 1.0 for each in ratios]
 
 
-MASK_PASSES = 4.0
-CHOOSE_PASSES = 24.0
-READ_PASSES = 1.0
-SCATTER_PASSES = 44.0
-"""What codecs take on a processor, in times that a tensor's bytes are moved at 8 GB/s (the cluster preset ``cpu2``):
-masking and gathering what is sent, choosing the largest, reading a packet, and per share of entries scattering them.
+WHOLE_PASSES: Mapping[str, tuple[float, float]] = {"dense": (1.5, 1.0), "half": (2.0, 1.0), "int8": (3.0, 1.5)}
+REACH_PASSES = 16.0
+CHOOSE_PASSES = 50.0
+SPREAD_PASSES = 80.0
+ADD_PASSES = 3.0
+"""What codecs take on a processor, in times that a tensor's bytes pass its memory at the speed at which AdamW moves
+weights and moments (what ``densing calibrate`` measures of it): packing and unpacking every element, by codec; what
+reaches a threshold that is known; choosing the largest anew; per share of the entries, putting them into their places;
+and adding what was unpacked to a sum.
 
-Measured with torch 2.13 on one core of a server processor, tensors of 65 thousand to 4 million float32: 1.5 to 1.8 ns
-an element for a mask, 5.5 to 15 for the largest 1 %, 10 to 13 for a k-th largest, 0.1 to 0.3 for reading a packet, 22
-for every entry of it."""
+Measured by ``benchmarks/codecs.py`` on one core of a shared server processor (18 to 24 GB/s in the update; torch 2.13,
+tensors of 33 thousand to 524 thousand float32, shares of .01 to .2): choosing 16 to 80 passes, a known threshold 9 to
+26, unpacking 0.5 to 18. On another device they will be others."""
 
 
 def encode_passes(share: float, refresh: int = 1) -> float:
@@ -137,18 +140,18 @@ def encode_passes(share: float, refresh: int = 1) -> float:
 
     Examples
     --------
-    >>> encode_passes(0.01), encode_passes(0.01, refresh=24), encode_passes(1.0)
-    (28.0, 5.0, 4.0)
+    >>> encode_passes(0.01), encode_passes(0.01, refresh=2), encode_passes(1.0)
+    (50.0, 33.0, 1.5)
     """
-    return MASK_PASSES + (CHOOSE_PASSES / refresh if share < 1 else 0.0)
+    return WHOLE_PASSES["dense"][0] if share >= 1 else REACH_PASSES + (CHOOSE_PASSES - REACH_PASSES) / refresh
 
 
 def decode_passes(share: float) -> float:
-    """Return the passes over memory of reading one packet, and of adding it up.
+    """Return the passes over memory of reading one packet into a tensor.
 
     Examples
     --------
-    >>> decode_passes(0.0)
-    4.0
+    >>> decode_passes(0.05), decode_passes(1.0)
+    (5.0, 1.0)
     """
-    return READ_PASSES + 3.0 + SCATTER_PASSES * share
+    return WHOLE_PASSES["dense"][1] + (SPREAD_PASSES * share if share < 1 else 0.0)

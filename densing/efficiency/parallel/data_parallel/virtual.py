@@ -259,7 +259,14 @@ class VirtualMethods:
         Makes a method from a replica, as ``DataParallelRun.method`` of a technique does.
     order : sequence of int, optional
         See :class:`VirtualRanks`.
+
+    Attributes
+    ----------
+    passing : callable, optional
+        What becomes of activations between two layers, where it is not nothing.
     """
+
+    passing: Callable[[torch.Tensor, int], torch.Tensor] | None = None
 
     def __init__(
         self, replicas: Sequence[Replica], make: Callable[[Replica], Method], order: Sequence[int] | None = None

@@ -7,8 +7,11 @@ from .lm import Block as Block
 from .lm import Decoder as Decoder
 from .lm import Parts as Parts
 from .lm import Wiring as Wiring
+from .lm import batches as batches
 from .lm import build_lm as build_lm
 from .lm import cross_entropy as cross_entropy
+from .lm import held_out_batches as held_out_batches
+from .lm import load_bytes as load_bytes
 from .lm import mean_loss as mean_loss
 from .lm import sublayers as sublayers
 from .loop import Clock as Clock
@@ -16,4 +19,5 @@ from .loop import run as run
 from .spec import LmShape as LmShape
 from .spec import RunEnv as RunEnv
 from .spec import RunRecord as RunRecord
+from .spec import RunSpec as RunSpec
 from .spec import workload_of as workload_of

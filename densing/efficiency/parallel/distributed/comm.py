@@ -14,14 +14,14 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 
 from densing.core import InputError
-from densing.efficiency.parallel.distributed.network import Rate
+from densing.efficiency.parallel.distributed.network import Rate, slowest
 from densing.efficiency.simulation import ring_terms
 
 Op = Literal["sum", "mean"]
@@ -31,18 +31,18 @@ AT_ONCE = 2
 _carrier: Carrier | None = None
 
 
-def emulate(rate: Rate | None) -> None:
+def emulate(rates: Sequence[Rate] | None) -> None:
     """Let all that follows in this process pass over an emulated link; None ends that.
 
     Parameters
     ----------
-    rate : Rate, optional
-        Bandwidth and latency of the link, the same on every rank.
+    rates : sequence of Rate, optional
+        Bandwidth and latency of every rank's link.
     """
     global _carrier
     if _carrier is not None:
         _carrier.close()
-    _carrier = None if rate is None else Carrier(rate)
+    _carrier = None if rates is None else Carrier(rates)
 
 
 def emulated() -> bool:
@@ -166,12 +166,12 @@ def broadcast(
 
 def isend(tensor: torch.Tensor, dst: int, *, group: dist.ProcessGroup | None = None, tag: int = 0) -> Handle:
     """Send ``tensor`` to global rank ``dst``; it may be changed again after ``wait()``."""
-    return _start("send", dist.isend(tensor, dst, group=group, tag=tag), tensor, group, True)
+    return _start("send", dist.isend(tensor, dst, group=group, tag=tag), tensor, group, True, peer=dst)
 
 
 def irecv(tensor: torch.Tensor, src: int, *, group: dist.ProcessGroup | None = None, tag: int = 0) -> Handle:
     """Fill ``tensor`` with what global rank ``src`` sends; it is there after ``wait()``."""
-    return _start("recv", dist.irecv(tensor, src, group=group, tag=tag), tensor, group, True)
+    return _start("recv", dist.irecv(tensor, src, group=group, tag=tag), tensor, group, True, peer=src)
 
 
 def gradient_hook(
@@ -189,7 +189,7 @@ def gradient_hook(
         if _carrier is None:
             future: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
             return future
-        return _carrier.carry("all_reduce", work, _bytes(tensor), n).future(tensor)
+        return _carrier.carry("all_reduce", work, _bytes(tensor), _members(group)).future(tensor)
 
     # DDP compares annotations as objects; in this module they are texts.
     reduce.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
@@ -208,11 +208,13 @@ def _start(
     group: dist.ProcessGroup | None,
     async_op: bool,
     after: Callable[[], None] | None = None,
+    peer: int | None = None,
 ) -> Handle:
     """Put an operation that torch has begun on the link; ``tensor`` is its full buffer."""
     ticket = None
     if _carrier is not None and work is not None:
-        ticket = _carrier.carry(op, work, _bytes(tensor), dist.get_world_size(group))
+        ranks = _members(group) if peer is None else [dist.get_rank(), peer]
+        ticket = _carrier.carry(op, work, _bytes(tensor), ranks)
     handle = Handle(work, ticket, after)
     if not async_op:
         handle.wait()
@@ -228,6 +230,11 @@ def _division(tensor: torch.Tensor, op: Op, group: dist.ProcessGroup | None) -> 
         tensor.div_(n)
 
     return divide if op == "mean" and n > 1 else None
+
+
+def _members(group: dist.ProcessGroup | None) -> list[int]:
+    """Return the global ranks of a group."""
+    return list(range(dist.get_world_size())) if group is None else dist.get_process_group_ranks(group)
 
 
 def _bytes(tensor: torch.Tensor) -> int:
@@ -290,11 +297,17 @@ class Carrier:
     on meanwhile, as beside a real network, but takes no part of the processor's time that a real network stack would: a
     result from such a link is labelled.
 
-    Collectives send and receive alike; they pass through the sending threads.
+    Collectives send and receive alike; they pass through the sending threads. What some ranks do together goes at the
+    slowest one's rate.
+
+    Parameters
+    ----------
+    rates : sequence of Rate
+        By rank.
     """
 
-    def __init__(self, rate: Rate) -> None:
-        self.rate = rate
+    def __init__(self, rates: Sequence[Rate]) -> None:
+        self.rates = rates
         self._lines = {name: queue.SimpleQueue[Ticket | None]() for name in ("out", "in")}
         self._threads = [
             threading.Thread(target=_carry_on, args=(line, wire), name=f"link-{name}-{number}", daemon=True)
@@ -305,26 +318,28 @@ class Carrier:
         for thread in self._threads:
             thread.start()
 
-    def carry(self, op: str, work: Any, count: float, n: int) -> Ticket:
+    def carry(self, op: str, work: Any, count: float, ranks: Sequence[int]) -> Ticket:
         """Put an operation that torch has begun in line; return its ticket at once.
 
         Parameters
         ----------
         op : str
-            A collective, ``send`` or ``recv``; it takes what a ring of ``n`` ranks takes.
+            A collective, ``send`` or ``recv``; it takes what a ring of these ranks takes.
         work : torch.distributed.Work
         count : float
             Bytes of the full buffer.
-        n : int
+        ranks : sequence of int
+            That take part.
         """
-        ticket = Ticket(op, work, *self.seconds(op, count, n))
+        ticket = Ticket(op, work, *self.seconds(op, count, ranks))
         self._lines["in" if op == "recv" else "out"].put(ticket)
         return ticket
 
-    def seconds(self, op: str, count: float, n: int) -> tuple[float, float]:
+    def seconds(self, op: str, count: float, ranks: Sequence[int]) -> tuple[float, float]:
         """Return how long an operation waits for answers, and how long it occupies the wire."""
-        terms = ring_terms("send_recv" if op in ("send", "recv") else op, n)
-        return terms.messages * self.rate.latency_s, terms.volume * count / self.rate.bytes_per_s
+        rate = slowest([self.rates[rank] for rank in ranks])
+        terms = ring_terms("send_recv" if op in ("send", "recv") else op, len(ranks))
+        return terms.messages * rate.latency_s, terms.volume * count / rate.bytes_per_s
 
     def close(self) -> None:
         """Carry what is in line, and end the threads."""

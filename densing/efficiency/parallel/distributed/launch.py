@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from densing.core import DensingError, InputError, UnavailableError, processes
 from densing.efficiency.parallel.distributed import folder
-from densing.efficiency.parallel.distributed.network import INTERFACE, Net, Rate, parse_rate
+from densing.efficiency.parallel.distributed.network import INTERFACE, Net, Rate, parse_rates, slowest
 from densing.efficiency.parallel.distributed.rank import AGENT
 from densing.efficiency.parallel.distributed.results import Run, RunLink, gather
 from densing.efficiency.parallel.distributed.spec import RunSpec, first_difference, identity
@@ -79,7 +79,7 @@ def launch(
     RunFailedError
         When a rank died; by then all others have ended.
     """
-    rate = check(spec)
+    rates = check(spec)
     spec = replace(spec, out=str(Path(spec.out).resolve()))
     out = Path(spec.out)
     with _locked(out):
@@ -88,8 +88,8 @@ def launch(
             if _same(before) == _same(spec):
                 return Run.from_dict(folder.read_json(out / folder.RUN))
         _prepare(spec, resume)
-        with _link(spec.nproc, rate) as (net, link):
-            used = replace(spec, link=f"emulated:{rate.text}" if link.reason else spec.link)
+        with _link(spec.link, rates) as (net, link):
+            used = replace(spec, link=f"emulated:{link.rate}" if link.reason else spec.link)
             folder.write_json(out / folder.SPEC, used.to_dict())
             _run_ranks(used, net, module, on_step)
         run = gather(spec, link)
@@ -97,8 +97,8 @@ def launch(
         return run
 
 
-def check(spec: RunSpec) -> Rate:
-    """Return the link of a specification that can be run.
+def check(spec: RunSpec) -> tuple[Rate, ...]:
+    """Return every rank's link of a specification that can be run.
 
     Raises
     ------
@@ -122,10 +122,10 @@ def check(spec: RunSpec) -> Rate:
     for name, number in (("timeout_s", spec.timeout_s), ("lr", spec.lr)):
         if not 0 < number < float("inf"):
             raise InputError(f"{name}={number}: a positive number is needed")
-    rate = parse_rate(spec.link)
-    if rate.kind == "shaped" and spec.nproc < 2:
+    rates = parse_rates(spec.link, spec.nproc)
+    if rates[0].kind == "shaped" and spec.nproc < 2:
         raise InputError(f"link {spec.link}: joins ranks, and nproc is 1; add ranks or leave the link out")
-    return rate
+    return rates
 
 
 @contextmanager
@@ -178,15 +178,17 @@ def _prepare(spec: RunSpec, resume: bool) -> None:
 
 
 @contextmanager
-def _link(nproc: int, rate: Rate) -> Iterator[tuple[Net | None, RunLink]]:
+def _link(text: str, rates: Sequence[Rate]) -> Iterator[tuple[Net | None, RunLink]]:
     """Give the namespaces of a shaped link, if that is what is asked for and possible, and what to say of the link."""
+    rate = slowest(rates)
     bandwidth = 0.0 if rate.kind == "none" else rate.bytes_per_s
-    link = RunLink(rate.text.removeprefix("emulated:"), rate.kind, bandwidth, rate.latency_s)
+    plain = text.strip().lower().removeprefix("emulated:") or "none"
+    link = RunLink(plain, rate.kind, bandwidth, rate.latency_s)
     with ExitStack() as stack:
         net = None
         if rate.kind == "shaped":
             try:
-                net = stack.enter_context(Net(nproc, rate))
+                net = stack.enter_context(Net(rates))
             except UnavailableError as error:
                 link = replace(link, kind="emulated", reason=str(error))
         yield net, link

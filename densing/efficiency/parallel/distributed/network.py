@@ -1,5 +1,7 @@
 """The network between ranks: links as they are written (``200mbit``, ``emulated:1gbit``, ``none``), and real ones.
 
+Ranks may have links of their own (``1gbit,1gbit,50mbit``): what two of them send each other goes at the slower one's.
+
 A real link of a chosen rate is made of network namespaces and shaped interfaces (Linux, iproute2). Each rank gets a
 namespace of its own, held open by a small process that waits on a pipe from here: when this process ends, in whatever
 way, the pipe closes, the holders end, and the kernel takes namespaces, interfaces and queues away. Nothing has a name
@@ -21,9 +23,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal
+
+from msgspec.structs import replace
 
 from densing.core import InputError, Record, UnavailableError, processes
 
@@ -120,6 +124,50 @@ def parse_rate(text: str) -> Rate:
     return Rate("emulated" if emulated else "shaped", bits / 8, latency, plain)
 
 
+def parse_rates(text: str, n: int) -> tuple[Rate, ...]:
+    """Read the link of every rank: one for all, or one each with commas between them.
+
+    Parameters
+    ----------
+    text : str
+        As for :func:`parse_rate`; what comes before the first colon of several (``emulated:``) holds for all.
+    n : int
+        Ranks.
+
+    Raises
+    ------
+    InputError
+        When there are more or fewer than ranks, or some ranks have one and others none.
+
+    Examples
+    --------
+    >>> [rate.bits_per_s for rate in parse_rates("emulated:1gbit,1gbit,50mbit", 3)]
+    [1000000000.0, 1000000000.0, 50000000.0]
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) == 1:
+        return (parse_rate(text),) * n
+    if len(parts) != n:
+        raise InputError(f"link {text[:60]!r}: {len(parts)} links for {n} ranks; give one for all, or one each")
+    before = "emulated:" if parts[0].startswith("emulated:") else ""
+    rates = tuple(parse_rate(before + part.removeprefix(before)) for part in parts)
+    if any(rate.kind == "none" for rate in rates):
+        raise InputError(f"link {text[:60]!r}: a rank without a link beside others; give every rank a rate")
+    return rates
+
+
+def slowest(rates: Sequence[Rate]) -> Rate:
+    """Return what ranks with these links have between them: the least bandwidth, the longest latency.
+
+    Examples
+    --------
+    >>> slowest(parse_rates("1gbit,50mbit", 2)).text
+    '50mbit'
+    """
+    least = min(rates, key=lambda rate: rate.bytes_per_s)
+    return replace(least, latency_s=max(rate.latency_s for rate in rates))
+
+
 def burst_bytes(rate: Rate) -> int:
     """Return how many bytes may pass at once after a pause.
 
@@ -137,7 +185,7 @@ def available() -> str | None:
     if missing:
         return missing
     try:
-        with Net(2, parse_rate("100mbit")):
+        with Net(parse_rates("100mbit", 2)):
             return None
     except UnavailableError as error:
         return str(error)
@@ -153,27 +201,25 @@ def _missing() -> str | None:
 
 
 class Net:
-    """Namespaces for ``n`` ranks and the links between them, as long as the block lasts.
+    """Namespaces for ranks and the links between them, as long as the block lasts.
 
     Parameters
     ----------
-    n : int
-        2 to 64.
-    rate : Rate
-        Of each rank's link, in either direction.
+    rates : sequence of Rate
+        Of each rank's link, in either direction; 2 to 64.
 
     Raises
     ------
     InputError
-        When ``n`` is out of range.
+        When there are too few or too many.
     UnavailableError
         When the system does not allow it, or a tool is missing; the message says which.
     """
 
-    def __init__(self, n: int, rate: Rate) -> None:
-        if not 2 <= n <= MOST_RANKS:
-            raise InputError(f"nproc={n}: a shaped link joins 2 to {MOST_RANKS} ranks")
-        self.n, self.rate = n, rate
+    def __init__(self, rates: Sequence[Rate]) -> None:
+        self.n, self.rates = len(rates), rates
+        if not 2 <= self.n <= MOST_RANKS:
+            raise InputError(f"nproc={self.n}: a shaped link joins 2 to {MOST_RANKS} ranks")
         self._holders: list[subprocess.Popen[bytes]] = []
         self._user: list[str] = []
 
@@ -231,18 +277,21 @@ class Net:
             ports = [f"link add port{r} type veth peer name {INTERFACE} netns {h.pid}" for r, h in enumerate(ranks)]
             ups = [line for r in range(self.n) for line in (f"link set port{r} master sw", f"link set port{r} up")]
             self._ip(switch, ["link add sw type bridge", *ports, *ups, "link set sw up"])
-            self._shape(switch, [f"port{rank}" for rank in range(self.n)])
-        for rank, holder in enumerate(ranks):
+            self._shape(switch, {f"port{rank}": rate for rank, rate in enumerate(self.rates)})
+        for rank, (holder, rate) in enumerate(zip(ranks, self.rates, strict=True)):
             address = f"address add {self.address(rank)}/24 dev {INTERFACE}"
             self._ip(holder, ["link set lo up", address, f"link set {INTERFACE} up"])
-            self._shape(holder, [INTERFACE])
+            # Two ranks have one wire; else the switch's port to a rank is as slow as the rank's own.
+            self._shape(holder, {INTERFACE: slowest(self.rates) if self.n == 2 else rate})
 
     def _ip(self, holder: subprocess.Popen[bytes], lines: Sequence[str]) -> None:
         _run([*self._enter(holder), "ip", "-batch", "-"], lines)
 
-    def _shape(self, holder: subprocess.Popen[bytes], interfaces: Sequence[str]) -> None:
-        bucket = f"tbf rate {self.rate.bits_per_s:.0f}bit burst {burst_bytes(self.rate)} latency 100ms"
-        lines = [f"qdisc add dev {interface} root {bucket}" for interface in interfaces]
+    def _shape(self, holder: subprocess.Popen[bytes], interfaces: Mapping[str, Rate]) -> None:
+        lines = [
+            f"qdisc add dev {name} root tbf rate {rate.bits_per_s:.0f}bit burst {burst_bytes(rate)} latency 100ms"
+            for name, rate in interfaces.items()
+        ]
         _run([*self._enter(holder), "tc", "-batch", "-"], lines)
 
     def _release(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from densing.core import DensingError, processes
 from densing.efficiency.parallel.distributed import folder
-from densing.efficiency.parallel.distributed.network import parse_rate
+from densing.efficiency.parallel.distributed.network import parse_rates
 from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord, RunSpec
 
 Part = Callable[[RunEnv], RunRecord]
@@ -77,9 +77,9 @@ def _take_part(env: RunEnv, find: Callable[[RunSpec], Part]) -> None:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     backend = "nccl" if env.spec.device.startswith("cuda") else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=env.spec.timeout_s))
-    rate = parse_rate(env.spec.link)
-    if rate.kind == "emulated":
-        comm.emulate(rate)
+    rates = parse_rates(env.spec.link, env.world_size)
+    if rates[env.rank].kind == "emulated":
+        comm.emulate(rates)
     record = part(env)
     folder.write_json(folder.record_file(Path(env.spec.out), env.rank), record.to_dict())
     comm.emulate(None)

@@ -14,18 +14,6 @@ MARK_BYTES = 4
 """A packet begins with whether all is well."""
 SCALE_BYTES = 4
 
-CHOOSE_PASSES = 50.0
-REACH_PASSES = 16.0
-SPREAD_PASSES = 80.0
-"""What the sparse codecs take on a processor, in times that a tensor's bytes pass its memory at the speed at which Adam
-moves weights and moments: choosing the largest entries and packing them, the same where a threshold is known already,
-and, per share of the entries, putting what was sent into its places.
-
-Measured on one core of a shared server processor (18 to 19 GB/s in AdamW's update; torch 2.13, tensors of 33 thousand
-to 524 thousand float32, shares of .01 to .2): choosing 16 to 67 passes, least at .01; a known threshold 14 to 20;
-unpacking 0.5 to 15. On another device they will be others."""
-_WHOLE_PASSES = {"dense": (1.5, 1.0), "half": (2.0, 1.0), "int8": (3.0, 1.5)}
-
 
 class Coding(NamedTuple):
     """What becomes of activations on an edge, and of their gradients on the way back.
@@ -84,13 +72,14 @@ class Coding(NamedTuple):
         ((50.0, 5.0), (1.5, 1.0))
         """
         if not self.sparse:
-            whole = _WHOLE_PASSES.get(self.codec, _WHOLE_PASSES["dense"])
+            whole = sizes.WHOLE_PASSES.get(self.codec, sizes.WHOLE_PASSES["dense"])
             return whole, whole
-        spread = _WHOLE_PASSES["dense"][1] + SPREAD_PASSES * self.share
+        decode = sizes.decode_passes(self.share)
         if self.codec == "topk":
-            return (CHOOSE_PASSES, spread), (CHOOSE_PASSES, spread)
-        chosen = REACH_PASSES + (CHOOSE_PASSES - REACH_PASSES) / self.refresh
-        return (chosen, spread), _WHOLE_PASSES["dense"]
+            passes = sizes.encode_passes(self.share), decode
+            return passes, passes
+        # The gradients of a threshold's entries come back without their places.
+        return (sizes.encode_passes(self.share, self.refresh), decode), sizes.WHOLE_PASSES["dense"]
 
 
 def codings(edges: int, codec: str = "dense", shares: Sequence[float] = (1.0,), refresh: int = 1) -> list[Coding]:

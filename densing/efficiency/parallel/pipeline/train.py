@@ -43,6 +43,7 @@ def train_pipeline(
     codec: str = "dense",
     shares: Sequence[float] = (1.0,),
     refresh: int = 1,
+    order: Sequence[int] = (),
 ) -> RunRecord:
     """Train the decoder of ``env.spec``, one stage of it on this rank.
 
@@ -64,6 +65,8 @@ def train_pipeline(
         Of the entries sent by ``topk`` and ``threshold``, in (0, 1]: one for all edges, or one each.
     refresh : int
         Packets between two renewals of a threshold.
+    order : sequence of int
+        The rank of every stage; empty: as numbered.
 
     Returns
     -------
@@ -76,12 +79,12 @@ def train_pipeline(
     Raises
     ------
     InputError
-        On all ranks: when stages, cuts or micro-batches do not fit the model or the batch, or something a stage made is
-        inf or NaN.
+        On all ranks: when stages, cuts, order or micro-batches do not fit the model, the ranks or the batch, or
+        something a stage made is inf or NaN.
     UnknownNameError
         For another codec.
     """
-    return run(env, lambda clock: PipelineTrainee(env, clock, micro_batches, cuts, codec, shares, refresh))
+    return run(env, lambda clock: PipelineTrainee(env, clock, micro_batches, cuts, codec, shares, refresh, order))
 
 
 class PipelineTrainee:
@@ -100,8 +103,14 @@ class PipelineTrainee:
         codec: str = "dense",
         shares: Sequence[float] = (1.0,),
         refresh: int = 1,
+        order: Sequence[int] = (),
     ) -> None:
-        spec, self.rank, self.size = env.spec, env.rank, env.world_size
+        spec, self.size = env.spec, env.world_size
+        self.order = tuple(order) or tuple(range(self.size))
+        if sorted(self.order) != list(range(self.size)):
+            raise InputError(f"order {self.order}: each of the ranks 0 to {self.size - 1} once is needed")
+        # What is counted below are stages.
+        self.place = self.order.index(env.rank)
         if spec.device != "cpu":
             raise InputError(f"device {spec.device}: stages exchange by gloo, on processors only; leave --device out")
         workload = workload_of(
@@ -109,18 +118,19 @@ class PipelineTrainee:
         )
         layers = [[module.layer for module in stage if module.name == "mlp"] for stage in stages(workload)]
         chosen = codings(self.size - 1, codec, shares, refresh)
-        self.layers, self.turns = layers[self.rank], one_forward_one_backward(self.rank, self.size, micro_batches)
+        self.layers, self.turns = layers[self.place], one_forward_one_backward(self.place, self.size, micro_batches)
         self.micro_batches, self.waiting = micro_batches, clock.waiting
         whole = build_lm(spec.model, spec.sequence, spec.seed)
         self.parameters = sum(weight.numel() for weight in whole.parameters())
-        self.stage = Stage(whole, self.layers, first=self.rank == 0, last=self.rank == self.size - 1)
+        self.stage = Stage(whole, self.layers, first=self.place == 0, last=self.place == self.size - 1)
         self.optimizer = torch.optim.AdamW(self.stage.parameters(), lr=spec.lr)
         like = torch.empty(spec.batch // micro_batches, spec.sequence, spec.model.hidden)
         self.dense = like.numel() * like.element_size()
-        self.before = (
-            None if self.stage.first else Edge(chosen[self.rank - 1], self.rank - 1, False, like, self.waiting)
-        )
-        self.after = None if self.stage.last else Edge(chosen[self.rank], self.rank + 1, True, like, self.waiting)
+        self.before = self.after = None
+        if not self.stage.first:
+            self.before = Edge(chosen[self.place - 1], self.order[self.place - 1], False, like, self.waiting)
+        if not self.stage.last:
+            self.after = Edge(chosen[self.place], self.order[self.place + 1], True, like, self.waiting)
         self.taken, self.coding_s, self.here = 0, 0.0, 0
 
     def step(self, batch: Tensor) -> float:
@@ -155,13 +165,13 @@ class PipelineTrainee:
             handle = comm.all_gather_into(every, mine)
             with self.waiting():
                 handle.wait()
-        losses, ills = every.view(-1, 2).t().tolist()
+        losses, ills = every.view(-1, 2)[list(self.order)].t().tolist()
         if any(ill != FINE for ill in ills):
             # Passes go on past what is not finite: of all stages that made some, the first one is to be named.
-            origin = min((ill, rank if ill < len(ILLS) else -rank, rank) for rank, ill in enumerate(ills) if ill)[-1]
-            words = [self._diagnosis(passes.ill) if self.rank == origin else ""]
+            origin = min((ill, at if ill < len(ILLS) else -at, at) for at, ill in enumerate(ills) if ill)[-1]
+            words = [self._diagnosis(passes.ill) if self.place == origin else ""]
             if self.size > 1:
-                dist.broadcast_object_list(words, origin)
+                dist.broadcast_object_list(words, self.order[origin])
             raise InputError(words[0])
         return float(losses[-1])
 
@@ -169,7 +179,7 @@ class PipelineTrainee:
         bad = next((name for name, weight in self.stage.named_parameters() if not bool(weight.isfinite().all())), None)
         because = "" if bad is None else f" (its weight {bad} does already)"
         return (
-            f"step {self.taken}: stage {self.rank}, layers {self.layers[0]} to {self.layers[-1]}: its "
+            f"step {self.taken}: stage {self.place}, layers {self.layers[0]} to {self.layers[-1]}: its "
             f"{ILLS[int(ill) - 1]} hold inf or NaN{because}; lower the learning rate (--lr), go on from a checkpoint"
         )
 
@@ -196,7 +206,7 @@ class PipelineTrainee:
                 tokens += batch[:, 1:].numel()
         mean = torch.tensor([total / tokens if tokens else math.nan], dtype=torch.float64)
         if self.size > 1:
-            comm.broadcast(mean, self.size - 1).wait()
+            comm.broadcast(mean, self.order[-1]).wait()
         return float(mean)
 
     def state_dict(self) -> dict[str, Any]:
@@ -227,7 +237,7 @@ class PipelineTrainee:
             "coding_s": sum(edge.coding_s for edge in self.edges) / max(self.here, 1),
         }
         for edge in self.edges:
-            name = f"edge{self.rank}_activations" if edge.after else f"edge{self.rank - 1}_gradients"
+            name = f"edge{self.place}_activations" if edge.after else f"edge{self.place - 1}_gradients"
             figures[name] = edge.sent / self.taken
         return figures
 
