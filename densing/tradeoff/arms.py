@@ -60,7 +60,7 @@ def virtual_ranks(arm: Arm, rows: Sequence[Any], optimizers: Sequence[Any]) -> R
     optimizers : sequence
         One per rank.
     """
-    from densing.efficiency.parallel import Coding, Replica, VirtualMethods, VirtualStages, sizes
+    from densing.efficiency.parallel import Coding, Replica, VirtualEdge, VirtualMethods, VirtualStages, sizes
     from densing.efficiency.techniques import get_technique, run_settings
 
     technique, knobs = _knobs(arm)
@@ -74,7 +74,7 @@ def virtual_ranks(arm: Arm, rows: Sequence[Any], optimizers: Sequence[Any]) -> R
         [share] = sizes.edge_shares([1.0], knobs["r"])
         averaging: Any = get_technique(PLAIN_IS)
         mean = partial(averaging.method, **run_settings([PLAIN_IS], [])[PLAIN_IS])
-        return VirtualStages(replicas, mean, Coding("topk", share), order)
+        return VirtualStages(replicas, mean, lambda: VirtualEdge(Coding("topk", share)), order)
     return VirtualMethods(replicas, partial(technique.method, **knobs), order)
 
 

@@ -26,6 +26,7 @@ from .data_parallel.train import Replica as Replica
 from .data_parallel.train import train_data_parallel as train_data_parallel
 from .data_parallel.virtual import VirtualMethods as VirtualMethods
 from .data_parallel.virtual import VirtualRanks as VirtualRanks
+from .data_parallel.virtual import VirtualStages as VirtualStages
 from .distributed import comm as comm
 from .distributed import folder as folder
 from .distributed import probe as probe
@@ -54,7 +55,7 @@ from .pipeline.train import train_pipeline as train_pipeline
 from .pipeline.turns import Turn as Turn
 from .pipeline.turns import forward_only as forward_only
 from .pipeline.turns import one_forward_one_backward as one_forward_one_backward
-from .pipeline.virtual import VirtualStages as VirtualStages
+from .pipeline.virtual import VirtualEdge as VirtualEdge
 from .pipeline.virtual import train_stages as train_stages
 from .tensor_parallel.schedules import Interleaved as Interleaved
 from .tensor_parallel.schedules import Late as Late

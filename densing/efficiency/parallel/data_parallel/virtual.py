@@ -33,6 +33,16 @@ class Backward(Protocol):
         """Leave gradients in the parameters."""
 
 
+class Edge(Protocol):
+    """What is between two layers of one process: activations pass it, and their gradients come back."""
+
+    sent: int
+    dense: int
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what arrives of a micro-batch's activations."""
+
+
 class Arrival(comm.Handle):
     """An operation among virtual ranks: done as soon as all of them have started it."""
 
@@ -318,3 +328,66 @@ class VirtualMethods:
             method.load_state_dict(part)
         for link in self.ranks.links:
             link.sent = float(state["sent"])
+
+
+class VirtualStages(VirtualMethods):
+    """A pipeline with a stage for every layer; its micro-batches are the copies whose gradients are averaged.
+
+    Parameters
+    ----------
+    replicas, make, order
+        See :class:`~densing.efficiency.parallel.VirtualMethods`; ``make`` averages gradients.
+    edge : callable
+        Makes the edge after a layer; see :class:`densing.efficiency.parallel.VirtualEdge`.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        make: Callable[[Replica], Method],
+        edge: Callable[[], Edge],
+        order: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(replicas, make, order)
+        self.edge = edge
+        self.edges: dict[int, Edge] = {}
+
+    def passing(self, x: torch.Tensor, layer: int) -> torch.Tensor:
+        """Return what arrives of a layer's activations.
+
+        Parameters
+        ----------
+        x : Tensor, shape (micro-batches, tokens, width)
+        layer : int
+            That hands them on.
+        """
+        edge = self._after(layer)
+        return torch.stack([edge(micro) for micro in x])
+
+    @property
+    def sent(self) -> float:
+        """Bytes that a stage would have sent so far, mean over the stages."""
+        return sum(edge.sent for edge in self.edges.values()) / (1 + len(self.edges))
+
+    def figures(self) -> dict[str, float]:
+        """Return what share was sent of all values in float32: counted."""
+        dense = sum(edge.dense for edge in self.edges.values())
+        share = {"sent_share": sum(edge.sent for edge in self.edges.values()) / dense} if dense else {}
+        return {**super().figures(), **share}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of what averages, and the bytes of every edge."""
+        edges = {layer: [edge.sent, edge.dense] for layer, edge in self.edges.items()}
+        return {**super().state_dict(), "edges": edges}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where :meth:`state_dict` was taken."""
+        super().load_state_dict(state)
+        for layer, counts in state["edges"].items():
+            edge = self._after(int(layer))
+            edge.sent, edge.dense = counts
+
+    def _after(self, layer: int) -> Edge:
+        if layer not in self.edges:
+            self.edges[layer] = self.edge()
+        return self.edges[layer]

@@ -5,15 +5,13 @@ What a codec keeps of activations and gradients decides the weights, wherever th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 
 from densing.efficiency.parallel.codecs import Reader, pack
-from densing.efficiency.parallel.data_parallel.train import Method, Replica
-from densing.efficiency.parallel.data_parallel.virtual import VirtualMethods
 from densing.efficiency.parallel.distributed import (
     RunSpec,
     batches,
@@ -81,64 +79,6 @@ class _Passing(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         """Send gradients."""
         return ctx.edge.over(gradient, back=True), None
-
-
-class VirtualStages(VirtualMethods):
-    """A pipeline with a stage for every layer; its micro-batches are the copies whose gradients are averaged.
-
-    Parameters
-    ----------
-    replicas, make, order
-        See :class:`~densing.efficiency.parallel.VirtualMethods`; ``make`` averages gradients.
-    coding : Coding
-        Of every edge; see :class:`VirtualEdge`.
-    """
-
-    def __init__(
-        self,
-        replicas: Sequence[Replica],
-        make: Callable[[Replica], Method],
-        coding: Coding,
-        order: Sequence[int] | None = None,
-    ) -> None:
-        super().__init__(replicas, make, order)
-        self.coding = coding
-        self.edges: dict[int, VirtualEdge] = {}
-
-    def passing(self, x: torch.Tensor, layer: int) -> torch.Tensor:
-        """Return what arrives of a layer's activations.
-
-        Parameters
-        ----------
-        x : Tensor, shape (micro-batches, tokens, width)
-        layer : int
-            That hands them on.
-        """
-        edge = self.edges.setdefault(layer, VirtualEdge(self.coding))
-        return torch.stack([edge(micro) for micro in x])
-
-    @property
-    def sent(self) -> float:
-        """Bytes that a stage would have sent so far, mean over the stages."""
-        return sum(edge.sent for edge in self.edges.values()) / (1 + len(self.edges))
-
-    def figures(self) -> dict[str, float]:
-        """Return what share was sent of all values in float32: counted."""
-        dense = sum(edge.dense for edge in self.edges.values())
-        share = {"sent_share": sum(edge.sent for edge in self.edges.values()) / dense} if dense else {}
-        return {**super().figures(), **share}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of what averages, and the bytes of every edge."""
-        edges = {layer: [edge.sent, edge.dense] for layer, edge in self.edges.items()}
-        return {**super().state_dict(), "edges": edges}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where :meth:`state_dict` was taken."""
-        super().load_state_dict(state)
-        for layer, counts in state["edges"].items():
-            edge = self.edges.setdefault(int(layer), VirtualEdge(self.coding))
-            edge.sent, edge.dense = counts
 
 
 class Staged(NamedTuple):
