@@ -4,9 +4,10 @@
 
 1. `densing calibrate --link RATE` measures the link and the modules of the small language model.
 2. `densing train -t ... --link RATE --predict` runs every technique on two ranks, each step beside what was predicted
-   before it ran; then a pipeline of two stages, with and without codecs on its edge.
+   before it ran; then a pipeline of two stages, with and without codecs on its edge, and placed by `fusion`.
 3. `densing techniques compare --replicas` simulates where packets that are gathered stop beating a ring's sum.
-4. With `--gain` the table of gains of a ladder's arms (`densing ladder gain LADDER --link RATE` made its record).
+4. With `--gain` what a ladder's arms bought, beside the baseline that each question asks for. The ladder's arms are
+   those of the tables: `densing ladder train --preset cpu --sizes d8 --sizes d12 --sizes d16 --sizes d24 --ranks 4`.
 
 Two idle cores are needed: with other work on them the figures say something about that work.
 """
@@ -14,17 +15,19 @@ Two idle cores are needed: with other work on them the figures say something abo
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import pandas as pd
 from overlap import DATA, calibrated, densing, trained
 
-from densing.core import words
+from densing.core import plain, words
 from densing.efficiency.parallel import sizes
 from densing.report import markdown
-from densing.tradeoff import gain_table
+from densing.tradeoff import gain_table, ladder_gain
 
 STEPS = 48
 EVERY_STEP = "ddp,topk,dct,powersgd"
@@ -34,7 +37,12 @@ KNOBS = ("--set", "dct.refresh=8")
 PIPELINE = ["--model", "tiny", "--layers", "4", "--sequence", "256", "--batch", "8"]
 # Each micro-batch of four has two of the eight sequences.
 PIECE = ["--model", "tiny", "--layers", "4", "--sequence", "256", "--batch", "2"]
-CODECS = (("dense", ()), ("topk", ("--set", "share=0.05")), ("threshold", ("--set", "share=0.05")))
+STAGES = (
+    ("pipeline",),
+    ("pipeline", "codec=topk", "share=0.05"),
+    ("pipeline", "codec=threshold", "share=0.05"),
+    ("fusion", "r=20"),
+)
 MAP = "--model gpt2 --cluster a100x8-tcp --techniques ddp,topk,dct --tp 1 --set dct.eta=0.999"
 ENDS = ("lo", "hi")
 REPLICAS = "2,8,32,64,128,256,512"
@@ -47,21 +55,10 @@ def rows_of(out: Path, link: str, steps: int) -> list[dict[str, Any]]:
     rows = trained(out, "every-step", EVERY_STEP, link, steps, *KNOBS, *predict)
     rows += trained(out, "rounds", ROUNDS, link, steps, "--tau", "8", *predict)
     piece = calibrated(out, link, PIECE)
-    for codec, more in CODECS:
-        [row] = trained(
-            out,
-            f"pipeline-{codec}",
-            "pipeline",
-            link,
-            steps,
-            "--set",
-            f"codec={codec}",
-            *more,
-            "--predict",
-            piece,
-            *PIPELINE,
-        )
-        rows.append({**row, "technique": f"pipeline, {codec}"})
+    for name, *more in STAGES:
+        predict = (*(word for each in more for word in ("--set", each)), "--predict", piece)
+        [row] = trained(out, "-".join([name, *more]), name, link, steps, *predict, *PIPELINE)
+        rows.append({**row, "technique": ", ".join([name, *more])})
     return rows
 
 
@@ -112,23 +109,76 @@ def crossover_table() -> str:
     return f"Simulated, at {own:g} Gbit/s between nodes (`{command}`); then counted:\n\n{table}\n\n{counted}"
 
 
-def gains_table(ladder: Path) -> str:
-    """Return what each arm of a ladder bought."""
+class Question(NamedTuple):
+    """A table of gains: what is asked, beside which arm, of which others (all by default), kept under a name."""
+
+    text: str
+    baseline: str
+    arms: tuple[str, ...] = ()
+    record: str = ""
+
+
+QUESTIONS = (
+    Question(
+        "Beside plain training. `fedft` and `topk-delta` hand on equal bytes per client; a sum of prefixes travels as "
+        "a ring, sparse packets are gathered. Edges of `fusion` are those of a stage per layer; the loss is the "
+        "whole model's, with nothing left out between its layers.",
+        "plain",
+        record="less-to-send",
+    ),
+    Question(
+        "DCT-3: thresholds that are seldom renewed (every 200 steps) beside the largest entries chosen in every step, "
+        "at a share that makes the bytes about equal: 2.25 %, read off the bytes of smaller shares.",
+        "topk:share=0.0225",
+        ("dct:eta=0.99",),
+        "dct-refresh",
+    ),
+    Question(
+        "How seldom? The same eta, beside a threshold that is renewed in every step; bytes are not equal here.",
+        "dct:eta=0.99,refresh=1",
+        ("dct:eta=0.99,refresh=10", "dct:eta=0.99,refresh=100", "dct:eta=0.99", "dct:eta=0.99,refresh=1000"),
+    ),
+    Question(
+        "Does pruning raise density, or lower both? SpaFL's clients keep weights of their own, so they stand beside "
+        "clients that train alone; density is per *kept* parameter.",
+        "local-only",
+        ("spafl:tau=8", "spafl:ramp=200,tau=8"),
+    ),
+)
+
+
+def gains(ladder: Path, link: str, records: Path | None) -> list[str]:
+    """Return a table for each question, and keep the records that claims read."""
+    parts = []
+    for question in QUESTIONS:
+        found = ladder_gain(ladder, baseline=question.baseline, link=link)
+        if records is not None and question.record:
+            (records / f"{question.record}.json").write_text(json.dumps(plain(found.record()), indent=2) + "\n")
+        frame = gain_table(found)
+        if question.arms:
+            frame = frame.set_index("arm").loc[list(question.arms)].reset_index()
+        command = f"`densing ladder gain {ladder.name} --baseline '{question.baseline}' --link {link}`"
+        parts += [f"{question.text} ({command})", gains_table(frame, question.baseline)]
+    return parts
+
+
+def gains_table(frame: pd.DataFrame, baseline: str) -> str:
+    """Return what each arm bought."""
 
     def ratio(row: Any, kind: str, digits: int = 3) -> str:
         ends = " to ".join(words.number(row[f"{kind}_{end}"], digits) for end in ENDS)
         return f"{words.number(row.get(f'{kind}_ratio', row.get(kind)), digits)} ({ends})"
 
-    frame = gain_table(ladder)
     return markdown.table(
-        ("arm", "tokens", "density", "trend of tokens", "share of plain's bytes", "no loss", "status", "pairs"),
+        ("arm", "tokens", "density", "trend of tokens", f"bytes over {baseline}", "kept", "no loss", "status", "pairs"),
         (
             (
                 row["arm"],
                 ratio(row, "token"),
                 ratio(row, "density"),
                 ratio(row, "trend", 2),
-                words.percentage(row["bytes_share"]),
+                words.number(row["bytes_share"], 3),
+                f"{row['kept_parameters']:,.0f}",
                 row["no_loss"],
                 row["status"],
                 str(row["pairs"]),
@@ -143,6 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page", type=Path, required=True)
     parser.add_argument("--gain", type=Path, help="A ladder whose gains were measured.")
+    parser.add_argument("--records", type=Path, help="Also keep the gains that claims read, in this folder.")
     parser.add_argument("--out", type=Path, default=Path("results/less"))
     parser.add_argument("--link", default="100mbit")
     parser.add_argument("--quick", action="store_true", help="fewer steps")
@@ -170,10 +221,10 @@ def main() -> None:
     if chosen.gain is not None:
         parts += [
             "## What it buys",
-            "Validation loss of a ladder's arms beside plain training (`densing ladder gain`): the ratio of tokens "
-            "that plain training would need for the same loss, and its trend d ln ratio / d ln tokens: below 0, an arm "
-            "falls behind as training goes on.",
-            gains_table(chosen.gain),
+            "Validation loss of a ladder's arms beside another's: the ratio of tokens that the other would need for "
+            "the same loss, of parameters (density), and the trend d ln token ratio / d ln tokens: below 0, an arm "
+            "falls behind as training goes on. *no loss*: a test of non-inferiority; *kept*: non-embedding parameters.",
+            *gains(chosen.gain, chosen.link, chosen.records),
         ]
     chosen.page.write_text("\n\n".join(parts) + "\n")
     print(f"wrote {chosen.page}; median error {100 * statistics.median(errors):.1f} %")

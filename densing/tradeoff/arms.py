@@ -74,7 +74,7 @@ def virtual_ranks(arm: Arm, rows: Sequence[Any], optimizers: Sequence[Any]) -> R
         [share] = sizes.edge_shares([1.0], knobs["r"])
         averaging: Any = get_technique(PLAIN_IS)
         mean = partial(averaging.method, **run_settings([PLAIN_IS], [])[PLAIN_IS])
-        return VirtualStages(replicas, mean, lambda: VirtualEdge(Coding("topk", share)), order)
+        return VirtualStages(replicas, mean, lambda: VirtualEdge(Coding(technique.codec, share)), order)
     return VirtualMethods(replicas, partial(technique.method, **knobs), order)
 
 

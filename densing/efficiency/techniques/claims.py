@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from msgspec.structs import replace
 
-from densing.core import InputError
+from densing.core import InputError, words
 from densing.efficiency.simulation import Cluster, Graph, Link, Workload
 from densing.efficiency.techniques.plan import Measured, Plans, measure
 from densing.efficiency.timeline import Kind
@@ -233,12 +233,14 @@ def recorded(name: str, arm: str) -> Answer:
     if row is None:
         return Answer(None, f"no arm {arm} in the record {name}")
     spec = data["spec"]
+    ratio, low, high = (words.number(row[f"token_{part}"]) for part in ("ratio", "lo", "hi"))
+    share = words.number(row["bytes"] / spec["baseline_cost"]["bytes"])
     note = (
-        f"{arm} beside {spec['baseline']}: {row['token_ratio']:.3g} of the tokens ({row['token_lo']:.3g} to "
-        f"{row['token_hi']:.3g}), {row['pairs']} pairs of {', '.join(spec['sizes'])}; record {data['digest'][:12]}, "
-        "made again by `densing techniques validate --measure` beside its runs"
+        f"{arm} beside {spec['baseline']}: {ratio} of the tokens ({low} to {high}), {share} of the bytes; "
+        f"{row['pairs']} pairs of {', '.join(spec['sizes'])}; record {data['digest'][:12]}, made again by `densing "
+        "techniques validate --measure` beside its runs"
     )
-    return Answer(row["no_loss"], note)
+    return Answer({"yes": "no loss", "no": "loss"}.get(row["no_loss"], row["no_loss"]), note)
 
 
 FREE = Link(0.0, 0.0)

@@ -143,6 +143,13 @@ def test_ranks_on_a_shaped_link_wait_for_its_rate(tmp_path: Path) -> None:
     assert run.step_median_s > 0.9 * 2e6 / 1e7
 
 
+@shaped
+def test_the_slowest_of_links_that_differ_is_waited_for(tmp_path: Path) -> None:
+    run = toy(spec_of(tmp_path / "run", nproc=3, link="1gbit,80mbit,1gbit", knobs={"elements": 375_000}))
+    assert (run.link.rate, run.link.kind, run.link.bytes_per_s) == ("1gbit,80mbit,1gbit", "shaped", 1e7)
+    assert run.step_median_s > 0.9 * 2e6 / 1e7
+
+
 @linux
 @pytest.mark.parametrize(("link", "victim"), [("none", "rank 1"), (REAL, "rank 0"), (REAL, "torchrun")])
 def test_a_killed_process_ends_the_run_at_once_and_all_of_it(link: str, victim: str, tmp_path: Path) -> None:

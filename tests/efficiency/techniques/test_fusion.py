@@ -78,11 +78,11 @@ def test_shares_are_adatopks_and_bytes_are_packets() -> None:
     assert sorted(placed.shares)[0] == 0.01 and placed.shares.count(1.0) == 3
     elements = count // 2
     for share, edge in zip(placed.shares, placed.edges, strict=True):
-        # A packet begins with whether all is well.
-        packet = 4 + sizes.sparse_bytes(elements, sizes.kept(elements, share), 2)
+        # Of every token as many; a packet begins with whether all is well. Gradients come back without places.
+        packet = 4 + sizes.sparse_bytes(elements, elements // TOY.hidden * sizes.kept(TOY.hidden, share), 2)
         assert edge[:3] == (1.0, 0.0, 0.0) if share == 1 else edge.share * count == pytest.approx(packet)
     sent = [task for task in FUSION.plan(step(), made).graph.tasks if task.name.startswith("send") and task.step == 0]
-    expected = sum(2 * 8 * edge.share * count for edge in placed.edges)
+    expected = sum(8 * (edge.share + (edge.back or edge).share) * count for edge in placed.edges)
     assert sum(task.bytes for task in sent) == pytest.approx(expected, abs=len(sent))
 
 
@@ -198,7 +198,7 @@ def test_a_run_is_placed_by_its_links() -> None:
         assert slow in (options["order"][0], options["order"][-1])
         at = 0 if options["order"][0] == slow else 1
         assert options["shares"][at] == pytest.approx(0.01) and options["shares"][1 - at] > 0.1
-        assert options["codec"] == "topk" and len(options["cuts"]) == 2
+        assert options["codec"] == "threshold" and len(options["cuts"]) == 2
     assert FUSION.options(placed_run("1gbit", r=1.0))["shares"] == (1.0, 1.0)
 
 
@@ -209,7 +209,8 @@ def test_what_is_predicted_of_a_run_is_placed_as_the_run_is() -> None:
     shares = FUSION.options(spec)["shares"]
     count = modules(FUSION.place(spec).workload)[1].activation
     sends = [task.bytes for task in plan.graph.tasks if task.name.startswith("send") and task.step == 0]
-    assert min(sends) == pytest.approx(4 + sizes.sparse_bytes(count // 4, round(min(shares) * count / 4), 4), abs=1)
+    hidden = spec.model.hidden
+    assert min(sends) == pytest.approx(4 + 4 * (count // 4 // hidden) * sizes.kept(hidden, min(shares)), abs=1)
     assert max(sends) == pytest.approx(count if max(shares) == 1 else max(sends))
 
 

@@ -165,8 +165,10 @@ def test_virtual_stages_change_what_their_edges_leave_out_and_nothing_else() -> 
     assert torch.equal(thin.stack.vector[0], thin.stack.vector[1])
     run, edges = thin.run, thin.run.shape.layers - 1
     tokens = run.shape.batch // 2 * run.preset.block
-    there, back = Coding("topk", 0.25).bytes(tokens, run.shape.width)
-    assert thin.ranks.sent == 4 * 2 * edges * (there + back) / (edges + 1)
+    there, back = Coding("threshold", 0.25).bytes(tokens, run.shape.width)
+    most = 4 * 2 * edges * (there + back) / (edges + 1)
+    # Zeros are no entries, and their gradients do not come back.
+    assert 0.98 * most < thin.ranks.sent <= most
     again.restore(copy.deepcopy(thin.state()))
     for each in (thin, again):
         each.take_step(0.5)

@@ -130,9 +130,9 @@ weights and moments (what ``densing calibrate`` measures of it): packing and unp
 reaches a threshold that is known; choosing the largest anew; per share of the entries, putting them into their places;
 and adding what was unpacked to a sum.
 
-Measured by ``benchmarks/codecs.py`` on one core of a shared server processor (18 to 24 GB/s in the update; torch 2.13,
-tensors of 33 thousand to 524 thousand float32, shares of .01 to .2): choosing 16 to 80 passes, a known threshold 9 to
-26, unpacking 0.5 to 18. On another device they will be others."""
+Measured by ``benchmarks/codecs.py`` on one core of a shared server processor (12 to 25 GB/s in the update; torch 2.13,
+tensors of 33 thousand to 524 thousand float32, shares of .01 to .2): choosing 11 to 96 passes, a known threshold 7 to
+27, unpacking 0.5 to 21. On another device they will be others."""
 
 
 def encode_passes(share: float, refresh: int = 1) -> float:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from densing.efficiency.parallel.codecs import Reader, pack
+from densing.efficiency.parallel.codecs import Codec, Entries, Reader, RowThreshold, pack
 from densing.efficiency.parallel.distributed import (
     RunSpec,
     batches,
@@ -21,7 +21,7 @@ from densing.efficiency.parallel.distributed import (
     load_bytes,
     mean_loss,
 )
-from densing.efficiency.parallel.pipeline.coding import Coding, codings
+from densing.efficiency.parallel.pipeline.coding import MARK_BYTES, Coding, codings
 from densing.efficiency.parallel.pipeline.edges import codec_of
 from densing.efficiency.parallel.pipeline.stage import Stage
 
@@ -32,7 +32,6 @@ class VirtualEdge:
     Parameters
     ----------
     coding : Coding
-        ``dense``, ``half``, ``int8`` or ``topk``, whose gradients need nothing of the activations' packets.
 
     Attributes
     ----------
@@ -58,12 +57,12 @@ class VirtualEdge:
         passed: torch.Tensor = _Passing.apply(x, self)
         return passed
 
-    def over(self, tensor: torch.Tensor, back: bool) -> torch.Tensor:
+    def over(self, tensor: torch.Tensor, codec: Codec) -> torch.Tensor:
         """Return what arrives of a tensor, and count its packet."""
-        width = tensor.shape[-1]
-        self.sent += self.coding.bytes(tensor.numel() // width, width)[back]
+        packet = codec.encode(tensor)
+        self.sent += MARK_BYTES + (packet.bytes if codec.drifts else codec.bounds(tensor)[1])
         self.dense += tensor.numel() * tensor.element_size()
-        return self.codec.decode(Reader(pack([self.codec.encode(tensor)])), tensor)
+        return codec.decode(Reader(pack([packet])), tensor)
 
 
 class _Passing(torch.autograd.Function):  # type: ignore[misc]
@@ -72,13 +71,17 @@ class _Passing(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, edge: VirtualEdge) -> torch.Tensor:
         """Send activations."""
-        ctx.edge = edge
-        return edge.over(x, back=False)
+        arrived = edge.over(x, edge.codec)
+        # Of a threshold's entries alone gradients come back; the codec has forgotten them by then.
+        codec = edge.codec
+        ctx.back = edge, Entries(codec.where) if isinstance(codec, RowThreshold) else codec
+        return arrived
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         """Send gradients."""
-        return ctx.edge.over(gradient, back=True), None
+        edge, codec = ctx.back
+        return edge.over(gradient, codec), None
 
 
 class Staged(NamedTuple):
@@ -114,7 +117,7 @@ def train_stages(
     spec : RunSpec
         Model, batch, sequence, steps, rate, seed, corpus.
     micro_batches, cuts, codec, shares
-        See :func:`~densing.efficiency.parallel.train_pipeline`; no thresholds.
+        See :func:`~densing.efficiency.parallel.train_pipeline`.
     """
     model = build_lm(spec.model, spec.sequence, spec.seed)
     ends = [0, *cuts, spec.model.layers]
