@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 
 from densing.cli import app
 from densing.core import ArtefactError, DensingError, InputError, UnknownNameError, decode, plain
+from densing.efficiency.techniques.claims import RECORDS, recorded
 from densing.report import build_gain
 from densing.scores.ladder import simulated_ladder
-from densing.tradeoff import GainRecord, check_record, ladder_gain, null_test, read_arms
+from densing.tradeoff import GainRecord, check_record, gain_table, ladder_gain, null_test, read_arms
 from densing.tradeoff.gain import COLUMNS, simulated_step
 from tests.support.ladder_files import write_ladder
 
@@ -239,3 +240,13 @@ def test_a_record_of_another_schema_is_refused(ladder: Path, tmp_path: Path) -> 
     (tmp_path / "gain.json").write_text(json.dumps({**record, "schema": 99}))
     with pytest.raises(ArtefactError, match="schema 99"):
         check_record(tmp_path)
+
+
+def test_records_that_claims_read_are_records() -> None:
+    """Shipped with the techniques, which cannot know the hall's type: both wings' checks hold of them here."""
+    files = sorted(RECORDS.glob("*.json"))
+    assert [file.stem for file in files] == ["dct-refresh", "less-to-send"]
+    for file in files:
+        frame = gain_table(file)
+        assert frame["pairs"].eq(48).all() and frame["no_loss"].isin(["yes", "no", "not decided"]).all()
+    assert recorded("dct-refresh", "dct:eta=0.99").value in ("no loss", "loss", "not decided")

@@ -231,11 +231,3 @@ def test_convergence_is_what_a_ladder_of_ours_measured() -> None:
     answer = CLAIM["FUS-3"].check(PHYSICS)
     assert verdict(CLAIM["FUS-3"], answer) in ("agrees", "differs")
     assert "pairs of d8" in answer.note and "fusion:r=100 beside plain" in answer.note
-
-
-@pytest.mark.slow
-def test_slow_edges_alone_are_weighed_against_all() -> None:
-    pytest.importorskip("torch")
-    answer = CLAIM["FUS-2"].check(PHYSICS)
-    assert answer.value in ("better", "no", "not decided")
-    assert "slow edge: loss" in answer.note and "all edges: loss" in answer.note
