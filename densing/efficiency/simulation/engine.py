@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from densing.core import InputError
-from densing.efficiency.simulation.tasks import Columns, Float, Graph, columns, grouped
+from densing.efficiency.simulation.tasks import Columns, Float, Graph, Task, columns, grouped, name_of
 from densing.efficiency.timeline import Comm, Int, Kind, Lane, Origin, RankTimeline, Spans, Step, Timeline
 
 LONGEST_S = 4e9
@@ -35,10 +35,12 @@ class Simulation:
     start : float64 (n,)
         Seconds: when a task begins to move, that is when its last rank has come and its links are free.
     end : float64 (n,)
+    given_up : tuple of int
+        Tasks that were not completed; one that had not begun starts and ends when it was given up.
     """
 
-    def __init__(self, table: Columns, start: Float, end: Float) -> None:
-        self.table, self.start, self.end = table, start, end
+    def __init__(self, table: Columns, start: Float, end: Float, given_up: Sequence[int] = ()) -> None:
+        self.table, self.start, self.end, self.given_up = table, start, end, tuple(given_up)
 
     @property
     def makespan(self) -> float:
@@ -47,8 +49,12 @@ class Simulation:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """What every rank did, in whole nanoseconds: a task waits, as a kernel does, from when its rank is there."""
-        return timeline_of(self.table, self.end)
+        """What every rank did, in whole nanoseconds: a task waits, as a kernel does, from when its rank is there.
+
+        What was given up before it began is not in it.
+        """
+        never = [task for task in self.given_up if self.start[task] == self.end[task]]
+        return timeline_of(self.table, self.end, self.given_up, never)
 
 
 def simulate(
@@ -76,7 +82,8 @@ def simulate(
     Raises
     ------
     InputError
-        When a number is out of range, a task impossible, or two tasks would wait for each other.
+        When a number is out of range, a task impossible, two tasks would wait for each other, or one needs more of
+        those it waits for than were completed.
 
     Notes
     -----
@@ -101,14 +108,17 @@ def simulate(
             raise InputError(f"{name}: {value} is no finite number from 0 up; 0 is no contention")
     table = columns(graph, ranks, speed)
     contended = kappa > 0 or kappa_comm > 0
-    if contended or any(task.resources for task in graph.tasks):
-        start, end = Events(table, kappa, kappa_comm).run()
+    given_up: Sequence[int] = ()
+    if contended or graph.need or graph.until or any(task.resources for task in graph.tasks):
+        events = Events(table, kappa, kappa_comm)
+        start, end = events.run()
+        given_up = sorted(events.given_up)
     else:
         start, end = sweep(table)
     longest = float(end.max(initial=0.0))
     if not longest < LONGEST_S:
         raise InputError(f"graph: runs for {longest:.3g} seconds, more than the {LONGEST_S:.0g} that can be simulated")
-    return Simulation(table, start, end)
+    return Simulation(table, start, end, given_up)
 
 
 def sweep(table: Columns) -> tuple[Float, Float]:
@@ -144,10 +154,16 @@ class Events:
 
     def __init__(self, table: Columns, kappa: float, kappa_comm: float) -> None:
         count = len(table.tasks)
+        self.tasks = table.tasks
         self.seconds: list[float] = table.seconds.tolist()
         self.start, self.end = [0.0] * count, [-1.0] * count
-        self.unmet: list[int] = np.bincount(table.waiter, minlength=count).tolist()
-        self.waiting, self.begins = grouped(table.awaited, table.waiter, count)
+        self.late = Late(table) if table.need or table.until else None
+        waiter, awaited = (table.waiter, table.awaited) if self.late is None else self.late.others
+        self.unmet: list[int] = np.bincount(waiter, minlength=count).tolist()
+        if self.late is not None:
+            self.unmet = [unmet + more for unmet, more in zip(self.unmet, self.late.unmet, strict=True)]
+        self.waiting, self.begins = grouped(awaited, waiter, count)
+        self.given_up: set[int] = set()
         self.queue: list[tuple[float, int]] = []
         self.now = 0.0
         self.done = bytearray(count)
@@ -169,14 +185,21 @@ class Events:
             else:
                 self.now = when
                 self._settle()
+        if self.late is not None:
+            self.late.check(self.tasks, done)
         return np.array(self.start), np.array(self.end)
 
     def _settle(self) -> None:
-        """End what ends now, give links away, set speeds."""
+        """End what ends now, give up what waited for that, give links away, set speeds."""
         self._end_all()
-        while self.links.offered:
-            for task in self.links.grant():
-                self._begin(task)
+        while self.links.offered or (self.late is not None and self.late.over):
+            if self.late is not None and self.late.over:
+                over, self.late.over = self.late.over, []
+                for task in over:
+                    self._give_up(task)
+            else:
+                for task in self.links.grant():
+                    self._begin(task)
             self._end_all()
         if self.contention:
             for task, slower in self.contention.changes():
@@ -197,8 +220,34 @@ class Events:
             self.links.release(task)
             for other in waiting[begins[task] : begins[task + 1]]:
                 unmet[other] -= 1
-                if not unmet[other]:
+                if not unmet[other] and not done[other]:
                     self._ready(other)
+            if self.late is not None:
+                for other in [*self.late.enough(task), *self.late.leave(task, done)]:
+                    self._met(other)
+
+    def _met(self, task: int) -> None:
+        self.unmet[task] -= 1
+        if not self.unmet[task] and not self.done[task]:
+            self._ready(task)
+
+    def _give_up(self, task: int) -> None:
+        """End a task that is not completed; it holds nobody back from now on."""
+        assert self.late is not None
+        if self.done[task]:
+            return
+        self.done[task] = 1
+        self.given_up.add(task)
+        if self.end[task] < 0:
+            self.start[task] = self.now
+            self.links.forget(task)
+        else:
+            if self.contention:
+                self.contention.stop(task)
+            self.links.release(task)
+        self.end[task] = self.now
+        for other in [*self.waiting[self.begins[task] : self.begins[task + 1]], *self.late.leave(task, self.done)]:
+            self._met(other)
 
     def _ready(self, task: int) -> None:
         if not self.links.wants(task, self.now):
@@ -210,6 +259,78 @@ class Events:
         # What takes no time disturbs nobody; what does is queued once its speed is known.
         if not (self.contention and self.seconds[task] and self.contention.go(task)):
             heappush(self.queue, (self.end[task], task))
+
+
+class Late:
+    """Who goes on without all, and who is given up: the rules of :class:`Graph` for those who come late."""
+
+    def __init__(self, table: Columns) -> None:
+        self.ranks = [task.ranks for task in table.tasks]
+        self.left = dict(table.need)
+        self.counted: dict[int, list[int]] = {}
+        for task in table.need:
+            for other in dict.fromkeys(table.tasks[task].after):
+                self.counted.setdefault(other, []).append(task)
+        self.until: dict[int, list[int]] = {}
+        for task, event in sorted(table.until.items()):
+            self.until.setdefault(event, []).append(task)
+        # What is to be given up once all that ends now has ended.
+        self.over: list[int] = []
+        follows = table.previous >= 0
+        lanes = list(
+            zip(*(column[follows].tolist() for column in (table.task, table.rank, table.previous)), strict=True)
+        )
+        # What stands before and behind a task on each of its ranks' streams: who leaves lets its neighbours close up.
+        self.before = {(task, rank): other for task, rank, other in lanes}
+        self.behind = {(other, rank): task for task, rank, other in lanes}
+        needs = np.zeros(len(table.tasks), bool)
+        needs[list(table.need)] = True
+        waiter, awaited = table.waiter[: table.named], table.awaited[: table.named]
+        self.others = waiter[~needs[waiter]], awaited[~needs[waiter]]
+        """The waits that are not counted here: tasks that wait for all they name."""
+        self.unmet: list[int] = (needs + np.bincount(table.task[follows], minlength=len(table.tasks))).tolist()
+        """What else tasks wait for: enough of what they name, and what is before them on their streams."""
+
+    def enough(self, task: int) -> list[int]:
+        """Note that a task was completed; return those that have as many as they need now."""
+        met = []
+        for other in self.counted.get(task, ()):
+            self.left[other] -= 1
+            if not self.left[other]:
+                met.append(other)
+        return met
+
+    def leave(self, task: int, done: Sequence[int]) -> list[int]:
+        """Note that a task is over, completed or not; return what is first on its streams now.
+
+        One that is given up in the middle of a stream frees nothing: what is behind it waits for what is before it.
+        """
+        self.over += self.until.get(task, ())
+        first = []
+        for rank in self.ranks[task]:
+            before, behind = self.before.get((task, rank), -1), self.behind.pop((task, rank), -1)
+            if before >= 0 and not done[before]:
+                self.behind.pop((before, rank))
+                if behind >= 0:
+                    self.behind[before, rank], self.before[behind, rank] = behind, before
+            elif behind >= 0:
+                first.append(behind)
+        return first
+
+    def check(self, tasks: Sequence[Task], done: Sequence[int]) -> None:
+        """Refuse an end at which a task still waits.
+
+        Raises
+        ------
+        InputError
+        """
+        for task in (task for task in self.left if not done[task]):
+            most = len(set(tasks[task].after))
+            need = self.left[task]
+            raise InputError(
+                f"{name_of(task, tasks[task])}, need: {need} more of the {most} it waits for would have to be "
+                "completed, and what is left of them was given up; need fewer"
+            )
 
 
 class Links:
@@ -233,6 +354,11 @@ class Links:
             if name not in self.taken:
                 self.offered[name] = None
         return bool(needed)
+
+    def forget(self, task: int) -> None:
+        """Take a task that never went out of the queues."""
+        if task in self.needs:
+            self.gone.add(task)
 
     def release(self, task: int) -> None:
         """Free the links of a task that ended."""
@@ -302,8 +428,12 @@ class Contention:
 
     def stop(self, task: int) -> None:
         """Note that a task ended."""
-        if self.factor.pop(task, 0.0):
-            del self.beside[task]
+        fresh = task in self.fresh
+        if fresh:
+            # Given up at the moment at which it began: it has disturbed nobody yet.
+            self.fresh.remove(task)
+        if self.factor.pop(task, 0.0) or fresh:
+            self.beside.pop(task, None)
             for rank in self.ranks[task]:
                 self.running[rank][self.side[task]].discard(task)
             self.dirty.update(self.ranks[task])
@@ -337,7 +467,7 @@ class Contention:
         return factors
 
 
-def timeline_of(table: Columns, end: Float) -> Timeline:
+def timeline_of(table: Columns, end: Float, given_up: Sequence[int] = (), never: Sequence[int] = ()) -> Timeline:
     """Return what each rank did, in whole nanoseconds.
 
     Rounding keeps order: what ended before it began still does. A rank's step ends when its last computation of the
@@ -348,14 +478,18 @@ def timeline_of(table: Columns, end: Float) -> Timeline:
     table : Columns
     end : float64 (n,)
         Seconds.
+    given_up, never : sequence of int
+        Tasks that were not completed, and of these the ones that had not begun: they are left out.
     """
-    start_ns, end_ns = to_ns(arrivals(table, end)), to_ns(end)[table.task]
+    start_ns, end_ns = to_ns(arrivals(table, end, given_up)), to_ns(end)[table.task]
     name_of = {name: code for code, name in enumerate(dict.fromkeys(task.name for task in table.tasks))}
     names = tuple(name_of)
     name_codes = np.fromiter((name_of[task.name] for task in table.tasks), np.int64, len(table.tasks))
     comms, comm_codes = _comms(table)
     origin = Origin(world_size=table.ranks, simulated=True)
     by_rank = np.argsort(table.rank, kind="stable")
+    if never:
+        by_rank = by_rank[~np.isin(table.task[by_rank], never)]
     ends = np.searchsorted(table.rank[by_rank], np.arange(1, table.ranks + 1))
     sizes = np.fromiter(map(itemgetter(5), table.tasks), np.int64, len(table.tasks))
     ranks = []
@@ -382,16 +516,32 @@ def to_ns(seconds: Float) -> Int:
     return np.rint(seconds * 1e9).astype(np.int64)
 
 
-def arrivals(table: Columns, end: Float) -> Float:
+def arrivals(table: Columns, end: Float, given_up: Sequence[int] = ()) -> Float:
     """Return when each member of each task came: what it needs on its rank had ended, seconds (m,).
 
-    A task waited for that has a rank in common with this one holds back only those ranks; any other holds back all.
+    A task waited for that has a rank in common with this one holds back only those ranks; any other holds back all. One
+    that needs only some of those it waits for comes when as many are completed; what was given up came no later.
     """
     arrival = np.where(table.previous >= 0, end[table.previous], 0.0) if len(end) else np.empty(0)
+    if given_up:
+        # Before one that was given up in the middle of a stream another may have gone on for longer.
+        free: dict[tuple[int, int], float] = {}
+        for member, lane in enumerate(zip(table.rank.tolist(), table.stream.tolist(), strict=True)):
+            arrival[member] = free.get(lane, 0.0)
+            free[lane] = max(arrival[member], end[table.task[member]])
     first = np.cumsum(table.members) - table.members
     # The waits that tasks name come first in the columns, those for the task before on a stream last.
-    by_name = len(table.waiter) - np.count_nonzero(table.previous >= 0)
-    waiter, awaited = table.waiter[:by_name], table.awaited[:by_name]
+    waiter, awaited = table.waiter[: table.named], table.awaited[: table.named]
+    if table.need:
+        all_ = ~np.isin(waiter, list(table.need))
+        waiter, awaited = waiter[all_], awaited[all_]
+        lost = set(given_up)
+        for task, need in table.need.items():
+            if task in lost:
+                continue
+            came = sorted(end[other] for other in set(table.tasks[task].after) if other not in lost)[need - 1]
+            members = slice(first[task], first[task] + table.members[task])
+            arrival[members] = np.maximum(arrival[members], came)
     single = table.members[waiter] == 1
     np.maximum.at(arrival, first[waiter[single]], end[awaited[single]])
     for task in np.unique(waiter[~single]).tolist():
@@ -400,7 +550,7 @@ def arrivals(table: Columns, end: Float) -> Float:
             shared = [member_of[rank] for rank in table.tasks[other].ranks if rank in member_of]
             for member in shared or member_of.values():
                 arrival[member] = max(arrival[member], end[other])
-    return arrival
+    return np.minimum(arrival, end[table.task]) if given_up else arrival
 
 
 def _comms(table: Columns) -> tuple[list[Comm], Int]:

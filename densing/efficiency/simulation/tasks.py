@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -61,6 +61,19 @@ MOST_TASKS = 3_000_000
 class Graph:
     """Tasks in the order they were added; a task can only wait for earlier ones, so there are no cycles.
 
+    Two rules are for those who come late. A task may need only some of the tasks that it waits for (:attr:`need`):
+    a server that goes on with the first k messages. And a task may be given up when another one ends (:attr:`until`):
+    work whose result nobody waits for any more. What was given up frees its streams and links at that moment, and holds
+    nobody back; it counts for no :attr:`need`.
+
+    Attributes
+    ----------
+    tasks : list of Task
+    need : dict of int to int
+        By task: how many of those in its ``after`` must have been completed; all of them where it is not named.
+    until : dict of int to int
+        By task: the one, earlier or later, at whose end it is given up. What ends at that very moment is completed.
+
     Examples
     --------
     >>> graph = Graph()
@@ -71,6 +84,8 @@ class Graph:
 
     def __init__(self) -> None:
         self.tasks: list[Task] = []
+        self.need: dict[int, int] = {}
+        self.until: dict[int, int] = {}
         self.step = -1
         """Step that tasks added from now on belong to."""
 
@@ -148,6 +163,8 @@ class Columns(NamedTuple):
     streams : tuple of str
     waiter, awaited : int64 (e,)
         A task, and one it waits for: what it names, and what comes before it on its streams.
+    need, until : dict of int to int
+        See :class:`Graph`.
     """
 
     tasks: Sequence[Task]
@@ -163,6 +180,13 @@ class Columns(NamedTuple):
     streams: tuple[str, ...]
     waiter: Int
     awaited: Int
+    need: Mapping[int, int]
+    until: Mapping[int, int]
+
+    @property
+    def named(self) -> int:
+        """How many of the waits are named by tasks; they come first."""
+        return len(self.waiter) - int(np.count_nonzero(self.previous >= 0))
 
     def lists(self) -> tuple[list[int], list[int]]:
         """Return what each task waits for, one after the other, and where each task's part begins."""
@@ -176,7 +200,8 @@ def columns(graph: Graph, ranks: int | None = None, speed: Sequence[float] = ())
     ------
     InputError
         When a task takes no finite time from 0 up, has no rank, has a rank twice or one that is not there, is of a kind
-        that cannot be simulated, or waits for one that is not before it; or a speed is not above 0.
+        that cannot be simulated, waits for one that is not before it, needs more than it waits for, or is given up at
+        the end of itself or of none; or a speed is not above 0.
     """
     tasks = graph.tasks
     members = _int(map(len, map(itemgetter(2), tasks)), tasks, "ranks")
@@ -198,6 +223,7 @@ def columns(graph: Graph, ranks: int | None = None, speed: Sequence[float] = ())
         known = ", ".join(one.name for one in KINDS)
         raise InputError(f"{name_of(number, tasks[number])}, kind: {kind[number]} cannot be simulated; use {known}")
     waiter, awaited = _named(tasks)
+    _check_late(graph)
     follows = previous >= 0
     return Columns(
         tasks,
@@ -213,6 +239,8 @@ def columns(graph: Graph, ranks: int | None = None, speed: Sequence[float] = ())
         tuple(names),
         np.concatenate((waiter, task[follows])),
         np.concatenate((awaited, previous[follows])),
+        graph.need,
+        graph.until,
     )
 
 
@@ -281,6 +309,25 @@ def _named(tasks: Sequence[Task]) -> tuple[Int, Int]:
             "both may wait for ever: add tasks in the order in which every rank comes to them"
         )
     return waiter, awaited
+
+
+def _check_late(graph: Graph) -> None:
+    """Refuse needs that cannot be met, and ends that do not come."""
+    tasks = graph.tasks
+    for number in (*graph.need, *graph.until):
+        if not 0 <= number < len(tasks):
+            raise InputError(f"graph of {len(tasks)} tasks: a rule is for task {number}, which does not exist")
+    for number, need in graph.need.items():
+        most = len(set(tasks[number].after))
+        if not 1 <= need <= most:
+            raise InputError(
+                f"{name_of(number, tasks[number])}, need: {need} of the {most} it waits for; give 1 to {most}"
+            )
+    for number, event in graph.until.items():
+        if event == number or not 0 <= event < len(tasks):
+            raise InputError(
+                f"{name_of(number, tasks[number])}, until: task {event} does not exist, or is this one; name another"
+            )
 
 
 def _seconds(tasks: Sequence[Task], kind: Int, task: Int, rank: Int, speed: Sequence[float], count: int) -> Float:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from densing.core.errors import InputError
 from densing.efficiency.simulation.engine import Events, simulate, sweep
 from densing.efficiency.simulation.tasks import Graph, Task, busy, columns, critical_path
 from densing.efficiency.timeline.timeline import Kind
@@ -23,26 +24,34 @@ SPEEDS = st.sampled_from([(), (1.0, 0.5, 2.0)])
 
 
 @st.composite
-def graphs(draw: st.DrawFn, links: bool = True, most: int = 12) -> Graph:
-    """Draw a graph of up to ``most`` tasks on three ranks."""
+def graphs(draw: st.DrawFn, links: bool = True, most: int = 12, late: bool = False) -> Graph:
+    """Draw a graph of up to ``most`` tasks on three ranks; with tasks that need a part, or are given up."""
     graph = Graph()
     for number in range(draw(st.integers(1, most))):
         kind = draw(st.sampled_from(list(STREAMS)))
         several = kind is Kind.COMM or draw(st.integers(0, 9)) == 0
         ranks = draw(st.lists(st.integers(0, RANKS - 1), min_size=1, max_size=RANKS if several else 1, unique=True))
-        after = draw(st.lists(st.integers(0, number - 1), max_size=2)) if number else []
+        after = draw(st.lists(st.integers(0, number - 1), max_size=4 if late else 2)) if number else []
         needs = draw(st.lists(st.sampled_from("ab"), max_size=2)) if links and kind is Kind.COMM else []
         graph.step = draw(st.integers(-1, 2))
         graph.add(f"t{number}", kind, ranks, draw(st.sampled_from(STREAMS[kind])),
                   draw(st.integers(0, 8)) / 4, after=after, resources=needs)  # fmt: skip
+        if late and after and draw(st.booleans()):
+            graph.need[number] = draw(st.integers(1, len(set(after))))
+    for number in range(len(graph)) if late else ():
+        event = draw(st.integers(0, 3 * len(graph)))
+        if event < len(graph) and event != number:
+            graph.until[number] = event
     return graph
 
 
 class Slow:
     """Everything recomputed at every moment, from the definitions."""
 
-    def __init__(self, tasks: list[Task], kappa: float, kappa_comm: float, speed: tuple[float, ...]) -> None:
+    def __init__(self, graph: Graph, kappa: float, kappa_comm: float, speed: tuple[float, ...]) -> None:
+        tasks: list[Task] = graph.tasks
         self.tasks, self.now = tasks, Fraction(0)
+        self.need, self.until, self.given_up = graph.need, graph.until, set[int]()
         self.slowed = {Kind.COMPUTE: 1 + Fraction(kappa), Kind.COMM: 1 + Fraction(kappa_comm)}
         self.left = [Fraction(t.seconds) for t in tasks]
         for number, task in enumerate(tasks):
@@ -59,7 +68,9 @@ class Slow:
         task = self.tasks[number]
         before = [n for n in range(number) if self.tasks[n].stream == task.stream
                   and set(self.tasks[n].ranks) & set(task.ranks)]  # fmt: skip
-        return all(n in self.end for n in (*before, *task.after))
+        completed = [n for n in set(task.after) if n in self.end and n not in self.given_up]
+        enough = len(completed) >= self.need[number] if number in self.need else set(task.after) <= self.end.keys()
+        return enough and all(n in self.end for n in before)
 
     def close(self) -> bool:
         """End and ready whatever can be now; say whether anything could."""
@@ -73,6 +84,15 @@ class Slow:
                 if not task.resources:
                     self.start[number] = self.now
         return moved
+
+    def give_up(self) -> bool:
+        late = [n for n, event in self.until.items() if event in self.end and n not in self.end]
+        for number in late:
+            self.given_up.add(number)
+            self.ready.setdefault(number, self.now)
+            self.start.setdefault(number, self.now)
+            self.end[number] = self.now
+        return bool(late)
 
     def grant(self) -> bool:
         granted = False
@@ -88,9 +108,10 @@ class Slow:
         beside = any(self.tasks[n].kind is other and set(self.tasks[n].ranks) & set(task.ranks) for n in self.running())
         return 1 / self.slowed[task.kind] if beside else Fraction(1)
 
-    def run(self) -> tuple[list[float], list[float]]:
+    def run(self) -> tuple[list[float], list[float]] | None:
+        """Beginnings and ends; None where a task waits for ever."""
         while len(self.end) < len(self.tasks):
-            while self.close() or self.grant():
+            while self.close() or self.give_up() or self.grant():
                 pass
             if not self.running():
                 break
@@ -100,6 +121,8 @@ class Slow:
             for number, rate in rates.items():
                 self.left[number] -= step * rate
         every = range(len(self.tasks))
+        if len(self.end) < len(self.tasks):
+            return None
         return [float(self.start[n]) for n in every], [float(self.end[n]) for n in every]
 
 
@@ -108,10 +131,41 @@ class Slow:
 def test_agrees_with_a_simulator_that_recomputes_everything(
     graph: Graph, kappa: float, kappa_comm: float, speed: tuple[float, ...]
 ) -> None:
-    starts, ends = Slow(graph.tasks, kappa, kappa_comm, speed).run()
+    starts, ends = Slow(graph, kappa, kappa_comm, speed).run() or ([], [])
     run = simulate(graph, RANKS, kappa=kappa, kappa_comm=kappa_comm, speed=speed)
     assert run.start.tolist() == pytest.approx(starts, abs=1e-12)
     assert run.end.tolist() == pytest.approx(ends, abs=1e-12)
+
+
+@settings(max_examples=300)
+@given(graph=graphs(late=True), kappa=KAPPAS, kappa_comm=KAPPAS, speed=SPEEDS)
+def test_agrees_about_who_comes_late(graph: Graph, kappa: float, kappa_comm: float, speed: tuple[float, ...]) -> None:
+    slow = Slow(graph, kappa, kappa_comm, speed)
+    found = slow.run()
+    if found is None:
+        with pytest.raises(InputError, match="need fewer"):
+            simulate(graph, RANKS, kappa=kappa, kappa_comm=kappa_comm, speed=speed)
+        return
+    run = simulate(graph, RANKS, kappa=kappa, kappa_comm=kappa_comm, speed=speed)
+    assert run.start.tolist() == pytest.approx(found[0], abs=1e-12)
+    assert run.end.tolist() == pytest.approx(found[1], abs=1e-12)
+    assert set(run.given_up) == slow.given_up
+    # What never began is in no timeline; all else is, in order.
+    never = sum(len(graph.tasks[n].ranks) for n in slow.given_up if slow.start[n] == slow.end[n])
+    members = sum(len(task.ranks) for task in graph.tasks)
+    assert sum(len(rank.work) + len(rank.host) for rank in run.timeline.ranks) == members - never
+    for rank in run.timeline.ranks:
+        for spans in (rank.work, rank.host):
+            assert np.all(spans.end >= spans.start)
+
+
+@settings(max_examples=60)
+@given(graph=graphs(most=20), kappa=KAPPAS)
+def test_to_need_all_is_to_wait_for_all(graph: Graph, kappa: float) -> None:
+    plain = simulate(graph, RANKS, kappa=kappa)
+    graph.need = {number: len(set(task.after)) for number, task in enumerate(graph.tasks) if task.after}
+    whole = simulate(graph, RANKS, kappa=kappa)
+    assert whole.start.tolist() == plain.start.tolist() and whole.end.tolist() == plain.end.tolist()
 
 
 @settings(max_examples=60)
