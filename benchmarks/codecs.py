@@ -18,9 +18,8 @@ from collections.abc import Callable
 import torch
 
 from densing.efficiency.parallel.codecs import Codec, Half, Int8, Reader, RowThreshold, Threshold, TopK, pack
+from densing.efficiency.parallel.distributed.results import UPDATE_BYTES
 
-UPDATE_BYTES = 24
-"""Moved by AdamW per float32 weight: gradient, weight, and two moments twice."""
 SHARES = (0.01, 0.05, 0.2)
 WIDTH = 128
 NEVER = 1 << 30

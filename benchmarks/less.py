@@ -1,13 +1,14 @@
 """docs/less-to-send.md: what sends less, predicted beside measured, where it stops paying, and what it buys.
 
-    python benchmarks/less.py --page docs/less-to-send.md [--gain LADDER] [--out FOLDER] [--link 100mbit] [--quick]
+    python benchmarks/less.py --page PAGE [--gain LADDER [--records FOLDER]] [--out FOLDER] [--link 100mbit] [--quick]
 
 1. `densing calibrate --link RATE` measures the link and the modules of the small language model.
 2. `densing train -t ... --link RATE --predict` runs every technique on two ranks, each step beside what was predicted
    before it ran; then a pipeline of two stages, with and without codecs on its edge, and placed by `fusion`.
 3. `densing techniques compare --replicas` simulates where packets that are gathered stop beating a ring's sum.
-4. With `--gain` what a ladder's arms bought, beside the baseline that each question asks for. The ladder's arms are
-   those of the tables: `densing ladder train --preset cpu --sizes d8 --sizes d12 --sizes d16 --sizes d24 --ranks 4`.
+4. With `--gain` what a ladder's arms bought, beside the baseline that each question asks for; `--records` keeps what
+   claims read (`densing/efficiency/techniques/records`). The ladder: `densing ladder train --preset cpu --sizes d8
+   --sizes d12 --sizes d16 --sizes d24 --ranks 4 --seeds 0..2 --out LADDER`, with an `--arm` for every row.
 
 Two idle cores are needed: with other work on them the figures say something about that work.
 """

@@ -482,9 +482,9 @@ def timeline_of(table: Columns, end: Float, given_up: Sequence[int] = (), never:
         Tasks that were not completed, and of these the ones that had not begun: they are left out.
     """
     start_ns, end_ns = to_ns(arrivals(table, end, given_up)), to_ns(end)[table.task]
-    name_of = {name: code for code, name in enumerate(dict.fromkeys(task.name for task in table.tasks))}
-    names = tuple(name_of)
-    name_codes = np.fromiter((name_of[task.name] for task in table.tasks), np.int64, len(table.tasks))
+    code_of = {name: code for code, name in enumerate(dict.fromkeys(task.name for task in table.tasks))}
+    names = tuple(code_of)
+    name_codes = np.fromiter((code_of[task.name] for task in table.tasks), np.int64, len(table.tasks))
     comms, comm_codes = _comms(table)
     origin = Origin(world_size=table.ranks, simulated=True)
     by_rank = np.argsort(table.rank, kind="stable")

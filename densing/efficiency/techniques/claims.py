@@ -8,7 +8,6 @@ its calibrations too. Whatever comes out the same has not been tested by the cla
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from msgspec.structs import replace
 
-from densing.core import InputError, words
+from densing.core import InputError, read_json, words
 from densing.efficiency.simulation import Cluster, Graph, Link, Workload
 from densing.efficiency.techniques.plan import Measured, Plans, measure
 from densing.efficiency.timeline import Kind
@@ -87,6 +86,7 @@ class Physics:
             task if task.kind is Kind.ANNOTATION else task._replace(stream="one at a time")
             for task in graph.tasks
         ]
+        serial.need, serial.until = graph.need, graph.until
         return serial
 
     def simulate(self, graph: Graph) -> Simulation:
@@ -228,7 +228,7 @@ def recorded(name: str, arm: str) -> Answer:
     >>> recorded("less-to-send", "no such arm").value is None
     True
     """
-    data = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
+    data = read_json(RECORDS / f"{name}.json")
     row = next((row for row in data["figures"] if row["arm"] == arm), None)
     if row is None:
         return Answer(None, f"no arm {arm} in the record {name}")
