@@ -16,6 +16,9 @@ from .costs import latency_seconds as latency_seconds
 from .costs import ring_terms as ring_terms
 from .costs import span_of as span_of
 from .costs import wire_bytes as wire_bytes
+from .delays import Delay as Delay
+from .delays import checked_delay as checked_delay
+from .delays import parse_delay as parse_delay
 from .engine import Simulation as Simulation
 from .engine import simulate as simulate
 from .models import load_workload as load_workload

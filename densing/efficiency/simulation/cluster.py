@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from densing.core import InputError, Record, UnknownNameError, read_text
+from densing.efficiency.simulation.delays import Delay, checked_delay
 
 
 class Link(Record, frozen=True):
@@ -138,6 +139,8 @@ class Cluster(Record, frozen=True):
         Between sites.
     pairs : mapping of str to float
         By pair of sites (``0-2``): how many times ``wide``'s bandwidth it has; once where it is not named.
+    delay : Delay, optional
+        How much longer than its work a rank's step takes; where there is one, every rank is simulated.
     kappa, kappa_comm : float
         Contention: beside communication compute runs at ``1 / (1 + kappa)`` of its speed, and communication beside
         compute at ``1 / (1 + kappa_comm)``.
@@ -165,6 +168,7 @@ class Cluster(Record, frozen=True):
     speed: tuple[float, ...] = ()
     sources: Mapping[str, Figure] = msgspec.field(default_factory=dict)
     pairs: Mapping[str, float] = msgspec.field(default_factory=dict)
+    delay: Delay | None = None
 
     def link(self, a: int, b: int) -> Link:
         """Return the link that joins two ranks."""
@@ -328,6 +332,9 @@ def cluster_of(table: Table, where: str, devices: Mapping[str, Table] | None = N
     for name in ("intra", "inter", "host", "wide"):
         if table.get(name) is not None:
             fields[name] = _link(table[name], f"{where}: {name}")
+    if table.get("delay") is not None:
+        _keys(_table(table["delay"], f"{where}: delay"), Delay.__struct_fields__, f"{where}: delay")
+        fields["delay"] = _converted(table["delay"], Delay, f"{where}: delay")
     fields["sources"] = {}
     for key, value in _table(table.get("sources", {}), f"{where}: sources").items():
         at = f"{where}: sources.{key}"
@@ -358,6 +365,8 @@ def checked(cluster: Cluster, where: str) -> Cluster:
     for value in cluster.speed:
         _within(where, "speed", value, 1e-6, 1e6)
     _check_pairs(cluster, where)
+    if cluster.delay is not None:
+        checked_delay(cluster.delay, f"{where}: delay")
     for field, low, high in DEVICE_RANGES:
         _within(where, f"device.{field}", getattr(cluster.device, field), low, high)
     for piece in cluster.device.measured:
@@ -435,7 +444,8 @@ def to_toml(cluster: Cluster) -> str:
     tables = {key: value for key, value in plain.items() if isinstance(value, Mapping)}
     lines = [f"{key} = {_value(value)}" for key, value in plain.items() if key not in tables]
     for name, table in (tables | {f"sources.{_value(key)}": value for key, value in sources.items()}).items():
-        lines += ["", f"[{name}]", *(f"{key} = {_value(value)}" for key, value in table.items())]
+        given = {key: value for key, value in table.items() if value is not None}
+        lines += ["", f"[{name}]", *(f"{key} = {_value(value)}" for key, value in given.items())]
     return "\n".join(lines) + "\n"
 
 
