@@ -57,6 +57,12 @@ from .pipeline.turns import forward_only as forward_only
 from .pipeline.turns import one_forward_one_backward as one_forward_one_backward
 from .pipeline.virtual import VirtualEdge as VirtualEdge
 from .pipeline.virtual import train_stages as train_stages
+from .server.schemes import Scheme as Scheme
+from .server.schemes import backup as backup
+from .server.schemes import clustered_code as clustered_code
+from .server.schemes import gradient_code as gradient_code
+from .server.schemes import lagrange as lagrange
+from .server.schemes import uncoded as uncoded
 from .tensor_parallel.schedules import Interleaved as Interleaved
 from .tensor_parallel.schedules import Late as Late
 from .tensor_parallel.schedules import OneSum as OneSum
