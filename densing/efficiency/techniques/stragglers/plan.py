@@ -9,7 +9,6 @@ from typing import NamedTuple
 from densing.efficiency.parallel import Scheme
 from densing.efficiency.simulation import Delay, Graph, Simulation
 from densing.efficiency.techniques.plan import Plan
-from densing.efficiency.techniques.planner import periods
 from densing.efficiency.timeline import Comm, Kind
 
 UPDATE, MESSAGE = "update", "send gradients"
@@ -58,7 +57,7 @@ def serve(
     scheme : Scheme
     costs : Costs
     delay : Delay, optional
-        Of each task of a worker; with one, more steps are planned.
+        Of each task of a worker.
     warmup, steps : int
     devices : tuple of int, optional
         Stages, workers, slices: a worker of several devices is as late as its latest. One device each by default.
@@ -88,9 +87,8 @@ def serve(
         for worker in range(server)
     ]  # fmt: skip
     ready: list[tuple[int, ...]] = [()] * server
-    step = 0
-    while step < warmup + steps:
-        graph.step, began = step, len(graph)
+    for step in range(warmup + steps):
+        graph.step = step
         late = [
             [] if delay is None else _latest(delay, devices or (1, server, 1), step, turn)
             for turn in range(max(map(len, scheme.tasks)))
@@ -106,10 +104,7 @@ def serve(
             graph.until |= dict.fromkeys(work[worker], came)
             ready[worker] = (graph.add("load weights", Kind.COMPUTE, (worker,), "compute", costs.load_s, after=[came]),)
         if not step:
-            size = len(graph) - began
-            steps *= periods(steps, size) if delay is not None else 1
-            graph.room(size * (warmup + steps - 1))
-        step += 1
+            graph.room(len(graph) * (warmup + steps - 1))
     # A mean over ranks is one over workers.
     return Plan(graph, server + 1, warmup, steps, dict(memory or {}), {server: 0})
 
@@ -135,7 +130,8 @@ def _work(
     work: list[list[int]] = []
     sent = [-1] * len(scheme.messages)
     for worker, tasks in enumerate(scheme.tasks):
-        mine, done = [], ready[worker]
+        mine: list[int] = []
+        done = ready[worker]
         for turn in range(len(tasks)):
             if late[turn]:
                 done = (graph.add("delay", Kind.ANNOTATION, (worker,), "compute", late[turn][worker], after=done),)

@@ -13,7 +13,7 @@ from densing.efficiency.parallel import backup, clustered_code, gradient_code, l
 from densing.efficiency.simulation import Link, adam_bytes, memory, parameter_count
 from densing.efficiency.techniques.baselines import SEQUENTIAL
 from densing.efficiency.techniques.plan import measure
-from densing.efficiency.techniques.planner import FULL_BYTES, Layout, Planned, parameters_of
+from densing.efficiency.techniques.planner import FULL_BYTES, Layout, Planned, parameters_of, periods
 from densing.efficiency.techniques.registry import Knob, above_zero, choice, optional, settle, whole
 from densing.efficiency.techniques.stragglers.plan import Costs, serve
 
@@ -71,8 +71,18 @@ class Served(Planned):
         Layout(split, cluster)
         scheme = self.scheme(split.dp, **{key: value for key, value in settings.items() if key not in self.plan_only})
         costs = _costs(workload, cluster, settings["server_gbit"])
-        devices = (split.pp, split.dp, split.tp)
-        return serve(scheme, costs, cluster.delay, devices=devices, memory=self.memory(workload, settings))
+        warmup, steps = self.window(settings)
+        if cluster.delay is not None:
+            steps *= periods(steps, len(serve(scheme, costs, cluster.delay, warmup=0, steps=1).graph))
+        return serve(
+            scheme,
+            costs,
+            cluster.delay,
+            warmup=warmup,
+            steps=steps,
+            devices=(split.pp, split.dp, split.tp),
+            memory=self.memory(workload, settings),
+        )
 
     def memory(self, workload: Workload, knobs: Mapping[str, Any]) -> dict[str, float]:
         """Return bytes per worker: the server alone keeps the optimizer's state."""
