@@ -157,6 +157,15 @@ def compare(
         str | None,
         typer.Option("--replicas", help="Replicas of the map, instead of batches, as 2,16,128.", metavar="A,B,..."),
     ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option(
+            "--delay",
+            help="How late devices are, in place of the cluster's own: shifted-exp:a=0.01,mu=10 (seconds, per second), "
+            "pareto:scale=0.1,shape=2, empirical:FILE; ,iid or ,persistent; ,seed=3.",
+            metavar="MODEL",
+        ),
+    ] = None,
     html: Html = None,
     json: JsonFlag = False,
 ) -> None:
@@ -167,8 +176,11 @@ def compare(
 
     Example: densing techniques compare --model llama3-70b --cluster a100x8-tcp --nodes 16 --pp 8 --sequence-parallel
     --techniques ddp,co2,ladder --json
+
+    Example: densing techniques compare --model gpt2 --cluster a100x8-rdma --nodes 4 --tp 1 --delay
+    shifted-exp:mu=4 --techniques ddp,uc-mmc,gradient-coding,gc-mmc,backup-workers,local-sgd --set uc-mmc.r=3
     """
-    from densing.efficiency.simulation import load_cluster, load_workload
+    from densing.efficiency.simulation import load_cluster, load_workload, parse_delay
     from densing.efficiency.techniques import BATCHES, parse_settings, regime, split_over, timelines
     from densing.efficiency.techniques import compare as compare_techniques
 
@@ -181,6 +193,8 @@ def compare(
     machine = load_cluster(cluster)
     if nodes is not None:
         machine = load_cluster(cluster, n=nodes * machine.per_node)
+    if delay is not None:
+        machine = machine.change(delay=parse_delay(delay))
     step = load_workload(
         model,
         mode=mode,
@@ -375,8 +389,15 @@ def _comparison_lines(workload: Workload, cluster: Cluster, comparison: Comparis
         )
         for row in comparison.rows
     ]
+    errors = ", ".join(
+        f"{row.technique} {_scaled(row.step_se_s, 1e3, 2)}" for row in comparison.rows if row.step_se_s is not None
+    )
+    late = (
+        [] if cluster.delay is None else [f"delays are drawn ({cluster.delay}); standard errors, ms: {errors or '–'}"]
+    )
     legend = [
         f"simulated; per rank and step; speed-up over {comparison.baseline}",
+        *late,
         "loss: whether a step learns what one of plain synchronous training does",
         *(f"does not fit: {row.technique} {row.reason}" for row in comparison.rows if row.status == "does not fit"),
     ]

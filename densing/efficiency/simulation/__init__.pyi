@@ -33,6 +33,7 @@ from .workload import adam_bytes as adam_bytes
 from .workload import check as check
 from .workload import memory as memory
 from .workload import modules as modules
+from .workload import parameter_count as parameter_count
 from .workload import stage_bytes as stage_bytes
 from .workload import stages as stages
 from .workload import tensor_shapes as tensor_shapes

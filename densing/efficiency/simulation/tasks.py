@@ -361,7 +361,7 @@ def critical_path(graph: Graph, speed: Sequence[float] = ()) -> float:
     Raises
     ------
     InputError
-        When a task is impossible.
+        When a task is impossible, or the graph has rules for those who come late: what is given up may end any chain.
 
     Examples
     --------
@@ -374,6 +374,8 @@ def critical_path(graph: Graph, speed: Sequence[float] = ()) -> float:
     2.0
     """
     table = columns(graph, speed=speed)
+    if graph.need or graph.until:
+        raise InputError("critical path: the graph has tasks that need not wait, or are given up; simulate it")
     ends: list[float] = []
     for task, seconds in zip(table.tasks, table.seconds.tolist(), strict=True):
         ends.append(max((ends[other] for other in task.after), default=0.0) + seconds)

@@ -66,6 +66,8 @@ class Row(Record, frozen=True):
     changes_loss : str, optional
         How what is learned per step differs from plain synchronous training; empty where it does not, None where the
         technique does not say.
+    step_se_s : float, optional
+        Standard error of ``step_s``, where the cluster's delays are drawn.
     """
 
     technique: str
@@ -81,6 +83,7 @@ class Row(Record, frozen=True):
     reason: str = ""
     room_bytes: float | None = None
     changes_loss: str | None = None
+    step_se_s: float | None = None
 
 
 class Comparison(Readable, Record, frozen=True):
@@ -280,6 +283,7 @@ def _row(name: str, outcome: Measured | InputError, base: float | None, cluster:
         reason=f"needs {need / 1e9:,.1f} GB of {room / 1e9:,.0f} GB" if misfit and need and room else "",
         room_bytes=room,
         changes_loss=changes_loss,
+        step_se_s=outcome.step_se_s,
     )
 
 

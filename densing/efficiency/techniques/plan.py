@@ -61,6 +61,8 @@ class Measured(Record, frozen=True):
         Seconds per step in which a rank communicates, hidden or not, mean of the ranks.
     compute_s : float
         Seconds per step in which it computes.
+    step_se_s : float, optional
+        Standard error of ``step_s`` over the steps; None where no delay is drawn, and steps are equal.
     """
 
     step_s: float
@@ -71,6 +73,7 @@ class Measured(Record, frozen=True):
     compute_s: float
     bytes_per_link: Mapping[str, float] = msgspec.field(default_factory=dict)
     memory: Mapping[str, float] = msgspec.field(default_factory=dict)
+    step_se_s: float | None = None
 
 
 def timeline_of(plan: Plan, cluster: Cluster) -> Timeline:
@@ -126,7 +129,25 @@ def measure(plan: Plan, cluster: Cluster) -> Measured:
         compute_s=mean([part.compute_ns / 1e9 for part in parts]),
         bytes_per_link=links,
         memory=plan.memory,
+        step_se_s=None if cluster.delay is None else _standard_error(timeline, plan),
     )
+
+
+BATCHES = 8
+"""Of steps, whose means a standard error is taken from: neighbouring steps of a round are not independent."""
+
+
+def _standard_error(timeline: Timeline, plan: Plan) -> float | None:
+    """Of the mean step, from means over batches of steps; None where there are too few steps."""
+    if plan.steps < 2 * BATCHES:
+        return None
+    # When the last rank ends a step.
+    ends = np.max(
+        [[step.end for step in rank.steps[plan.warmup - 1 :][: plan.steps + 1]] for rank in timeline.ranks], 0
+    )
+    cuts = np.linspace(0, plan.steps, BATCHES + 1).astype(int)
+    means = np.diff(ends[cuts]) / np.diff(cuts) / 1e9
+    return float(means.std(ddof=1) / np.sqrt(BATCHES))
 
 
 def _sent(rank: RankTimeline, window: tuple[int, int], cluster: Cluster) -> dict[str, float]:

@@ -276,6 +276,11 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "t3": "t3",
         "taccl": "taccl.technique",
         "fusion": "fusion.technique",
+        "uc-mmc": "stragglers.technique",
+        "gradient-coding": "stragglers.technique",
+        "gc-mmc": "stragglers.technique",
+        "lcc": "stragglers.technique",
+        "backup-workers": "stragglers.technique",
     }
 )
 """Module below ``densing.efficiency.techniques`` of each name; imported when the technique is asked for."""

@@ -11,6 +11,7 @@ from .base import Rounds as Rounds
 from .base import Sliced as Sliced
 from .base import TensorParallelRun as TensorParallelRun
 from .base import parameters_of as parameters_of
+from .base import periods as periods
 from .base import plan_steps as plan_steps
 from .base import run_knobs as run_knobs
 from .collectives import CostModel as CostModel

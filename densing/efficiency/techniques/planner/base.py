@@ -311,7 +311,8 @@ def plan_steps(
     stages = [Stage(program, index, own) for index, own in enumerate(modules or stage_modules(workload))]
     exchanges = [exchange(stage) if train else Exchange(stage) for stage in stages]
     builder = _Builder(stages, exchanges, tensor, edges or [Edge()] * (len(stages) - 1))
-    for step in range(warmup + steps):
+    step = 0
+    while step < warmup + steps:
         program.graph.step = step
         if all(each.repeats for each in exchanges):
             builder.repeat()
@@ -319,9 +320,35 @@ def plan_steps(
             builder.step()
         if not step:
             # All steps are of about one size: better refused now than after minutes of planning.
-            program.graph.room(len(program.graph) * (warmup + steps - 1))
+            program.graph.room(len(merged(program.graph)) * (warmup + steps - 1))
+            if cluster.delay is not None:
+                steps *= periods(steps, len(program.graph))
+        step += 1
     layout = program.layout
     return Plan(merged(program.graph), layout.simulated, warmup, steps, dict(memory or {}), layout.stands_for)
+
+
+DRAWN_STEPS = 32
+"""Steps whose delays are drawn, where their tasks are not too many."""
+DRAWN_TASKS = 400_000
+
+
+def periods(steps: int, tasks: int) -> int:
+    """Return how many times the steps of the steady state are planned, so that drawn delays show their mean.
+
+    Parameters
+    ----------
+    steps : int
+        Of one period.
+    tasks : int
+        Of a step.
+
+    Examples
+    --------
+    >>> periods(2, 1000), periods(48, 1000), periods(2, 100_000)
+    (16, 1, 2)
+    """
+    return max(1, min(DRAWN_STEPS // steps, DRAWN_TASKS // (steps * max(tasks, 1))))
 
 
 class _Builder:
@@ -332,13 +359,16 @@ class _Builder:
     ) -> None:
         self.stages, self.exchanges, self.tensor, self.edges = stages, exchanges, tensor, edges
         self.workload, self.graph = stages[0].workload, stages[0].graph
-        self.began = 0
+        self.began, self.slim = 0, False
+        self.delay = stages[0].program.cluster.delay
         self.outputs: dict[int, Event] = {}
         """What the last step's micro-batches ended with: a decoding step's input."""
 
     def step(self) -> None:
         """Add a step: stages take turns as what they wait for has been added."""
-        self.began = len(self.graph)
+        self.began, self.slim = len(self.graph), False
+        for rank, seconds in enumerate(self._delays()):
+            self.graph.add("delay", Kind.ANNOTATION, (rank,), "compute", seconds)
         micro_batches, train = self.workload.micro_batches, self.workload.mode == "train"
         split = self.workload.split
         turns = [
@@ -397,18 +427,30 @@ class _Builder:
         # Tasks wait for earlier ones by number, so a shift by the step's length is all that differs.
         tasks, step = self.graph.tasks, self.graph.step
         size = len(tasks) - self.began
-        again = [
-            task._replace(step=step, after=tuple([each + size for each in task.after])) for task in tasks[self.began :]
-        ]
+        template, shift = tasks[self.began :], size
+        if not self.slim and all(each >= self.began for task in template for each in task.after):
+            # A step that waits for nothing before it is copied as it will be in the end.
+            alone = Graph()
+            alone.tasks = [task._replace(after=tuple(each - self.began for each in task.after)) for task in template]
+            template, shift = merged(alone).tasks, len(tasks)
+        self.slim = True
+        again = [task._replace(step=step, after=tuple([each + shift for each in task.after])) for task in template]
+        for rank, seconds in enumerate(self._delays()):
+            again[rank] = again[rank]._replace(seconds=seconds)
+        self.began = len(tasks)
         tasks += again
-        self.began += size
+
+    def _delays(self) -> list[float]:
+        """How late each rank begins its step; a delay is no work, and holds up all of the rank's computation."""
+        ranks = self.stages[0].program.layout.simulated
+        return [] if self.delay is None else self.delay.draw(ranks, self.graph.step).tolist()
 
 
 def merged(graph: Graph) -> Graph:
     """Return the graph with neighbouring computations of a rank joined, where no other task waits between them.
 
     When anything begins and ends stays as it was, contention included; a phase of a step keeps its name, its modules
-    lose theirs.
+    lose theirs. A graph with rules for who comes late stays whole: half a computation may be given up.
 
     Examples
     --------
@@ -418,7 +460,7 @@ def merged(graph: Graph) -> Graph:
     >>> [(task.name, task.seconds) for task in merged(graph).tasks]
     [('forward', 3.0)]
     """
-    joins = _joins(graph.tasks)
+    joins = {} if graph.need or graph.until else _joins(graph.tasks)
     if not joins:
         return graph
     slim, number = Graph(), dict[int, int]()

@@ -1,7 +1,8 @@
 """A stage of a plan in the making: events, what a rank computes and for how long, and whom its ranks exchange with.
 
 Ranks are numbered tensor-parallel first, then data-parallel, then by pipeline stage, so that the groups that exchange
-most are closest. Equal ranks are simulated as one per stage; where a cluster's ranks differ in speed, all are.
+most are closest. Equal ranks are simulated as one per stage; where a cluster's ranks differ in speed, or are late, all
+are.
 """
 
 from __future__ import annotations
@@ -323,7 +324,7 @@ class Layout:
         if split.dp % inner:
             raise InputError(f"inner = {inner} does not divide the {split.dp} data-parallel ranks; choose a divisor")
         self.split, self.cluster, self.inner = split, cluster, inner
-        self.every = bool(cluster.speed)
+        self.every = bool(cluster.speed) or cluster.delay is not None
 
     @property
     def simulated(self) -> int:

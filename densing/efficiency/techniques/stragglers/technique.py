@@ -1,0 +1,225 @@
+"""The rules: who computes what, which messages suffice; every one of them over the same server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from msgspec.structs import replace
+
+from densing.core import InputError, Note
+from densing.efficiency.parallel import backup, clustered_code, gradient_code, lagrange, uncoded
+from densing.efficiency.simulation import Link, adam_bytes, memory, parameter_count
+from densing.efficiency.techniques.baselines import SEQUENTIAL
+from densing.efficiency.techniques.plan import measure
+from densing.efficiency.techniques.planner import FULL_BYTES, Layout, Planned, parameters_of, periods
+from densing.efficiency.techniques.registry import Knob, above_zero, choice, optional, settle, whole
+from densing.efficiency.techniques.stragglers.plan import Costs, serve
+
+if TYPE_CHECKING:
+    from densing.efficiency.parallel import Scheme
+    from densing.efficiency.simulation import Cluster, Workload
+    from densing.efficiency.techniques.claims import Claim
+    from densing.efficiency.techniques.plan import Plan
+
+R = Knob("r", 2, "partitions that each worker computes, of as many as there are workers", whole(1))
+SERVER = Knob(
+    "server_gbit",
+    None,
+    "10^9 bits per second of the server's link, each way; none: as the cluster's between nodes",
+    optional(above_zero),
+)
+SEED = Knob("code_seed", 0, "of the code's random parity checks", whole(0))
+
+
+class Served(Planned):
+    """Workers, a server beside them, and a rule for which messages suffice. A worker is a replica."""
+
+    role = "exchange"
+    paper = "Ozfatura, Ulukus and Gunduz, Entropy 2020, arXiv 2004.04948"
+    knobs: tuple[Knob, ...] = (R, SERVER)
+    needs = ("dp",)
+    modes = ("train",)
+    plan_only: ClassVar[tuple[str, ...]] = ("server_gbit",)
+
+    def scheme(self, workers: int, **knobs: Any) -> Scheme:
+        """Return who computes what, and which messages suffice."""
+        raise NotImplementedError
+
+    def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:
+        """Return the tasks of some steps of as many workers as there are replicas, and of a server beside them.
+
+        Parameters
+        ----------
+        workload : Workload
+            A partition is the batch of one replica. A replica of several devices is as late as its latest.
+        cluster : Cluster
+            Of the workers; the server is one device more. Its delay holds up every partition.
+        **knobs
+            Those of :attr:`knobs`; the defaults of the others.
+
+        Raises
+        ------
+        InputError
+            When it cannot work on this workload, or a knob makes no sense.
+        """
+        settings = settle(self.name, self.knobs, knobs)
+        self.check(workload)
+        split = workload.split
+        # Refuses what does not fit the cluster, as any other plan.
+        Layout(split, cluster)
+        scheme = self.scheme(split.dp, **{key: value for key, value in settings.items() if key not in self.plan_only})
+        costs = _costs(workload, cluster, settings["server_gbit"])
+        warmup, steps = self.window(settings)
+        if cluster.delay is not None:
+            steps *= periods(steps, len(serve(scheme, costs, cluster.delay, warmup=0, steps=1).graph))
+        return serve(
+            scheme,
+            costs,
+            cluster.delay,
+            warmup=warmup,
+            steps=steps,
+            devices=(split.pp, split.dp, split.tp),
+            memory=self.memory(workload, settings),
+        )
+
+    def memory(self, workload: Workload, knobs: Mapping[str, Any]) -> dict[str, float]:
+        """Return bytes per worker: the server alone keeps the optimizer's state."""
+        purposes = {purpose: float(count) for purpose, count in memory(workload).items() if purpose != "optimizer"}
+        return {**purposes, "technique": self.extra_bytes(workload, knobs)}
+
+    def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
+        """Return the sum that is on its way while the next partition is computed."""
+        return parameters_of(workload) * workload.dtype_bytes
+
+    def remarks(self, workload: Workload, cluster: Cluster, **knobs: Any) -> tuple[Note, ...]:
+        """Say what a comparison without delays is worth."""
+        if cluster.delay is not None:
+            return ()
+        message = (
+            f"{self.name}: {cluster.name} knows no delays, so nobody is late and redundancy only costs; fit yours with "
+            "`densing calibrate TRACES --delays`, or give --delay"
+        )
+        return (Note("no-delay", "warning", message, {"technique": self.name}),)
+
+
+def _costs(workload: Workload, cluster: Cluster, server_gbit: float | None) -> Costs:
+    """Return what a step takes: partitions as any replica's pass, messages over the server's link."""
+    split, device = workload.split, cluster.device
+    alone = replace(workload, split=replace(split, dp=1, order=()))
+    quiet = cluster.change(speed=(), delay=None)
+    per_device = parameters_of(workload)
+    size = workload.dtype_bytes
+    # As in any step Adam moves gradient, weight, and twice its state; the server's own, of the whole model.
+    update_s = device.seconds(0.0, per_device * (2 * size + 2 * adam_bytes(size)))
+    once = measure(SEQUENTIAL.plan(alone, quiet), quiet).step_s - update_s
+    speeds = np.reshape(cluster.speed or (1.0,) * split.ranks, (split.pp, split.dp, split.tp)).min(axis=(0, 2))
+    link = cluster.intra if cluster.n <= cluster.per_node else cluster.inter
+    if server_gbit is not None:
+        link = Link(link.alpha_s, 8e-9 / server_gbit)
+    parameters = parameter_count(workload.model)
+    count = parameters * size
+    # Sums are made as messages come; of the last one's addition nothing is hidden.
+    server_s = device.seconds(0.0, parameters * (size + 2.0 * FULL_BYTES + 2 * size + 2 * adam_bytes(size)))
+    return Costs(
+        tuple((once / speeds).tolist()),
+        link.seconds(count),
+        link.seconds(count),
+        count,
+        count,
+        device.seconds(0.0, 2.0 * per_device * size),
+        server_s,
+    )
+
+
+class UcMmc(Served):
+    """Partial gradients one by one, until every partition has come from one of its holders."""
+
+    name = "uc-mmc"
+    summary = "each partition's gradient is sent when it is done; the server stops once each has come from a holder"
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """Completion times, and which rule wins when."""
+        from densing.efficiency.techniques.stragglers.claims import CLAIMS
+
+        return CLAIMS
+
+    def scheme(self, workers: int, **knobs: Any) -> Scheme:
+        """Return r messages a worker."""
+        return uncoded(workers, knobs["r"])
+
+
+class GradientCoding(Served):
+    """One coded message a worker."""
+
+    name = "gradient-coding"
+    role = "baseline"
+    paper = "Tandon et al., ICML 2017, arXiv 1612.03301"
+    summary = "one coded sum of r partitions a worker; any N - r + 1 of them give the whole gradient"
+    knobs = (R, SEED, SERVER)
+
+    def scheme(self, workers: int, **knobs: Any) -> Scheme:
+        """Return a cyclic code of random parity checks."""
+        return gradient_code(workers, knobs["r"], knobs["code_seed"])
+
+
+class GcMmc(Served):
+    """Codes inside clusters, of rising redundancy."""
+
+    name = "gc-mmc"
+    summary = "clusters of workers with a code each, and a coded message after every partition (construction ours)"
+    knobs = (R, Knob("clusters", 1, "equal groups of workers with a code of their own", whole(1)), SEED, SERVER)
+    not_available = ("the construction of coded messages in clusters (ours is reconstructed from the abstract)",)
+
+    def scheme(self, workers: int, **knobs: Any) -> Scheme:
+        """Return a code for every message and cluster."""
+        return clustered_code(workers, knobs["r"], knobs["clusters"], seed=knobs["code_seed"])
+
+    def extra_bytes(self, workload: Workload, knobs: Mapping[str, Any]) -> float:
+        """Return a coded sum for every message."""
+        return knobs["r"] * super().extra_bytes(workload, knobs)
+
+
+class Lcc(Served):
+    """Least squares on encoded data."""
+
+    name = "lcc"
+    paper = "Yu et al., AISTATS 2019, arXiv 1806.00939"
+    summary = "least squares on data encoded by Lagrange interpolation; any 2K - 1 evaluations give the whole gradient"
+    knobs = (
+        R,
+        Knob("messages", "each", "one after every evaluation, or one a worker (PCR)", choice(("each", "one"))),
+        SERVER,
+    )
+    not_available = ("how the paper encodes and orders evaluations (ours are Chebyshev points)",)
+
+    def scheme(self, workers: int, **knobs: Any) -> Scheme:
+        """Return evaluations of a polynomial of degree 2 (K - 1)."""
+        return lagrange(workers, knobs["r"], several=knobs["messages"] == "each")
+
+    def check(self, workload: Workload) -> None:
+        """Refuse all but least squares, whose gradient is a polynomial of the data."""
+        raise InputError(
+            f"{self.name}: decodes polynomials of degree 2 in the data, so it does least squares only; a transformer's "
+            "gradient is none: compare uc-mmc or gc-mmc"
+        )
+
+
+class BackupWorkers(Served):
+    """The slowest are dropped."""
+
+    name = "backup-workers"
+    role = "baseline"
+    paper = "Chen et al. 2016, arXiv 1604.00981"
+    summary = "the server goes on without the slowest workers, whose partitions are lost; drop = 0 waits for all"
+    knobs = (Knob("drop", 1, "workers that are not waited for", whole(0)), SERVER)
+    changes_loss = "gradients of the slowest workers' partitions are dropped (drop = 0: none)"
+
+    def scheme(self, workers: int, **knobs: Any) -> Scheme:
+        """Return one message a worker, of which the first ones suffice."""
+        return backup(workers, knobs["drop"])
+
+
+UC_MMC, GRADIENT_CODING, GC_MMC, LCC, BACKUP_WORKERS = UcMmc(), GradientCoding(), GcMmc(), Lcc(), BackupWorkers()
