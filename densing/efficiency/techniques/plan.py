@@ -62,7 +62,7 @@ class Measured(Record, frozen=True):
     compute_s : float
         Seconds per step in which it computes.
     step_se_s : float, optional
-        Standard error of ``step_s`` over the steps; None where no delay is drawn, and steps are equal.
+        Standard error of ``step_s`` over the steps; None where no delay is drawn, or one for the whole run.
     """
 
     step_s: float
@@ -129,7 +129,7 @@ def measure(plan: Plan, cluster: Cluster) -> Measured:
         compute_s=mean([part.compute_ns / 1e9 for part in parts]),
         bytes_per_link=links,
         memory=plan.memory,
-        step_se_s=None if cluster.delay is None else _standard_error(timeline, plan),
+        step_se_s=_standard_error(timeline, plan, cluster),
     )
 
 
@@ -137,9 +137,9 @@ BATCHES = 8
 """Of steps, whose means a standard error is taken from: neighbouring steps of a round are not independent."""
 
 
-def _standard_error(timeline: Timeline, plan: Plan) -> float | None:
-    """Of the mean step, from means over batches of steps; None where there are too few steps."""
-    if plan.steps < 2 * BATCHES:
+def _standard_error(timeline: Timeline, plan: Plan, cluster: Cluster) -> float | None:
+    """Of the mean step, from means over batches of steps; None where steps are few, or all held up alike."""
+    if cluster.delay is None or cluster.delay.lasts == "run" or plan.steps < 2 * BATCHES:
         return None
     # When the last rank ends a step.
     ends = np.max(

@@ -156,6 +156,11 @@ def test_ddp_waits_for_the_latest_of_each_step() -> None:
     assert step.step_se_s == pytest.approx(np.std(worst, ddof=1) / math.sqrt(32), rel=0.6)
 
 
+def test_delays_for_a_whole_run_are_one_draw_and_have_no_standard_error() -> None:
+    cluster = toy(6, Delay("shifted-exp", mu=2.0, lasts="run"))
+    assert measure(get_technique("ddp").plan(workload(6), cluster), cluster).step_se_s is None
+
+
 def test_rounds_wait_for_the_slowest_sum_not_for_the_sum_of_the_slowest() -> None:
     delay = Delay("shifted-exp", mu=2.0, seed=1)
     cluster = toy(6, delay)

@@ -1,0 +1,152 @@
+"""docs/arrival.md: who comes late, which rule for aggregation likes it, and what it would buy on a server's link.
+
+    python benchmarks/arrival.py --page PAGE
+
+1. `densing techniques validate -t uc-mmc`: completion times in three programs.
+2. `densing techniques compare --delay ...`: a small model on 32 devices under delays of several kinds.
+3. A map of the step over redundancy r and the server's bandwidth, for partial messages and for gradient coding.
+4. 1,024 workers with drawn delays: seconds and peak memory of a plan and its simulation, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from overlap import densing
+
+from densing.core import words
+from densing.efficiency.simulation import Delay, load_cluster, load_workload, parse_delay
+from densing.efficiency.techniques import compare
+from densing.report import markdown
+
+TECHNIQUES = "ddp,uc-mmc,gradient-coding,gc-mmc,backup-workers,local-sgd"
+MODEL = ("--model", "gpt2", "--cluster", "a100x8-rdma", "--nodes", "4", "--tp", "1")
+DELAYS = (
+    ("none", None),
+    ("exponential, each task its own, mean 50 ms", "shifted-exp:mu=20,iid"),
+    ("exponential, a step long, mean 50 ms", "shifted-exp:mu=20,lasts=step"),
+    ("exponential, each task its own, mean 250 ms", "shifted-exp:mu=4,iid"),
+    ("exponential, a step long, mean 250 ms", "shifted-exp:mu=4,lasts=step"),
+    ("heavy tail (Pareto 1.5), each task its own, mean 250 ms", "pareto:scale=0.125,shape=1.5,iid"),
+    ("exponential, the whole run, mean 250 ms", "shifted-exp:mu=4,persistent"),
+)
+MAP_R = (1, 2, 3, 4, 8)
+MAP_GBIT: tuple[float, ...] = (10, 40, 160, 640, 2560, 10240)
+WORKERS = 1024
+
+
+def claims_table() -> str:
+    """Return what the claims say."""
+    findings = densing("techniques", "validate", "-t", "uc-mmc", "--json")
+    return markdown.table(
+        ("claim", "what", "published or earlier", "verdict", "what we find"),
+        ((row["claim"], row["what"], str(row["published"]), row["verdict"], row["note"]) for row in findings),
+    )
+
+
+def delays_table() -> str:
+    """Return the step of every technique under every kind of delays."""
+    names = TECHNIQUES.split(",")
+    rows = []
+    for label, delay in DELAYS:
+        more = () if delay is None else ("--delay", delay)
+        found = densing("techniques", "compare", *MODEL, "--techniques", TECHNIQUES, *more, "--json")["rows"]
+        by_name = {row["technique"]: row for row in found}
+        rows.append([label, *(_step(by_name[name]) for name in names)])
+    return markdown.table(("delays", *names), rows)
+
+
+def _step(row: dict[str, float | None]) -> str:
+    step, error = row["step_s"], row["step_se_s"]
+    assert step is not None
+    return f"{1e3 * step:,.0f}" + ("" if error is None else f" ± {1e3 * error:,.0f}")
+
+
+def map_table(name: str, delay: Delay) -> str:
+    """Return the speed-up over ddp by redundancy and the server's bandwidth."""
+    cluster = load_cluster("a100x8-rdma", n=32).change(delay=delay)
+    workload = load_workload("gpt2", dp=32)
+    base = compare(workload, cluster, ["ddp"]).rows[0].step_s
+    rows = []
+    for r in MAP_R if name == "uc-mmc" else MAP_R[1:]:
+        cells = []
+        for gbit in MAP_GBIT:
+            step = compare(workload, cluster, [name], knobs={name: {"r": r, "server_gbit": gbit}}).rows[0].step_s
+            assert base is not None and step is not None
+            cells.append(words.number(base / step, 2))
+        rows.append([f"r = {r}", *cells])
+    return markdown.table((name, *(f"{gbit:g} Gbit/s" for gbit in MAP_GBIT)), rows)
+
+
+def scale_table() -> str:
+    """Return time and memory of large plans."""
+    rows = []
+    for name in ("uc-mmc", "gradient-coding", "backup-workers"):
+        command = [sys.executable, __file__, "--scale", name]
+        done = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        rows.append([name, f"{done['tasks']:,}", str(done["steps"]), f"{done['seconds']:.1f}", f"{done['mb']:.0f}"])
+    return markdown.table(("technique", "tasks", "steps", "seconds", "peak MB"), rows)
+
+
+def scale(name: str) -> None:
+    """Compare one technique on many workers, and print what that took."""
+    from densing.efficiency.techniques import get_technique
+    from densing.efficiency.techniques.plan import measure
+
+    began = time.perf_counter()
+    cluster = load_cluster("a100x8-rdma", n=WORKERS).change(delay=parse_delay("shifted-exp:mu=4"))
+    plan = get_technique(name).plan(load_workload("gpt2", dp=WORKERS), cluster)
+    measure(plan, cluster)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    seconds = time.perf_counter() - began
+    print(json.dumps({"tasks": len(plan.graph), "steps": plan.steps, "seconds": seconds, "mb": peak}))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run everything and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--scale", help="only this technique on many workers, as JSON")
+    chosen = parser.parse_args(arguments)
+    if chosen.scale:
+        scale(chosen.scale)
+        return
+    if chosen.page is None:
+        parser.error("--page is needed")
+    lasting = parse_delay("shifted-exp:mu=4,lasts=step")
+    parts = [
+        "# Who comes late",
+        "Written by `python benchmarks/arrival.py`; its head says which commands it runs. A server waits for its "
+        "workers; each computes r of the batch's partitions, and rules differ in which messages suffice. Delays come "
+        "on top of the work; fit your own with `densing calibrate TRACES --delays`.",
+        "## Would it pay on these delays?",
+        f"Simulated: `densing techniques compare {' '.join(MODEL)} --techniques {TECHNIQUES} --delay ...`; a step in "
+        "milliseconds, with its standard error over the drawn steps. `backup-workers` drops gradients and `local-sgd` "
+        "trains apart, so their steps learn something else; all servers have one node's link. Delays that last the "
+        "whole run are one draw of who is slow.",
+        delays_table(),
+        "## Redundancy and the server's link",
+        f"Simulated: speed-up over `ddp` on the same 32 devices, which has no server, under delays {lasting}. Below "
+        "1 the server's link is the bottleneck, and more messages make it worse.",
+        map_table("uc-mmc", lasting),
+        map_table("gradient-coding", lasting),
+        "## Claims",
+        claims_table(),
+        "## Scale",
+        f"{WORKERS:,} workers, delays drawn for every task; planning, simulating and reading off, in a process of its "
+        "own (which takes about 0.1 GB to start).",
+        scale_table(),
+    ]
+    chosen.page.write_text("\n\n".join(parts) + "\n")
+    print(f"wrote {chosen.page}")
+
+
+if __name__ == "__main__":
+    main()
