@@ -29,6 +29,7 @@ from densing.efficiency.parallel.distributed.network import INTERFACE, Net, Rate
 from densing.efficiency.parallel.distributed.rank import AGENT, STORE
 from densing.efficiency.parallel.distributed.results import Run, RunLink, gather
 from densing.efficiency.parallel.distributed.spec import RunSpec, first_difference, identity
+from densing.efficiency.simulation import parse_delay
 
 WORKER = "densing.efficiency.techniques.worker"
 LAUNCHER = "DENSING_LAUNCHER"
@@ -128,6 +129,8 @@ def check(spec: RunSpec) -> tuple[Rate, ...]:
     for name, number in (("timeout_s", spec.timeout_s), ("lr", spec.lr)):
         if not 0 < number < float("inf"):
             raise InputError(f"{name}={number}: a positive number is needed")
+    if spec.delay:
+        parse_delay(spec.delay)
     rates = parse_rates(spec.link, spec.nproc)
     if rates[0].kind == "shaped" and spec.nproc < 2:
         raise InputError(f"link {spec.link}: joins ranks, and nproc is 1; add ranks or leave the link out")

@@ -135,6 +135,9 @@ class RunSpec(Record, frozen=True):
     delay: str = ""
 
 
+INJECTED = "injected delay"
+"""How a trace names them."""
+
 FREE = ("steps", "out", "trace_steps", "checkpoint_every", "timeout_s", "link", "delay")
 """Fields of a spec that may differ when a run goes on: they change no weight."""
 

@@ -29,14 +29,11 @@ class Problem(Protocol):
     ----------
     module : torch.nn.Module
         What is trained.
-    stand_in : str
-        Empty, or what is trained instead of the language model.
     dtype : torch.dtype
         Of gradients.
     """
 
     module: nn.Module
-    stand_in: str
     dtype: torch.dtype
 
     def read(self) -> Tensor:
@@ -58,7 +55,6 @@ class Problem(Protocol):
 class LanguageModel:
     """The small language model: a partition is one worker's share of a data-parallel batch, whoever computes it."""
 
-    stand_in = ""
     dtype = torch.float32
 
     def __init__(self, spec: RunSpec, worker: bool) -> None:
@@ -103,10 +99,6 @@ class LeastSquares:
     need it. A worker encodes its data itself, before the first step: that is not sent.
     """
 
-    stand_in = (
-        "least squares instead of the language model: a linear map from the hidden states of the untrained model to "
-        "the next byte; losses are half the squared error per token, not nats"
-    )
     dtype = torch.float64
 
     def __init__(self, spec: RunSpec, worker: bool, scheme: Scheme) -> None:

@@ -13,6 +13,8 @@ from torch import Tensor
 from densing.core import InputError, UnknownNameError
 from densing.efficiency.parallel.data_parallel.train import WARMUP_STEPS, inverse_sqrt_factor
 from densing.efficiency.parallel.distributed import (
+    INJECTED,
+    Checkpoints,
     Clock,
     LostRanksError,
     RunEnv,
@@ -29,11 +31,11 @@ from densing.efficiency.simulation import parse_delay
 ARRIVALS = "arrivals.json"
 """Which messages came when, in the folder of a run."""
 SERVER = 0
-INJECTED = "injected delay"
-"""How a trace names them."""
 
 
-def train_with_server(env: RunEnv, scheme_of: Callable[[int], Scheme], *, problem: str = "lm") -> RunRecord:
+def train_with_server(
+    env: RunEnv, scheme_of: Callable[[int], Scheme], *, problem: str = "lm", stand_in: str = ""
+) -> RunRecord:
     """Train on this rank: rank 0 is the server, every other one a worker.
 
     In each step the server sends the weights; workers compute their tasks one after the other and send sums of what
@@ -52,6 +54,8 @@ def train_with_server(env: RunEnv, scheme_of: Callable[[int], Scheme], *, proble
         Gives the scheme of so many workers.
     problem : {"lm", "least-squares"}
         What is trained: see :mod:`densing.efficiency.parallel.server.problems`.
+    stand_in : str
+        What the run is instead of the technique itself.
 
     Returns
     -------
@@ -85,8 +89,8 @@ def train_with_server(env: RunEnv, scheme_of: Callable[[int], Scheme], *, proble
     worker = env.rank != SERVER
     task: Problem = LeastSquares(spec, worker, scheme) if problem == "least-squares" else LanguageModel(spec, worker)
     if not worker:
-        return run(env, lambda clock: Server(env, clock, scheme, task, condition))
-    return Worker(env, scheme, task).work()
+        return run(env, lambda clock: Server(env, clock, scheme, task, condition, stand_in))
+    return Worker(env, scheme, task, stand_in).work()
 
 
 class Server:
@@ -95,10 +99,12 @@ class Server:
     data_rank = 0
     alone = True
 
-    def __init__(self, env: RunEnv, clock: Clock, scheme: Scheme, problem: Problem, condition: float) -> None:
+    def __init__(
+        self, env: RunEnv, clock: Clock, scheme: Scheme, problem: Problem, condition: float, stand_in: str
+    ) -> None:
         self.env, self.scheme, self.problem = env, scheme, problem
-        self.waiting, self.condition = clock.waiting, condition
-        self.data_ranks, self.stand_in = scheme.workers, problem.stand_in
+        self.clock, self.condition = clock, condition
+        self.data_ranks, self.stand_in = scheme.workers, stand_in
         self.optimizer = torch.optim.AdamW(problem.module.parameters(), lr=env.spec.lr)
         self.parameters = sum(weight.numel() for weight in problem.module.parameters())
         self.mail = Mail(range(1, env.world_size), problem.dtype)
@@ -108,6 +114,11 @@ class Server:
 
     def step(self, batch: Tensor) -> float:
         """Take one step; the workers have batches of their own. Return the loss, mean over partitions."""
+        if self.taken == self.begun:
+            # Workers are built at different speeds; the first step must not wait for that.
+            with self.clock.paused():
+                for _ in range(self.scheme.workers):
+                    self._read()
         weights, began = self.problem.read(), time.perf_counter()
         for rank in range(1, self.env.world_size):
             if rank not in self.died:
@@ -116,20 +127,11 @@ class Server:
         messages: dict[int, Tensor] = {}
         self.arrivals.append([])
         while not self.scheme.satisfied(messages):
-            with self.waiting():
-                letter = self.mail.get()
-            assert letter is not None
-            if letter.step == GONE:
-                self.died[letter.peer] = self.taken
-            elif letter.message == NOTHING:
-                self.computed += int(letter.value)
-            elif letter.step != self.taken:
-                self.late += 1
-            else:
-                assert letter.tensor is not None
+            self._check_living(messages)
+            letter = self._read()
+            if letter.step == self.taken and letter.tensor is not None:
                 messages[letter.message] = letter.tensor
                 self.arrivals[-1].append((letter.message, time.perf_counter() - began))
-            self._check_living(messages, letter)
         total: Tensor | None = None
         for message, weight in self.scheme.weights(list(messages)).items():
             part = messages[message] if weight == 1.0 else messages[message] * weight
@@ -143,7 +145,23 @@ class Server:
         self.taken += 1
         return float(total[-1])
 
-    def _check_living(self, messages: Mapping[int, Tensor], letter: Letter) -> None:
+    def _read(self) -> Letter:
+        """Wait for a letter, and count what it tells."""
+        with self.clock.waiting():
+            letter = self.mail.get()
+        assert letter is not None
+        self._count(letter)
+        return letter
+
+    def _count(self, letter: Letter) -> None:
+        if letter.step == GONE:
+            self.died.setdefault(letter.peer, self.taken)
+        elif letter.message == NOTHING:
+            self.computed += int(letter.value)
+        elif letter.step != self.taken:
+            self.late += 1
+
+    def _check_living(self, messages: Mapping[int, Tensor]) -> None:
         """Refuse to wait for the dead."""
         if not self.died:
             return
@@ -163,12 +181,7 @@ class Server:
                 self.mail.post(Letter(rank, STOP), instead=True)
         self.mail.close()
         while (letter := self.mail.get(0)) is not None:
-            if letter.step == GONE:
-                self.died.setdefault(letter.peer, self.taken)
-            elif letter.message == NOTHING:
-                self.computed += int(letter.value)
-            else:
-                self.late += 1
+            self._count(letter)
         steps = [[[at, round(seconds, 6)] for at, seconds in each] for each in self.arrivals]
         about = {
             "scheme": self.scheme.name,
@@ -214,8 +227,9 @@ class Server:
 class Worker:
     """Computes what the server asks for, until it asks for nothing more."""
 
-    def __init__(self, env: RunEnv, scheme: Scheme, problem: Problem) -> None:
+    def __init__(self, env: RunEnv, scheme: Scheme, problem: Problem, stand_in: str) -> None:
         self.env, self.scheme, self.problem, self.clock = env, scheme, problem, Clock()
+        self.stand_in = stand_in
         self.worker = env.rank - 1
         self.delay = parse_delay(env.spec.delay) if env.spec.delay else None
         # Which message is due after so many tasks.
@@ -225,10 +239,15 @@ class Worker:
 
     def work(self) -> RunRecord:
         """Serve all steps of the run; return a record without losses: they are the server's."""
-        spec, order = self.env.spec, self._order()
-        if order.step != STOP:
-            with recorded(self.env, spec.steps - order.step) as tick:
+        spec, begun = self.env.spec, max(Checkpoints(self.env, 1).newest(), 0)
+        if begun == spec.steps:
+            # All is done; only the server's last words are missing.
+            self._order()
+        else:
+            with recorded(self.env, spec.steps - begun) as tick:
+                self.mail.post(Letter(SERVER, begun))
                 self.clock.start()
+                order = self._order()
                 while order.step != STOP:
                     following = self._serve(order)
                     self.clock.step()
@@ -249,7 +268,7 @@ class Worker:
             tokens=spec.batch * spec.sequence * self.scheme.workers,
             final_loss=0.0,
             parameters=sum(weight.numel() for weight in self.problem.module.parameters()),
-            stand_in=self.problem.stand_in,
+            stand_in=self.stand_in,
             extra={"delay_s": self.slept / max(len(self.clock.step_s), 1)},
         )
 
