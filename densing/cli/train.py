@@ -67,6 +67,14 @@ Predict = Annotated[
     typer.Option("--predict", help="Cluster (preset, or what `densing calibrate --out` wrote): simulate beside it."),
 ]
 Html = Annotated[Path | None, typer.Option("--html", help="Write the report: one HTML file.", metavar="FILE")]
+Delay = Annotated[
+    str,
+    typer.Option(
+        "--delay",
+        help="Injected delays: ranks sleep before they compute, as shifted-exp:a=0.01,mu=10 draws it, pareto:... or "
+        "empirical:FILE; iid or persistent. Data-parallel runs and a server's workers.",
+    ),
+]
 Device = Annotated[str, typer.Option("--device", help="cpu (gloo) or cuda (NCCL).")]
 
 
@@ -95,6 +103,7 @@ def train(
     predict: Predict = None,
     html: Html = None,
     device: Device = "cpu",
+    delay: Delay = "",
     json: JsonFlag = False,
 ) -> None:
     """Train a small language model with a technique, for real, and record where the time went.
@@ -104,7 +113,11 @@ def train(
     OUT holds run.json, traces/ (read by `densing profile OUT`), checkpoints/ and logs/. A killed run goes on with
     --resume, with the same losses. Exit codes: 0 done, 1 user error or a rank died, 2 usage.
 
+    Of uc-mmc, gradient-coding, gc-mmc, lcc and backup-workers rank 0 is a server and the others its workers.
+
     Example: densing train --technique ddp,local-sgd,co2 --tau 8 --link 200mbit --seeds 0,1,2 --out runs
+
+    densing train -t ddp,uc-mmc,gradient-coding --nproc 5 --delay shifted-exp:a=0.01,mu=10 --set r=2 --out late
     """
     from densing.efficiency.parallel import RunSpec, check, named_shape, seed_means, write_json
     from densing.efficiency.techniques import find
@@ -123,6 +136,7 @@ def train(
         checkpoint_every=checkpoint_every,
         timeout_s=timeout,
         device=device,
+        delay=delay,
     )
     specs = specifications(base, technique, seeds, out, tau, tuple(settings or ()))
     # What cannot be run is refused at once, before the first of several runs has taken its time.
@@ -133,6 +147,10 @@ def train(
     runs = [_launched(spec, resume, quiet=json) for spec in specs]
     rows = seed_means(runs, predictions)
     notes = once(note for run in runs for note in run.notes())
+    served = list(dict.fromkeys(spec.technique for spec in specs if _served(spec)))
+    if served and len(served) < len({spec.technique for spec in specs}):
+        words = f"{', '.join(served)}: of the {nproc} ranks one is the server, {nproc - 1} work; of the others all work"
+        notes.append(Note("server", "info", words, {"techniques": served}))
     document: dict[str, Any]
     if len(runs) > 1:
         each = [
@@ -162,7 +180,14 @@ def _launched(spec: RunSpec, resume: bool, quiet: bool) -> Run:
 
     label = f"{spec.technique}, seed {spec.seed}"
     with timed_bar(quiet, spec.technique) as show:
-        return launch(spec, resume=resume, on_step=lambda step: show(label, step, spec.steps))
+        return launch(spec, resume=resume, server=_served(spec), on_step=lambda step: show(label, step, spec.steps))
+
+
+def _served(spec: RunSpec) -> bool:
+    """Return whether rank 0 is a server."""
+    from densing.efficiency.techniques import get_technique
+
+    return getattr(get_technique(spec.technique), "axis", "dp") == "server"
 
 
 def specifications(

@@ -57,6 +57,7 @@ from .pipeline.turns import forward_only as forward_only
 from .pipeline.turns import one_forward_one_backward as one_forward_one_backward
 from .pipeline.virtual import VirtualEdge as VirtualEdge
 from .pipeline.virtual import train_stages as train_stages
+from .server.run import train_with_server as train_with_server
 from .server.schemes import Scheme as Scheme
 from .server.schemes import backup as backup
 from .server.schemes import clustered_code as clustered_code

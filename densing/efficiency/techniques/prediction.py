@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from densing.core import InputError, Record
 from densing.efficiency.parallel import RunSpec
-from densing.efficiency.simulation import Cluster, collective_seconds, modules
+from densing.efficiency.simulation import Cluster, collective_seconds, modules, parse_delay
 from densing.efficiency.techniques.baselines import SEQUENTIAL
 from densing.efficiency.techniques.links import uneven
 from densing.efficiency.techniques.plan import measure
@@ -70,6 +70,8 @@ def predict(spec: RunSpec, cluster: Cluster) -> Prediction:
     known = {knob.name for knob in technique.knobs}
     knobs = {key: value for key, value in spec.knobs.items() if key in known}
     cluster = uneven(spec, cluster)
+    if spec.delay:
+        cluster = cluster.change(delay=parse_delay(spec.delay))
     # A run that is placed by its links stays where it is, whatever the cluster says of them.
     placed = getattr(technique, "plan_of_run", None)
     plan = technique.plan(workload, cluster, **knobs) if placed is None else placed(spec, cluster)
@@ -101,6 +103,8 @@ def workload_of_run(spec: RunSpec) -> Workload:
     --------
     >>> workload_of_run(RunSpec("ladder", nproc=2)).split.tp, workload_of_run(RunSpec("ddp", nproc=2)).split.dp
     (2, 2)
+    >>> workload_of_run(RunSpec("uc-mmc", nproc=5)).split.dp
+    4
     >>> staged = workload_of_run(RunSpec("pipeline", {"micro_batches": 2}, nproc=3))
     >>> staged.split.pp, staged.micro_batches
     (3, 2)
@@ -109,7 +113,8 @@ def workload_of_run(spec: RunSpec) -> Workload:
 
     technique = get_technique(spec.technique)
     axis = getattr(technique, "axis", "dp")
-    width, micro_batches = {axis: spec.nproc}, 1
+    # A server is no replica.
+    width, micro_batches = {axis: spec.nproc} if axis != "server" else {"dp": spec.nproc - 1}, 1
     if axis == "pp":
         defaults = {knob.name: knob.default for knob in technique.knobs}
         micro_batches = int(spec.knobs.get("micro_batches", defaults.get("micro_batches", 1)))

@@ -8,6 +8,8 @@ from functools import partial
 from densing.core import InputError
 from densing.efficiency.parallel import Part, RunSpec, run_rank
 
+DELAYED = ("dp", "server")
+"""What ranks must be for delays to be injected; see :class:`~densing.efficiency.techniques.registry.Technique`."""
 PROBE = "probe"
 """Not a technique: measures the link and the processor, for ``densing calibrate``."""
 
@@ -31,6 +33,11 @@ def find(spec: RunSpec) -> Part:
     technique = get_technique(spec.technique)
     if not isinstance(technique, Runnable):
         raise InputError(f"{spec.technique}: can be simulated (densing techniques compare), but not run for real")
+    if spec.delay and getattr(technique, "axis", "dp") not in DELAYED:
+        raise InputError(
+            f"{spec.technique}: delays are injected into the ranks of data-parallel runs and into a server's workers; "
+            "leave --delay out"
+        )
     if (check := getattr(technique, "check_run", None)) is not None:
         check(spec)
     return partial(technique.run, **spec.knobs)

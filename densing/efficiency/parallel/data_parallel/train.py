@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +13,7 @@ import torch
 from densing.efficiency.parallel.data_parallel.link import Link, Waiting
 from densing.efficiency.parallel.data_parallel.rounds import whole
 from densing.efficiency.parallel.distributed import (
+    INJECTED,
     Clock,
     Parts,
     RunEnv,
@@ -21,6 +23,7 @@ from densing.efficiency.parallel.distributed import (
     mean_loss,
     run,
 )
+from densing.efficiency.simulation import parse_delay
 
 WARMUP_STEPS = 20
 """Steps over which the learning rate rises to ``spec.lr``; afterwards it falls as the inverse square root."""
@@ -121,13 +124,17 @@ class DataParallel:
         )
         self.method = method(replica, **knobs)
         self._rank = env.rank
+        self.delay = parse_delay(env.spec.delay) if env.spec.delay else None
+        self.slept, self.here = 0.0, 0
         self.data_rank = self._client()
         # Of methods whose clients read parts of the text: how many clients, and which are at home here.
         clients = getattr(self.method, "clients", 0) if getattr(self.method, "parts", False) else 0
         self.parts = Parts(clients, tuple(getattr(self.method, "home", ()))) if clients else None
 
     def step(self, batch: torch.Tensor) -> float:
-        """Forward, backward and update; return this rank's loss."""
+        """Be as late as is injected; forward, backward and update; return this rank's loss."""
+        if self.delay is not None:
+            self._sleep(float(self.delay.draw(self.data_ranks, self.taken)[self._rank]))
         for group in self.method.optimizer.param_groups:
             group["lr"] = self.lr * inverse_sqrt_factor(self.taken, WARMUP_STEPS)
         self.taken += 1
@@ -147,8 +154,9 @@ class DataParallel:
         return mean_loss(self.module, batches, self.device)
 
     def figures(self) -> Mapping[str, float]:
-        """Return the method's figures."""
-        return self.method.figures()
+        """Return the method's figures, and the injected delays, seconds per step of this process."""
+        late = {} if self.delay is None else {"delay_s": self.slept / max(self.here, 1)}
+        return {**self.method.figures(), **late}
 
     def state_dict(self) -> dict[str, Any]:
         """Return model, optimizer, method, and steps taken."""
@@ -166,6 +174,12 @@ class DataParallel:
         self.method.load_state_dict(state["method"])
         self.taken = int(state["taken"])
         self.data_rank = self._client()
+
+    def _sleep(self, seconds: float) -> None:
+        with torch.profiler.record_function(INJECTED):
+            time.sleep(seconds)
+        self.slept += seconds
+        self.here += 1
 
     def _client(self) -> int:
         """Return whose batches come next: of methods with clients, the one that trains here in this round."""

@@ -14,8 +14,12 @@ from .lm import held_out_batches as held_out_batches
 from .lm import load_bytes as load_bytes
 from .lm import mean_loss as mean_loss
 from .lm import sublayers as sublayers
+from .loop import Checkpoints as Checkpoints
 from .loop import Clock as Clock
+from .loop import recorded as recorded
 from .loop import run as run
+from .rank import LostRanksError as LostRanksError
+from .spec import INJECTED as INJECTED
 from .spec import LmShape as LmShape
 from .spec import RunEnv as RunEnv
 from .spec import RunRecord as RunRecord

@@ -26,9 +26,10 @@ from msgspec.structs import replace
 from densing.core import DensingError, InputError, UnavailableError, processes
 from densing.efficiency.parallel.distributed import folder
 from densing.efficiency.parallel.distributed.network import INTERFACE, Net, Rate, parse_rates, slowest
-from densing.efficiency.parallel.distributed.rank import AGENT
+from densing.efficiency.parallel.distributed.rank import AGENT, STORE
 from densing.efficiency.parallel.distributed.results import Run, RunLink, gather
 from densing.efficiency.parallel.distributed.spec import RunSpec, first_difference, identity
+from densing.efficiency.simulation import parse_delay
 
 WORKER = "densing.efficiency.techniques.worker"
 LAUNCHER = "DENSING_LAUNCHER"
@@ -39,6 +40,8 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _TICK_S = 0.05
 # torchrun notices a dead rank within 0.1 s and then says how it died; this is how long it may take over it.
 _GRACE_S = 3.0
+# How long a worker may take to write its trace and leave after its server has.
+_LEAVE_S = 20.0
 # How torchrun reports a process: "exitcode : -9 (pid: 123)".
 _EXIT = re.compile(r"exitcode\s*:\s*(-?\d+)\s*\(pid:\s*(\d+)\)")
 _LOG_BYTES = 1 << 16
@@ -53,6 +56,7 @@ def launch(
     *,
     resume: bool = False,
     module: str = WORKER,
+    server: bool = False,
     on_step: Callable[[int], None] = lambda step: None,
 ) -> Run:
     """Run a technique for real, and return what came out; ``OUT/run.json`` holds the same.
@@ -67,6 +71,9 @@ def launch(
         Go on from the newest checkpoint that every rank has; from the start if there is none.
     module : str
         What each rank runs (``python -m``), with ``OUT/spec.json`` as its argument.
+    server : bool
+        Rank 0 is a server, and decides without how many of the others it can go on: they are started one by one, for
+        torchrun ends all ranks with the first that dies.
     on_step : callable
         Told now and then how many steps are done.
 
@@ -91,8 +98,8 @@ def launch(
         with _link(spec.link, rates) as (net, link):
             used = replace(spec, link=f"emulated:{link.rate}" if link.reason else spec.link)
             folder.write_json(out / folder.SPEC, used.to_dict())
-            _run_ranks(used, net, module, on_step)
-        run = gather(spec, link)
+            _run_ranks(used, net, module, server, on_step)
+        run = gather(spec, link, server=server)
         folder.write_json(out / folder.RUN, run.to_dict())
         return run
 
@@ -122,6 +129,8 @@ def check(spec: RunSpec) -> tuple[Rate, ...]:
     for name, number in (("timeout_s", spec.timeout_s), ("lr", spec.lr)):
         if not 0 < number < float("inf"):
             raise InputError(f"{name}={number}: a positive number is needed")
+    if spec.delay:
+        parse_delay(spec.delay)
     rates = parse_rates(spec.link, spec.nproc)
     if rates[0].kind == "shaped" and spec.nproc < 2:
         raise InputError(f"link {spec.link}: joins ranks, and nproc is 1; add ranks or leave the link out")
@@ -194,8 +203,8 @@ def _link(text: str, rates: Sequence[Rate]) -> Iterator[tuple[Net | None, RunLin
         yield net, link
 
 
-def _run_ranks(spec: RunSpec, net: Net | None, module: str, on_step: Callable[[int], None]) -> None:
-    """Start the agents, see them to their end, and leave nothing of them."""
+def _run_ranks(spec: RunSpec, net: Net | None, module: str, server: bool, on_step: Callable[[int], None]) -> None:
+    """Start the agents, or a server and its workers, see them to their end, and leave nothing of them."""
     out, mark = Path(spec.out), uuid.uuid4().hex
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     environment = {
@@ -210,10 +219,14 @@ def _run_ranks(spec: RunSpec, net: Net | None, module: str, on_step: Callable[[i
     }
     agents: list[subprocess.Popen[bytes]] = []
     try:
-        for number, command in enumerate(_commands(spec, net, module)):
+        for number, command in enumerate(_commands(spec, net, module, server)):
+            own = {}
+            if server:
+                ranks = {"RANK": str(number), "WORLD_SIZE": str(spec.nproc)}
+                own = {**ranks, AGENT: str(os.getpid()), STORE: str(out / "ranks" / "store")}
             with folder.agent_log(out, number).open("ab") as log:
-                agents.append(processes.start(command, stdout=log, env=environment))
-        supervisor = Supervisor(out, spec.nproc, agents)
+                agents.append(processes.start(command, stdout=log, env=environment | own))
+        supervisor = Supervisor(out, spec.nproc, agents, server=server)
         succeeded = supervisor.wait(on_step)
     finally:
         processes.stop(agents)
@@ -222,10 +235,13 @@ def _run_ranks(spec: RunSpec, net: Net | None, module: str, on_step: Callable[[i
         raise supervisor.diagnose()
 
 
-def _commands(spec: RunSpec, net: Net | None, module: str) -> list[list[str]]:
-    """Return how torchrun is started: once for all ranks, or in the namespace of each."""
+def _commands(spec: RunSpec, net: Net | None, module: str, server: bool) -> list[list[str]]:
+    """Return how torchrun is started: once for all ranks, or in the namespace of each; or without it every rank."""
     agent = [sys.executable, "-m", __name__, "--max-restarts=0"]
     worker = ["-m", module, str(Path(spec.out) / folder.SPEC)]
+    if server:
+        inside = [[] if net is None else net.inside(rank) for rank in range(spec.nproc)]
+        return [[*way, sys.executable, *worker] for way in inside]
     if net is None:
         return [[*agent, "--standalone", f"--nproc-per-node={spec.nproc}", *worker]]
     master = [f"--master-addr={net.address(0)}", f"--master-port={_PORT}", f"--nnodes={spec.nproc}"]
@@ -244,6 +260,8 @@ class Supervisor:
     nproc : int
     agents : sequence of subprocess.Popen
         torchrun: one for all ranks, or one per rank.
+    server : bool
+        They are the ranks themselves, and only the first must come to its end.
 
     Attributes
     ----------
@@ -255,8 +273,10 @@ class Supervisor:
         Ranks that have gone without a record, in the order in which that was seen.
     """
 
-    def __init__(self, out: Path, nproc: int, agents: Sequence[subprocess.Popen[bytes]]) -> None:
-        self.out, self.nproc = out, nproc
+    def __init__(
+        self, out: Path, nproc: int, agents: Sequence[subprocess.Popen[bytes]], *, server: bool = False
+    ) -> None:
+        self.out, self.nproc, self.server = out, nproc, server
         self.codes: list[int | None] = [None] * len(agents)
         self.pids: dict[int, int] = {}
         self.dead: list[int] = []
@@ -264,15 +284,24 @@ class Supervisor:
         self._started: dict[int, str] = {}
 
     def wait(self, on_step: Callable[[int], None] = lambda step: None) -> bool:
-        """Return True once all agents have ended well, or False soon after something has gone wrong."""
-        failed_at: float | None = None
+        """Return True once all agents have ended well, or False soon after something has gone wrong.
+
+        Where there is a server it is what counts; its workers have a moment to end after it.
+        """
+        failed_at = ended_at = None
         while True:
             self.codes = [agent.poll() for agent in self._agents]
             self._look()
             on_step(folder.read_progress(self.out))
             if all(code == 0 for code in self.codes):
                 return True
-            if failed_at is None and (self.dead or any(self.codes)):
+            if self.server and self.codes[0] == 0:
+                ended_at = ended_at or time.monotonic()
+                if None not in self.codes or time.monotonic() - ended_at > _LEAVE_S:
+                    return True
+            elif failed_at is None and (
+                0 in self.dead or self.codes[0] if self.server else self.dead or any(self.codes)
+            ):
                 failed_at = time.monotonic()
             if failed_at is not None:
                 since_s = time.monotonic() - failed_at
@@ -311,7 +340,7 @@ class Supervisor:
             if error["fault"] == "input":
                 return InputError(str(error["message"]))
         cause = next(self._causes(errors), "torchrun ended without a word")
-        step = folder.newest_checkpoint(self.out, self.nproc)
+        step = folder.newest_checkpoint(self.out, 1 if self.server else self.nproc)
         if step >= 0:
             remedy = f"The same command with --resume goes on from step {step}"
         else:
@@ -330,13 +359,17 @@ class Supervisor:
         silent = [rank for rank in self.dead if rank not in errors]
         reported = {rank: codes[self.pids[rank]] for rank in silent if self.pids[rank] in codes}
         deaths = {rank: f"rank {rank} {_ended(code)}{self._log(rank)}" for rank, code in reported.items()}
+        for rank, error in errors.items():
+            if error["fault"] == "lost":
+                # Why they died, where they could say it.
+                yield "; ".join([f"{error['message']}{self._log(rank)}", *self._spoken(errors, "own", "failed")])
         # torchrun ends the others by SIGTERM, and reports that no differently.
         yield from (deaths[rank] for rank, code in reported.items() if code != -signal.SIGTERM)
         yield from self._spoken(errors, "own", "failed")
         for number, code in enumerate(self.codes):
             if code is not None and code < 0:
                 ranks = f"rank {number}" if len(self.codes) > 1 else "all ranks"
-                yield f"torchrun, which runs {ranks}, {_ended(code)}"
+                yield f"{ranks} {_ended(code)}" if self.server else f"torchrun, which runs {ranks}, {_ended(code)}"
         yield from self._spoken(errors, "timeout", "waited in vain for another rank, which hangs or is stopped")
         yield from deaths.values()
         yield from (f"rank {rank} died without a word{self._log(rank)}" for rank in silent)

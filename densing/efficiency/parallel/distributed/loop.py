@@ -39,7 +39,8 @@ class Trainee(Protocol):
         Empty, or what the run is instead of the technique itself.
 
     It may also have ``parts``: :class:`~densing.efficiency.parallel.distributed.lm.Parts` of the text, of which
-    ``data_rank`` reads one; then the loss at the end is on text of these parts, too.
+    ``data_rank`` reads one; then the loss at the end is on text of these parts, too. And it may be ``alone``: the only
+    rank with something to train, which agrees with no other one on where to begin, and on what it lost.
     """
 
     data_rank: int
@@ -116,7 +117,7 @@ def run(env: RunEnv, build: Callable[[Clock], Trainee]) -> RunRecord:
         technique=env.spec.technique,
         rank=env.rank,
         world_size=env.world_size,
-        losses=_mean_over_ranks(training.losses),
+        losses=tuple(training.losses) if training.alone else _mean_over_ranks(training.losses),
         step_s=tuple(clock.step_s),
         wait_s=tuple(clock.wait_s),
         tokens=env.spec.batch * env.spec.sequence * trainee.data_ranks,
@@ -216,10 +217,13 @@ class Checkpoints:
     Parameters
     ----------
     env : RunEnv
+    ranks : int, optional
+        That write any, from 0 on; by default all.
     """
 
-    def __init__(self, env: RunEnv) -> None:
+    def __init__(self, env: RunEnv, ranks: int | None = None) -> None:
         self.env, self.out = env, Path(env.spec.out)
+        self.ranks = env.world_size if ranks is None else ranks
 
     def save(self, step: int, state: Mapping[str, Any]) -> None:
         """Write this rank's state after ``step`` steps, whole or not at all; drop its older ones that nobody needs.
@@ -246,8 +250,8 @@ class Checkpoints:
                 self._file(older).parent.rmdir()
 
     def newest(self) -> int:
-        """Return the newest step that every rank has written; -1 if there is none."""
-        return folder.newest_checkpoint(self.out, self.env.world_size)
+        """Return the newest step that each of these ranks has written; -1 if there is none."""
+        return folder.newest_checkpoint(self.out, self.ranks)
 
     def load(self, step: int) -> dict[str, Any]:
         """Return this rank's state after ``step`` steps.
@@ -287,14 +291,15 @@ class _Training:
 
     def __init__(self, env: RunEnv, trainee: Trainee, clock: Clock) -> None:
         self.env, self.trainee, self.clock = env, trainee, clock
-        self.checkpoints = Checkpoints(env)
+        self.alone = bool(getattr(trainee, "alone", not _grouped()))
+        self.checkpoints = Checkpoints(env, 1 if self.alone else None)
         self.losses: list[float] = []
         self.resumed_from = -1
 
     def resume(self) -> None:
         """Go back to where all ranks have been."""
         step = self.checkpoints.newest()
-        if _grouped():
+        if not self.alone:
             # Rank 0's view: all must go on from the same one.
             view = torch.tensor([step])
             dist.broadcast(view, 0)
@@ -317,8 +322,8 @@ class _Training:
         if begun == spec.steps:
             return
         parts = getattr(self.trainee, "parts", None)
-        with _recorder(self.env, spec.steps - begun) as recorded:
-            if _grouped():
+        with recorded(self.env, spec.steps - begun) as tick:
+            if not self.alone:
                 # Ranks are built at different speeds; the first step must not wait for that.
                 dist.barrier()
             self.clock.start()
@@ -334,7 +339,7 @@ class _Training:
                 self.losses.append(loss)
                 self.clock.step()
                 with self.clock.paused():
-                    recorded()
+                    tick()
                     if spec.checkpoint_every >= 1 and (step + 1) % spec.checkpoint_every == 0:
                         self.checkpoints.save(step + 1, self.state())
                     folder.write_progress(spec.out, self.env.rank, step + 1)
@@ -356,8 +361,8 @@ class _Training:
 
 
 @contextmanager
-def _recorder(env: RunEnv, steps_left: int) -> Iterator[Callable[[], None]]:
-    """Record the last steps, the one before them as a warm-up."""
+def recorded(env: RunEnv, steps_left: int) -> Iterator[Callable[[], None]]:
+    """Record the last steps, the one before them as a warm-up; what is given is to be called after every step."""
     active = min(env.spec.trace_steps, max(steps_left - 1, 1))
     if active < 1:
         yield lambda: None
@@ -366,6 +371,9 @@ def _recorder(env: RunEnv, steps_left: int) -> Iterator[Callable[[], None]]:
     # This run was cut off after it had written its trace: what it repeats now is recorded again.
     (traces / f"rank{env.rank:05d}{SUFFIX}").unlink(missing_ok=True)
     warmup = min(1, steps_left - active)
+    # The first profiler of a process takes seconds to start; no step, and nobody who waits for one, is to have them.
+    with torch.profiler.profile():
+        pass
     with warnings.catch_warnings():
         # A run of a single step has none to warm up with, and torch would say so.
         warnings.filterwarnings("ignore", "Profiler won't be using warmup")
@@ -381,8 +389,6 @@ def _grouped() -> bool:
 
 def _mean_over_ranks(losses: list[float]) -> tuple[float, ...]:
     """Average each step's loss over the ranks; the same on all of them, to the last bit."""
-    if not _grouped():
-        return tuple(losses)
     mine = torch.tensor(losses, dtype=torch.float64)
     every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(every, mine)

@@ -21,11 +21,18 @@ Part = Callable[[RunEnv], RunRecord]
 
 AGENT = "DENSING_AGENT"
 """Environment variable: process id of the agent of a rank."""
+STORE = "DENSING_STORE"
+"""Environment variable: the file through which ranks find each other that were started one by one, of a server and its
+workers. None waits for the others at the end."""
 
 # How gloo, NCCL and the store speak when a peer is gone: the fault of another rank, not of this one.
 _OF_PEERS = re.compile(r"(?i)gloo|nccl|connection|timed? ?out|broken pipe|\bpeer|tcpstore|socket")
 _PLACE = re.compile(r"^\[\S+\.(?:cc|cpp|h):\d+\] ")
 _TIMEOUT = re.compile(r"(?i)timed? ?out")
+
+
+class LostRanksError(DensingError):
+    """Other ranks are gone, and what is left cannot go on without them; the message names them."""
 
 
 def run_rank(spec_file: str, find: Callable[[RunSpec], Part]) -> None:
@@ -76,7 +83,14 @@ def _take_part(env: RunEnv, find: Callable[[RunSpec], Part]) -> None:
     if env.spec.device.startswith("cuda"):
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     backend = "nccl" if env.spec.device.startswith("cuda") else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=env.spec.timeout_s))
+    store = os.environ.get(STORE)
+    dist.init_process_group(
+        backend,
+        init_method=f"file://{store}" if store else None,
+        rank=env.rank,
+        world_size=env.world_size,
+        timeout=timedelta(seconds=env.spec.timeout_s),
+    )
     rates = parse_rates(env.spec.link, env.world_size)
     if rates[env.rank].kind == "emulated":
         comm.emulate(rates)
@@ -84,7 +98,8 @@ def _take_part(env: RunEnv, find: Callable[[RunSpec], Part]) -> None:
     folder.write_json(folder.record_file(Path(env.spec.out), env.rank), record.to_dict())
     comm.emulate(None)
     # Who leaves first closes connections; nobody may still need them.
-    dist.barrier()
+    if not store:
+        dist.barrier()
     dist.destroy_process_group()
 
 
@@ -105,6 +120,8 @@ def _leave_reason(out: Path, rank: int, error: BaseException) -> None:
 
 def _fault(error: BaseException) -> str:
     """Say whose fault an error is: of the user's input, of a peer that hangs or is gone, or this rank's own."""
+    if isinstance(error, LostRanksError):
+        return "lost"
     if isinstance(error, DensingError):
         return "input"
     if not _OF_PEERS.search(str(error)):

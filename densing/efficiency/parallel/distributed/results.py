@@ -15,6 +15,9 @@ from densing.efficiency.parallel.distributed import folder
 from densing.efficiency.parallel.distributed.spec import LmShape, RunRecord, RunSpec
 from densing.efficiency.simulation import Computation, Device, Observation
 
+DIED = "died_rank"
+"""How the figure begins that says in which step a rank died without which the run went on."""
+
 
 class RunLink(Record, frozen=True):
     """What joined the ranks.
@@ -58,6 +61,8 @@ class Run(Record, frozen=True):
         Per step, mean of the ranks' (nats per token).
     final_loss : float
         On held-out text, of the averaged model.
+    delay : str
+        Of ``step_s`` part are delays that were injected: slept as this draws them.
     traces : str or None
         Folder of the recorded timelines below the run's, None if nothing was recorded.
     resumed_from : int
@@ -90,6 +95,7 @@ class Run(Record, frozen=True):
     traces: str | None
     extra: Mapping[str, float]
     versions: Mapping[str, str]
+    delay: str = ""
 
     def notes(self) -> list[Note]:
         """Return what a reader of the figures must know: an emulated link, a stand-in for the technique."""
@@ -98,6 +104,15 @@ class Run(Record, frozen=True):
             cause = f" ({self.link.reason})" if self.link.reason else ""
             message = f"the link is emulated{cause}: waiting was added to loopback; no real network carried these bytes"
             notes.append(Note("emulated-link", "warning", message))
+        if self.delay:
+            message = (
+                f"injected delays: ranks slept as {self.delay} draws it before they computed; nothing else was late"
+            )
+            notes.append(Note("injected-delays", "warning", message))
+        died = [name.removeprefix(DIED) for name in self.extra if name.startswith(DIED)]
+        if died:
+            message = f"{self.technique}, seed {self.seed}: died, and were done without: rank {', '.join(died)}"
+            notes.append(Note("dead-ranks", "warning", message))
         if self.stand_in:
             notes.append(Note("stand-in", "warning", f"{self.technique}: {self.stand_in}"))
         return notes
@@ -158,8 +173,8 @@ def seed_means(runs: Sequence[Run], predictions: Sequence[Mapping[str, Any] | No
     return rows
 
 
-def gather(spec: RunSpec, link: RunLink) -> Run:
-    """Merge the records of all ranks.
+def gather(spec: RunSpec, link: RunLink, *, server: bool = False) -> Run:
+    """Merge the records of all ranks; of a server's workers some may have none, and only figures count.
 
     Raises
     ------
@@ -170,14 +185,18 @@ def gather(spec: RunSpec, link: RunLink) -> Run:
     records = []
     for rank in range(spec.nproc):
         path = folder.record_file(out, rank)
+        # What a server could do without has died; its figures say so.
+        if server and rank and not path.exists():
+            continue
         try:
             records.append(RunRecord.from_dict(folder.read_json(path)))
         except msgspec.ValidationError as error:
             raise ArtefactError(f"{path}: no record of a rank ({error}); run again with another --out") from error
     first = records[0]
+    trained = [record for record in records if record.losses] or records
     timed = timed_steps(len(first.step_s), spec.trace_steps, spec.knobs)
-    steps = [record.step_s[timed] for record in records]
-    waits = [record.wait_s[timed] for record in records]
+    steps = [record.step_s[timed] for record in trained]
+    waits = [record.wait_s[timed] for record in trained]
     step_s, wait_s = _mean(steps), _mean(waits)
     # Each figure over the ranks that have it.
     figures = dict.fromkeys(name for record in records for name in record.extra)
@@ -197,7 +216,7 @@ def gather(spec: RunSpec, link: RunLink) -> Run:
         timed_steps=len(range(*timed.indices(len(first.step_s)))),
         tokens=first.tokens,
         losses=first.losses,
-        final_loss=statistics.fmean(record.final_loss for record in records),
+        final_loss=statistics.fmean(record.final_loss for record in trained),
         parameters=first.parameters,
         resumed_from=first.resumed_from,
         model=spec.model,
@@ -209,6 +228,7 @@ def gather(spec: RunSpec, link: RunLink) -> Run:
         traces="traces" if any(out.glob("traces/*.json*")) else None,
         extra=extra,
         versions=versions(),
+        delay=spec.delay,
     )
 
 

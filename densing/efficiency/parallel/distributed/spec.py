@@ -111,6 +111,9 @@ class RunSpec(Record, frozen=True):
         Steps; 0 never.
     timeout_s : float
         After which a rank that waits for a dead one gives up.
+    device : str
+    delay : str
+        Injected delays (:func:`densing.efficiency.simulation.parse_delay`): ranks sleep them before they compute.
     """
 
     technique: str
@@ -129,9 +132,13 @@ class RunSpec(Record, frozen=True):
     checkpoint_every: int = 0
     timeout_s: float = 60.0
     device: str = "cpu"
+    delay: str = ""
 
 
-FREE = ("steps", "out", "trace_steps", "checkpoint_every", "timeout_s", "link")
+INJECTED = "injected delay"
+"""How a trace names them."""
+
+FREE = ("steps", "out", "trace_steps", "checkpoint_every", "timeout_s", "link", "delay")
 """Fields of a spec that may differ when a run goes on: they change no weight."""
 
 
@@ -174,7 +181,7 @@ class RunRecord(Record, frozen=True):
     technique : str
     rank, world_size : int
     losses : tuple of float
-        Training loss per step, mean of the ranks' (nats per token).
+        Training loss per step, mean of the ranks' (nats per token); none of a server's workers, whose server has them.
     step_s : tuple of float
         Seconds per step, from its start to the next one's.
     wait_s : tuple of float

@@ -7,10 +7,11 @@ same :class:`Scheme`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from itertools import chain, combinations
-from typing import NamedTuple
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations, islice
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from densing.core import InputError
 Floats = NDArray[np.float64]
 
 WORST_CONDITION = 1e6
-"""A decoding that multiplies rounding errors by more is refused."""
+"""A decoding whose system is conditioned worse is refused: rounding errors may grow by as much."""
 
 
 class Message(NamedTuple):
@@ -37,6 +38,24 @@ class Enough(NamedTuple):
     of: tuple[int, ...]
 
 
+class Encoding(NamedTuple):
+    """How the data of Lagrange codes is encoded, and what a message is of the unknowns to decode.
+
+    Attributes
+    ----------
+    data : float64 (evaluations, partitions)
+        What encoded data is the sum of.
+    system : float64 (evaluations, need)
+        A message's gradient in terms of the polynomial's coefficients, which are unknown.
+    target : float64 (need,)
+        The gradient of all partitions in the same terms.
+    """
+
+    data: Floats
+    system: Floats
+    target: Floats
+
+
 @dataclass(frozen=True)
 class Scheme:
     """Work, messages, and what suffices.
@@ -47,16 +66,16 @@ class Scheme:
     partitions : int
         Of the batch, K.
     tasks : tuple of tuple of int
-        By worker: the partitions that it computes, in this order. Of encoded partitions (Lagrange codes) the number
-        of the encoded one.
+        By worker: the partitions that it computes, in this order. With an ``encoding``: the pieces of encoded data,
+        as many of each evaluation, one evaluation after the other.
     messages : tuple of Message
         A worker's in the order in which they are sent.
-    coefficients : float64 (messages, partitions)
-        What a message is the sum of; of Lagrange codes the evaluation itself.
+    coefficients : float64 (messages, partitions), with an encoding (messages, pieces)
+        What of its worker's tasks a message is the sum of.
     enough : tuple of tuple of Enough
         The server goes on when of each group one alternative holds.
-    decode : callable, optional
-        Messages that have come to their weights in the sum; by default, see :meth:`weights`.
+    encoding : Encoding, optional
+        Of codes that encode the data; only a gradient of degree 2 in the data can be decoded then.
     exact : bool
         Whether what the server has then is the whole gradient.
     """
@@ -67,7 +86,7 @@ class Scheme:
     messages: tuple[Message, ...]
     coefficients: Floats
     enough: tuple[tuple[Enough, ...], ...]
-    decode: Callable[[Sequence[int]], Floats] | None = field(default=None, repr=False)
+    encoding: Encoding | None = None
     exact: bool = True
 
     @property
@@ -77,81 +96,146 @@ class Scheme:
 
     def satisfied(self, arrived: Collection[int]) -> bool:
         """Return whether the messages that have come suffice."""
+        return not self.lacking(arrived)
+
+    def lacking(self, arrived: Collection[int]) -> tuple[int, ...]:
+        """Return the workers of whom a message would help; none when those that have come suffice.
+
+        Examples
+        --------
+        >>> uncoded(4, 2).lacking([0, 1, 2, 3])
+        (2, 3)
+        """
         have = set(arrived)
-        return all(any(len(have.intersection(way.of)) >= way.need for way in ways) for ways in self.enough)
+        workers = {
+            self.messages[message].worker
+            for ways in self.enough
+            if not any(len(have.intersection(way.of)) >= way.need for way in ways)
+            for message in chain.from_iterable(way.of for way in ways)
+            if message not in have
+        }
+        return tuple(sorted(workers))
 
     def weights(self, arrived: Sequence[int]) -> dict[int, float]:
-        """Return the messages to add up, and their weights: their sum is the gradient of all partitions.
+        """Return the messages to add up, in this order, and their weights: the sum is the gradient of all partitions.
 
         Parameters
         ----------
         arrived : sequence of int
-            Messages in the order in which they have come; the earliest that suffice are used.
+            Messages in the order in which they have come; the earliest that suffice are used. The order in which they
+            are added up is another one, the same whoever comes first: uncoded ones in the order of their partitions.
 
         Raises
         ------
         InputError
-            When they do not suffice, or decoding would multiply rounding errors by more than ``WORST_CONDITION``.
+            When they do not suffice, or their system is conditioned worse than ``WORST_CONDITION``.
         """
+        lacking = self.lacking(arrived)
+        if lacking:
+            raise InputError(
+                f"{self.name}: {len(set(arrived))} messages do not suffice; more of workers "
+                f"{', '.join(map(str, lacking))} are needed"
+            )
         total: dict[int, float] = {}
         for ways in self.enough:
-            chosen = next((way for way in ways if len(set(arrived).intersection(way.of)) >= way.need), None)
-            if chosen is None:
-                raise InputError(f"{self.name}: {len(set(arrived))} messages do not suffice")
-            used = [message for message in dict.fromkeys(arrived) if message in chosen.of][: chosen.need]
-            if self.decode is not None:
-                found = self.decode(used)
-            elif not self.exact:
-                found = np.full(len(used), self.partitions / len(used))
+            way = next(way for way in ways if len(set(arrived).intersection(way.of)) >= way.need)
+            used = sorted([message for message in dict.fromkeys(arrived) if message in way.of][: way.need])
+            if self.exact:
+                rows, target = self._system(used, ways)
+                self.check_condition(_condition(rows))
+                found, *_ = np.linalg.lstsq(rows.T, target, rcond=None)
             else:
-                found = _combination(self.coefficients[used], self._covered(ways))
-            size = float(np.abs(found).max(initial=0.0))
-            if not size <= WORST_CONDITION:
-                raise InputError(
-                    f"{self.name}: decoding would multiply rounding errors by {size:.2g}, more than "
-                    f"{WORST_CONDITION:.0e}; use fewer workers or partitions"
-                )
+                found = np.full(len(used), self.partitions / len(used))
             total |= dict(zip(used, found.tolist(), strict=True))
         return total
 
     def condition(self, most: int = 5000, seed: int = 0) -> float:
-        """Return the largest weight that any sufficient set of messages needs: rounding errors grow by as much.
+        """Return the worst condition number of a decoding system, in the 2-norm.
 
-        Of every group's alternatives each smallest set; of more than ``most`` of them so many drawn.
+        Of every group's alternatives each smallest set of messages that may come, a worker's one after the other; of
+        more than ``most`` sets so many drawn. 1 where messages are not coded.
         """
+        return max(
+            (_condition(self._system(used, ways)[0]) for ways, used in self._sets(most, seed) if self.exact),
+            default=1.0,
+        )
+
+    def largest_weight(self, most: int = 5000, seed: int = 0) -> float:
+        """Return the largest weight that any of the sets of :meth:`condition` gives a message."""
+        if not self.exact:
+            return max(self.partitions / way.need for ways in self.enough for way in ways)
         worst = 0.0
+        for ways, used in self._sets(most, seed):
+            rows, target = self._system(used, ways)
+            worst = max(worst, float(np.abs(np.linalg.lstsq(rows.T, target, rcond=None)[0]).max()))
+        return worst
+
+    def check_condition(self, condition: float) -> None:
+        """Refuse to decode where rounding errors may grow too much.
+
+        Raises
+        ------
+        InputError
+        """
+        if not condition <= WORST_CONDITION:
+            raise InputError(
+                f"{self.name}: a decoding system of {self.workers} workers has the condition number {condition:.2g}, "
+                f"more than {WORST_CONDITION:.0e}: rounding errors may grow by as much; use fewer workers, or another r"
+            )
+
+    def _system(self, used: Sequence[int], ways: Sequence[Enough]) -> tuple[Floats, Floats]:
+        """Return messages in terms of what is unknown (messages, unknowns), and what is asked for in the same terms."""
+        if self.encoding is not None:
+            return self.encoding.system[list(used)], self.encoding.target
+        # A group stands for the partitions of its messages: an uncoded message for its own alone.
+        every = sorted(set(chain.from_iterable(way.of for way in ways)))
+        covered = np.abs(self.coefficients[every]).sum(axis=0) > 0
+        return self.coefficients[np.ix_(used, np.flatnonzero(covered))], np.ones(int(covered.sum()))
+
+    def _sets(self, most: int, seed: int) -> Iterator[tuple[tuple[Enough, ...], tuple[int, ...]]]:
         rng = np.random.default_rng(seed)
         for ways in self.enough:
             for way in ways:
-                sets: list[tuple[int, ...]] = []
-                for subset in combinations(way.of, way.need):
-                    sets.append(subset)
-                    if len(sets) > most:
-                        sets = [tuple(rng.choice(way.of, way.need, replace=False).tolist()) for _ in range(most)]
-                        break
-                for subset in sets:
-                    if self.decode is not None:
-                        found = self.decode(subset)
-                    elif not self.exact:
-                        found = np.ones(1)
-                    else:
-                        found = _combination(self.coefficients[list(subset)], self._covered(ways))
-                    worst = max(worst, float(np.abs(found).max()))
-        return worst
-
-    def _covered(self, ways: Sequence[Enough]) -> Floats:
-        """Which partitions a group stands for: those of its messages."""
-        messages = sorted(set(chain.from_iterable(way.of for way in ways)))
-        # An uncoded message covers its own partition alone.
-        return (np.abs(self.coefficients[messages]).sum(axis=0) > 0).astype(np.float64)
+                own: dict[int, list[int]] = {}
+                for message in way.of:
+                    own.setdefault(self.messages[message].worker, []).append(message)
+                chains = list(own.values())
+                some = list(islice(_prefixes(chains, way.need), most + 1))
+                if len(some) > most:
+                    some = [_interleaved(chains, way.need, rng) for _ in range(most)]
+                for used in some:
+                    yield ways, used
 
 
-def _combination(rows: Floats, target: Floats) -> Floats:
-    """Return the weights with which rows add up to a target."""
-    found, *_ = np.linalg.lstsq(rows.T, target, rcond=None)
-    if not np.allclose(rows.T @ found, target, atol=1e-6):
-        return np.full(len(rows), np.inf)
-    return found
+def _prefixes(chains: Sequence[Sequence[int]], need: int) -> Iterator[tuple[int, ...]]:
+    """Yield every set of so many messages in which none is without those its worker sends before.
+
+    Examples
+    --------
+    >>> list(_prefixes([[0, 1], [2]], 2))
+    [(0, 2), (0, 1)]
+    """
+    if not chains:
+        if not need:
+            yield ()
+        return
+    first, rest = chains[0], chains[1:]
+    possible = sum(map(len, rest))
+    for count in range(max(0, need - possible), min(len(first), need) + 1):
+        for others in _prefixes(rest, need - count):
+            yield (*first[:count], *others)
+
+
+def _interleaved(chains: Sequence[Sequence[int]], need: int, rng: np.random.Generator) -> tuple[int, ...]:
+    """Draw the messages that come first."""
+    order = rng.permutation(np.repeat(np.arange(len(chains)), [len(each) for each in chains]))[:need]
+    return tuple(sorted(chain.from_iterable(each[: int((order == at).sum())] for at, each in enumerate(chains))))
+
+
+def _condition(rows: Floats) -> float:
+    """Return the ratio of the largest to the least singular value; infinite where rows depend on each other."""
+    values = np.linalg.svd(rows, compute_uv=False)
+    return float(values[0] / values[-1]) if values[-1] > 0 else math.inf
 
 
 def _cyclic(workers: int, r: int) -> tuple[tuple[int, ...], ...]:
@@ -253,24 +337,30 @@ def clustered_code(workers: int, r: int, clusters: int = 1, after: Sequence[int]
     return Scheme(name, workers, tasks, messages, coefficients, enough)
 
 
+DRAWS, SMALL = 64, 16
+"""Random codes of which the best is taken, and up to how many workers that is worth its time."""
+
+
 def _cyclic_code(workers: int, r: int, seed: int) -> Floats:
     """Return B (workers, workers): row i is non-zero at i to i + r - 1, any N - r + 1 rows span the row of ones."""
     spare = r - 1
     if not spare:
         return np.eye(workers)
-    best, least = np.empty((0, 0)), np.inf
     rng = np.random.default_rng([seed, workers, r])
-    # Some random codes are much worse conditioned than others: the best of a few.
-    for _ in range(8):
+    best, least = np.empty((0, 0)), np.inf
+    for _ in range(DRAWS if workers <= SMALL else 1):
         parity = rng.standard_normal((spare, workers))
         parity[:, -1] = -parity[:, :-1].sum(axis=1)
         rows = np.zeros((workers, workers))
         for worker, held in enumerate(_cyclic(workers, r)):
             rows[worker, held[0]] = 1.0
             rows[worker, list(held[1:])] = -np.linalg.solve(parity[:, list(held[1:])], parity[:, held[0]])
-        size = float(np.abs(rows).max())
-        if size < least:
-            best, least = rows, size
+        # Some random codes are conditioned a hundred times worse than others.
+        sets = list(islice(combinations(range(workers), workers - spare), 100))
+        values = np.linalg.svd(rows[np.array(sets)], compute_uv=False) if workers <= SMALL else np.ones((1, 1))
+        worst = float((values[:, 0] / values[:, -1]).max())
+        if worst < least:
+            best, least = rows, worst
     return best
 
 
@@ -307,34 +397,45 @@ def lagrange(workers: int, r: int, *, several: bool = True) -> Scheme:
     count = workers * sent
     if need > count:
         raise InputError(f"lcc: {need} of {count} evaluations would be needed; give r = {-(-need // workers)} or more")
-    tasks = tuple(tuple(worker * r + turn for turn in range(r)) for worker in range(workers))
+    pieces = workers * r
+    tasks = tuple(tuple(range(worker * r, (worker + 1) * r)) for worker in range(workers))
     messages = tuple(Message(worker, turn + 1 if several else r) for worker in range(workers) for turn in range(sent))
+    coefficients = np.kron(np.eye(count), np.ones(pieces // count))
     nodes, points = lagrange_points(groups, count)
-
-    def decode(used: Sequence[int]) -> Floats:
-        basis = lagrange_basis(points[list(used)], nodes)
-        return basis.sum(axis=0)
-
-    return Scheme("lcc", groups, tasks, messages, np.eye(count), ((Enough(need, tuple(range(count))),),), decode)
+    # A turn takes every so manyth point, the workers now from the left and now from the right: whoever is slow, what
+    # the others send is spread.
+    turns = points.reshape(workers, sent)
+    turns[:, 1::2] = turns[::-1, 1::2].copy()
+    points = turns.ravel()
+    # Chebyshev polynomials: their values at points like these are conditioned best.
+    chebyshev = np.polynomial.chebyshev.chebvander
+    target = chebyshev(nodes, need - 1).sum(axis=0)
+    encoding = Encoding(lagrange_basis(nodes, points), chebyshev(points, need - 1), target)
+    return Scheme("lcc", groups, tasks, messages, coefficients, ((Enough(need, tuple(range(count))),),), encoding)
 
 
 def lagrange_points(partitions: int, evaluations: int) -> tuple[Floats, Floats]:
     """Return where the polynomial takes the partitions' values, and where it is evaluated.
 
-    Chebyshev points of all of them, partitions evenly among evaluations: the best conditioned that we know of.
+    Chebyshev points of all of them, the partitions' evenly among the others, in their order.
     """
     total = partitions + evaluations
     grid = np.cos(np.pi * (np.arange(total) + 0.5) / total)
-    at = np.unique(np.round((np.arange(partitions) + 0.5) * total / partitions - 0.5).astype(np.int64))
-    rest = np.setdiff1d(np.arange(total), at)
-    # Neighbouring evaluations go to different workers' turns, so that any set is spread.
-    return grid[at], grid[rest]
+    at = np.round((np.arange(partitions) + 0.5) * total / partitions - 0.5).astype(np.int64)
+    return grid[at], np.delete(grid, at)
 
 
-def lagrange_basis(nodes: Floats, at: Floats) -> Floats:
-    """Return the Lagrange basis polynomials of some nodes at some points, (points, nodes)."""
-    found = np.empty((len(at), len(nodes)))
-    for column, node in enumerate(nodes):
+def lagrange_basis(nodes: NDArray[Any], at: NDArray[Any]) -> NDArray[Any]:
+    """Return the Lagrange basis polynomials of some nodes at some points, (points, nodes); of objects in any field.
+
+    Examples
+    --------
+    >>> lagrange_basis(np.array([0.0, 1.0]), np.array([0.25]))
+    array([[0.75, 0.25]])
+    """
+    found = np.empty((len(at), len(nodes)), dtype=np.result_type(nodes, at))
+    for column in range(len(nodes)):
         others = np.delete(nodes, column)
-        found[:, column] = np.prod((at[:, None] - others) / (node - others), axis=1)
+        # A slice, not a number: objects know no arrays.
+        found[:, column] = np.prod((at[:, None] - others) / (nodes[column : column + 1] - others), axis=1)
     return found

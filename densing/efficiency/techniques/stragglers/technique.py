@@ -13,12 +13,12 @@ from densing.efficiency.parallel import backup, clustered_code, gradient_code, l
 from densing.efficiency.simulation import Link, adam_bytes, memory, parameter_count
 from densing.efficiency.techniques.baselines import SEQUENTIAL
 from densing.efficiency.techniques.plan import measure
-from densing.efficiency.techniques.planner import FULL_BYTES, Layout, Planned, parameters_of, periods
+from densing.efficiency.techniques.planner import FULL_BYTES, Layout, Planned, parameters_of, periods, run_knobs
 from densing.efficiency.techniques.registry import Knob, above_zero, choice, optional, settle, whole
 from densing.efficiency.techniques.stragglers.plan import Costs, serve
 
 if TYPE_CHECKING:
-    from densing.efficiency.parallel import Scheme
+    from densing.efficiency.parallel import RunEnv, RunRecord, RunSpec, Scheme
     from densing.efficiency.simulation import Cluster, Workload
     from densing.efficiency.techniques.claims import Claim
     from densing.efficiency.techniques.plan import Plan
@@ -42,6 +42,11 @@ class Served(Planned):
     needs = ("dp",)
     modes = ("train",)
     plan_only: ClassVar[tuple[str, ...]] = ("server_gbit",)
+    axis: ClassVar[str] = "server"
+    """What the ranks of a run are."""
+    stand_in: str = ""
+    problem: ClassVar[str] = "lm"
+    """What a run trains."""
 
     def scheme(self, workers: int, **knobs: Any) -> Scheme:
         """Return who computes what, and which messages suffice."""
@@ -82,6 +87,30 @@ class Served(Planned):
             steps=steps,
             devices=(split.pp, split.dp, split.tp),
             memory=self.memory(workload, settings),
+        )
+
+    def check_run(self, spec: RunSpec) -> None:
+        """Refuse a run without workers, or whose scheme cannot be decoded.
+
+        Raises
+        ------
+        InputError
+        """
+        if spec.nproc < 2:
+            raise InputError(f"{self.name}: nproc={spec.nproc}: a server needs at least one worker; give 2 or more")
+        scheme = self.scheme(spec.nproc - 1, **run_knobs(self.name, self.knobs, self.plan_only, spec.knobs))
+        scheme.check_condition(scheme.condition())
+
+    def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
+        """Train ``env.spec.steps`` steps: rank 0 as the server, any other as a worker."""
+        from densing.efficiency.parallel import train_with_server
+
+        options = run_knobs(self.name, self.knobs, self.plan_only, knobs)
+        return train_with_server(
+            env,
+            lambda workers: self.scheme(workers, **options),
+            problem=self.problem,
+            stand_in=self.stand_in,
         )
 
     def memory(self, workload: Workload, knobs: Mapping[str, Any]) -> dict[str, float]:
@@ -193,6 +222,11 @@ class Lcc(Served):
         Knob("messages", "each", "one after every evaluation, or one a worker (PCR)", choice(("each", "one"))),
         SERVER,
     )
+    stand_in = (
+        "least squares instead of the language model: a linear map from the hidden states of the untrained model to the "
+        "next byte, on the same data in every step; losses are half the squared error per token, not nats"
+    )
+    problem = "least-squares"
     not_available = ("how the paper encodes and orders evaluations (ours are Chebyshev points)",)
 
     def scheme(self, workers: int, **knobs: Any) -> Scheme:
