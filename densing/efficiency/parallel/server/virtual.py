@@ -9,9 +9,7 @@ import numpy as np
 import torch
 
 from densing.core import InputError
-from densing.efficiency.parallel.data_parallel.flat import Flat
-from densing.efficiency.parallel.data_parallel.train import Replica
-from densing.efficiency.parallel.data_parallel.virtual import Backward
+from densing.efficiency.parallel.data_parallel import Backward, Flat, Replica
 from densing.efficiency.parallel.server.schemes import Scheme
 from densing.efficiency.simulation import Delay
 
@@ -63,10 +61,10 @@ class VirtualServer:
     passing: Callable[[torch.Tensor, int], torch.Tensor] | None = None
 
     def __init__(self, replicas: Sequence[Replica], scheme: Scheme, late: Delay = LATE) -> None:
-        if scheme.workers != len(replicas) or scheme.partitions != scheme.workers:
+        if scheme.workers != len(replicas) or scheme.encoding is not None:
             raise InputError(
-                f"{scheme.name}: {scheme.workers} workers with {scheme.partitions} partitions for {len(replicas)} "
-                "ranks; each rank needs a partition, as it is"
+                f"{scheme.name}: {scheme.workers} workers{'' if scheme.encoding is None else ' on encoded data'} for "
+                f"{len(replicas)} ranks; each rank needs a partition, as it is"
             )
         self.scheme, self.late = scheme, late
         self.optimizers = [replica.optimizer(replica.model.parameters()) for replica in replicas]
@@ -74,8 +72,7 @@ class VirtualServer:
         first = self.flats[0].read()
         for flat in self.flats[1:]:
             flat.write(first)
-        self.steps, self.sent = 0, 0.0
-        self.used = 0.0
+        self.steps, self.used, self.sent = 0, 0, 0.0
         self._rows = [flat.zeros() for flat in self.flats]
 
     def backward(self, losses: Sequence[Backward]) -> None:
@@ -123,7 +120,7 @@ class VirtualServer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where :meth:`state_dict` was taken."""
-        self.steps, self.sent, self.used = int(state["steps"]), float(state["sent"]), float(state["used"])
+        self.steps, self.sent, self.used = int(state["steps"]), float(state["sent"]), int(state["used"])
 
     def _arrived(self) -> list[int]:
         """Return the messages that come until they suffice, in the order in which they come."""
