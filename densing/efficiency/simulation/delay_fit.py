@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from densing.core import InputError, Note, Record, words
+from densing.core import InputError, Note, Record, Severity, words
 from densing.efficiency.simulation.calibration import Estimate
 from densing.efficiency.simulation.cluster import Cluster, Figure
 from densing.efficiency.simulation.delays import Delay, Floats
@@ -76,7 +76,8 @@ class DelayModel(Record, frozen=True):
     parameters : int
     distance, p : float
         Kolmogorov-Smirnov distance from the model, both sides less their median and in units of their quartiles'
-        distance; and how likely the model is to be so far from its own samples (of the ranks' means for ``run``).
+        distance; and how likely the model is to be so far from its own samples. Of the ranks' means for ``run``, and
+        of 2000 seconds where there are more.
     """
 
     kind: str
@@ -290,7 +291,8 @@ def delayed(cluster: Cluster, fit: DelayFit, source: str) -> Cluster:
             interval = f"95 % interval {estimate.low:.3g} to {estimate.high:.3g}"
             sources[f"delay.{name}"] = Figure(f"{source}; {interval}", "measured")
     if delay.values:
-        thinned = f"{len(delay.values)} quantiles of what was seen" if len(delay.values) == MOST_VALUES else "as seen"
+        seen = fit.ranks * (fit.steps if delay.lasts == "step" else 1)
+        thinned = f"{len(delay.values)} quantiles of the {seen} seen" if len(delay.values) < seen else "as seen"
         sources["delay.values"] = Figure(f"{source}; {thinned}", "measured")
     return cluster.change(delay=delay, sources=sources)
 
@@ -345,10 +347,11 @@ def _notes(
 ) -> tuple[Note, ...]:
     """Say what the seconds cannot tell."""
     ranks, steps = own.shape
-    best, notes = models[0], []
+    best = models[0]
+    notes: list[Note] = []
 
-    def note(code: str, text: str, severity: str = "warning", **details: float) -> None:
-        notes.append(Note(code, severity, text, details))  # type: ignore[arg-type]
+    def note(code: str, text: str, severity: Severity = "warning", **details: float) -> None:
+        notes.append(Note(code, severity, text, details))
 
     if ranks == 1 or steps == 1:
         missing = "one rank was" if ranks == 1 else "one step was"
