@@ -788,7 +788,9 @@ def _delays(run: RunProfile) -> Iterator[str]:
     fit = run.delays()
     if fit.best is not None:
         yield f"Delays: {fit.sentence}"
-        yield from (f"   {note.message}" for note in doubts(fit.notes) if note.code not in ("undecided", "no-fit"))
+        yield from (
+            f"   {note.message}" for note in doubts(fit.notes) if note.code not in ("undecided", "no-fit", "tail-open")
+        )
 
 
 def _unrecognised(run: RunProfile) -> Iterator[str]:

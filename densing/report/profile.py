@@ -400,7 +400,8 @@ def straggler_words(run: RunProfile) -> list[str]:
     stragglers = run.together.stragglers
     if stragglers.method == "none" or stragglers.worst is None:
         notes = [words.sentence(note.message) for note in stragglers.notes]
-        return notes or ["No rank was waited for."]
+        delays = [] if stragglers.within_clock_error is None else _delay_words(run)
+        return [*notes, *delays] or ["No rank was waited for."]
     # Only on a common clock do starts tell who came last; without one the shortest call is taken to have.
     by_start = stragglers.method == "starts"
     worst = next(row for row in stragglers.ranks if row.rank == stragglers.worst)
@@ -430,11 +431,18 @@ def straggler_words(run: RunProfile) -> list[str]:
             if even.worst is not None and even.worst_explains is not None:
                 share = f"; rank {even.worst} alone explains {words.percent(100 * even.worst_explains)} of that"
             sentences.append(f"{replay} would be {even.slowdown:.3f} times as fast{share}.")
+    return [*sentences, *_delay_words(run)]
+
+
+def _delay_words(run: RunProfile) -> list[str]:
+    """Say which model of delays the ranks' own seconds speak for, and what makes it doubtful."""
     delays = run.delays()
-    if delays.best is not None:
-        sentences.append(f"Delays of the ranks: {delays.sentence}.")
-        sentences += [words.sentence(note.message) for note in doubts(delays.notes)]
-    return sentences
+    if delays.best is None:
+        return []
+    return [
+        f"Delays of the ranks: {delays.sentence}.",
+        *(words.sentence(note.message) for note in doubts(delays.notes)),
+    ]
 
 
 def figures(run: RunProfile) -> dict[str, ShownFigure]:

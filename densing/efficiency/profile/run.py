@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from densing.core import Card, InputError, Note, Readable, once, words
+from densing.core import Card, InputError, Note, Readable, once, plain, words
 from densing.efficiency.profile.causes import Cause, find_causes
 from densing.efficiency.profile.rank import (
     WAIT_COLUMNS,
@@ -236,7 +236,7 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False):
             "clocks": joint and joint.clocks.to_dict(),
             "stragglers": stragglers,
             "what_if": joint and joint.what_if.to_dict(),
-            "delays": joint and self.delays().to_dict(),
+            "delays": joint and plain(self.delays()),
             "critical_path": joint and joint.path and joint.path.to_dict(),
             "step_times": all_step_times(self.ranks).to_dict(),
             "step_spread": [row.to_dict() for row in self.spread],

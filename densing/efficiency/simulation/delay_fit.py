@@ -17,7 +17,9 @@ w. Intervals: of mu from chi-squared (exact) for a new draw a step, else where t
 the other parameter at its best, falls by 3.84.
 
 Source: A. C. Davison and R. L. Smith, JRSS B 52 (1990), excesses over a threshold; Epstein and Sobel, JASA 48 (1953),
-the exact interval (both recalled). Choice: Schwarz's criterion over the same values.
+the exact interval (both recalled). Choice: Schwarz's criterion over the same values; the shape of a Pareto that lasts
+is told by one draw a rank and weighs the logarithm of ranks, not of values (as in M. Delattre, M. Lavielle and M.-A.
+Poursat, EJS 8 (2014), recalled).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
-from densing.core import InputError, Note, Record, words
+from densing.core import InputError, Note, Record, Severity, words
 from densing.efficiency.simulation.calibration import Estimate
 from densing.efficiency.simulation.cluster import Cluster, Figure
 from densing.efficiency.simulation.delays import Delay, Floats
@@ -44,6 +46,8 @@ DECIDED = 2.0
 """Difference of Schwarz's criterion below which the second best model is not ruled out (Kass and Raftery, 1995)."""
 UNLIKELY = 0.01
 """Probability of so bad a fit below which no model is said to fit."""
+HEAVY = 4.0
+"""A Pareto of a smaller shape has much longer tails than an exponential: where it is not ruled out, that is said."""
 DRAWS = 199
 REFERENCE = 20_001
 MOST_JUDGED = 2000
@@ -72,11 +76,13 @@ class DelayModel(Record, frozen=True):
     jitter_s : float or None
         Standard deviation within a rank, of models that have one.
     log_likelihood, bic : float
-        Of all seconds; Schwarz's criterion with ``parameters``, lower is better.
+        Of all seconds; Schwarz's criterion with ``parameters``, lower is better (see the module for a Pareto that
+        lasts).
     parameters : int
     distance, p : float
         Kolmogorov-Smirnov distance from the model, both sides less their median and in units of their quartiles'
-        distance; and how likely the model is to be so far from its own samples (of the ranks' means for ``run``).
+        distance; and how likely the model is to be so far from its own samples. Of the ranks' means for ``run``, and
+        of 2000 seconds where there are more.
     """
 
     kind: str
@@ -155,6 +161,15 @@ class DelayFit(Record, frozen=True):
         return self.models[0] if self.models else None
 
     @property
+    def heaviest(self) -> float | None:
+        """Shape of the heaviest Pareto within 95 % of a best exponential; None where it is hardly heavy."""
+        best = self.best
+        if best is None or best.kind != "shifted-exp" or self.status not in ("ok", "undecided"):
+            return None
+        shapes = [one.shape.low for one in self.models if one.lasts == best.lasts and one.shape is not None]
+        return shapes[0] if shapes and shapes[0] < HEAVY else None
+
+    @property
     def sentence(self) -> str:
         """The result in one sentence, with what hedges it."""
         best, size = self.best, f"{words.plural(self.ranks, 'rank')}, {words.plural(self.steps, 'step')}"
@@ -172,6 +187,8 @@ class DelayFit(Record, frozen=True):
         text = f"{best.name}, {_of(best)} {beyond} ({size})"
         if self.status == "undecided":
             text += f"; undecided, {self.models[1].name} is about as likely"
+        if self.heaviest is not None:
+            text += f"; a Pareto of shape {self.heaviest:.2g} or more is not ruled out"
         if self.ranks == 1 or self.steps == 1:
             text += "; whether ranks keep their delays is unknown"
         return text
@@ -250,8 +267,8 @@ def fit_delays(own: ArrayLike, *, seed: int = 0) -> DelayFit:
         # What was seen holds the noise too, and no location but the least.
         delay = Delay("empirical", values=_quantiles(values - work), lasts=best.lasts)
     between, p_ranks, p_steps = _variances(own)
-    notes = _notes(own, status, models, between, p_ranks, p_steps)
-    return DelayFit(status, delay, tuple(models), ranks, steps, between, work, notes)
+    fit = DelayFit(status, delay, tuple(models), ranks, steps, between, work)
+    return msgspec.structs.replace(fit, notes=_notes(own, fit, p_ranks, p_steps))
 
 
 def delayed(cluster: Cluster, fit: DelayFit, source: str) -> Cluster:
@@ -290,7 +307,8 @@ def delayed(cluster: Cluster, fit: DelayFit, source: str) -> Cluster:
             interval = f"95 % interval {estimate.low:.3g} to {estimate.high:.3g}"
             sources[f"delay.{name}"] = Figure(f"{source}; {interval}", "measured")
     if delay.values:
-        thinned = f"{len(delay.values)} quantiles of what was seen" if len(delay.values) == MOST_VALUES else "as seen"
+        seen = fit.ranks * (fit.steps if delay.lasts == "step" else 1)
+        thinned = f"{len(delay.values)} quantiles of the {seen} seen" if len(delay.values) < seen else "as seen"
         sources["delay.values"] = Figure(f"{source}; {thinned}", "measured")
     return cluster.change(delay=delay, sources=sources)
 
@@ -340,15 +358,14 @@ def _variances(own: Floats) -> tuple[float | None, float, float]:
     return between, p_ranks, float(fdtrc(steps - 1, free, step_square / (steps - 1) / noise))
 
 
-def _notes(
-    own: Floats, status: str, models: Sequence[DelayModel], between: float | None, p_ranks: float, p_steps: float
-) -> tuple[Note, ...]:
+def _notes(own: Floats, fit: DelayFit, p_ranks: float, p_steps: float) -> tuple[Note, ...]:
     """Say what the seconds cannot tell."""
-    ranks, steps = own.shape
-    best, notes = models[0], []
+    ranks, steps, status, models, between = fit.ranks, fit.steps, fit.status, fit.models, fit.between
+    best = models[0]
+    notes: list[Note] = []
 
-    def note(code: str, text: str, severity: str = "warning", **details: float) -> None:
-        notes.append(Note(code, severity, text, details))  # type: ignore[arg-type]
+    def note(code: str, text: str, severity: Severity = "warning", **details: float) -> None:
+        notes.append(Note(code, severity, text, details))
 
     if ranks == 1 or steps == 1:
         missing = "one rank was" if ranks == 1 else "one step was"
@@ -371,6 +388,9 @@ def _notes(
         difference = models[1].bic - best.bic
         text = f"{best.name} and {models[1].name} are about as likely (criterion differs by {difference:.1f})"
         note("undecided", f"{text}; record more steps or ranks", difference=difference)
+    if fit.heaviest is not None:
+        text = f"longer tails are not ruled out: a Pareto of shape {fit.heaviest:.2g} or more lies within 95 %"
+        note("tail-open", f"{text}; record more {'ranks' if best.lasts == 'run' else 'steps'}", shape=fit.heaviest)
     if status == "no fit":
         text = f"no model fits: samples of the best one, {best.name}, are as far from it with p = {best.p:.2g}"
         note("no-fit", f"{text}; the seconds that were seen are taken instead", p=best.p, distance=best.distance)
@@ -483,7 +503,8 @@ def _persistent(x: Floats, kind: str) -> DelayModel:
     best = _located(means, noise, math.log(scale.value / shape.value), shape.value)
     # Over all shapes and sizes that were looked at last, each as likely as it is.
     work = _work(located, np.exp([one.integral - peak for one in located]), best.mode)
-    return _model(kind, "run", x, work, within + best.peak, 4, jitter=jitter, scale=scale, shape=shape)
+    model = _model(kind, "run", x, work, within + best.peak, 4, jitter=jitter, scale=scale, shape=shape)
+    return msgspec.structs.replace(model, bic=model.bic - math.log(x.size) + math.log(ranks))
 
 
 def _model(

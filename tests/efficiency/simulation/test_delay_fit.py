@@ -175,6 +175,15 @@ def test_one_rank_or_one_step_does_not_tell_how_long_a_draw_lasts() -> None:
         assert fit.between is None and "unknown" in fit.sentence
 
 
+def test_a_tail_that_few_ranks_leave_open_is_said() -> None:
+    """Of exponential draws, one a rank, eight ranks do not rule out a Pareto; four hundred figures of steps do."""
+    fit = fit_delays(world("shifted-exp", "run", 8, 30, 1, 0.005))
+    assert fit.best is not None and fit.best.kind == "shifted-exp" and fit.heaviest is not None and fit.heaviest < 3
+    assert "tail-open" in codes(fit) and "or more is not ruled out" in fit.sentence
+    sure = fit_delays(world("shifted-exp", "step", 32, 60, 1))
+    assert sure.heaviest is None and "tail-open" not in codes(sure)
+
+
 def test_few_ranks_that_keep_their_draw_are_said() -> None:
     fit = fit_delays(world("shifted-exp", "run", 4, 30, 5, 0.005))
     best = fit.best
