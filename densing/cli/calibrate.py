@@ -1,9 +1,10 @@
-"""``densing calibrate``: latency, bandwidth and contention of a link, from recorded runs or measured on the spot."""
+"""``densing calibrate``: a link's latency, bandwidth and contention, and how late ranks are, from runs or measured."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -11,11 +12,11 @@ import typer
 
 from densing.cli.options import JsonFlag
 from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar
-from densing.core import InputError, Note, UnknownNameError, doubts, write_text
+from densing.core import InputError, Note, UnknownNameError, doubts, words, write_text
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import RunSpec
-    from densing.efficiency.simulation import Calibration, Cluster, Estimate
+    from densing.efficiency.simulation import Calibration, Cluster, DelayFit, Estimate
 
 MODES = ("train", "prefill")
 
@@ -48,6 +49,10 @@ Level = Annotated[
     str | None,
     typer.Option("--level", help="Which link the runs used: intra, inter or wide; default: by the ranks per node."),
 ]
+Delays = Annotated[
+    bool,
+    typer.Option("--delays", help="Fit a model of the ranks' delays too; needs marked steps, and tells links less."),
+]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the cluster: TOML, usable as --cluster FILE.")]
 
 
@@ -67,16 +72,20 @@ def calibrate(
     timeout: Timeout = 120.0,
     base: Base = None,
     level: Level = None,
+    delays: Delays = False,
     out: Out = None,
     json: JsonFlag = False,
 ) -> None:
     """Fit latency (alpha), bandwidth (beta) and contention (kappa) by least squares, and say how well they fit.
 
     From traces of runs, or with --link from a measurement of its own on this machine (about a minute).
-    What the runs cannot tell is left out and said.
-    Exit codes: 0 done, 1 user error, 2 usage, 3 no link could be fitted.
+    What the runs cannot tell is left out and said. With --delays also how much longer than its work a rank's step
+    takes, by likelihood: shifted exponential or Pareto, drawn anew in every step (iid) or kept by a rank (persistent).
+    Exit codes: 0 done, 1 user error, 2 usage, 3 no link could be fitted (with --delays: no delay).
 
     Example: densing calibrate traces/ --base a100x8-rdma --out mine.toml
+
+    Example: densing calibrate traces/ --delays --base a100x8-rdma --out mine.toml
 
     Example: densing calibrate --link 200mbit --nproc 2 --out link.toml
     """
@@ -85,10 +94,10 @@ def calibrate(
     if out is not None and out.suffix != ".toml":
         raise typer.BadParameter(f"{out}: the name must end in .toml", param_hint="--out")
     if link is None:
-        measured = _from_traces(tuple(paths or ()), base, level)
+        measured = _from_traces(tuple(paths or ()), base, level, delays)
     else:
-        if base is not None or level is not None:
-            raise typer.BadParameter("--base and --level go with recorded runs", param_hint="--link")
+        if base is not None or level is not None or delays:
+            raise typer.BadParameter("--base, --level and --delays go with recorded runs", param_hint="--link")
         from densing.efficiency.parallel import RunSpec, named_shape
 
         if mode not in MODES:
@@ -122,9 +131,13 @@ def calibrate(
         fit.pop("notes")
         cluster = None if measured.cluster is None else measured.cluster.to_dict()
         notes = [note.to_dict() for note in measured.notes]
-        emit_plain({**fit, "about": dict(measured.about), "cluster": cluster, "written": written, "notes": notes})
+        more = {} if measured.delays is None else {"delays": measured.delays.to_dict()}
+        about = dict(measured.about)
+        emit_plain({**fit, "about": about, **more, "cluster": cluster, "written": written, "notes": notes})
     else:
         typer.echo("\n".join(_lines(measured.calibration, measured.about)))
+        if measured.delays is not None:
+            typer.echo("\n".join(("", *_delay_lines(measured.delays))))
         show_notes(measured.notes)
         if written:
             say(f"wrote {written}")
@@ -138,9 +151,10 @@ class Measured(NamedTuple):
     cluster: Cluster | None
     notes: tuple[Note, ...]
     about: Mapping[str, Any]
+    delays: DelayFit | None = None
 
 
-def _from_traces(paths: tuple[Path, ...], base: str | None, level: str | None) -> Measured:
+def _from_traces(paths: tuple[Path, ...], base: str | None, level: str | None, delays: bool) -> Measured:
     """Fit recorded runs.
 
     Raises
@@ -148,23 +162,41 @@ def _from_traces(paths: tuple[Path, ...], base: str | None, level: str | None) -
     InputError
         When nothing can be read, or the base cluster is needed and not given.
     """
-    from densing.efficiency.profile import recorded
-    from densing.efficiency.simulation import calibrate, load_cluster
+    from densing.efficiency.profile import largest_run, recorded
+    from densing.efficiency.simulation import Calibration, calibrate, delayed, load_cluster
 
     cluster = None if base is None else load_cluster(base)
     recording = recorded(paths)
-    calibration = calibrate(recording.collectives, recording.computations)
-    about = {"source": [str(path) for path in paths], "ranks": recording.ranks, "link_kind": "recorded"}
-    notes = (*doubts(recording.notes), *calibration.notes)
+    notes = [*doubts(recording.notes)]
+    fit = largest_run(recording.own).fit() if delays else None
+    if fit is not None and not recording.collectives and not recording.computations:
+        calibration = Calibration(None, None, None, None, None, None, 0, 0)
+    else:
+        calibration = calibrate(recording.collectives, recording.computations)
+    if fit is None:
+        notes += calibration.notes
+    else:
+        # What was asked for is the delay: it is no error that the runs do not tell a link.
+        notes += [replace(note, severity="warning") for note in calibration.notes]
+        notes += fit.notes
+        if fit.delay is None:
+            notes.append(Note("no-delay", "error", "no model of delays could be fitted"))
+    about: dict[str, Any] = {"source": [str(path) for path in paths], "ranks": recording.ranks}
+    about["link_kind"] = "recorded"
     if cluster is None and recording.on_host:
         cluster = load_cluster("cpu2")
     if cluster is None:
         text = "the traces do not say what devices and other links there are: no cluster is made; name one with --base"
-        return Measured(calibration, None, (*notes, Note("no-base", "info", text)), about)
+        return Measured(calibration, None, (*notes, Note("no-base", "info", text)), about, fit)
     cluster = cluster.change(name=f"{cluster.name}, calibrated", n=max(cluster.n, recording.ranks))
     level = level or ("intra" if recording.ranks <= cluster.per_node else "inter")
     source = f"densing calibrate: {calibration.observations} communications of {recording.ranks} ranks, recorded"
-    return Measured(calibration, _calibrated(cluster, calibration, level, source), notes, {**about, "level": level})
+    measured = _calibrated(cluster, calibration, level, source)
+    if fit is not None and fit.delay is not None:
+        size = f"{words.plural(fit.ranks, 'rank')}, {words.plural(fit.steps, 'step')}"
+        seen = f"densing calibrate --delays: {size}, recorded"
+        measured = delayed(measured or cluster, fit, seen)
+    return Measured(calibration, measured, tuple(notes), {**about, "level": level}, fit)
 
 
 def _from_link(spec: RunSpec, quiet: bool) -> Measured:
@@ -236,6 +268,23 @@ def _lines(fit: Calibration, about: Mapping[str, Any]) -> list[str]:
     if rate is not None and rate.value > 0:
         lines.append(f"bandwidth {8e-6 / rate.value:.4g} Mbit/s")
     return lines
+
+
+def _delay_lines(fit: DelayFit) -> list[str]:
+    """Return the models that were compared, the best first, and what came out."""
+    rows = [
+        (
+            model.name,
+            *(_shown(one, 1.0)[0] for one in (model.work, model.mu, model.scale, model.shape)),
+            f"{model.log_likelihood:.1f}",
+            f"{model.bic - fit.models[0].bic:.1f}",
+            f"{model.distance:.3f}",
+            f"{model.p:.3g}",
+        )
+        for model in fit.models
+    ]
+    header = ("delays", "work s", "mu /s", "scale s", "shape", "log-likelihood", "criterion +", "KS", "p")
+    return [*(columns(header, rows) if rows else ()), f"delays: {fit.sentence}"]
 
 
 def _shown(estimate: Estimate | None, scale: float) -> tuple[str, str]:

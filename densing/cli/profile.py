@@ -777,8 +777,18 @@ def _across(run: RunProfile) -> Iterator[str]:
         yield f"Waited for most: rank {stragglers.worst}{often}{gain}"
     elif stragglers.within_clock_error is not None:
         yield f"Waited for most: within clock error (rank {stragglers.within_clock_error} as recorded; see the notes)"
+    if stragglers.worst is not None or stragglers.within_clock_error is not None:
+        yield from _delays(run)
     if clocks.verdict != "one rank" or stragglers.worst is not None:
         yield ""
+
+
+def _delays(run: RunProfile) -> Iterator[str]:
+    """How late ranks are beyond their work, as a model; nothing where too few steps were recorded to say."""
+    fit = run.delays()
+    if fit.best is not None:
+        yield f"Delays: {fit.sentence}"
+        yield from (f"   {note.message}" for note in doubts(fit.notes) if note.code not in ("undecided", "no-fit"))
 
 
 def _unrecognised(run: RunProfile) -> Iterator[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from densing import __version__
-from densing.core import words, write_text
+from densing.core import doubts, words, write_text
 from densing.efficiency.profile import SHOWN, all_step_times, cut_short, per_step, pooled
 from densing.efficiency.timeline import NO_DEVICE_WORK, OPS, Partition
 from densing.plots import (
@@ -430,6 +430,10 @@ def straggler_words(run: RunProfile) -> list[str]:
             if even.worst is not None and even.worst_explains is not None:
                 share = f"; rank {even.worst} alone explains {words.percent(100 * even.worst_explains)} of that"
             sentences.append(f"{replay} would be {even.slowdown:.3f} times as fast{share}.")
+    delays = run.delays()
+    if delays.best is not None:
+        sentences.append(f"Delays of the ranks: {delays.sentence}.")
+        sentences += [words.sentence(note.message) for note in doubts(delays.notes)]
     return sentences
 
 
@@ -1147,6 +1151,9 @@ DEFINITIONS = (
      "it: launched too late, launched but not begun, waiting for communication."),
     ("Critical path", "The chain of work and waits that ends with the window, followed back along launches, streams, "
      "synchronisations and, between ranks, collectives. What is not on it costs nothing."),
+    ("Delays of the ranks", "What a rank takes for a step, less communication that nothing hides and marked waits, is "
+     "its work and a delay beyond it. Shifted exponential and Pareto delays, drawn anew in every step (iid) or kept "
+     "for the run (persistent), are fitted by likelihood and compared by Schwarz's criterion."),
     ("Slowdown by uneven ranks", "Length of the run replayed as recorded over its length with every rank's local work "
      "at the mean over ranks and transfers at their median (after OSDI'25)."),
 )  # fmt: skip

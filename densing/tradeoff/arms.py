@@ -38,7 +38,7 @@ def read_arms(texts: Sequence[str], ranks: int = 1) -> list[Arm]:
     """
     arms = [parse_arm(text, ranks) for text in texts]
     for arm in arms:
-        technique, _ = _knobs(arm)
+        technique, knobs = _knobs(arm)
         if technique.axis == "pp" and arm.knobs.keys() - {"r"}:
             raise InputError(
                 f"--arm {arm.name}: between virtual stages all edges are alike, and every layer is one; of "
@@ -46,6 +46,11 @@ def read_arms(texts: Sequence[str], ranks: int = 1) -> list[Arm]:
             )
         if arm.ranks == 1 and arm.method not in ("plain", PLAIN_IS):
             raise InputError(f"--arm {arm.name}: {arm.method} needs ranks to share the work; give --ranks 2 or more")
+        if technique.axis == "server":
+            scheme = technique.scheme(arm.ranks, **knobs)
+            scheme.check_condition(scheme.condition())
+            if arm.order != "ascending":
+                raise InputError(f"--arm {arm.name}: a server adds messages up in its scheme's order; leave order out")
     return arms
 
 
@@ -60,7 +65,15 @@ def virtual_ranks(arm: Arm, rows: Sequence[Any], optimizers: Sequence[Any]) -> R
     optimizers : sequence
         One per rank.
     """
-    from densing.efficiency.parallel import Coding, Replica, VirtualEdge, VirtualMethods, VirtualStages, sizes
+    from densing.efficiency.parallel import (
+        Coding,
+        Replica,
+        VirtualEdge,
+        VirtualMethods,
+        VirtualServer,
+        VirtualStages,
+        sizes,
+    )
     from densing.efficiency.techniques import get_technique, run_settings
 
     technique, knobs = _knobs(arm)
@@ -75,6 +88,8 @@ def virtual_ranks(arm: Arm, rows: Sequence[Any], optimizers: Sequence[Any]) -> R
         averaging: Any = get_technique(PLAIN_IS)
         mean = partial(averaging.method, **run_settings([PLAIN_IS], [])[PLAIN_IS])
         return VirtualStages(replicas, mean, lambda: VirtualEdge(Coding(technique.codec, share)), order)
+    if technique.axis == "server":
+        return VirtualServer(replicas, technique.scheme(arm.ranks, **knobs))
     return VirtualMethods(replicas, partial(technique.method, **knobs), order)
 
 
@@ -106,5 +121,10 @@ VIRTUAL = (
     "local-only",
     "spafl",
     "fusion",
+    "uc-mmc",
+    "gradient-coding",
+    "gc-mmc",
+    "backup-workers",
 )
-"""Techniques whose methods take a virtual rank's link; of a pipeline ranks are micro-batches, and layers stages."""
+"""Techniques whose methods take a virtual rank's link; of a pipeline ranks are micro-batches, and layers stages; a
+server's workers are the ranks."""

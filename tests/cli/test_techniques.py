@@ -303,3 +303,36 @@ def test_a_plan_beyond_all_bounds_is_refused(model: Path) -> None:
     setting = ("--set", "co2.tau=100000000")
     done = densing("compare", "--model", model, "--cluster", "a100x8-tcp", "--techniques", "co2", *setting, code=1)
     assert "tasks" in done.stderr
+
+
+@pytest.mark.slow
+def test_delays_hold_up_all_techniques_alike_and_the_output_says_so(model: Path) -> None:
+    names = "ddp,uc-mmc,gradient-coding,gc-mmc,lcc,backup-workers,local-sgd"
+    more = ("--tp", 1, "--delay", "shifted-exp:a=0.1,mu=4,lasts=step", "--set", "local-sgd.tau=4")
+    quiet, late = (compare(model, "a100x8-rdma", names, *each) for each in (more[:2] + more[4:], more))
+    steps = {row["technique"]: row["step_s"] for row in late["rows"]}
+    assert all(row["step_se_s"] is None for row in quiet["rows"])
+    assert steps.pop("lcc") is None and all(row["step_se_s"] for row in late["rows"] if row["technique"] != "lcc")
+    assert all(step > 0.1 for step in steps.values())
+    # Of eight workers who waits for all waits longest, and who computes twice before it says a word longer yet.
+    assert steps["backup-workers"] < steps["ddp"] < steps["gradient-coding"]
+    assert {note["code"] for note in quiet["notes"]} >= {"no-delay"}
+    [note] = [note for note in late["notes"] if note["code"] == "delays-drawn"]
+    assert note["details"] == {"delay": "shifted-exp:a=0.1,mu=4,lasts=step"}
+    shown = densing("compare", "--model", model, "--cluster", "a100x8-rdma", "--techniques", names, *more).stdout
+    assert "delays are drawn (shifted-exp:a=0.1,mu=4,lasts=step); standard errors, ms: ddp " in shown
+
+
+@pytest.mark.parametrize(
+    ("delay", "words"),
+    [
+        ("shifted-exp:mu=0", "mu: 0.0 is out of range"),
+        ("gauss:mu=1", "known: empirical, pareto, shifted-exp"),
+        ("pareto:scale=1", "shape: missing"),
+        ("empirical:no/file", "no/file"),
+    ],
+)
+def test_a_delay_that_is_none_is_a_user_error(model: Path, delay: str, words: str) -> None:
+    arguments = ("compare", "--model", model, "--cluster", "a100x8-rdma", "--techniques", "ddp", "--delay", delay)
+    failed = densing(*arguments, code=1)
+    assert words in failed.stderr.replace("\n", " ") and "Traceback" not in failed.stderr

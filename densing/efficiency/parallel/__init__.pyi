@@ -1,6 +1,6 @@
 from .codecs import Frequencies as Frequencies
 from .codecs import sizes as sizes
-from .data_parallel import BUCKETS_MB as BUCKETS_MB
+from .data_parallel.buckets import BUCKETS_MB as BUCKETS_MB
 from .data_parallel.co2 import CO2 as CO2
 from .data_parallel.compressed import DCT as DCT
 from .data_parallel.compressed import TopKGradients as TopKGradients
@@ -64,6 +64,7 @@ from .server.schemes import clustered_code as clustered_code
 from .server.schemes import gradient_code as gradient_code
 from .server.schemes import lagrange as lagrange
 from .server.schemes import uncoded as uncoded
+from .server.virtual import VirtualServer as VirtualServer
 from .tensor_parallel.schedules import Interleaved as Interleaved
 from .tensor_parallel.schedules import Late as Late
 from .tensor_parallel.schedules import OneSum as OneSum

@@ -17,6 +17,9 @@ from .efficiency import run_utilisation as run_utilisation
 from .efficiency import scaling_notes as scaling_notes
 from .efficiency import scaling_of as scaling_of
 from .observations import recorded as recorded
+from .own_steps import OwnSteps as OwnSteps
+from .own_steps import largest_run as largest_run
+from .own_steps import own_seconds as own_seconds
 from .rank import METRICS as METRICS
 from .rank import ProfileOptions as ProfileOptions
 from .rank import RankProfile as RankProfile

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from densing.core import InputError, Note, Record
+from densing.efficiency.profile.own_steps import OwnSteps, own_seconds
 from densing.efficiency.profile.rank import ProfileOptions, profile_timeline
 from densing.efficiency.profile.run import RunProfile, merge_run
 from densing.efficiency.simulation import Computation, Observation
@@ -35,6 +36,8 @@ class Recorded(Record, frozen=True):
     on_host : bool
         Without accelerators.
     notes : tuple of Note
+    own : tuple of OwnSteps
+        What the ranks of each run took for steps on their own.
     """
 
     collectives: tuple[Observation, ...]
@@ -42,6 +45,7 @@ class Recorded(Record, frozen=True):
     ranks: int
     on_host: bool
     notes: tuple[Note, ...] = ()
+    own: tuple[OwnSteps, ...] = ()
 
 
 def recorded(paths: Sequence[Path]) -> Recorded:
@@ -69,6 +73,7 @@ def recorded(paths: Sequence[Path]) -> Recorded:
         max(part.ranks for part in parts),
         all(part.on_host for part in parts),
         tuple(note for part in parts for note in part.notes),
+        tuple(one for part in parts for one in part.own),
     )
 
 
@@ -97,6 +102,7 @@ def of_timeline(timeline: Timeline, label: str = "") -> Recorded:
         max(max(len(timeline.ranks), rank.origin.world_size) for rank in timeline.ranks),
         all(rank.on_host for rank in timeline.ranks),
         tuple(notes),
+        (own_seconds(run.ranks),),
     )
 
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from densing.efficiency.profile.joint import JointProfile
+    from densing.efficiency.simulation import DelayFit
     from densing.efficiency.traces import Detail
 
 Stores = Path | str | Sequence[Path | str]
@@ -182,6 +183,20 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False):
         ]
         return _frame(rows, _STEP, _RATIOS)
 
+    def delays(self) -> DelayFit:
+        """Return the model of delays that the ranks' own seconds per step speak for (a third of a second's work).
+
+        Examples
+        --------
+        >>> from densing.efficiency.timeline import Kind, RankTimeline, Spans, Timeline
+        >>> work = Spans.build([{"start": 0, "end": 60, "kind": Kind.COMPUTE, "name": "gemm"}])
+        >>> profile_run(Timeline((RankTimeline(0, work, Spans.empty()),))).delays().status
+        'too few'
+        """
+        from densing.efficiency.profile.own_steps import own_seconds
+
+        return own_seconds(self.ranks).fit()
+
     def collective_table(self) -> pd.DataFrame:
         """Return a row per operation and process group, with transfer and wait where ranks could be matched."""
         return _frame(self._collective_rows(), _COLLECTIVE, _RATES).astype(dict.fromkeys(WAIT_COLUMNS, "Int64"))
@@ -221,6 +236,7 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False):
             "clocks": joint and joint.clocks.to_dict(),
             "stragglers": stragglers,
             "what_if": joint and joint.what_if.to_dict(),
+            "delays": joint and self.delays().to_dict(),
             "critical_path": joint and joint.path and joint.path.to_dict(),
             "step_times": all_step_times(self.ranks).to_dict(),
             "step_spread": [row.to_dict() for row in self.spread],

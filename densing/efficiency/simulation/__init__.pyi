@@ -16,6 +16,10 @@ from .costs import latency_seconds as latency_seconds
 from .costs import ring_terms as ring_terms
 from .costs import span_of as span_of
 from .costs import wire_bytes as wire_bytes
+from .delay_fit import DelayFit as DelayFit
+from .delay_fit import DelayModel as DelayModel
+from .delay_fit import delayed as delayed
+from .delay_fit import fit_delays as fit_delays
 from .delays import Delay as Delay
 from .delays import checked_delay as checked_delay
 from .delays import parse_delay as parse_delay

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from densing.core import Card, InputError, Note, Readable, Record, Severity, UnknownNameError
+from densing.core import Card, InputError, Note, Readable, Record, Severity, UnknownNameError, words
 from densing.efficiency.simulation import resized
 from densing.efficiency.techniques.plan import Measured, measure, timeline_of
 from densing.efficiency.techniques.planner import Planned
@@ -308,6 +308,15 @@ def _notes(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[No
     if workload.recompute == "selective" and workload.fused_attention:
         message = "recompute selective: fused attention keeps no scores to be recomputed, so nothing changes"
         notes.append(Note("nothing-to-recompute", "info", message, {"recompute": workload.recompute}))
+    if cluster.delay is not None:
+        shares = [row.step_se_s / row.step_s for row in rows if row.step_se_s is not None and row.step_s]
+        error = (
+            f"standard errors of a step are up to {words.percent(100 * max(shares))} of it"
+            if shares
+            else "one draw for the whole run, or few steps: steps have no standard error"
+        )
+        message = f"delays are drawn, {cluster.delay}, the same for all techniques; {error}"
+        notes.append(Note("delays-drawn", "info", message, {"delay": str(cluster.delay)}))
     hiding = [row.technique for row in rows if row.overlap_ratio]
     if hiding and not cluster.kappa and not cluster.kappa_comm:
         message = (

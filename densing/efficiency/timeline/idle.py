@@ -281,10 +281,23 @@ def _largest(durations: Int) -> Int:
     return np.argsort(-durations, kind="stable")
 
 
+def marked_waits(rank: RankTimeline) -> Union:
+    """Return when ranges of the host say that it waits for communication.
+
+    On a processor those of any thread; with a device those of the threads that mark steps, since what others wait for
+    holds nobody back.
+    """
+    chosen = named(rank.host, COMM_RANGES)
+    if not rank.on_host:
+        lanes = used(rank.host.lane[named(rank.host, step_mark)])
+        chosen &= is_range(rank.host) & np.isin(rank.host.lane, lanes)
+    ranges = rank.host.take(chosen)
+    return union(ranges.start, ranges.end)
+
+
 def _on_host(rank: RankTimeline, window: Window, idle: Union) -> IdleCauses:
     """Idle time of a processor: only marked waits tell their cause."""
-    ranges = rank.host.take(named(rank.host, COMM_RANGES))
-    waits = union(ranges.start, ranges.end)
+    waits = marked_waits(rank)
     total, waited = length(idle), length(intersect(idle, waits))
     causes = dict.fromkeys(CAUSES, 0) | {"communication": waited, "unknown": total - waited}
     share = covered(waits, *idle)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from densing.core import Record
-from densing.efficiency.timeline.intervals import Int, covered, intersect, quantile, used
+from densing.efficiency.timeline.idle import marked_waits
+from densing.efficiency.timeline.intervals import Int, covered, intersect, quantile, subtract, used
 from densing.efficiency.timeline.intervals import median as median_of
 from densing.efficiency.timeline.overlap import Partition, Unions, Window, counted_steps, unions
 from densing.efficiency.timeline.timeline import BUSY, RankTimeline, Spans
@@ -27,12 +28,20 @@ class StepPartition(Record, frozen=True):
     start_ns, end_ns : int
     partition : Partition
         Of [start, end); a step is never cut to the window, its work is the window's.
+    waited_ns: int
+        What of its idle time the host waited for communication, as far as a range of the trace says so.
     """
 
     number: int
     start_ns: int
     end_ns: int
     partition: Partition
+    waited_ns: int = 0
+
+    @property
+    def own_ns(self) -> int:
+        """What the rank took on its own: neither communicating without computing nor waiting for communication."""
+        return self.partition.window_ns - self.partition.exposed_comm_ns - self.waited_ns
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -84,7 +93,8 @@ def step_partitions(rank: RankTimeline, window: Window, merged: Unions | None = 
     }
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     split = [Partition(**dict(zip(columns, row, strict=True))) for row in rows]
-    return tuple(StepPartition(*step, part) for step, part in zip(steps, split, strict=True))
+    waited = covered(subtract(marked_waits(rank), parts.busy), starts, ends).tolist()
+    return tuple(StepPartition(*step, part, wait) for step, part, wait in zip(steps, split, waited, strict=True))
 
 
 def _spans_ns(work: Spans, starts: Int, ends: Int) -> Int:

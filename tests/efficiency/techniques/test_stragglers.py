@@ -205,6 +205,13 @@ def test_a_comparison_without_delays_says_what_it_is_worth() -> None:
     assert all(row.step_se_s is None for row in found.rows)
 
 
+def test_a_comparison_with_delays_says_how_sure_its_steps_are() -> None:
+    found = compare(workload(4), toy(4, Delay("shifted-exp", mu=5.0)), ["ddp", "uc-mmc"])
+    [note] = [note for note in found.notes if note.code == "delays-drawn"]
+    worst = max((row.step_se_s or 0) / (row.step_s or 1) for row in found.rows)
+    assert f"up to {100 * worst:.1f} % of it" in note.message
+
+
 def test_least_squares_alone_can_be_interpolated() -> None:
     found = compare(workload(4), toy(4, Delay("shifted-exp", mu=5.0)), ["ddp", "lcc"])
     assert found.rows[-1].status == "does not apply" and "least squares only" in found.rows[-1].reason

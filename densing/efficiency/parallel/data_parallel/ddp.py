@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from densing.efficiency.parallel.data_parallel import BUCKETS_MB
+from densing.efficiency.parallel.data_parallel.buckets import BUCKETS_MB
 from densing.efficiency.parallel.data_parallel.flat import Flat
 from densing.efficiency.parallel.data_parallel.link import Link, Waiting
 from densing.efficiency.parallel.data_parallel.rounds import number

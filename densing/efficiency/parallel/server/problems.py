@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from densing.efficiency.parallel.data_parallel.flat import Flat
+from densing.efficiency.parallel.data_parallel import Flat
 from densing.efficiency.parallel.distributed import (
     RunSpec,
     batches,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from densing.core import InputError, UnknownNameError
-from densing.efficiency.parallel.data_parallel.train import WARMUP_STEPS, inverse_sqrt_factor
+from densing.efficiency.parallel.data_parallel import WARMUP_STEPS, inverse_sqrt_factor
 from densing.efficiency.parallel.distributed import (
     INJECTED,
     Checkpoints,

@@ -1,0 +1,79 @@
+"""``densing calibrate --delays`` through its entry point, on traces written here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from typer.testing import CliRunner, Result
+
+from densing.cli import app
+from densing.efficiency.simulation import load_cluster
+from tests.support.delay_runs import write_run
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["calibrate", *map(str, arguments)])
+
+
+def late(ranks: int = 6, steps: int = 20) -> np.ndarray:
+    return 0.02 + np.random.default_rng(1).exponential(0.01, (ranks, steps))
+
+
+def test_delays_are_written_where_the_link_is_not_told(tmp_path: Path) -> None:
+    traces, out = write_run(tmp_path / "run", late()), tmp_path / "mine.toml"
+    found = run(traces, "--delays", "--base", "cpu2", "--out", out, "--json")
+    assert found.exit_code == 0, found.output
+    document = json.loads(found.stdout)
+    cluster = load_cluster(out)
+    assert cluster.delay is not None and cluster.delay.kind == "shifted-exp" and cluster.delay.lasts == "step"
+    mu = document["delays"]["models"][0]["mu"]
+    assert mu["low"] < 100 < mu["high"] and cluster.delay.mu == mu["value"]
+    assert (
+        cluster.sources["delay.mu"].evidence == "measured" and "6 ranks, 20 steps" in cluster.sources["delay.mu"].source
+    )
+    assert cluster.inter == load_cluster("cpu2").inter and document["alpha_s"] is None
+    assert {note["severity"] for note in document["notes"]} <= {"info", "warning"}
+    # Without --delays nothing of them is looked at.
+    assert "delays" not in json.loads(run(traces, "--base", "cpu2", "--json").stdout)
+
+
+def test_the_models_are_shown_beside_each_other(tmp_path: Path) -> None:
+    found = run(write_run(tmp_path / "run", late()), "--delays", "--base", "cpu2")
+    assert found.exit_code == 0
+    for text in ("shifted exponential, iid", "Pareto, persistent", "even ranks", "log-likelihood", "delays: shifted"):
+        assert text in found.stdout
+    several = run(write_run(tmp_path / "run", late()), write_run(tmp_path / "small", late(2, 5)), "--delays", "--json")
+    assert "one-run" in {note["code"] for note in json.loads(several.stdout)["notes"]}
+
+
+def test_runs_that_tell_no_delay_say_so(tmp_path: Path) -> None:
+    unmarked = run(write_run(tmp_path / "none", late(), marks=False), "--delays", "--base", "cpu2", "--json")
+    document = json.loads(unmarked.stdout)
+    assert unmarked.exit_code == 3 and document["delays"]["delay"] is None
+    assert {"no-own-steps", "no-delay"} <= {note["code"] for note in document["notes"]}
+    few = run(write_run(tmp_path / "few", late(2, 2)), "--delays", "--base", "cpu2")
+    assert few.exit_code == 3 and "too few" in few.output
+
+
+def test_one_rank_and_a_damaged_file(tmp_path: Path) -> None:
+    one = run(write_run(tmp_path / "one", late(1)), "--delays", "--base", "cpu2", "--json")
+    document = json.loads(one.stdout)
+    assert one.exit_code == 0 and "lasts-unknown" in {note["code"] for note in document["notes"]}
+    cut = write_run(tmp_path / "cut", late()) / "rank3.json"
+    cut.write_bytes(cut.read_bytes()[:-700])
+    found = run(tmp_path / "cut", "--delays", "--base", "cpu2", "--json")
+    notes = {note["code"] for note in json.loads(found.stdout)["notes"]}
+    assert (
+        found.exit_code in (0, 3)
+        and {"file-ends-early", "own-steps-left-out"} <= notes
+        and "Traceback" not in found.output
+    )
+
+
+def test_delays_go_with_recorded_runs(tmp_path: Path) -> None:
+    assert run("--link", "none", "--delays").exit_code == 2
+    out = tmp_path / "mine.toml"
+    refused = run(write_run(tmp_path / "run", late()), "--delays", "--out", out)
+    assert refused.exit_code == 1 and not out.exists()
