@@ -372,8 +372,9 @@ def recorded(env: RunEnv, steps_left: int) -> Iterator[Callable[[], None]]:
     (traces / f"rank{env.rank:05d}{SUFFIX}").unlink(missing_ok=True)
     warmup = min(1, steps_left - active)
     # The first profiler of a process takes seconds to start; no step, and nobody who waits for one, is to have them.
-    with torch.profiler.profile():
-        pass
+    if not torch.autograd._profiler_enabled():
+        with torch.profiler.profile():
+            pass
     with warnings.catch_warnings():
         # A run of a single step has none to warm up with, and torch would say so.
         warnings.filterwarnings("ignore", "Profiler won't be using warmup")

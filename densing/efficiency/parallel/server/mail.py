@@ -93,10 +93,14 @@ class Mail:
         with self._news[peer]:
             self._waiting[peer].clear()
 
-    def get(self, within_s: float | None = None) -> Letter | None:
-        """Return the next letter that has come; None if none does so in time. Default: however long it takes."""
+    def get(self) -> Letter:
+        """Return the next letter that has come, however long that takes."""
+        return self._incoming.get()
+
+    def within(self, seconds: float) -> Letter | None:
+        """Return the next letter that has come; None if none does so in time."""
         try:
-            return self._incoming.get(timeout=within_s)
+            return self._incoming.get(timeout=seconds)
         except queue.Empty:
             return None
 

@@ -118,7 +118,7 @@ class Server:
             # Workers are built at different speeds; the first step must not wait for that.
             with self.clock.paused():
                 for _ in range(self.scheme.workers):
-                    self._read()
+                    self._count(self.mail.get())
         weights, began = self.problem.read(), time.perf_counter()
         for rank in range(1, self.env.world_size):
             if rank not in self.died:
@@ -149,7 +149,6 @@ class Server:
         """Wait for a letter, and count what it tells."""
         with self.clock.waiting():
             letter = self.mail.get()
-        assert letter is not None
         self._count(letter)
         return letter
 
@@ -180,7 +179,7 @@ class Server:
             if rank not in self.died:
                 self.mail.post(Letter(rank, STOP), instead=True)
         self.mail.close()
-        while (letter := self.mail.get(0)) is not None:
+        while (letter := self.mail.within(0.0)) is not None:
             self._count(letter)
         steps = [[[at, round(seconds, 6)] for at, seconds in each] for each in self.arrivals]
         about = {
@@ -283,7 +282,7 @@ class Worker:
             if following is None:
                 done.append(self.problem.piece(task, order.step))
                 # The server may have gone on meanwhile.
-                following = self.mail.get(0)
+                following = self.mail.within(0.0)
             if following is not None:
                 self.mail.clear(SERVER)
                 break
@@ -296,17 +295,15 @@ class Worker:
     def _order(self) -> Letter:
         """Wait for what the server wants next."""
         with self.clock.waiting():
-            letter = self.mail.get()
-        assert letter is not None
-        return _sound(letter)
+            return _sound(self.mail.get())
 
     def _sleep(self, step: int, turn: int) -> Letter | None:
         """Be as late as drawn; return the order that came meanwhile, if one did."""
         if self.delay is None:
-            return self.mail.get(0)
+            return self.mail.within(0.0)
         began = time.perf_counter()
         with torch.profiler.record_function(INJECTED):
-            letter = self.mail.get(float(self.delay.draw(self.scheme.workers, step, turn)[self.worker]))
+            letter = self.mail.within(float(self.delay.draw(self.scheme.workers, step, turn)[self.worker]))
         self.slept += time.perf_counter() - began
         return letter
 

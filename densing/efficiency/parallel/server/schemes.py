@@ -190,7 +190,7 @@ class Scheme:
         # A group stands for the partitions of its messages: an uncoded message for its own alone.
         every = sorted(set(chain.from_iterable(way.of for way in ways)))
         covered = np.abs(self.coefficients[every]).sum(axis=0) > 0
-        return self.coefficients[np.ix_(used, np.flatnonzero(covered))], np.ones(int(covered.sum()))
+        return self.coefficients[list(used)][:, covered], np.ones(int(covered.sum()))
 
     def _sets(self, most: int, seed: int) -> Iterator[tuple[tuple[Enough, ...], tuple[int, ...]]]:
         rng = np.random.default_rng(seed)
@@ -400,7 +400,7 @@ def lagrange(workers: int, r: int, *, several: bool = True) -> Scheme:
     pieces = workers * r
     tasks = tuple(tuple(range(worker * r, (worker + 1) * r)) for worker in range(workers))
     messages = tuple(Message(worker, turn + 1 if several else r) for worker in range(workers) for turn in range(sent))
-    coefficients = np.kron(np.eye(count), np.ones(pieces // count))
+    coefficients = np.kron(np.eye(count), np.ones(pieces // count)).astype(np.float64)
     nodes, points = lagrange_points(groups, count)
     # A turn takes every so manyth point, the workers now from the left and now from the right: whoever is slow, what
     # the others send is spread.
@@ -408,9 +408,8 @@ def lagrange(workers: int, r: int, *, several: bool = True) -> Scheme:
     turns[:, 1::2] = turns[::-1, 1::2].copy()
     points = turns.ravel()
     # Chebyshev polynomials: their values at points like these are conditioned best.
-    chebyshev = np.polynomial.chebyshev.chebvander
-    target = chebyshev(nodes, need - 1).sum(axis=0)
-    encoding = Encoding(lagrange_basis(nodes, points), chebyshev(points, need - 1), target)
+    system, target = (np.polynomial.chebyshev.chebvander(at, need - 1) for at in (points, nodes))
+    encoding = Encoding(lagrange_basis(nodes, points), system.astype(np.float64), target.sum(axis=0, dtype=np.float64))
     return Scheme("lcc", groups, tasks, messages, coefficients, ((Enough(need, tuple(range(count))),),), encoding)
 
 

@@ -223,8 +223,8 @@ class Lcc(Served):
         SERVER,
     )
     stand_in = (
-        "least squares instead of the language model: a linear map from the hidden states of the untrained model to the "
-        "next byte, on the same data in every step; losses are half the squared error per token, not nats"
+        "least squares instead of the language model: a linear map from the hidden states of the untrained model to "
+        "the next byte, on the same data in every step; losses are half the squared error per token, not nats"
     )
     problem = "least-squares"
     not_available = ("how the paper encodes and orders evaluations (ours are Chebyshev points)",)
