@@ -1,0 +1,14 @@
+from .estimator import ProxCSL as ProxCSL
+from .holders import Here as Here
+from .holders import Holders as Holders
+from .parts import Part as Part
+from .holders import split_rows as split_rows
+from .solver import Solution as Solution
+from .solver import fista as fista
+from .solver import minimise as minimise
+from .stores import Store as Store
+from .stores import Union as Union
+from .stores import unite as unite
+from .surrogate import Trained as Trained
+from .surrogate import combine as combine
+from .surrogate import train_csl as train_csl
