@@ -1,8 +1,8 @@
 from .estimator import ProxCSL as ProxCSL
 from .holders import Here as Here
 from .holders import Holders as Holders
-from .parts import Part as Part
 from .holders import split_rows as split_rows
+from .parts import Part as Part
 from .solver import Solution as Solution
 from .solver import fista as fista
 from .solver import minimise as minimise

@@ -89,7 +89,8 @@ def train_csl(
         higher is done again with ten times the strength, at the price of a round each.
     start : {"naive", "owa", "zeros"}
         Plain mean or fitted combination of the partitions' own solutions; zeros need none. The authors' example starts
-        from the combination; on items that the main machine's own solution knows by heart its weights come out too large.
+        from the combination; where the main machine's own solution knows its items by heart, the weights come out too
+        large.
     tol : float
         Of the partitions' own solutions and of each update (:func:`minimise`).
     """
