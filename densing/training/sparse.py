@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from densing.efficiency.parallel import ProxCSL, Store
+    from densing.efficiency.parallel import sparse as _sparse
+
+    ProxCSL, Store = _sparse.ProxCSL, _sparse.Store
 
 __all__ = ["ProxCSL", "Store"]
 
@@ -14,10 +16,10 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from densing.core import UnavailableError
-    from densing.efficiency import parallel
+    from densing.efficiency.parallel import sparse
 
     try:
-        return getattr(parallel, name)
+        return getattr(sparse, name)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "sklearn":
             raise

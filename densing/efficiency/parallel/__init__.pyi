@@ -1,3 +1,4 @@
+from . import sparse as sparse
 from .codecs import Frequencies as Frequencies
 from .codecs import sizes as sizes
 from .data_parallel import BUCKETS_MB as BUCKETS_MB
@@ -57,8 +58,6 @@ from .pipeline.turns import forward_only as forward_only
 from .pipeline.turns import one_forward_one_backward as one_forward_one_backward
 from .pipeline.virtual import VirtualEdge as VirtualEdge
 from .pipeline.virtual import train_stages as train_stages
-from .sparse import ProxCSL as ProxCSL
-from .sparse import Store as Store
 from .tensor_parallel.schedules import Interleaved as Interleaved
 from .tensor_parallel.schedules import Late as Late
 from .tensor_parallel.schedules import OneSum as OneSum

@@ -142,10 +142,12 @@ class ProxCSL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         self._check_settings()
         given = [Store(*store) for store in stores]
-        labels = self._classes(np.concatenate([np.asarray(store.labels) for store in given])) if given else []
-        ends = np.cumsum([len(store.labels) for store in given])[:-1]
-        own = zip(given, np.split(labels, ends), strict=True) if given else ()
-        union = unite([store._replace(labels=numbers) for store, numbers in own], buckets)
+        if given:
+            labels = self._classes(np.concatenate([np.asarray(store.labels) for store in given]))
+            ends = np.cumsum([len(store.labels) for store in given])[:-1]
+            own = zip(given, np.split(labels, ends), strict=True)
+            given = [store._replace(labels=numbers) for store, numbers in own]
+        union = unite(given, buckets)
         parts = [Part(self._with_intercept(part.features), part.labels) for part in union.parts]
         if not all(np.isfinite(part.features.data).all() for part in parts):
             raise SettingError("a store's features hold NaN or infinity; leave such items out")
@@ -201,9 +203,9 @@ class ProxCSL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return labels
 
     def _check_settings(self) -> None:
-        def number(name: str, least: float, kind: type = Real, above: bool = False) -> None:
-            value = getattr(self, name)
-            if not isinstance(value, kind) or isinstance(value, bool) or not math.isfinite(float(value)):
+        def number(name: str, least: float, kind: Any = Real, above: bool = False) -> None:
+            value: Any = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, kind) or not math.isfinite(value):
                 raise SettingError(f"{name}={value!r} is no {'whole ' if kind is Integral else ''}number")
             if value < least or (above and value == least):
                 raise SettingError(f"{name}={value!r}; give {'above' if above else 'at least'} {least:g}")

@@ -189,7 +189,8 @@ def _descend(
     own = [(rows[span], data[span], weighted[span]) for span in spans]
     slopes_, lams, first, now = slopes.tolist(), penalty.tolist(), at.tolist(), at.tolist()
     bent = np.zeros(columns.shape[0])
-    order = everything = range(len(own))
+    everything = list(range(len(own)))
+    order = everything
     for _ in range(cycles):
         largest = 0.0
         for j in order:

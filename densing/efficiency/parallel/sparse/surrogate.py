@@ -71,7 +71,7 @@ def train_csl(
     *,
     updates: int = 2,
     alpha: Alpha = ADAPTIVE,
-    start: Start = "naive",
+    start: Start | Array = "naive",
     tol: float = 1e-4,
 ) -> Trained:
     """Train over partitions, wherever they are.
@@ -87,7 +87,7 @@ def train_csl(
         Strength of the proximal term; 0 is CSL as it was before this paper. Adaptive: the authors' rule
         (:func:`adapted`). Guarded (ours): as adaptive, and an update after which the objective over all items is
         higher is done again with ten times the strength, at the price of a round each.
-    start : {"naive", "owa", "zeros"}
+    start : {"naive", "owa", "zeros"} or array of shape (d,)
         Plain mean or fitted combination of the partitions' own solutions; zeros need none. The authors' example starts
         from the combination; where the main machine's own solution knows its items by heart, the weights come out too
         large.
@@ -95,7 +95,9 @@ def train_csl(
         Of the partitions' own solutions and of each update (:func:`minimise`).
     """
     weights = np.zeros(holders.width)
-    if start != "zeros" and (solutions := holders.solutions(penalty, tol)):
+    if not isinstance(start, str):
+        weights = start
+    elif start != "zeros" and (solutions := holders.solutions(penalty, tol)):
         mean = np.mean(solutions, axis=0)
         weights = combine(holders.main, np.array(solutions)) if start == "owa" else mean
     moved = holders.bytes
