@@ -70,21 +70,25 @@ def render(result: Explained) -> str:
 
 def render_markdown(result: Explained) -> str:
     """Return the page as Markdown."""
+    head = "Written by `densing results explain STORE --model A --against B --page FILE`; do not edit by hand."
+    return "\n\n".join([f"# {markdown.literal(title(result))}", head, body(result)]) + "\n"
+
+
+def body(result: Explained) -> str:
+    """Return what the page says below its heading, in Markdown; other pages hold it too."""
     parts = [
-        f"# {markdown.literal(title(result))}",
-        "Written by `densing results explain STORE --model A --against B --page FILE`; do not edit by hand.",
         markdown.literal(words.clean(result.sentence, markdown.LONGEST)),
         markdown.table(["", ""], _facts(result)),
-        "## Weights",
+        "### Weights",
         HOW,
         _written(weight_table(result)),
     ]
     slices = slice_table(result)
     if slices.rows:
-        parts += ["## Densities on either side of the score", SLICES, _written(slices)]
+        parts += ["### Densities on either side of the score", SLICES, _written(slices)]
     if result.notes:
-        parts += ["## Notes", markdown.notes(severest_first(result.notes))]
-    return "\n\n".join(parts) + "\n"
+        parts += ["### Notes", markdown.notes(severest_first(result.notes))]
+    return "\n\n".join(parts)
 
 
 def title(result: Explained) -> str:

@@ -276,6 +276,11 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "t3": "t3",
         "taccl": "taccl.technique",
         "fusion": "fusion.technique",
+        "naive-average": "prox_csl",
+        "owa": "prox_csl",
+        "csl": "prox_csl",
+        "prox-csl": "prox_csl",
+        "owl-qn": "prox_csl",
     }
 )
 """Module below ``densing.efficiency.techniques`` of each name; imported when the technique is asked for."""

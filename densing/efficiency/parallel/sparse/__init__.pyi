@@ -1,3 +1,5 @@
+from .corpora import Corpus as Corpus
+from .corpora import corpus as corpus
 from .estimator import ProxCSL as ProxCSL
 from .holders import Here as Here
 from .holders import Holders as Holders
