@@ -4,9 +4,11 @@
                                  [--limit 600] [--json]
 
 A million of each is ``--items 1000000 --features 1000000 --lam 3e-4``. Features are as frequent as words (Zipf), five
-hundred of them decide the label, with noise. Every solver has a process of its own with one thread, which loads the same
-file: the seconds are those of `fit`, the memory is the peak of the process above what it held once the data were read. All
-solve one problem, without an intercept; the objective says how well. With partitions all lie in one process.
+hundred of them decide the label, with noise. Every solver has a process of its own with one thread, which loads the
+same file: the seconds are those of `fit`, the memory is the peak of the process above what it held once the data were
+read. All solve one problem, without an intercept; the objective says how well. Partitions lie in one process here.
+
+With ``--page docs/explain.md --store STORE`` it writes that page: an explanation of stored items, claims, and this.
 """
 
 from __future__ import annotations
@@ -121,8 +123,8 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         f"`densing results explain {names} --model {options.model} --against {options.against}`",
         body(result),
         "## Claims",
-        "`densing techniques validate --techniques prox-csl`: what the paper claims, tried on words of MMLU's questions "
-        "and of films. Negative results stay.",
+        "`densing techniques validate --techniques prox-csl`: what the paper claims, tried on words of MMLU's "
+        "questions and of films. Negative results stay.",
         markdown.table(
             ["claim", "what", "setup", "published", "ours", "verdict", "grade", "evidence", "note"],
             ([row.claim, row.what, row.setup, str(row.published), str(row.ours), row.verdict, row.grade, row.evidence,

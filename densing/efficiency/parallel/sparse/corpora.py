@@ -83,8 +83,10 @@ def films() -> Corpus:
         wheel_folder("bokeh_sampledata", "the films are in a wheel that is not installed", FILMS_INSTALL, file) / file
     )
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-        columns = '"Title", "Cast", "Director", "Genre", "Meter"'
-        rows = database.execute(f'select {columns} from omdb where "Meter" is not null order by "ID"')
+        rows = database.execute(
+            'select "Title", "Cast", "Director", "Genre", "Meter" from omdb join tomatoes using ("ID") '
+            'where "Meter" is not null order by "ID"'
+        )
         facts = [(" . ".join(str(part or "") for part in row[:4]), row[4] >= FRESH) for row in rows]
     return _corpus([text for text, _ in facts], np.array([fresh for _, fresh in facts]))
 
