@@ -34,7 +34,7 @@ def test_a_face_holds_what_it_names(package: str) -> None:
         try:
             assert getattr(face, name) is not None
         except ModuleNotFoundError as error:
-            assert (error.name or "").split(".")[0] in {"torch", "lm_eval", "transformers"}
+            assert (error.name or "").split(".")[0] in {"torch", "lm_eval", "transformers", "sklearn"}
 
 
 def test_no_test_imports_another_test() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
 from densing.cli import options as o
-from densing.cli.output import emit_json, emit_table, finish, save, say, show_notes
+from densing.cli.output import emit_json, emit_table, finish, progress, save, say, show_notes
 from densing.core import InputError
 
 app = typer.Typer(no_args_is_help=True, help="Runs of `densing eval`, and results of other harnesses.")
@@ -26,6 +26,8 @@ ITEM_COLUMNS = [
     "n_bytes",
     "n_tokens",
 ]
+SLICE_COLUMNS = ["slice", "model", "benchmark", "quantity", "score", "n_items", "density", "density_lo", "density_hi",
+                 "status"]  # fmt: skip
 Run = Annotated[
     Path, typer.Argument(help="A run's folder, a results file of lm-eval, lighteval or OpenCompass, or a tree.")
 ]
@@ -136,6 +138,70 @@ def export(
         emit_json({"path": str(out), "rows": rows, "notes": notes})
     else:
         show_notes(notes)
+
+
+@app.command("explain")
+def explain(
+    stores: Annotated[list[Path], typer.Argument(help="Runs of densing eval, or of lm-eval with --log_samples.")],
+    model: Annotated[str, typer.Option("--model", "-M", help="A: the model that fails.")],
+    against: Annotated[str, typer.Option("--against", help="B: the model that solves.")],
+    nnz: Annotated[int, typer.Option("--nnz", help="Weights at most.")] = 60,
+    updates: Annotated[int, typer.Option("--updates", help="Rounds of gradients between stores.", min=0)] = 2,
+    among: Annotated[
+        str,
+        typer.Option(
+            "--among", help="solved: what B solves, A failing or not; all: what B solves and A fails, beside all else."
+        ),
+    ] = "solved",
+    held_out: Annotated[float, typer.Option("--held-out", help="Share of the items that is only for testing.")] = 0.25,
+    draws: Annotated[int, typer.Option("--draws", help="Of the items anew, for the stability of signs.")] = 50,
+    least: Annotated[int, typer.Option("--least", help="Items of a store that a word must stand in.", min=1)] = 5,
+    reference: o.Reference = "olmo-ladder",
+    params: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--params", help="NAME=COUNT: a model's size, for densities. May be repeated.", metavar="NAME=COUNT"
+        ),
+    ] = None,
+    seed: o.Seed = 0,
+    out: o.Out = None,
+    page: o.Page = None,
+    html: o.Html = None,
+    json: o.JsonFlag = False,
+) -> None:
+    """Say in words on which items a model fails that another solves.
+
+    A sparse classifier on the words and word pairs of the items, their tasks, fields and lengths. Items of several
+    stores stay where they are: names of features, weights and gradients travel.
+
+    Example: densing results explain results/mine --model small --against large --html explain.html
+    """
+    from densing.tradeoff import explain_items
+
+    sizes = o.parse_params(params or [])
+    with progress(json) as step:
+        result = explain_items(
+            stores, model=model, against=against, nnz=nnz, updates=updates, among=cast(Any, among),
+            held_out=held_out, draws=draws, least=least, reference=reference, params=sizes, seed=seed, step=step,
+        )  # fmt: skip
+    save(result.weights, result.to_dict(), out)
+    for path in filter(None, (page, html)):
+        from densing.report import build_explained
+
+        say(f"wrote {build_explained(result, path)}")
+    if json:
+        emit_json(result.to_dict())
+    else:
+        emit_table(result.weights, f"{model} fails more often where the weight is above 0")
+        if len(slices := result.slices):
+            # All benchmarks together where there are several; the others are in the JSON and on the page.
+            several = slices["benchmark"].eq("combined")
+            slices = (slices[several] if several.any() else slices).reset_index(drop=True)
+            emit_table(slices[SLICE_COLUMNS], "Densities on held-out items, by that score", slices["bound"])
+        say(result.sentence)
+        say(result.moved)
+        show_notes(result.notes)
+    finish(result.notes)
 
 
 @app.command("targets")

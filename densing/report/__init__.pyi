@@ -1,4 +1,5 @@
 from .distil import build_distil as build_distil
+from .explain import build_explained as build_explained
 from .frontier import build_frontier as build_frontier
 from .gain import build_gain as build_gain
 from .profile import build_profile_report as build_profile_report

@@ -7,6 +7,11 @@ from .distil import distil_gain as distil_gain
 from .distil import distil_runs as distil_runs
 from .distil import ladder_of as ladder_of
 from .distil import lesson_arms as lesson_arms
+from .explain import AMONG as AMONG
+from .explain import Among as Among
+from .explain import Explained as Explained
+from .explain import explain_items as explain_items
+from .explain import roc_auc as roc_auc
 from .gain import ArmGain as ArmGain
 from .gain import GainRecord as GainRecord
 from .gain import Gains as Gains

@@ -1,3 +1,4 @@
+from . import sparse as sparse
 from .codecs import Frequencies as Frequencies
 from .codecs import sizes as sizes
 from .data_parallel.buckets import BUCKETS_MB as BUCKETS_MB

@@ -282,6 +282,11 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "gc-mmc": "stragglers.technique",
         "lcc": "stragglers.technique",
         "backup-workers": "stragglers.technique",
+        "naive-average": "prox_csl",
+        "owa": "prox_csl",
+        "csl": "prox_csl",
+        "prox-csl": "prox_csl",
+        "owl-qn": "prox_csl",
     }
 )
 """Module below ``densing.efficiency.techniques`` of each name; imported when the technique is asked for."""

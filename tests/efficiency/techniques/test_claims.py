@@ -22,7 +22,7 @@ from densing.efficiency.simulation.costs import collective_seconds
 from densing.efficiency.simulation.models import load_workload
 from densing.efficiency.simulation.tasks import Graph
 from densing.efficiency.simulation.workload import modules
-from densing.efficiency.techniques import co2, dct, federated, iso, ladder, spafl, t3
+from densing.efficiency.techniques import co2, dct, federated, iso, ladder, prox_csl, spafl, t3
 from densing.efficiency.techniques.claims import (
     GRADES,
     MUTATIONS,
@@ -50,7 +50,7 @@ from densing.efficiency.techniques.validation import (
 )
 from densing.efficiency.timeline.timeline import Kind
 
-MODULES = (co2, dct, federated, spafl, ladder, iso, t3, taccl, fusion, stragglers)
+MODULES = (co2, dct, federated, spafl, ladder, iso, t3, taccl, fusion, stragglers, prox_csl)
 ALL = {claim.id: claim for module in MODULES for claim in module.CLAIMS}
 QUICK = [
     name for name in ALL if name.startswith(("CO2-4", "CO2-5", "CO2-6", "T3-1a", "T3-1c", "T3-1d", "T3-2", "LAD-1a"))
@@ -88,7 +88,7 @@ def test_second_hand_papers_are_labelled_so() -> None:
 def test_what_is_not_available_belongs_to_a_technique() -> None:
     missing = {technique.name: getattr(technique, "not_available", ()) for technique in techniques()[0]}
     assert {name for name, texts in missing.items() if texts} == {
-        "co2", "dct", "fedft", "fusion", "gc-mmc", "iso", "lcc", "spafl", "t3", "taccl",
+        "co2", "dct", "fedft", "fusion", "gc-mmc", "iso", "lcc", "prox-csl", "spafl", "t3", "taccl",
     }  # fmt: skip
     assert any("Eq. 3" in text for text in missing["co2"])
 
@@ -466,7 +466,7 @@ def test_algebra_notices_no_other_costs(name: str, mutation: str) -> None:
         assert not noticed(name, mutation)
 
 
-CLIENTS = ("fedft", "spafl")
+CLIENTS = ("fedft", "spafl", "prox-csl")
 """Their claims are counted or measured by experiments of seconds, and none is simulated."""
 
 
@@ -480,7 +480,7 @@ def whole() -> list[Finding]:
 @pytest.mark.slow
 def test_every_prediction_notices_a_broken_law(whole: list[Finding]) -> None:
     rows = {row.claim: row for row in whole}
-    clients = {claim.id: claim for module in (federated, spafl) for claim in module.CLAIMS}
+    clients = {claim.id: claim for module in (federated, spafl, prox_csl) for claim in module.CLAIMS}
     assert not [claim.id for claim in clients.values() if claim.grade in SIMULATED]
     for name, claim in ALL.items():
         if name in clients:

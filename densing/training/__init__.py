@@ -1,7 +1,8 @@
 """Three lines in a training loop of your own: wrappers that let ranks communicate less or later.
 
 ``CO2``, ``LocalSGD``, ``SlowMo``, ``DCT``, ``FedFT``, ``Federated`` and ``SpaFL`` go around a model and its optimizer;
-torch is loaded when one is first asked for.
+torch is loaded when one is first asked for. :mod:`densing.training.sparse` holds the sparse classifier over partitions,
+which needs no torch.
 """
 
 from __future__ import annotations

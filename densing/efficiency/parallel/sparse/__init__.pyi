@@ -1,0 +1,16 @@
+from .corpora import Corpus as Corpus
+from .corpora import corpus as corpus
+from .estimator import ProxCSL as ProxCSL
+from .holders import Here as Here
+from .holders import Holders as Holders
+from .holders import split_rows as split_rows
+from .parts import Part as Part
+from .solver import Solution as Solution
+from .solver import fista as fista
+from .solver import minimise as minimise
+from .stores import Store as Store
+from .stores import Union as Union
+from .stores import unite as unite
+from .surrogate import Trained as Trained
+from .surrogate import combine as combine
+from .surrogate import train_csl as train_csl

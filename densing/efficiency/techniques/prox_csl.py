@@ -1,0 +1,389 @@
+"""Sparse classifiers over partitions: means of local solutions, and proxCSL's rounds of gradients.
+
+They train a linear classifier with an L1 penalty, no transformer: their workload is :class:`Convex`, and every other is
+refused, as theirs is by the other techniques. The step of a plan is one update (of the means: the whole of it).
+
+Source: Lu, Curtin, Raff, Ferraro and Holt, KDD 2024, arXiv 2407.06346, and ``FutureComputing4AI/ProxCSL``; for the
+combination Izbicki and Shelton, ECML 2019; for the rival Andrew and Gao, ICML 2007.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from densing.core import InputError, Record
+from densing.efficiency.simulation import Cluster, Graph, collective_seconds, span_of
+from densing.efficiency.techniques.claims import Answer, Claim
+from densing.efficiency.techniques.federated import unless_unavailable
+from densing.efficiency.techniques.plan import Plan
+from densing.efficiency.techniques.registry import Knob, settle, whole
+from densing.efficiency.timeline import Comm, Kind
+
+if TYPE_CHECKING:
+    from densing.core import Array
+    from densing.efficiency.parallel import sparse
+
+NUMBER = 8
+"""Bytes of a weight or an entry of a gradient: a double, as in the authors' code."""
+ENTRY = 12
+"""Bytes of a stored entry: a double and which column it is in."""
+
+
+class Convex(Record, frozen=True):
+    """A sparse logistic regression over partitions.
+
+    Parameters
+    ----------
+    n, d : int
+        Items and features.
+    nnz : int
+        Stored entries of all items.
+    partitions : int
+        Each has its share of the items; one is the main one, where the small problem is solved.
+
+    Examples
+    --------
+    >>> Convex(15_748, 248_665, 1_200_000, 16).sent
+    1989320
+    """
+
+    n: int
+    d: int
+    nnz: int
+    partitions: int
+
+    @property
+    def sent(self) -> int:
+        """Bytes of a vector of weights, or of a gradient."""
+        return NUMBER * self.d
+
+
+class SparseClassifier:
+    """A way of training one linear classifier over partitions."""
+
+    name: str = ""
+    role: str = "exchange"
+    paper: str = "Lu et al., KDD 2024, arXiv 2407.06346"
+    summary: str = ""
+    knobs: tuple[Knob, ...] = ()
+    changes_loss: ClassVar[str] = ""
+    not_available: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """None: a baseline."""
+        return ()
+
+    def check(self, workload: Any) -> None:
+        """Refuse what is no sparse classifier over partitions."""
+        if not isinstance(workload, Convex):
+            raise InputError(
+                f"{self.name} trains a sparse linear classifier, and this workload is a transformer; it takes a Convex "
+                "workload (densing.training.sparse trains one, `densing results explain` uses it)"
+            )
+        for field in ("n", "d", "nnz", "partitions"):
+            if getattr(workload, field) < 1:
+                raise InputError(f"{self.name}: {field} is {getattr(workload, field)}; give 1 or more")
+
+    def plan(self, workload: Any, cluster: Cluster, **knobs: Any) -> Plan:
+        """Return the tasks of some updates; partitions share the ranks evenly.
+
+        Parameters
+        ----------
+        workload : Convex
+        cluster : Cluster
+        **knobs
+            Those of :attr:`knobs`.
+
+        Raises
+        ------
+        InputError
+            On another workload, or for a knob out of range.
+        """
+        self.check(workload)
+        settings = settle(self.name, self.knobs, knobs)
+        work = Rounds(workload, cluster, min(workload.partitions, cluster.n))
+        warmup, steps = 1, 2
+        done: dict[int, int] = {}
+        for step in range(warmup + steps):
+            work.graph.step = step
+            done = self.update(work, settings, done)
+        held = ENTRY * workload.nnz / work.ranks
+        return Plan(
+            work.graph, work.ranks, warmup, steps,
+            {"items": held, "weights and gradients": 3.0 * workload.sent},
+        )  # fmt: skip
+
+    def update(self, work: Rounds, knobs: Mapping[str, Any], after: dict[int, int]) -> dict[int, int]:
+        """Add one step to the graph, and return the last task of each rank."""
+        raise NotImplementedError
+
+
+class Rounds:
+    """The graph of a plan, and the tasks that all these techniques are made of."""
+
+    def __init__(self, workload: Convex, cluster: Cluster, ranks: int) -> None:
+        self.workload, self.cluster, self.ranks, self.graph = workload, cluster, ranks, Graph()
+        self.all = tuple(range(ranks))
+
+    def compute(self, name: str, entries: float, after: dict[int, int], ranks: tuple[int, ...]) -> dict[int, int]:
+        """Let ranks go over so many stored entries each: once to the margins and once back."""
+        seconds = self.cluster.device.seconds(4.0 * entries, 2.0 * ENTRY * entries)
+        return after | {
+            rank: self.graph.add(name, Kind.COMPUTE, (rank,), "compute", seconds, after=_waits(after, rank))
+            for rank in ranks
+        }
+
+    def collective(self, name: str, op: str, after: dict[int, int]) -> dict[int, int]:
+        """Let all ranks take part in a broadcast or a sum of one vector."""
+        if self.ranks == 1:
+            return after
+        seconds = collective_seconds(op, self.workload.sent, self.cluster, self.all)
+        comm = Comm(op, "all", "all", self.ranks, self.all)
+        task = self.graph.add(
+            name, Kind.COMM, self.all, "comm", seconds, count=self.workload.sent, after=sorted(set(after.values())),
+            comm=comm,
+        )  # fmt: skip
+        return dict.fromkeys(self.all, task)
+
+    def gather(self, name: str, after: dict[int, int]) -> dict[int, int]:
+        """Let every rank send one vector to the main one, whose link takes them one at a time."""
+        ends = []
+        for rank in self.all[1:]:
+            seconds = collective_seconds("send_recv", self.workload.sent, self.cluster, (rank, 0))
+            ends.append(
+                self.graph.add(
+                    name,
+                    Kind.COMM,
+                    (rank,),
+                    "comm",
+                    seconds,
+                    count=self.workload.sent,
+                    after=_waits(after, rank),
+                    resources=("link of the main machine",),
+                    comm=Comm("send_recv", "all", "all", 2, (rank, 0), src=rank, dst=0),
+                )
+            )
+        if not ends:
+            return after
+        level = span_of(self.cluster, (0, self.ranks - 1))
+        arrived = self.graph.add(f"arrived over {level}", Kind.COMPUTE, (0,), "compute", 0.0,
+                                 after=sorted({*ends, *after.values()}))  # fmt: skip
+        return after | {0: arrived}
+
+
+def _waits(after: Mapping[int, int], rank: int) -> tuple[int, ...]:
+    return (after[rank],) if rank in after else ()
+
+
+PASSES = Knob("passes", 100, "over a partition's items until its problem is solved", whole(1))
+
+
+class NaiveAverage(SparseClassifier):
+    """The mean of the partitions' own solutions."""
+
+    name = "naive-average"
+    role = "baseline"
+    summary = "every partition solves its own problem; the mean of the solutions, in one gather"
+    knobs: tuple[Knob, ...] = (PASSES,)
+    changes_loss = "a mean of solutions is not the solution of the whole"
+    combining: ClassVar[bool] = False
+
+    def update(self, work: Rounds, knobs: Mapping[str, Any], after: dict[int, int]) -> dict[int, int]:
+        """Solve everywhere, gather; of OWA one more problem on the main machine."""
+        own = work.workload.nnz / work.ranks
+        done = work.gather("gather solutions", work.compute("own solution", own * knobs["passes"], after, work.all))
+        if self.combining:
+            # Margins under every solution, then a dense problem of as many weights as partitions.
+            small = work.workload.n / work.workload.partitions
+            entries = work.workload.partitions * (own + small * knobs["passes"])
+            done = work.compute("combination", entries, done, (0,))
+        # The next is not begun before this one is done.
+        return dict.fromkeys(work.all, done[0])
+
+
+class Owa(NaiveAverage):
+    """The combination of the partitions' solutions that fits one partition best."""
+
+    name = "owa"
+    paper = "Izbicki and Shelton, ECML 2019"
+    summary = "as naive-average; the weights of the mean are fitted on one partition's items"
+    combining = True
+
+
+class Csl(SparseClassifier):
+    """Rounds of gradients without a proximal term."""
+
+    name = "csl"
+    role = "baseline"
+    paper = "Jordan, Lee and Yang, JASA 2019; Wang et al., ICML 2017"
+    summary = "an update: weights to all, gradients to the main machine, its own problem tilted by their difference"
+    knobs: tuple[Knob, ...] = (PASSES,)
+    changes_loss = "the main machine's items stand for the curvature of all"
+
+    def update(self, work: Rounds, knobs: Mapping[str, Any], after: dict[int, int]) -> dict[int, int]:
+        """Broadcast, gradients, gather, solve on the main machine."""
+        own = work.workload.nnz / work.ranks
+        done = work.collective("broadcast weights", "broadcast", after)
+        done = work.gather("gather gradients", work.compute("gradient", own, done, work.all))
+        small = work.workload.nnz / work.workload.partitions
+        return work.compute("surrogate", small * knobs["passes"], done, (0,))
+
+
+class ProxCsl(Csl):
+    """Rounds of gradients with a proximal term."""
+
+    name = "prox-csl"
+    role = "exchange"
+    paper = "Lu et al., KDD 2024, arXiv 2407.06346"
+    summary = "as csl; the main machine is held back to the weights that it sent, as strongly as a rule finds needed"
+    not_available = ("the tables of accuracy and of run time", "its data file, newsgroups.svm")
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """What abstract and paper claim, tried on data of ours."""
+        return CLAIMS
+
+
+class OwlQn(SparseClassifier):
+    """The rival: quasi-Newton steps on the whole problem, a sum of gradients each."""
+
+    name = "owl-qn"
+    role = "baseline"
+    paper = "Andrew and Gao, ICML 2007"
+    summary = "quasi-Newton steps on the whole problem; a step sums gradients over all (an update has `iterations`)"
+    knobs: tuple[Knob, ...] = (Knob("iterations", 50, "of which an update is made, one sum each", whole(1)),)
+
+    def update(self, work: Rounds, knobs: Mapping[str, Any], after: dict[int, int]) -> dict[int, int]:
+        """Gradients and a sum of them, so many times."""
+        for _ in range(knobs["iterations"]):
+            after = work.compute("gradient", work.workload.nnz / work.ranks, after, work.all)
+            after = work.collective("all_reduce gradient", "all_reduce", after)
+        return after
+
+
+NAIVE_AVERAGE, OWA, CSL, PROX_CSL, OWL_QN = NaiveAverage(), Owa(), Csl(), ProxCsl(), OwlQn()
+
+
+class Arm(NamedTuple):
+    """How one way of training ended: the objective at the start and after each update, then the weights."""
+
+    history: tuple[float, ...]
+    alphas: tuple[float, ...]
+    weights: Array
+
+
+@cache
+def tried(data: str, partitions: int, lam: float, alpha: float | str, updates: int) -> Arm:
+    """Return what training over partitions of a data set gives, from the mean of their solutions."""
+    from densing.efficiency.parallel import sparse
+
+    holders, penalty, start = _partitions(data, partitions, lam)
+    trained = sparse.train_csl(holders, penalty, alpha=alpha, updates=updates, start=start)  # type: ignore[arg-type]
+    return Arm(trained.history, trained.alphas, trained.weights)
+
+
+@cache
+def _partitions(data: str, partitions: int, lam: float) -> tuple[sparse.Here, Array, Array]:
+    from densing.efficiency.parallel import sparse
+
+    corpus = sparse.corpus(data)
+    penalty = np.full(corpus.features.shape[1], lam)
+    holders = sparse.Here(sparse.split_rows(corpus.features, corpus.labels, partitions))
+    # The start is the same for every strength: it is solved for once.
+    return holders, penalty, np.mean(holders.solutions(penalty, 1e-4), axis=0)
+
+
+@cache
+def whole_solution(data: str, lam: float) -> tuple[float, Array]:
+    """Return the objective and the weights of the fit of all items."""
+    from densing.efficiency.parallel import sparse
+
+    corpus = sparse.corpus(data)
+    solution = sparse.minimise(
+        sparse.Part(corpus.features, corpus.labels), np.full(corpus.features.shape[1], lam), tol=1e-4
+    )
+    return solution.objective, solution.weights
+
+
+def _accuracy(data: str, weights: Array) -> float:
+    from densing.efficiency.parallel import sparse
+
+    corpus = sparse.corpus(data)
+    return float(np.mean((corpus.test_features @ weights > 0) == corpus.test_labels))
+
+
+QUESTIONS, FILMS = ("mmlu", 16, 1e-3), ("films", 64, 1e-3)
+STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)
+GAP, SPARSE = 0.02, 1000
+
+
+def _gap() -> Answer:
+    """Say whether two updates reach the solution of all items, for the best strength there is and for the rule's."""
+    data, partitions, lam = QUESTIONS
+    best, _ = whole_solution(data, lam)
+    gaps = {}
+    for alpha in (*STRENGTHS, "adaptive", "guarded"):
+        arm = tried(data, partitions, lam, alpha, 2)
+        gaps[alpha] = ((arm.history[-1] - best) / best, int(np.count_nonzero(arm.weights)))
+    first = (tried(data, partitions, lam, 0.0, 0).history[0] - best) / best
+    alpha, (gap, weights) = min(
+        ((name, value) for name, value in gaps.items() if not isinstance(name, str)), key=lambda pair: pair[1][0]
+    )
+    note = (
+        f"gap of the mean {first:.1%}, after two updates {gap:.2%} with {weights} weights at the best strength of four "
+        f"({alpha:g}); by the authors' rule {gaps['adaptive'][0]:.1%}, guarded {gaps['guarded'][0]:.1%}"
+    )
+    return Answer(WITHIN if gap <= GAP and weights <= SPARSE else f"not: {WITHIN}", note)
+
+
+def _diverges() -> Answer:
+    """Say whether the objective rises without the proximal term, and falls with it."""
+    bare = tried(*FILMS, 0.0, 3).history
+    held = {alpha: tried(*FILMS, alpha, 3).history for alpha in STRENGTHS}
+    best = min(held, key=lambda alpha: held[alpha][-1])
+    written = {name: ", ".join(f"{value:.3g}" for value in arm) for name, arm in (("bare", bare), ("held", held[best]))}
+    note = f"objective at the start and after each update: without {written['bare']}; with {best:g} {written['held']}"
+    return Answer(DIVERGES if bare[-1] > bare[0] > held[best][-1] else f"not: {DIVERGES}", note)
+
+
+def _gain() -> Answer:
+    """Say whether accuracy is higher than the mean's by more than its standard error."""
+    from densing.efficiency.parallel import sparse
+
+    lines, gains = [], []
+    for data, partitions, lam in (QUESTIONS, FILMS):
+        mean = tried(data, partitions, lam, 0.0, 0).weights
+        arms = [tried(data, partitions, lam, alpha, 2) for alpha in STRENGTHS]
+        ours = min(arms, key=lambda arm: arm.history[-1]).weights
+        accuracy = [_accuracy(data, weights) for weights in (mean, ours)]
+        error = math.sqrt(accuracy[0] * (1 - accuracy[0]) / len(sparse.corpus(data).test_labels))
+        gains.append((accuracy[1] - accuracy[0]) / error)
+        counts = [np.count_nonzero(weights) for weights in (mean, ours)]
+        lines.append(f"{data}: {accuracy[0]:.3f} with {counts[0]:,} weights, {accuracy[1]:.3f} with {counts[1]:,}")
+    note = f"accuracy of the mean, then of two updates; {'; '.join(lines)}; fewer weights, not a better accuracy"
+    large = all(gain > 2 for gain in gains)
+    return Answer(GAIN if large else f"not: {GAIN}", note if not large else note.rpartition(";")[0])
+
+
+WITHIN = "within 2 % of the solution of all items"
+DIVERGES = "diverging updates"
+GAIN = "large gain in accuracy"
+ABSTRACT = "abstract of arXiv 2407.06346"
+ON_QUESTIONS = "MMLU's questions, humanities or not, by words and word pairs; 16 partitions, lambda 1e-3"
+ON_FILMS = "films, fresh or rotten, by words and word pairs; 64 partitions, lambda 1e-3"
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim("CSL-1", "two updates, in the sparse regime", ON_QUESTIONS, WITHIN, "", "second-hand",
+          "arXiv 2407.06346, as reported; its tables are not available", unless_unavailable(_gap), grade="measured",
+          slow=True),
+    Claim("CSL-2", "updates without the proximal term", ON_FILMS, DIVERGES, "", "first-hand", ABSTRACT,
+          unless_unavailable(_diverges), grade="measured", slow=True),
+    Claim("CSL-3", "two updates beside the mean of the partitions' solutions", f"{ON_QUESTIONS}; {ON_FILMS}", GAIN, "",
+          "first-hand", ABSTRACT, unless_unavailable(_gain), grade="measured", slow=True),
+)  # fmt: skip

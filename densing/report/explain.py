@@ -1,0 +1,146 @@
+"""On which items one model fails that another solves, as a page: Markdown, or one HTML file that needs no network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from densing import __version__
+from densing.core import severest_first, words, write_text
+from densing.report import markdown, page
+from densing.report.page import Field, Headline, ShownTable, column, first_notes, pairs, ranged, shown_table
+from densing.tradeoff import AMONG
+
+if TYPE_CHECKING:
+    from densing.tradeoff import Explained
+
+HOW = (
+    "A logistic classifier with an L1 penalty on the words and word pairs of the items, their tasks, fields and "
+    "lengths. A weight above 0 means that A fails more often where the feature is, other features being equal; it "
+    "names no cause. The penalty is the one that predicts best in folds of the items learnt from, among those that "
+    "leave few enough weights. Stability is the share of draws of the items anew in which a weight keeps its sign."
+)
+SLICES = (
+    "Densities of both models on held-out items, above the middle score of their task (A likely to fail) and at or "
+    "below it. A slice is a part of a benchmark and is read on the ruler of the whole: compare the models on a slice, "
+    "not the slices with each other."
+)
+
+
+def build_explained(result: Explained, path: Path | str) -> Path:
+    """Write the page.
+
+    Parameters
+    ----------
+    result : Explained
+        What :func:`densing.explain_items` gives.
+    path : path
+        HTML where the name ends in ``.html``, Markdown otherwise.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    See Also
+    --------
+    densing.explain_items
+    """
+    target = Path(path)
+    write_text(target, render(result) if target.suffix == ".html" else render_markdown(result))
+    return target
+
+
+def render(result: Explained) -> str:
+    """Return the page as HTML."""
+    slices = slice_table(result)
+    context = {
+        "headline": Headline(title(result), words.clean(result.sentence, markdown.LONGEST), _facts(result), ()),
+        "sections": [("headline", "Headline"), ("weights", "Weights"),
+                     *([("slices", "Densities")] if slices.rows else []), ("notes", "Notes"), ("versions", "Versions")],
+        "how": HOW,
+        "weights": weight_table(result),
+        "slices": slices,
+        **first_notes(result.notes),
+        "versions": pairs({"densing": __version__}),
+    }  # fmt: skip
+    return page.fill("explain.html", context)
+
+
+def render_markdown(result: Explained) -> str:
+    """Return the page as Markdown."""
+    head = "Written by `densing results explain STORE --model A --against B --page FILE`; do not edit by hand."
+    return "\n\n".join([f"# {markdown.literal(title(result))}", head, body(result)]) + "\n"
+
+
+def body(result: Explained) -> str:
+    """Return what the page says below its heading, in Markdown; other pages hold it too."""
+    parts = [
+        markdown.literal(words.clean(result.sentence, markdown.LONGEST)),
+        markdown.table(["", ""], _facts(result)),
+        "### Weights",
+        HOW,
+        _written(weight_table(result)),
+    ]
+    slices = slice_table(result)
+    if slices.rows:
+        parts += ["### Densities on either side of the score", SLICES, _written(slices)]
+    if result.notes:
+        parts += ["### Notes", markdown.notes(severest_first(result.notes))]
+    return "\n\n".join(parts)
+
+
+def title(result: Explained) -> str:
+    """Return the heading of an explanation."""
+    return words.clean(f"Where {result.a} fails and {result.b} does not", 120)
+
+
+def weight_table(result: Explained) -> ShownTable:
+    """Return the weights, the largest first; stable ones are emphasised."""
+    fields = (
+        Field("Feature", column("feature", lambda value: words.clean(value, 120))),
+        Field("Weight", column("weight", words.number), "weight", hint="Above 0: A fails more often"),
+        Field("Stability", column("stability", words.percentage), "stability", hint="Draws in which it keeps its sign"),
+        Field("Items", column("items", words.count), "items", hint="That hold the feature"),
+        Field("A fails on", column("fails", words.percentage), "fails", hint="Of those items"),
+    )
+    caption = f"Told apart: {AMONG[result.among]}. Stable weights are emphasised."
+    return shown_table("weights-table", caption, result.weights, fields, mark="stable", sortable=True)
+
+
+def slice_table(result: Explained) -> ShownTable:
+    """Return the densities on either side of the score."""
+
+    def density(row: Mapping[str, Any]) -> str:
+        return words.bounded(row["density"], row["bound"])
+
+    fields = (
+        Field("Items", column("slice")),
+        Field("Model", column("model")),
+        Field("Benchmark", column("benchmark")),
+        Field("By", column("quantity")),
+        Field("Value", column("score", words.number), "score", hint="Share solved, or bits per byte"),
+        Field("Number", column("n_items", words.count), "n_items"),
+        Field("Density", density, "density"),
+        Field("Interval", ranged("density", words.number), "density_lo"),
+        Field("Status", lambda row: words.short_status(row["status"], row["bound"])),
+    )
+    return shown_table("slices-table", SLICES, result.slices, fields, sortable=True)
+
+
+def _facts(result: Explained) -> tuple[tuple[str, str], ...]:
+    return (
+        ("Items told apart", f"{result.items}, A fails on {result.fails}"),
+        ("Held out", f"{result.held_out}"),
+        ("AUC there", f"{words.number(result.auc)}, {words.percentage(result.level)} interval "
+                      f"{words.number(result.auc_lo)} to {words.number(result.auc_hi)}"),
+        ("Tasks", words.clean(words.listed(result.tasks), 200)),
+        ("Features", f"{result.features}, of which {len(result.weights)} have a weight"),
+        ("Penalty", words.number(result.lam)),
+        ("Moved", result.moved),
+    )  # fmt: skip
+
+
+def _written(shown: ShownTable) -> str:
+    return markdown.table([field.title for field in shown.fields], ([cell.shown for cell in row] for row in shown.rows))
