@@ -1,4 +1,4 @@
-"""A server's schemes on virtual ranks: exact ones train as plain ranks do, dropped partitions are lost, state goes on."""
+"""A server's schemes on virtual ranks: exact ones train as plain ranks do, what is dropped is lost, state goes on."""
 
 from __future__ import annotations
 
