@@ -1,6 +1,6 @@
 """docs/arrival.md: who comes late, which rule for aggregation likes it, and what it would buy on a server's link.
 
-    python benchmarks/arrival.py --page PAGE
+    python benchmarks/arrival.py --page PAGE [--gain LADDER]
 
 1. `densing techniques validate -t uc-mmc`: completion times in three programs.
 2. `densing techniques compare --delay ...`: a small model on 32 devices under delays of several kinds.
@@ -8,6 +8,9 @@
 4. 1,024 workers with drawn delays: seconds and peak memory of a plan and its simulation, in a process of its own.
 5. `densing calibrate`, then `densing train --delay ...` with a server and four workers: each step beside the same one
    of the plan, which knows the same draws. Idle cores are not needed: delays are far longer than the work.
+6. With `--gain` what a ladder's arms bought: `densing ladder train --preset cpu --sizes d8 --sizes d12 --sizes d16
+   --ranks 4 --seeds 0..2 --arm plain --arm uc-mmc:r=2 --arm gradient-coding:r=2 --arm gc-mmc:r=3
+   --arm backup-workers:drop=1 --arm backup-workers:drop=2 --out LADDER`.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from overlap import densing
 
@@ -32,6 +36,9 @@ from densing.efficiency.simulation import Delay, load_cluster, load_workload, pa
 from densing.efficiency.techniques import compare, get_technique, workload_of_run
 from densing.efficiency.techniques.stragglers import completion
 from densing.report import markdown
+from densing.scores.ladder import pair_table, read_exports
+from densing.tradeoff import gain_table, ladder_gain
+from densing.tradeoff.gain import arm_losses
 
 TECHNIQUES = "ddp,uc-mmc,gradient-coding,gc-mmc,backup-workers,local-sgd"
 MODEL = ("--model", "gpt2", "--cluster", "a100x8-rdma", "--nodes", "4", "--tp", "1")
@@ -170,10 +177,31 @@ def measured_table() -> str:
     )  # fmt: skip
 
 
+def gains_table(ladder: Path) -> str:
+    """Return what each arm bought beside plain training, and how far its losses are from plain's."""
+    frame = gain_table(ladder_gain(ladder)).set_index("arm")
+    losses = arm_losses(read_exports(ladder), ladder)
+    rows = []
+    for arm, row in frame.iterrows():
+        pairs, _ = pair_table(losses, str(arm))
+        off = pairs["arm"] - pairs["plain"]
+
+        def ratio(kind: str, row: Any = row) -> str:
+            low, middle, high = (words.number(row[f"{kind}_{part}"], 3) for part in ("lo", "ratio", "hi"))
+            return f"{middle} ({low} to {high})"
+
+        ends = (f"{off.mean():+.5f}", f"{off.abs().max():.5f}")
+        rows.append((str(arm), ratio("token"), ratio("density"), *ends, row["no_loss"], str(row["pairs"])))
+    return markdown.table(
+        ("arm", "tokens", "density", "mean paired difference, nats", "largest", "no loss", "pairs"), rows
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run everything and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page", type=Path)
+    parser.add_argument("--gain", type=Path, help="A ladder whose gains were measured.")
     parser.add_argument("--measured", action="store_true", help="only the last section, on the screen")
     parser.add_argument("--scale", help="only this technique on many workers, as JSON")
     chosen = parser.parse_args(arguments)
@@ -215,6 +243,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "many ranks; mean seconds from update to update.",
         measured_table(),
     ]
+    if chosen.gain is not None:
+        parts += [
+            "## What it costs in quality",
+            f"Validation loss of a ladder's arms beside plain training on as many ranks (`densing ladder gain "
+            f"{chosen.gain.name}`), which rank is late drawn anew for every task. Exact rules leave density as it is; "
+            "dropped gradients are lost tokens.",
+            gains_table(chosen.gain),
+        ]
     chosen.page.write_text("\n\n".join(parts) + "\n")
     print(f"wrote {chosen.page}")
 
