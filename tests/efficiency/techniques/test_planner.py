@@ -29,6 +29,7 @@ from densing.efficiency.techniques.planner.base import (
 from densing.efficiency.techniques.planner.collectives import CostModel, Use
 from densing.efficiency.techniques.planner.exchange import Blocking, Buckets, cut
 from densing.efficiency.techniques.planner.stage import NOTHING, Edge, Layout, join
+from densing.efficiency.techniques.prox_csl import Convex
 from densing.efficiency.techniques.registry import BUILT_IN, get_technique, settle
 from densing.efficiency.timeline.timeline import Kind
 
@@ -260,6 +261,12 @@ def test_every_technique_introduces_itself(name: str) -> None:
     assert len({knob.name for knob in technique.knobs}) == len(technique.knobs)
     assert hasattr(technique, "run") is (name not in ("sequential", "zero3", *CONVEX))
     assert hasattr(technique, "run") is hasattr(technique, "stand_in")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in CONVEX])
+def test_what_plans_transformers_refuses_a_sparse_classifier_in_words(name: str) -> None:
+    with pytest.raises(InputError, match=r"transformer|least squares"):
+        get_technique(name).plan(Convex(100, 10, 500, 4), cluster(4))  # type: ignore[arg-type]
 
 
 def test_only_t3_and_lcc_are_run_as_something_else() -> None:

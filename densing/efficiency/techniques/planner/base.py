@@ -103,6 +103,9 @@ class Planned:
 
     def check(self, workload: Workload) -> None:
         """Refuse a workload that it has nothing to do with."""
+        if not isinstance(workload, Workload):
+            kind = type(workload).__name__
+            raise InputError(f"{self.name}: plans steps of a transformer; the workload is {kind}: give a Workload")
         if workload.mode not in self.modes:
             raise InputError(
                 f"{self.name}: the workload's mode is {workload.mode}; it works in {', '.join(self.modes)} only"
