@@ -247,6 +247,8 @@ def explain_items(
     """
     import pandas as pd
 
+    from densing.efficiency.parallel import sparse
+
     _check(paths, model, against, nnz, among, held_out, draws, level)
     tell = step or (lambda label, share: None)
     tell("reading items", 0.0)
@@ -283,7 +285,7 @@ def explain_items(
         stores=tuple(position), history=trained.history, alphas=trained.alphas,
         bytes=moved + union.bytes, bytes_draws=moved_draws,
         bytes_items=int(sum(store.rows["bytes"].sum() for store in others)),
-        bytes_features=int(sum(12 * store.features.nnz for store in others)),
+        bytes_features=int(sum(sparse.ENTRY * store.features.nnz for store in others)),
         slices=pd.DataFrame(slices), notes=tuple(once(notes)),
     )  # fmt: skip
 
@@ -307,13 +309,15 @@ def roc_auc(scores: Array, positive: Array, level: float = 0.95) -> tuple[float,
     >>> tuple(round(end, 3) for end in roc_auc(np.arange(20.0), np.arange(20) % 3 == 2))
     (0.5, 0.246, 0.754)
     """
+    from scipy.stats import rankdata
+
     first, second = scores[positive], scores[~positive]
     m, n = len(first), len(second)
     if min(m, n) < HELD_OUT_FEWEST:
         return math.nan, math.nan, math.nan
-    ranks = _ranks(np.r_[first, second])
-    above = (ranks[:m] - _ranks(first)) / n
-    below = 1 - (ranks[m:] - _ranks(second)) / m
+    ranks = rankdata(np.r_[first, second])
+    above = (ranks[:m] - rankdata(first)) / n
+    below = 1 - (ranks[m:] - rankdata(second)) / m
     auc = float(above.mean())
     error = math.sqrt(above.var(ddof=1) / m + below.var(ddof=1) / n)
     if not 0 < auc < 1:
@@ -321,12 +325,6 @@ def roc_auc(scores: Array, positive: Array, level: float = 0.95) -> tuple[float,
     spread = NormalDist().inv_cdf((1 + level) / 2) * error / (auc * (1 - auc))
     middle = math.log(auc / (1 - auc))
     return auc, 1 / (1 + math.exp(spread - middle)), 1 / (1 + math.exp(-spread - middle))
-
-
-def _ranks(values: Array) -> Array:
-    """Return ranks from 1 on, ties at their middle."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]
 
 
 def _check(
@@ -524,10 +522,7 @@ def _problem(
     union = sparse.unite([store for _, store in learnt])
     place = {name: number for number, name in enumerate(union.names)}
 
-    def with_intercept(features: Any, labels: Array) -> sparse.Part:
-        return sparse.Part(matrices.hstack([features, np.ones((features.shape[0], 1))], format="csc"), labels)
-
-    parts = [with_intercept(part.features, part.labels) for part in union.parts]
+    parts = [sparse.Part(sparse.with_intercept(part.features), part.labels) for part in union.parts]
     blocks = []
     for _, store in tested:
         entries = matrices.coo_array(store.features)
@@ -540,9 +535,9 @@ def _problem(
         )
     if blocks:
         labels = np.concatenate([store.labels for _, store in tested])
-        test = with_intercept(matrices.vstack(blocks), labels)
+        test = sparse.Part(sparse.with_intercept(matrices.vstack(blocks)), labels)
     else:
-        test = with_intercept(matrices.csr_array((0, len(union.names))), np.zeros(0))
+        test = sparse.Part(sparse.with_intercept(matrices.csr_array((0, len(union.names)))), np.zeros(0))
     both = [number for number, part in enumerate(parts) if not part.one_class]
     return union, Training(parts, learnt[both[0] if both else 0][0]), test
 

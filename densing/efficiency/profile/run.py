@@ -7,6 +7,7 @@ from the store (:class:`HeldRanks`). :func:`run_notes` says what of the run was 
 from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -75,7 +76,7 @@ _COLLECTIVE = (*CollectiveSummary.__struct_fields__, "hidden_pct", *WAIT_COLUMNS
 _RATES = ("algbw_gbps", "busbw_gbps", "hidden_pct")
 
 
-class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False):
+class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False, dict=True):
     """What a run spent, over all its ranks.
 
     Attributes
@@ -184,7 +185,7 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False):
         return _frame(rows, _STEP, _RATIOS)
 
     def delays(self) -> DelayFit:
-        """Return the model of delays that the ranks' own seconds per step speak for (a third of a second's work).
+        """Return the model of delays that the ranks' own seconds per step speak for (a third of a second's work, once).
 
         Examples
         --------
@@ -193,6 +194,10 @@ class RunProfile(Readable, msgspec.Struct, frozen=True, eq=False):
         >>> profile_run(Timeline((RankTimeline(0, work, Spans.empty()),))).delays().status
         'too few'
         """
+        return self._delays
+
+    @cached_property
+    def _delays(self) -> DelayFit:
         from densing.efficiency.profile.own_steps import own_seconds
 
         return own_seconds(self.ranks).fit()

@@ -27,6 +27,7 @@ from .engine import Simulation as Simulation
 from .engine import simulate as simulate
 from .models import load_workload as load_workload
 from .models import resized as resized
+from .tasks import MOST_TASKS as MOST_TASKS
 from .tasks import Graph as Graph
 from .tasks import Task as Task
 from .workload import Module as Module

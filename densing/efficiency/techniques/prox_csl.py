@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from densing.core import InputError, Record
+from densing.efficiency.parallel import sparse
 from densing.efficiency.simulation import Cluster, Graph, collective_seconds, span_of
 from densing.efficiency.techniques.claims import Answer, Claim
 from densing.efficiency.techniques.federated import unless_unavailable
@@ -26,12 +27,6 @@ from densing.efficiency.timeline import Comm, Kind
 
 if TYPE_CHECKING:
     from densing.core import Array
-    from densing.efficiency.parallel import sparse
-
-NUMBER = 8
-"""Bytes of a weight or an entry of a gradient: a double, as in the authors' code."""
-ENTRY = 12
-"""Bytes of a stored entry: a double and which column it is in."""
 
 
 class Convex(Record, frozen=True):
@@ -60,7 +55,7 @@ class Convex(Record, frozen=True):
     @property
     def sent(self) -> int:
         """Bytes of a vector of weights, or of a gradient."""
-        return NUMBER * self.d
+        return sparse.NUMBER * self.d
 
 
 class SparseClassifier:
@@ -113,7 +108,7 @@ class SparseClassifier:
         for step in range(warmup + steps):
             work.graph.step = step
             done = self.update(work, settings, done)
-        held = ENTRY * workload.nnz / work.ranks
+        held = sparse.ENTRY * workload.nnz / work.ranks
         return Plan(
             work.graph, work.ranks, warmup, steps,
             {"items": held, "weights and gradients": 3.0 * workload.sent},
@@ -133,7 +128,7 @@ class Rounds:
 
     def compute(self, name: str, entries: float, after: dict[int, int], ranks: tuple[int, ...]) -> dict[int, int]:
         """Let ranks go over so many stored entries each: once to the margins and once back."""
-        seconds = self.cluster.device.seconds(4.0 * entries, 2.0 * ENTRY * entries)
+        seconds = self.cluster.device.seconds(4.0 * entries, 2.0 * sparse.ENTRY * entries)
         return after | {
             rank: self.graph.add(name, Kind.COMPUTE, (rank,), "compute", seconds, after=_waits(after, rank))
             for rank in ranks
@@ -281,7 +276,6 @@ class Arm(NamedTuple):
 @cache
 def tried(data: str, partitions: int, lam: float, alpha: float | str, updates: int) -> Arm:
     """Return what training over partitions of a data set gives, from the mean of their solutions."""
-    from densing.efficiency.parallel import sparse
 
     holders, penalty, start = _partitions(data, partitions, lam)
     trained = sparse.train_csl(holders, penalty, alpha=alpha, updates=updates, start=start)  # type: ignore[arg-type]
@@ -290,7 +284,6 @@ def tried(data: str, partitions: int, lam: float, alpha: float | str, updates: i
 
 @cache
 def _partitions(data: str, partitions: int, lam: float) -> tuple[sparse.Here, Array, Array]:
-    from densing.efficiency.parallel import sparse
 
     corpus = sparse.corpus(data)
     penalty = np.full(corpus.features.shape[1], lam)
@@ -302,7 +295,6 @@ def _partitions(data: str, partitions: int, lam: float) -> tuple[sparse.Here, Ar
 @cache
 def whole_solution(data: str, lam: float) -> tuple[float, Array]:
     """Return the objective and the weights of the fit of all items."""
-    from densing.efficiency.parallel import sparse
 
     corpus = sparse.corpus(data)
     solution = sparse.minimise(
@@ -312,7 +304,6 @@ def whole_solution(data: str, lam: float) -> tuple[float, Array]:
 
 
 def _accuracy(data: str, weights: Array) -> float:
-    from densing.efficiency.parallel import sparse
 
     corpus = sparse.corpus(data)
     return float(np.mean((corpus.test_features @ weights > 0) == corpus.test_labels))
@@ -354,7 +345,6 @@ def _diverges() -> Answer:
 
 def _gain() -> Answer:
     """Say whether accuracy is higher than the mean's by more than its standard error."""
-    from densing.efficiency.parallel import sparse
 
     lines, gains = [], []
     for data, partitions, lam in (QUESTIONS, FILMS):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from densing.core import InputError
+from densing.efficiency.parallel.sparse.sizes import ENTRY
 from densing.efficiency.simulation import Cluster, Device, Link, collective_seconds, load_workload
 from densing.efficiency.techniques.claims import PHYSICS
 from densing.efficiency.techniques.plan import Measured, measure
-from densing.efficiency.techniques.prox_csl import CLAIMS, ENTRY, Convex, Rounds
+from densing.efficiency.techniques.prox_csl import CLAIMS, Convex, Rounds
 from densing.efficiency.techniques.registry import get_technique
 
 WORK = Convex(n=8000, d=50_000, nnz=400_000, partitions=8)

@@ -22,6 +22,22 @@ from densing.efficiency.parallel.distributed import (
 from densing.efficiency.parallel.server.schemes import Scheme
 
 
+def weighted_sum(parts: Iterable[tuple[float, Tensor]]) -> Tensor:
+    """Return the sum of weights times tensors, in their order; a weight of 1 leaves a tensor's bits.
+
+    Examples
+    --------
+    >>> weighted_sum([(1.0, torch.tensor([1.0, 2.0])), (-2.0, torch.tensor([0.0, 1.0]))])
+    tensor([1., 0.])
+    """
+    total: Tensor | None = None
+    for weight, tensor in parts:
+        part = tensor if weight == 1.0 else tensor * weight
+        total = part.clone() if total is None else total.add_(part)
+    assert total is not None, "a sum of nothing"
+    return total
+
+
 class Problem(Protocol):
     """A model and a loss that is the mean over partitions.
 

@@ -24,7 +24,7 @@ from densing.efficiency.parallel.distributed import (
     run,
 )
 from densing.efficiency.parallel.server.mail import GONE, NOTHING, STOP, Letter, Mail
-from densing.efficiency.parallel.server.problems import PROBLEMS, LanguageModel, LeastSquares, Problem
+from densing.efficiency.parallel.server.problems import PROBLEMS, LanguageModel, LeastSquares, Problem, weighted_sum
 from densing.efficiency.parallel.server.schemes import Scheme
 from densing.efficiency.simulation import parse_delay
 
@@ -132,11 +132,8 @@ class Server:
             if letter.step == self.taken and letter.tensor is not None:
                 messages[letter.message] = letter.tensor
                 self.arrivals[-1].append((letter.message, time.perf_counter() - began))
-        total: Tensor | None = None
-        for message, weight in self.scheme.weights(list(messages)).items():
-            part = messages[message] if weight == 1.0 else messages[message] * weight
-            total = part.clone() if total is None else total.add_(part)
-        assert total is not None
+        weights_of = self.scheme.weights(list(messages))
+        total = weighted_sum((weight, messages[message]) for message, weight in weights_of.items())
         total /= self.scheme.partitions
         for group in self.optimizer.param_groups:
             group["lr"] = self.env.spec.lr * inverse_sqrt_factor(self.taken, WARMUP_STEPS)
@@ -310,13 +307,8 @@ class Worker:
     def _sum(self, message: int, done: Sequence[Tensor]) -> Tensor:
         """Return what a message says: the sum over the tasks that are done."""
         row = self.scheme.coefficients[message]
-        total: Tensor | None = None
-        for task, piece in zip(self.scheme.tasks[self.worker], done, strict=False):
-            if weight := float(row[task]):
-                part = piece if weight == 1.0 else piece * weight
-                total = part.clone() if total is None else total.add_(part)
-        assert total is not None
-        return total
+        tasks = zip(self.scheme.tasks[self.worker], done, strict=False)
+        return weighted_sum((float(row[task]), piece) for task, piece in tasks if row[task])
 
 
 def _sound(letter: Letter) -> Letter:

@@ -10,6 +10,7 @@ import torch
 
 from densing.core import InputError
 from densing.efficiency.parallel.data_parallel import Backward, Flat, Replica
+from densing.efficiency.parallel.server.problems import weighted_sum
 from densing.efficiency.parallel.server.schemes import Scheme
 from densing.efficiency.simulation import Delay
 
@@ -88,12 +89,8 @@ class VirtualServer:
         for flat, row in zip(self.flats, self._rows, strict=True):
             flat.read_gradients(row)
         arrived = self._arrived()
-        total: torch.Tensor | None = None
-        for message, weight in self.scheme.weights(arrived).items():
-            part = self._message(message)
-            part = part if weight == 1.0 else part * weight
-            total = part.clone() if total is None else total.add_(part)
-        assert total is not None
+        weights = self.scheme.weights(arrived)
+        total = weighted_sum((weight, self._message(message)) for message, weight in weights.items())
         total.div_(self.scheme.partitions)
         for flat in self.flats:
             flat.write_gradients(total)

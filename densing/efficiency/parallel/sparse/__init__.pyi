@@ -5,6 +5,9 @@ from .holders import Here as Here
 from .holders import Holders as Holders
 from .holders import split_rows as split_rows
 from .parts import Part as Part
+from .parts import with_intercept as with_intercept
+from .sizes import ENTRY as ENTRY
+from .sizes import NUMBER as NUMBER
 from .solver import Solution as Solution
 from .solver import fista as fista
 from .solver import minimise as minimise

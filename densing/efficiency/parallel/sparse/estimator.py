@@ -8,7 +8,6 @@ from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
-from scipy import sparse
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
@@ -16,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from densing.core import Array, InputError
 from densing.efficiency.parallel.sparse.holders import Here, split_rows
-from densing.efficiency.parallel.sparse.parts import Part
+from densing.efficiency.parallel.sparse.parts import Part, with_intercept
 from densing.efficiency.parallel.sparse.stores import Store, unite
 from densing.efficiency.parallel.sparse.surrogate import ADAPTIVE, GUARDED, STARTS, Alpha, Start, train_csl
 
@@ -75,6 +74,7 @@ class ProxCSL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Examples
     --------
+    >>> from scipy import sparse
     >>> X = sparse.random(400, 50, density=0.2, random_state=0, format="csr")
     >>> y = np.where((X @ np.r_[8.0, -8.0, np.zeros(48)]) > 0, "fails", "solves")
     >>> model = ProxCSL(lam=0.005, partitions=4).fit(X, y)
@@ -185,9 +185,7 @@ class ProxCSL(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _with_intercept(self, X: Any) -> Any:
-        if not self.fit_intercept:
-            return X
-        return sparse.hstack([sparse.csc_array(X), np.ones((X.shape[0], 1))], format="csc")
+        return with_intercept(X) if self.fit_intercept else X
 
     def _classes(self, y: Array) -> Array:
         """Set ``classes_``, and return 1 where an item is of the second."""

@@ -11,6 +11,17 @@ from scipy.special import expit
 from densing.core import Array, InputError
 
 
+def with_intercept(features: Any) -> sparse.csc_array:
+    """Return features with a column of ones behind them.
+
+    Examples
+    --------
+    >>> with_intercept(np.array([[2.0], [3.0]])).toarray().tolist()
+    [[2.0, 1.0], [3.0, 1.0]]
+    """
+    return sparse.hstack([sparse.csc_array(features), np.ones((features.shape[0], 1))], format="csc")
+
+
 class Part:
     """The items of one partition.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from densing.core import InputError, Note
 from densing.efficiency.parallel import forward_only, one_forward_one_backward
-from densing.efficiency.simulation import Cluster, Graph, Module, Task, Workload, memory
+from densing.efficiency.simulation import MOST_TASKS, Cluster, Graph, Module, Task, Workload, memory
 from densing.efficiency.simulation import stages as stage_modules
 from densing.efficiency.techniques.claims import Claim
 from densing.efficiency.techniques.plan import Plan
@@ -323,7 +323,10 @@ def plan_steps(
             builder.step()
         if not step:
             # All steps are of about one size: better refused now than after minutes of planning.
-            program.graph.room(len(merged(program.graph)) * (warmup + steps - 1))
+            ahead = len(program.graph) * (warmup + steps - 1)
+            if len(program.graph) + ahead > MOST_TASKS:
+                # Perhaps not, once computations are joined.
+                program.graph.room(len(merged(program.graph)) * (warmup + steps - 1))
             if cluster.delay is not None:
                 steps *= periods(steps, len(program.graph))
         step += 1
