@@ -10,7 +10,7 @@ import typer
 
 from densing.cli.options import JsonFlag
 from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar
-from densing.core import DensingError, InputError, Note, once
+from densing.core import DensingError, InputError, Note, once, words
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Run, RunSpec, SeedMean
@@ -114,10 +114,13 @@ def train(
     --resume, with the same losses. Exit codes: 0 done, 1 user error or a rank died, 2 usage.
 
     Of uc-mmc, gradient-coding, gc-mmc, lcc and backup-workers rank 0 is a server and the others its workers.
+    Of naive-average, owa, csl and prox-csl each rank holds partitions of a data set, for a sparse classifier.
 
     Example: densing train --technique ddp,local-sgd,co2 --tau 8 --link 200mbit --seeds 0,1,2 --out runs
 
     densing train -t ddp,uc-mmc,gradient-coding --nproc 5 --delay shifted-exp:a=0.01,mu=10 --set r=2 --out late
+
+    densing train -t naive-average,prox-csl --set data=films --set partitions=64 --set alpha=0.01 --out words
     """
     from densing.efficiency.parallel import RunSpec, check, named_shape, seed_means, write_json
     from densing.efficiency.techniques import find
@@ -149,8 +152,10 @@ def train(
     notes = once(note for run in runs for note in run.notes())
     served = list(dict.fromkeys(spec.technique for spec in specs if _served(spec)))
     if served and len(served) < len({spec.technique for spec in specs}):
-        words = f"{', '.join(served)}: of the {nproc} ranks one is the server, {nproc - 1} work; of the others all work"
-        notes.append(Note("server", "info", words, {"techniques": served}))
+        message = (
+            f"{', '.join(served)}: of the {nproc} ranks one is the server, {nproc - 1} work; of the others all work"
+        )
+        notes.append(Note("server", "info", message, {"techniques": served}))
     document: dict[str, Any]
     if len(runs) > 1:
         each = [
@@ -259,10 +264,10 @@ def _lines(runs: Sequence[Run], rows: Sequence[SeedMean]) -> list[str]:
 
     first = runs[0]
     link = first.link.rate if first.link.kind == "none" else f"{first.link.rate}, {first.link.kind}"
-    head = (
-        f"{first.nproc} ranks, {first.steps} steps, {first.parameters:,} parameters, {first.tokens} tokens per step; "
-        f"link: {link}"
-    )
+    work = f"{first.steps} steps, {first.parameters:,} parameters, {first.tokens} tokens per step"
+    if "accuracy" in first.extra:
+        work = f"{first.knobs['partitions']} partitions of {first.tokens:,} items, {first.parameters:,} words"
+    head = f"{first.nproc} ranks, {work}; link: {link}"
     title = ("technique", "seeds", "step ms", "waiting ms", "waiting %", "loss", "predicted ms", "predicted waiting ms")
     cells = [
         (
@@ -282,8 +287,28 @@ def _lines(runs: Sequence[Run], rows: Sequence[SeedMean]) -> list[str]:
         "",
         *columns(title, cells),
         "",
+        *_solutions(runs),
         "measured; waiting: the training thread stood still for communication",
     ]
+
+
+def _solutions(runs: Sequence[Run]) -> list[str]:
+    """Return what came out of classifiers over partitions; nothing where none was trained."""
+    rows = [
+        (
+            f"{run.technique}, seed {run.seed}",
+            f"{run.losses[-1]:.4g}",
+            f"{run.extra['weights']:,.0f}",
+            f"{run.extra['accuracy']:.3f}",
+            words.volume(run.extra["moved_bytes"]),
+            f"{run.extra['start_s']:.2f}",
+        )
+        for run in runs
+        if "accuracy" in run.extra
+    ]
+    heads = ("classifier", "objective", "weights", "accuracy", "moved", "start s")
+    legend = "a step is an update, or all of a mean; accuracy: held out; start: the partitions' own solutions"
+    return [*columns(heads, rows), "", legend] if rows else []
 
 
 def _ms(seconds: float | None) -> str:

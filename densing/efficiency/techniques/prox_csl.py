@@ -22,11 +22,12 @@ from densing.efficiency.simulation import Cluster, Graph, collective_seconds, sp
 from densing.efficiency.techniques.claims import Answer, Claim
 from densing.efficiency.techniques.federated import unless_unavailable
 from densing.efficiency.techniques.plan import Plan
-from densing.efficiency.techniques.registry import Knob, settle, whole
+from densing.efficiency.techniques.registry import Knob, choice, number, settle, whole
 from densing.efficiency.timeline import Comm, Kind
 
 if TYPE_CHECKING:
     from densing.core import Array
+    from densing.efficiency.parallel import RunEnv, RunRecord, RunSpec
 
 
 class Convex(Record, frozen=True):
@@ -119,6 +120,42 @@ class SparseClassifier:
         raise NotImplementedError
 
 
+class Runs(SparseClassifier):
+    """One that runs for real: each rank holds partitions of a data set of words, rank 0 the main one."""
+
+    axis: ClassVar[str] = "partitions"
+    stand_in: ClassVar[str] = ""
+    plan_only: ClassVar[tuple[str, ...]] = ("passes",)
+    start: ClassVar[sparse.Start] = "naive"
+
+    def check_run(self, spec: RunSpec) -> None:
+        """Refuse ranks without a partition, and devices."""
+        settings = settle(self.name, self.knobs, spec.knobs)
+        if spec.device != "cpu":
+            raise InputError(f"{self.name}: device {spec.device}: it runs on processors only; leave --device out")
+        sparse.check_sparse(spec.nproc, settings["partitions"])
+
+    def plan_of_run(self, spec: RunSpec, cluster: Cluster) -> Plan:
+        """Return the plan of a run: of its data, over its ranks."""
+        settings = settle(self.name, self.knobs, spec.knobs)
+        words = sparse.corpus(settings["data"]).features
+        workload = Convex(words.shape[0], words.shape[1], int(words.nnz), settings["partitions"])
+        return self.plan(workload, cluster.change(n=spec.nproc), **settings)
+
+    def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
+        """Train on this rank: its updates, or once."""
+        settings = settle(self.name, self.knobs, knobs)
+        return sparse.train_sparse(
+            env,
+            data=settings["data"],
+            partitions=settings["partitions"],
+            lam=settings["lam"],
+            updates=settings.get("updates", 0),
+            alpha=settings.get("alpha", 0.0),
+            start=self.start,
+        )
+
+
 class Rounds:
     """The graph of a plan, and the tasks that all these techniques are made of."""
 
@@ -176,16 +213,27 @@ def _waits(after: Mapping[int, int], rank: int) -> tuple[int, ...]:
     return (after[rank],) if rank in after else ()
 
 
+def strength(text: str) -> float | str:
+    """Read the strength of the proximal term."""
+    return text if text in (sparse.ADAPTIVE, sparse.GUARDED) else number(0.0).parse(text)
+
+
 PASSES = Knob("passes", 100, "over a partition's items until its problem is solved", whole(1))
+RUN_KNOBS = (
+    Knob("data", "mmlu", "of a real run: questions (mmlu) or films, by their words", choice(tuple(sparse.CORPORA))),
+    Knob("partitions", 16, "of a real run: its items are dealt out to so many", whole(1)),
+    Knob("lam", 1e-3, "of a real run: penalty of every weight", number(0.0)),
+)
+UPDATES = Knob("updates", 2, "of a real run: rounds of gradients", whole(1, 100))
 
 
-class NaiveAverage(SparseClassifier):
+class NaiveAverage(Runs):
     """The mean of the partitions' own solutions."""
 
     name = "naive-average"
     role = "baseline"
     summary = "every partition solves its own problem; the mean of the solutions, in one gather"
-    knobs: tuple[Knob, ...] = (PASSES,)
+    knobs: tuple[Knob, ...] = (PASSES, *RUN_KNOBS)
     changes_loss = "a mean of solutions is not the solution of the whole"
     combining: ClassVar[bool] = False
 
@@ -209,16 +257,17 @@ class Owa(NaiveAverage):
     paper = "Izbicki and Shelton, ECML 2019"
     summary = "as naive-average; the weights of the mean are fitted on one partition's items"
     combining = True
+    start = "owa"
 
 
-class Csl(SparseClassifier):
+class Csl(Runs):
     """Rounds of gradients without a proximal term."""
 
     name = "csl"
     role = "baseline"
     paper = "Jordan, Lee and Yang, JASA 2019; Wang et al., ICML 2017"
     summary = "an update: weights to all, gradients to the main machine, its own problem tilted by their difference"
-    knobs: tuple[Knob, ...] = (PASSES,)
+    knobs: tuple[Knob, ...] = (PASSES, *RUN_KNOBS, UPDATES)
     changes_loss = "the main machine's items stand for the curvature of all"
 
     def update(self, work: Rounds, knobs: Mapping[str, Any], after: dict[int, int]) -> dict[int, int]:
@@ -237,6 +286,11 @@ class ProxCsl(Csl):
     role = "exchange"
     paper = "Lu et al., KDD 2024, arXiv 2407.06346"
     summary = "as csl; the main machine is held back to the weights that it sent, as strongly as a rule finds needed"
+    knobs = (
+        *Csl.knobs,
+        Knob("alpha", sparse.ADAPTIVE, "of a real run: strength of the proximal term, the authors' rule (adaptive), "
+             "or ours (guarded)", strength),
+    )  # fmt: skip
     not_available = ("the tables of accuracy and of run time", "its data file, newsgroups.svm")
 
     @property

@@ -1,6 +1,7 @@
 """Sparse logistic regression over items that lie in several places: gradients travel, items do not.
 
-numpy and scipy only; the estimator with scikit-learn's interface loads that library when it is asked for.
+numpy and scipy only. Ranks need torch; the estimator with scikit-learn's interface loads that library when it is asked
+for.
 """
 
 import lazy_loader as lazy

@@ -1,3 +1,4 @@
+from .corpora import CORPORA as CORPORA
 from .corpora import Corpus as Corpus
 from .corpora import corpus as corpus
 from .estimator import ProxCSL as ProxCSL
@@ -6,6 +7,9 @@ from .holders import Holders as Holders
 from .holders import split_rows as split_rows
 from .parts import Part as Part
 from .parts import with_intercept as with_intercept
+from .ranks import Spread as Spread
+from .ranks import check_sparse as check_sparse
+from .ranks import train_sparse as train_sparse
 from .sizes import ENTRY as ENTRY
 from .sizes import NUMBER as NUMBER
 from .solver import Solution as Solution
@@ -14,6 +18,9 @@ from .solver import minimise as minimise
 from .stores import Store as Store
 from .stores import Union as Union
 from .stores import unite as unite
+from .surrogate import ADAPTIVE as ADAPTIVE
+from .surrogate import GUARDED as GUARDED
+from .surrogate import Start as Start
 from .surrogate import Trained as Trained
 from .surrogate import combine as combine
 from .surrogate import train_csl as train_csl

@@ -6,6 +6,7 @@ Both are read where they lie; nothing is copied or imported.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import cache
 from typing import Any, NamedTuple
@@ -91,12 +92,14 @@ def films() -> Corpus:
     return _corpus([text for text, _ in facts], np.array([fresh for _, fresh in facts]))
 
 
+CORPORA: Mapping[str, Callable[[], Corpus]] = {"mmlu": mmlu, "films": films}
+
+
 def corpus(name: str) -> Corpus:
-    """Return ``mmlu`` or ``films``."""
-    makers = {"mmlu": mmlu, "films": films}
-    if name not in makers:
-        raise UnknownNameError("data set", name, makers)
-    return makers[name]()
+    """Return one of :data:`CORPORA` by its name."""
+    if name not in CORPORA:
+        raise UnknownNameError("data set", name, CORPORA)
+    return CORPORA[name]()
 
 
 def _corpus(texts: list[str], labels: Array) -> Corpus:
