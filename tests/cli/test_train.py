@@ -11,6 +11,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -21,6 +22,7 @@ from densing.efficiency.parallel import named_shape
 from densing.efficiency.parallel.distributed import folder, launch, network
 from densing.efficiency.parallel.distributed.launch import RunFailedError
 from densing.efficiency.parallel.distributed.spec import RunSpec
+from densing.efficiency.simulation import parse_delay
 from tests.support import command
 
 pytestmark = pytest.mark.slow
@@ -101,6 +103,30 @@ def test_a_killed_run_goes_on_with_the_same_losses(unbroken: tuple[Path, dict[st
     assert resumed.final_loss == run["final_loss"]
 
 
+def test_a_server_and_its_workers_with_injected_delays_beside_the_plan_that_draws_the_same(tmp_path: Path) -> None:
+    delay, steps = "shifted-exp:a=0.02,mu=20,lasts=step", 6
+    done = densing(
+        "train", "-t", "ddp,uc-mmc,gradient-coding", "--nproc", 3, "--set", "r=2", "--delay", delay, "--model", "tiny",
+        "--sequence", 32, "--steps", steps, "--trace-steps", 0, "--seed", 3, "--predict", "a800x4-nvlink", "--out",
+        tmp_path / "late", "--json",
+    )  # fmt: skip
+    document = json.loads(done.stdout)
+    ddp, uncoded, coded = document["runs"]
+    drawn = parse_delay(delay)
+    slept = [drawn.draw(3, step) for step in range(steps)]
+    # Ranks of a data-parallel run sleep what is drawn for them, a step's all-reduce waits for the latest.
+    assert ddp["extra"]["delay_s"] == pytest.approx(np.mean(slept))
+    assert ddp["step_s"] >= np.mean([max(row) for row in slept[-ddp["timed_steps"] :]])
+    for run in document["runs"]:
+        assert run["predicted"]["step_s"] > 0.02
+        assert run["delay"] == delay
+    # Coded sums of two workers of which one suffices give the gradient of both, up to rounding.
+    assert coded["losses"] == pytest.approx(uncoded["losses"], rel=1e-4)
+    assert uncoded["extra"]["messages"] >= 1
+    codes = [note["code"] for note in document["notes"]]
+    assert {"injected-delays", "server"} <= set(codes)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -112,6 +138,11 @@ def test_a_killed_run_goes_on_with_the_same_losses(unbroken: tuple[Path, dict[st
         (["--technique", "pipeline", "--set", "codec=zip"], "choose one"),
         (["--technique", "pipeline", "--set", "share=1.5"], "give a number from"),
         (["--technique", "ddp", "--steps", "0"], "steps=0"),
+        (["--technique", "ddp,iso", "--delay", "shifted-exp:mu=10"], "iso: delays are injected into the ranks of data"),
+        (["--technique", "pipeline", "--delay", "shifted-exp:mu=10"], "leave --delay out"),
+        (["--technique", "uc-mmc", "--nproc", "5", "--set", "r=5"], "there are 4 partitions: give 1 to 4"),
+        (["--technique", "gradient-coding"], "gradient-coding: a code needs 2 workers or more; there are 1"),
+        (["--technique", "uc-mmc", "--nproc", "3", "--delay", "normal:mu=10"], "normal"),
         (["--technique", "ddp", "--link", "fast"], "link 'fast'"),
         (["--technique", "ddp", "--corpus", "/nowhere/at/all.txt"], "/nowhere/at/all.txt"),
     ],

@@ -10,8 +10,8 @@ import torch
 
 from densing.core.errors import InputError
 from densing.efficiency.parallel.distributed import comm, folder
-from densing.efficiency.parallel.distributed.rank import run_rank
-from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord
+from densing.efficiency.parallel.distributed.rank import Part, run_rank
+from densing.efficiency.parallel.distributed.spec import RunEnv, RunRecord, RunSpec
 
 
 def trip(env: RunEnv, step: int) -> None:
@@ -61,5 +61,12 @@ def part(env: RunEnv) -> RunRecord:
     )
 
 
+def find(spec: RunSpec) -> Part:
+    """Return the part; fail before the ranks have met where the knobs say so."""
+    if spec.knobs.get("fail") == "early" and os.environ["RANK"] == str(spec.knobs["rank"]):
+        raise ValueError("made to fail before the others are met")
+    return part
+
+
 if __name__ == "__main__":
-    run_rank(sys.argv[1], lambda spec: part)
+    run_rank(sys.argv[1], find)

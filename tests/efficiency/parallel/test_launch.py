@@ -253,3 +253,10 @@ def test_timed_steps_are_whole_rounds_without_recorded_steps(tau: Any, count: in
         assert all(step < count - traced for step in chosen)
         if isinstance(tau, int) and tau <= count - traced:
             assert len(chosen) % tau == 0
+
+
+def test_a_worker_that_dies_before_all_have_met_ends_a_servers_run_at_once(tmp_path: Path) -> None:
+    # With a timeout that no test would see the end of.
+    spec = spec_of(tmp_path / "run", nproc=3, knobs={"fail": "early", "rank": 2}, timeout_s=100_000.0)
+    with pytest.raises(RunFailedError, match="rank 2 failed: ValueError: made to fail before the others are met"):
+        toy(spec, server=True)

@@ -39,6 +39,11 @@ def progress_file(out: Path) -> Path:
     return out / "ranks" / "progress"
 
 
+def met_file(out: Path) -> Path:
+    """Return the file that rank 0 leaves once all ranks have found each other."""
+    return out / "ranks" / "met"
+
+
 def rank_log(out: Path, rank: int) -> Path:
     """Return what a rank printed."""
     return out / "logs" / f"rank{rank:05d}.log"

@@ -299,9 +299,7 @@ class Supervisor:
                 ended_at = ended_at or time.monotonic()
                 if None not in self.codes or time.monotonic() - ended_at > _LEAVE_S:
                     return True
-            elif failed_at is None and (
-                0 in self.dead or self.codes[0] if self.server else self.dead or any(self.codes)
-            ):
+            elif failed_at is None and (self._hopeless() if self.server else self.dead or any(self.codes)):
                 failed_at = time.monotonic()
             if failed_at is not None:
                 since_s = time.monotonic() - failed_at
@@ -311,6 +309,10 @@ class Supervisor:
                 if since_s > (_GRACE_S if silent else _GRACE_S / 6):
                     return False
             time.sleep(_TICK_S)
+
+    def _hopeless(self) -> bool:
+        """Whether a server is gone, or waits for a worker that ended before all had found each other."""
+        return 0 in self.dead or bool(self.codes[0] or (any(self.codes) and not folder.met_file(self.out).exists()))
 
     def _look(self) -> None:
         """Note which ranks have come, and which have gone since the last look."""

@@ -91,6 +91,8 @@ def _take_part(env: RunEnv, find: Callable[[RunSpec], Part]) -> None:
         world_size=env.world_size,
         timeout=timedelta(seconds=env.spec.timeout_s),
     )
+    if env.rank == 0:
+        folder.met_file(Path(env.spec.out)).touch()
     rates = parse_rates(env.spec.link, env.world_size)
     if rates[env.rank].kind == "emulated":
         comm.emulate(rates)

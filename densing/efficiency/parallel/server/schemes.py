@@ -246,6 +246,8 @@ def _cyclic(workers: int, r: int) -> tuple[tuple[int, ...], ...]:
 def _checked(name: str, workers: int, r: int, least: int = 1) -> None:
     if workers < 1:
         raise InputError(f"{name}: {workers} workers; give at least one")
+    if workers < least:
+        raise InputError(f"{name}: a code needs {least} workers or more; there are {workers}")
     if not least <= r <= workers:
         why = "a code needs each partition twice" if r < least else f"there are {workers} partitions"
         raise InputError(f"{name}: r = {r} computations per worker; {why}: give {least} to {workers}")
@@ -289,6 +291,7 @@ def gradient_code(workers: int, r: int, seed: int = 0) -> Scheme:
     >>> sum(weight * scheme.coefficients[each] for each, weight in total.items()).round(9).tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
+    _checked("gradient-coding", workers, r, least=2)
     scheme = clustered_code(workers, r, 1, (r,), seed=seed)
     return Scheme("gradient-coding", workers, scheme.tasks, scheme.messages, scheme.coefficients, scheme.enough)
 
