@@ -10,7 +10,7 @@ import typer
 
 from densing.cli.options import JsonFlag
 from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar
-from densing.core import DensingError, InputError, Note, once
+from densing.core import DensingError, InputError, Note, UnavailableError, once, words
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Run, RunSpec, SeedMean
@@ -115,9 +115,14 @@ def train(
 
     Of uc-mmc, gradient-coding, gc-mmc, lcc and backup-workers rank 0 is a server and the others its workers.
 
+    Of host-gather, pinned-gather and zero-copy one rank trains GraphSAGE on a graph whose rows lie in the host's
+    memory; the last two need a CUDA device.
+
     Example: densing train --technique ddp,local-sgd,co2 --tau 8 --link 200mbit --seeds 0,1,2 --out runs
 
     densing train -t ddp,uc-mmc,gradient-coding --nproc 5 --delay shifted-exp:a=0.01,mu=10 --set r=2 --out late
+
+    densing train -t host-gather,zero-copy --set data=films-graph --nproc 1 --out tables
     """
     from densing.efficiency.parallel import RunSpec, check, named_shape, seed_means, write_json
     from densing.efficiency.techniques import find
@@ -139,18 +144,29 @@ def train(
         delay=delay,
     )
     specs = specifications(base, technique, seeds, out, tau, tuple(settings or ()))
-    # What cannot be run is refused at once, before the first of several runs has taken its time.
+    # What cannot be run is refused at once, before the first of several runs has taken its time; one that this machine
+    # lacks something for is left out where another one can be run.
+    skipped: dict[str, Note] = {}
     for spec in specs:
-        find(spec)
-        check(spec)
-    predictions = [_predicted(spec, predict) for spec in specs]
+        try:
+            find(spec)
+            check(spec)
+        except UnavailableError as error:
+            skipped[spec.technique] = Note("skipped", "warning", f"left out: {error}", {"technique": spec.technique})
+            if len(skipped) == len({spec.technique for spec in specs}):
+                raise
+    specs = [spec for spec in specs if spec.technique not in skipped]
+    foretold = [_predicted(spec, predict) for spec in specs]
     runs = [_launched(spec, resume, quiet=json) for spec in specs]
+    predictions = [given or run.foretold for given, run in zip(foretold, runs, strict=True)]
     rows = seed_means(runs, predictions)
-    notes = once(note for run in runs for note in run.notes())
+    notes = [*skipped.values(), *once(note for run in runs for note in run.notes())]
     served = list(dict.fromkeys(spec.technique for spec in specs if _served(spec)))
     if served and len(served) < len({spec.technique for spec in specs}):
-        words = f"{', '.join(served)}: of the {nproc} ranks one is the server, {nproc - 1} work; of the others all work"
-        notes.append(Note("server", "info", words, {"techniques": served}))
+        message = (
+            f"{', '.join(served)}: of the {nproc} ranks one is the server, {nproc - 1} work; of the others all work"
+        )
+        notes.append(Note("server", "info", message, {"techniques": served}))
     document: dict[str, Any]
     if len(runs) > 1:
         each = [
@@ -260,7 +276,8 @@ def _lines(runs: Sequence[Run], rows: Sequence[SeedMean]) -> list[str]:
     first = runs[0]
     link = first.link.rate if first.link.kind == "none" else f"{first.link.rate}, {first.link.kind}"
     head = (
-        f"{first.nproc} ranks, {first.steps} steps, {first.parameters:,} parameters, {first.tokens} tokens per step; "
+        f"{first.nproc} ranks, {first.steps} steps, {first.parameters:,} parameters, {first.tokens} "
+        f"{'nodes' if 'row_bytes' in first.extra else 'tokens'} per step; "
         f"link: {link}"
     )
     title = ("technique", "seeds", "step ms", "waiting ms", "waiting %", "loss", "predicted ms", "predicted waiting ms")
@@ -282,7 +299,23 @@ def _lines(runs: Sequence[Run], rows: Sequence[SeedMean]) -> list[str]:
         "",
         *columns(title, cells),
         "",
-        "measured; waiting: the training thread stood still for communication",
+        "measured; waiting: the training thread stood still for communication, or for rows",
+        *(line for run in runs for line in _stages(run)),
+    ]
+
+
+def _stages(run: Run) -> list[str]:
+    """Return what a run that gathered rows says of its stages, in a line."""
+    figures = run.extra
+    if "row_bytes" not in figures:
+        return []
+    size = words.number(figures["rows"] * figures["row_bytes"] / 1e6)
+    same = "; rows gathered ahead gave the same weights, to the bit" if figures.get("equal") else ""
+    return [
+        f"{run.technique}, seed {run.seed}: one after the other {_ms(figures['sequential_step_s'])} ms (sampling "
+        f"{_ms(figures['sample_s'])}, gathering {_ms(figures['gather_s'])}, training {_ms(figures['train_s'])}); "
+        f"{figures['rows']:,.0f} rows a step, {size} MB{same}; {100 * figures['accuracy']:.1f} % right on held-out "
+        f"nodes, the commoner label {100 * figures['majority']:.1f} %"
     ]
 
 

@@ -287,6 +287,10 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "csl": "prox_csl",
         "prox-csl": "prox_csl",
         "owl-qn": "prox_csl",
+        "device-table": "host_tables.technique",
+        "host-gather": "host_tables.technique",
+        "pinned-gather": "host_tables.technique",
+        "zero-copy": "host_tables.technique",
     }
 )
 """Module below ``densing.efficiency.techniques`` of each name; imported when the technique is asked for."""

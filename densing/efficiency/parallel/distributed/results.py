@@ -97,6 +97,13 @@ class Run(Record, frozen=True):
     versions: Mapping[str, str]
     delay: str = ""
 
+    @property
+    def foretold(self) -> dict[str, float] | None:
+        """What the run itself said that a step should take, before it took the steps that count; None of most runs."""
+        if "predicted_step_s" not in self.extra:
+            return None
+        return {"step_s": self.extra["predicted_step_s"], "exposed_s": self.extra["predicted_wait_s"]}
+
     def notes(self) -> list[Note]:
         """Return what a reader of the figures must know: an emulated link, a stand-in for the technique."""
         notes = []
