@@ -19,7 +19,7 @@ def no_device() -> str:
     """Return why a device cannot be used here; empty where it can."""
     if not torch.cuda.is_available():
         return "torch sees none here"
-    return "" if kernel.triton is not None else "its kernel needs Triton: pip install triton"
+    return "" if kernel.PRESENT else "its kernel needs Triton: pip install triton"
 
 
 class Fetch:

@@ -20,9 +20,12 @@ LINE = 32
 """Numbers of four bytes in a line."""
 THREADS = 128
 
-if triton is not None:
+PRESENT = triton is not None
+"""Whether Triton is installed: it comes with torch's builds for CUDA."""
 
-    @triton.jit
+if PRESENT:
+
+    @triton.jit  # type: ignore[untyped-decorator]
     def _read_rows(table: Any, ids: Any, into: Any, width: Any, align: tl.constexpr, threads: tl.constexpr) -> None:
         place = tl.program_id(0).to(tl.int64)
         start = tl.load(ids + place) * width

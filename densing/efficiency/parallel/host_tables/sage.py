@@ -18,7 +18,7 @@ HIDDEN = 16
 """As in DGL's example."""
 
 
-class SageLayer(nn.Module):
+class SageLayer(nn.Module):  # type: ignore[misc]
     """One layer."""
 
     def __init__(self, width: int, out: int) -> None:
@@ -36,7 +36,7 @@ class SageLayer(nn.Module):
         return self.neighbours(mean) + self.own(states[: len(counts)])
 
 
-class Sage(nn.Module):
+class Sage(nn.Module):  # type: ignore[misc]
     """Two layers with a rectifier between."""
 
     def __init__(self, width: int, classes: int, hidden: int = HIDDEN) -> None:
