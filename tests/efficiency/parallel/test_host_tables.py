@@ -148,6 +148,15 @@ def test_a_table_larger_than_memory_stays_on_the_disk(tmp_path: Path, monkeypatc
     assert np.array_equal(into, rows[[99, 1]])
 
 
+def test_a_run_says_that_its_table_is_on_the_disk(tmp_path: Path) -> None:
+    task = karate_task()
+    np.save(tmp_path / "rows.npy", task.table.rows)
+    mapped = HostTable(np.load(tmp_path / "rows.npy", mmap_mode="r"), mapped=True)
+    found = trained(tmp_path, lambda: task._replace(table=mapped), overlap=False)
+    assert found.losses == trained(tmp_path, overlap=False).losses
+    assert runs.MAPPED in found.stand_in and runs.NO_PCIE in found.stand_in
+
+
 def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
     (tmp_path / "words.npy").write_text("no table")
     np.savez(tmp_path / "two.npz", a=np.zeros(2), b=np.zeros(2))
