@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from densing.core import Card, InputError, Note, Readable, Record, Severity, UnknownNameError, words
 from densing.efficiency.simulation import Gather, resized
-from densing.efficiency.techniques.host_tables import HostTable
+from densing.efficiency.techniques.host_tables import TableTechnique
 from densing.efficiency.techniques.plan import Measured, measure, timeline_of
 from densing.efficiency.techniques.planner import Planned
 from densing.efficiency.techniques.registry import BUILT_IN, Technique, get_technique
@@ -239,7 +239,7 @@ def compare(
     notes = _notes(rows, workload, cluster)
     for row in rows:
         technique: Any = get_technique(row.technique)
-        if isinstance(technique, Planned | HostTable) and row.status != DOES_NOT_APPLY:
+        if isinstance(technique, Planned | TableTechnique) and row.status != DOES_NOT_APPLY:
             notes += technique.remarks(workload, cluster, **(knobs or {}).get(row.technique, {}))  # type: ignore[arg-type]
     if not isinstance(base, Measured):
         message = f"no speed-ups: the baseline {reference} does not apply here ({base}); choose another baseline"
@@ -279,8 +279,9 @@ def _row(
     need = sum(outcome.memory.values()) if outcome.memory else None
     misfit = bool(room and need and need > room)
     technique = get_technique(name)
-    counted = isinstance(technique, HostTable) and isinstance(workload, Gather)
-    on_device, every = technique.parameters(workload) if counted else (None, None)  # type: ignore
+    counts: tuple[int | None, int | None] = (None, None)
+    if isinstance(technique, TableTechnique) and isinstance(workload, Gather):
+        counts = technique.parameters(workload)
     return Row(
         technique=name,
         status=DOES_NOT_FIT if misfit else FITS,
@@ -296,8 +297,8 @@ def _row(
         room_bytes=room,
         changes_loss=changes_loss,
         step_se_s=outcome.step_se_s,
-        parameters_on_device=on_device,
-        parameters=every,
+        parameters_on_device=counts[0],
+        parameters=counts[1],
     )
 
 

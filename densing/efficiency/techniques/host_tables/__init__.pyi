@@ -3,4 +3,4 @@ from .technique import DEVICE_TABLE as DEVICE_TABLE
 from .technique import HOST_GATHER as HOST_GATHER
 from .technique import PINNED_GATHER as PINNED_GATHER
 from .technique import ZERO_COPY as ZERO_COPY
-from .technique import HostTable as HostTable
+from .technique import TableTechnique as TableTechnique

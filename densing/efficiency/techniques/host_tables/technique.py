@@ -63,7 +63,7 @@ class Stages(NamedTuple):
     bytes: float
 
 
-class HostTable:
+class TableTechnique:
     """A way for a device to get at rows of a table."""
 
     name: str = ""
@@ -144,35 +144,36 @@ class HostTable:
 
 
 def _pipeline(stages: Stages, overlap: bool, synchronous: bool, steps: int) -> Graph:
-    """Return the tasks of some steps and of those after them whose rows come ahead: of two buffers one is filled while
-    the other is read."""
+    """Return the tasks of some steps, and of as many after them as there are buffers: their rows come ahead."""
     graph = Graph()
     # No ranks: it is the host that is on the other side.
     comm = Comm(FROM_HOST, "host", "host")
+    # A copy from ordinary memory is made by the thread that gathers.
+    thread = ("the host's thread",) if synchronous else ()
     staged: list[int] = []
     trained: list[int] = []
     for step in range(steps + BUFFERS):
         graph.step = step
+        # Free again: the host's buffer once its copy is made, the device's once it has been trained on.
+        before = slice(step - BUFFERS, step - BUFFERS + 1) if overlap and step >= BUFFERS else slice(0)
+        copied, read = staged[before], trained[before]
         after = [] if overlap else trained[-1:]
-        # Buffers are free again once what was in them two steps ago has been read.
-        staging, filling = ((staged[-BUFFERS:][:1] if step >= BUFFERS else []),
-                            (trained[-BUFFERS:][:1] if step >= BUFFERS else []))  # fmt: skip
         if stages.sample_s:
             after = [graph.add("sample", Kind.ANNOTATION, (0,), "host", stages.sample_s, after=after)]
         if stages.gather_s:
-            busy = ("the host's thread",) if synchronous else ()
-            after = [graph.add("gather", Kind.MEMCPY, (0,), "host", stages.gather_s, count=int(stages.bytes),
-                               after=[*after, *staging], resources=busy)]  # fmt: skip
+            # Without a wire there is one pair of buffers, which both sides share.
+            free = copied if stages.wire_s else read
+            after = [graph.add("gather", Kind.MEMCPY, (0,), "host", stages.gather_s, count=round(stages.bytes),
+                               after=[*after, *free], resources=thread)]  # fmt: skip
         if stages.wire_s:
-            busy = ("the host's thread",) if synchronous else ()
             after = [graph.add("fetch rows", Kind.COMM, (0,), "pcie", stages.wire_s, count=round(stages.bytes),
-                               after=[*after, *filling], resources=busy, comm=comm)]  # fmt: skip
-            staged.append(after[0])
+                               after=[*after, *read], resources=thread, comm=comm)]  # fmt: skip
+            staged += after
         trained.append(graph.add("train", Kind.COMPUTE, (0,), "compute", stages.train_s, after=after))
     return graph
 
 
-class DeviceTable(HostTable):
+class DeviceTable(TableTechnique):
     """The rival where it fits: the table in the device's memory."""
 
     name = "device-table"
@@ -186,7 +187,7 @@ class DeviceTable(HostTable):
         return Stages(workload.sample_s, 0.0, 0.0, workload.train_s, 0.0)
 
 
-class RealHostTable(HostTable):
+class RealTableTechnique(TableTechnique):
     """One that runs for real: on a processor the host's part, with a device all of it."""
 
     axis: ClassVar[str] = "table"
@@ -245,7 +246,7 @@ class RealHostTable(HostTable):
         return replace(record, extra={**record.extra, **foretold, **rows})
 
 
-class HostGather(RealHostTable):
+class HostGather(RealTableTechnique):
     """PyTorch's own way: index, then copy."""
 
     name = "host-gather"
@@ -263,7 +264,7 @@ class HostGather(RealHostTable):
         return Stages(workload.sample_s, moved, wire, workload.train_s, float(workload.bytes))
 
 
-class PinnedGather(RealHostTable):
+class PinnedGather(RealTableTechnique):
     """The same through memory that the device may read by itself."""
 
     name = "pinned-gather"
@@ -278,13 +279,13 @@ class PinnedGather(RealHostTable):
         return Stages(workload.sample_s, moved, wire, workload.train_s, float(workload.bytes))
 
 
-class ZeroCopy(RealHostTable):
+class ZeroCopy(RealTableTechnique):
     """PyTorch-Direct: threads of the device read the rows where they lie."""
 
     name = "zero-copy"
     summary = "threads of the device read rows where they lie, over PCIe, from a line of 128 bytes on"
     knobs: tuple[Knob, ...] = (OVERLAP, ALIGN, SHARE, HEADER, OUTSTANDING, ROUND_TRIP, *RUN_KNOBS)
-    plan_only = tuple(name for name in RealHostTable.plan_only if name != "align")
+    plan_only = tuple(name for name in RealTableTechnique.plan_only if name != "align")
     not_available = ("tables per data set", "runs on several devices")
 
     @property
