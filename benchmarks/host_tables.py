@@ -221,7 +221,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "assumption decides it. `without a simulator` is the rival: of GCN-3 the longer of transfer and training.",
         claims_table(),
         "## Measured: rows gathered ahead, on processors",
-        f"Real, on a machine of {os.cpu_count()} cores: `densing train -t host-gather --set data=films-graph --nproc 1 "
+        f"Real, on a machine of {os.cpu_count()} cores (other work on it before the runs: a load of {os.getloadavg()[0]:.1f}): "
+        f"`densing train -t host-gather --set data=films-graph --nproc 1 "
         f"--steps {STEPS} --seeds {SEEDS} --lr 0.003`. **No PCIe here**: another process samples and gathers one step "
         "ahead into the second of two buffers that both share. The graph: 17,472 films and the 63,815 people who "
         "directed, wrote or played in them, 223,940 edges (Wikidata, CC0); GraphSAGE of two layers, 25 neighbours of a "

@@ -116,7 +116,7 @@ def train(
     Of uc-mmc, gradient-coding, gc-mmc, lcc and backup-workers rank 0 is a server and the others its workers.
 
     Of host-gather, pinned-gather and zero-copy one rank trains GraphSAGE on a graph whose rows lie in the host's
-    memory; the last two need a CUDA device.
+    memory; the last two need a CUDA device, and have not been run by us so far.
 
     Example: densing train --technique ddp,local-sgd,co2 --tau 8 --link 200mbit --seeds 0,1,2 --out runs
 

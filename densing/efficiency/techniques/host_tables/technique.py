@@ -253,7 +253,7 @@ class HostGather(RealTableTechnique):
     role = "baseline"
     summary = "the processor gathers rows and copies them to the device from ordinary memory"
     knobs: tuple[Knob, ...] = (OVERLAP, HOST_RATE, *RUN_KNOBS)
-    stand_in = "on a processor: no PCIe here, another process gathers rows into shared memory; with --device cuda: none"
+    stand_in = "without a device: no PCIe, rows are gathered into shared memory"
     synchronous = True
     needs_device = False
 
