@@ -183,6 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if chosen.page is None:
         parser.error("--page is needed")
+    # A mean over the minute before anything of ours runs.
+    load = os.getloadavg()[0]
     figures = "; ".join(f"`{name}`: {load_gather(name).source}" for name in MODELS)
     parts = [
         "# Tables that stay in the host's memory",
@@ -221,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "assumption decides it. `without a simulator` is the rival: of GCN-3 the longer of transfer and training.",
         claims_table(),
         "## Measured: rows gathered ahead, on processors",
-        f"Real, on a machine of {os.cpu_count()} cores (other work on it before the runs: a load of {os.getloadavg()[0]:.1f}): "
+        f"Real, on a machine of {os.cpu_count()} cores (before the runs others kept {load:.1f} of them busy): "
         f"`densing train -t host-gather --set data=films-graph --nproc 1 "
         f"--steps {STEPS} --seeds {SEEDS} --lr 0.003`. **No PCIe here**: another process samples and gathers one step "
         "ahead into the second of two buffers that both share. The graph: 17,472 films and the 63,815 people who "
