@@ -63,6 +63,35 @@ def test_the_contract_of_compare(preset: str, cluster: str, code: int) -> None:
     assert found["split"]["dp"] >= 2
 
 
+def test_a_table_in_the_hosts_memory() -> None:
+    names = "host-gather,pinned-gather,zero-copy,device-table"
+    found = compare("sage-papers100m", "rtx3090-pcie3", names, "--set", "zero-copy.align=false")
+    assert found["gather"]["table_rows"] == 111_059_956 and found["model"] == "sage-papers100m"
+    rows = {row["technique"]: row for row in found["rows"]}
+    assert rows["device-table"]["status"] == "does not fit"
+    for name in names.split(",")[:3]:
+        row = rows[name]
+        assert row["parameters_on_device"] == 9_788 and row["parameters"] == 14_215_684_156
+        assert row["bytes_per_link"] == {"host": row["bytes"]} and row["bytes"] >= 270_700 * 512
+    shown = densing("compare", "--model", "sage-reddit", "--cluster", "rtx3090-pcie3", "--techniques", names).stdout
+    assert (
+        "parameters on the device, of all (which divides is a choice of N): host-gather 20,633 of 140,265,563" in shown
+    )
+    assert "figures of sage-reddit (derived)" in shown and "232,965 rows by 602 columns" in shown
+
+
+@pytest.mark.parametrize("option", [("--batch", "4"), ("--tp", "2"), ("--map",), ("--delay", "shifted-exp:mu=4")])
+def test_options_of_transformers_are_refused_for_a_table(
+    option: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["compare", "--model", "sage-reddit", "--cluster", "rtx3090-pcie3", "--techniques", "zero-copy", *option]
+    monkeypatch.setattr(sys, "argv", ["densing", "techniques", *command])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert f"{option[0]}: of a transformer; sage-reddit gathers rows of a table" in capsys.readouterr().err
+
+
 def test_pipelines_find_their_stages() -> None:
     """The split that all of them need is found, and the slow edges' compression is said to change what is learned."""
     found = compare("gpt2", "geo48", "pipeline,fusion")

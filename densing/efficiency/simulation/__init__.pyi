@@ -25,6 +25,10 @@ from .delays import checked_delay as checked_delay
 from .delays import parse_delay as parse_delay
 from .engine import Simulation as Simulation
 from .engine import simulate as simulate
+from .gather import Gather as Gather
+from .gather import check_gather as check_gather
+from .gather import gather_names as gather_names
+from .gather import load_gather as load_gather
 from .models import load_workload as load_workload
 from .models import resized as resized
 from .tasks import MOST_TASKS as MOST_TASKS

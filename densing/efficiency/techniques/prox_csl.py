@@ -18,7 +18,7 @@ import numpy as np
 
 from densing.core import InputError, Record
 from densing.efficiency.parallel import sparse
-from densing.efficiency.simulation import Cluster, Graph, collective_seconds, span_of
+from densing.efficiency.simulation import Cluster, Graph, Workload, collective_seconds, span_of
 from densing.efficiency.techniques.claims import Answer, Claim
 from densing.efficiency.techniques.federated import unless_unavailable
 from densing.efficiency.techniques.plan import Plan
@@ -78,8 +78,9 @@ class SparseClassifier:
     def check(self, workload: Any) -> None:
         """Refuse what is no sparse classifier over partitions."""
         if not isinstance(workload, Convex):
+            kind = "a transformer" if isinstance(workload, Workload) else f"of the kind {type(workload).__name__}"
             raise InputError(
-                f"{self.name} trains a sparse linear classifier, and this workload is a transformer; it takes a Convex "
+                f"{self.name} trains a sparse linear classifier, and this workload is {kind}; it takes a Convex "
                 "workload (densing.training.sparse trains one, `densing results explain` uses it)"
             )
         for field in ("n", "d", "nnz", "partitions"):
