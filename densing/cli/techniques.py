@@ -13,8 +13,8 @@ from densing.cli.output import columns, emit_plain, finish, say, show_notes, tim
 from densing.core import InputError, Note, words
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation import Cluster, Gather, Workload
-    from densing.efficiency.techniques import Cell, Comparison, Finding, RegimeMap, Technique, Validation
+    from densing.efficiency.simulation import Cluster
+    from densing.efficiency.techniques import Cell, Comparison, Finding, RegimeMap, Step, Technique, Validation
 
 Number = TypeVar("Number", int, float)
 
@@ -109,8 +109,9 @@ def compare(
         str,
         typer.Option(
             "--model",
-            help="Workload preset, or a Hugging Face config.json; or a step that gathers rows of a table: sage-reddit, "
-            "sage-products, sage-papers100m, or a TOML file.",
+            help="Workload preset, or a Hugging Face config.json; or a step that gathers rows of a table (sage-reddit, "
+            "sage-products, sage-papers100m) or of a linear problem (least-squares, mmlu-words, film-words), or a TOML "
+            "file of either.",
         ),
     ],
     cluster: Annotated[str, typer.Option("--cluster", help="Cluster preset, or a TOML file.")],
@@ -189,12 +190,15 @@ def compare(
 
     Example: densing techniques compare --model sage-reddit --cluster rtx3090-pcie3 --techniques
     host-gather,pinned-gather,zero-copy --set zero-copy.align=false
+
+    Example: densing techniques compare --model least-squares --cluster a100x8-rdma --nodes 3 --delay
+    shifted-exp:a=0.01,mu=10 --techniques uc-mmc,gradient-coding,lcc,backup-workers
     """
     from densing.efficiency.simulation import (
         Gather,
-        gather_names,
+        Workload,
         load_cluster,
-        load_gather,
+        load_other,
         load_workload,
         parse_delay,
     )
@@ -212,18 +216,18 @@ def compare(
         machine = load_cluster(cluster, n=nodes * machine.per_node)
     if delay is not None:
         machine = machine.change(delay=parse_delay(delay))
-    workload: Workload | Gather
-    if model in gather_names() or Path(model).suffix == ".toml":
+    workload: Step
+    if (other := load_other(model)) is not None:
         of_transformers = {
             "--mode": mode != "train", "--batch": batch, "--sequence": sequence, "--micro-batches": micro_batches,
             "--tp": tp, "--dp": dp, "--pp": pp, "--recompute": recompute, "--sequence-parallel": sequence_parallel,
             "--unfused-attention": unfused_attention, "--map": regime_map, "--link": link, "--bandwidths": bandwidths,
-            "--batches": batches, "--replicas": replicas, "--delay": delay,
+            "--batches": batches, "--replicas": replicas, "--delay": delay if isinstance(other, Gather) else None,
         }  # fmt: skip
         for option, value in of_transformers.items():
             if value:
-                raise InputError(f"{option}: of a transformer; {model} gathers rows of a table: leave it out")
-        workload = load_gather(model)
+                raise InputError(f"{option}: of a transformer, and {model} is none: leave it out")
+        workload = other
     else:
         step = load_workload(
             model,
@@ -242,7 +246,7 @@ def compare(
             "no technique works here: " + "; ".join(f"{row.technique}: {row.reason}" for row in comparison.rows)
         )
     grid: RegimeMap | None = None
-    if not isinstance(workload, Gather) and (regime_map or bandwidths or batches or replicas or link):
+    if isinstance(workload, Workload) and (regime_map or bandwidths or batches or replicas or link):
         with timed_bar(quiet=json, label="map") as show:
             grid = regime(
                 workload,
@@ -383,12 +387,13 @@ def numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> lis
         raise InputError(f"{option} {text}: {error}; give numbers with commas between, as in 1,4,16") from error
 
 
-def _about(workload: Workload | Gather) -> dict[str, Any]:
+def _about(workload: Step) -> dict[str, Any]:
     """Return what a document says of a workload."""
-    from densing.efficiency.simulation import Gather
+    from densing.efficiency.simulation import Gather, Workload
 
-    if isinstance(workload, Gather):
-        return {"model": workload.name, "gather": workload.to_dict()}
+    if not isinstance(workload, Workload):
+        kind = "gather" if isinstance(workload, Gather) else "convex"
+        return {"model": workload.name, kind: workload.to_dict()}
     return {
         "model": workload.model.name,
         "mode": workload.mode,
@@ -401,9 +406,9 @@ def _about(workload: Workload | Gather) -> dict[str, Any]:
     }
 
 
-def _head(workload: Workload | Gather, cluster: Cluster) -> str:
+def _head(workload: Step, cluster: Cluster) -> str:
     """Say in a line what is compared, and where."""
-    from densing.efficiency.simulation import Gather
+    from densing.efficiency.simulation import Gather, Workload
 
     machine = visible(cluster.name)
     if isinstance(workload, Gather):
@@ -411,6 +416,12 @@ def _head(workload: Workload | Gather, cluster: Cluster) -> str:
             f"{visible(workload.name)}, {workload.rows:,} rows a step of a table of {workload.table_rows:,} rows by "
             f"{workload.width:,} columns ({workload.table_rows * workload.row_bytes / 1e9:,.2f} GB); {machine}: one "
             "device"
+        )
+    if not isinstance(workload, Workload):
+        what = "a sparse classifier" if workload.loss == "logistic" else "least squares"
+        return (
+            f"{visible(workload.name)}, {what}: {workload.n:,} items by {workload.d:,} features, {workload.nnz:,} "
+            f"entries, in {workload.partitions} partitions; {machine}: {cluster.n} devices"
         )
     split = workload.split
     parts = f" in {workload.micro_batches} micro-batches" if workload.micro_batches > 1 else ""
@@ -423,9 +434,9 @@ def _head(workload: Workload | Gather, cluster: Cluster) -> str:
     )
 
 
-def _comparison_lines(workload: Workload | Gather, cluster: Cluster, comparison: Comparison) -> list[str]:
+def _comparison_lines(workload: Step, cluster: Cluster, comparison: Comparison) -> list[str]:
     """Return what is shown of a comparison on a screen, line by line."""
-    from densing.efficiency.simulation import Gather
+    from densing.efficiency.simulation import Workload
     from densing.efficiency.techniques import in_memory
 
     header = ("technique", "memory", "step ms", "exposed ms", "hidden %", "MB sent", "GB memory", "speed-up", "loss")
@@ -450,7 +461,7 @@ def _comparison_lines(workload: Workload | Gather, cluster: Cluster, comparison:
         [] if cluster.delay is None else [f"delays are drawn ({cluster.delay}); standard errors, ms: {errors or '–'}"]
     )
     figures = []
-    if isinstance(workload, Gather) and workload.source:
+    if not isinstance(workload, Workload) and workload.source:
         figures = [f"figures of {visible(workload.name)} ({visible(workload.evidence)}): {visible(workload.source)}"]
     counted = [
         f"{row.technique} {row.parameters_on_device:,} of {row.parameters:,}"

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from densing.efficiency.parallel import sparse
+    from densing.efficiency.simulation import ENTRY
 
 Among = Literal["solved", "all"]
 AMONG: Mapping[Among, str] = {
@@ -247,8 +248,6 @@ def explain_items(
     """
     import pandas as pd
 
-    from densing.efficiency.parallel import sparse
-
     _check(paths, model, against, nnz, among, held_out, draws, level)
     tell = step or (lambda label, share: None)
     tell("reading items", 0.0)
@@ -285,7 +284,7 @@ def explain_items(
         stores=tuple(position), history=trained.history, alphas=trained.alphas,
         bytes=moved + union.bytes, bytes_draws=moved_draws,
         bytes_items=int(sum(store.rows["bytes"].sum() for store in others)),
-        bytes_features=int(sum(sparse.ENTRY * store.features.nnz for store in others)),
+        bytes_features=int(sum(ENTRY * store.features.nnz for store in others)),
         slices=pd.DataFrame(slices), notes=tuple(once(notes)),
     )  # fmt: skip
 

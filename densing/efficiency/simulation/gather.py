@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-import tomllib
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from densing.core import InputError, Record, UnknownNameError, read_text
+from densing.core import InputError, Record
+from densing.efficiency.simulation.presets import load_step, read_presets
 
 FILE = Path(__file__).with_name("gather.toml")
 MOST = 10**12
@@ -112,7 +108,7 @@ def gather_names() -> tuple[str, ...]:
     >>> gather_names()[0]
     'sage-reddit'
     """
-    return tuple(_presets())
+    return tuple(read_presets(Gather, FILE))
 
 
 def load_gather(name: str | Path) -> Gather:
@@ -130,32 +126,6 @@ def load_gather(name: str | Path) -> Gather:
     >>> load_gather("sage-reddit").width
     602
     """
-    path = Path(name)
-    if str(name) in _presets():
-        step = _presets()[str(name)]
-    elif path.suffix != ".toml":
-        raise UnknownNameError("table (nor a .toml file)", str(name), gather_names())
-    else:
-        try:
-            table = tomllib.loads(read_text(path, str(path)))
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise InputError(f"{path}: no readable TOML ({error}); check quotes and brackets") from error
-        step = _step({"name": path.stem, **table}, str(path))
+    step = load_step(Gather, FILE, name, "table")
     check_gather(step)
     return step
-
-
-@cache
-def _presets() -> dict[str, Gather]:
-    tables = tomllib.loads(FILE.read_text(encoding="utf-8"))
-    return {name: _step({"name": name, **table}, f"preset {name}") for name, table in tables.items()}
-
-
-def _step(table: dict[str, Any], where: str) -> Gather:
-    for key in table:
-        if key not in Gather.__struct_fields__:
-            raise InputError(f"{where}: {UnknownNameError('field', key, Gather.__struct_fields__)}")
-    try:
-        return msgspec.convert(table, Gather)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{where}: {error}; correct the field") from error

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from densing.core import Card, InputError, Note, Readable, Record, Severity, UnknownNameError, words
-from densing.efficiency.simulation import Gather, resized
+from densing.efficiency.simulation import Convex, Gather, Workload, resized
 from densing.efficiency.techniques.host_tables import TableTechnique
 from densing.efficiency.techniques.plan import Measured, measure, timeline_of
 from densing.efficiency.techniques.planner import Planned
@@ -23,12 +23,14 @@ from densing.efficiency.techniques.splits import remedy
 if TYPE_CHECKING:
     import pandas as pd
 
-    from densing.efficiency.simulation import Cluster, Workload
+    from densing.efficiency.simulation import Cluster
     from densing.efficiency.timeline import Timeline
 
 
 Settings = Mapping[str, Mapping[str, Any]]
 """Knobs by technique."""
+Step = Workload | Gather | Convex
+"""What is planned: a step of a transformer, one that gathers rows, one of a linear problem."""
 
 FITS, DOES_NOT_FIT, DOES_NOT_APPLY = "simulated", "does not fit", "does not apply"
 RANKS = (FITS, DOES_NOT_FIT, DOES_NOT_APPLY)
@@ -176,7 +178,7 @@ def in_memory(status: str, room_bytes: float | None) -> str:
 
 
 def compare(
-    workload: Workload | Gather,
+    workload: Step,
     cluster: Cluster,
     techniques: Sequence[str],
     *,
@@ -188,7 +190,7 @@ def compare(
 
     Parameters
     ----------
-    workload : Workload or Gather
+    workload : Workload, Gather or Convex
     cluster : Cluster
     techniques : sequence of str
         Names, as :func:`densing.efficiency.techniques.registry.technique_names` gives them.
@@ -231,7 +233,7 @@ def compare(
     step = base.step_s if isinstance(base, Measured) else None
     rows = [_row(name, outcomes[name], step, workload, cluster) for name in techniques]
     for at, row in enumerate(rows):
-        if remedies and row.status == DOES_NOT_FIT and not isinstance(workload, Gather):
+        if remedies and row.status == DOES_NOT_FIT and isinstance(workload, Workload):
             change = remedy(get_technique(row.technique), workload, cluster, (knobs or {}).get(row.technique, {}))
             rows[at] = replace(row, reason=f"{row.reason}; {change}") if change else row
     # A stable sort: within a status the order asked for stays.
@@ -248,7 +250,7 @@ def compare(
 
 
 def timelines(
-    workload: Workload | Gather, cluster: Cluster, comparison: Comparison, knobs: Settings | None = None
+    workload: Step, cluster: Cluster, comparison: Comparison, knobs: Settings | None = None
 ) -> list[tuple[str, Timeline]]:
     """Return the simulated timeline of each technique of a comparison that applies, to be drawn."""
     applied = [row.technique for row in comparison.rows if row.status != DOES_NOT_APPLY]
@@ -269,9 +271,7 @@ def _try(technique: Technique, workload: Any, cluster: Cluster, knobs: Mapping[s
         return InputError(f"its plan broke ({type(error).__name__}: {error}); report it to whoever wrote it")
 
 
-def _row(
-    name: str, outcome: Measured | InputError, base: float | None, workload: Workload | Gather, cluster: Cluster
-) -> Row:
+def _row(name: str, outcome: Measured | InputError, base: float | None, workload: Step, cluster: Cluster) -> Row:
     changes_loss = getattr(get_technique(name), "changes_loss", None)
     room = cluster.device.memory or None
     if isinstance(outcome, InputError):
@@ -302,7 +302,7 @@ def _row(
     )
 
 
-def _notes(rows: Sequence[Row], workload: Workload | Gather, cluster: Cluster) -> list[Note]:
+def _notes(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[Note]:
     notes = []
     for row in rows:
         if row.status == DOES_NOT_APPLY:
@@ -313,7 +313,7 @@ def _notes(rows: Sequence[Row], workload: Workload | Gather, cluster: Cluster) -
         message = f"{cluster.name} does not say how much memory a device has: whether these runs fit is unknown"
         notes.append(Note("memory-unknown", "warning", message, {"cluster": cluster.name}))
     notes += _too_large(rows, workload, cluster)
-    transformer = None if isinstance(workload, Gather) else workload
+    transformer = workload if isinstance(workload, Workload) else None
     if (
         transformer
         and transformer.mode == "train"
@@ -360,11 +360,14 @@ def _notes(rows: Sequence[Row], workload: Workload | Gather, cluster: Cluster) -
     return notes
 
 
-def _too_large(rows: Sequence[Row], workload: Workload | Gather, cluster: Cluster) -> list[Note]:
+def _too_large(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[Note]:
     """One note on all that do not fit, one on all that barely do."""
-    gathers = isinstance(workload, Gather)
-    size = workload.rows if isinstance(workload, Gather) else workload.batch
-    batch = f"{size:,} rows a step" if gathers else f"batch {size}"
+    size, unit = workload.batch if isinstance(workload, Workload) else 0, "batch"
+    if isinstance(workload, Gather):
+        size, unit = workload.rows, "rows"
+    elif isinstance(workload, Convex):
+        size, unit = workload.n, "items"
+    batch = f"batch {size}" if unit == "batch" else f"{size:,} {unit} a step"
     misfits = [row for row in rows if row.status == DOES_NOT_FIT]
     room = f"{cluster.device.name} has {cluster.device.memory / 1e9:,.0f} GB"
     notes = []
@@ -374,7 +377,7 @@ def _too_large(rows: Sequence[Row], workload: Workload | Gather, cluster: Cluste
         requirements = ", ".join(f"{row.technique} ({(row.memory_bytes or 0.0) / 1e9:,.1f} GB)" for row in misfits)
         details = {
             "techniques": [row.technique for row in misfits],
-            "rows" if gathers else "batch": size,
+            unit: size,
             "need_gb": [(row.memory_bytes or 0.0) / 1e9 for row in misfits],
             "room_gb": cluster.device.memory / 1e9,
         }
@@ -393,7 +396,7 @@ def _too_large(rows: Sequence[Row], workload: Workload | Gather, cluster: Cluste
             f"{', '.join(tight)}: tight at {batch}: more than {TIGHT:.0%} of the memory, buffers, fragments and the "
             f"driver's share not counted; {room}"
         )
-        notes.append(Note("memory-tight", "info", message, {"techniques": tight, "rows" if gathers else "batch": size}))
+        notes.append(Note("memory-tight", "info", message, {"techniques": tight, unit: size}))
     return notes
 
 

@@ -35,6 +35,8 @@ from densing.efficiency.timeline.timeline import Kind
 
 TOY = Transformer("toy", layers=2, hidden=64, heads=8, kv_heads=8, head_dim=8, ffn=256, vocabulary=128)
 NAMES = [name for name in BUILT_IN if name != "taccl"]
+SUMS = ("uc-mmc", "gradient-coding", "gc-mmc", "backup-workers")
+"""Rules for sums of gradients, whatever they are gradients of."""
 CONVEX = ("naive-average", "owa", "csl", "prox-csl", "owl-qn")
 TABLES = ("device-table", "host-gather", "pinned-gather", "zero-copy")
 
@@ -268,7 +270,7 @@ def test_every_technique_introduces_itself(name: str) -> None:
     assert hasattr(technique, "run") is hasattr(technique, "stand_in")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*CONVEX, *TABLES)])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*CONVEX, *TABLES, *SUMS)])
 def test_what_plans_transformers_refuses_a_sparse_classifier_in_words(name: str) -> None:
     with pytest.raises(InputError, match=r"transformer|least squares"):
         get_technique(name).plan(Convex(100, 10, 500, 4), cluster(4))  # type: ignore[arg-type]

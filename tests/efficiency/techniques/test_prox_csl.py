@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from densing.core import InputError
-from densing.efficiency.parallel.sparse.sizes import ENTRY
-from densing.efficiency.simulation import Cluster, Device, Link, collective_seconds, load_workload
+from densing.efficiency.simulation import ENTRY, Cluster, Device, Link, collective_seconds, load_workload
 from densing.efficiency.techniques.claims import PHYSICS
 from densing.efficiency.techniques.plan import Measured, measure
 from densing.efficiency.techniques.prox_csl import CLAIMS, Convex, Rounds
