@@ -14,11 +14,14 @@ from .plan import resolve as resolve
 from .readers import read_results as read_results
 from .runner import run_plan as run_plan
 from .runner import survey_plan as survey_plan
+from .served import Translators as Translators
+from .served import Variant as Variant
+from .served import fit_translators as fit_translators
+from .served import measured_variants as measured_variants
+from .served import quantise as quantise
+from .served import variant_grid as variant_grid
 from .session import Progress as Progress
 from .session import RunSummary as RunSummary
-from .served import Variant as Variant
-from .served import measured_variants as measured_variants
-from .served import variant_grid as variant_grid
 from .store import RunOverview as RunOverview
 from .store import RunStore as RunStore
 from .store import is_run as is_run

@@ -38,7 +38,7 @@ PLACEMENT = frozenset({
     "gpu_memory_utilization", "pipeline_parallel_size", "swap_space", "tp_plan", "verify_certificate",
     "trust_remote_code",
 })  # fmt: skip
-PATH_ARGUMENTS = ("pretrained", "tokenizer", "peft", "delta")
+PATH_ARGUMENTS = ("pretrained", "tokenizer", "peft", "delta", "translators")
 DATA_SUFFIXES = frozenset({
     ".json", ".safetensors", ".bin", ".pt", ".pth", ".model", ".txt", ".jinja", ".py", ".gguf", ".tiktoken", ".bpe",
     ".spm", ".vocab",

@@ -214,16 +214,3 @@ class StackOptimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with these moments."""
         self.inner.load_state_dict(dict(state))
-
-
-def quantise(weight: torch.Tensor, bits: int) -> torch.Tensor:
-    """Return a matrix rounded to 2^bits - 1 levels per row, symmetric around 0 and scaled by the row's largest entry.
-
-    Examples
-    --------
-    >>> quantise(torch.tensor([[1.0, 0.4, -0.6]]), 2)
-    tensor([[ 1.,  0., -1.]])
-    """
-    most = 2 ** (bits - 1) - 1
-    scale = weight.abs().amax(dim=1, keepdim=True).clamp_min(1e-30) / most
-    return (weight / scale).round_().mul_(scale)

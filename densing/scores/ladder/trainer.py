@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from densing.core import ArtefactError, InputError, Meter
+from densing.scores.evals import quantise
 from densing.scores.ladder.arms import Arm, Maker, client_recipes
 from densing.scores.ladder.corpus import Generated, Order, Tokens, blocks
 from densing.scores.ladder.folder import count_parameters, export
 from densing.scores.ladder.runs import Budget, DivergedError, Run, Shape, factor
-from densing.scores.ladder.stack import RowLoss, Stack, StackOptimizer, quantise
+from densing.scores.ladder.stack import RowLoss, Stack, StackOptimizer
 from densing.scores.ladder.world import generate, get_recipe
 
 AVERAGE = 0.98

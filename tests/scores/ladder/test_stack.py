@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from densing.efficiency.parallel import Coding  # noqa: E402
 from densing.scores.ladder import Run, parse_arm, read_exports  # noqa: E402
 from densing.scores.ladder.folder import count_parameters  # noqa: E402
 from densing.scores.ladder.runs import DivergedError  # noqa: E402
-from densing.scores.ladder.stack import Stack, StackOptimizer, quantise  # noqa: E402
+from densing.scores.ladder.stack import Stack, StackOptimizer  # noqa: E402
 from densing.scores.ladder.trainer import ArmTrainer, Trainer, batch_loss, build_model  # noqa: E402
 from densing.scores.ladder.workers import train, train_run  # noqa: E402
 from densing.tradeoff import virtual_ranks  # noqa: E402
@@ -250,13 +249,3 @@ def test_a_full_disk_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         train_run(armed("plain"), tmp_path, maker=virtual_ranks)
     assert not list(tmp_path.rglob("*.pt"))
     assert not list(tmp_path.rglob("densing.json"))
-
-
-def test_rounding_to_bits_keeps_the_largest_entry_and_zero() -> None:
-    weight = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
-    for bits in (2, 4, 8, 16):
-        rounded = quantise(weight, bits)
-        step = weight.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
-        assert bool(((rounded - weight).abs() <= step / 2 * 1.0001).all())
-    assert float(quantise(torch.zeros(1, 3), 8).abs().sum()) == 0
-    assert json.dumps(quantise(torch.tensor([[3.0, -1.4]]), 3).tolist()) == "[[3.0, -1.0]]"

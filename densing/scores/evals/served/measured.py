@@ -67,7 +67,7 @@ def measured_variants(run: RunStore | Path | str, model: str) -> pd.DataFrame:
         manifest = unit.manifest
         key = UnitKey.from_dict(manifest["key"])
         served = manifest.get("model", {}).get("served")
-        if served is None or key.label.partition("@")[0] != model:
+        if served is None or (key.label.rpartition("@")[0] or key.label) != model:
             continue
         args = {name: value for name, value in key.model["args"].items() if name not in ARGUMENTS}
         bases.add(canonical_json({**key.model, "args": args}))
