@@ -204,15 +204,17 @@ def test_variants_are_evaluated_once_and_read_back_as_a_table(folder: Path, tmp_
     # The whole model's numbers are lm-eval's own of the plain one.
     from densing.scores.evals.store import RunStore
 
-    def value(run: Path, model: str, metric: str) -> float:
+    def value(run: Path, model: str, metric: str, task: str = "toy_choice") -> float:
         rows = RunStore(run).measurements()
-        chosen = rows[rows["model"].eq(model) & rows["task"].eq("toy_choice") & rows["metric"].eq(metric)]
+        chosen = rows[rows["model"].eq(model) & rows["task"].eq(task) & rows["metric"].eq(metric)]
         return float(chosen["value"].iloc[0])
 
     for metric in ("acc_norm", "gold_bits_per_byte"):
         assert value(tmp_path, "deep@exit=4", metric) == pytest.approx(value(tmp_path / "plain", "plain", metric))
-    whole_row = table.iloc[3]
-    assert whole_row["bits_per_byte"] == pytest.approx(value(tmp_path, "deep@exit=4", "gold_bits_per_byte"))
+    losses = [value(tmp_path, "deep@exit=4", f"{own}bits_per_byte", f"toy_{task}")
+              for own, task in (("gold_", "choice"), ("", "long"))]  # fmt: skip
+    assert table["bits_per_byte"][3] == pytest.approx(sum(losses) / 2)
+    assert table["accuracy"][3] == pytest.approx(value(tmp_path, "deep@exit=4", "acc_norm"))
 
 
 def test_other_translators_are_another_model(folder: Path, tmp_path: Path) -> None:
