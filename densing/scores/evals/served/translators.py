@@ -16,9 +16,10 @@ gradient on the output's divergence. The weights w are ours.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -217,7 +218,9 @@ def fit_translators(
     if asked := [name for name in ARGUMENTS if name in spec.args]:
         raise InputError(f"model {spec.name}: translators are fitted to a whole model; drop {', '.join(asked)}")
     identity = identify_model(spec)
-    lm = load_model(spec, Loading(device=device), identity).lm
+    # transformers draws bars of its own.
+    with redirect_stderr(io.StringIO()):
+        lm = load_model(spec, Loading(device=device), identity).lm
     if getattr(lm, "model", None) is None or lm.backend != "causal":
         raise InputError(f"model {spec.name} ({spec.type}): no causal model of transformers, whose layers can be read")
     layers = layers_of(lm.model)
