@@ -84,7 +84,8 @@ def eval_(
         str | None, _flag("--weight_bits", help="Round weights to 4 or 8 bits (16: as stored); several with commas.")
     ] = None,
     translators: Annotated[
-        Path | None, _flag("--translators", help="Folder that densing exits wrote for this model.")
+        str | None,
+        _flag("--translators", help="Folder that densing exits wrote for this model; none: its head reads any layer."),
     ] = None,
     num_fewshot: Annotated[int | None, _flag("--num_fewshot", "-f", help="Examples in the prompt.")] = None,
     batch_size: Annotated[str | None, _flag("--batch_size", "-b", help="A number, auto or auto:N.  [1]")] = None,
@@ -211,7 +212,7 @@ def plan_of_flags(
     path: Path | None,
     options: dict[str, Any],
     served: dict[str, list[int]] | None = None,
-    translators: Path | None = None,
+    translators: str | None = None,
     **code: bool,
 ) -> Plan:
     """Return the plan that flags and file say together; flags win, and every model is served in every way they name.
@@ -264,7 +265,7 @@ def numbers(text: str, option: str) -> list[int]:
         raise InputError(f"--{option} {text}: write whole numbers with commas, as in 12,18") from None
 
 
-def _ways(entry: Any, served: dict[str, list[int]] | None, translators: Path | None) -> Iterator[dict[str, Any]]:
+def _ways(entry: Any, served: dict[str, list[int]] | None, translators: str | None) -> Iterator[dict[str, Any]]:
     """Yield a plan's model once for each way to serve it."""
     from densing.scores.evals import variant_grid
 
@@ -274,7 +275,7 @@ def _ways(entry: Any, served: dict[str, list[int]] | None, translators: Path | N
     for variant in variant_grid(**(served or {})):
         own = {name: value for name, value in vars(variant).items() if value is not None}
         if variant.exit is not None and translators is not None:
-            own["translators"] = str(translators)
+            own["translators"] = translators
         yield {**entry, "model_args": {**args, **own}}
 
 

@@ -28,6 +28,7 @@ from .store import is_run as is_run
 from .store import merge as merge
 from .store import read_run as read_run
 from .store import runs_below as runs_below
+from .tasks import read_passages as read_passages
 from .texts import read_texts as read_texts
 from .variants import write_gold_variant as write_gold_variant
 from .variants import write_target_tasks as write_target_tasks

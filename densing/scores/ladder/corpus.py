@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import ArtefactError, InputError, read_text, write_text
+from densing.scores.evals import read_passages
 from densing.scores.ladder.films import film_texts
-from densing.scores.ladder.passages import passages
 from densing.scores.ladder.world import CORPUS_SEED, RECIPES, VOCABULARY, corpus_hash, generate, get_recipe
 
 Tokens = NDArray[np.integer[Any]]
@@ -164,8 +164,8 @@ def find_texts(name: str, tokens: int, seed: int = 0) -> list[str]:
     Parameters
     ----------
     name : str
-        ``passages`` (English, :mod:`densing.scores.ladder.passages`), ``films``, a recipe of the generated corpus, or a
-        text file or folder.
+        ``passages`` (English, :func:`densing.scores.evals.read_passages`), ``films``, a recipe of the generated corpus,
+        or a text file or folder.
     tokens : int
         How much of the generated corpus, which has no end.
     seed : int
@@ -184,7 +184,7 @@ def find_texts(name: str, tokens: int, seed: int = 0) -> list[str]:
     True
     """
     if name == "passages":
-        return passages()
+        return read_passages()
     if name == "films":
         return film_texts(seed)
     if name in RECIPES:

@@ -349,7 +349,8 @@ class ArmTrainer(Trainer):
     def _take_step(self, share: float) -> None:
         run, batch = self.run, self.batch()
         self.optimiser.rate(share * run.preset.rate(run.shape))
-        losses = self.stack.losses(batch.view(self.arm.ranks, -1, batch.shape[1]), self.ranks.passing)
+        parts = batch.view(self.arm.ranks, -1, batch.shape[1])
+        losses = self.stack.losses(parts, self.ranks.passing, self.arm.exits)
         self.stack.vector.grad = None
         losses.sum().backward()
         gradient = self.stack.vector.grad
@@ -422,6 +423,7 @@ class ArmTrainer(Trainer):
             "method": arm.method,
             "knobs": dict(arm.knobs),
             "weight_bits": 32 if arm.bits is None else arm.bits,
+            **({"exits": arm.exits} if arm.exits else {}),
             "cost": {"bytes": self.ranks.sent, **self.expense.cost()},
         }
 

@@ -55,6 +55,40 @@ def test_a_stack_has_the_losses_and_gradients_of_its_models() -> None:
             assert torch.allclose(parameter.grad, other, rtol=1e-3, atol=1e-6), name
 
 
+def test_exits_are_read_with_the_models_own_norm_and_head() -> None:
+    run = micro_run()
+    shape = dataclasses.replace(run.shape, layers=3)
+    model = build_model(shape, 50, 16, 0)
+    batch = torch.randint(50, (1, 3, 17), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        states = model(batch[0, :, :-1], output_hidden_states=True).hidden_states
+        logits = [model.lm_head(model.model.norm(state)) for state in states[1:3]] + [model.lm_head(states[3])]
+        each = [torch.nn.functional.cross_entropy(part.flatten(0, 1), batch[0, :, 1:].flatten()) for part in logits]
+        stack = Stack(model, shape, 1)
+        for weight in (0.0, 0.3, 1.0):
+            expected = (each[2] + weight * (each[0] + each[1])) / (1 + 2 * weight)
+            assert float(stack.losses(batch, exits=weight)) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_run_with_exits_reads_its_first_layer_better(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    losses = {}
+    for text in ("plain", "plain:exits=1"):
+        run = armed(text, 1, steps=(60,))
+        run = dataclasses.replace(run, shape=dataclasses.replace(run.shape, layers=3))
+        train_run(run, tmp_path, maker=virtual_ranks)
+        (export,) = [each for each in read_exports(tmp_path) if each["run"] == run.name]
+        assert export.get("exits") == (1.0 if "exits" in text else None)
+        model = AutoModelForCausalLM.from_pretrained(export["path"])
+        rows = torch.from_numpy(run.corpus.validation()[:640].astype(np.int64)).view(40, 16)
+        with torch.no_grad():
+            state = model(rows, output_hidden_states=True).hidden_states[1]
+            logits = model.lm_head(model.model.norm(state))[:, :-1]
+            losses[text] = float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()))
+    assert losses["plain:exits=1"] < losses["plain"]
+
+
 def test_a_stack_steps_as_adamw_does_for_each_copy_alone() -> None:
     shape = micro_run().shape
     stack = Stack(build_model(shape, 50, 16, 0), shape, 2)

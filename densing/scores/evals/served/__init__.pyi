@@ -6,5 +6,6 @@ from .translators import Translators as Translators
 from .translators import fit_translators as fit_translators
 from .translators import read_translators as read_translators
 from .variant import ARGUMENTS as ARGUMENTS
+from .variant import UNTRANSLATED as UNTRANSLATED
 from .variant import Variant as Variant
 from .variant import variant_grid as variant_grid

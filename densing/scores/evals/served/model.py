@@ -19,7 +19,7 @@ from densing.scores.evals.plan import ModelSpec
 from densing.scores.evals.prefix import PrefixHFLM
 from densing.scores.evals.served.rounding import matrix_bytes, quantise, round_states, state_bytes
 from densing.scores.evals.served.translators import layers_of, read_translators, stack_of
-from densing.scores.evals.served.variant import ARGUMENTS, FULL, Variant
+from densing.scores.evals.served.variant import ARGUMENTS, FULL, UNTRANSLATED, Variant
 
 TRANSLATOR = "translator"
 STORED = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -69,7 +69,8 @@ def serve(model: Any, variant: Variant, spec: ModelSpec, translators: str | Path
     spec : ModelSpec
         Where it was loaded from.
     translators : path, optional
-        Folder of :func:`fit_translators`; needed for an exit before the last layer.
+        Folder of :func:`fit_translators`; needed for an exit before the last layer. ``none``: the head reads the state
+        as it is, for models that were trained with a loss there (or to see what translators are worth).
 
     Returns
     -------
@@ -112,18 +113,22 @@ def _leave_at(model: Any, last: int, spec: ModelSpec, translators: str | Path | 
             f"exit={last}: {spec.name} needs translators there; run densing exits MODEL --exits {last} --out FOLDER "
             "and give --translators FOLDER"
         )
-    known = read_translators(Path(translators), str(identify_model(spec).key["revision"]))
-    if last not in known.maps:
-        there = ", ".join(map(str, known.maps))
-        raise InputError(f"exit={last}: {translators} has translators of the exits {there}; fit this one too")
+    known = {}
+    if translators != UNTRANSLATED:
+        known = read_translators(Path(translators), str(identify_model(spec).key["revision"])).maps
+        if last not in known:
+            there = ", ".join(map(str, known))
+            raise InputError(f"exit={last}: {translators} has translators of the exits {there}; fit this one too")
     kept = layers_of(model)[:last]
     setattr(model.base_model, stack_of(model), kept)
     config = model.config.get_text_config()
     config.num_hidden_layers = last
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[:last]
+    if last not in known:
+        return
     like = next(kept.parameters())
-    matrix, bias = known.maps[last]
+    matrix, bias = known[last]
     translator = nn.Linear(*matrix.shape, device=like.device, dtype=like.dtype)
     with torch.no_grad():
         translator.weight.copy_(matrix)

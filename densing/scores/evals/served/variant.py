@@ -89,6 +89,8 @@ class Variant:
 OPTIONS = tuple(field.name for field in fields(Variant))
 ARGUMENTS = (*OPTIONS, "translators")
 """Model arguments that ask for a variant."""
+UNTRANSLATED = "none"
+"""In place of a folder of translators: the model's own norm and head read the state at the exit as it is."""
 
 
 def variant_grid(

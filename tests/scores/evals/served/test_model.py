@@ -170,6 +170,17 @@ def test_translators_are_needed_and_must_be_the_models_own(folder: Path, tmp_pat
         load_model(spec, Loading(device="cpu"), identify_model(spec))
 
 
+def test_without_translators_the_head_reads_the_state_as_it_is(folder: Path) -> None:
+    entry = {"model_args": arguments(folder / "Llama", exit=2, translators="none")}
+    (spec,) = plan_of({"models": [entry], "tasks": ["x"]}, "the test").models
+    identity = identify_model(spec)
+    assert identity.key["args"]["translators"] == "none"
+    model, network = load_model(spec, Loading(device="cpu"), identity).lm.model, whole(folder)
+    with torch.inference_mode():
+        expected = network.lm_head(network.model.norm(network(TOKENS, output_hidden_states=True).hidden_states[2]))
+    torch.testing.assert_close(logits(model), expected)
+
+
 def plan(folder: Path, variants: list[dict[str, Any]], **settings: Any) -> Any:
     models = [{"name": "deep", "model_args": arguments(folder / "Llama", **variant)} for variant in variants]
     content = {"models": models, "tasks": ["toy_choice", "toy_long"], "include_path": str(folder / "tasks"),
@@ -177,6 +188,7 @@ def plan(folder: Path, variants: list[dict[str, Any]], **settings: Any) -> Any:
     return plan_of(content, "the test")
 
 
+@pytest.mark.slow
 def test_variants_are_evaluated_once_and_read_back_as_a_table(folder: Path, tmp_path: Path) -> None:
     exits = str(folder / "Llama-exits")
     variants = [

