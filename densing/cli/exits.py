@@ -71,6 +71,6 @@ def exits(
     about = fitted.manifest["text"]
     emit_table(pd.DataFrame(rows), f"Exits of {plan.models[0].name}, {fitted.manifest['layers']} layers")
     say(
-        f"error: squared, of the last state, as a share of its length, on {about['held_out']} held-out tokens of "
+        f"error: of the last state, squared, as a share of its own square, on {about['held_out']} held-out tokens of "
         f"{about['tokens']} ({text}); stored in {out}"
     )

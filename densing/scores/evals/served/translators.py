@@ -3,10 +3,11 @@ r"""Exits for a model that has none: affine maps from the state behind a layer t
 The model's own norm and head read what comes out. A map is a ridge regression in closed form, from moments that are
 added up while the model reads a text: d² numbers per exit, however long the text is.
 
-.. math:: \min_{W, b} \sum_i w_i \|h_L^i - W h_e^i - b\|^2 + \alpha \|W\|^2, \qquad w_i = d / \|h_L^i\|^2
+.. math:: \min_{W, b} \sum_i w_i \|h_L^i - W h_e^i - b\|^2 + \alpha \|W\|^2, \qquad w_i = 1 / \|h_L^i\|^2
 
-The weights make every token count the same although a few states are hundreds of times longer than all others: the
-final norm divides by that length anyway.
+The weights make every token count the same however long its state is: the final norm divides by that length anyway. The
+first token of a block is left out: nothing is to be predicted from it, and its state, to which attention turns when it
+has nowhere else to turn, is a hundred times longer than all others (arXiv 2402.17762).
 
 Source: the linear short-cut of Din et al., "Jump to Conclusions", arXiv 2303.09435; the translators of Belrose et al.,
 "Eliciting Latent Predictions from Transformers with the Tuned Lens", arXiv 2303.08112, are the same maps, trained by
@@ -36,7 +37,7 @@ from densing.scores.evals.served.variant import ARGUMENTS
 
 WEIGHTS, MANIFEST = "translators.safetensors", "densing.json"
 SCHEMA = 1
-RATIOS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+RATIOS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Penalties that are tried, as multiples of the mean variance of a state's numbers; held-out blocks choose."""
 HELD_OUT = 10
 """Every tenth block is held out."""
@@ -54,7 +55,7 @@ class Moments:
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
-        self.weight = 0.0
+        self.rows, self.weight = 0, 0.0
         self.x, self.y = np.zeros(inputs), np.zeros(outputs)
         self.xx, self.xy = np.zeros((inputs, inputs)), np.zeros((inputs, outputs))
         self.yy = 0.0
@@ -69,6 +70,7 @@ class Moments:
         """
         x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
         weighted = x * weights[:, None]
+        self.rows += len(weights)
         self.weight += float(weights.sum())
         self.x += weighted.sum(0)
         self.y += weights @ y
@@ -115,7 +117,7 @@ class Moments:
         return matrix, mean_y - matrix @ mean_x
 
     def error(self, matrix: Array, bias: Array) -> float:
-        """Return the weighted mean squared length of what a map leaves of y."""
+        """Return the mean over rows of the weighted squared length of what a map leaves of y."""
         total = (
             self.yy
             + float(np.einsum("oi,ij,oj->", matrix, self.xx, matrix, optimize=True))
@@ -124,7 +126,7 @@ class Moments:
             - 2 * float(bias @ self.y)
             + 2 * float(bias @ matrix @ self.x)
         )
-        return total / self.weight
+        return total / self.rows
 
 
 class Affine(NamedTuple):
@@ -146,7 +148,7 @@ class Translators:
         By exit layer.
     manifest : mapping
         ``model`` and its ``revision``, ``layers``, ``width``, ``exits`` (per exit the penalty and, on held-out
-        blocks, the ``error`` and that of the state as it is), ``text``, ``seed``, and the file's sha256.
+        blocks, the mean squared error as a share of the state's own square, ``error``, and that of the state as it is), ``text``, ``seed``, and the file's sha256.
     """
 
     folder: Path
@@ -237,7 +239,7 @@ def fit_translators(
         for number, row in enumerate(rows):
             lm.model.base_model(torch.tensor(row[None], device=lm.device), use_cache=False)
             target = states[len(layers)]
-            weights = width / np.square(target).sum(1).clip(1e-12)
+            weights = 1 / np.square(target).sum(1).clip(1e-12)
             for each, moments in sums.items():
                 moments[number % HELD_OUT == 0].add(states[each], target, weights)
             progress(f"reading {source}", number + 1, len(rows))
@@ -245,10 +247,10 @@ def fit_translators(
     about = {}
     for each, (train, held_out) in sums.items():
         fits = [(ratio, *train.ridge(ratio * train.variance * train.weight)) for ratio in RATIOS]
-        errors = [held_out.error(matrix, bias) / width for _, matrix, bias in fits]
+        errors = [held_out.error(matrix, bias) for _, matrix, bias in fits]
         best = int(np.argmin(errors))
         ratio, matrix, bias = fits[best]
-        plain = held_out.error(np.eye(width), np.zeros(width)) / width
+        plain = held_out.error(np.eye(width), np.zeros(width))
         about[str(each)] = {"ridge": ratio, "error": errors[best], "untranslated_error": plain}
         tensors |= {f"{each}.matrix": torch.from_numpy(matrix).half(), f"{each}.bias": torch.from_numpy(bias).half()}
     if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
@@ -349,7 +351,7 @@ def _blocks(lm: Any, texts: Sequence[str], tokens: int, block: int, seed: int, s
 
 @contextmanager
 def _states(layers: nn.ModuleList, wanted: Sequence[int]) -> Iterator[dict[int, Array]]:
-    """Yield a place where the states behind some layers lie after each pass, shape (tokens, width), float64."""
+    """Yield a place where the states behind some layers lie after each pass, shape (rows * (tokens - 1), width)."""
     states: dict[int, Array] = {}
 
     def keep(layer: int) -> Callable[..., None]:
@@ -357,7 +359,7 @@ def _states(layers: nn.ModuleList, wanted: Sequence[int]) -> Iterator[dict[int, 
             state = output[0] if isinstance(output, tuple) else output
             if not bool(state.isfinite().all()):
                 raise InputError(f"the state behind layer {layer} holds values that are no numbers")
-            states[layer] = state.flatten(0, -2).double().cpu().numpy()
+            states[layer] = state[:, 1:].flatten(0, -2).double().cpu().numpy()
 
         return hook
 
