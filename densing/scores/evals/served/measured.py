@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from densing.core import InputError
 from densing.scores.evals.identity import UnitKey, canonical_json
-from densing.scores.evals.served.variant import ARGUMENTS
+from densing.scores.evals.served.variant import ARGUMENTS, FULL
 from densing.scores.evals.store import RunStore
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ["model", "exit", "cut", "cut_bits", "weight_bits", "layers", "bits_per_byte", "bits_per_byte_se", "accuracy",
            "accuracy_se", "n_items", "n_tasks", "kept_params", "kept_non_embedding", "weight_bytes",
-           "bytes_per_token"]  # fmt: skip
+           "bytes_per_token", "extra_bits_per_byte", "extra_bits_per_byte_se"]  # fmt: skip
 # Of several metrics of a task the first that it has.
 LOSSES = ("bits_per_byte", "gold_bits_per_byte")
 SCORES = ("accuracy", "acc_norm", "acc")
@@ -46,7 +47,10 @@ def measured_variants(run: RunStore | Path | str, model: str) -> pd.DataFrame:
           NaN where the tasks have no such metric; ``n_items`` documents of ``n_tasks`` tasks;
         - ``kept_params``, ``kept_non_embedding``: parameters of the layers computed, translator included;
         - ``weight_bytes``: what they weigh as stored; ``bytes_per_token``: what is handed over of a token, 0 without
-          a cut.
+          a cut;
+        - ``extra_bits_per_byte``: beyond the whole model (all layers, no cut, 16 bits), a mean of differences item by
+          item of the right answer's bits per byte, and of tasks with equal weight; NaN where the whole model was not
+          asked. Its error ``_se`` is smaller than that of the difference of two means: the items are the same.
 
     Raises
     ------
@@ -61,6 +65,7 @@ def measured_variants(run: RunStore | Path | str, model: str) -> pd.DataFrame:
 
     store = run if isinstance(run, RunStore) else RunStore(Path(run))
     answers: dict[str, dict[str, dict[str, Any]]] = {}
+    losses: dict[str, dict[str, pd.DataFrame]] = {}
     facts: dict[str, dict[str, Any]] = {}
     bases = set()
     for unit in store.units():
@@ -74,7 +79,9 @@ def measured_variants(run: RunStore | Path | str, model: str) -> pd.DataFrame:
         name = key.label
         facts[name] = {**manifest["model"], **served}
         items = canonical_json([key.task, key.settings])
-        answers.setdefault(name, {})[items] = _means(unit.measurements(name).measurements)
+        measured = unit.measurements(name)
+        answers.setdefault(name, {})[items] = _means(measured.measurements)
+        losses.setdefault(name, {})[items] = measured.items
     if not answers:
         raise InputError(
             f"{store.folder}: no variant of {model} is evaluated there; run densing eval --model {model} --exit LAYERS "
@@ -88,6 +95,10 @@ def measured_variants(run: RunStore | Path | str, model: str) -> pd.DataFrame:
             f"{store.folder}: the {len(answers)} variants of {model} share no task with the same settings; evaluate "
             "them with the same --tasks and --limit"
         )
+    first = {"cut": None, "cut_bits": FULL, "weight_bits": FULL}
+    whole = [
+        name for name, about in facts.items() if about["exit"] == about["layers"] and first.items() <= about.items()
+    ]
     rows = []
     for name, own in answers.items():
         tasks = [own[items] for items in sorted(shared)]
@@ -107,6 +118,9 @@ def measured_variants(run: RunStore | Path | str, model: str) -> pd.DataFrame:
             row[quantity] = float(np.mean([value for value, _ in pairs])) if pairs else math.nan
             errors = [error for _, error in pairs]
             row[f"{quantity}_se"] = math.hypot(*errors) / len(errors) if errors else math.nan
+        pairs = [pair for items in sorted(shared) for pair in _beyond(losses, name, whole, items)]
+        row["extra_bits_per_byte"] = float(np.mean([value for value, _ in pairs])) if pairs else math.nan
+        row["extra_bits_per_byte_se"] = math.hypot(*(e for _, e in pairs)) / len(pairs) if pairs else math.nan
         rows.append(row)
     table = pd.DataFrame(rows, columns=COLUMNS).astype({"cut": "Int64"})
     return table.sort_values(["exit", "cut", "cut_bits", "weight_bits"], ignore_index=True)
@@ -125,3 +139,18 @@ def _means(measurements: pd.DataFrame) -> dict[str, Any]:
             if chosen is not None:
                 result[quantity].append((float(chosen["value"].iloc[0]), float(chosen["stderr"].iloc[0])))
     return result
+
+
+def _beyond(
+    losses: dict[str, dict[str, pd.DataFrame]], name: str, whole: list[str], items: str
+) -> Iterator[tuple[float, float]]:
+    """Yield per task the mean difference in bits per byte to the whole model, item by item, and its standard error."""
+    if not whole:
+        return
+    columns = ["task", "doc_id", "nll", "n_bytes"]
+    if not set(columns) <= set(losses[name][items]):
+        return
+    both = losses[name][items][columns].merge(losses[whole[0]][items][columns], on=["task", "doc_id"])
+    both["bits"] = (both["nll_x"] - both["nll_y"]) / both["n_bytes_x"] / math.log(2)
+    for _, task in both.dropna(subset="bits").groupby("task", sort=True):
+        yield float(task["bits"].mean()), float(task["bits"].sem())

@@ -148,7 +148,8 @@ class Translators:
         By exit layer.
     manifest : mapping
         ``model`` and its ``revision``, ``layers``, ``width``, ``exits`` (per exit the penalty and, on held-out
-        blocks, the mean squared error as a share of the state's own square, ``error``, and that of the state as it is), ``text``, ``seed``, and the file's sha256.
+        blocks, the mean squared error as a share of the state's own square, ``error``, and that of the state as it
+        is), ``text``, ``seed``, and the file's sha256.
     """
 
     folder: Path

@@ -244,18 +244,3 @@ def test_a_plan_read_back_names_its_variants_once(folder: Path) -> None:
     again = plan_of(first.to_dict(), "read back")
     assert [model.name for model in again.models] == ["deep@exit=4,weight_bits=4"]
     assert identify_model(again.models[0]) == identify_model(first.models[0])
-
-
-def test_stores_that_say_nothing_of_a_model_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no variant of deep is evaluated there; run densing eval"):
-        measured_variants(tmp_path, "deep")
-    for limit, bits in ((2, 4), (3, 8)):
-        run_plan(plan(folder, [{"weight_bits": bits}], limit=limit), tmp_path)
-    with pytest.raises(InputError, match="share no task with the same settings"):
-        measured_variants(tmp_path, "deep")
-    other = write_deep_model(tmp_path / "other", seed=1)
-    content = plan(folder, [{"weight_bits": 4}], limit=2).to_dict()
-    content["models"][0]["model_args"]["pretrained"] = str(other)
-    run_plan(plan_of(content, "the test"), tmp_path)
-    with pytest.raises(InputError, match="2 different models are called deep"):
-        measured_variants(tmp_path, "deep")
