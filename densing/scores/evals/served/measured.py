@@ -64,20 +64,22 @@ def measured_variants(run: RunStore | Path | str, model: str) -> pd.DataFrame:
     import pandas as pd
 
     store = run if isinstance(run, RunStore) else RunStore(Path(run))
+    units = [(unit, UnitKey.from_dict(unit.manifest["key"])) for unit in store.units()]
+    labels = {key.model_digest: key.label for _, key in units}
     answers: dict[str, dict[str, dict[str, Any]]] = {}
     losses: dict[str, dict[str, pd.DataFrame]] = {}
     facts: dict[str, dict[str, Any]] = {}
     bases = set()
-    for unit in store.units():
-        manifest = unit.manifest
-        key = UnitKey.from_dict(manifest["key"])
-        served = manifest.get("model", {}).get("served")
-        if served is None or (key.label.rpartition("@")[0] or key.label) != model:
+    for unit, key in units:
+        about = unit.manifest.get("model", {})
+        if "served" not in about or (key.label.rpartition("@")[0] or key.label) != model:
             continue
         args = {name: value for name, value in key.model["args"].items() if name not in ARGUMENTS}
         bases.add(canonical_json({**key.model, "args": args}))
-        name = key.label
-        facts[name] = {**manifest["model"], **served}
+        # As read_run names models of one label (here: with other translators).
+        shared_label = list(labels.values()).count(key.label) > 1
+        name = f"{key.label}@{key.model_digest[:6]}" if shared_label else key.label
+        facts[name] = {**about, **about["served"]}
         items = canonical_json([key.task, key.settings])
         measured = unit.measurements(name)
         answers.setdefault(name, {})[items] = _means(measured.measurements)
