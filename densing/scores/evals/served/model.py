@@ -6,6 +6,7 @@ rounded once, and the state at the cut is rounded in every pass.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from densing.scores.evals.identity import identify_model, stored_dtype
 from densing.scores.evals.plan import ModelSpec
 from densing.scores.evals.prefix import PrefixHFLM
 from densing.scores.evals.served.rounding import matrix_bytes, quantise, round_states, state_bytes
-from densing.scores.evals.served.translators import layers_of, read_translators, stack_of
+from densing.scores.evals.served.translators import Affine, layers_of, read_translators, stack_of
 from densing.scores.evals.served.variant import ARGUMENTS, FULL, UNTRANSLATED, Variant
 
 TRANSLATOR = "translator"
@@ -113,7 +114,7 @@ def _leave_at(model: Any, last: int, spec: ModelSpec, translators: str | Path | 
             f"exit={last}: {spec.name} needs translators there; run densing exits MODEL --exits {last} --out FOLDER "
             "and give --translators FOLDER"
         )
-    known = {}
+    known: Mapping[int, Affine] = {}
     if translators != UNTRANSLATED:
         known = read_translators(Path(translators), str(identify_model(spec).key["revision"])).maps
         if last not in known:
@@ -203,6 +204,6 @@ def weight_bytes(model: Any, bits: int, stored: int) -> int:
     if bits == FULL:
         return stored + 2 * translator
     matrices = _matrices(model)
-    levels = sum(matrix_bytes(*weight.shape, bits) for weight in matrices.values())
+    levels = sum(matrix_bytes(weight.shape[0], weight.shape[1], bits) for weight in matrices.values())
     rounded = sum(weight.numel() for weight in matrices.values())
     return levels + 2 * translator + 4 * (sum(weight.numel() for weight in model.parameters()) - rounded - translator)

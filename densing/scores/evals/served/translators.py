@@ -37,10 +37,12 @@ from densing.scores.evals.served.variant import ARGUMENTS
 
 WEIGHTS, MANIFEST = "translators.safetensors", "densing.json"
 SCHEMA = 1
-RATIOS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+RATIOS = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Penalties that are tried, as multiples of the mean variance of a state's numbers; held-out blocks choose."""
 HELD_OUT = 10
 """Every tenth block is held out."""
+PASS = 1024
+"""Tokens that the model reads at once, in blocks that do not see each other."""
 # Where the layers of usual models lie, in the model below its head.
 _LAYERS = ("layers", "h", "blocks")
 
@@ -236,14 +238,19 @@ def fit_translators(
     rows = _blocks(lm, texts, tokens, block, seed, source)
     width = int(lm.model.config.get_text_config().hidden_size)
     sums = {each: (Moments(width, width), Moments(width, width)) for each in sorted(set(exits))}
+    held = np.arange(len(rows)) % HELD_OUT == 0
+    step = max(1, PASS // rows.shape[1])
     with torch.inference_mode(), _states(layers, [*sums, len(layers)]) as states:
-        for number, row in enumerate(rows):
-            lm.model.base_model(torch.tensor(row[None], device=lm.device), use_cache=False)
-            target = states[len(layers)]
-            weights = 1 / np.square(target).sum(1).clip(1e-12)
-            for each, moments in sums.items():
-                moments[number % HELD_OUT == 0].add(states[each], target, weights)
-            progress(f"reading {source}", number + 1, len(rows))
+        for start in range(0, len(rows), step):
+            part = slice(start, start + step)
+            lm.model.base_model(torch.tensor(rows[part], device=lm.device), use_cache=False)
+            for out_of_fit in (False, True):
+                chosen = held[part] == out_of_fit
+                target = states[len(layers)][chosen].reshape(-1, width)
+                weights = 1 / np.square(target).sum(1).clip(1e-12)
+                for each, moments in sums.items():
+                    moments[out_of_fit].add(states[each][chosen].reshape(-1, width), target, weights)
+            progress(f"reading {source}", min(start + step, len(rows)), len(rows))
     tensors: dict[str, torch.Tensor] = {}
     about = {}
     for each, (train, held_out) in sums.items():
@@ -352,7 +359,7 @@ def _blocks(lm: Any, texts: Sequence[str], tokens: int, block: int, seed: int, s
 
 @contextmanager
 def _states(layers: nn.ModuleList, wanted: Sequence[int]) -> Iterator[dict[int, Array]]:
-    """Yield a place where the states behind some layers lie after each pass, shape (rows * (tokens - 1), width)."""
+    """Yield a place where the states behind some layers lie after each pass, shape (rows, tokens - 1, width)."""
     states: dict[int, Array] = {}
 
     def keep(layer: int) -> Callable[..., None]:
@@ -360,7 +367,7 @@ def _states(layers: nn.ModuleList, wanted: Sequence[int]) -> Iterator[dict[int, 
             state = output[0] if isinstance(output, tuple) else output
             if not bool(state.isfinite().all()):
                 raise InputError(f"the state behind layer {layer} holds values that are no numbers")
-            states[layer] = state[:, 1:].flatten(0, -2).double().cpu().numpy()
+            states[layer] = state[:, 1:].double().cpu().numpy()
 
         return hook
 
