@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -41,11 +42,12 @@ class Commands:
     def __init__(self) -> None:
         self.run: list[tuple[str, float]] = []
 
-    def __call__(self, *arguments: str) -> None:
-        """Run one."""
+    def __call__(self, *arguments: str, threads: int = 0) -> None:
+        """Run one, with so many threads of torch (0: as many as there are)."""
+        environment = {**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
         start = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-m", "densing", *arguments], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "densing", *arguments], capture_output=True, text=True, env=environment, check=False
         )
         if done.returncode:
             raise SystemExit(f"densing {shlex.join(arguments)}: {done.stderr[-2000:]}")
@@ -78,7 +80,7 @@ def measure_ladder(folder: Path, seeds: int, run: Commands) -> pd.DataFrame:
 
     ladder = folder / "deep"
     run("ladder", "train", "--preset", "deep", "--sizes", DEEP, "--arm", "plain", "--arm", "plain:exits=1", "--seeds",
-        str(seeds), "--workers", "1", "--out", str(ladder))  # fmt: skip
+        str(seeds), "--workers", "1", "--out", str(ladder), threads=1)  # fmt: skip
     tasks = write_tasks(ladder / "tasks", QUESTIONS, json.loads((ladder / "ladder.json").read_text())["corpus_seed"])
     exports = list(read_exports(ladder))
     longest = max(export["tokens"] for export in exports)
@@ -90,12 +92,22 @@ def measure_ladder(folder: Path, seeds: int, run: Commands) -> pd.DataFrame:
         translators = folder / "deep-translators" / name
         if not (translators / "densing.json").is_file():
             run("exits", *model, "--exits", listed(LADDER_EXITS), "--text", "standard", "--tokens", "40000", "--block",
-                "64", "--out", str(translators))  # fmt: skip
+                "64", "--out", str(translators), threads=1)  # fmt: skip
         suite = (*model, "--tasks", listed(tasks), "--include_path", str(ladder / "tasks"), "--device", "cpu",
                  "--batch_size", "64")  # fmt: skip
         for way in (str(translators), "none"):
             store = folder / f"deep-{'untranslated' if way == 'none' else 'served'}"
-            run("eval", *suite, "--exit", listed((*LADDER_EXITS, 6)), "--translators", way, "--out", str(store))
+            run(
+                "eval",
+                *suite,
+                "--exit",
+                listed((*LADDER_EXITS, 6)),
+                "--translators",
+                way,
+                "--out",
+                str(store),
+                threads=1,
+            )
             table = measured_variants(store, name)
             rows.append(table.assign(arm=export["arm"], seed=export["seed"], translated=way != "none"))
     return pd.concat(rows, ignore_index=True)

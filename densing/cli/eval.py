@@ -274,9 +274,12 @@ def _ways(entry: Any, served: dict[str, list[int]] | None, translators: str | No
     args = parse_pairs([args], "model_args") if isinstance(args, str) else args
     for variant in variant_grid(**(served or {})):
         own = {name: value for name, value in vars(variant).items() if value is not None}
-        if variant.exit is not None and translators is not None:
-            own["translators"] = translators
-        yield {**entry, "model_args": {**args, **own}}
+        way = {**args, **own}
+        if translators is not None:
+            if "exit" not in way:
+                raise InputError(f"--translators {translators}: no exit uses them; add --exit LAYERS")
+            way["translators"] = translators
+        yield {**entry, "model_args": way}
 
 
 def _evaluate(plan: Plan, out: Path, executor: str | None, arguments: list[str], json: bool) -> None:
