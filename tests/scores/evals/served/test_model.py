@@ -12,12 +12,13 @@ torch = pytest.importorskip("torch", reason="needs the extra evals")
 pytest.importorskip("lm_eval", reason="needs the extra evals")
 pytestmark = pytest.mark.filterwarnings("default")
 
-from densing.core import InputError  # noqa: E402
+from densing.core import InputError, UnavailableError  # noqa: E402
 from densing.scores.evals.identity import identify_model  # noqa: E402
 from densing.scores.evals.models import load_model  # noqa: E402
 from densing.scores.evals.plan import Loading, ModelSpec, plan_of  # noqa: E402
 from densing.scores.evals.runner import run_plan  # noqa: E402
 from densing.scores.evals.served.measured import measured_variants  # noqa: E402
+from densing.scores.evals.served.model import stored_bytes  # noqa: E402
 from densing.scores.evals.served.rounding import matrix_bytes, quantise, round_states, state_bytes  # noqa: E402
 from densing.scores.evals.served.translators import fit_translators  # noqa: E402
 from tests.support.evals_toys import write_tasks  # noqa: E402
@@ -132,6 +133,19 @@ def test_matrices_are_rounded_and_norms_are_not(bits: int, folder: Path) -> None
         rounded += weight.dim() > 1
     assert rounded == 2 + 7 * LAYERS
     assert model.facts["served"]["weight_bytes"] == size
+
+
+def test_weights_of_a_gguf_file_weigh_what_the_file_holds() -> None:
+    pytest.importorskip("gguf")
+    try:
+        (spec,) = plan_of({"models": ["smollm2-135m"], "tasks": ["x"]}, "the test").models
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    # Q4_1: 32 entries in 20 bytes; Q8_0: 32 in 34; norms are float32. Shapes are SmolLM2's.
+    layer = (2 * 576 * 576 + 2 * 576 * 192 + 3 * 576 * 1536) * 20 // 32 + 2 * 4 * 576
+    rest = 49152 * 576 * 34 // 32 + 4 * 576
+    for last in (12, 30):
+        assert stored_bytes(None, spec, last) == last * layer + rest
 
 
 @pytest.mark.parametrize(
