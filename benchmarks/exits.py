@@ -37,22 +37,25 @@ def listed(numbers: Any) -> str:
 
 
 class Commands:
-    """Commands of densing that were run, in order, with their seconds."""
+    """Commands of densing that were run in a folder, with the seconds that each took the first time."""
 
-    def __init__(self) -> None:
-        self.run: list[tuple[str, float]] = []
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "commands.json"
+        self.seconds: dict[str, float] = json.loads(self.path.read_text()) if self.path.is_file() else {}
 
     def __call__(self, *arguments: str, threads: int = 0) -> None:
         """Run one, with so many threads of torch (0: as many as there are)."""
         environment = {**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
+        command = [sys.executable, "-m", "densing", *arguments]
         start = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-m", "densing", *arguments], capture_output=True, text=True, env=environment, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        name, seconds = f"densing {shlex.join(arguments)}", time.monotonic() - start
         if done.returncode:
-            raise SystemExit(f"densing {shlex.join(arguments)}: {done.stderr[-2000:]}")
-        self.run.append((f"densing {shlex.join(arguments)}", time.monotonic() - start))
-        print(f"{self.run[-1][1]:6.0f} s  {self.run[-1][0]}", file=sys.stderr, flush=True)
+            raise SystemExit(f"{name}: {done.stderr[-2000:]}")
+        print(f"{seconds:6.0f} s  {name}", file=sys.stderr, flush=True)
+        self.seconds.setdefault(name, seconds)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(self.seconds, indent=1))
 
 
 def measure_smollm2(folder: Path, limit: int, tokens: int, run: Commands) -> None:
@@ -145,7 +148,7 @@ def write_page(options: argparse.Namespace, ladder: pd.DataFrame, run: Commands)
     fitted, about = manifest["exits"], manifest["text"]
     rows = [[name, f"{each['ridge']:g}", f"{each['error']:.3f}", f"{each['untranslated_error']:.3f}"]
             for name, each in fitted.items()]  # fmt: skip
-    commands = "\n".join(f"{command}  # {seconds:.0f} s" for command, seconds in run.run).replace(
+    commands = "\n".join(f"{command}  # {seconds:.0f} s" for command, seconds in run.seconds.items()).replace(
         f"{options.folder}", "FOLDER"
     )
     first = table.iloc[0]
@@ -198,7 +201,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2, help="of the ladder's arms")
     parser.add_argument("--page", type=Path)
     options = parser.parse_args()
-    run = Commands()
+    run = Commands(options.folder)
     ladder = measure_ladder(options.folder, options.seeds, run)
     measure_smollm2(options.folder, options.limit, options.tokens, run)
     if options.page:
