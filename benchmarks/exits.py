@@ -202,8 +202,8 @@ def main() -> None:
     parser.add_argument("--page", type=Path)
     options = parser.parse_args()
     run = Commands(options.folder)
-    ladder = measure_ladder(options.folder, options.seeds, run)
     measure_smollm2(options.folder, options.limit, options.tokens, run)
+    ladder = measure_ladder(options.folder, options.seeds, run)
     if options.page:
         write_page(options, ladder, run)
     else:
