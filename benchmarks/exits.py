@@ -173,8 +173,8 @@ def write_page(options: argparse.Namespace, ladder: pd.DataFrame, run: Commands)
     missing = ""
     if len(table) < planned:
         missing = (
-            f"{len(table)} of {planned} variants are measured (and {'no' if not untranslated else len(untranslated)} exits "
-            "without translators): the command was stopped, and goes on from there."
+            f"{len(table)} of {planned} variants are measured (and {len(untranslated) or 'no'} exits without "
+            "translators): the command was stopped, and goes on from there."
         )
     parts = [
         "# Leaving a model early, and handing it over in few bits",
