@@ -116,6 +116,20 @@ def measure_ladder(folder: Path, seeds: int, run: Commands) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True)
 
 
+def read_ladder(folder: Path) -> pd.DataFrame:
+    """Return the rows of :func:`measure_ladder` from what the folder holds."""
+    from densing.scores.evals import measured_variants
+    from densing.scores.ladder import read_exports
+
+    rows = []
+    for export in read_exports(folder / "deep"):
+        for store in ("deep-served", "deep-untranslated"):
+            if list((folder / store / "units").glob(f"{export['name']}-exit*")):
+                table = measured_variants(folder / store, export["name"])
+                rows.append(table.assign(arm=export["arm"], seed=export["seed"], translated=store == "deep-served"))
+    return pd.concat(rows, ignore_index=True)
+
+
 def write_page(options: argparse.Namespace, ladder: pd.DataFrame, run: Commands) -> None:
     """Write the page from what lies in the folder."""
     from densing.core import words, write_text
@@ -124,7 +138,8 @@ def write_page(options: argparse.Namespace, ladder: pd.DataFrame, run: Commands)
 
     manifest = json.loads((options.folder / "translators" / "densing.json").read_text())
     table = served_densities(options.folder / "served", MODEL)
-    bare = served_densities(options.folder / "untranslated", MODEL)
+    bare = options.folder / "untranslated"
+    untranslated = served_densities(bare, MODEL).to_dict("records") if (bare / "units").is_dir() else []
 
     def figures(row: dict[str, Any]) -> list[str]:
         cut = "–" if pd.isna(row["cut"]) else f"{row['cut_bits']} bits, {row['bytes_per_token']:,} bytes"
@@ -133,17 +148,19 @@ def write_page(options: argparse.Namespace, ladder: pd.DataFrame, run: Commands)
                 words.with_error(row["bits_per_byte"], row["bits_per_byte_se"]),
                 words.with_error(row["extra_bits_per_byte"], row["extra_bits_per_byte_se"]),
                 f"{100 * row['accuracy']:.1f} ± {100 * row['accuracy_se']:.1f}",
-                words.number(row["n_eff"] / 1e6), words.number(row["density"]),
+                words.bounded(row["n_eff"] / 1e6, row["bound"]), words.bounded(row["density"], row["bound"]),
                 f"{words.number(row['density_lo'])} to {words.number(row['density_hi'])}",
-                words.number(row["n_eff_per_byte"]), words.status(row["status"])]  # fmt: skip
+                words.bounded(row["n_eff_per_byte"], row["bound"]),
+                words.status(row["status"], row["bound"])]  # fmt: skip
 
     head = ["layers", "handed over, a token", "weights", "kept M", "MB", "bits per byte", "beyond the whole",
             "accuracy %", "N M", "density", "interval", "N per byte", "status"]  # fmt: skip
+    seeds = int(ladder["seed"].nunique())
     means = ladder.groupby(["arm", "exit", "translated"])["bits_per_byte"].agg(["mean", "std"])
 
     def losses(arm: str, exit_: int) -> list[str]:
-        return [f"{means.loc[(arm, exit_, way), 'mean']:.4f} ± {means.loc[(arm, exit_, way), 'std']:.4f}"
-                for way in (False, True)]  # fmt: skip
+        pairs = [means.loc[(arm, exit_, way)] for way in (False, True)]
+        return [f"{pair['mean']:.4f}" + ("" if pd.isna(pair["std"]) else f" ± {pair['std']:.4f}") for pair in pairs]
 
     fitted, about = manifest["exits"], manifest["text"]
     rows = [[name, f"{each['ridge']:g}", f"{each['error']:.3f}", f"{each['untranslated_error']:.3f}"]
@@ -152,10 +169,17 @@ def write_page(options: argparse.Namespace, ladder: pd.DataFrame, run: Commands)
         f"{options.folder}", "FOLDER"
     )
     first = table.iloc[0]
+    planned = (len(EXITS) + 1) * len(BITS) + 5
+    missing = ""
+    if len(table) < planned:
+        missing = (
+            f"{len(table)} of {planned} variants are measured (and {len(untranslated) or 'no'} exits without "
+            "translators): the command was stopped, and goes on from there."
+        )
     parts = [
         "# Leaving a model early, and handing it over in few bits",
         f"Written by `python benchmarks/exits.py --folder FOLDER --limit {options.limit} --tokens {options.tokens} "
-        f"--seeds {options.seeds} --page PAGE`; do not edit by hand.",
+        f"--seeds {options.seeds}{' --read' if options.read else ''} --page PAGE`; do not edit by hand.",
         "Quality of what `densing deploy` chooses from is measured, never assumed. A model is evaluated as it would be "
         "served: layers behind the exit are gone, a translator (an affine map, fitted by ridge regression) leads to "
         "the model's own norm and head, the state behind the cut is rounded token by token, weights are rounded to "
@@ -173,14 +197,21 @@ def write_page(options: argparse.Namespace, ladder: pd.DataFrame, run: Commands)
         'accuracy are means over tasks, ± one standard error; "beyond the whole" is the mean difference item by item. '
         "N is read from the loss on the ruler olmo-ladder, density is N over the parameters that are kept (without "
         "embeddings, as the ruler counts), N per byte is over all weights as stored, embeddings included.",
+        *([missing] if missing else []),
         markdown.table(head, map(figures, table.to_dict("records"))),
-        "Without translators, the model's norm and head reading the state as it is:",
-        markdown.table(head, map(figures, bare.to_dict("records"))),
+        *(
+            (
+                "Without translators, the model's norm and head reading the state as it is:",
+                markdown.table(head, map(figures, untranslated)),
+            )
+            if untranslated
+            else ()
+        ),
         "## A loss behind every layer",
-        f"Size {DEEP} of the preset `deep` on the generated corpus, {options.seeds} seeds: `plain`, and "
+        f"Size {DEEP} of the preset `deep` on the generated corpus, {words.plural(seeds, 'seed')}: `plain`, and "
         "`plain:exits=1`, which is trained on the mean of the losses behind all six layers, read with its own norm and "
-        f"head. Mean bits per byte over {QUESTIONS} questions of each set, ± the standard deviation over seeds. Exit 6 "
-        "is the whole model.",
+        f"head. Mean bits per byte over {QUESTIONS} questions of each set (± the standard "
+        "deviation over several seeds). Exit 6 is the whole model.",
         markdown.table(
             ["exit", "plain", "plain, translated", "exits=1", "exits=1, translated"],
             ([str(number), *losses("plain", number), *losses("plain:exits=1", number)] for number in range(1, 7)),
@@ -200,7 +231,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=40_000, help="that translators are fitted to")
     parser.add_argument("--seeds", type=int, default=2, help="of the ladder's arms")
     parser.add_argument("--page", type=Path)
+    parser.add_argument("--read", action="store_true", help="measure nothing: write the page of what FOLDER holds")
     options = parser.parse_args()
+    if options.read:
+        write_page(options, read_ladder(options.folder), Commands(options.folder))
+        return
     run = Commands(options.folder)
     measure_smollm2(options.folder, options.limit, options.tokens, run)
     ladder = measure_ladder(options.folder, options.seeds, run)

@@ -10,7 +10,7 @@ from densing.core import InputError
 from densing.scores.density.runs import COMBINED, RUN_GUARD, run_densities
 from densing.scores.evals import RunStore, measured_variants
 
-READ = ["n_eff", "n_eff_lo", "n_eff_hi", "density", "density_lo", "density_hi", "status"]
+READ = ["n_eff", "n_eff_lo", "n_eff_hi", "density", "density_lo", "density_hi", "status", "bound"]
 
 
 def served_densities(
@@ -40,7 +40,8 @@ def served_densities(
     -------
     pandas.DataFrame
         With the further columns ``n_eff``, ``density`` (n_eff per kept parameter, counted as the ruler counts: without
-        embeddings for ladders), their ends ``_lo`` and ``_hi``, ``status``, and ``n_eff_per_byte``: n_eff over
+        embeddings for ladders), their ends ``_lo`` and ``_hi``, ``status``, ``bound`` (upper: no more
+        than that can be said, which holds of all three), and ``n_eff_per_byte``: n_eff over
         ``weight_bytes``, which are all that the variant needs, embeddings included.
 
     Raises
