@@ -19,11 +19,13 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from densing.core import InputError, Note, Record, UnknownNameError
-from densing.efficiency.simulation.cluster import Cluster, Figure, Link
+from densing.efficiency.simulation.cluster import RANGES, Cluster, Figure, Link
 from densing.efficiency.simulation.costs import OPS, Terms, ring_terms, tree_terms
 
 LEAST_SPREAD = 0.1
 """Shares beside other work must differ by so much to tell contention."""
+MOST_KAPPA = next(high for field, _, high, _ in RANGES if field == "kappa_comm")
+"""A link that is slowed by more than this is none that a cluster can have."""
 LEAST_SIZES = 1.5
 """The largest message must be so many times the smallest (by ratio of bytes to messages)."""
 
@@ -196,7 +198,17 @@ def _link(used: Sequence[Observation], algorithm: str) -> _Link:
         stretched = stretch(beside, float(x[2])) if len(x) > 2 else 0.0
         return np.log(np.maximum(quiet, 1e-300)) + stretched - target
 
-    fitted = fit(residuals, [0.5, 0.9, 0.2][: 3 if contended else 2], scales[: 3 if contended else 2])
+    start = [0.5, 0.9, 0.2]
+    fitted = fit(residuals, start[: 3 if contended else 2], scales[: 3 if contended else 2])
+    if contended and fitted[2].value > MOST_KAPPA:
+        # As if nothing moved beside compute at all: no machine does that, and the link would be told wrong with it.
+        text = (
+            f"kappa_comm: {fitted[2].value:.3g}, more than {MOST_KAPPA:g}: communications beside compute took longer "
+        )
+        remedy = "for another reason, ranks that came late perhaps; the link is fitted without it"
+        notes.append(Note("kappa-comm-absurd", "warning", text + remedy, {"kappa_comm": fitted[2].value}))
+        contended = False
+        fitted = fit(residuals, start[:2], scales[:2])
     residual = rms(residuals(np.array([one.value / scale for one, scale in zip(fitted, scales, strict=False)])))
     # Where the data leave one of both open, its value stands, with its interval.
     for name, one, remedy in zip(("alpha", "beta"), fitted[:2], ("smaller", "larger"), strict=True):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from densing.efficiency.simulation.cluster import read_toml
 from densing.efficiency.simulation.convex import Convex, convex_names, load_convex
 from densing.efficiency.simulation.gather import Gather, gather_names, load_gather
-from densing.efficiency.simulation.presets import read_toml
 
 
 def load_other(name: str) -> Gather | Convex | None:

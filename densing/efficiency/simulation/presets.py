@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from densing.core import InputError, UnknownNameError, read_text
+from densing.core import InputError, UnknownNameError
+from densing.efficiency.simulation.cluster import read_toml
 
 Step = TypeVar("Step", bound=msgspec.Struct)
 
@@ -17,8 +17,7 @@ Step = TypeVar("Step", bound=msgspec.Struct)
 @cache
 def read_presets(kind: type[Step], file: Path) -> dict[str, Step]:
     """Return the steps of a file of this package by name."""
-    tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    return {name: _step(kind, {"name": name, **table}, f"preset {name}") for name, table in tables.items()}
+    return {name: _step(kind, {"name": name, **table}, f"preset {name}") for name, table in read_toml(file).items()}
 
 
 def load_step(kind: type[Step], file: Path, name: str | Path, what: str) -> Step:
@@ -47,20 +46,6 @@ def load_step(kind: type[Step], file: Path, name: str | Path, what: str) -> Step
     if path.suffix != ".toml":
         raise UnknownNameError(f"{what} (nor a .toml file)", str(name), presets)
     return _step(kind, {"name": path.stem, **read_toml(path)}, str(path))
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return what a TOML file holds.
-
-    Raises
-    ------
-    InputError
-        When it cannot be read.
-    """
-    try:
-        return tomllib.loads(read_text(path, str(path)))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{path}: no readable TOML ({error}); check quotes and brackets") from error
 
 
 def _step(kind: type[Step], table: dict[str, Any], where: str) -> Step:

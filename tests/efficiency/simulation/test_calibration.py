@@ -237,3 +237,17 @@ def test_measuring_an_emulated_link(tmp_path: Path) -> None:
     assert cluster.n == 2 and cluster.device.measured and "emulated" in cluster.sources["inter.alpha_s"].source
     assert cluster.inter.alpha_s == document["alpha_s"]["value"]
     assert load_cluster(out).to_dict() == cluster.to_dict() and to_toml(cluster) == out.read_text()
+
+
+def test_a_contention_that_no_cluster_can_have_is_left_out_and_said() -> None:
+    # Late ranks: all that ran beside compute took a thousand times as long.
+    seen = [
+        Observation("all_reduce", size, 2, (2e-3 + size * 4e-8) * (1000 if beside else 1), beside)
+        for size in (1e4, 1e5, 1e6, 1e7)
+        for beside in (0.0, 0.999)
+    ]
+    found = calibrate(seen)
+    assert found.kappa_comm is None
+    assert "kappa-comm-absurd" in [note.code for note in found.notes]
+    # What is written can be read again.
+    assert calibrated(load_cluster("cpu2"), found, "inter", "a test").kappa_comm <= 100
