@@ -141,10 +141,15 @@ def test_texts_come_from_documents_and_else_from_prompts(tmp_path: Path) -> None
     told = choice_sample(0, [-1.0, -2.0], 0, acc=1.0)
     told["doc"] = {"question": {"stem": "What is it?"}, "choices": ["a", "b"], "level": 3, "long": "x" * 50}
     silent = choice_sample(1, [-1.0, -2.0], 0, acc=1.0, context="An example.\n\nThe question?")
-    write_results(tmp_path, {"toy": [told, silent]})
+    # A document that holds its whole prompt, as those of olmo_ladder do: examples are no words of the item.
+    prompted = choice_sample(2, [-1.0, -2.0], 0, acc=1.0, context="An example.\n\nThe question?")
+    prompted["doc"] = {"context": "An example.\n\nThe question?", "passage": "One.\n\nTwo."}
+    write_results(tmp_path, {"toy": [told, silent, prompted]})
     texts, notes = read_texts(tmp_path)
-    assert texts["text"].tolist() == ["What is it?\na\nb\n" + "x" * 50, "The question?\n answer 0\n answer 1"]
-    assert texts["fields"].tolist() == [{"level": "3"}, {"id": "1"}] and not notes
+    assert texts["text"].tolist() == [
+        "What is it?\na\nb\n" + "x" * 50, "The question?\n answer 0\n answer 1", "The question?\nOne.\n\nTwo."
+    ]  # fmt: skip
+    assert texts["fields"].tolist()[:2] == [{"level": "3"}, {"id": "1"}] and not notes
 
 
 def test_the_area_under_the_curve_is_scikit_learns_and_its_interval_covers() -> None:
