@@ -8,7 +8,8 @@ hundred of them decide the label, with noise. Every solver has a process of its 
 same file: the seconds are those of `fit`, the memory is the peak of the process above what it held once the data were
 read. All solve one problem, without an intercept; the objective says how well. Partitions lie in one process here.
 
-With ``--page docs/explain.md --store STORE`` it writes that page: an explanation of stored items, claims, and this.
+With ``--page docs/explain.md --store STORE [STORE2 ...]`` it writes that page: an explanation of stored items, what
+other questions of them give, claims, and this.
 """
 
 from __future__ import annotations
@@ -92,6 +93,38 @@ def solve(folder: Path, solver: str, lam: float, partitions: int, rounds: int) -
     }
 
 
+def made(store: Path, model: str) -> str:
+    """Return how a store's items were chosen, as its record has it."""
+    plans = [entry["plan"] for entry in json.loads((store / "run.json").read_text(encoding="utf-8"))["plans"]]
+    plan = next(plan for plan in plans if model in [one["name"] for one in plan["models"]])
+    tasks = ",".join(task["name"] for task in plan["tasks"])
+    if samples := plan.get("samples"):
+        first, last = (pick(pick(numbers) for numbers in samples.values()) for pick in (min, max))
+        return f"{store}: `--tasks {tasks} --samples FILE`, a FILE that names documents {first} to {last} of each task"
+    return f"{store}: `--tasks {tasks}`" + (f" `--limit {plan['limit']:g}`" if plan.get("limit") else "")
+
+
+def asked(options: argparse.Namespace) -> list[list[str]]:
+    """Return what every question of the stores gives: either model failing, among what, all weights or stable ones."""
+    import densing
+    from densing.core import words
+    from densing.tradeoff import AMONG
+
+    rows = []
+    for a, b in ((options.model, options.against), (options.against, options.model)):
+        for among in AMONG:
+            for stable in (False, True):
+                result = densing.explain_items(options.store, model=a, against=b, among=among, stable=stable)
+                rows.append([
+                    a, f"--among {among}", "--stable" if stable else "", str(result.items),
+                    words.percentage(result.fails / result.items), str(len(result.weights)),
+                    str(int(result.weights["stable"].sum())), str(result.held_out),
+                    f"{result.auc:.3f} ({result.auc_lo:.3f} to {result.auc_hi:.3f})",
+                ])  # fmt: skip
+                print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
 def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     """Write docs/explain.md: an explanation of stored items, the claims, and the benchmark."""
     import densing
@@ -100,7 +133,7 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     from densing.report import markdown
     from densing.report.explain import body
 
-    result = densing.explain_items(options.store, model=options.model, against=options.against)
+    result = densing.explain_items(options.store, model=options.model, against=options.against, stable=True)
     findings = validate(["prox-csl"]).findings
     names = " ".join(str(store) for store in options.store)
     shape = f"--items {options.items} --features {options.features} --entries {options.entries} --lam {options.lam:g}"
@@ -116,12 +149,20 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     parts = [
         "# Where a model fails, and a sparse classifier in two rounds",
         f"Written by `python benchmarks/explain.py --page PAGE --store {names} --model {options.model} --against "
-        f"{options.against} {shape}`; do not edit by hand. The store: `densing eval --model smollm2-135m --tasks "
-        "olmo_ladder --limit N --out STORE`, the same for a model of `densing ladder train --preset tiny --sizes d24 "
-        "--seeds 1 --out ladder` (`--model hf --model_args pretrained=ladder/models/d24-s0-61440`).",
+        f"{options.against} {shape}`; do not edit by hand. A store: `densing eval --model smollm2-135m ... --out "
+        "STORE`, the same for a model of `densing ladder train --preset tiny --sizes d24 --seeds 1 --out ladder` (`--model hf "
+        "--model_args pretrained=ladder/models/d24-s0-61440`).",
+        "\n".join(f"- {made(store, options.model)}" for store in options.store),
         f"## Where {options.model} fails and {options.against} does not",
-        f"`densing results explain {names} --model {options.model} --against {options.against}`",
+        f"`densing results explain {names} --model {options.model} --against {options.against} --stable`",
+        f"{options.against} learnt a generated corpus and answers these tasks about as chance does: what it solves is "
+        "close to a random choice of the items.",
         body(result),
+        "## Other questions of the same stores",
+        "Whichever model fails, of what the other solves or of all items; all weights, or only those whose sign is "
+        "stable. The item's prompt holds five examples; the words are those of its own question and choices.",
+        markdown.table(["fails", "told apart", "weights kept", "items", "fails on", "weights", "stable", "held out",
+                        "AUC on held-out items"], asked(options)),
         "## Claims",
         "`densing techniques validate --techniques prox-csl`: what the paper claims, tried on words of MMLU's "
         "questions and of films. Negative results stay.",
@@ -152,6 +193,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100, help="of liblinear and saga at most")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds of a solver")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--measured", type=Path, help="what --json printed before, in place of measuring again")
     parser.add_argument("--page", type=Path, help="write the whole page, with --store, --model and --against")
     parser.add_argument("--store", type=Path, nargs="+", default=[])
     parser.add_argument("--model", default="smollm2-135m")
@@ -161,6 +203,11 @@ def main() -> None:
     options = parser.parse_args()
     if options.solve:
         print(json.dumps(solve(options.folder, options.solve, options.lam, options.partitions, options.rounds)))
+        return
+    if options.measured:
+        document = json.loads(options.measured.read_text(encoding="utf-8"))
+        vars(options).update(document["setup"])
+        write_page(options, document["rows"])
         return
     rows = []
     with tempfile.TemporaryDirectory() as name:

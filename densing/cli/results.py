@@ -185,7 +185,8 @@ def explain(
     with progress(json) as step:
         result = explain_items(
             stores, model=model, against=against, nnz=nnz, updates=updates, among=cast(Any, among),
-            held_out=held_out, draws=draws, stable=stable, least=least, reference=reference, params=sizes, seed=seed, step=step,
+            held_out=held_out, draws=draws, stable=stable, least=least, reference=reference, params=sizes, seed=seed,
+            step=step,
         )  # fmt: skip
     save(result.weights, result.to_dict(), out)
     for path in filter(None, (page, html)):

@@ -284,8 +284,8 @@ def explain_items(
         stability, moved_fresh = _stability(training, trained.weights, lam, updates, range(draws, 2 * draws), seed)
         moved, moved_draws = moved + moved_again, moved_draws + moved_fresh
         notes.append(Note("kept-stable", "info", f"{len(kept)} of {words.plural(len(support), 'weight')} kept their "
-                          f"sign in {words.percentage(STABLE)} of {draws} draws and were fitted anew; stability is that "
-                          f"of {draws} draws more"))  # fmt: skip
+                          f"sign in {words.percentage(STABLE)} of {draws} draws and were fitted anew; stability is "
+                          f"that of {draws} draws more"))  # fmt: skip
     weights, intercept = trained.weights[:width], float(trained.weights[width])
     scores = tested.features[:, :width] @ weights + intercept
     auc, lo, hi = roc_auc(scores, tested.labels > 0, level)
