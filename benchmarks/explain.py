@@ -150,8 +150,8 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         "# Where a model fails, and a sparse classifier in two rounds",
         f"Written by `python benchmarks/explain.py --page PAGE --store {names} --model {options.model} --against "
         f"{options.against} {shape}`; do not edit by hand. A store: `densing eval --model smollm2-135m ... --out "
-        "STORE`, the same for a model of `densing ladder train --preset tiny --sizes d24 --seeds 1 --out ladder` (`--model hf "
-        "--model_args pretrained=ladder/models/d24-s0-61440`).",
+        "STORE`, the same for a model of `densing ladder train --preset tiny --sizes d24 --seeds 1 --out ladder` "
+        "(`--model hf --model_args pretrained=ladder/models/d24-s0-61440`).",
         "\n".join(f"- {made(store, options.model)}" for store in options.store),
         f"## Where {options.model} fails and {options.against} does not",
         f"`densing results explain {names} --model {options.model} --against {options.against} --stable`",
@@ -205,6 +205,8 @@ def main() -> None:
         print(json.dumps(solve(options.folder, options.solve, options.lam, options.partitions, options.rounds)))
         return
     if options.measured:
+        if not options.page:
+            parser.error("--measured goes with --page")
         document = json.loads(options.measured.read_text(encoding="utf-8"))
         vars(options).update(document["setup"])
         write_page(options, document["rows"])
