@@ -93,15 +93,24 @@ def solve(folder: Path, solver: str, lam: float, partitions: int, rounds: int) -
     }
 
 
-def made(store: Path, model: str) -> str:
-    """Return how a store's items were chosen, as its record has it."""
-    plans = [entry["plan"] for entry in json.loads((store / "run.json").read_text(encoding="utf-8"))["plans"]]
-    plan = next(plan for plan in plans if model in [one["name"] for one in plan["models"]])
-    tasks = ",".join(task["name"] for task in plan["tasks"])
-    if samples := plan.get("samples"):
-        first, last = (pick(pick(numbers) for numbers in samples.values()) for pick in (min, max))
-        return f"{store}: `--tasks {tasks} --samples FILE`, a FILE that names documents {first} to {last} of each task"
-    return f"{store}: `--tasks {tasks}`" + (f" `--limit {plan['limit']:g}`" if plan.get("limit") else "")
+def answered(options: argparse.Namespace) -> tuple[str, str]:
+    """Return how many documents of each task both models answered, and how well."""
+    import pandas as pd
+
+    from densing.core import words
+    from densing.scores.evals import read_results
+
+    items = pd.concat([read_results(store).items for store in options.store])
+    keys = ["task", "doc_id"]
+    pairs = items[items["model"].eq(options.model)].merge(items[items["model"].eq(options.against)], on=keys)
+    counts = pairs.groupby("task").size()
+    solved = [words.percentage(pairs[f"metric_accuracy_{side}"].mean()) for side in "xy"]
+    guessed = words.percentage((1 / pairs["n_choices_x"]).mean())
+    return (
+        ", ".join(f"{task.removeprefix('olmo_ladder_')} {count:,}" for task, count in counts.items()),
+        f"Of these {options.model} solves {solved[0]} and {options.against}, which learnt a generated corpus, "
+        f"{solved[1]}; guessing solves {guessed}.",
+    )
 
 
 def asked(options: argparse.Namespace) -> list[list[str]]:
@@ -125,6 +134,26 @@ def asked(options: argparse.Namespace) -> list[list[str]]:
     return rows
 
 
+def apart(options: argparse.Namespace) -> list[str]:
+    """Return what the same items say when they lie in several stores, and what then travels."""
+    import densing
+    from densing.report import markdown
+    from densing.report.explain import weight_table
+
+    if not options.apart:
+        return []
+    result = densing.explain_items(options.apart, model=options.model, against=options.against, stable=True)
+    shown = weight_table(result)
+    names = " ".join(str(store) for store in options.apart)
+    return [
+        "## The same items in several stores",
+        f"`densing results explain {names} --model {options.model} --against {options.against} --stable`",
+        f"{markdown.literal(result.sentence)} {result.moved} The penalty is chosen in the largest store alone, here "
+        f"{result.lam:.3g}.",
+        markdown.table([field.title for field in shown.fields], ([cell.shown for cell in row] for row in shown.rows)),
+    ]
+
+
 def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     """Write docs/explain.md: an explanation of stored items, the claims, and the benchmark."""
     import densing
@@ -135,7 +164,9 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
 
     result = densing.explain_items(options.store, model=options.model, against=options.against, stable=True)
     findings = validate(["prox-csl"]).findings
-    names = " ".join(str(store) for store in options.store)
+    counts, solved = answered(options)
+    names = " ".join(map(str, options.store))
+    apart_names = f" --apart {' '.join(map(str, options.apart))}" if options.apart else ""
     shape = f"--items {options.items} --features {options.features} --entries {options.entries} --lam {options.lam:g}"
     ours = next((row for row in rows if row["solver"] == SOLVERS[0] and "seconds" in row), None)
 
@@ -148,21 +179,21 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
 
     parts = [
         "# Where a model fails, and a sparse classifier in two rounds",
-        f"Written by `python benchmarks/explain.py --page PAGE --store {names} --model {options.model} --against "
-        f"{options.against} {shape}`; do not edit by hand. A store: `densing eval --model smollm2-135m ... --out "
-        "STORE`, the same for a model of `densing ladder train --preset tiny --sizes d24 --seeds 1 --out ladder` "
-        "(`--model hf --model_args pretrained=ladder/models/d24-s0-61440`).",
-        "\n".join(f"- {made(store, options.model)}" for store in options.store),
+        f"Written by `python benchmarks/explain.py --page PAGE --store {names}{apart_names} --model "
+        f"{options.model} --against {options.against} {shape}`; do not edit by hand. The store: `densing eval --model "
+        "smollm2-135m --tasks olmo_ladder --limit N --out STORE`, the same for a model of `densing ladder train "
+        "--preset tiny --sizes d24 --seeds 1 --out ladder` (`--model hf --model_args "
+        "pretrained=ladder/models/d24-s0-61440`). N is 400; more documents were added by `--samples`. First documents "
+        f"of each task that both answered: {counts}. {solved}",
         f"## Where {options.model} fails and {options.against} does not",
         f"`densing results explain {names} --model {options.model} --against {options.against} --stable`",
-        f"{options.against} learnt a generated corpus and answers these tasks about as chance does: what it solves is "
-        "close to a random choice of the items.",
         body(result),
         "## Other questions of the same stores",
         "Whichever model fails, of what the other solves or of all items; all weights, or only those whose sign is "
         "stable. The item's prompt holds five examples; the words are those of its own question and choices.",
         markdown.table(["fails", "told apart", "weights kept", "items", "fails on", "weights", "stable", "held out",
                         "AUC on held-out items"], asked(options)),
+        *apart(options),
         "## Claims",
         "`densing techniques validate --techniques prox-csl`: what the paper claims, tried on words of MMLU's "
         "questions and of films. Negative results stay.",
@@ -196,6 +227,7 @@ def main() -> None:
     parser.add_argument("--measured", type=Path, help="what --json printed before, in place of measuring again")
     parser.add_argument("--page", type=Path, help="write the whole page, with --store, --model and --against")
     parser.add_argument("--store", type=Path, nargs="+", default=[])
+    parser.add_argument("--apart", type=Path, nargs="+", default=[], help="stores that hold the same items in parts")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--against", default="d24-s0-61440")
     parser.add_argument("--solve", help=argparse.SUPPRESS)
