@@ -75,9 +75,11 @@ def test_a_transformer_is_refused_in_a_sentence(name: str) -> None:
 
 # The label is the sign of the first feature; of the items held out, that of the second is the other one.
 SMALL = Corpus(
-    sparse.csr_array(np.array([[1.0, 1.0], [1.0, 1.0], [-1.0, -1.0], [-1.0, -1.0]])), np.array([1, 1, 0, 0], dtype=bool),
-    sparse.csr_array(np.array([[1.0, -3.0], [-1.0, 3.0], [1.0, 0.0]])), np.array([1, 0, 1], dtype=bool),
-)  # fmt: skip
+    sparse.csr_array(np.array([[1.0, 1.0], [1.0, 1.0], [-1.0, -1.0], [-1.0, -1.0]])),
+    np.array([1, 1, 0, 0], dtype=bool),
+    sparse.csr_array(np.array([[1.0, -3.0], [-1.0, 3.0], [1.0, 0.0]])),
+    np.array([1, 0, 1], dtype=bool),
+)
 
 
 def test_weights_are_cut_to_equal_numbers_and_chosen_by_the_items_learnt_from(monkeypatch: pytest.MonkeyPatch) -> None:
