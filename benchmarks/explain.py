@@ -167,6 +167,7 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     counts, solved = answered(options)
     names = " ".join(map(str, options.store))
     apart_names = f" --apart {' '.join(map(str, options.apart))}" if options.apart else ""
+    before = "in a run before this page's (`--measured`); " if options.measured else ""
     shape = f"--items {options.items} --features {options.features} --entries {options.entries} --lam {options.lam:g}"
     ours = next((row for row in rows if row["solver"] == SOLVERS[0] and "seconds" in row), None)
 
@@ -204,8 +205,8 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         ),
         "## Beside liblinear and saga",
         f"Made data of {options.items:,} items and {options.features:,} features, about {options.entries} entries an "
-        f"item, lambda {options.lam:g}; one thread, a process each; the seconds are this machine's, and other work ran "
-        "beside. More MB: the peak of the process above what it held once the data were read.",
+        f"item, lambda {options.lam:g}; one thread, a process each; {before}the seconds are this machine's, and "
+        "other work ran beside. More MB: the peak of the process above what it held once the data were read.",
         markdown.table(["solver", "seconds", "beside densing", "more MB", "beside densing ", "objective", "weights"],
                        map(figures, rows)),
     ]  # fmt: skip
