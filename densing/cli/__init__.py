@@ -28,6 +28,7 @@ COMMANDS = {
     "doctor": "doctor:doctor",
     "catalog": "catalog:app",
     "refs": "refs:app",
+    "exits": "exits:exits",
     "eval": "eval:eval_",
     "results": "results:app",
     "ladder": "ladder:app",

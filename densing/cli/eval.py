@@ -70,6 +70,23 @@ def eval_(
     out: Annotated[Path, _flag("--out", "-o", file_okay=False, help="Folder of the run: the store.")] = Path(
         "results/evals"
     ),
+    exit: Annotated[
+        str | None,
+        _flag("--exit", help="Serve only so many layers; several with commas. Needs --translators (densing exits)."),
+    ] = None,
+    cut: Annotated[
+        str | None, _flag("--cut", help="Hand the state over behind so many layers; several with commas.")
+    ] = None,
+    cut_bits: Annotated[
+        str | None, _flag("--cut_bits", help="Bits of what is handed over: 2, 4, 8, 16; several with commas.")
+    ] = None,
+    weight_bits: Annotated[
+        str | None, _flag("--weight_bits", help="Round weights to 4 or 8 bits (16: as stored); several with commas.")
+    ] = None,
+    translators: Annotated[
+        str | None,
+        _flag("--translators", help="Folder that densing exits wrote for this model; none: its head reads any layer."),
+    ] = None,
     num_fewshot: Annotated[int | None, _flag("--num_fewshot", "-f", help="Examples in the prompt.")] = None,
     batch_size: Annotated[str | None, _flag("--batch_size", "-b", help="A number, auto or auto:N.  [1]")] = None,
     max_batch_size: Annotated[int | None, _flag("--max_batch_size", help="Largest batch auto tries.")] = None,
@@ -153,12 +170,15 @@ def eval_(
         "predict_only": predict_only or None,
         "metadata": metadata,
     }
+    served = {"exits": exit, "cuts": cut, "cut_bits": cut_bits, "weight_bits": weight_bits}
     request = plan_of_flags(
         model,
         model_args,
         tasks,
         plan,
         options,
+        {name: numbers(text, name) for name, text in served.items() if text is not None},
+        translators,
         trust_remote_code=trust_remote_code,
         confirm_run_unsafe_code=confirm_run_unsafe_code,
     )
@@ -191,9 +211,11 @@ def plan_of_flags(
     tasks: list[str] | None,
     path: Path | None,
     options: dict[str, Any],
+    served: dict[str, list[int]] | None = None,
+    translators: str | None = None,
     **code: bool,
 ) -> Plan:
-    """Return the plan that flags and file say together; flags win.
+    """Return the plan that flags and file say together; flags win, and every model is served in every way they name.
 
     Raises
     ------
@@ -216,6 +238,8 @@ def plan_of_flags(
         content["models"] = [{"model": types[0], "model_args": parse_pairs(arguments, "--model_args")}]
     if tasks:
         content["tasks"] = list(dict.fromkeys(name for text in tasks for name in text.replace(",", " ").split()))
+    if served or translators is not None:
+        content["models"] = [way for entry in content.get("models", []) for way in _ways(entry, served, translators)]
     for name, value in options.items():
         if value is None:
             continue
@@ -225,6 +249,37 @@ def plan_of_flags(
             value = parse_json(value if value.lstrip().startswith("{") else read_text(Path(value), value), "--samples")
         content[name] = value
     return plan_of(content, "command line" if path is None else str(path), **code)
+
+
+def numbers(text: str, option: str) -> list[int]:
+    """Return whole numbers with commas.
+
+    Examples
+    --------
+    >>> numbers("12,18", "exits")
+    [12, 18]
+    """
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--{option} {text}: write whole numbers with commas, as in 12,18") from None
+
+
+def _ways(entry: Any, served: dict[str, list[int]] | None, translators: str | None) -> Iterator[dict[str, Any]]:
+    """Yield a plan's model once for each way to serve it."""
+    from densing.scores.evals import variant_grid
+
+    entry = dict(entry) if isinstance(entry, dict) else {"model": entry}
+    args = entry.get("model_args", {})
+    args = parse_pairs([args], "model_args") if isinstance(args, str) else args
+    for variant in variant_grid(**(served or {})):
+        own = {name: value for name, value in vars(variant).items() if value is not None}
+        way = {**args, **own}
+        if translators is not None:
+            if "exit" not in way:
+                raise InputError(f"--translators {translators}: no exit uses them; add --exit LAYERS")
+            way["translators"] = translators
+        yield {**entry, "model_args": way}
 
 
 def _evaluate(plan: Plan, out: Path, executor: str | None, arguments: list[str], json: bool) -> None:

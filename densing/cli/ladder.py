@@ -28,7 +28,10 @@ Device = Annotated[str, typer.Option("--device", help="A torch device: cpu, cuda
 def train(
     out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="The ladder's folder.")],
     preset: Annotated[
-        str, typer.Option("--preset", help="cpu (minutes), gpu (the paper's six sizes) or tiny (seconds).")
+        str,
+        typer.Option(
+            "--preset", help="cpu (minutes), deep (6 to 8 layers), gpu (the paper's six sizes) or tiny (seconds)."
+        ),
     ] = "cpu",
     sizes: Annotated[
         list[str] | None, typer.Option("--sizes", help="Only these sizes, such as d8; may be repeated.")
@@ -59,8 +62,8 @@ def train(
             "--arm",
             help="Train this change of training beside others, METHOD:option=value,...: plain, or co2, local-sgd, "
             "slowmo, dct, topk, fedavg, fedft, spafl with their knobs; options of all: ranks, batch, lr (a factor), "
-            "corpus (clean, noisy, shuffled), bits, clients (Dirichlet), order=reverse. May be repeated; `densing "
-            "ladder gain` compares them.",
+            "corpus (clean, noisy, shuffled), bits, exits (a loss behind every layer), clients (Dirichlet), "
+            "order=reverse. May be repeated; `densing ladder gain` compares them.",
         ),
     ] = None,
     ranks: Annotated[int, typer.Option("--ranks", min=1, max=64, help="Virtual ranks of every --arm.")] = 1,

@@ -13,8 +13,8 @@ from densing.cli.output import columns, emit_plain, finish, say, show_notes, tim
 from densing.core import InputError, Note, words
 
 if TYPE_CHECKING:
-    from densing.efficiency.simulation import Cluster, Workload
-    from densing.efficiency.techniques import Cell, Comparison, Finding, RegimeMap, Technique, Validation
+    from densing.efficiency.simulation import Cluster
+    from densing.efficiency.techniques import Cell, Comparison, Finding, RegimeMap, Step, Technique, Validation
 
 Number = TypeVar("Number", int, float)
 
@@ -105,7 +105,15 @@ def show(
 
 @app.command("compare")
 def compare(
-    model: Annotated[str, typer.Option("--model", help="Workload preset, or a Hugging Face config.json.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            help="Workload preset, or a Hugging Face config.json; or a step that gathers rows of a table (sage-reddit, "
+            "sage-products, sage-papers100m) or of a linear problem (least-squares, mmlu-words, film-words), or a TOML "
+            "file of either.",
+        ),
+    ],
     cluster: Annotated[str, typer.Option("--cluster", help="Cluster preset, or a TOML file.")],
     techniques: Annotated[str, typer.Option("--techniques", help="Names with commas between.", metavar="A,B,...")],
     baseline: Annotated[
@@ -179,8 +187,21 @@ def compare(
 
     Example: densing techniques compare --model gpt2 --cluster a100x8-rdma --nodes 4 --tp 1 --delay
     shifted-exp:mu=4 --techniques ddp,uc-mmc,gradient-coding,gc-mmc,backup-workers,local-sgd --set uc-mmc.r=3
+
+    Example: densing techniques compare --model sage-reddit --cluster rtx3090-pcie3 --techniques
+    host-gather,pinned-gather,zero-copy --set zero-copy.align=false
+
+    Example: densing techniques compare --model least-squares --cluster a100x8-rdma --nodes 3 --delay
+    shifted-exp:a=0.01,mu=10 --techniques uc-mmc,gradient-coding,lcc,backup-workers
     """
-    from densing.efficiency.simulation import load_cluster, load_workload, parse_delay
+    from densing.efficiency.simulation import (
+        Gather,
+        Workload,
+        load_cluster,
+        load_other,
+        load_workload,
+        parse_delay,
+    )
     from densing.efficiency.techniques import BATCHES, parse_settings, regime, split_over, timelines
     from densing.efficiency.techniques import compare as compare_techniques
 
@@ -195,24 +216,37 @@ def compare(
         machine = load_cluster(cluster, n=nodes * machine.per_node)
     if delay is not None:
         machine = machine.change(delay=parse_delay(delay))
-    step = load_workload(
-        model,
-        mode=mode,
-        batch=batch,
-        sequence=sequence,
-        micro_batches=micro_batches,
-        recompute=recompute,
-        sequence_parallel=sequence_parallel or None,
-        fused_attention=False if unfused_attention else None,
-    )
-    workload = split_over(step, machine, tp=tp, dp=dp, pp=pp, techniques=names)
+    workload: Step
+    if (other := load_other(model)) is not None:
+        of_transformers = {
+            "--mode": mode != "train", "--batch": batch, "--sequence": sequence, "--micro-batches": micro_batches,
+            "--tp": tp, "--dp": dp, "--pp": pp, "--recompute": recompute, "--sequence-parallel": sequence_parallel,
+            "--unfused-attention": unfused_attention, "--map": regime_map, "--link": link, "--bandwidths": bandwidths,
+            "--batches": batches, "--replicas": replicas, "--delay": delay if isinstance(other, Gather) else None,
+        }  # fmt: skip
+        for option, value in of_transformers.items():
+            if value:
+                raise InputError(f"{option}: of a transformer, and {model} is none: leave it out")
+        workload = other
+    else:
+        step = load_workload(
+            model,
+            mode=mode,
+            batch=batch,
+            sequence=sequence,
+            micro_batches=micro_batches,
+            recompute=recompute,
+            sequence_parallel=sequence_parallel or None,
+            fused_attention=False if unfused_attention else None,
+        )
+        workload = split_over(step, machine, tp=tp, dp=dp, pp=pp, techniques=names)
     comparison = compare_techniques(workload, machine, names, knobs=knobs, baseline=baseline)
     if all(row.status == "does not apply" for row in comparison.rows):
         raise InputError(
             "no technique works here: " + "; ".join(f"{row.technique}: {row.reason}" for row in comparison.rows)
         )
     grid: RegimeMap | None = None
-    if regime_map or bandwidths or batches or replicas or link:
+    if isinstance(workload, Workload) and (regime_map or bandwidths or batches or replicas or link):
         with timed_bar(quiet=json, label="map") as show:
             grid = regime(
                 workload,
@@ -244,14 +278,7 @@ def compare(
     if json:
         emit_plain(
             {
-                "model": workload.model.name,
-                "mode": workload.mode,
-                "batch": workload.batch,
-                "sequence": workload.sequence,
-                "micro_batches": workload.micro_batches,
-                "recompute": workload.recompute,
-                "fused_attention": workload.fused_attention,
-                "split": workload.split.to_dict(),
+                **_about(workload),
                 "cluster": machine.name,
                 "devices": machine.n,
                 "title": comparison.title,
@@ -360,20 +387,58 @@ def numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> lis
         raise InputError(f"{option} {text}: {error}; give numbers with commas between, as in 1,4,16") from error
 
 
-def _comparison_lines(workload: Workload, cluster: Cluster, comparison: Comparison) -> list[str]:
-    """Return what is shown of a comparison on a screen, line by line."""
-    from densing.efficiency.techniques import in_memory
+def _about(workload: Step) -> dict[str, Any]:
+    """Return what a document says of a workload."""
+    from densing.efficiency.simulation import Gather, Workload
 
+    if not isinstance(workload, Workload):
+        kind = "gather" if isinstance(workload, Gather) else "convex"
+        return {"model": workload.name, kind: workload.to_dict()}
+    return {
+        "model": workload.model.name,
+        "mode": workload.mode,
+        "batch": workload.batch,
+        "sequence": workload.sequence,
+        "micro_batches": workload.micro_batches,
+        "recompute": workload.recompute,
+        "fused_attention": workload.fused_attention,
+        "split": workload.split.to_dict(),
+    }
+
+
+def _head(workload: Step, cluster: Cluster) -> str:
+    """Say in a line what is compared, and where."""
+    from densing.efficiency.simulation import Gather, Workload
+
+    machine = visible(cluster.name)
+    if isinstance(workload, Gather):
+        return (
+            f"{visible(workload.name)}, {workload.rows:,} rows a step of a table of {workload.table_rows:,} rows by "
+            f"{workload.width:,} columns ({workload.table_rows * workload.row_bytes / 1e9:,.2f} GB); {machine}: one "
+            "device"
+        )
+    if not isinstance(workload, Workload):
+        what = "a sparse classifier" if workload.loss == "logistic" else "least squares"
+        return (
+            f"{visible(workload.name)}, {what}: {workload.n:,} items by {workload.d:,} features, {workload.nnz:,} "
+            f"entries, in {workload.partitions} partitions; {machine}: {cluster.n} devices"
+        )
     split = workload.split
-    model, machine = visible(workload.model.name), visible(cluster.name)
     parts = f" in {workload.micro_batches} micro-batches" if workload.micro_batches > 1 else ""
     saving = [f"recompute {workload.recompute}"] if workload.recompute != "none" else []
     saving += ["sequence-parallel"] if split.sequence else []
-    head = (
-        f"{model}, {workload.mode}, batch {workload.batch} per replica{parts}, sequence {workload.sequence}; "
-        f"{machine}: {cluster.n} devices, {split.ranks} used "
+    return (
+        f"{visible(workload.model.name)}, {workload.mode}, batch {workload.batch} per replica{parts}, sequence "
+        f"{workload.sequence}; {machine}: {cluster.n} devices, {split.ranks} used "
         f"({', '.join([f'dp {split.dp}', f'tp {split.tp}', f'pp {split.pp}', *saving])})"
     )
+
+
+def _comparison_lines(workload: Step, cluster: Cluster, comparison: Comparison) -> list[str]:
+    """Return what is shown of a comparison on a screen, line by line."""
+    from densing.efficiency.simulation import Workload
+    from densing.efficiency.techniques import in_memory
+
     header = ("technique", "memory", "step ms", "exposed ms", "hidden %", "MB sent", "GB memory", "speed-up", "loss")
     rows = [
         (
@@ -395,15 +460,29 @@ def _comparison_lines(workload: Workload, cluster: Cluster, comparison: Comparis
     late = (
         [] if cluster.delay is None else [f"delays are drawn ({cluster.delay}); standard errors, ms: {errors or '–'}"]
     )
+    figures = []
+    if not isinstance(workload, Workload) and workload.source:
+        figures = [f"figures of {visible(workload.name)} ({visible(workload.evidence)}): {visible(workload.source)}"]
+    counted = [
+        f"{row.technique} {row.parameters_on_device:,} of {row.parameters:,}"
+        for row in comparison.rows
+        if row.parameters is not None and row.parameters_on_device is not None
+    ]
     legend = [
         f"simulated; per rank and step; speed-up over {comparison.baseline}",
         *late,
         "loss: whether a step learns what one of plain synchronous training does",
+        *(
+            [f"parameters on the device, of all (which divides is a choice of N): {', '.join(counted)}"]
+            if counted
+            else []
+        ),
         *(f"does not fit: {row.technique} {row.reason}" for row in comparison.rows if row.status == "does not fit"),
+        *figures,
     ]
     return [
         visible(comparison.title),
-        head,
+        _head(workload, cluster),
         "",
         *columns(header, rows, left=2),
         "",

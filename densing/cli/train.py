@@ -10,7 +10,7 @@ import typer
 
 from densing.cli.options import JsonFlag
 from densing.cli.output import columns, emit_plain, finish, say, show_notes, timed_bar
-from densing.core import DensingError, InputError, Note, once, words
+from densing.core import DensingError, InputError, Note, UnavailableError, once, words
 
 if TYPE_CHECKING:
     from densing.efficiency.parallel import Run, RunSpec, SeedMean
@@ -116,11 +116,16 @@ def train(
     Of uc-mmc, gradient-coding, gc-mmc, lcc and backup-workers rank 0 is a server and the others its workers.
     Of naive-average, owa, csl and prox-csl each rank holds partitions of a data set, for a sparse classifier.
 
+    Of host-gather, pinned-gather and zero-copy one rank trains GraphSAGE on a graph whose rows lie in the host's
+    memory; the last two need a CUDA device, and have not been run by us so far.
+
     Example: densing train --technique ddp,local-sgd,co2 --tau 8 --link 200mbit --seeds 0,1,2 --out runs
 
     densing train -t ddp,uc-mmc,gradient-coding --nproc 5 --delay shifted-exp:a=0.01,mu=10 --set r=2 --out late
 
     densing train -t naive-average,prox-csl --set data=films --set partitions=64 --set alpha=0.01 --out words
+
+    densing train -t host-gather,zero-copy --set data=films-graph --nproc 1 --out tables
     """
     from densing.efficiency.parallel import RunSpec, check, named_shape, seed_means, write_json
     from densing.efficiency.techniques import find
@@ -142,14 +147,23 @@ def train(
         delay=delay,
     )
     specs = specifications(base, technique, seeds, out, tau, tuple(settings or ()))
-    # What cannot be run is refused at once, before the first of several runs has taken its time.
+    # What cannot be run is refused at once, before the first of several runs has taken its time; one that this machine
+    # lacks something for is left out where another one can be run.
+    skipped: dict[str, Note] = {}
     for spec in specs:
-        find(spec)
-        check(spec)
-    predictions = [_predicted(spec, predict) for spec in specs]
+        try:
+            find(spec)
+            check(spec)
+        except UnavailableError as error:
+            skipped[spec.technique] = Note("skipped", "warning", f"left out: {error}", {"technique": spec.technique})
+            if len(skipped) == len({spec.technique for spec in specs}):
+                raise
+    specs = [spec for spec in specs if spec.technique not in skipped]
+    foretold = [_predicted(spec, predict) for spec in specs]
     runs = [_launched(spec, resume, quiet=json) for spec in specs]
+    predictions = [given or run.foretold for given, run in zip(foretold, runs, strict=True)]
     rows = seed_means(runs, predictions)
-    notes = once(note for run in runs for note in run.notes())
+    notes = [*skipped.values(), *once(note for run in runs for note in run.notes())]
     served = list(dict.fromkeys(spec.technique for spec in specs if _served(spec)))
     if served and len(served) < len({spec.technique for spec in specs}):
         message = (
@@ -264,8 +278,9 @@ def _lines(runs: Sequence[Run], rows: Sequence[SeedMean]) -> list[str]:
 
     first = runs[0]
     link = first.link.rate if first.link.kind == "none" else f"{first.link.rate}, {first.link.kind}"
-    work = f"{first.steps} steps, {first.parameters:,} parameters, {first.tokens} tokens per step"
-    if "accuracy" in first.extra:
+    unit = "nodes" if "row_bytes" in first.extra else "tokens"
+    work = f"{first.steps} steps, {first.parameters:,} parameters, {first.tokens} {unit} per step"
+    if "moved_bytes" in first.extra:
         work = f"{first.knobs['partitions']} partitions of {first.tokens:,} items, {first.parameters:,} words"
     head = f"{first.nproc} ranks, {work}; link: {link}"
     title = ("technique", "seeds", "step ms", "waiting ms", "waiting %", "loss", "predicted ms", "predicted waiting ms")
@@ -288,7 +303,23 @@ def _lines(runs: Sequence[Run], rows: Sequence[SeedMean]) -> list[str]:
         *columns(title, cells),
         "",
         *_solutions(runs),
-        "measured; waiting: the training thread stood still for communication",
+        "measured; waiting: the training thread stood still for communication, or for rows",
+        *(line for run in runs for line in _stages(run)),
+    ]
+
+
+def _stages(run: Run) -> list[str]:
+    """Return what a run that gathered rows says of its stages, in a line."""
+    figures = run.extra
+    if "row_bytes" not in figures:
+        return []
+    size = words.number(figures["rows"] * figures["row_bytes"] / 1e6)
+    same = "; rows gathered ahead gave the same weights, to the bit" if figures.get("equal") else ""
+    return [
+        f"{run.technique}, seed {run.seed}: one after the other {_ms(figures['sequential_step_s'])} ms (sampling "
+        f"{_ms(figures['sample_s'])}, gathering {_ms(figures['gather_s'])}, training {_ms(figures['train_s'])}); "
+        f"{figures['rows']:,.0f} rows a step, {size} MB{same}; {100 * figures['accuracy']:.1f} % right on held-out "
+        f"nodes, the commoner label {100 * figures['majority']:.1f} %"
     ]
 
 
@@ -304,7 +335,7 @@ def _solutions(runs: Sequence[Run]) -> list[str]:
             f"{run.extra['start_s']:.2f}",
         )
         for run in runs
-        if "accuracy" in run.extra
+        if "moved_bytes" in run.extra
     ]
     heads = ("classifier", "objective", "weights", "accuracy", "moved", "start s")
     legend = "a step is an update, or all of a mean; accuracy: held out; start: the partitions' own solutions"

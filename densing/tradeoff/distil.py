@@ -302,9 +302,10 @@ def lesson_arms(methods: Sequence[str], rounds: Sequence[int], teacher: str) -> 
             arms.append(parse_arm(text))
     for arm in arms:
         read_knobs(arm)
-        if (arm.ranks, arm.clients, arm.bits, arm.order) != (1, None, None, "ascending"):
+        if (arm.ranks, arm.clients, arm.bits, arm.order, arm.exits) != (1, None, None, "ascending", 0.0):
             raise InputError(
-                f"--method {arm.name}: ranks, clients, bits and order are options of `densing ladder train --arm`"
+                f"--method {arm.name}: ranks, clients, bits, exits and order are options of "
+                "`densing ladder train --arm`"
             )
     return [replace(arm, teacher="" if arm.method == BASELINE else teacher) for arm in arms]
 

@@ -254,7 +254,7 @@ def explain_items(
     """
     import pandas as pd
 
-    from densing.efficiency.parallel import sparse
+    from densing.efficiency.simulation import ENTRY
 
     _check(paths, model, against, nnz, among, held_out, draws, level)
     tell = step or (lambda label, share: None)
@@ -303,7 +303,7 @@ def explain_items(
         stores=tuple(position), history=trained.history, alphas=trained.alphas,
         bytes=moved + union.bytes, bytes_draws=moved_draws,
         bytes_items=int(sum(store.rows["bytes"].sum() for store in others)),
-        bytes_features=int(sum(sparse.ENTRY * store.features.nnz for store in others)),
+        bytes_features=int(sum(ENTRY * store.features.nnz for store in others)),
         slices=pd.DataFrame(slices), notes=tuple(once(notes)),
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -61,6 +62,35 @@ def test_the_contract_of_compare(preset: str, cluster: str, code: int) -> None:
     assert found["rows"][0]["speedup"] == 1
     assert found["split"]["tp"] >= 2
     assert found["split"]["dp"] >= 2
+
+
+def test_a_table_in_the_hosts_memory() -> None:
+    names = "host-gather,pinned-gather,zero-copy,device-table"
+    found = compare("sage-papers100m", "rtx3090-pcie3", names, "--set", "zero-copy.align=false")
+    assert found["gather"]["table_rows"] == 111_059_956 and found["model"] == "sage-papers100m"
+    rows = {row["technique"]: row for row in found["rows"]}
+    assert rows["device-table"]["status"] == "does not fit"
+    for name in names.split(",")[:3]:
+        row = rows[name]
+        assert row["parameters_on_device"] == 9_788 and row["parameters"] == 14_215_684_156
+        assert row["bytes_per_link"] == {"host": row["bytes"]} and row["bytes"] >= 270_700 * 512
+    shown = densing("compare", "--model", "sage-reddit", "--cluster", "rtx3090-pcie3", "--techniques", names).stdout
+    assert (
+        "parameters on the device, of all (which divides is a choice of N): host-gather 20,633 of 140,265,563" in shown
+    )
+    assert "figures of sage-reddit (derived)" in shown and "232,965 rows by 602 columns" in shown
+
+
+@pytest.mark.parametrize("option", [("--batch", "4"), ("--tp", "2"), ("--map",), ("--delay", "shifted-exp:mu=4")])
+def test_options_of_transformers_are_refused_for_a_table(
+    option: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["compare", "--model", "sage-reddit", "--cluster", "rtx3090-pcie3", "--techniques", "zero-copy", *option]
+    monkeypatch.setattr(sys, "argv", ["densing", "techniques", *command])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert f"{option[0]}: of a transformer, and sage-reddit is none" in capsys.readouterr().err
 
 
 def test_pipelines_find_their_stages() -> None:
@@ -336,3 +366,43 @@ def test_a_delay_that_is_none_is_a_user_error(model: Path, delay: str, words: st
     arguments = ("compare", "--model", model, "--cluster", "a100x8-rdma", "--techniques", "ddp", "--delay", delay)
     failed = densing(*arguments, code=1)
     assert words in failed.stderr.replace("\n", " ") and "Traceback" not in failed.stderr
+
+
+def test_least_squares_are_compared_under_delays_lagrange_codes_among_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    toml = tmp_path / "mine.toml"
+    toml.write_text('n = 1000\nd = 10\nnnz = 10000\npartitions = 8\nloss = "squares"\n')
+    for model in ("least-squares", str(toml)):
+        options = ["--model", model, "--cluster", "a100x8-rdma", "--nodes", "1", "--delay", "shifted-exp:a=0.01,mu=10"]
+        command = ["compare", *options, "--techniques", "uc-mmc,lcc,ddp", "--set", "lcc.r=4", "--json"]
+        monkeypatch.setattr(sys, "argv", ["densing", "techniques", *command])
+        with contextlib.suppress(SystemExit):
+            main()
+        document = json.loads(capsys.readouterr().out)
+        status = {row["technique"]: row["status"] for row in document["rows"]}
+        assert status == {"uc-mmc": "simulated", "lcc": "simulated", "ddp": "does not apply"}
+        assert document["convex"]["loss"] == "squares"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("n = 10\nd = 10\nnnz = 1000\npartitions = 2", "give at most 100"),
+        ("n = 10\nd = 10\nnnz = 100\npartitions = 0", "partitions is 0"),
+        ("n = 10\nd = 10\nnnz = 100\npartitions = 2\nloss = 'hinge'", "hinge"),
+        ("n = 10\nd = 10\nnnz = 100\npartitions = 2\nwidth = 3", "width"),
+        ("n = ", "no readable TOML"),
+    ],
+)
+def test_linear_problems_that_are_none_are_refused(
+    text: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    command = ["compare", "--model", str(tmp_path / "mine.toml"), "--cluster", "cpu2", "--techniques", "uc-mmc"]
+    monkeypatch.setattr(sys, "argv", ["densing", "techniques", *command])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    error = capsys.readouterr().err
+    assert said in error and "mine" in error

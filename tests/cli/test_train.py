@@ -204,3 +204,16 @@ def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(launch, "find_spec", lambda name: None)
     with pytest.raises(UnavailableError, match=r"densing\[train\]"):
         launch.launch(RunSpec("ddp", out=str(tmp_path / "run")))
+
+
+def test_a_table_is_gathered_ahead_and_what_needs_a_device_is_left_out(tmp_path: Path) -> None:
+    pytest.importorskip("bokeh_sampledata")
+    options = ["--technique", "host-gather,zero-copy", "--set", "seeds=8", "--set", "width=16", "--nproc", 1,
+               "--steps", 6, "--trace-steps", 2, "--out", tmp_path / "runs"]  # fmt: skip
+    done = densing("train", *options)
+    assert "left out: zero-copy needs a CUDA device" in done.stderr and "no PCIe here" in done.stderr
+    assert "rows gathered ahead gave the same weights, to the bit" in done.stdout and "8 nodes per step" in done.stdout
+    run = json.loads((tmp_path / "runs" / "host-gather-seed0" / "run.json").read_text())
+    assert run["extra"]["equal"] == 1 and run["extra"]["predicted_step_s"] > 0 and run["traces"] == "traces"
+    alone = densing("train", "-t", "zero-copy", "--nproc", 1, "--out", tmp_path / "alone", code=1)
+    assert "zero-copy needs a CUDA device" in alone.stderr

@@ -49,6 +49,12 @@ from .distributed.spec import RunRecord as RunRecord
 from .distributed.spec import RunSpec as RunSpec
 from .distributed.spec import named_shape as named_shape
 from .distributed.spec import workload_of as workload_of
+from .host_tables.device import no_device as no_device
+from .host_tables.graph import Graph as Graph
+from .host_tables.graph import films_task as films_task
+from .host_tables.run import train_from_table as train_from_table
+from .host_tables.tables import HostTable as HostTable
+from .host_tables.tables import open_table as open_table
 from .pipeline.coding import CODECS as CODECS
 from .pipeline.coding import Coding as Coding
 from .pipeline.coding import codings as codings

@@ -10,6 +10,12 @@ from .cluster import Figure as Figure
 from .cluster import Link as Link
 from .cluster import load_cluster as load_cluster
 from .cluster import to_toml as to_toml
+from .convex import ENTRY as ENTRY
+from .convex import NUMBER as NUMBER
+from .convex import Convex as Convex
+from .convex import check_convex as check_convex
+from .convex import convex_names as convex_names
+from .convex import load_convex as load_convex
 from .costs import OPS as OPS
 from .costs import collective_seconds as collective_seconds
 from .costs import latency_seconds as latency_seconds
@@ -25,8 +31,13 @@ from .delays import checked_delay as checked_delay
 from .delays import parse_delay as parse_delay
 from .engine import Simulation as Simulation
 from .engine import simulate as simulate
+from .gather import Gather as Gather
+from .gather import check_gather as check_gather
+from .gather import gather_names as gather_names
+from .gather import load_gather as load_gather
 from .models import load_workload as load_workload
 from .models import resized as resized
+from .others import load_other as load_other
 from .tasks import MOST_TASKS as MOST_TASKS
 from .tasks import Graph as Graph
 from .tasks import Task as Task

@@ -6,6 +6,7 @@ from .comparison import DOES_NOT_FIT as DOES_NOT_FIT
 from .comparison import Cell as Cell
 from .comparison import Comparison as Comparison
 from .comparison import RegimeMap as RegimeMap
+from .comparison import Step as Step
 from .comparison import compare as compare
 from .comparison import in_memory as in_memory
 from .comparison import regime as regime

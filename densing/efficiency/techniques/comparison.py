@@ -13,7 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from densing.core import Card, InputError, Note, Readable, Record, Severity, UnknownNameError, words
-from densing.efficiency.simulation import resized
+from densing.efficiency.simulation import Convex, Gather, Workload, resized
+from densing.efficiency.techniques.host_tables import TableTechnique
 from densing.efficiency.techniques.plan import Measured, measure, timeline_of
 from densing.efficiency.techniques.planner import Planned
 from densing.efficiency.techniques.registry import BUILT_IN, Technique, get_technique
@@ -22,12 +23,14 @@ from densing.efficiency.techniques.splits import remedy
 if TYPE_CHECKING:
     import pandas as pd
 
-    from densing.efficiency.simulation import Cluster, Workload
+    from densing.efficiency.simulation import Cluster
     from densing.efficiency.timeline import Timeline
 
 
 Settings = Mapping[str, Mapping[str, Any]]
 """Knobs by technique."""
+Step = Workload | Gather | Convex
+"""What is planned: a step of a transformer, one that gathers rows, one of a linear problem."""
 
 FITS, DOES_NOT_FIT, DOES_NOT_APPLY = "simulated", "does not fit", "does not apply"
 RANKS = (FITS, DOES_NOT_FIT, DOES_NOT_APPLY)
@@ -68,6 +71,9 @@ class Row(Record, frozen=True):
         technique does not say.
     step_se_s : float, optional
         Standard error of ``step_s``, where the cluster's delays are drawn.
+    parameters_on_device, parameters : int, optional
+        Of a step that gathers rows: those in the device's memory, and all, the table's with them. Which of them divides
+        is a choice of N.
     """
 
     technique: str
@@ -84,6 +90,8 @@ class Row(Record, frozen=True):
     room_bytes: float | None = None
     changes_loss: str | None = None
     step_se_s: float | None = None
+    parameters_on_device: int | None = None
+    parameters: int | None = None
 
 
 class Comparison(Readable, Record, frozen=True):
@@ -170,7 +178,7 @@ def in_memory(status: str, room_bytes: float | None) -> str:
 
 
 def compare(
-    workload: Workload,
+    workload: Step,
     cluster: Cluster,
     techniques: Sequence[str],
     *,
@@ -182,7 +190,7 @@ def compare(
 
     Parameters
     ----------
-    workload : Workload
+    workload : Workload, Gather or Convex
     cluster : Cluster
     techniques : sequence of str
         Names, as :func:`densing.efficiency.techniques.registry.technique_names` gives them.
@@ -223,18 +231,18 @@ def compare(
     outcomes = {name: _try(get_technique(name), workload, cluster, (knobs or {}).get(name, {})) for name in names}
     base = outcomes[reference]
     step = base.step_s if isinstance(base, Measured) else None
-    rows = [_row(name, outcomes[name], step, cluster) for name in techniques]
+    rows = [_row(name, outcomes[name], step, workload, cluster) for name in techniques]
     for at, row in enumerate(rows):
-        if remedies and row.status == DOES_NOT_FIT:
+        if remedies and row.status == DOES_NOT_FIT and isinstance(workload, Workload):
             change = remedy(get_technique(row.technique), workload, cluster, (knobs or {}).get(row.technique, {}))
             rows[at] = replace(row, reason=f"{row.reason}; {change}") if change else row
     # A stable sort: within a status the order asked for stays.
     rows.sort(key=lambda row: RANKS.index(row.status))
     notes = _notes(rows, workload, cluster)
     for row in rows:
-        technique = get_technique(row.technique)
-        if isinstance(technique, Planned) and row.status != DOES_NOT_APPLY:
-            notes += technique.remarks(workload, cluster, **(knobs or {}).get(row.technique, {}))
+        technique: Any = get_technique(row.technique)
+        if isinstance(technique, Planned | TableTechnique) and row.status != DOES_NOT_APPLY:
+            notes += technique.remarks(workload, cluster, **(knobs or {}).get(row.technique, {}))  # type: ignore[arg-type]
     if not isinstance(base, Measured):
         message = f"no speed-ups: the baseline {reference} does not apply here ({base}); choose another baseline"
         notes.append(Note("no-baseline", "warning", message, {"baseline": reference}))
@@ -242,15 +250,16 @@ def compare(
 
 
 def timelines(
-    workload: Workload, cluster: Cluster, comparison: Comparison, knobs: Settings | None = None
+    workload: Step, cluster: Cluster, comparison: Comparison, knobs: Settings | None = None
 ) -> list[tuple[str, Timeline]]:
     """Return the simulated timeline of each technique of a comparison that applies, to be drawn."""
     applied = [row.technique for row in comparison.rows if row.status != DOES_NOT_APPLY]
-    plans = {name: get_technique(name).plan(workload, cluster, **(knobs or {}).get(name, {})) for name in applied}
+    step: Any = workload
+    plans = {name: get_technique(name).plan(step, cluster, **(knobs or {}).get(name, {})) for name in applied}
     return [(name, timeline_of(plan, cluster)) for name, plan in plans.items()]
 
 
-def _try(technique: Technique, workload: Workload, cluster: Cluster, knobs: Mapping[str, Any]) -> Measured | InputError:
+def _try(technique: Technique, workload: Any, cluster: Cluster, knobs: Mapping[str, Any]) -> Measured | InputError:
     try:
         return measure(technique.plan(workload, cluster, **knobs), cluster)
     except InputError as error:
@@ -262,13 +271,17 @@ def _try(technique: Technique, workload: Workload, cluster: Cluster, knobs: Mapp
         return InputError(f"its plan broke ({type(error).__name__}: {error}); report it to whoever wrote it")
 
 
-def _row(name: str, outcome: Measured | InputError, base: float | None, cluster: Cluster) -> Row:
+def _row(name: str, outcome: Measured | InputError, base: float | None, workload: Step, cluster: Cluster) -> Row:
     changes_loss = getattr(get_technique(name), "changes_loss", None)
     room = cluster.device.memory or None
     if isinstance(outcome, InputError):
         return Row(name, DOES_NOT_APPLY, reason=str(outcome), room_bytes=room, changes_loss=changes_loss)
     need = sum(outcome.memory.values()) if outcome.memory else None
     misfit = bool(room and need and need > room)
+    technique = get_technique(name)
+    counts: tuple[int | None, int | None] = (None, None)
+    if isinstance(technique, TableTechnique) and isinstance(workload, Gather):
+        counts = technique.parameters(workload)
     return Row(
         technique=name,
         status=DOES_NOT_FIT if misfit else FITS,
@@ -284,10 +297,12 @@ def _row(name: str, outcome: Measured | InputError, base: float | None, cluster:
         room_bytes=room,
         changes_loss=changes_loss,
         step_se_s=outcome.step_se_s,
+        parameters_on_device=counts[0],
+        parameters=counts[1],
     )
 
 
-def _notes(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[Note]:
+def _notes(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[Note]:
     notes = []
     for row in rows:
         if row.status == DOES_NOT_APPLY:
@@ -298,16 +313,23 @@ def _notes(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[No
         message = f"{cluster.name} does not say how much memory a device has: whether these runs fit is unknown"
         notes.append(Note("memory-unknown", "warning", message, {"cluster": cluster.name}))
     notes += _too_large(rows, workload, cluster)
-    if workload.mode == "train" and (workload.recompute != "none" or not workload.fused_attention):
+    transformer = workload if isinstance(workload, Workload) else None
+    if (
+        transformer
+        and transformer.mode == "train"
+        and (transformer.recompute != "none" or not transformer.fused_attention)
+    ):
         saving = (
-            f"recompute {workload.recompute}" if workload.recompute != "none" else "attention that writes its scores"
+            f"recompute {transformer.recompute}"
+            if transformer.recompute != "none"
+            else "attention that writes its scores"
         )
-        more = ", up to one more forward pass" if workload.recompute == "full" else ""
+        more = ", up to one more forward pass" if transformer.recompute == "full" else ""
         message = f"{saving} changes the memory only: what it adds to a step's time{more} is not in the times"
-        notes.append(Note("times-without-recomputation", "info", message, {"recompute": workload.recompute}))
-    if workload.recompute == "selective" and workload.fused_attention:
+        notes.append(Note("times-without-recomputation", "info", message, {"recompute": transformer.recompute}))
+    if transformer and transformer.recompute == "selective" and transformer.fused_attention:
         message = "recompute selective: fused attention keeps no scores to be recomputed, so nothing changes"
-        notes.append(Note("nothing-to-recompute", "info", message, {"recompute": workload.recompute}))
+        notes.append(Note("nothing-to-recompute", "info", message, {"recompute": transformer.recompute}))
     if cluster.delay is not None:
         shares = [row.step_se_s / row.step_s for row in rows if row.step_se_s is not None and row.step_s]
         error = (
@@ -338,9 +360,14 @@ def _notes(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[No
     return notes
 
 
-def _too_large(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> list[Note]:
+def _too_large(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[Note]:
     """One note on all that do not fit, one on all that barely do."""
-    batch = f"batch {workload.batch}"
+    size, unit = workload.batch if isinstance(workload, Workload) else 0, "batch"
+    if isinstance(workload, Gather):
+        size, unit = workload.rows, "rows"
+    elif isinstance(workload, Convex):
+        size, unit = workload.n, "items"
+    batch = f"batch {size}" if unit == "batch" else f"{size:,} {unit} a step"
     misfits = [row for row in rows if row.status == DOES_NOT_FIT]
     room = f"{cluster.device.name} has {cluster.device.memory / 1e9:,.0f} GB"
     notes = []
@@ -350,7 +377,7 @@ def _too_large(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> lis
         requirements = ", ".join(f"{row.technique} ({(row.memory_bytes or 0.0) / 1e9:,.1f} GB)" for row in misfits)
         details = {
             "techniques": [row.technique for row in misfits],
-            "batch": workload.batch,
+            unit: size,
             "need_gb": [(row.memory_bytes or 0.0) / 1e9 for row in misfits],
             "room_gb": cluster.device.memory / 1e9,
         }
@@ -369,7 +396,7 @@ def _too_large(rows: Sequence[Row], workload: Workload, cluster: Cluster) -> lis
             f"{', '.join(tight)}: tight at {batch}: more than {TIGHT:.0%} of the memory, buffers, fragments and the "
             f"driver's share not counted; {room}"
         )
-        notes.append(Note("memory-tight", "info", message, {"techniques": tight, "batch": workload.batch}))
+        notes.append(Note("memory-tight", "info", message, {"techniques": tight, unit: size}))
     return notes
 
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from densing.efficiency.timeline import Comm, RankTimeline, Timeline
 
 
+FROM_HOST = "from_host"
+"""Operation of a communication between a device and its host's memory."""
+
+
 class Plans(Protocol):
     """Whatever plans the steps of a workload; techniques do."""
 
@@ -179,6 +183,8 @@ def _sent(rank: RankTimeline, window: tuple[int, int], cluster: Cluster) -> dict
 def link_name(comm: Comm, cluster: Cluster) -> str:
     """Return the slowest kind of link that a group spans: ``intra``, ``inter``, ``wide``; ``unknown`` without members.
 
+    What comes from the host's memory comes over ``host``.
+
     Examples
     --------
     >>> from densing.efficiency.simulation import Cluster, Device, Link
@@ -190,5 +196,7 @@ def link_name(comm: Comm, cluster: Cluster) -> str:
     """
     from densing.efficiency.simulation import span_of
 
+    if comm.op == FROM_HOST:
+        return "host"
     ranks = comm.ranks or tuple(rank for rank in (comm.src, comm.dst) if rank >= 0)
     return span_of(cluster, ranks) if ranks else "unknown"

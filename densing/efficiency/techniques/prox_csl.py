@@ -16,9 +16,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from densing.core import InputError, Record
+from densing.core import InputError
 from densing.efficiency.parallel import sparse
-from densing.efficiency.simulation import Cluster, Graph, collective_seconds, span_of
+from densing.efficiency.simulation import (
+    ENTRY,
+    Cluster,
+    Convex,
+    Graph,
+    Workload,
+    check_convex,
+    collective_seconds,
+    span_of,
+)
 from densing.efficiency.techniques.claims import Answer, Claim
 from densing.efficiency.techniques.federated import unless_unavailable
 from densing.efficiency.techniques.plan import Plan
@@ -28,35 +37,6 @@ from densing.efficiency.timeline import Comm, Kind
 if TYPE_CHECKING:
     from densing.core import Array
     from densing.efficiency.parallel import RunEnv, RunRecord, RunSpec
-
-
-class Convex(Record, frozen=True):
-    """A sparse logistic regression over partitions.
-
-    Parameters
-    ----------
-    n, d : int
-        Items and features.
-    nnz : int
-        Stored entries of all items.
-    partitions : int
-        Each has its share of the items; one is the main one, where the small problem is solved.
-
-    Examples
-    --------
-    >>> Convex(15_748, 248_665, 1_200_000, 16).sent
-    1989320
-    """
-
-    n: int
-    d: int
-    nnz: int
-    partitions: int
-
-    @property
-    def sent(self) -> int:
-        """Bytes of a vector of weights, or of a gradient."""
-        return sparse.NUMBER * self.d
 
 
 class SparseClassifier:
@@ -78,13 +58,17 @@ class SparseClassifier:
     def check(self, workload: Any) -> None:
         """Refuse what is no sparse classifier over partitions."""
         if not isinstance(workload, Convex):
+            kind = "a transformer" if isinstance(workload, Workload) else f"of the kind {type(workload).__name__}"
             raise InputError(
-                f"{self.name} trains a sparse linear classifier, and this workload is a transformer; it takes a Convex "
+                f"{self.name} trains a sparse linear classifier, and this workload is {kind}; it takes a Convex "
                 "workload (densing.training.sparse trains one, `densing results explain` uses it)"
             )
-        for field in ("n", "d", "nnz", "partitions"):
-            if getattr(workload, field) < 1:
-                raise InputError(f"{self.name}: {field} is {getattr(workload, field)}; give 1 or more")
+        check_convex(workload)
+        if workload.loss != "logistic":
+            raise InputError(
+                f"{self.name}: trains a classifier, and {workload.name} is least squares; compare uc-mmc, "
+                "gradient-coding, gc-mmc or lcc"
+            )
 
     def plan(self, workload: Any, cluster: Cluster, **knobs: Any) -> Plan:
         """Return the tasks of some updates; partitions share the ranks evenly.
@@ -102,6 +86,8 @@ class SparseClassifier:
             On another workload, or for a knob out of range.
         """
         self.check(workload)
+        if cluster.delay is not None:
+            raise InputError(f"{self.name}: is planned without delays; leave the cluster's out")
         settings = settle(self.name, self.knobs, knobs)
         work = Rounds(workload, cluster, min(workload.partitions, cluster.n))
         warmup, steps = 1, 2
@@ -109,7 +95,7 @@ class SparseClassifier:
         for step in range(warmup + steps):
             work.graph.step = step
             done = self.update(work, settings, done)
-        held = sparse.ENTRY * workload.nnz / work.ranks
+        held = ENTRY * workload.nnz / work.ranks
         return Plan(
             work.graph, work.ranks, warmup, steps,
             {"items": held, "weights and gradients": 3.0 * workload.sent},
@@ -165,7 +151,7 @@ class Rounds:
 
     def compute(self, name: str, entries: float, after: dict[int, int], ranks: tuple[int, ...]) -> dict[int, int]:
         """Let ranks go over so many stored entries each: once to the margins and once back."""
-        seconds = self.cluster.device.seconds(4.0 * entries, 2.0 * sparse.ENTRY * entries)
+        seconds = self.cluster.device.seconds(4.0 * entries, 2.0 * ENTRY * entries)
         return after | {
             rank: self.graph.add(name, Kind.COMPUTE, (rank,), "compute", seconds, after=_waits(after, rank))
             for rank in ranks

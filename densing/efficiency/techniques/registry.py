@@ -34,8 +34,8 @@ class Technique(Protocol):
       averages that arrive late), empty where it does not. A comparison says so beside its speed-up; where the attribute
       is missing it says that this is not known.
     - ``axis``: ``tp`` where the ranks of a real run share every matrix, ``pp`` where each holds some layers, ``server``
-      where rank 0 holds the optimizer and the others compute gradients, ``dp`` (also when missing) where each holds
-      the whole model.
+      where rank 0 holds the optimizer and the others compute gradients, ``table`` where one rank reads rows of a table
+      in the host's memory, ``dp`` (also when missing) where each holds the whole model.
     - ``asynchronous``: whether a whole round of steps hides its communication, so that there is a least ``tau``.
     - ``plan_only``: names of knobs that a real run does not take.
     - ``check_run``: refuses a specification of a run before any rank is started.
@@ -287,6 +287,10 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "csl": "prox_csl",
         "prox-csl": "prox_csl",
         "owl-qn": "prox_csl",
+        "device-table": "host_tables.technique",
+        "host-gather": "host_tables.technique",
+        "pinned-gather": "host_tables.technique",
+        "zero-copy": "host_tables.technique",
     }
 )
 """Module below ``densing.efficiency.techniques`` of each name; imported when the technique is asked for."""

@@ -14,6 +14,7 @@ from .runs import RUN_GUARD as RUN_GUARD
 from .runs import RunDensities as RunDensities
 from .runs import read_on as read_on
 from .runs import run_densities as run_densities
+from .served import served_densities as served_densities
 from .stopping import StoppingRule as StoppingRule
 from .stopping import rule_for as rule_for
 from .targets import catalog_densities as catalog_densities

@@ -14,6 +14,12 @@ from .plan import resolve as resolve
 from .readers import read_results as read_results
 from .runner import run_plan as run_plan
 from .runner import survey_plan as survey_plan
+from .served import Translators as Translators
+from .served import Variant as Variant
+from .served import fit_translators as fit_translators
+from .served import measured_variants as measured_variants
+from .served import quantise as quantise
+from .served import variant_grid as variant_grid
 from .session import Progress as Progress
 from .session import RunSummary as RunSummary
 from .store import RunOverview as RunOverview
@@ -22,6 +28,7 @@ from .store import is_run as is_run
 from .store import merge as merge
 from .store import read_run as read_run
 from .store import runs_below as runs_below
+from .tasks import read_passages as read_passages
 from .texts import read_texts as read_texts
 from .variants import write_gold_variant as write_gold_variant
 from .variants import write_target_tasks as write_target_tasks

@@ -23,6 +23,7 @@ import msgspec
 
 from densing.core import InputError, strip_secrets
 from densing.scores.evals.plan import ModelSpec, Settings, json_like
+from densing.scores.evals.served import UNTRANSLATED
 
 # Modules whose functions the task files of this package's suites name.
 SUITE_MODULES = "densing.scores.evals.tasks."
@@ -38,7 +39,7 @@ PLACEMENT = frozenset({
     "gpu_memory_utilization", "pipeline_parallel_size", "swap_space", "tp_plan", "verify_certificate",
     "trust_remote_code",
 })  # fmt: skip
-PATH_ARGUMENTS = ("pretrained", "tokenizer", "peft", "delta")
+PATH_ARGUMENTS = ("pretrained", "tokenizer", "peft", "delta", "translators")
 DATA_SUFFIXES = frozenset({
     ".json", ".safetensors", ".bin", ".pt", ".pth", ".model", ".txt", ".jinja", ".py", ".gguf", ".tiktoken", ".bpe",
     ".spm", ".vocab",
@@ -206,7 +207,7 @@ def identify_model(spec: ModelSpec) -> ModelIdentity:
     revision, pinned = "", not any(name in args for name in PATH_ARGUMENTS)
     gguf = args.get("gguf_file")
     for name in PATH_ARGUMENTS:
-        if name not in args:
+        if name not in args or (name == "translators" and args[name] == UNTRANSLATED):
             continue
         path = str(args[name])
         if name == "pretrained" and args.get("subfolder") and Path(path).expanduser().is_dir():

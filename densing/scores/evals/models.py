@@ -17,7 +17,7 @@ from densing.scores.evals.identity import ModelIdentity
 from densing.scores.evals.plan import SEEDS, Loading, ModelSpec
 
 SLOW_ON_CPU = ("bfloat16", "float16")
-OWN_TYPES = {"hf-prefix": "densing.scores.evals.prefix"}
+OWN_TYPES = {"hf-prefix": "densing.scores.evals.prefix", "hf-served": "densing.scores.evals.served.model"}
 FACTS = "densing.json"
 
 
@@ -154,6 +154,7 @@ def describe(lm: Any, spec: ModelSpec, loading: Loading, identity: ModelIdentity
         "device": loading.device,
         "batch_size": loading.batch_size,
         "caveats": [*caveats, *map(str, own.get("caveats", ()))],
+        **({"served": lm.served} if spec.type == "hf-served" else {}),
     }
 
 

@@ -40,6 +40,7 @@ from densing.core import (
     strip_secrets,
     wheel_folder,
 )
+from densing.scores.evals.served import ARGUMENTS, Variant
 
 # lm-eval's own: python, numpy, torch, few-shot sampling.
 SEEDS = (0, 1234, 1234, 1234)
@@ -429,6 +430,21 @@ class TaskEntry(SettingsEntry, kw_only=True):
     name: Text
 
 
+def served_type(type_: str, args: Mapping[str, Any], where: str) -> str:
+    """Return lm-eval's type for a variant of a model (:class:`~densing.scores.evals.Variant`).
+
+    Raises
+    ------
+    InputError
+        When variants of such a model cannot be made.
+    """
+    if type_ not in ("hf", "hf-prefix", "hf-served"):
+        raise InputError(f"{where}: exits, cuts and bits are for models of transformers (hf), not {type_}")
+    if merged := next((name for name in ("peft", "delta") if args.get(name)), None):
+        raise InputError(f"{where}: {merged} and exits, cuts or bits at once; merge it into the weights first")
+    return "hf-served"
+
+
 class ModelEntry(OptionsEntry, kw_only=True):
     """A model by lm-eval type and arguments, or by a bundled model's name, with options of its own."""
 
@@ -449,6 +465,12 @@ class ModelEntry(OptionsEntry, kw_only=True):
             name, caveats = name or type_, [*bundled.caveats, *caveats]
             tokens = bundled.tokens if self.tokens is UNSET else tokens
             type_, args = wheel[0], {**wheel[1], **args}
+        if any(argument in args for argument in ARGUMENTS):
+            type_, label = served_type(type_, args, where), Variant.of(args).label
+            # A plan that is read back has the whole name already.
+            base = (name or default_name(type_, args)).removesuffix(f"@{label}")
+            name = f"{base}@{label}" if label else base
+            caveats.append(f"as it would be served: {label or 'whole'}")
         overrides = {**self.settings(where), **self.loading()}
         unique = tuple(dict.fromkeys(caveats))
         return ModelSpec(name or default_name(type_, args), type_, args, overrides, unique, tokens)

@@ -5,6 +5,7 @@ from .arms import parse_arm as parse_arm
 from .corpus import Corpus as Corpus
 from .corpus import Generated as Generated
 from .corpus import find_corpus as find_corpus
+from .corpus import find_texts as find_texts
 from .corpus import prepare as prepare
 from .evaluation import LadderEvaluation as LadderEvaluation
 from .evaluation import evaluate_ladder as evaluate_ladder

@@ -2,8 +2,8 @@
 
 An arm is written ``METHOD:option=value,...``. The method is ``plain`` or the name of a way of sharing work between
 ranks, with its own options; who trains supplies it (:data:`Maker`), because the ladder knows none. What is no
-communication is the ladder's own: batch, learning rate, corpus, bits of the weights, and clients with data of their
-own.
+communication is the ladder's own: batch, learning rate, corpus, bits of the weights, losses at exits, and clients with
+data of their own.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class Arm:
         Factor of the tokens of every budget: longer training under the budget's name, a target with a known answer.
     teacher : str
         A model that the run learns from, for methods with one.
+    exits : float
+        Weight of the loss behind every layer but the last, read with the model's own norm and head; 0: none.
     """
 
     method: str = PLAIN
@@ -66,6 +68,7 @@ class Arm:
     name: str = ""
     tokens: float = 1.0
     teacher: str = ""
+    exits: float = 0.0
 
     @property
     def slug(self) -> str:
@@ -119,6 +122,7 @@ _OWN: dict[str, Callable[[str], Any]] = {
     "bits": int,
     "clients": float,
     "order": str,
+    "exits": float,
 }
 _LIMITS: dict[str, tuple[float, float, str]] = {
     "ranks": (1, 64, "a whole number from 1 to 64"),
@@ -127,6 +131,7 @@ _LIMITS: dict[str, tuple[float, float, str]] = {
     "tokens": (0.1, 100.0, "a factor from 0.1 to 100"),
     "bits": (2, 16, "a whole number from 2 to 16"),
     "clients": (1e-3, 1e6, "a concentration from 0.001 up"),
+    "exits": (0.0, 100.0, "a weight from 0 to 100"),
 }
 
 

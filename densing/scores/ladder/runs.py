@@ -173,6 +173,18 @@ PRESETS = {
             validation=16_384,
         ),
         Preset("cpu", _small(_CPU_WIDTHS, (600, 1050, 1850, 3200)), 64, 6e-3, 32, 100),
+        # Layers enough to leave early; as much text as the sizes of cpu, whose width they have.
+        Preset(
+            "deep",
+            tuple(
+                Shape(f"d{d}x{n}", d, n, 2, 1, d // 2, d * 5 // 2, 8, (600, 1850))
+                for d, n in ((16, 6), (24, 6), (32, 8))
+            ),
+            64,
+            6e-3,
+            32,
+            100,
+        ),
         Preset(
             "gpu",
             tuple(_published(*row) for row in _TABLE_1),

@@ -76,7 +76,10 @@ class Stack:
         model.load_state_dict(state, strict=False)
 
     def losses(
-        self, batch: torch.Tensor, passing: Callable[[torch.Tensor, int], torch.Tensor] | None = None
+        self,
+        batch: torch.Tensor,
+        passing: Callable[[torch.Tensor, int], torch.Tensor] | None = None,
+        exits: float = 0.0,
     ) -> torch.Tensor:
         """Return each copy's mean cross-entropy of every next token, nats.
 
@@ -85,6 +88,10 @@ class Stack:
         batch : Tensor of int64, shape (copies, rows, block + 1)
         passing : callable, optional
             What becomes of activations (copies, tokens, width) between a layer, by its number, and the next.
+        exits : float
+            Weight of the loss behind each layer but the last, beside 1 of the last's; their weighted mean is returned.
+
+            Source: Teerapittayanon et al., "BranchyNet", arXiv 1709.01686, section III.B.
 
         Returns
         -------
@@ -92,15 +99,26 @@ class Stack:
         """
         half = self.precision == "bfloat16"
         with torch.autocast(batch.device.type, dtype=torch.bfloat16, enabled=half):
-            logits = self._logits(batch[..., :-1], passing)
+            every = self._logits(batch[..., :-1], passing, earlier=exits > 0)
         targets = batch[..., 1:].reshape(-1)
-        each = functional.cross_entropy(logits.float().flatten(0, 1), targets, reduction="none")
-        return each.view(len(batch), -1).mean(1)
+        losses = [
+            functional.cross_entropy(logits.float().flatten(0, 1), targets, reduction="none")
+            .view(len(batch), -1)
+            .mean(1)
+            for logits in every
+        ]
+        if len(losses) == 1:
+            return losses[0]
+        return (losses[-1] + exits * sum(losses[:-1])) / (1 + exits * len(losses[:-1]))
 
     def _logits(
-        self, tokens: torch.Tensor, passing: Callable[[torch.Tensor, int], torch.Tensor] | None
-    ) -> torch.Tensor:
-        """Return logits, shape (copies, rows * tokens, vocabulary)."""
+        self, tokens: torch.Tensor, passing: Callable[[torch.Tensor, int], torch.Tensor] | None, *, earlier: bool
+    ) -> list[torch.Tensor]:
+        """Return the last layer's logits, behind those of the earlier layers if asked for.
+
+        Each of shape (copies, rows * tokens, vocabulary).
+        """
+        every = []
         copies, rows, length = tokens.shape
         shape, width = self.shape, self.shape.head_width
         parts = [
@@ -130,9 +148,11 @@ class Stack:
             x = x + torch.bmm(mixed, out.mT)
             gate, up = torch.bmm(self._norm(x, after), gate_up.mT).chunk(2, dim=-1)
             x = x + torch.bmm(functional.silu(gate) * up, down.mT)
+            if layer + 1 == shape.layers or earlier:
+                every.append(torch.bmm(self._norm(x, final), embedding.mT))
             if passing is not None and layer + 1 < shape.layers:
                 x = passing(x, layer)
-        return torch.bmm(self._norm(x, final), embedding.mT)
+        return every
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self._epsilon) * weight[:, None]
@@ -214,16 +234,3 @@ class StackOptimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with these moments."""
         self.inner.load_state_dict(dict(state))
-
-
-def quantise(weight: torch.Tensor, bits: int) -> torch.Tensor:
-    """Return a matrix rounded to 2^bits - 1 levels per row, symmetric around 0 and scaled by the row's largest entry.
-
-    Examples
-    --------
-    >>> quantise(torch.tensor([[1.0, 0.4, -0.6]]), 2)
-    tensor([[ 1.,  0., -1.]])
-    """
-    most = 2 ** (bits - 1) - 1
-    scale = weight.abs().amax(dim=1, keepdim=True).clamp_min(1e-30) / most
-    return (weight / scale).round_().mul_(scale)

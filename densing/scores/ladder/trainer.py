@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from densing.core import ArtefactError, InputError, Meter
+from densing.scores.evals import quantise
 from densing.scores.ladder.arms import Arm, Maker, client_recipes
 from densing.scores.ladder.corpus import Generated, Order, Tokens, blocks
 from densing.scores.ladder.folder import count_parameters, export
 from densing.scores.ladder.runs import Budget, DivergedError, Run, Shape, factor
-from densing.scores.ladder.stack import RowLoss, Stack, StackOptimizer, quantise
+from densing.scores.ladder.stack import RowLoss, Stack, StackOptimizer
 from densing.scores.ladder.world import generate, get_recipe
 
 AVERAGE = 0.98
@@ -348,7 +349,8 @@ class ArmTrainer(Trainer):
     def _take_step(self, share: float) -> None:
         run, batch = self.run, self.batch()
         self.optimiser.rate(share * run.preset.rate(run.shape))
-        losses = self.stack.losses(batch.view(self.arm.ranks, -1, batch.shape[1]), self.ranks.passing)
+        parts = batch.view(self.arm.ranks, -1, batch.shape[1])
+        losses = self.stack.losses(parts, self.ranks.passing, self.arm.exits)
         self.stack.vector.grad = None
         losses.sum().backward()
         gradient = self.stack.vector.grad
@@ -421,6 +423,7 @@ class ArmTrainer(Trainer):
             "method": arm.method,
             "knobs": dict(arm.knobs),
             "weight_bits": 32 if arm.bits is None else arm.bits,
+            **({"exits": arm.exits} if arm.exits else {}),
             "cost": {"bytes": self.ranks.sent, **self.expense.cost()},
         }
 

@@ -27,7 +27,7 @@ from densing.efficiency.simulation.cluster import (
 from densing.efficiency.simulation.costs import collective_seconds
 
 WANTED = {"a100x8-rdma", "a100x8-tcp", "h100x8-nvlink", "h100x8-nop2p", "rtx4090x4-pcie", "geo48", "a800x4-nvlink",
-          "t3-sim", "cpu2"}  # fmt: skip
+          "t3-sim", "cpu2", "rtx3090-pcie3", "rtx3090-pcie4"}  # fmt: skip
 LINK = {"alpha_s": 1e-5, "gbit_per_s": 8}
 GOOD = {
     "name": "mine",

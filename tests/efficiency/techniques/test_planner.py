@@ -35,7 +35,10 @@ from densing.efficiency.timeline.timeline import Kind
 
 TOY = Transformer("toy", layers=2, hidden=64, heads=8, kv_heads=8, head_dim=8, ffn=256, vocabulary=128)
 NAMES = [name for name in BUILT_IN if name != "taccl"]
+SUMS = ("uc-mmc", "gradient-coding", "gc-mmc", "backup-workers")
+"""Rules for sums of gradients, whatever they are gradients of."""
 CONVEX = ("naive-average", "owa", "csl", "prox-csl", "owl-qn")
+TABLES = ("device-table", "host-gather", "pinned-gather", "zero-copy")
 
 
 def cluster(n: int, per_node: int = 4, shared: str = "", **fields: Any) -> Cluster:
@@ -256,22 +259,26 @@ def test_speeds_must_fit_the_ranks(speed: tuple[float, ...]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_technique_introduces_itself(name: str) -> None:
     technique = get_technique(name)
-    assert technique.name == name and technique.summary and technique.role in ("baseline", "exchange", "schedule")
+    assert (
+        technique.name == name
+        and technique.summary
+        and technique.role in ("baseline", "exchange", "schedule", "loading")
+    )
     assert settle(name, technique.knobs, {}) == settle(name, technique.knobs, settle(name, technique.knobs, {}))
     assert len({knob.name for knob in technique.knobs}) == len(technique.knobs)
-    assert hasattr(technique, "run") is (name not in ("sequential", "zero3", "owl-qn"))
+    assert hasattr(technique, "run") is (name not in ("sequential", "zero3", "device-table", "owl-qn"))
     assert hasattr(technique, "run") is hasattr(technique, "stand_in")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in CONVEX])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*CONVEX, *TABLES, *SUMS)])
 def test_what_plans_transformers_refuses_a_sparse_classifier_in_words(name: str) -> None:
     with pytest.raises(InputError, match=r"transformer|least squares"):
         get_technique(name).plan(Convex(100, 10, 500, 4), cluster(4))  # type: ignore[arg-type]
 
 
-def test_only_t3_and_lcc_are_run_as_something_else() -> None:
+def test_three_are_run_as_something_else() -> None:
     told = {name: getattr(get_technique(name), "stand_in", "") for name in NAMES}
-    assert {name for name, words in told.items() if words} == {"t3", "lcc"}
+    assert {name for name, words in told.items() if words} == {"t3", "lcc", "host-gather"}
     assert told["t3"] == "tile-wise software decomposition, not T3"
 
 

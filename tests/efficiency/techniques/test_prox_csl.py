@@ -10,8 +10,7 @@ from scipy import sparse
 
 from densing.core import InputError
 from densing.efficiency.parallel.sparse.corpora import Corpus
-from densing.efficiency.parallel.sparse.sizes import ENTRY
-from densing.efficiency.simulation import Cluster, Device, Link, collective_seconds, load_workload
+from densing.efficiency.simulation import ENTRY, Cluster, Device, Link, collective_seconds, load_workload
 from densing.efficiency.techniques import prox_csl
 from densing.efficiency.techniques.claims import PHYSICS
 from densing.efficiency.techniques.plan import Measured, measure

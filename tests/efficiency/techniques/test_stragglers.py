@@ -11,11 +11,25 @@ from hypothesis import strategies as st
 
 from densing.core import InputError
 from densing.efficiency.parallel import Scheme, backup, clustered_code, gradient_code, lagrange, uncoded
-from densing.efficiency.simulation import Cluster, Delay, Device, Link, Workload, load_cluster, load_workload, simulate
+from densing.efficiency.simulation import (
+    Cluster,
+    Convex,
+    Delay,
+    Device,
+    Link,
+    Workload,
+    load_cluster,
+    load_convex,
+    load_workload,
+    parse_delay,
+    simulate,
+)
 from densing.efficiency.techniques import compare, get_technique
 from densing.efficiency.techniques.plan import measure
+from densing.efficiency.techniques.registry import settle
 from densing.efficiency.techniques.stragglers import Costs, completion, serve
 from densing.efficiency.techniques.stragglers.claims import closed_form, shortest
+from tests.support.plans import cluster
 
 N, A, MU = 20, 0.01, 10.0
 
@@ -239,3 +253,32 @@ def test_a_faster_server_is_never_slower() -> None:
         for gbit in (1.0, 10.0, 1000.0)
     ]
     assert steps == sorted(steps, reverse=True)
+
+
+@pytest.mark.parametrize("name", ["uc-mmc", "gradient-coding", "gc-mmc", "lcc"])
+def test_a_linear_problem_takes_the_schemes_time_over_a_free_link(name: str) -> None:
+    problem = Convex(n=1000, d=100, nnz=100_000, partitions=8, loss="squares", name="toy")
+    machine = cluster(8).change(
+        intra=Link(0.0, 0.0), inter=Link(0.0, 0.0), delay=parse_delay("shifted-exp:a=0.01,mu=10,lasts=step")
+    )
+    settings = settle(name, get_technique(name).knobs, {"r": 4})
+    plan = get_technique(name).plan(problem, machine, r=4)
+    rule = {knob: value for knob, value in settings.items() if knob != "server_gbit"}
+    # Every entry is multiplied and added twice, and read twice: with its column, or encoded and without one.
+    share = problem.nnz / 8
+    once = machine.device.seconds(4 * share, 2 * (8 if name == "lcc" else 12) * share)
+    own = serve(get_technique(name).scheme(8, **rule), Costs((once,) * 8), machine.delay, warmup=1, steps=plan.steps)
+    moved = 3 * machine.device.seconds(0.0, 2.0 * problem.sent)
+    expected = completion(own, simulate(own.graph))[0] + moved
+    assert completion(plan, simulate(plan.graph))[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_classifier_is_not_interpolated_and_least_squares_is_no_classifier() -> None:
+    words, squares = load_convex("film-words"), load_convex("least-squares")
+    with pytest.raises(InputError, match="the gradient of film-words is none"):
+        get_technique("lcc").plan(words, cluster(4))
+    with pytest.raises(InputError, match="least-squares is least squares"):
+        get_technique("prox-csl").plan(squares, cluster(4))
+    with pytest.raises(InputError, match="planned without delays"):
+        get_technique("prox-csl").plan(words, cluster(4).change(delay=parse_delay("shifted-exp:mu=10")))
+    assert get_technique("uc-mmc").plan(words, cluster(4), r=2).ranks == 5

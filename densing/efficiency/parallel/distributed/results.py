@@ -97,6 +97,13 @@ class Run(Record, frozen=True):
     versions: Mapping[str, str]
     delay: str = ""
 
+    @property
+    def foretold(self) -> dict[str, float] | None:
+        """What the run itself said that a step should take, before it took the steps that count; None of most runs."""
+        if "predicted_step_s" not in self.extra:
+            return None
+        return {"step_s": self.extra["predicted_step_s"], "exposed_s": self.extra["predicted_wait_s"]}
+
     def notes(self) -> list[Note]:
         """Return what a reader of the figures must know: an emulated link, a stand-in for the technique."""
         notes = []
@@ -146,12 +153,13 @@ def seed_means(runs: Sequence[Run], predictions: Sequence[Mapping[str, Any] | No
     ----------
     runs : sequence of Run
     predictions : sequence of mapping or None
-        Of each run: ``step_s``, ``exposed_s`` and ``tau_min`` as simulated beforehand; the seed changes none of them.
+        Of each run: ``step_s``, ``exposed_s`` and ``tau_min`` as simulated beforehand, where the seed changes none of
+        them, or as the run said it itself; their mean is the row's.
     """
     rows = []
     for name in dict.fromkeys(run.technique for run in runs):
         own = [run for run in runs if run.technique == name]
-        predicted = next(each for run, each in zip(runs, predictions, strict=True) if run.technique == name) or {}
+        predicted = [each for run, each in zip(runs, predictions, strict=True) if run.technique == name and each]
         losses = [run.final_loss for run in own]
         rows.append(
             SeedMean(
@@ -165,12 +173,17 @@ def seed_means(runs: Sequence[Run], predictions: Sequence[Mapping[str, Any] | No
                 exposed=statistics.fmean(run.exposed for run in own),
                 final_loss=statistics.fmean(losses),
                 final_loss_sd=statistics.stdev(losses) if len(losses) > 1 else None,
-                predicted_step_s=predicted.get("step_s"),
-                predicted_wait_s=predicted.get("exposed_s"),
-                predicted_tau_min=predicted.get("tau_min"),
+                predicted_step_s=_mean_of(predicted, "step_s"),
+                predicted_wait_s=_mean_of(predicted, "exposed_s"),
+                predicted_tau_min=_mean_of(predicted, "tau_min"),
             )
         )
     return rows
+
+
+def _mean_of(predictions: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    values = [each[name] for each in predictions if each.get(name) is not None]
+    return statistics.fmean(values) if values else None
 
 
 def gather(spec: RunSpec, link: RunLink, *, server: bool = False) -> Run:

@@ -10,8 +10,6 @@ from .parts import with_intercept as with_intercept
 from .ranks import Spread as Spread
 from .ranks import check_sparse as check_sparse
 from .ranks import train_sparse as train_sparse
-from .sizes import ENTRY as ENTRY
-from .sizes import NUMBER as NUMBER
 from .solver import Solution as Solution
 from .solver import fista as fista
 from .solver import minimise as minimise

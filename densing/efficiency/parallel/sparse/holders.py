@@ -10,8 +10,8 @@ from scipy import sparse
 
 from densing.core import Array, InputError, named_stream
 from densing.efficiency.parallel.sparse.parts import Part
-from densing.efficiency.parallel.sparse.sizes import NUMBER
 from densing.efficiency.parallel.sparse.solver import minimise
+from densing.efficiency.simulation import NUMBER
 
 
 class Holders(Protocol):

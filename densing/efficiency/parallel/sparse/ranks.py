@@ -14,9 +14,9 @@ from densing.efficiency.parallel.distributed import Clock, RunEnv, RunRecord, co
 from densing.efficiency.parallel.sparse.corpora import corpus
 from densing.efficiency.parallel.sparse.holders import split_rows
 from densing.efficiency.parallel.sparse.parts import Part
-from densing.efficiency.parallel.sparse.sizes import NUMBER
 from densing.efficiency.parallel.sparse.solver import minimise
 from densing.efficiency.parallel.sparse.surrogate import Alpha, Start, train_csl
+from densing.efficiency.simulation import NUMBER
 
 GRADIENT, SOLUTIONS, END = 0, 1, 2
 """What rank 0 asks for; the weights follow where a gradient is asked for."""

