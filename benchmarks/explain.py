@@ -8,7 +8,8 @@ hundred of them decide the label, with noise. Every solver has a process of its 
 same file: the seconds are those of `fit`, the memory is the peak of the process above what it held once the data were
 read. All solve one problem, without an intercept; the objective says how well. Partitions lie in one process here.
 
-With ``--page docs/explain.md --store STORE`` it writes that page: an explanation of stored items, claims, and this.
+With ``--page docs/explain.md --store STORE [STORE2 ...]`` it writes that page: an explanation of stored items, what
+other questions of them give, claims, and this.
 """
 
 from __future__ import annotations
@@ -92,6 +93,67 @@ def solve(folder: Path, solver: str, lam: float, partitions: int, rounds: int) -
     }
 
 
+def answered(options: argparse.Namespace) -> tuple[str, str]:
+    """Return how many documents of each task both models answered, and how well."""
+    import pandas as pd
+
+    from densing.core import words
+    from densing.scores.evals import read_results
+
+    items = pd.concat([read_results(store).items for store in options.store])
+    keys = ["task", "doc_id"]
+    pairs = items[items["model"].eq(options.model)].merge(items[items["model"].eq(options.against)], on=keys)
+    counts = pairs.groupby("task").size()
+    solved = [words.percentage(pairs[f"metric_accuracy_{side}"].mean()) for side in "xy"]
+    guessed = words.percentage((1 / pairs["n_choices_x"]).mean())
+    return (
+        ", ".join(f"{task.removeprefix('olmo_ladder_')} {count:,}" for task, count in counts.items()),
+        f"Of these {options.model} solves {solved[0]} and {options.against}, which learnt a generated corpus, "
+        f"{solved[1]}; guessing solves {guessed}.",
+    )
+
+
+def asked(options: argparse.Namespace) -> list[list[str]]:
+    """Return what every question of the stores gives: either model failing, among what, all weights or stable ones."""
+    import densing
+    from densing.core import words
+    from densing.tradeoff import AMONG
+
+    rows = []
+    for a, b in ((options.model, options.against), (options.against, options.model)):
+        for among in AMONG:
+            for stable in (False, True):
+                result = densing.explain_items(options.store, model=a, against=b, among=among, stable=stable)
+                rows.append([
+                    a, f"--among {among}", "--stable" if stable else "", str(result.items),
+                    words.percentage(result.fails / result.items), str(len(result.weights)),
+                    str(int(result.weights["stable"].sum())), str(result.held_out),
+                    f"{result.auc:.3f} ({result.auc_lo:.3f} to {result.auc_hi:.3f})",
+                ])  # fmt: skip
+                print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def apart(options: argparse.Namespace) -> list[str]:
+    """Return what the same items say when they lie in several stores, and what then travels."""
+    import densing
+    from densing.report import markdown
+    from densing.report.explain import weight_table
+
+    if not options.apart:
+        return []
+    result = densing.explain_items(options.apart, model=options.model, against=options.against, stable=True)
+    shown = weight_table(result)
+    names = " ".join(str(store) for store in options.apart)
+    return [
+        "## The same items in several stores",
+        f"`densing results explain {names} --model {options.model} --against {options.against} --stable`",
+        f"{markdown.literal(result.sentence)} {result.moved} The penalty is chosen in the largest store alone, here "
+        f"{result.lam:.3g}.",
+        markdown.table([field.title for field in shown.fields], ([cell.shown for cell in row] for row in shown.rows)),
+    ]
+
+
 def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     """Write docs/explain.md: an explanation of stored items, the claims, and the benchmark."""
     import densing
@@ -100,9 +162,12 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     from densing.report import markdown
     from densing.report.explain import body
 
-    result = densing.explain_items(options.store, model=options.model, against=options.against)
+    result = densing.explain_items(options.store, model=options.model, against=options.against, stable=True)
     findings = validate(["prox-csl"]).findings
-    names = " ".join(str(store) for store in options.store)
+    counts, solved = answered(options)
+    names = " ".join(map(str, options.store))
+    apart_names = f" --apart {' '.join(map(str, options.apart))}" if options.apart else ""
+    before = "in a run before this page's (`--measured`); " if options.measured else ""
     shape = f"--items {options.items} --features {options.features} --entries {options.entries} --lam {options.lam:g}"
     ours = next((row for row in rows if row["solver"] == SOLVERS[0] and "seconds" in row), None)
 
@@ -115,13 +180,21 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
 
     parts = [
         "# Where a model fails, and a sparse classifier in two rounds",
-        f"Written by `python benchmarks/explain.py --page PAGE --store {names} --model {options.model} --against "
-        f"{options.against} {shape}`; do not edit by hand. The store: `densing eval --model smollm2-135m --tasks "
-        "olmo_ladder --limit N --out STORE`, the same for a model of `densing ladder train --preset tiny --sizes d24 "
-        "--seeds 1 --out ladder` (`--model hf --model_args pretrained=ladder/models/d24-s0-61440`).",
+        f"Written by `python benchmarks/explain.py --page PAGE --store {names}{apart_names} --model "
+        f"{options.model} --against {options.against} {shape}`; do not edit by hand. The store: `densing eval --model "
+        "smollm2-135m --tasks olmo_ladder --limit N --out STORE`, the same for a model of `densing ladder train "
+        "--preset tiny --sizes d24 --seeds 1 --out ladder` (`--model hf --model_args "
+        "pretrained=ladder/models/d24-s0-61440`). N is 400; more documents were added by `--samples`. First documents "
+        f"of each task that both answered: {counts}. {solved}",
         f"## Where {options.model} fails and {options.against} does not",
-        f"`densing results explain {names} --model {options.model} --against {options.against}`",
+        f"`densing results explain {names} --model {options.model} --against {options.against} --stable`",
         body(result),
+        "## Other questions of the same stores",
+        "Whichever model fails, of what the other solves or of all items; all weights, or only those whose sign is "
+        "stable. The item's prompt holds five examples; the words are those of its own question and choices.",
+        markdown.table(["fails", "told apart", "weights kept", "items", "fails on", "weights", "stable", "held out",
+                        "AUC on held-out items"], asked(options)),
+        *apart(options),
         "## Claims",
         "`densing techniques validate --techniques prox-csl`: what the paper claims, tried on words of MMLU's "
         "questions and of films. Negative results stay.",
@@ -132,8 +205,8 @@ def write_page(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         ),
         "## Beside liblinear and saga",
         f"Made data of {options.items:,} items and {options.features:,} features, about {options.entries} entries an "
-        f"item, lambda {options.lam:g}; one thread, a process each; the seconds are this machine's, and other work ran "
-        "beside. More MB: the peak of the process above what it held once the data were read.",
+        f"item, lambda {options.lam:g}; one thread, a process each; {before}the seconds are this machine's, and "
+        "other work ran beside. More MB: the peak of the process above what it held once the data were read.",
         markdown.table(["solver", "seconds", "beside densing", "more MB", "beside densing ", "objective", "weights"],
                        map(figures, rows)),
     ]  # fmt: skip
@@ -152,8 +225,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100, help="of liblinear and saga at most")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds of a solver")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--measured", type=Path, help="what --json printed before, in place of measuring again")
     parser.add_argument("--page", type=Path, help="write the whole page, with --store, --model and --against")
     parser.add_argument("--store", type=Path, nargs="+", default=[])
+    parser.add_argument("--apart", type=Path, nargs="+", default=[], help="stores that hold the same items in parts")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--against", default="d24-s0-61440")
     parser.add_argument("--solve", help=argparse.SUPPRESS)
@@ -161,6 +236,13 @@ def main() -> None:
     options = parser.parse_args()
     if options.solve:
         print(json.dumps(solve(options.folder, options.solve, options.lam, options.partitions, options.rounds)))
+        return
+    if options.measured:
+        if not options.page:
+            parser.error("--measured goes with --page")
+        document = json.loads(options.measured.read_text(encoding="utf-8"))
+        vars(options).update(document["setup"])
+        write_page(options, document["rows"])
         return
     rows = []
     with tempfile.TemporaryDirectory() as name:

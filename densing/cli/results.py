@@ -155,6 +155,9 @@ def explain(
     ] = "solved",
     held_out: Annotated[float, typer.Option("--held-out", help="Share of the items that is only for testing.")] = 0.25,
     draws: Annotated[int, typer.Option("--draws", help="Of the items anew, for the stability of signs.")] = 50,
+    stable: Annotated[
+        bool, typer.Option("--stable", help="Keep only weights whose sign is stable, and fit them anew.")
+    ] = False,
     least: Annotated[int, typer.Option("--least", help="Items of a store that a word must stand in.", min=1)] = 5,
     reference: o.Reference = "olmo-ladder",
     params: Annotated[
@@ -182,7 +185,8 @@ def explain(
     with progress(json) as step:
         result = explain_items(
             stores, model=model, against=against, nnz=nnz, updates=updates, among=cast(Any, among),
-            held_out=held_out, draws=draws, least=least, reference=reference, params=sizes, seed=seed, step=step,
+            held_out=held_out, draws=draws, stable=stable, least=least, reference=reference, params=sizes, seed=seed,
+            step=step,
         )  # fmt: skip
     save(result.weights, result.to_dict(), out)
     for path in filter(None, (page, html)):

@@ -64,6 +64,24 @@ def test_items_of_two_stores_stay_apart_and_the_bytes_are_beside_those_of_gather
     assert len(both.history) == 3 and both.history[2] <= both.history[0]
 
 
+def test_what_is_kept_is_stable_and_fitted_anew(stores: tuple[Path, Path], tmp_path: Path) -> None:
+    store = explained_run(tmp_path / "two words", word="mill-stream", seed=5)
+    every, kept = (explain_items([store], stable=choice, **FEW) for choice in (False, True))
+    stable = set(every.weights["feature"][every.weights["stable"]])
+    assert {"word: mill"} <= set(kept.weights["feature"]) <= stable < set(every.weights["feature"])
+    assert kept.lam == every.lam and kept.items == every.items and kept.auc_lo > 0.6
+    assert any(note.code == "kept-stable" and "4 draws more" in note.message for note in kept.notes)
+    # Between stores the second fit and its draws travel too.
+    both, again = (explain_items(list(stores), stable=choice, **FEW) for choice in (False, True))
+    assert again.bytes > both.bytes and again.bytes_draws > 1.5 * both.bytes_draws
+
+
+def test_nothing_stable_is_said_in_words(stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("densing.tradeoff.explain.STABLE", 1.1)
+    result = explain_items([stores[0]], stable=True, **FEW)
+    assert result.weights.empty and "tells them apart" in result.sentence and result.auc == 0.5
+
+
 def test_answers_that_lie_apart_are_brought_together(tmp_path: Path, one: Explained) -> None:
     for model in ("weak", "strong"):
         explained_run(tmp_path / model, models=(model,))
@@ -141,10 +159,15 @@ def test_texts_come_from_documents_and_else_from_prompts(tmp_path: Path) -> None
     told = choice_sample(0, [-1.0, -2.0], 0, acc=1.0)
     told["doc"] = {"question": {"stem": "What is it?"}, "choices": ["a", "b"], "level": 3, "long": "x" * 50}
     silent = choice_sample(1, [-1.0, -2.0], 0, acc=1.0, context="An example.\n\nThe question?")
-    write_results(tmp_path, {"toy": [told, silent]})
+    # A document that holds its whole prompt, as those of olmo_ladder do: examples are no words of the item.
+    prompted = choice_sample(2, [-1.0, -2.0], 0, acc=1.0, context="An example.\n\nThe question?")
+    prompted["doc"] = {"context": "An example.\n\nThe question?", "passage": "One.\n\nTwo."}
+    write_results(tmp_path, {"toy": [told, silent, prompted]})
     texts, notes = read_texts(tmp_path)
-    assert texts["text"].tolist() == ["What is it?\na\nb\n" + "x" * 50, "The question?\n answer 0\n answer 1"]
-    assert texts["fields"].tolist() == [{"level": "3"}, {"id": "1"}] and not notes
+    assert texts["text"].tolist() == [
+        "What is it?\na\nb\n" + "x" * 50, "The question?\n answer 0\n answer 1", "The question?\nOne.\n\nTwo."
+    ]  # fmt: skip
+    assert texts["fields"].tolist()[:2] == [{"level": "3"}, {"id": "1"}] and not notes
 
 
 def test_the_area_under_the_curve_is_scikit_learns_and_its_interval_covers() -> None:

@@ -343,15 +343,38 @@ def whole_solution(data: str, lam: float) -> tuple[float, Array]:
     return solution.objective, solution.weights
 
 
-def _accuracy(data: str, weights: Array) -> float:
+def cut(weights: Array, most: int) -> Array:
+    """Return the weights without all but the largest so many.
+
+    Examples
+    --------
+    >>> cut(np.array([0.5, -2.0, 0.0, 1.0]), 2).tolist()
+    [0.0, -2.0, 0.0, 1.0]
+    """
+    kept = np.argsort(-np.abs(weights), kind="stable")[:most]
+    few = np.zeros_like(weights)
+    few[kept] = weights[kept]
+    return few
+
+
+def told(data: str, path: list[Array], most: int) -> tuple[Array, int]:
+    """Return which held-out items a path's best solution tells right with at most so many weights, and how many it has.
+
+    Every solution is cut to its largest weights; the best is the one that then tells most of the items learnt from.
+    """
 
     corpus = sparse.corpus(data)
-    return float(np.mean((corpus.test_features @ weights > 0) == corpus.test_labels))
+    solutions = [cut(weights, most) for weights in path]
+    best = max(solutions, key=lambda weights: np.sum((corpus.features @ weights > 0) == corpus.labels))
+    return (corpus.test_features @ best > 0) == corpus.test_labels, int(np.count_nonzero(best))
 
 
 QUESTIONS, FILMS = ("mmlu", 16, 1e-3), ("films", 64, 1e-3)
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)
 GAP, SPARSE = 0.02, 1000
+LAMBDAS = (5e-3, 2e-3, 1e-3)
+"""Further down the partitions' own solutions take minutes."""
+FEW = (30, 100, 300, 1000)
 
 
 def _gap() -> Answer:
@@ -383,37 +406,52 @@ def _diverges() -> Answer:
     return Answer(DIVERGES if bare[-1] > bare[0] > held[best][-1] else f"not: {DIVERGES}", note)
 
 
+def _strongest(data: str, partitions: int, lam: float) -> Array:
+    """Return the weights after two updates at the strength that ends lowest."""
+    arms = (tried(data, partitions, lam, alpha, 2) for alpha in STRENGTHS)
+    return min(arms, key=lambda arm: arm.history[-1]).weights
+
+
 def _gain() -> Answer:
-    """Say whether accuracy is higher than the mean's by more than its standard error."""
+    """Say whether accuracy at equal numbers of weights is higher than the mean's by more than twice its error."""
 
     lines, gains = [], []
-    for data, partitions, lam in (QUESTIONS, FILMS):
-        mean = tried(data, partitions, lam, 0.0, 0).weights
-        arms = [tried(data, partitions, lam, alpha, 2) for alpha in STRENGTHS]
-        ours = min(arms, key=lambda arm: arm.history[-1]).weights
-        accuracy = [_accuracy(data, weights) for weights in (mean, ours)]
-        error = math.sqrt(accuracy[0] * (1 - accuracy[0]) / len(sparse.corpus(data).test_labels))
-        gains.append((accuracy[1] - accuracy[0]) / error)
-        counts = [np.count_nonzero(weights) for weights in (mean, ours)]
-        lines.append(f"{data}: {accuracy[0]:.3f} with {counts[0]:,} weights, {accuracy[1]:.3f} with {counts[1]:,}")
-    note = f"accuracy of the mean, then of two updates; {'; '.join(lines)}; fewer weights, not a better accuracy"
-    large = all(gain > 2 for gain in gains)
-    return Answer(GAIN if large else f"not: {GAIN}", note if not large else note.rpartition(";")[0])
+    for data, partitions, _ in (QUESTIONS, FILMS):
+        means = [tried(data, partitions, lam, 0.0, 0).weights for lam in LAMBDAS]
+        ours = [_strongest(data, partitions, lam) for lam in LAMBDAS]
+        shown = []
+        for most in FEW:
+            (of_mean, _), (of_ours, count) = told(data, means, most), told(data, ours, most)
+            gain = of_ours.astype(float) - of_mean
+            # Both answer the same items: the error is that of the difference.
+            error = float(gain.std(ddof=1)) / math.sqrt(len(gain))
+            gains.append(float(gain.mean()) / error if error else 0.0)
+            fewer = f" ({count})" if count < most else ""
+            shown.append(f"{most:,}{fewer} {of_mean.mean():.3f} {of_ours.mean():.3f} (± {2 * error:.3f})")
+        lines.append(f"{data}: {', '.join(shown)}")
+    note = (
+        "weights at most (of two updates, if fewer), held-out accuracy of the mean, then of two updates (± twice the "
+        f"error of the difference); {'; '.join(lines)}; of either, solutions of {len(LAMBDAS)} lambdas cut to their "
+        "largest weights, the lambda by the items learnt from; higher by more than twice the error in "
+        f"{sum(gain > 2 for gain in gains)} of {len(gains)}"
+    )
+    return Answer(GAIN if min(gains) > 2 else f"not: {GAIN}", note)
 
 
 WITHIN = "within 2 % of the solution of all items"
 DIVERGES = "diverging updates"
 GAIN = "large gain in accuracy"
 ABSTRACT = "abstract of arXiv 2407.06346"
-ON_QUESTIONS = "MMLU's questions, humanities or not, by words and word pairs; 16 partitions, lambda 1e-3"
-ON_FILMS = "films, fresh or rotten, by words and word pairs; 64 partitions, lambda 1e-3"
+ON_QUESTIONS = "MMLU's questions, humanities or not, by words and word pairs; 16 partitions"
+ON_FILMS = "films, fresh or rotten, by words and word pairs; 64 partitions"
 
 CLAIMS: tuple[Claim, ...] = (
-    Claim("CSL-1", "two updates, in the sparse regime", ON_QUESTIONS, WITHIN, "", "second-hand",
+    Claim("CSL-1", "two updates, in the sparse regime", f"{ON_QUESTIONS}, lambda 1e-3", WITHIN, "", "second-hand",
           "arXiv 2407.06346, as reported; its tables are not available", unless_unavailable(_gap), grade="measured",
           slow=True),
-    Claim("CSL-2", "updates without the proximal term", ON_FILMS, DIVERGES, "", "first-hand", ABSTRACT,
-          unless_unavailable(_diverges), grade="measured", slow=True),
-    Claim("CSL-3", "two updates beside the mean of the partitions' solutions", f"{ON_QUESTIONS}; {ON_FILMS}", GAIN, "",
-          "first-hand", ABSTRACT, unless_unavailable(_gain), grade="measured", slow=True),
+    Claim("CSL-2", "updates without the proximal term", f"{ON_FILMS}, lambda 1e-3", DIVERGES, "", "first-hand",
+          ABSTRACT, unless_unavailable(_diverges), grade="measured", slow=True),
+    Claim("CSL-3", "two updates beside the mean of the partitions' solutions, at equal numbers of weights",
+          f"{ON_QUESTIONS}; {ON_FILMS}; lambda {LAMBDAS[-1]:g} to {LAMBDAS[0]:g}", GAIN, "", "first-hand", ABSTRACT,
+          unless_unavailable(_gain), grade="measured", slow=True),
 )  # fmt: skip

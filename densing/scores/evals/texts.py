@@ -30,7 +30,8 @@ def read_texts(path: Path | str) -> tuple[pd.DataFrame, list[Note]]:
     -------
     texts : pandas.DataFrame
         Columns :data:`COLUMNS`: ``text`` holds every text of the document one below the other (of a document without
-        any, the end of its prompt and its choices), ``fields`` its short texts and small whole numbers by name,
+        any, its prompt and its choices; of a prompt, what follows its last blank line: examples are no words of the
+        item), ``fields`` its short texts and small whole numbers by name,
         ``bytes`` how long it is as text.
     notes : list of Note
         Files that could not be read.
@@ -68,13 +69,19 @@ def read_texts(path: Path | str) -> tuple[pd.DataFrame, list[Note]]:
 
 
 def _texts(sample: Sample) -> list[str]:
-    found = [text for text in _strings(sample.doc) if text.strip()]
+    request = sample.requests[0] if sample.requests else ()
+    prompt = str(request[0]) if request else ""
+    # A document may hold the whole prompt: its examples are those of every other item, and no words of this one.
+    found = [_question(text) if text == prompt else text for text in _strings(sample.doc) if text.strip()]
     if found:
         return found
-    # Examples come before the question; what follows the last blank line is the question.
-    context = str(sample.requests[0][0]).rpartition("\n\n")[2]
     choices = [str(request[1]) for request in sample.requests if len(request) > 1 and isinstance(request[1], str)]
-    return [context, *choices]
+    return [_question(prompt), *choices]
+
+
+def _question(prompt: str) -> str:
+    """Return what follows the last blank line: examples come before it."""
+    return prompt.rpartition("\n\n")[2]
 
 
 def _strings(value: Any, depth: int = 0) -> Iterator[str]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
+from scipy import sparse
 
 from densing.core import InputError
+from densing.efficiency.parallel.sparse.corpora import Corpus
 from densing.efficiency.simulation import ENTRY, Cluster, Device, Link, collective_seconds, load_workload
+from densing.efficiency.techniques import prox_csl
 from densing.efficiency.techniques.claims import PHYSICS
 from densing.efficiency.techniques.plan import Measured, measure
-from densing.efficiency.techniques.prox_csl import CLAIMS, Convex, Rounds
+from densing.efficiency.techniques.prox_csl import CLAIMS, GAIN, Convex, Rounds, cut, told
 from densing.efficiency.techniques.registry import get_technique
 
 WORK = Convex(n=8000, d=50_000, nnz=400_000, partitions=8)
@@ -64,6 +70,45 @@ def test_a_transformer_is_refused_in_a_sentence(name: str) -> None:
         technique.plan(load_workload("llama-8b"), cluster(2))
     with pytest.raises(InputError, match="nnz is 0; give 1 or more"):
         technique.plan(Convex(1, 1, 0, 1), cluster(2))
+
+
+# The label is the sign of the first feature; of the items held out, that of the second is the other one.
+SMALL = Corpus(
+    sparse.csr_array(np.array([[1.0, 1.0], [1.0, 1.0], [-1.0, -1.0], [-1.0, -1.0]])),
+    np.array([1, 1, 0, 0], dtype=bool),
+    sparse.csr_array(np.array([[1.0, -3.0], [-1.0, 3.0], [1.0, 0.0]])),
+    np.array([1, 0, 1], dtype=bool),
+)
+
+
+def test_weights_are_cut_to_equal_numbers_and_chosen_by_the_items_learnt_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prox_csl.sparse, "corpus", lambda name: SMALL)
+    wrong, both, first = np.array([0.0, -1.0]), np.array([1.0, 2.0]), np.array([2.0, 1.0])
+    assert np.array_equal(cut(both, 1), [0, 2]) and np.array_equal(cut(both, 5), both) and not cut(both, 0).any()
+    # What tells the items learnt from wrong is never chosen, however few its weights; the first of equals is.
+    right, count = told("small", [wrong, first], 1)
+    assert right.all() and count == 1
+    assert told("small", [wrong, both], 2)[0].tolist() == [False, False, True]
+    assert told("small", [wrong], 2)[1] == 1
+
+
+@pytest.mark.parametrize(("better", "value"), [(True, GAIN), (False, f"not: {GAIN}")])
+def test_a_gain_is_large_where_every_one_is_beyond_its_error(
+    better: bool, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = np.arange(1000) % 10 > 0
+    wrong = np.arange(1000) % 10 > (2 if better else 0)
+    paths: list[Any] = []
+    monkeypatch.setattr(prox_csl, "tried", lambda *given: prox_csl.Arm((0.5,), (), np.zeros(1)))
+
+    def told_here(data: str, path: list[Any], most: int) -> tuple[Any, int]:
+        paths.append((data, most, len(path)))
+        return (right, 20) if len(paths) % 2 == 0 else (wrong, most)
+
+    monkeypatch.setattr(prox_csl, "told", told_here)
+    answer = prox_csl._gain()
+    assert answer.value == value and f"{8 if better else 0} of 8" in answer.note and "30 (20) " in answer.note
+    assert len(paths) == 16 and {count for _, _, count in paths} == {len(prox_csl.LAMBDAS)}
 
 
 @pytest.mark.slow
