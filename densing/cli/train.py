@@ -204,9 +204,9 @@ def _launched(spec: RunSpec, resume: bool, quiet: bool) -> Run:
 
 def _served(spec: RunSpec) -> bool:
     """Return whether rank 0 is a server."""
-    from densing.efficiency.techniques import get_technique
+    from densing.efficiency.techniques import axis_of, get_technique
 
-    return getattr(get_technique(spec.technique), "axis", "dp") == "server"
+    return axis_of(get_technique(spec.technique)) == "server"
 
 
 def specifications(

@@ -22,6 +22,7 @@ from .registry import Knob as Knob
 from .registry import Runnable as Runnable
 from .registry import Technique as Technique
 from .registry import above_zero as above_zero
+from .registry import axis_of as axis_of
 from .registry import choice as choice
 from .registry import flag as flag
 from .registry import get_technique as get_technique

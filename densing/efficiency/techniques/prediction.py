@@ -13,7 +13,7 @@ from densing.efficiency.techniques.baselines import SEQUENTIAL
 from densing.efficiency.techniques.links import uneven
 from densing.efficiency.techniques.plan import measure
 from densing.efficiency.techniques.planner import FULL_BYTES
-from densing.efficiency.techniques.registry import get_technique
+from densing.efficiency.techniques.registry import axis_of, get_technique
 
 if TYPE_CHECKING:
     from densing.efficiency.simulation import Workload
@@ -112,7 +112,7 @@ def workload_of_run(spec: RunSpec) -> Workload:
     from densing.efficiency.parallel import workload_of
 
     technique = get_technique(spec.technique)
-    axis = getattr(technique, "axis", "dp")
+    axis = axis_of(technique)
     # A server is no replica.
     width, micro_batches = {axis: spec.nproc} if axis != "server" else {"dp": spec.nproc - 1}, 1
     if axis == "pp":

@@ -31,7 +31,7 @@ from densing.efficiency.simulation import (
 from densing.efficiency.techniques.claims import Answer, Claim
 from densing.efficiency.techniques.federated import unless_unavailable
 from densing.efficiency.techniques.plan import Plan
-from densing.efficiency.techniques.registry import Knob, choice, number, settle, whole
+from densing.efficiency.techniques.registry import BuiltIn, Knob, choice, number, settle, whole
 from densing.efficiency.timeline import Comm, Kind
 
 if TYPE_CHECKING:
@@ -39,21 +39,10 @@ if TYPE_CHECKING:
     from densing.efficiency.parallel import RunEnv, RunRecord, RunSpec
 
 
-class SparseClassifier:
+class SparseClassifier(BuiltIn):
     """A way of training one linear classifier over partitions."""
 
-    name: str = ""
-    role: str = "exchange"
-    paper: str = "Lu et al., KDD 2024, arXiv 2407.06346"
-    summary: str = ""
-    knobs: tuple[Knob, ...] = ()
-    changes_loss: ClassVar[str] = ""
-    not_available: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """None: a baseline."""
-        return ()
+    paper = "Lu et al., KDD 2024, arXiv 2407.06346"
 
     def check(self, workload: Any) -> None:
         """Refuse what is no sparse classifier over partitions."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from numbers import Integral, Real
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from densing.core import InputError, Note, UnavailableError, UnknownNameError
 
@@ -71,6 +71,31 @@ class Runnable(Protocol):
 
     def run(self, env: RunEnv, **knobs: Any) -> RunRecord:
         """Train ``env.spec.steps`` steps on this rank, and return its record."""
+
+
+class BuiltIn:
+    """What every technique of this package says of itself; see :class:`Technique`."""
+
+    name: str = ""
+    role: str = "exchange"
+    paper: str = ""
+    summary: str = ""
+    knobs: tuple[Knob, ...] = ()
+    axis: ClassVar[str] = "dp"
+    changes_loss: ClassVar[str] = ""
+    """How what is learned per step differs from plain synchronous training; empty where it does not."""
+    not_available: ClassVar[tuple[str, ...]] = ()
+    """What was looked for about it and found in no readable source; never filled in."""
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """Published figures that the simulator can check; () for a baseline."""
+        return ()
+
+
+def axis_of(technique: Technique) -> str:
+    """Return what the ranks of a real run share; see :class:`Technique`."""
+    return str(getattr(technique, "axis", BuiltIn.axis))
 
 
 @dataclass(frozen=True)

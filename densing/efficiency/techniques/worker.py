@@ -28,12 +28,12 @@ def find(spec: RunSpec) -> Part:
         from densing.efficiency.parallel import probe
 
         return probe.run
-    from densing.efficiency.techniques.registry import Runnable, get_technique
+    from densing.efficiency.techniques.registry import Runnable, axis_of, get_technique
 
     technique = get_technique(spec.technique)
     if not isinstance(technique, Runnable):
         raise InputError(f"{spec.technique}: can be simulated (densing techniques compare), but not run for real")
-    if spec.delay and getattr(technique, "axis", "dp") not in DELAYED:
+    if spec.delay and axis_of(technique) not in DELAYED:
         raise InputError(
             f"{spec.technique}: delays are injected into the ranks of data-parallel runs and into a server's workers; "
             "leave --delay out"

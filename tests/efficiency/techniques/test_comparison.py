@@ -300,7 +300,7 @@ def test_a_technique_says_itself_whether_it_changes_the_loss(name: str) -> None:
 
 
 def test_one_that_does_not_say_is_not_taken_to_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("densing.efficiency.techniques.planner.base.Planned.changes_loss")
+    monkeypatch.delattr("densing.efficiency.techniques.registry.BuiltIn.changes_loss")
     found = compare(WORK, TOY, ["ddp"])
     assert found.rows[0].changes_loss is None
     assert "loss-not-said" in [note.code for note in found.notes]

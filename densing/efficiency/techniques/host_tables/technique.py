@@ -13,7 +13,17 @@ from densing.efficiency.techniques.claims import Claim
 from densing.efficiency.techniques.host_tables.requests import requests_per_row
 from densing.efficiency.techniques.plan import FROM_HOST, Plan, measure
 from densing.efficiency.techniques.planner import run_knobs
-from densing.efficiency.techniques.registry import Knob, above_zero, choice, flag, number, optional, settle, whole
+from densing.efficiency.techniques.registry import (
+    BuiltIn,
+    Knob,
+    above_zero,
+    choice,
+    flag,
+    number,
+    optional,
+    settle,
+    whole,
+)
 from densing.efficiency.timeline import Comm, Kind
 
 if TYPE_CHECKING:
@@ -63,25 +73,15 @@ class Stages(NamedTuple):
     bytes: float
 
 
-class TableTechnique:
+class TableTechnique(BuiltIn):
     """A way for a device to get at rows of a table."""
 
-    name: str = ""
-    role: str = "loading"
-    paper: str = "Min et al., VLDB 2021, arXiv 2103.03330"
-    summary: str = ""
-    knobs: tuple[Knob, ...] = ()
-    changes_loss: ClassVar[str] = ""
-    not_available: ClassVar[tuple[str, ...]] = ()
+    role = "loading"
+    paper = "Min et al., VLDB 2021, arXiv 2103.03330"
     on_device: ClassVar[bool] = False
     """Whether the table lies in the device's memory."""
     synchronous: ClassVar[bool] = False
     """Whether the host's thread that gathers also sees to the copy."""
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """None: a baseline."""
-        return ()
 
     def check(self, workload: Any) -> None:
         """Refuse what gathers no rows of a table."""

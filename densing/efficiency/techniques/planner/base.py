@@ -13,7 +13,6 @@ from densing.core import InputError, Note
 from densing.efficiency.parallel import forward_only, one_forward_one_backward
 from densing.efficiency.simulation import MOST_TASKS, Cluster, Graph, Module, Task, Workload, memory
 from densing.efficiency.simulation import stages as stage_modules
-from densing.efficiency.techniques.claims import Claim
 from densing.efficiency.techniques.plan import Plan
 from densing.efficiency.techniques.planner.collectives import CostModel, Maker
 from densing.efficiency.techniques.planner.exchange import (
@@ -25,7 +24,7 @@ from densing.efficiency.techniques.planner.exchange import (
     TensorSchedule,
 )
 from densing.efficiency.techniques.planner.stage import NOTHING, Edge, Event, Layout, Program, Stage, tokens
-from densing.efficiency.techniques.registry import Knob, above_zero, choice, optional, settle, whole
+from densing.efficiency.techniques.registry import BuiltIn, Knob, above_zero, choice, optional, settle, whole
 from densing.efficiency.timeline import Kind
 
 if TYPE_CHECKING:
@@ -45,30 +44,17 @@ NEEDS: Mapping[str, str] = {
 }
 
 
-class Planned:
+class Planned(BuiltIn):
     """A technique made of a schedule of tensor-parallel sums and an exchange between replicas."""
 
-    name: str = ""
-    role: str = "exchange"
-    paper: str = ""
-    summary: str = ""
     knobs: tuple[Knob, ...] = (BUCKET,)
 
     needs: ClassVar[tuple[str, ...]] = ()
     modes: ClassVar[tuple[str, ...]] = ("train", "prefill", "decode")
     zero: ClassVar[int] = 0
     """Stage of ZeRO that its memory is split by."""
-    changes_loss: ClassVar[str] = ""
-    """How what is learned per step differs from plain synchronous training; empty where it does not."""
     asynchronous: ClassVar[bool] = False
     """Whether communication hides under a whole round of steps: then there is a least ``tau`` that hides all of it."""
-    not_available: ClassVar[tuple[str, ...]] = ()
-    """What was looked for about it and found in no readable source; never filled in."""
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """Published figures that the simulator can check; () for a baseline."""
-        return ()
 
     def plan(self, workload: Workload, cluster: Cluster, **knobs: Any) -> Plan:
         """Return the tasks of some steps.
