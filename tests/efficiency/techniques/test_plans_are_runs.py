@@ -28,6 +28,7 @@ from densing.efficiency.techniques.prediction import workload_of_run  # noqa: E4
 from densing.efficiency.techniques.registry import (  # noqa: E402
     BUILT_IN,
     Runnable,
+    axis_of,
     get_technique,
 )
 from tests.support.gloo_ranks import fork_ranks, ranks_of  # noqa: E402
@@ -150,10 +151,10 @@ def planned(name: str) -> Any:
 
 
 def test_every_technique_with_both_halves_is_compared() -> None:
-    """taccl's run executes a schedule and trains nothing; pipelines, servers and tables have tests of their own."""
+    """taccl's run executes a schedule; pipelines, servers, partitions and tables have tests of their own."""
     both = {name for name in BUILT_IN if isinstance(get_technique(name), Runnable)}
-    served = {name for name in both if getattr(get_technique(name), "axis", "dp") in ("server", "table")}
-    assert both - served - {"taccl", "pipeline", "fusion"} == set(CASES)
+    apart = {name for name in both if axis_of(get_technique(name)) in ("server", "partitions", "table")}
+    assert both - apart - {"taccl", "pipeline", "fusion"} == set(CASES)
 
 
 @pytest.mark.parametrize("name", CASES)
