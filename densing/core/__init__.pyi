@@ -27,6 +27,8 @@ from .files import sync_folder as sync_folder
 from .files import wheel_folder as wheel_folder
 from .files import write_csv as write_csv
 from .files import write_text as write_text
+from .films import FRESH as FRESH
+from .films import film_rows as film_rows
 from .notes import Note as Note
 from .notes import Severity as Severity
 from .notes import doubts as doubts

@@ -23,7 +23,6 @@ from densing.efficiency.simulation import (
     Cluster,
     Convex,
     Graph,
-    Workload,
     check_convex,
     collective_seconds,
     span_of,
@@ -31,7 +30,7 @@ from densing.efficiency.simulation import (
 from densing.efficiency.techniques.claims import Answer, Claim
 from densing.efficiency.techniques.federated import unless_unavailable
 from densing.efficiency.techniques.plan import Plan
-from densing.efficiency.techniques.registry import BuiltIn, Knob, choice, number, settle, whole
+from densing.efficiency.techniques.registry import BuiltIn, Knob, choice, kind_of, number, settle, whole
 from densing.efficiency.timeline import Comm, Kind
 
 if TYPE_CHECKING:
@@ -47,10 +46,9 @@ class SparseClassifier(BuiltIn):
     def check(self, workload: Any) -> None:
         """Refuse what is no sparse classifier over partitions."""
         if not isinstance(workload, Convex):
-            kind = "a transformer" if isinstance(workload, Workload) else f"of the kind {type(workload).__name__}"
             raise InputError(
-                f"{self.name} trains a sparse linear classifier, and this workload is {kind}; it takes a Convex "
-                "workload (densing.training.sparse trains one, `densing results explain` uses it)"
+                f"{self.name} trains a sparse linear classifier, and this workload is {kind_of(workload)}; it "
+                "takes a Convex workload (densing.training.sparse trains one, `densing results explain` uses it)"
             )
         check_convex(workload)
         if workload.loss != "logistic":

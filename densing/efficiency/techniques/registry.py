@@ -93,6 +93,13 @@ class BuiltIn:
         return ()
 
 
+def kind_of(workload: Any) -> str:
+    """Return in words what a workload is that a technique refuses."""
+    from densing.efficiency.simulation import Workload
+
+    return "a transformer" if isinstance(workload, Workload) else f"of the kind {type(workload).__name__}"
+
+
 def axis_of(technique: Technique) -> str:
     """Return what the ranks of a real run share; see :class:`Technique`."""
     return str(getattr(technique, "axis", BuiltIn.axis))

@@ -8,16 +8,10 @@ read where it lies; nothing is copied or imported.
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
-
 import numpy as np
 
-from densing.core import InputError, wheel_folder
+from densing.core import film_rows
 
-PACKAGE = "bokeh_sampledata"
-FILE = "_data/movies.db"
-INSTALL = "pip install --no-deps bokeh_sampledata==2026.1"
 FACTS = ("Title", "Year", "Genre", "Director", "Cast", "Country", "Language", "Runtime")
 CAST = 5
 """Names of a cast that are told: casts of a hundred would leave little else to read."""
@@ -38,13 +32,8 @@ def film_texts(seed: int = 0) -> list[str]:
     InputError
         When its file cannot be read.
     """
-    path = wheel_folder(PACKAGE, "the films are in a wheel that is not installed", INSTALL, FILE) / FILE
-    try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-            columns = ", ".join(f'"{fact}"' for fact in FACTS)
-            rows = database.execute(f"select {columns} from omdb order by ID").fetchall()
-    except sqlite3.Error as error:
-        raise InputError(f"{path}: {error}; install the wheel again: {INSTALL}") from error
+    columns = ", ".join(f'"{fact}"' for fact in FACTS)
+    rows = film_rows(f"select {columns} from omdb order by ID")
     order = np.random.default_rng(seed).permutation(len(rows))
     return [describe(dict(zip(FACTS, rows[at], strict=True))) for at in order]
 

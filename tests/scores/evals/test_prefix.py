@@ -6,7 +6,6 @@ for a wrong mask or position to move answers by more than a nat.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("lm_eval", reason="needs the extra evals")
 torch = pytest.importorskip("torch", reason="needs the extra evals")
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("one_thread")]
 
 MAX_LENGTH = 120
 SHAPE: dict[str, Any] = {
@@ -70,15 +69,6 @@ def load(model: Any, shared: bool = True, batch_size: int | str = 1) -> Any:
 
 def ask(lm: Any, pairs: list[tuple[str, str]]) -> list[tuple[float, bool]]:
     return list(lm.loglikelihood([Asked(pair) for pair in pairs], disable_tqdm=True))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Other tests run beside these: threads that wait for each other are slower than one."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

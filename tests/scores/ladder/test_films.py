@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from densing.core import InputError, UnavailableError, wheel_folder
+from densing.core.films import FILE, INSTALL, PACKAGE
 from densing.scores.ladder import find_corpus
 from densing.scores.ladder.corpus import Generated
-from densing.scores.ladder.films import FILE, INSTALL, PACKAGE, describe, film_texts
+from densing.scores.ladder.films import describe, film_texts
 
 
 def test_what_is_not_known_is_not_said() -> None:

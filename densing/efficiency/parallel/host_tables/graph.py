@@ -6,27 +6,21 @@ wheel bokeh_sampledata 2026.1, read where it lies.
 
 from __future__ import annotations
 
-import sqlite3
 import zlib
 from collections.abc import Sequence
-from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core import InputError, named_stream, wheel_folder
+from densing.core import FRESH, InputError, film_rows, named_stream
 from densing.efficiency.parallel.host_tables.tables import HostTable, open_table
 
 Ids = NDArray[np.int64]
 FANOUTS = (25, 10)
 """Neighbours drawn of every seed, and of every node so found."""
-INSTALL = "pip install --no-deps bokeh_sampledata==2026.1"
-FILE = "_data/movies.db"
 PEOPLE = ("Director", "Writer", "Cast")
 FACTS = ("Genre", "Language", "Country", "Rating", "Year")
-FRESH = 60
-"""Tomatometer from which on a film counts as fresh."""
 
 
 class Graph(NamedTuple):
@@ -188,14 +182,9 @@ def films_task(width: int = 602, table: str = "") -> Task:
     InputError
         When its file cannot be read, or the table has another number of rows.
     """
-    path = wheel_folder("bokeh_sampledata", "the films are in a wheel that is not installed", INSTALL, FILE) / FILE
     columns = ", ".join(f'"{column}"' for column in (*PEOPLE, *FACTS, "Title"))
-    try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-            films = database.execute(f"select ID, {columns} from omdb order by ID").fetchall()
-            meters = dict(database.execute('select ID, "Meter" from tomatoes where "Meter" is not null'))
-    except sqlite3.Error as error:
-        raise InputError(f"{path}: {error}; install the wheel again: {INSTALL}") from error
+    films = film_rows(f"select ID, {columns} from omdb order by ID")
+    meters = dict(film_rows('select ID, "Meter" from tomatoes where "Meter" is not null'))
     worked = [{name for text in film[1:4] for name in (text or "").split(", ") if name} for film in films]
     number = {name: len(films) + at for at, name in enumerate(sorted(set().union(*worked)))}
     pairs = np.array([(film, number[name]) for film, names in enumerate(worked) for name in sorted(names)])

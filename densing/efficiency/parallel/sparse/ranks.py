@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from densing.core import Array, InputError
 from densing.efficiency.parallel.distributed import Clock, RunEnv, RunRecord, comm
 from densing.efficiency.parallel.sparse.corpora import corpus
-from densing.efficiency.parallel.sparse.holders import split_rows
+from densing.efficiency.parallel.sparse.holders import Here, split_rows
 from densing.efficiency.parallel.sparse.parts import Part
-from densing.efficiency.parallel.sparse.solver import minimise
 from densing.efficiency.parallel.sparse.surrogate import Alpha, Start, train_csl
 from densing.efficiency.simulation import NUMBER
 
@@ -49,10 +48,9 @@ class Spread:
     """
 
     def __init__(self, parts: Sequence[Part], rank: int, ranks: int, penalty: Array, clock: Clock) -> None:
-        self.parts, self.rank, self.ranks, self.penalty, self.clock = parts, rank, ranks, penalty, clock
-        self.main = next((part for part in parts if not part.one_class), max(parts, key=lambda part: part.items))
-        self.width, self.bytes = parts[0].width, 0
-        counts = torch.tensor([len(parts), sum(p.items for p in parts), sum(p.one_class for p in parts)])
+        self.own, self.rank, self.ranks, self.penalty, self.clock = Here(parts), rank, ranks, penalty, clock
+        self.main, self.width, self.bytes = self.own.main, self.own.width, 0
+        counts = torch.tensor([self.own.partitions, self.own.items, self.own.skipped])
         comm.all_reduce(counts, async_op=False)
         self.partitions, self.items, self.skipped = map(int, counts)
 
@@ -72,7 +70,7 @@ class Spread:
     def solutions(self, penalty: Array, tol: float) -> list[Array]:
         """Return each partition's own solution, of those with items of both classes, in the order of the ranks."""
         self._tell(SOLUTIONS)
-        solved = list(self._own_solutions(penalty, tol))
+        solved = self.own.solutions(penalty, tol)
         for rank in range(1, self.ranks):
             count = torch.zeros(1, dtype=torch.float64)
             self._wait(comm.irecv(count, rank))
@@ -99,22 +97,15 @@ class Spread:
                 self._wait(comm.broadcast(weights))
                 self._wait(comm.isend(torch.from_numpy(self._sums(weights.numpy())), 0))
                 continue
-            solved = self._own_solutions(self.penalty, tol)
+            solved = self.own.solutions(self.penalty, tol)
             self._wait(comm.isend(torch.tensor([float(len(solved))], dtype=torch.float64), 0))
             if solved:
                 self._wait(comm.isend(torch.from_numpy(np.array(solved)), 0))
 
     def _sums(self, weights: Array) -> Array:
         """Return this rank's share of gradient and loss, one behind the other."""
-        total = np.zeros(self.width + 1)
-        for part in self.parts:
-            loss, own = part.gradient(weights)
-            total[:-1] += part.items / self.items * own
-            total[-1] += part.items / self.items * loss
-        return total
-
-    def _own_solutions(self, penalty: Array, tol: float) -> list[Array]:
-        return [minimise(part, penalty, tol=tol).weights for part in self.parts if not part.one_class]
+        loss, gradient = self.own.gradient(weights)
+        return np.append(gradient, loss) * (self.own.items / self.items)
 
     def _tell(self, order: int, weights: Array | None = None) -> None:
         self._wait(comm.broadcast(torch.tensor([order])))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from msgspec.structs import replace
 
 from densing.core import InputError, Note, UnavailableError, words
-from densing.efficiency.simulation import Cluster, Gather, Graph, Workload, check_gather, load_cluster
+from densing.efficiency.simulation import Cluster, Gather, Graph, check_gather, load_cluster
 from densing.efficiency.techniques.claims import Claim
 from densing.efficiency.techniques.host_tables.requests import requests_per_row
 from densing.efficiency.techniques.plan import FROM_HOST, Plan, measure
@@ -19,6 +19,7 @@ from densing.efficiency.techniques.registry import (
     above_zero,
     choice,
     flag,
+    kind_of,
     number,
     optional,
     settle,
@@ -86,10 +87,9 @@ class TableTechnique(BuiltIn):
     def check(self, workload: Any) -> None:
         """Refuse what gathers no rows of a table."""
         if not isinstance(workload, Gather):
-            kind = "a transformer" if isinstance(workload, Workload) else f"of the kind {type(workload).__name__}"
             raise InputError(
-                f"{self.name} fetches rows of a table for a device, and this workload is {kind}; it takes a Gather "
-                "workload (sage-reddit, or a TOML file with its fields)"
+                f"{self.name} fetches rows of a table for a device, and this workload is {kind_of(workload)}; it "
+                "takes a Gather workload (sage-reddit, or a TOML file with its fields)"
             )
         check_gather(workload)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra evals")
 pytest.importorskip("lm_eval", reason="needs the extra evals")
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("one_thread")]
 
 from densing.core import InputError, UnavailableError  # noqa: E402
 from densing.scores.evals.identity import identify_model  # noqa: E402
@@ -25,14 +24,6 @@ from tests.support.evals_toys import write_tasks  # noqa: E402
 from tests.support.served_models import LAYERS, TEXTS, write_deep_model  # noqa: E402
 
 TOKENS = torch.arange(3, 43)[None]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

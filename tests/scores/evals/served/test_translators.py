@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra evals")
 pytest.importorskip("lm_eval", reason="needs the extra evals")
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("one_thread")]
 
 from densing.core import ArtefactError, InputError  # noqa: E402
 from densing.scores.evals.plan import ModelSpec  # noqa: E402
@@ -25,14 +24,6 @@ from densing.scores.evals.served.translators import (  # noqa: E402
     read_translators,
 )
 from tests.support.served_models import LAYERS, TEXTS, write_deep_model  # noqa: E402
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

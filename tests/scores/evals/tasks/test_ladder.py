@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from densing.scores.evals.tasks.ladder import score, score_plain
 pytest.importorskip("lm_eval", reason="needs the extra evals")
 pytest.importorskip("torchmetrics", reason="the wheel's metric needs torchmetrics")
 olmo_tasks = pytest.importorskip("olmo_eval.tasks", reason=ladder.INSTALL)
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("one_thread")]
 
 SIZES = {
     "arc_challenge": 1172,
@@ -60,17 +60,6 @@ LABELS = {
 PREDICTED = ("arc_challenge", "arc_easy", "csqa", "hellaswag", "mmlu", "openbookqa", "piqa", "socialiqa")
 TOKENIZER = "allenai_gpt-neox-olmo-dolma-v1_5.json"
 END, PAD, VOCABULARY = 50279, 1, 50280
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Other tests run beside these: threads that wait for each other are slower than one."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @functools.cache
