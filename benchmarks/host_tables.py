@@ -169,7 +169,8 @@ def measured_table() -> str:
             ))  # fmt: skip
     return markdown.table(
         ("columns", "films a step", "rows a step", "MB", "sampling ms", "gathering ms", "training ms", "in turn ms",
-         "predicted ms", "ahead ms", "difference", "times as fast", "right on held-out films", "with the commoner label"),
+         "predicted ms", "ahead ms", "difference", "times as fast", "right on held-out films",
+         "with the commoner label"),
         rows,
     )  # fmt: skip
 
