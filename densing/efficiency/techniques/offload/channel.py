@@ -1,0 +1,147 @@
+"""Bandwidth over time, and how busy the device is: a two-state channel, or what somebody recorded."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from densing.core import Array, InputError, named_stream, read_text
+
+MEGABIT = 1e6 / 8
+"""Bytes per second."""
+
+
+@dataclass(frozen=True)
+class Markov:
+    """A link that is good or bad for a while, and a device that others use now and then.
+
+    Parameters
+    ----------
+    good_mbit, bad_mbit : float
+        Median bandwidths, 10^6 bits per second.
+    stay : float
+        Probability that the next request finds the link as the last one did.
+    spread : float
+        Standard deviation of ln bandwidth within a state.
+    busy : float
+        Factor on the device's seconds while others use it; 1: nobody does.
+    busy_share : float
+        Probability of that; it stays with the probability ``stay`` too.
+
+    Raises
+    ------
+    InputError
+    """
+
+    good_mbit: float = 40.0
+    bad_mbit: float = 4.0
+    stay: float = 0.9
+    spread: float = 0.3
+    busy: float = 2.0
+    busy_share: float = 0.3
+
+    def __post_init__(self) -> None:
+        """Refuse what is no channel."""
+        for field, low, high in (
+            ("good_mbit", 1e-3, 1e6), ("bad_mbit", 1e-3, 1e6), ("stay", 0.0, 1.0), ("spread", 0.0, 3.0),
+            ("busy", 1.0, 100.0), ("busy_share", 0.0, 1.0),
+        ):  # fmt: skip
+            value = getattr(self, field)
+            if not (math.isfinite(value) and low <= value <= high):
+                raise InputError(f"channel: {field}={value}: give a number from {low:g} to {high:g}")
+
+    def draw(self, episodes: int, steps: int, seed: int) -> Conditions:
+        """Return bandwidths and loads of independent episodes."""
+        stream = named_stream(seed, "channel")
+        bad = self._switch(stream, episodes, steps, 0.5)
+        noise = np.exp(self.spread * stream.standard_normal((episodes, steps)))
+        bandwidth = np.where(bad, self.bad_mbit, self.good_mbit) * MEGABIT * noise
+        load = np.where(self._switch(stream, episodes, steps, self.busy_share), self.busy, 1.0)
+        return Conditions(bandwidth, load)
+
+    def _switch(self, stream: np.random.Generator, episodes: int, steps: int, share: float) -> np.ndarray:
+        """Return a state that stays as it is, and is else drawn anew with a given share."""
+        fresh = stream.random((episodes, steps)) < share
+        kept = stream.random((episodes, steps)) < self.stay
+        kept[:, 0] = False
+        since = np.maximum.accumulate(np.where(kept, 0, np.arange(steps)), axis=1)
+        return np.take_along_axis(fresh, since, axis=1)
+
+
+class Conditions(NamedTuple):
+    """What requests find: bytes per second and the device's load, each (episodes, steps)."""
+
+    bandwidth: Array
+    load: Array
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Bandwidths that somebody recorded, one per request; episodes are parts of it.
+
+    Parameters
+    ----------
+    bandwidth : float (n,)
+        Bytes per second.
+    load : float (n,)
+    name : str
+    """
+
+    bandwidth: Array
+    load: Array
+    name: str = "trace"
+
+    def draw(self, episodes: int, steps: int, seed: int) -> Conditions:
+        """Return parts of the record that begin at random places, going round at its end."""
+        starts = named_stream(seed, "channel").integers(0, len(self.bandwidth), (episodes, 1))
+        at = (starts + np.arange(steps)) % len(self.bandwidth)
+        return Conditions(self.bandwidth[at], self.load[at])
+
+
+Channel = Markov | Recorded
+
+
+def read_channel(path: Path) -> Recorded:
+    """Read a CSV file with a column ``mbit`` (10^6 bits per second), and perhaps ``load`` (1: nobody else there).
+
+    A column ``s`` of seconds may say when each was recorded; then it must rise in even steps: a gap would pass for a
+    link that changes at once.
+
+    Raises
+    ------
+    InputError
+        For a file that cannot be read, lacks the column or has fewer than two rows, values that are none, and gaps.
+    """
+    rows = list(csv.DictReader(read_text(path).splitlines()))
+    if len(rows) < 2 or "mbit" not in rows[0]:
+        raise InputError(f"{path}: give a CSV file with a column mbit (10^6 bits per second) and at least two rows")
+    columns: dict[str, list[float]] = {}
+    for name, low in (("mbit", 1e-6), ("load", 1e-3), ("s", -math.inf)):
+        if name not in rows[0]:
+            continue
+        columns[name] = []
+        for number, row in enumerate(rows, 2):
+            try:
+                value = float(row[name] or "")
+            except ValueError:
+                value = math.nan
+            if not (math.isfinite(value) and value >= low):
+                needed = "a number" if low == -math.inf else f"a number from {low:g} up"
+                raise InputError(f"{path}: row {number}: {name}: {str(row[name])[:40]!r} is not {needed}")
+            columns[name].append(value)
+    if "s" in columns:
+        steps = np.diff(columns["s"])
+        middle = float(np.median(steps))
+        gaps = np.flatnonzero((steps <= 0) | (steps > 1.5 * middle) | (steps < middle / 1.5))
+        if len(gaps):
+            raise InputError(
+                f"{path}: row {int(gaps[0]) + 3}: {steps[gaps[0]]:g} s after the row before, others {middle:g} s; "
+                "cut the record at its gaps, or fill them"
+            )
+    bandwidth = np.array(columns["mbit"]) * MEGABIT
+    return Recorded(bandwidth, np.array(columns.get("load", [1.0] * len(rows))), path.name)
