@@ -38,6 +38,10 @@ from .gather import load_gather as load_gather
 from .models import load_workload as load_workload
 from .models import resized as resized
 from .others import load_other as load_other
+from .served import EDGE as EDGE
+from .served import Served as Served
+from .served import check_served as check_served
+from .served import load_served as load_served
 from .tasks import MOST_TASKS as MOST_TASKS
 from .tasks import Graph as Graph
 from .tasks import Task as Task

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from densing.core import Array, named_stream
-from densing.efficiency.techniques.offload.actions import EDGE
+from densing.efficiency.simulation import EDGE
 from densing.efficiency.techniques.offload.requests import Requests, View
 
 if TYPE_CHECKING:

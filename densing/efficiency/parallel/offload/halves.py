@@ -1,0 +1,158 @@
+"""A language model of transformers in two halves, and what each of its layers takes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from densing.core import InputError, UnavailableError
+
+TOLERANCE = 1e-3
+"""Of logits, relative to the largest: how far both halves together may be from the whole model."""
+
+
+class Halves:
+    """A model whose layers can be computed from anywhere to anywhere.
+
+    Parameters
+    ----------
+    pretrained : path
+        Folder of a model of transformers.
+    gguf_file : str
+        The file in it, where it is one of llama.cpp.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, or its layers are not those of a Llama: a list ``layers`` and a last ``norm``.
+    UnavailableError
+        Without transformers.
+    """
+
+    def __init__(self, pretrained: Path | str, gguf_file: str = "") -> None:
+        try:
+            from transformers import AutoModelForCausalLM, logging
+        except ImportError:
+            raise UnavailableError("a served model is read by transformers; pip install 'densing[evals]'") from None
+        logging.disable_progress_bar()
+        options = {"gguf_file": gguf_file} if gguf_file else {}
+        try:
+            self.model = AutoModelForCausalLM.from_pretrained(
+                str(pretrained), dtype=torch.float32, local_files_only=True, trust_remote_code=False, **options
+            ).eval()
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise InputError(f"{pretrained}: {str(error).splitlines()[0][:200]}; give a folder of a model") from error
+        self.base: Any = self.model.base_model
+        if not isinstance(getattr(self.base, "layers", None), nn.ModuleList) or not hasattr(self.base, "norm"):
+            raise InputError(
+                f"{pretrained}: {type(self.base).__name__} has no list of layers and last norm as a Llama has; "
+                "only such models are cut here"
+            )
+        self.every, self.norm = list(self.base.layers), self.base.norm
+        self._check()
+
+    @property
+    def layers(self) -> int:
+        """Layers there are."""
+        return len(self.every)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a token's state."""
+        return int(self.model.config.hidden_size)
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens there are."""
+        return int(self.model.config.vocab_size)
+
+    @property
+    def parameters(self) -> int:
+        """Of the whole model."""
+        return sum(weight.numel() for weight in self.model.parameters())
+
+    @torch.no_grad()
+    def compute(self, given: torch.Tensor, first: int, last: int, *, head: bool) -> torch.Tensor:
+        """Compute layers of one request.
+
+        Parameters
+        ----------
+        given : tensor
+            (tokens,) of numbers of tokens, or (tokens, width) of states before layer ``first``.
+        first, last : int
+        head : bool
+            Whether norm and head follow.
+
+        Returns
+        -------
+        tensor
+            (tokens, width) states, or with the head (vocabulary,) logits of what comes after the last token.
+        """
+        self.base.layers = nn.ModuleList(self.every[first:last])
+        self.base.norm = nn.Identity()
+        try:
+            source = {"inputs_embeds": given[None]} if given.is_floating_point() else {"input_ids": given[None]}
+            state = self.base(**source, use_cache=False).last_hidden_state[0]
+        finally:
+            self.base.layers, self.base.norm = nn.ModuleList(self.every), self.norm
+        return self.model.lm_head(self.norm(state[-1:]))[0] if head else state
+
+    def _check(self) -> None:
+        """Refuse a model that is another one when it is cut, such as one that adds positions to its embeddings."""
+        tokens = torch.arange(8) % self.vocabulary
+        middle = self.layers // 2
+        with torch.no_grad():
+            whole = self.model(tokens[None], use_cache=False).logits[0, -1]
+        both = self.compute(self.compute(tokens, 0, middle, head=False), middle, self.layers, head=True)
+        if float((whole - both).abs().max()) > TOLERANCE * float(whole.abs().max()):
+            raise InputError(
+                f"{type(self.base).__name__}: in two halves its logits differ; only models like Llama are cut here"
+            )
+
+
+def layer_seconds(
+    halves: Halves, tokens: int, *, threads: int, repeats: int = 7,
+    progress: Callable[[float], None] = lambda _share: None,
+) -> tuple[tuple[float, ...], tuple[float, float]]:  # fmt: skip
+    """Return what each layer takes, and embedding and head: medians over passes.
+
+    Parameters
+    ----------
+    halves : Halves
+    tokens : int
+        Of a request.
+    threads : int
+        Of torch while it is measured.
+    repeats : int
+        Passes, after one that does not count.
+    progress : callable
+        Told the share that is done.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    given = torch.arange(tokens) % halves.vocabulary
+    marks: list[float] = []
+    hooks = [layer.register_forward_pre_hook(lambda *_: marks.append(time.perf_counter())) for layer in halves.every]
+    hooks.append(halves.every[-1].register_forward_hook(lambda *_: marks.append(time.perf_counter())))
+    passes: list[list[float]] = []
+    try:
+        for each in range(repeats + 1):
+            marks.clear()
+            start = time.perf_counter()
+            halves.compute(given, 0, halves.layers, head=True)
+            end = time.perf_counter()
+            points = [start, *marks, end]
+            passes.append([after - before for before, after in zip(points, points[1:], strict=False)])
+            progress((each + 1) / (repeats + 1))
+    finally:
+        for hook in hooks:
+            hook.remove()
+        torch.set_num_threads(before)
+    embedding, *layers, head = (statistics.median(column) for column in zip(*passes[1:], strict=True))
+    return tuple(layers), (embedding, head)
