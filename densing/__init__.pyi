@@ -75,8 +75,10 @@ from .scores.trend import recall_trend as recall_trend
 from .scores.trend import rehearse_forecasts as rehearse_forecasts
 from .scores.trend import replicate_recall as replicate_recall
 from .scores.trend import when as when
+from .tradeoff import Deployment as Deployment
 from .tradeoff import Explained as Explained
 from .tradeoff import Frontier as Frontier
+from .tradeoff import deploy as deploy
 from .tradeoff import explain_items as explain_items
 from .tradeoff import frontier as frontier
 from .tradeoff import ladder_gain as ladder_gain

@@ -30,6 +30,7 @@ COMMANDS = {
     "refs": "refs:app",
     "exits": "exits:exits",
     "eval": "eval:eval_",
+    "deploy": "deploy:deploy",
     "results": "results:app",
     "ladder": "ladder:app",
     "distil": "distil:distil",

@@ -1,6 +1,7 @@
 from .density import plot_density as plot_density
 from .density import plot_reference as plot_reference
 from .density import plot_skills as plot_skills
+from .deploy import plot_deployment as plot_deployment
 from .estimates import CHOICES as CHOICES
 from .estimates import JOURNAL_MONTHS as JOURNAL_MONTHS
 from .estimates import SECOND_HAND as SECOND_HAND

@@ -1,3 +1,4 @@
+from .deploy import build_deployment as build_deployment
 from .distil import build_distil as build_distil
 from .explain import build_explained as build_explained
 from .frontier import build_frontier as build_frontier

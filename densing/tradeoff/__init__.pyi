@@ -2,6 +2,10 @@ from .arms import read_arms as read_arms
 from .arms import virtual_ranks as virtual_ranks
 from .cost import DensityCost as DensityCost
 from .cost import join as join
+from .deployment import Deployment as Deployment
+from .deployment import deploy as deploy
+from .deployment import measure_served as measure_served
+from .deployment import try_choices as try_choices
 from .distil import Distilled as Distilled
 from .distil import distil_gain as distil_gain
 from .distil import distil_runs as distil_runs

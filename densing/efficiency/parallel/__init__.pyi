@@ -55,6 +55,8 @@ from .host_tables.graph import films_task as films_task
 from .host_tables.run import train_from_table as train_from_table
 from .host_tables.tables import HostTable as HostTable
 from .host_tables.tables import open_table as open_table
+from .offload.serve import parse_ways as parse_ways
+from .offload.serve import serve_requests as serve_requests
 from .pipeline.coding import CODECS as CODECS
 from .pipeline.coding import Coding as Coding
 from .pipeline.coding import codings as codings

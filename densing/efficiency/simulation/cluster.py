@@ -429,8 +429,8 @@ def _converted(fields: Table, kind: type[Any], where: str) -> Any:
         raise InputError(f"{where}: {error}; correct the field") from error
 
 
-def to_toml(cluster: Cluster) -> str:
-    """Write a cluster as TOML that :func:`cluster_of` reads back.
+def to_toml(record: Record) -> str:
+    """Write a cluster, or a step of another kind, as TOML; :func:`cluster_of` reads the cluster back.
 
     Examples
     --------
@@ -439,7 +439,7 @@ def to_toml(cluster: Cluster) -> str:
     >>> cluster_of(tomllib.loads(to_toml(cluster)), "mine.toml") == cluster
     True
     """
-    plain = {key: value for key, value in cluster.to_dict().items() if value is not None and value != {}}
+    plain = {key: value for key, value in record.to_dict().items() if value is not None and value != {}}
     sources = plain.pop("sources", {})
     tables = {key: value for key, value in plain.items() if isinstance(value, Mapping)}
     lines = [f"{key} = {_value(value)}" for key, value in plain.items() if key not in tables]

@@ -323,6 +323,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "host-gather": "host_tables.technique",
         "pinned-gather": "host_tables.technique",
         "zero-copy": "host_tables.technique",
+        "sac-d": "offload.technique",
     }
 )
 """Module below ``densing.efficiency.techniques`` of each name; imported when the technique is asked for."""

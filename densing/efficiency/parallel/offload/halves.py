@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ def layer_seconds(
             halves.compute(given, 0, halves.layers, head=True)
             end = time.perf_counter()
             points = [start, *marks, end]
-            passes.append([after - before for before, after in zip(points, points[1:], strict=False)])
+            passes.append([after - before for before, after in pairwise(points)])
             progress((each + 1) / (repeats + 1))
     finally:
         for hook in hooks:

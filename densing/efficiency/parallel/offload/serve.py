@@ -46,7 +46,9 @@ def parse_ways(text: str) -> tuple[Way, ...]:
             left_at, cut, bits = fields
             way = Way(int(left_at), places[cut] if cut in places else int(cut), int(bits))
         except ValueError:
-            raise InputError(f"ways: {part.strip()[:40]!r}: write exit:cut:bits, such as 12:6:8 or 12:device:16") from None
+            raise InputError(
+                f"ways: {part.strip()[:40]!r}: write exit:cut:bits, such as 12:6:8 or 12:device:16"
+            ) from None
         if way.bits not in (2, 4, 8, 16) or (way.cut is not None and not EDGE <= way.cut <= way.left_at):
             raise InputError(f"ways: {part.strip()[:40]!r}: cuts lie up to the exit, bits are 2, 4, 8 or 16")
         ways.append(way)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +9,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from densing.core import Array, InputError, named_stream, read_text
+from densing.core import Array, Column, InputError, Table, named_stream, read_table
 
 MEGABIT = 1e6 / 8
 """Bytes per second."""
+TRACE = Table(
+    "trace",
+    (
+        Column("mbit", "number", "bandwidth that a request finds, 10^6 bits per second", required=True, low=1e-6,
+               high=1e9, remedy="write 0.5 for 500 kbit/s; a link that is down has no bandwidth to choose by"),
+        Column("load", "number", "factor on the device's seconds", low=1.0, high=1e3, default="1",
+               remedy="write 1 where nobody else uses the device"),
+        Column("s", "number", "seconds from the beginning", remedy="write seconds"),
+    ),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -117,25 +126,11 @@ def read_channel(path: Path) -> Recorded:
     InputError
         For a file that cannot be read, lacks the column or has fewer than two rows, values that are none, and gaps.
     """
-    rows = list(csv.DictReader(read_text(path).splitlines()))
-    if len(rows) < 2 or "mbit" not in rows[0]:
-        raise InputError(f"{path}: give a CSV file with a column mbit (10^6 bits per second) and at least two rows")
-    columns: dict[str, list[float]] = {}
-    for name, low in (("mbit", 1e-6), ("load", 1e-3), ("s", -math.inf)):
-        if name not in rows[0]:
-            continue
-        columns[name] = []
-        for number, row in enumerate(rows, 2):
-            try:
-                value = float(row[name] or "")
-            except ValueError:
-                value = math.nan
-            if not (math.isfinite(value) and value >= low):
-                needed = "a number" if low == -math.inf else f"a number from {low:g} up"
-                raise InputError(f"{path}: row {number}: {name}: {str(row[name])[:40]!r} is not {needed}")
-            columns[name].append(value)
-    if "s" in columns:
-        steps = np.diff(columns["s"])
+    rows = read_table(path, TRACE)
+    if len(rows) < 2:
+        raise InputError(f"{path}: {len(rows)} rows; a trace has at least two")
+    if rows["s"].notna().all():
+        steps = np.diff(rows["s"])
         middle = float(np.median(steps))
         gaps = np.flatnonzero((steps <= 0) | (steps > 1.5 * middle) | (steps < middle / 1.5))
         if len(gaps):
@@ -143,5 +138,9 @@ def read_channel(path: Path) -> Recorded:
                 f"{path}: row {int(gaps[0]) + 3}: {steps[gaps[0]]:g} s after the row before, others {middle:g} s; "
                 "cut the record at its gaps, or fill them"
             )
-    bandwidth = np.array(columns["mbit"]) * MEGABIT
-    return Recorded(bandwidth, np.array(columns.get("load", [1.0] * len(rows))), path.name)
+    elif rows["s"].notna().any():
+        missing = int(rows["s"].isna().to_numpy().argmax())
+        raise InputError(
+            f"{path}: row {missing + 2}: s is empty and elsewhere it is not; fill it, or leave the column out"
+        )
+    return Recorded(rows["mbit"].to_numpy() * MEGABIT, rows["load"].to_numpy(), path.name)

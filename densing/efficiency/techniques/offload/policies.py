@@ -106,9 +106,9 @@ class Expected:
         self.edges = np.quantile(before, np.linspace(0, 1, BINS + 1)[1:-1])
         kinds = np.searchsorted(self.edges, before)
         stream = named_stream(seed, "followers")
-        self.followers = np.array([
-            stream.choice(own if len(own := after[kinds == kind]) else after, FOLLOWERS) for kind in range(BINS)
-        ])
+        self.followers = np.array(
+            [stream.choice(own if len(own := after[kinds == kind]) else after, FOLLOWERS) for kind in range(BINS)]
+        )
 
     def __call__(self, requests: Requests, view: View) -> np.ndarray:
         """Choose what is worth most on average."""

@@ -1,0 +1,230 @@
+"""``densing deploy``: which exit, cut and bits to serve a model with, under a deadline and a link that varies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from densing.cli import options as o
+from densing.cli.output import emit_json, emit_table, finish, progress, say, show_notes
+from densing.core import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from densing.efficiency.simulation import Served
+    from densing.tradeoff import Deployment
+
+SHOWN = ["choice", "bits_per_byte", "density", "median_ms", "p95_ms", "front", "share"]
+Ms = typer.Option(help="Milliseconds.")
+
+
+def deploy(
+    store: Annotated[
+        Path | None,
+        typer.Argument(help="Result store of `densing eval --exit ... --cut ...`.", file_okay=False, exists=True),
+    ] = None,
+    model: Annotated[str, typer.Option("--model", "-M", help="As in densing eval, such as smollm2-135m.")] = "",
+    model_args: Annotated[
+        str | None, typer.Option("--model_args", "--model-args", "-a", help="As in densing eval: pretrained=FOLDER.")
+    ] = None,
+    quality: Annotated[
+        Path | None,
+        typer.Option(
+            "--quality",
+            help="Instead of a store: CSV with exit, cut (empty: none), cut_bits, bits_per_byte, perhaps "
+            "weight_bits and density.",
+            dir_okay=False,
+            exists=True,
+        ),
+    ] = None,
+    times: Annotated[
+        str | None,
+        typer.Option(
+            "--times",
+            help="TOML file with what layers take on both sides, or a preset; else measured here "
+            "(device: one thread, server: two).",
+        ),
+    ] = None,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, max=100_000, help="Of a request.")] = 128,
+    edge_threads: Annotated[int, typer.Option("--edge-threads", min=1, help="Of the server, where measured.")] = 2,
+    deadline: Annotated[
+        float, typer.Option("--deadline", help="Milliseconds that a request may take.", callback=o.finite)
+    ] = 500.0,
+    interval: Annotated[
+        float | None, typer.Option("--interval", help="Milliseconds between requests; else the deadline.")
+    ] = None,
+    latency: Annotated[
+        float, typer.Option("--latency", min=0.0, help="Milliseconds of the link, there and back.", callback=o.finite)
+    ] = 10.0,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace", help="CSV with mbit, perhaps load and s: a row per request.", dir_okay=False, exists=True
+        ),
+    ] = None,
+    channel: Annotated[
+        str,
+        typer.Option(
+            "--channel",
+            help="Made-up link: good=40,bad=4,stay=0.9,spread=0.3,busy=2,busy_share=0.3 (10^6 bits per second).",
+        ),
+    ] = "",
+    text_stays: Annotated[
+        bool, typer.Option("--text-stays/--text-may-leave", help="Whether the tokens may not be sent.")
+    ] = False,
+    weight_bits: Annotated[int, typer.Option("--weight-bits", help="Of the evaluated variants: 4, 8 or 16.")] = 16,
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy", help="With commas: oracle,last,expected,fixed,greedy,device-only,edge-only,random,sac-d."
+        ),
+    ] = "oracle,last,expected,fixed,greedy,device-only,edge-only,random,sac-d",
+    reference: o.Reference = "olmo-ladder",
+    updates: Annotated[int, typer.Option("--updates", min=1, help="Of sac-d's training.")] = 3000,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings of sac-d.")] = 5,
+    traces: Annotated[int, typer.Option("--traces", min=2, help="Of 200 requests each, to try on.")] = 10,
+    seed: o.Seed = 0,
+    attempt: Annotated[
+        str | None,
+        typer.Option(
+            "--try",
+            help="Serve for real over this link, such as 40mbit (shaped) or emulated:40mbit: every "
+            "way on the front, predicted beside measured.",
+            metavar="LINK",
+        ),
+    ] = None,
+    requests: Annotated[int, typer.Option("--requests", min=1, help="Of each way, with --try.")] = 7,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder: policy.json, tables, times.toml, page.", file_okay=False)
+    ] = None,
+    page: o.Page = None,
+    html: o.Html = None,
+    json: o.JsonFlag = False,
+) -> None:
+    """Choose exit, cut and bits to serve a model between a device and a server, under a deadline.
+
+    Quality is measured (densing eval --exit --cut), times are measured here or given, the link is a trace or made up.
+    Policies serve the same requests; where enumeration is as good as the trained one, enumeration is recommended.
+
+    Example: densing deploy --quality ways.csv --times serve-smollm2-135m --deadline 400 --text-stays --out served
+    """
+    from densing.efficiency.techniques.offload import read_channel
+    from densing.tradeoff import deploy as deploy_model
+
+    if (store is None) == (quality is None):
+        raise InputError("give either a result store of densing eval, or --quality with a CSV file")
+    rows = _rows(store, quality, model, reference)
+    spec = _spec(model, model_args) if model and (times is None or attempt) else None
+    if trace is not None and channel:
+        raise InputError("--trace and --channel: the link is either recorded or made up; leave one out")
+    link = read_channel(trace) if trace is not None else _made_up(channel)
+    with progress(json) as step:
+        layers = _times(times, spec, tokens, edge_threads, out, lambda share: step("measuring layers", share))
+        result = deploy_model(
+            rows, layers, model=model or (quality or Path("model")).stem, deadline_s=deadline / 1e3,
+            interval_s=None if interval is None else interval / 1e3, latency_s=latency / 1e3, channel=link,
+            text_stays=text_stays, weight_bits=weight_bits,
+            policies=tuple(name.strip() for name in policy.split(",") if name.strip()), updates=updates, seeds=seeds,
+            traces=traces, seed=seed, progress=step,
+        )  # fmt: skip
+        if attempt:
+            if spec is None:
+                raise InputError("--try: which model is served? give --model")
+            from densing.tradeoff import try_choices
+
+            folder = (out or Path("results/deploy")) / "tried"
+            step("serving for real", 0.5)
+            result = try_choices(result, spec.args["pretrained"], spec.args.get("gguf_file", ""), link=attempt,
+                                 requests=requests, edge_threads=edge_threads, seed=seed, out=folder)  # fmt: skip
+    if out is not None:
+        say(f"wrote {result.write(out)}")
+    for path in [*filter(None, (page, html)), *([out / "deploy.html"] if out is not None else [])]:
+        from densing.report import build_deployment
+
+        say(f"wrote {build_deployment(result, path)}")
+    if json:
+        emit_json(result.to_dict())
+    else:
+        _show(result)
+    finish(result.notes)
+
+
+def _show(result: Deployment) -> None:
+    emit_table(result.choices[[name for name in SHOWN if name in result.choices]], "Ways to serve, the fastest first")
+    emit_table(
+        result.policies.drop(columns="what"), "Policies on the same requests; gain: sac-d's reward beyond its own"
+    )
+    emit_table(result.table, f"What {result.recommended} takes while all is free")
+    if result.tried is not None:
+        emit_table(result.tried, "Served for real, one request at a time")
+    say(result.sentence)
+    show_notes(result.notes)
+
+
+def _rows(store: Path | None, quality: Path | None, model: str, reference: str) -> pd.DataFrame | Path:
+    """Return what was evaluated, with densities where a ruler can read it."""
+    if quality is not None:
+        return quality
+    from densing.scores.density import served_densities
+
+    if not model or store is None:
+        raise InputError("which model of the store? give --model")
+    return served_densities(store, model, reference)
+
+
+def _spec(model: str, model_args: str | None) -> Any:
+    from densing.cli.eval import plan_of_flags
+
+    plan = plan_of_flags([model], [model_args] if model_args else [], ["none"], None, {})
+    if len(plan.models) != 1:
+        raise InputError("--model: one model is served at a time")
+    return plan.models[0]
+
+
+def _times(name: str | None, spec: Any, tokens: int, edge_threads: int, out: Path | None, tell: Any) -> Served:
+    """Return what layers take: as given, as measured before into this folder, or measured now."""
+    from densing.efficiency.simulation import load_served
+
+    kept = None if out is None else out / "times.toml"
+    if name is not None:
+        return load_served(name)
+    if kept is not None and kept.is_file():
+        before = load_served(kept)
+        if before.tokens == tokens:
+            return before
+    if spec is None:
+        raise InputError(
+            "--times: what do the layers take? give a TOML file or a preset, or --model to measure it here"
+        )
+    from densing.tradeoff import measure_served
+
+    found = measure_served(spec.args["pretrained"], spec.args.get("gguf_file", ""), name=spec.name, tokens=tokens,
+                           edge_threads=edge_threads, progress=tell)  # fmt: skip
+    if kept is not None:
+        from densing.core import write_text
+        from densing.efficiency.simulation import to_toml
+
+        write_text(kept, to_toml(found))
+    return found
+
+
+def _made_up(text: str) -> Any:
+    """Read the made-up link's settings."""
+    from densing.core import UnknownNameError
+    from densing.efficiency.techniques.offload import Markov
+
+    names = {"good": "good_mbit", "bad": "bad_mbit", "stay": "stay", "spread": "spread", "busy": "busy",
+             "busy_share": "busy_share"}  # fmt: skip
+    values = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        name, _, value = part.partition("=")
+        if name not in names:
+            raise UnknownNameError("setting of --channel", name, names)
+        try:
+            values[names[name]] = float(value)
+        except ValueError:
+            raise InputError(f"--channel {part[:40]!r}: {value[:20]!r} is no number") from None
+    return Markov(**values)

@@ -1,0 +1,17 @@
+from .actions import Actions as Actions
+from .actions import list_actions as list_actions
+from .channel import MEGABIT as MEGABIT
+from .channel import Channel as Channel
+from .channel import Conditions as Conditions
+from .channel import Markov as Markov
+from .channel import Recorded as Recorded
+from .channel import read_channel as read_channel
+from .contest import Contest as Contest
+from .contest import hold_contest as hold_contest
+from .contest import policy_of as policy_of
+from .policies import POLICIES as POLICIES
+from .policies import chance as chance
+from .requests import Requests as Requests
+from .requests import Service as Service
+from .technique import SacD as SacD
+from .technique import request_graph as request_graph

@@ -1,0 +1,199 @@
+"""Policies beside each other on the same requests, and which of them to take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import t
+
+from densing.core import Array, InputError, UnknownNameError, named_seed
+from densing.efficiency.techniques.offload.actions import Actions
+from densing.efficiency.techniques.offload.channel import Channel
+from densing.efficiency.techniques.offload.policies import (
+    POLICIES,
+    Expected,
+    Played,
+    Policy,
+    always,
+    best_fixed,
+    chance,
+    greedy,
+    kinds_of_choice,
+    last,
+    oracle,
+    play,
+    train_actor,
+)
+from densing.efficiency.techniques.offload.requests import Requests, Service
+
+TRAIN_EPISODES, STEPS = 64, 200
+"""Of training; an episode is so many requests long."""
+ENUMERATIONS = ("last", "expected")
+CANNOT = ("oracle",)
+"""What nobody can take: it knows the bandwidth to come."""
+
+
+class Difference(NamedTuple):
+    """Mean reward of the actor less that of a rival, over the same requests, with its interval."""
+
+    rival: str
+    mean: float
+    lo: float
+    hi: float
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What came of each policy.
+
+    Parameters
+    ----------
+    rewards : mapping of str to float (seeds, traces)
+        Mean reward of each policy; of one that draws nothing all rows are the same.
+    latencies : mapping of str to float
+        95 % of all requests took no longer.
+    late : mapping of str to float
+        Share of requests that missed the deadline.
+    shares : mapping of str to float (n,)
+        How often each choice was taken.
+    differences : tuple of Difference
+        Of the actor to every other policy; () where it did not take part.
+    recommended : str
+    reason : str
+    policies : mapping of str to Any
+        What decides at last: the fixed choice's number, followers of bandwidths, the first seed's actor.
+    level : float
+    """
+
+    rewards: dict[str, Array]
+    latencies: dict[str, float]
+    late: dict[str, float]
+    shares: dict[str, Array]
+    differences: tuple[Difference, ...]
+    recommended: str
+    reason: str
+    policies: dict[str, Any]
+    level: float
+
+
+def hold_contest(
+    actions: Actions, service: Service, channel: Channel, *, policies: Sequence[str] = tuple(POLICIES),
+    traces: int = 10, seeds: int = 5, updates: int = 3000, level: float = 0.95, seed: int = 0,
+    progress: Callable[[str, float], None] = lambda _label, _share: None,
+) -> Contest:  # fmt: skip
+    """Let policies serve the same requests.
+
+    Those that learn (``sac-d``, ``expected``, the fixed ones) learn from 64 episodes of 200 requests; all are then
+    tried on other ones. What is fixed is the same for every seed, the actor is trained once for each.
+
+    Parameters
+    ----------
+    actions : Actions
+    service : Service
+    channel : Channel
+    policies : sequence of str
+        Of :data:`POLICIES`.
+    traces, seeds : int
+        Episodes that are tried, and trainings of the actor.
+    updates : int
+        Of the actor.
+    level : float
+        Of intervals.
+    seed : int
+    progress : callable
+        Told what is being done, and the share of it.
+
+    Raises
+    ------
+    UnknownNameError
+        For a policy that does not exist.
+    InputError
+        Without one that can be taken, or fewer than two traces.
+    """
+    for name in policies:
+        if name not in POLICIES:
+            raise UnknownNameError("policy", name, POLICIES)
+    if traces < 2 or seeds < 1:
+        raise InputError(f"traces={traces}, seeds={seeds}: an interval needs two traces and one seed at least")
+    train = Requests(actions, service, channel.draw(TRAIN_EPISODES, STEPS, named_seed(seed, "train")))
+    test = Requests(actions, service, channel.draw(traces, STEPS, named_seed(seed, "test")))
+    known: dict[str, Any] = {}
+    for name, among in kinds_of_choice(train).items():
+        if name in policies and (choice := best_fixed(train, among)) is not None:
+            known[name] = choice
+    if "expected" in policies:
+        known["expected"] = Expected(train.conditions.bandwidth, seed)
+    played: dict[str, list[Played]] = {}
+    for name in policies:
+        if name in ("fixed", "device-only", "edge-only") and name not in known:
+            continue
+        own = range(seeds) if name in ("sac-d", "random") else range(1)
+        for number in own:
+            policy = policy_of(name, known)
+            if name == "random":
+                policy = chance(named_seed(seed, f"random {number}"))
+            elif name == "sac-d":
+                policy = train_actor(
+                    train, steps=updates, seed=named_seed(seed, f"actor {number}") % 2**31,
+                    progress=lambda share, number=number: progress("sac-d", (number + share) / seeds),
+                )  # fmt: skip
+                known.setdefault(name, policy)
+            played.setdefault(name, []).append(play(policy, test))
+    rewards = {
+        name: np.array([each.reward.mean(1) for each in (every * seeds if len(every) == 1 else every)])
+        for name, every in played.items()
+    }
+    differences = ()
+    if "sac-d" in rewards:
+        differences = tuple(
+            _difference(name, rewards["sac-d"] - own, level) for name, own in rewards.items() if name != "sac-d"
+        )
+    recommended, reason = _recommended(rewards, differences)
+    number = len(actions.labels)
+    return Contest(
+        rewards=rewards,
+        latencies={n: float(np.quantile([each.latency for each in every], 0.95)) for n, every in played.items()},
+        late={n: float(np.mean([each.latency > service.deadline_s for each in every])) for n, every in played.items()},
+        shares={n: np.bincount(np.ravel([each.chosen for each in every]), minlength=number)
+                / sum(each.chosen.size for each in every) for n, every in played.items()},
+        differences=differences, recommended=recommended, reason=reason, policies=known, level=level,
+    )  # fmt: skip
+
+
+def policy_of(name: str, known: dict[str, Any]) -> Policy:
+    """Return a policy that draws nothing, or what was learned of it."""
+    plain: dict[str, Policy] = {"oracle": oracle, "last": last, "greedy": greedy}
+    if name in plain:
+        return plain[name]
+    found = known.get(name)
+    return always(found) if isinstance(found, int) else found  # type: ignore[return-value]
+
+
+def _difference(rival: str, cells: Array, level: float) -> Difference:
+    """Return the mean over seeds and traces; its variance is that of the seeds' means and of the traces' means."""
+    seeds, traces = cells.shape
+    variance = cells.mean(0).var(ddof=1) / traces
+    variance += cells.mean(1).var(ddof=1) / seeds if seeds > 1 else 0.0
+    factor = float(t.ppf(0.5 + level / 2, min(traces, seeds if seeds > 1 else traces) - 1))
+    half = factor * float(np.sqrt(variance))
+    mean = float(cells.mean())
+    return Difference(rival, mean, mean - half, mean + half)
+
+
+def _recommended(rewards: dict[str, Array], differences: Sequence[Difference]) -> tuple[str, str]:
+    """Return what to take and why: the simplest that nothing beats by more than chance."""
+    usable = {name: float(own.mean()) for name, own in rewards.items() if name not in CANNOT}
+    if not usable:
+        raise InputError("policies: the oracle alone cannot be taken; name another one too")
+    best = max(usable, key=lambda name: usable[name])
+    if best != "sac-d":
+        return best, f"{best} is worth most"
+    level = {each.rival: each for each in differences}
+    rivals = [name for name in ENUMERATIONS if name in usable and level[name].lo <= 0]
+    if rivals:
+        name = max(rivals, key=lambda each: usable[each])
+        return name, f"enumeration ({name}) is as good as sac-d within the interval, and needs no training"
+    return best, "sac-d is worth more than every other policy that can be taken, enumeration included"

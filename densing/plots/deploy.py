@@ -1,0 +1,59 @@
+"""Ways to serve a model: what they are worth against how long requests take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+
+from densing.core import words
+from densing.plots import style
+
+if TYPE_CHECKING:
+    from densing.tradeoff import Deployment
+
+
+def plot_deployment(result: Deployment) -> go.Figure:
+    """Draw the density of each way to serve against the 95th percentile of its latency, and what nothing beats.
+
+    Where no density is known, the whole model's bits per byte over its own stands in its place. Filled marks are on the
+    front of quality and latency; the deadline is a dashed line.
+
+    Parameters
+    ----------
+    result : Deployment
+
+    See Also
+    --------
+    densing.deploy
+    """
+    rows = result.choices
+    dense = "density" in rows and rows["density"].notna().any()
+    height = "density" if dense else "quality"
+    fig = style.figure(460)
+    for on_front, name, mark in ((False, "beaten by another", "circle-open"), (True, "on the front", "circle")):
+        part = rows[rows["front"].eq(on_front) & rows[height].notna()]
+        if part.empty:
+            continue
+        texts = [
+            style.hover(
+                row.choice,
+                f"{height} {words.number(getattr(row, height))}",
+                f"{words.number(row.bits_per_byte)} bits per byte",
+                f"95 %: {words.number(row.p95_ms)} ms, median {words.number(row.median_ms)} ms",
+            )
+            for row in part.itertuples()
+        ]
+        fig.add_scatter(
+            x=part["p95_ms"], y=part[height], mode="markers", name=name, hovertext=texts, hoverinfo="text",
+            marker={"size": 10, "symbol": mark, "color": style.VERMILLION if on_front else style.BLUE},
+        )  # fmt: skip
+    deadline = 1e3 * result.service.deadline_s
+    fig.add_vline(x=deadline, line={"dash": "dash", "color": style.MUTED}, annotation_text="deadline")
+    ends = [*rows["p95_ms"], deadline]
+    label = "density of the kept parameters" if dense else "quality (1: the whole model)"
+    return style.axes(
+        fig,
+        {"title": "latency, 95th percentile (ms)", **style.log_axis(min(ends), max(ends))},
+        {"title": label, "rangemode": "tozero"},
+    )

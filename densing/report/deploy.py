@@ -1,0 +1,168 @@
+"""How to serve a model, as a page: Markdown, or one HTML file that needs no network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from densing import __version__
+from densing.core import severest_first, words, write_text
+from densing.plots import plot_deployment
+from densing.report import markdown, page
+from densing.report.page import Field, Headline, ShownTable, column, first_notes, pairs, shown_figure, shown_table
+
+if TYPE_CHECKING:
+    from densing.tradeoff import Deployment
+
+HOW = (
+    "Quality is measured for every way to serve; none is interpolated. Latency: the device's layers, longer while "
+    "others use it, the wire, the server's layers; percentiles are of requests that find all free. A policy chooses "
+    "for each request by the last bandwidths, the load and what still waits, and is paid for quality less a share of "
+    "the deadline used, less a penalty for a deadline missed."
+)
+
+
+def build_deployment(result: Deployment, path: Path | str) -> Path:
+    """Write the page.
+
+    Parameters
+    ----------
+    result : Deployment
+        What :func:`densing.deploy` gives.
+    path : path
+        HTML where the name ends in ``.html``, Markdown otherwise.
+
+    Returns
+    -------
+    pathlib.Path
+        The file.
+
+    See Also
+    --------
+    densing.deploy
+    """
+    target = Path(path)
+    write_text(target, render(result) if target.suffix == ".html" else render_markdown(result))
+    return target
+
+
+def render(result: Deployment) -> str:
+    """Return the page as HTML."""
+    caption = f"Ways to serve {words.clean(result.model)}; the front and the deadline."
+    context = {
+        "headline": Headline(title(result), words.clean(result.sentence, markdown.LONGEST), _facts(result), ()),
+        "sections": [("headline", "Headline"), ("ways", "Ways to serve"), ("policies", "Policies"), ("notes", "Notes"),
+                     ("versions", "Versions")],
+        "how": HOW,
+        "figure": shown_figure("front", plot_deployment(result), caption),
+        "ways": choice_table(result),
+        "policies": policy_table(result),
+        "decisions": decision_table(result),
+        "tried": tried_table(result),
+        **first_notes(result.notes),
+        "versions": pairs({"densing": __version__}),
+    }  # fmt: skip
+    return page.fill("deploy.html", context)
+
+
+def render_markdown(result: Deployment) -> str:
+    """Return the page as Markdown."""
+    head = "Written by `densing deploy ... --page FILE`; do not edit by hand."
+    return "\n\n".join([f"# {markdown.literal(title(result))}", head, body(result)]) + "\n"
+
+
+def body(result: Deployment) -> str:
+    """Return what the page says below its heading, in Markdown; other pages hold it too."""
+    parts = [
+        markdown.literal(words.clean(result.sentence, markdown.LONGEST)), markdown.table(["", ""], _facts(result)),
+        "### Ways to serve", HOW, _written(choice_table(result)), "### Policies", _written(policy_table(result)),
+        _written(decision_table(result)),
+    ]  # fmt: skip
+    if result.tried is not None:
+        parts += ["### Served for real", _written(tried_table(result))]
+    if result.notes:
+        parts += ["### Notes", markdown.notes(severest_first(result.notes))]
+    return "\n\n".join(parts)
+
+
+def title(result: Deployment) -> str:
+    """Return the heading."""
+    return words.clean(f"Serving {result.model} between a device and a server", 120)
+
+
+def choice_table(result: Deployment) -> ShownTable:
+    """Return the ways to serve, the fastest first; those on the front are emphasised."""
+    rows = result.choices
+    dense = "density" in rows
+    fields = [
+        Field("Way", column("choice")),
+        Field("Bits per byte", column("bits_per_byte", words.number), "bits_per_byte"),
+        *([Field("Density", lambda row: words.bounded(row["density"], row.get("bound")), "density")] if dense else []),
+        *([Field("N per byte", column("n_eff_per_byte", words.number), "n_eff_per_byte")]
+          if "n_eff_per_byte" in rows else []),
+        *([Field("Density per ms", column("density_per_ms", words.number), "density_per_ms")] if dense else []),
+        Field("Device ms", column("device_ms", words.number), "device_ms"),
+        Field("Server ms", column("edge_ms", words.number), "edge_ms"),
+        Field("Bytes sent", column("bytes", words.count), "bytes"),
+        Field("Median ms", column("median_ms", words.number), "median_ms"),
+        Field("95 % ms", column("p95_ms", words.number), "p95_ms"),
+        Field("Taken", column("share", words.percentage), "share", hint="By the recommended policy"),
+    ]  # fmt: skip
+    caption = "Ways to serve, the fastest first. Those that nothing beats in quality and latency are emphasised."
+    return shown_table("ways-table", caption, rows, fields, mark="front", sortable=True)
+
+
+def policy_table(result: Deployment) -> ShownTable:
+    """Return the policies, the best first."""
+
+    def gain(row: dict[str, float]) -> str:
+        if row["sac_d_gain"] != row["sac_d_gain"]:
+            return ""
+        low, high = words.number(row["sac_d_gain_lo"]), words.number(row["sac_d_gain_hi"])
+        return f"{words.number(row['sac_d_gain'])} ({low} to {high})"
+
+    fields = (
+        Field("Policy", column("policy")),
+        Field("What it does", column("what")),
+        Field("Reward", column("reward", words.number), "reward"),
+        Field("95 % ms", column("p95_ms", words.number), "p95_ms"),
+        Field("Late", column("late", words.percentage), "late"),
+        Field("sac-d beyond it", gain, "sac_d_gain", hint=f"{words.percentage(result.level)} interval"),  # type: ignore[arg-type]
+    )
+    return shown_table("policies-table", "Policies on the same requests.", result.policies, fields, sortable=True)
+
+
+def decision_table(result: Deployment) -> ShownTable:
+    """Return what the recommended policy takes while all is free."""
+    fields = (
+        Field("Load", column("load", words.number), "load"),
+        Field("From Mbit/s", column("from_mbit", words.number), "from_mbit"),
+        Field("Way", column("choice")),
+    )
+    return shown_table("decisions-table", f"What {result.recommended} takes while all is free.", result.table, fields)
+
+
+def tried_table(result: Deployment) -> ShownTable:
+    """Return what was served for real."""
+    fields = (
+        Field("Way", column("choice")),
+        Field("Bytes sent", column("bytes", words.count), "bytes"),
+        Field("Predicted ms", column("predicted_ms", words.number), "predicted_ms"),
+        Field("Measured ms", column("measured_ms", words.number), "measured_ms"),
+        Field("Difference", column("difference", words.percentage), "difference"),
+    )
+    return shown_table("tried-table", "Served for real, one request at a time.", result.tried, fields)
+
+
+def _facts(result: Deployment) -> tuple[tuple[str, str], ...]:
+    times = result.times
+    return (
+        ("Take", f"{result.recommended}: {result.reason}"),
+        ("Deadline", f"{words.number(1e3 * result.service.deadline_s)} ms"),
+        ("A request", f"{times.tokens} tokens every {words.number(1e3 * result.service.interval_s)} ms"),
+        ("The model", f"{times.layers} layers, {words.count(times.parameters)} parameters"),
+    )
+
+
+def _written(shown: ShownTable) -> str:
+    return markdown.table([field.title for field in shown.fields], ([cell.shown for cell in row] for row in shown.rows))

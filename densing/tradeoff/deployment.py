@@ -1,0 +1,484 @@
+"""Which exit, cut and bits to serve a request with, by measured quality, measured times and a link that varies.
+
+Source: Niu, Teng, Han and Zou, arXiv 2201.02968; density of what is kept: arXiv 2412.04315, Eqs. 1 and 4.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from densing.core import (
+    Card,
+    Column,
+    InputError,
+    Note,
+    Readable,
+    Table,
+    read_table,
+    words,
+    write_csv,
+    write_text,
+)
+from densing.efficiency.simulation import EDGE, Served
+from densing.efficiency.techniques.offload import (
+    MEGABIT,
+    POLICIES,
+    Actions,
+    Channel,
+    Conditions,
+    Contest,
+    Markov,
+    Requests,
+    Service,
+    chance,
+    hold_contest,
+    list_actions,
+    policy_of,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FULL = 16
+QUALITY = Table(
+    "quality",
+    (
+        Column("exit", "integer", "layers computed", required=True, low=1, high=10_000, remedy="count layers from 1"),
+        Column("cut", "integer", "layers before the hand-over; empty: nothing is handed over", low=0, high=10_000,
+               remedy="count layers from 0, the embedding"),
+        Column("cut_bits", "integer", "of each number handed over", low=2, high=16, default="16",
+               remedy="write 2, 4, 8 or 16"),
+        Column("weight_bits", "integer", "of the weights", low=2, high=32, default="16", remedy="write 4, 8 or 16"),
+        Column("bits_per_byte", "number", "loss of this way to serve", required=True, low=1e-6, high=100,
+               remedy="write bits per byte of the right answers"),
+        Column("density", "number", "of the parameters kept", low=0),
+    ),
+    key=("exit", "cut", "cut_bits", "weight_bits"),
+)  # fmt: skip
+NEEDED = ("exit", "cut", "cut_bits", "bits_per_byte")
+CARRIED = ("weight_bytes", "kept_non_embedding", "n_eff", "n_eff_lo", "n_eff_hi", "density", "density_lo", "density_hi",
+           "status", "bound", "n_eff_per_byte")  # fmt: skip
+DRAWS, GRID = (200, 50), 25
+FORMAT = "densing-policy/1"
+
+
+@dataclass(frozen=True, repr=False)
+class Deployment(Readable):
+    """What to serve a model with.
+
+    Parameters
+    ----------
+    model : str
+    choices : pandas.DataFrame
+        A row per way to serve: ``choice``, ``exit``, ``cut`` (NA: nothing is handed over, -1: the tokens are),
+        ``cut_bits``, ``bits_per_byte``, ``quality`` (the whole model's bits per byte over its own), the density's
+        columns where it is known, ``device_ms``, ``edge_ms``, ``bytes``, ``median_ms`` and ``p95_ms`` of requests
+        that find all free, ``front`` (nothing else is better in quality and p95), ``share`` of the recommended policy.
+    policies : pandas.DataFrame
+        ``policy``, ``reward``, ``p95_ms``, ``late``; and the actor's reward less its own, with an interval:
+        ``sac_d_gain``, ``_lo``, ``_hi``.
+    recommended, reason : str
+    table : pandas.DataFrame
+        What the recommended policy does when all is free: ``load``, ``from_mbit``, ``choice``.
+    service : Service
+    times : Served
+    level : float
+    tried : pandas.DataFrame, optional
+        ``choice``, ``measured_ms``, ``predicted_ms``, ``difference``, ``bytes`` of real requests.
+    notes : tuple of Note
+
+    See Also
+    --------
+    deploy : makes it.
+    """
+
+    model: str
+    choices: pd.DataFrame
+    policies: pd.DataFrame
+    recommended: str
+    reason: str
+    table: pd.DataFrame
+    service: Service
+    times: Served
+    level: float
+    tried: pd.DataFrame | None = None
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """What came out, in a sentence or two."""
+        row = self.policies[self.policies["policy"].eq(self.recommended)].iloc[0]
+        return (
+            f"{self.model}: take {self.recommended}: {self.reason}. 95 % of requests take up to "
+            f"{words.number(row['p95_ms'])} ms of {words.number(1e3 * self.service.deadline_s)}, "
+            f"{words.percentage(row['late'])} are late."
+        )
+
+    def card(self) -> Card:
+        """Return what is shown: the recommendation, then the front."""
+        facts = {"found": self.sentence, "ways to serve": str(len(self.choices))}
+        shown = ["choice", "bits_per_byte", *(["density"] if "density" in self.choices else []), "median_ms", "p95_ms",
+                 "share"]  # fmt: skip
+        front = self.choices[self.choices["front"]]
+        return Card(f"Serving {self.model} between a device and a server", facts, front[shown], self.notes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {"sentence": self.sentence} | {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def write(self, folder: Path | str) -> Path:
+        """Write ``policy.json``, ``choices.csv`` and ``policies.csv``; return the policy's file."""
+        target = Path(folder)
+        write_csv(target / "choices.csv", self.choices)
+        write_csv(target / "policies.csv", self.policies)
+        policy = {
+            "format": FORMAT,
+            "model": self.model,
+            "policy": self.recommended,
+            "reason": self.reason,
+            "deadline_ms": 1e3 * self.service.deadline_s,
+            "tokens": self.times.tokens,
+            "how": "take the row of the load at hand with the largest from_mbit at or below the last bandwidth",
+            "choices": self.choices[["choice", "exit", "cut", "cut_bits"]].astype(object)
+            .where(self.choices[["choice", "exit", "cut", "cut_bits"]].notna(), None).to_dict("records"),
+            "table": self.table.to_dict("records"),
+        }  # fmt: skip
+        path = target / "policy.json"
+        write_text(path, json.dumps(policy, indent=1, allow_nan=False) + "\n")
+        return path
+
+
+def deploy(
+    quality: pd.DataFrame | Path | str,
+    times: Served,
+    *,
+    model: str = "model",
+    deadline_s: float,
+    interval_s: float | None = None,
+    latency_s: float = 0.0,
+    channel: Channel | None = None,
+    text_stays: bool = False,
+    weight_bits: int = FULL,
+    policies: Sequence[str] = tuple(POLICIES),
+    latency_weight: float = 0.1,
+    penalty: float = 1.0,
+    traces: int = 10,
+    seeds: int = 5,
+    updates: int = 3000,
+    level: float = 0.95,
+    seed: int = 0,
+    progress: Callable[[str, float], None] = lambda _label, _share: None,
+) -> Deployment:
+    """Choose how to serve a model's requests.
+
+    Parameters
+    ----------
+    quality : pandas.DataFrame or path
+        A row per evaluated way to serve, as :func:`densing.scores.density.served_densities` or ``measured_variants``
+        give them, or a CSV file of :data:`QUALITY`:
+        ``exit``, ``cut``, ``cut_bits``, ``bits_per_byte``, perhaps ``weight_bits`` and densities. Only what was
+        evaluated is chosen from. A row without a cut stands for two ways: on the device, and on the server, to which
+        the tokens' numbers are sent.
+    times : Served
+        What the layers take.
+    model : str
+    deadline_s, latency_s : float
+    interval_s : float, optional
+        Between requests; the deadline.
+    channel : Markov or Recorded, optional
+    text_stays : bool
+        Whether the tokens themselves may not be sent.
+    weight_bits : int
+        Rows of other weights are left out.
+    policies : sequence of str
+    latency_weight, penalty : float
+        See :class:`Service`.
+    traces, seeds, updates : int
+        See :func:`hold_contest`.
+    level : float
+        Of intervals.
+    seed : int
+    progress : callable
+        Told a label and a share.
+
+    Raises
+    ------
+    InputError
+        Columns or rows that are missing, a deadline that nothing can meet, and as the parts raise.
+    UnavailableError
+        For ``sac-d`` without torch.
+
+    Examples
+    --------
+    >>> import densing
+    >>> import pandas as pd
+    >>> from densing.efficiency.simulation import Served
+    >>> times = Served("toy", (.1, .1), (.02, .02), (0., 0.), (0., 0.), tokens=8, width=64)
+    >>> rows = pd.DataFrame({"exit": [2, 2], "cut": [None, 1], "cut_bits": [16, 4], "bits_per_byte": [1.0, 1.1]})
+    >>> found = densing.deploy(rows, times, deadline_s=0.5, policies=["fixed", "last"], text_stays=True)
+    >>> found.recommended
+    'fixed'
+
+    See Also
+    --------
+    densing.scores.density.served_densities
+    """
+    chosen = _rows(quality, weight_bits, text_stays)
+    whole = float(chosen["bits_per_byte"].min())
+    chosen = chosen.assign(quality=whole / chosen["bits_per_byte"])
+    actions = list_actions(
+        times,
+        [(int(row.exit), None if math.isnan(row.place) else int(row.place), int(row.cut_bits), float(row.quality))
+         for row in chosen.itertuples()],
+    )  # fmt: skip
+    service = Service(
+        deadline_s, deadline_s if interval_s is None else interval_s, latency_s, latency_weight=latency_weight,
+        penalty=penalty,
+    )  # fmt: skip
+    link = channel or Markov()
+    found = link.draw(*DRAWS, seed)
+    seconds = actions.seconds(found.bandwidth, found.load, latency_s)
+    fastest = float(seconds.min())
+    if fastest > deadline_s:
+        raise InputError(
+            f"deadline: {words.number(1e3 * deadline_s)} ms is met by nothing; the fastest, "
+            f"{actions.labels[int(seconds.min((0, 1)).argmin())]}, takes {words.number(1e3 * fastest)} ms at best"
+        )
+    contest = hold_contest(
+        actions, service, link, policies=policies, traces=traces, seeds=seeds, updates=updates, level=level, seed=seed,
+        progress=progress,
+    )  # fmt: skip
+    flat = seconds.reshape(-1, len(actions.labels))
+    p95 = np.quantile(flat, 0.95, axis=0)
+    choices = chosen.assign(
+        choice=list(actions.labels), cut=chosen["place"].astype("Int64"), device_ms=1e3 * actions.device_s,
+        edge_ms=1e3 * actions.edge_s, bytes=actions.bytes.astype(int), median_ms=1e3 * np.median(flat, axis=0),
+        p95_ms=1e3 * p95, front=_front(actions.quality, p95), share=contest.shares[contest.recommended],
+    )  # fmt: skip
+    if "density" in choices:
+        choices["density_per_ms"] = choices["density"] / choices["p95_ms"]
+    shown = ["choice", "exit", "cut", "cut_bits", "bits_per_byte", "quality", *(c for c in CARRIED if c in choices),
+             *(["density_per_ms"] if "density" in choices else []), "device_ms", "edge_ms", "bytes", "median_ms",
+             "p95_ms", "front", "share"]  # fmt: skip
+    return Deployment(
+        model=model,
+        choices=choices[shown].sort_values("p95_ms", ignore_index=True),
+        policies=_policy_table(contest),
+        recommended=contest.recommended,
+        reason=contest.reason,
+        table=_decisions(contest, actions, service, found.bandwidth, found.load),
+        service=service,
+        times=times,
+        level=level,
+        notes=tuple(_notes(times, chosen, text_stays, link)),
+    )
+
+
+def _rows(quality: pd.DataFrame | Path | str, weight_bits: int, text_stays: bool) -> pd.DataFrame:
+    """Return the ways to serve: evaluated rows, those without a cut once more for the server."""
+    import pandas as pd
+
+    if not isinstance(quality, pd.DataFrame):
+        quality = (
+            read_table(quality, QUALITY)
+            .dropna(axis="columns", how="all")
+            .assign(cut=lambda rows: rows["cut"] if "cut" in rows else math.nan)
+        )
+    missing = [name for name in NEEDED if name not in quality]
+    if missing:
+        raise InputError(f"quality: no column {missing[0]}; it needs {', '.join(NEEDED)}")
+    rows = quality
+    if "weight_bits" in rows:
+        rows = rows[rows["weight_bits"].eq(weight_bits)]
+        if rows.empty:
+            there = ", ".join(map(str, sorted(quality["weight_bits"].unique())))
+            raise InputError(f"weight_bits={weight_bits}: nothing is evaluated with them; there are {there}")
+    for name, low in (("exit", 1), ("cut_bits", 1), ("bits_per_byte", 1e-9)):
+        values = pd.to_numeric(rows[name], errors="coerce")
+        bad = rows[name][~(values >= low) | ~np.isfinite(values)]
+        if len(bad):
+            raise InputError(f"quality: row {bad.index[0]}: {name}: {bad.iloc[0]!r} is no number above 0")
+    place = pd.to_numeric(rows["cut"], errors="coerce").astype(float)
+    rows = rows.assign(place=place)
+    alone = rows[place.isna()]
+    parts = [rows] if text_stays else [rows, alone.assign(place=float(EDGE))]
+    together = pd.concat(parts, ignore_index=True)
+    if together.empty:
+        raise InputError("quality: no rows; evaluate the model with densing eval --exit ... --cut ...")
+    return together
+
+
+def _front(quality: np.ndarray, p95: np.ndarray) -> np.ndarray:
+    """Return which ways nothing beats: none is as fast and better, or as good and faster."""
+    better = (quality[:, None] >= quality) & (p95[:, None] <= p95)
+    better &= (quality[:, None] > quality) | (p95[:, None] < p95)
+    return ~better.any(0)
+
+
+def _policy_table(contest: Contest) -> pd.DataFrame:
+    import pandas as pd
+
+    gain = {each.rival: each for each in contest.differences}
+    rows = []
+    for name, own in contest.rewards.items():
+        beside = gain.get(name)
+        rows.append({
+            "policy": name, "reward": float(own.mean()), "p95_ms": 1e3 * contest.latencies[name],
+            "late": contest.late[name], "sac_d_gain": beside.mean if beside else math.nan,
+            "sac_d_gain_lo": beside.lo if beside else math.nan, "sac_d_gain_hi": beside.hi if beside else math.nan,
+            "what": POLICIES[name],
+        })  # fmt: skip
+    return pd.DataFrame(rows).sort_values("reward", ascending=False, ignore_index=True)
+
+
+def _decisions(contest: Contest, actions: Actions, service: Service, bandwidth: Any, load: Any) -> pd.DataFrame:
+    """Return what the recommended policy does at each bandwidth, all being free; neighbours that agree are one row."""
+    import pandas as pd
+
+    grid = np.geomspace(bandwidth.min(), bandwidth.max(), GRID)
+    policy = chance(0) if contest.recommended == "random" else policy_of(contest.recommended, contest.policies)
+    rows = []
+    for busy in sorted({float(each) for each in np.unique(np.round(load, 2))})[:5]:
+        requests = Requests(actions, service, Conditions(grid[:, None], np.full((GRID, 1), busy)))
+        taken = policy(requests, requests.view())
+        for number, choice in enumerate(taken):
+            if not number or choice != taken[number - 1]:
+                start = 0.0 if not number else float(grid[number] / MEGABIT)
+                rows.append({"load": busy, "from_mbit": round(start, 3), "choice": actions.labels[int(choice)]})
+    return pd.DataFrame(rows)
+
+
+def _notes(times: Served, chosen: pd.DataFrame, text_stays: bool, channel: Channel) -> list[Note]:
+    notes = [Note("times-from", "info", f"times: {times.source or 'of the user'}; {times.tokens} tokens a request",
+                  {"tokens": times.tokens})]  # fmt: skip
+    if isinstance(channel, Markov):
+        notes.append(Note("made-up-channel", "caution", f"the link is made up, not recorded: {channel}; a trace of "
+                          "your own says more (--trace)", {}))  # fmt: skip
+    if not text_stays:
+        notes.append(
+            Note(
+                "tokens-are-small", "info",
+                f"tokens are sent as numbers, {times.sent(EDGE, 16)} bytes a request; a state is "
+                f"{times.sent(0, 2)} bytes in 2 bits: for text a cut pays only where the tokens must stay on the "
+                "device (--text-stays) or the server is slower than the device", {},
+            )
+        )  # fmt: skip
+    if "bound" in chosen and chosen["bound"].eq("upper").any():
+        notes.append(
+            Note("densities-are-bounds", "caution", "some densities are upper bounds: the loss lies beyond the ruler",
+                 {"rows": int(chosen["bound"].eq("upper").sum())})
+        )  # fmt: skip
+    return notes
+
+
+def measure_served(
+    pretrained: Path | str, gguf_file: str = "", *, name: str = "model", tokens: int = 128, edge_threads: int = 2,
+    progress: Callable[[float], None] = lambda _share: None,
+) -> Served:  # fmt: skip
+    """Measure what a model's layers take on this machine: one thread is the device, several are the server.
+
+    Parameters
+    ----------
+    pretrained, gguf_file : path
+        Folder of a model of transformers, and the file in it where it is one of llama.cpp.
+    name : str
+    tokens : int
+        Of a request.
+    edge_threads : int
+    progress : callable
+        Told the share that is done.
+
+    Raises
+    ------
+    InputError
+        When the model cannot be read or cut.
+    UnavailableError
+        Without torch or transformers.
+    """
+    from densing.efficiency.parallel.offload import Halves, layer_seconds
+
+    halves = Halves(pretrained, gguf_file)
+    device, device_ends = layer_seconds(halves, tokens, threads=1, progress=lambda share: progress(share / 2))
+    edge, edge_ends = layer_seconds(
+        halves, tokens, threads=edge_threads, progress=lambda share: progress((1 + share) / 2)
+    )
+    source = (
+        f"medians of 7 passes of {tokens} tokens in float32 on this machine: device 1 thread, server {edge_threads}"
+    )
+    return Served(
+        name, device, edge, device_ends, edge_ends, tokens, halves.width, halves.parameters, source, "measured"
+    )
+
+
+def try_choices(
+    result: Deployment, pretrained: Path | str, gguf_file: str = "", *, link: str, requests: int = 7,
+    edge_threads: int = 2, seed: int = 0, out: Path | str,
+) -> Deployment:  # fmt: skip
+    """Serve a deployment's front for real: two processes, states rounded and sent over a link.
+
+    Parameters
+    ----------
+    result : Deployment
+    pretrained, gguf_file
+        The model.
+    link : str
+        ``40mbit`` (a shaped interface) or ``emulated:40mbit``.
+    requests : int
+        Of each way.
+    edge_threads : int
+    seed : int
+        Of the requests' tokens.
+    out : path
+        Folder of the run; a finished one is read, not repeated.
+
+    Returns
+    -------
+    Deployment
+        With ``tried``: medians, and what the layers' times (measured anew, in the run) and the link's rate predicted.
+
+    Raises
+    ------
+    InputError, UnavailableError, RunFailedError
+        As a run does.
+    """
+    import pandas as pd
+
+    from densing.efficiency.parallel import RunSpec
+    from densing.efficiency.parallel.distributed.launch import launch
+
+    front = result.choices[result.choices["front"]].reset_index(drop=True)
+    places = {EDGE: "server"}
+    ways = [
+        f"{row.exit}:{'device' if pd.isna(row.cut) else places.get(int(row.cut), int(row.cut))}:{row.cut_bits}"
+        for row in front.itertuples()
+    ]
+    knobs = {
+        "pretrained": str(pretrained), "gguf_file": gguf_file, "ways": ",".join(ways), "tokens": result.times.tokens,
+        "edge_threads": edge_threads,
+    }  # fmt: skip
+    run = launch(
+        RunSpec("sac-d", knobs=knobs, nproc=2, steps=requests, seed=seed, link=link, trace_steps=0, out=str(out),
+                timeout_s=120.0)
+    )  # fmt: skip
+    extra = run.extra
+    numbers = range(len(front))
+    measured = np.array([extra[f"measured_s_{number}"] for number in numbers])
+    predicted = np.array([extra[f"predicted_s_{number}"] for number in numbers])
+    tried = pd.DataFrame(
+        {"choice": front["choice"], "bytes": front["bytes"], "predicted_ms": 1e3 * predicted,
+         "measured_ms": 1e3 * measured, "difference": measured / predicted - 1}
+    )  # fmt: skip
+    note = Note(
+        "tried", "info",
+        f"{len(front)} ways served for real over {link} ({run.link.kind}), medians of {requests}: predicted and "
+        f"measured differ by {words.percentage(float(np.median(np.abs(tried['difference']))))} in the median",
+        {"link": link, "kind": run.link.kind},
+    )  # fmt: skip
+    return replace(result, tried=tried, notes=(*result.notes, note))
