@@ -116,6 +116,8 @@ def deploy(
 
     if (store is None) == (quality is None):
         raise InputError("give either a result store of densing eval, or --quality with a CSV file")
+    if attempt and not model:
+        raise InputError("--try: which model is served? give --model")
     rows = _rows(store, quality, model, reference)
     spec = _spec(model, model_args) if model and (times is None or attempt) else None
     if trace is not None and channel:
@@ -130,9 +132,7 @@ def deploy(
             policies=tuple(name.strip() for name in policy.split(",") if name.strip()), updates=updates, seeds=seeds,
             traces=traces, seed=seed, progress=step,
         )  # fmt: skip
-        if attempt:
-            if spec is None:
-                raise InputError("--try: which model is served? give --model")
+        if attempt and spec is not None:
             from densing.tradeoff import try_choices
 
             folder = (out or Path("results/deploy")) / "tried"

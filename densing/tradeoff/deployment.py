@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -136,8 +137,8 @@ class Deployment(Readable):
     def write(self, folder: Path | str) -> Path:
         """Write ``policy.json``, ``choices.csv`` and ``policies.csv``; return the policy's file."""
         target = Path(folder)
-        write_csv(target / "choices.csv", self.choices)
-        write_csv(target / "policies.csv", self.policies)
+        write_csv(self.choices, target / "choices.csv")
+        write_csv(self.policies, target / "policies.csv")
         policy = {
             "format": FORMAT,
             "model": self.model,
@@ -289,7 +290,7 @@ def _rows(quality: pd.DataFrame | Path | str, weight_bits: int, text_stays: bool
         quality = (
             read_table(quality, QUALITY)
             .dropna(axis="columns", how="all")
-            .assign(cut=lambda rows: rows["cut"] if "cut" in rows else math.nan)
+            .assign(cut=lambda rows: rows.get("cut", math.nan))
         )
     missing = [name for name in NEEDED if name not in quality]
     if missing:
@@ -306,7 +307,7 @@ def _rows(quality: pd.DataFrame | Path | str, weight_bits: int, text_stays: bool
         if len(bad):
             raise InputError(f"quality: row {bad.index[0]}: {name}: {bad.iloc[0]!r} is no number above 0")
     place = pd.to_numeric(rows["cut"], errors="coerce").astype(float)
-    rows = rows.assign(place=place)
+    rows = rows.assign(place=place, exit=rows["exit"].astype(int), cut_bits=rows["cut_bits"].astype(int))
     alone = rows[place.isna()]
     parts = [rows] if text_stays else [rows, alone.assign(place=float(EDGE))]
     together = pd.concat(parts, ignore_index=True)
@@ -449,9 +450,9 @@ def try_choices(
         As a run does.
     """
     import pandas as pd
+    from msgspec.structs import replace as replace_record
 
-    from densing.efficiency.parallel import RunSpec
-    from densing.efficiency.parallel.distributed.launch import launch
+    from densing.efficiency.parallel import RunSpec, launch
 
     front = result.choices[result.choices["front"]].reset_index(drop=True)
     places = {EDGE: "server"}
@@ -463,10 +464,10 @@ def try_choices(
         "pretrained": str(pretrained), "gguf_file": gguf_file, "ways": ",".join(ways), "tokens": result.times.tokens,
         "edge_threads": edge_threads,
     }  # fmt: skip
-    run = launch(
-        RunSpec("sac-d", knobs=knobs, nproc=2, steps=requests, seed=seed, link=link, trace_steps=0, out=str(out),
-                timeout_s=120.0)
-    )  # fmt: skip
+    spec = RunSpec("sac-d", knobs=knobs, nproc=2, steps=requests, seed=seed, link=link, trace_steps=0, timeout_s=120.0)
+    # A folder for each trial: other ways or another link are another run.
+    trial = zlib.crc32(json.dumps(spec.to_dict(), sort_keys=True).encode())
+    run = launch(replace_record(spec, out=str(Path(out) / f"{trial:08x}")), resume=True)
     extra = run.extra
     numbers = range(len(front))
     measured = np.array([extra[f"measured_s_{number}"] for number in numbers])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -44,9 +46,11 @@ class Halves:
         logging.disable_progress_bar()
         options = {"gguf_file": gguf_file} if gguf_file else {}
         try:
-            self.model = AutoModelForCausalLM.from_pretrained(
-                str(pretrained), dtype=torch.float32, local_files_only=True, trust_remote_code=False, **options
-            ).eval()
+            # A bar of its own for a file of llama.cpp, also where nobody looks.
+            with redirect_stderr(io.StringIO()):
+                self.model = AutoModelForCausalLM.from_pretrained(
+                    str(pretrained), dtype=torch.float32, local_files_only=True, trust_remote_code=False, **options
+                ).eval()
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise InputError(f"{pretrained}: {str(error).splitlines()[0][:200]}; give a folder of a model") from error
         self.base: Any = self.model.base_model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from typing import NamedTuple
@@ -93,6 +94,9 @@ def serve_requests(
     halves = load or Halves(pretrained, gguf_file)
     device = env.rank == DEVICE
     torch.set_num_threads(1 if device else edge_threads)
+    if not device and hasattr(os, "sched_setaffinity"):
+        # Ranks have a core each; the device waits while the server computes.
+        os.sched_setaffinity(0, os.sched_getaffinity(os.getppid()))
     too_far = max(way.left_at for way in chosen)
     if too_far > halves.layers:
         raise InputError(f"ways: exit={too_far}: the model has {halves.layers} layers")

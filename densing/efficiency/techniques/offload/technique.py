@@ -141,6 +141,9 @@ class SacD(BuiltIn):
         return serve_requests(env, **run_knobs(self.name, self.knobs, self.plan_only, knobs))
 
 
+SAC_D = SacD()
+
+
 def place(cut: str, left_at: int) -> int | None:
     """Return a cut as :meth:`densing.efficiency.simulation.Served.split` takes it.
 
