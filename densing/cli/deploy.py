@@ -111,7 +111,7 @@ def deploy(
 
     Example: densing deploy --quality ways.csv --times serve-smollm2-135m --deadline 400 --text-stays --out served
     """
-    from densing.efficiency.techniques.offload import read_channel
+    from densing.efficiency.techniques import offload
     from densing.tradeoff import deploy as deploy_model
 
     if (store is None) == (quality is None):
@@ -122,7 +122,7 @@ def deploy(
     spec = _spec(model, model_args) if model and (times is None or attempt) else None
     if trace is not None and channel:
         raise InputError("--trace and --channel: the link is either recorded or made up; leave one out")
-    link = read_channel(trace) if trace is not None else _made_up(channel)
+    link = offload.read_channel(trace) if trace is not None else _made_up(channel)
     with progress(json) as step:
         layers = _times(times, spec, tokens, edge_threads, out, lambda share: step("measuring layers", share))
         result = deploy_model(
@@ -214,7 +214,7 @@ def _times(name: str | None, spec: Any, tokens: int, edge_threads: int, out: Pat
 def _made_up(text: str) -> Any:
     """Read the made-up link's settings."""
     from densing.core import UnknownNameError
-    from densing.efficiency.techniques.offload import Markov
+    from densing.efficiency.techniques import offload
 
     names = {"good": "good_mbit", "bad": "bad_mbit", "stay": "stay", "spread": "spread", "busy": "busy",
              "busy_share": "busy_share"}  # fmt: skip
@@ -227,4 +227,4 @@ def _made_up(text: str) -> Any:
             values[names[name]] = float(value)
         except ValueError:
             raise InputError(f"--channel {part[:40]!r}: {value[:20]!r} is no number") from None
-    return Markov(**values)
+    return offload.Markov(**values)

@@ -28,21 +28,7 @@ from densing.core import (
     write_text,
 )
 from densing.efficiency.simulation import EDGE, Served
-from densing.efficiency.techniques.offload import (
-    MEGABIT,
-    POLICIES,
-    Actions,
-    Channel,
-    Conditions,
-    Contest,
-    Markov,
-    Requests,
-    Service,
-    chance,
-    hold_contest,
-    list_actions,
-    policy_of,
-)
+from densing.efficiency.techniques import offload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +74,7 @@ class Deployment(Readable):
     recommended, reason : str
     table : pandas.DataFrame
         What the recommended policy does when all is free: ``load``, ``from_mbit``, ``choice``.
-    service : Service
+    service : offload.Service
     times : Served
     level : float
     tried : pandas.DataFrame, optional
@@ -106,7 +92,7 @@ class Deployment(Readable):
     recommended: str
     reason: str
     table: pd.DataFrame
-    service: Service
+    service: offload.Service
     times: Served
     level: float
     tried: pd.DataFrame | None = None
@@ -164,10 +150,10 @@ def deploy(
     deadline_s: float,
     interval_s: float | None = None,
     latency_s: float = 0.0,
-    channel: Channel | None = None,
+    channel: offload.Channel | None = None,
     text_stays: bool = False,
     weight_bits: int = FULL,
-    policies: Sequence[str] = tuple(POLICIES),
+    policies: Sequence[str] = tuple(offload.POLICIES),
     latency_weight: float = 0.1,
     penalty: float = 1.0,
     traces: int = 10,
@@ -193,7 +179,7 @@ def deploy(
     deadline_s, latency_s : float
     interval_s : float, optional
         Between requests; the deadline.
-    channel : Markov or Recorded, optional
+    channel : offload.Markov or Recorded, optional
     text_stays : bool
         Whether the tokens themselves may not be sent.
     weight_bits : int
@@ -234,16 +220,16 @@ def deploy(
     chosen = _rows(quality, weight_bits, text_stays)
     whole = float(chosen["bits_per_byte"].min())
     chosen = chosen.assign(quality=whole / chosen["bits_per_byte"])
-    actions = list_actions(
+    actions = offload.list_actions(
         times,
         [(int(row.exit), None if math.isnan(row.place) else int(row.place), int(row.cut_bits), float(row.quality))
          for row in chosen.itertuples()],
     )  # fmt: skip
-    service = Service(
+    service = offload.Service(
         deadline_s, deadline_s if interval_s is None else interval_s, latency_s, latency_weight=latency_weight,
         penalty=penalty,
     )  # fmt: skip
-    link = channel or Markov()
+    link = channel or offload.Markov()
     found = link.draw(*DRAWS, seed)
     seconds = actions.seconds(found.bandwidth, found.load, latency_s)
     fastest = float(seconds.min())
@@ -252,7 +238,7 @@ def deploy(
             f"deadline: {words.number(1e3 * deadline_s)} ms is met by nothing; the fastest, "
             f"{actions.labels[int(seconds.min((0, 1)).argmin())]}, takes {words.number(1e3 * fastest)} ms at best"
         )
-    contest = hold_contest(
+    contest = offload.hold_contest(
         actions, service, link, policies=policies, traces=traces, seeds=seeds, updates=updates, level=level, seed=seed,
         progress=progress,
     )  # fmt: skip
@@ -323,7 +309,7 @@ def _front(quality: np.ndarray, p95: np.ndarray) -> np.ndarray:
     return ~better.any(0)
 
 
-def _policy_table(contest: Contest) -> pd.DataFrame:
+def _policy_table(contest: offload.Contest) -> pd.DataFrame:
     import pandas as pd
 
     gain = {each.rival: each for each in contest.differences}
@@ -334,33 +320,39 @@ def _policy_table(contest: Contest) -> pd.DataFrame:
             "policy": name, "reward": float(own.mean()), "p95_ms": 1e3 * contest.latencies[name],
             "late": contest.late[name], "sac_d_gain": beside.mean if beside else math.nan,
             "sac_d_gain_lo": beside.lo if beside else math.nan, "sac_d_gain_hi": beside.hi if beside else math.nan,
-            "what": POLICIES[name],
+            "what": offload.POLICIES[name],
         })  # fmt: skip
     return pd.DataFrame(rows).sort_values("reward", ascending=False, ignore_index=True)
 
 
-def _decisions(contest: Contest, actions: Actions, service: Service, bandwidth: Any, load: Any) -> pd.DataFrame:
+def _decisions(
+    contest: offload.Contest, actions: offload.Actions, service: offload.Service, bandwidth: Any, load: Any
+) -> pd.DataFrame:
     """Return what the recommended policy does at each bandwidth, all being free; neighbours that agree are one row."""
     import pandas as pd
 
     grid = np.geomspace(bandwidth.min(), bandwidth.max(), GRID)
-    policy = chance(0) if contest.recommended == "random" else policy_of(contest.recommended, contest.policies)
+    policy = (
+        offload.chance(0)
+        if contest.recommended == "random"
+        else offload.policy_of(contest.recommended, contest.policies)
+    )
     rows = []
     for busy in sorted({float(each) for each in np.unique(np.round(load, 2))})[:5]:
-        requests = Requests(actions, service, Conditions(grid[:, None], np.full((GRID, 1), busy)))
+        requests = offload.Requests(actions, service, offload.Conditions(grid[:, None], np.full((GRID, 1), busy)))
         taken = policy(requests, requests.view())
         for number, choice in enumerate(taken):
             if not number or choice != taken[number - 1]:
-                start = 0.0 if not number else float(grid[number] / MEGABIT)
+                start = 0.0 if not number else float(grid[number] / offload.MEGABIT)
                 rows.append({"load": busy, "from_mbit": round(start, 3), "choice": actions.labels[int(choice)]})
     return pd.DataFrame(rows)
 
 
-def _notes(times: Served, chosen: pd.DataFrame, text_stays: bool, channel: Channel) -> list[Note]:
+def _notes(times: Served, chosen: pd.DataFrame, text_stays: bool, channel: offload.Channel) -> list[Note]:
     notes = [Note("times-from", "info", f"times: {times.source or 'of the user'}; {times.tokens} tokens a request",
                   {"tokens": times.tokens})]  # fmt: skip
-    if isinstance(channel, Markov):
-        notes.append(Note("made-up-channel", "caution", f"the link is made up, not recorded: {channel}; a trace of "
+    if isinstance(channel, offload.Markov):
+        notes.append(Note("made-up-channel", "warning", f"the link is made up, not recorded: {channel}; a trace of "
                           "your own says more (--trace)", {}))  # fmt: skip
     if not text_stays:
         notes.append(
@@ -373,7 +365,7 @@ def _notes(times: Served, chosen: pd.DataFrame, text_stays: bool, channel: Chann
         )  # fmt: skip
     if "bound" in chosen and chosen["bound"].eq("upper").any():
         notes.append(
-            Note("densities-are-bounds", "caution", "some densities are upper bounds: the loss lies beyond the ruler",
+            Note("densities-are-bounds", "warning", "some densities are upper bounds: the loss lies beyond the ruler",
                  {"rows": int(chosen["bound"].eq("upper").sum())})
         )  # fmt: skip
     return notes
@@ -403,11 +395,11 @@ def measure_served(
     UnavailableError
         Without torch or transformers.
     """
-    from densing.efficiency.parallel.offload import Halves, layer_seconds
+    from densing.efficiency.parallel import offload as ranks
 
-    halves = Halves(pretrained, gguf_file)
-    device, device_ends = layer_seconds(halves, tokens, threads=1, progress=lambda share: progress(share / 2))
-    edge, edge_ends = layer_seconds(
+    halves = ranks.Halves(pretrained, gguf_file)
+    device, device_ends = ranks.layer_seconds(halves, tokens, threads=1, progress=lambda share: progress(share / 2))
+    edge, edge_ends = ranks.layer_seconds(
         halves, tokens, threads=edge_threads, progress=lambda share: progress((1 + share) / 2)
     )
     source = (

@@ -1,3 +1,4 @@
+from . import offload as offload
 from . import sparse as sparse
 from .codecs import Frequencies as Frequencies
 from .codecs import sizes as sizes

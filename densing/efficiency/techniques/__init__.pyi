@@ -1,3 +1,4 @@
+from . import offload as offload
 from .claims import Answer as Answer
 from .claims import Claim as Claim
 from .claims import Physics as Physics

@@ -18,6 +18,8 @@ from .loop import Checkpoints as Checkpoints
 from .loop import Clock as Clock
 from .loop import recorded as recorded
 from .loop import run as run
+from .network import burst_bytes as burst_bytes
+from .network import parse_rates as parse_rates
 from .rank import LostRanksError as LostRanksError
 from .spec import INJECTED as INJECTED
 from .spec import LmShape as LmShape

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import torch
 
 from densing.core import InputError
-from densing.efficiency.parallel.distributed import RunEnv, RunRecord, comm
-from densing.efficiency.parallel.distributed.network import burst_bytes, parse_rates
+from densing.efficiency.parallel.distributed import RunEnv, RunRecord, burst_bytes, comm, parse_rates
 from densing.efficiency.parallel.offload.halves import Halves, layer_seconds
 from densing.efficiency.parallel.offload.wire import pack, unpack
 from densing.efficiency.simulation import EDGE, Served

@@ -13,7 +13,7 @@ from densing.efficiency.simulation import EDGE
 from densing.efficiency.techniques.offload.requests import Requests, View
 
 if TYPE_CHECKING:
-    from densing.efficiency.parallel.offload import DiscreteSac
+    from densing.efficiency.parallel import offload
 
 Policy = Callable[[Requests, View], np.ndarray]
 """Returns the number of a choice for each episode."""
@@ -144,7 +144,7 @@ def features(requests: Requests, view: View) -> Array:
 class Actor:
     """A trained network as a policy: its likeliest choice."""
 
-    def __init__(self, learner: DiscreteSac) -> None:
+    def __init__(self, learner: offload.DiscreteSac) -> None:
         self.learner = learner
 
     def __call__(self, requests: Requests, view: View) -> np.ndarray:
@@ -198,9 +198,9 @@ def train_actor(requests: Requests, *, steps: int = 3000, gamma: float = 0.9, se
     UnavailableError
         Without torch.
     """
-    from densing.efficiency.parallel.offload import DiscreteSac
+    from densing.efficiency.parallel import offload
 
     around = Surroundings(requests)
-    learner = DiscreteSac(around.inputs, around.choices, gamma=gamma, seed=seed)
+    learner = offload.DiscreteSac(around.inputs, around.choices, gamma=gamma, seed=seed)
     learner.learn(around, steps, progress)
     return Actor(learner)
