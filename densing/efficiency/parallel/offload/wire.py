@@ -49,6 +49,6 @@ def unpack(sent: torch.Tensor, bits: int, width: int) -> torch.Tensor:
     per_byte = 8 // bits
     row = 8 + -(-width // per_byte)
     rows = sent.view(-1, row)
-    low, step = rows[:, :8].contiguous().view(torch.float32).unbind(1)
+    low, step = rows[:, :8].flatten().clone().view(torch.float32).view(-1, 2).unbind(1)
     levels = rows[:, 8:, None] >> (bits * torch.arange(per_byte)).to(torch.uint8) & (2**bits - 1)
     return low[:, None].addcmul(step[:, None], levels.flatten(1)[:, :width].float())

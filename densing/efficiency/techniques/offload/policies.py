@@ -20,7 +20,7 @@ Policy = Callable[[Requests, View], np.ndarray]
 
 POLICIES: Mapping[str, str] = MappingProxyType(
     {
-        "oracle": "the best choice at the bandwidth that the request will find: what cannot be known",
+        "oracle": "the best choice at the bandwidth that this request will find: what cannot be known, and no further",
         "last": "the best choice at the bandwidth of the last request",
         "expected": "the best mean over the bandwidths that followed such a one before",
         "fixed": "the one choice that is best over all requests of the training episodes",
