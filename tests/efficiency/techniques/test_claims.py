@@ -35,6 +35,7 @@ from densing.efficiency.techniques.claims import (
 )
 from densing.efficiency.techniques.fusion import technique as fusion
 from densing.efficiency.techniques.host_tables import claims as host_tables
+from densing.efficiency.techniques.offload import claims as offload
 from densing.efficiency.techniques.registry import get_technique, techniques
 from densing.efficiency.techniques.stragglers import claims as stragglers
 from densing.efficiency.techniques.taccl import technique as taccl
@@ -51,7 +52,7 @@ from densing.efficiency.techniques.validation import (
 )
 from densing.efficiency.timeline.timeline import Kind
 
-MODULES = (co2, dct, federated, spafl, ladder, iso, t3, taccl, fusion, stragglers, prox_csl, host_tables)
+MODULES = (co2, dct, federated, spafl, ladder, iso, t3, taccl, fusion, stragglers, prox_csl, host_tables, offload)
 ALL = {claim.id: claim for module in MODULES for claim in module.CLAIMS}
 QUICK = [
     name for name in ALL if name.startswith(("CO2-4", "CO2-5", "CO2-6", "T3-1a", "T3-1c", "T3-1d", "T3-2", "LAD-1a"))
@@ -90,7 +91,7 @@ def test_what_is_not_available_belongs_to_a_technique() -> None:
     missing = {technique.name: getattr(technique, "not_available", ()) for technique in techniques()[0]}
     assert {name for name, texts in missing.items() if texts} == {
         "co2", "dct", "fedft", "fusion", "gc-mmc", "iso", "lcc", "prox-csl", "spafl", "t3", "taccl",
-        "zero-copy",
+        "sac-d", "zero-copy",
     }  # fmt: skip
     assert any("Eq. 3" in text for text in missing["co2"])
 

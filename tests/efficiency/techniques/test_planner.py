@@ -262,7 +262,7 @@ def test_every_technique_introduces_itself(name: str) -> None:
     assert (
         technique.name == name
         and technique.summary
-        and technique.role in ("baseline", "exchange", "schedule", "loading")
+        and technique.role in ("baseline", "exchange", "schedule", "loading", "serving")
     )
     assert settle(name, technique.knobs, {}) == settle(name, technique.knobs, settle(name, technique.knobs, {}))
     assert len({knob.name for knob in technique.knobs}) == len(technique.knobs)
@@ -270,7 +270,7 @@ def test_every_technique_introduces_itself(name: str) -> None:
     assert hasattr(technique, "run") is hasattr(technique, "stand_in")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*CONVEX, *TABLES, *SUMS)])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in (*CONVEX, *TABLES, *SUMS, "sac-d")])
 def test_what_plans_transformers_refuses_a_sparse_classifier_in_words(name: str) -> None:
     with pytest.raises(InputError, match=r"transformer|least squares"):
         get_technique(name).plan(Convex(100, 10, 500, 4), cluster(4))  # type: ignore[arg-type]

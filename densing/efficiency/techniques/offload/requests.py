@@ -63,8 +63,8 @@ class Service:
 
         Examples
         --------
-        >>> Service(1.0, 1.0).reward(np.array([1.0, 1.0]), np.array([0.5, 2.0])).tolist()
-        [0.95, -0.2]
+        >>> Service(1.0, 1.0).reward(np.array([1.0, 1.5]), np.array([0.5, 2.5])).tolist()
+        [0.95, 0.25]
         """
         ratio = np.minimum(latency / self.deadline_s, LONGEST)
         worth: Array = (
