@@ -132,8 +132,9 @@ def serve_requests(
 
 def _measured(env: RunEnv, halves: Halves, tokens: int, edge_threads: int) -> Served:
     """Return both sides' seconds, measured one side after the other and told to both."""
-    own = torch.zeros(halves.layers + 2, dtype=torch.float64)
     sides = []
+    # A model that is still being read would slow the other side down.
+    comm.all_reduce(torch.zeros(1), async_op=False)
     for side, threads in ((DEVICE, 1), (SERVER, edge_threads)):
         if env.rank == side:
             layers, ends = layer_seconds(halves, tokens, threads=threads)

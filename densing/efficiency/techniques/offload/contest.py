@@ -31,7 +31,7 @@ from densing.efficiency.techniques.offload.requests import Requests, Service
 
 TRAIN_EPISODES, STEPS = 64, 200
 """Of training; an episode is so many requests long."""
-ENUMERATIONS = ("last", "expected")
+SIMPLEST_FIRST = ("device-only", "edge-only", "fixed", "last", "greedy", "expected", "sac-d", "random")
 CANNOT = ("oracle",)
 """What nobody can take: it knows the bandwidth to come."""
 
@@ -151,7 +151,7 @@ def hold_contest(
         differences = tuple(
             _difference(name, rewards["sac-d"] - own, level) for name, own in rewards.items() if name != "sac-d"
         )
-    recommended, reason = _recommended(rewards, differences)
+    recommended, reason = _recommended(rewards, level)
     number = len(actions.labels)
     return Contest(
         rewards=rewards,
@@ -183,17 +183,15 @@ def _difference(rival: str, cells: Array, level: float) -> Difference:
     return Difference(rival, mean, mean - half, mean + half)
 
 
-def _recommended(rewards: dict[str, Array], differences: Sequence[Difference]) -> tuple[str, str]:
-    """Return what to take and why: the simplest that nothing beats by more than chance."""
+def _recommended(rewards: dict[str, Array], level: float) -> tuple[str, str]:
+    """Return what to take and why: the simplest that the best does not beat by more than chance."""
     usable = {name: float(own.mean()) for name, own in rewards.items() if name not in CANNOT}
     if not usable:
         raise InputError("policies: the oracle alone cannot be taken; name another one too")
     best = max(usable, key=lambda name: usable[name])
-    if best != "sac-d":
-        return best, f"{best} is worth most"
-    level = {each.rival: each for each in differences}
-    rivals = [name for name in ENUMERATIONS if name in usable and level[name].lo <= 0]
-    if rivals:
-        name = max(rivals, key=lambda each: usable[each])
-        return name, f"enumeration ({name}) is as good as sac-d within the interval, and needs no training"
-    return best, "sac-d is worth more than every other policy that can be taken, enumeration included"
+    for name in SIMPLEST_FIRST:
+        if name == best:
+            break
+        if name in usable and _difference(name, rewards[best] - rewards[name], level).lo <= 0:
+            return name, f"{best} is not worth more by more than chance, and {name} is simpler"
+    return best, "it is worth more than all that is simpler"
