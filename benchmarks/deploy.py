@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         setting = " ".join(("densing deploy STORE --model", MODEL, *deadline, *settings[name]))
         parts += [f"## {name}", f"`{setting}`", each["sentence"], choices_table(each), policies_table(each)]
     parts += [
-        "The oracle knows the bandwidth that a request will find, and looks at that request alone, as enumeration does: "
+        "The oracle knows the bandwidth that a request will find and looks at that request alone, as enumeration does: "
         "where requests wait for one another it is no upper bound. Bold: nothing else is better in quality and "
         "latency. Densities: N is read from the loss on the ruler olmo-ladder over the parameters kept; ≤: the loss "
         "lies beyond the ruler, no more than that can be said.",

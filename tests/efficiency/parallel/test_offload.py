@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="needs the extra train")
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("one_thread")]
 
 from densing.core import InputError  # noqa: E402
-from densing.efficiency.parallel import RunSpec, launch  # noqa: E402
+from densing.efficiency.parallel import RunRecord, RunSpec, launch  # noqa: E402
 from densing.efficiency.parallel.offload.sac import DiscreteSac, actor_loss  # noqa: E402
 from densing.efficiency.parallel.offload.serve import parse_ways  # noqa: E402
 from densing.efficiency.parallel.offload.wire import pack, unpack  # noqa: E402
@@ -89,8 +89,16 @@ def test_requests_are_served_by_two_processes(model: Path, tmp_path: Path) -> No
     run = launch(RunSpec("sac-d", knobs=knobs, steps=3, trace_steps=0, out=str(tmp_path / "run")))
     assert [run.extra[f"bytes_{way}"] for way in range(3)] == [16 * (8 + 8), 0, 64]
     assert all(run.extra[f"{what}_s_{way}"] > 0 for what in ("measured", "predicted") for way in range(3))
+    device, server = (record.extra for record in _records(tmp_path / "run"))
+    assert device["measured_s_1"] == run.extra["measured_s_1"] and not server
     with pytest.raises(InputError, match="give --set pretrained"):
         launch(RunSpec("sac-d", steps=1, trace_steps=0, out=str(tmp_path / "other")))
+
+
+def _records(out: Path) -> list[RunRecord]:
+    from densing.efficiency.parallel.distributed import folder
+
+    return [RunRecord.from_dict(folder.read_json(folder.record_file(out, rank))) for rank in range(2)]
 
 
 def test_gradients_of_the_actors_loss_are_those_of_the_closed_form() -> None:

@@ -126,7 +126,8 @@ def serve_requests(
     return RunRecord(
         technique=env.spec.technique, rank=env.rank, world_size=env.world_size, losses=(0.0,) * len(every),
         step_s=every, wait_s=tuple(waited[len(chosen) :]), tokens=tokens, final_loss=0.0,
-        parameters=halves.parameters, extra=extra,
+        # A request's seconds are the device's: the server waits between requests too.
+        parameters=halves.parameters, extra=extra if device else {},
     )  # fmt: skip
 
 
