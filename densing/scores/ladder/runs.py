@@ -173,6 +173,8 @@ PRESETS = {
             validation=16_384,
         ),
         Preset("cpu", _small(_CPU_WIDTHS, (600, 1050, 1850, 3200)), 64, 6e-3, 32, 100),
+        # A block holds a film and its reception.
+        Preset("films", _small(_CPU_WIDTHS, (400, 800, 1600)), 128, 6e-3, 32, 100, questions=500, vocabulary=1024),
         Preset(
             "gpu",
             tuple(_published(*row) for row in _TABLE_1),
