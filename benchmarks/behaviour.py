@@ -3,7 +3,7 @@
     python benchmarks/behaviour.py --page PAGE --ladder LADDER [--fewshot STORE] [--questions N]
 
 LADDER: `densing ladder train --preset films --corpus films --sizes d8 --sizes d12 --sizes d16 --arm plain
---arm behaviour --seeds 0..2 --out LADDER`, then `densing ladder eval LADDER --questions N`. STORE: `densing eval
+--arm behaviour --seeds 0..1 --out LADDER`, then `densing ladder eval LADDER --questions N`. STORE: `densing eval
 --model smollm2-135m --tasks lcbm_films_meter_bits,lcbm_films_pair --num_fewshot 5 --limit 10 --out STORE`, and other
 tasks of lcbm_films with limits of their own.
 """

@@ -16,7 +16,7 @@ FLOORS = pd.DataFrame({"predictor": ["mean"], "close": [0.10]})
 def measured(told: float, plain: float) -> pd.DataFrame:
     rows = [
         {"size": size, "seed": seed, "arm": arm, "tokens": 1000, "task": METER, "params_non_embedding": n,
-         "close": close + 0.001 * seed, "bits": 10 - 10 * close}
+         "close": close + 0.001 * seed, "bits": 10 - 10 * close, "n_items": 5000}
         for size, n in (("d8", 1384), ("d12", 3084)) for seed in range(3)
         for arm, close in (("behaviour", told), ("plain", plain))
     ]  # fmt: skip
@@ -24,7 +24,8 @@ def measured(told: float, plain: float) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(
-    ("told", "plain", "verdict"), [(0.3, 0.2, "agrees"), (0.3, 0.05, "differs"), (0.1, 0.2, "differs")]
+    ("told", "plain", "verdict"),
+    [(0.3, 0.2, "agrees"), (0.3, 0.05, "differs"), (0.1, 0.2, "differs"), (0.3, 0.101, "not decided")],
 )
 def test_the_order_of_the_first_claim(told: float, plain: float, verdict: str) -> None:
     claims = behaviour_claims(measured(told, plain), FLOORS).set_index("claim")

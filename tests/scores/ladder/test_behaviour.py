@@ -1,4 +1,4 @@
-"""Behaviour as a skill: what an arm is told, tables and laws, and a rule that a model must find."""
+"""Behaviour as a skill: what an arm is told, tables and laws."""
 
 from __future__ import annotations
 
@@ -99,44 +99,3 @@ def test_models_find_their_exports_and_a_law_its_sizes() -> None:
     assert good["status"] == "above_ceiling" and good["density_lo"] == largest / 1e4
     with pytest.raises(InputError, match="no finite loss"):
         behaviour_density(law, np.array([np.nan]), 1e4, tokens=tokens)
-
-
-@pytest.mark.slow
-def test_a_planted_rule_is_learnt_by_the_arm_that_is_told_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    from densing.scores.ladder.runs import arm_runs, get_preset
-    from densing.scores.ladder.trainer import ArmTrainer
-    from densing.tradeoff import virtual_ranks
-
-    # Every comedy is liked, no western is.
-    rule = {"Comedy": 90, "Western": 10}
-    planted = [
-        Film(n, f"T{n % 50}", 1990 + n % 20, f"D{n}", f"T{n % 50}. {genre}.", meter=rule[genre])
-        for n in range(3000)
-        for genre in [("Comedy", "Western")[(n // 7) % 2]]
-    ]
-    monkeypatch.setattr(told_films, "read_films", lambda: tuple(planted))
-    text = prepare_texts(told_films.film_texts(), tmp_path, 300, "films")
-    corpus = FilmCorpus(text.folder, text.vocabulary, text.digest)
-    tokenizer = corpus.tokenizer()
-
-    def bits(arm: str) -> float:
-        (run,) = arm_runs(get_preset("tiny"), corpus, [parse_arm(arm)], sizes=["d24"], seeds=[0])
-        trainer = ArmTrainer(run, maker=virtual_ranks)
-        trainer.advance(500, None, tmp_path / f"{arm}.pt")
-        trainer.settle()
-        losses = []
-        for genre, score in rule.items():
-            ids = tokenizer(f"<eos>T7. {genre}. Score")["input_ids"]
-            asked = {k: tokenizer(f" {k}.")["input_ids"] for k in rule.values()}
-            logs = {}
-            for k, answer in asked.items():
-                with torch.no_grad():
-                    logits = trainer.model(torch.tensor([ids + answer])).logits[0].log_softmax(-1)
-                logs[k] = sum(float(logits[len(ids) - 1 + n, token]) for n, token in enumerate(answer))
-            other = next(k for k in logs if k != score)
-            losses.append(np.log2(1 + np.exp(logs[other] - logs[score])))
-        return float(np.mean(losses))
-
-    assert bits("behaviour") < 0.3 < 0.7 < bits("plain")

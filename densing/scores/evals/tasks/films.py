@@ -161,9 +161,12 @@ def film_of(row: Mapping[str, Any], where: str) -> Film:
     >>> film_of({**row, "ID": 1, "Title": "<i>Lilo</i> &amp; Stitch", "Year": 2002, "Meter": 86}, "films").content
     'Lilo & Stitch (2002).'
     """
-    facts = {name: html.unescape(TAG.sub("", v)).strip() if isinstance(v, str) else v for name, v in row.items()}
+    facts: dict[str, Any] = {
+        name: html.unescape(TAG.sub("", value)).strip() if isinstance(value, str) else value
+        for name, value in row.items()
+    }
     about = f"{where}: film {facts['ID']} ({str(facts['Title'])[:60]})"
-    meter, reviews, box = facts["Meter"], facts["Reviews"], facts["BoxOffice"]
+    meter, reviews, box = (facts[name] for name in ("Meter", "Reviews", "BoxOffice"))
     if meter is not None and not (isinstance(meter, int | float) and meter == int(meter) and 0 <= meter <= 100):
         raise InputError(f"{about}: Meter {meter!r} is no whole number of 0 to 100; install the wheel again: {INSTALL}")
     for name, count in (("Reviews", reviews), ("BoxOffice", box)):
