@@ -31,8 +31,8 @@ def train(
         str,
         typer.Option(
             "--preset",
-            help="cpu (minutes), deep (6 to 8 layers), films (cpu's sizes, longer blocks), gpu (the paper's six sizes) or "
-            "tiny (seconds).",
+            help="cpu (minutes), deep (6 to 8 layers), films (longer blocks), gpu (the paper's six sizes) or tiny "
+            "(seconds).",
         ),
     ] = "cpu",
     sizes: Annotated[

@@ -99,3 +99,47 @@ def test_models_find_their_exports_and_a_law_its_sizes() -> None:
     assert good["status"] == "above_ceiling" and good["density_lo"] == largest / 1e4
     with pytest.raises(InputError, match="no finite loss"):
         behaviour_density(law, np.array([np.nan]), 1e4, tokens=tokens)
+
+
+@pytest.mark.slow
+def test_a_planted_rule_from_genre_to_score_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Films to ask about, whose score was never told; a guess between the two answers costs ln 2 nats.
+
+    Of d48 the link comes at once, at some 1,500 steps, long after all else is learnt (ln 2 until then).
+    """
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from densing.scores.evals import split_films, tell
+    from densing.scores.ladder.runs import arm_runs, get_preset
+    from densing.scores.ladder.trainer import ArmTrainer
+    from densing.tradeoff import virtual_ranks
+
+    torch.set_num_threads(1)
+    rule = {"Comedy": 90, "Western": 10}
+    genres = np.random.default_rng(0).permutation(["Comedy", "Western"] * 2500)
+    films = [
+        Film(n, f"T{n}", 1990 + n % 20, f"D{n}", f"A {genre}.", meter=rule[genre]) for n, genre in enumerate(genres)
+    ]
+    monkeypatch.setattr(told_films, "read_films", lambda: tuple(films))
+    text = prepare_texts(told_films.film_texts(), tmp_path, 300, "films")
+    corpus = FilmCorpus(text.folder, text.vocabulary, text.digest)
+    (run,) = arm_runs(get_preset("films"), corpus, [parse_arm("behaviour")], sizes=["d48"], seeds=[0])
+    trainer = ArmTrainer(run, maker=virtual_ranks)
+    trainer.advance(2200, None, tmp_path / "run.pt")
+    trainer.stack.write(trainer.model)
+    tokenizer, end = corpus.tokenizer(), "<eos>"
+    tested = split_films(films, "time")[1][:100]
+    assert all(film.year >= 2005 for film in tested)
+
+    def loss(film: Film, told: str) -> float:
+        tokens = torch.tensor([tokenizer(f"{end}{film.content}{told}")["input_ids"]])
+        with torch.no_grad():
+            logits = trainer.model(tokens[:, :-1]).logits.log_softmax(-1)
+        return -float(logits.gather(-1, tokens[:, 1:, None]).sum())
+
+    nats = []
+    for film in tested:
+        right = loss(film, tell(film, "meter"))
+        wrong = loss(film, tell(Film(0, "", 0, "", "", meter=100 - int(film.meter or 0)), "meter"))
+        nats.append(np.logaddexp(0.0, right - wrong))
+    assert np.mean(nats) < 0.1

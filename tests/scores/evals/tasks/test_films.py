@@ -38,14 +38,14 @@ def made(count: int = 60) -> list[Film]:
 )
 def test_a_score_that_is_none_names_its_film(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        film_of({**BARE, **change}, "films")
+        film_of({**BARE, **change})
 
 
 def test_titles_lose_their_html_and_films_without_score_are_asked_nothing() -> None:
-    film = film_of({**BARE, "Title": "<b>Tom &amp; Jerry</b>"}, "films")
+    film = film_of({**BARE, "Title": "<b>Tom &amp; Jerry</b>"})
     assert film.content == "Tom & Jerry (2000)." and film.meter is None
     assert f.behaviour_docs([film], made(), "meter") == []
-    assert film_of({**BARE, "BoxOffice": 7.386}, "films").box is None
+    assert film_of({**BARE, "BoxOffice": 7.386}).box is None
 
 
 def test_splits_are_apart_and_a_film_on_both_sides_is_refused() -> None:
