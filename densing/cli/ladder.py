@@ -30,7 +30,9 @@ def train(
     preset: Annotated[
         str,
         typer.Option(
-            "--preset", help="cpu (minutes), deep (6 to 8 layers), gpu (the paper's six sizes) or tiny (seconds)."
+            "--preset",
+            help="cpu (minutes), deep (6 to 8 layers), films (longer blocks), gpu (the paper's six sizes) or tiny "
+            "(seconds).",
         ),
     ] = "cpu",
     sizes: Annotated[
@@ -61,9 +63,10 @@ def train(
         typer.Option(
             "--arm",
             help="Train this change of training beside others, METHOD:option=value,...: plain, or co2, local-sgd, "
-            "slowmo, dct, topk, fedavg, fedft, spafl with their knobs; options of all: ranks, batch, lr (a factor), "
-            "corpus (clean, noisy, shuffled), bits, exits (a loss behind every layer), clients (Dirichlet), "
-            "order=reverse. May be repeated; `densing ladder gain` compares them.",
+            "slowmo, dct, topk, fedavg, fedft, spafl with their knobs, or behaviour (--corpus films told with their "
+            "reception; split=time, director, random); options of all: ranks, batch, lr (a factor), corpus (clean, "
+            "noisy, shuffled), bits, exits (a loss behind every layer), clients (Dirichlet), order=reverse. May be "
+            "repeated; `densing ladder gain` compares them.",
         ),
     ] = None,
     ranks: Annotated[int, typer.Option("--ranks", min=1, max=64, help="Virtual ranks of every --arm.")] = 1,
@@ -192,6 +195,7 @@ def fit(
                 "tokens": result.tokens,
                 "fits": laws,
                 "targets": result.targets,
+                **({} if result.behaviour is None else {"behaviour": result.behaviour}),
                 "files": files,
                 "notes": result.notes,
             }
@@ -203,6 +207,8 @@ def fit(
         columns = ["task", "target", "size", "tokens", "runs", "loss", "loss_law_lo", "loss_law_hi", "density",
                    "density_lo", "density_hi", "density_law", "agrees"]  # fmt: skip
         emit_table(result.targets[columns], "Targets: measured, and what the loss law says")
+    if result.behaviour is not None:
+        emit_table(result.behaviour, "Behaviour: bits of the right answer, as effective parameters and density")
     show_notes(result.notes)
     say(f"wrote {len(files)} fits below {Path(files[0]).parent}")
 

@@ -1,5 +1,7 @@
 from .arms import read_arms as read_arms
 from .arms import virtual_ranks as virtual_ranks
+from .behaviour import behaviour_claims as behaviour_claims
+from .behaviour import film_floors as film_floors
 from .cost import DensityCost as DensityCost
 from .cost import join as join
 from .deployment import Deployment as Deployment

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from densing.core import InputError
-from densing.scores.ladder import Arm, Ranks, parse_arm
+from densing.scores.ladder import ALONE, Arm, Ranks, parse_arm
 
 PLAIN_IS = "ddp"
 """The technique that plain ranks train with: gradients averaged in every step, the same as one process with all."""
@@ -20,7 +20,8 @@ def read_arms(texts: Sequence[str], ranks: int = 1) -> list[Arm]:
     Parameters
     ----------
     texts : sequence of str
-        ``METHOD:option=value,...``; a method is ``plain`` or a data-parallel technique of ``densing techniques list``.
+        ``METHOD:option=value,...``; a method is ``plain``, ``behaviour`` or a data-parallel technique of ``densing
+        techniques list``.
     ranks : int
         Virtual ranks, where an arm does not say itself.
 
@@ -44,7 +45,7 @@ def read_arms(texts: Sequence[str], ranks: int = 1) -> list[Arm]:
                 f"--arm {arm.name}: between virtual stages all edges are alike, and every layer is one; of "
                 f"{arm.method}'s knobs give r alone"
             )
-        if arm.ranks == 1 and arm.method not in ("plain", PLAIN_IS):
+        if arm.ranks == 1 and arm.method not in (*ALONE, PLAIN_IS):
             raise InputError(f"--arm {arm.name}: {arm.method} needs ranks to share the work; give --ranks 2 or more")
         if technique.axis == "server":
             scheme = technique.scheme(arm.ranks, **knobs)
@@ -97,7 +98,7 @@ def _knobs(arm: Arm) -> tuple[Any, dict[str, Any]]:
     """Return the technique of an arm, and every knob of a run of it."""
     from densing.efficiency.techniques import get_technique, run_settings
 
-    name = PLAIN_IS if arm.method == "plain" else arm.method
+    name = PLAIN_IS if arm.method in ALONE else arm.method
     technique = get_technique(name)
     if name not in VIRTUAL:
         raise InputError(

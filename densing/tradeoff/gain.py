@@ -473,13 +473,13 @@ def ladder_gain(
     by = pd.concat(tables, ignore_index=True)
     notes += [note for cost in costs.values() for note in cost.notes]
     asked = None
-    if not sets:
+    if not sets and not (folder / "eval").is_dir():
         text = (
             f"{folder}: no questions asked; gains are of validation loss alone, and what questions without pairs would "
             f"see is left out (run `densing ladder eval {folder}`)"
         )
         notes.append(Note("not-evaluated", "info", text))
-    else:
+    elif sets:
         rows = sets[MEAN]
         try:
             asked = unpaired_resolution(law_of(MEAN), rows[rows["arm"].eq(baseline)], level=level, pooled=True)
@@ -574,9 +574,10 @@ def number_of(value: Any) -> float:
 def _question_losses(folder: Path, exports: Sequence[Mapping[str, Any]]) -> dict[str, pd.DataFrame]:
     """Return losses in bits per byte as :func:`pair_table` takes them, by set of questions; the mean of sets first."""
     from densing.scores.evals import RunStore
-    from densing.scores.ladder import EMERGENT, measured_table
+    from densing.scores.ladder import EMERGENT, FILMS, measured_table, read_ladder
 
-    if not (folder / "eval").is_dir():
+    # What plain training never saw, how films were received, has no law there to read a gain from.
+    if not (folder / "eval").is_dir() or read_ladder(folder).get("corpus") == FILMS:
         return {}
     measured = measured_table(exports, RunStore(folder / "eval").measurements()).rename(
         columns={"bits_per_byte": "loss"}

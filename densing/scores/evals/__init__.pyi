@@ -28,7 +28,13 @@ from .store import is_run as is_run
 from .store import merge as merge
 from .store import read_run as read_run
 from .store import runs_below as runs_below
+from .tasks import SPLITS as SPLITS
+from .tasks import Film as Film
+from .tasks import describe_film as describe_film
+from .tasks import read_films as read_films
 from .tasks import read_passages as read_passages
+from .tasks import split_films as split_films
+from .tasks import tell as tell
 from .texts import read_texts as read_texts
 from .variants import write_gold_variant as write_gold_variant
 from .variants import write_target_tasks as write_target_tasks

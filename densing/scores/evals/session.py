@@ -181,7 +181,7 @@ def failed(model: str, task: str, digest: str, error: BaseException) -> UnitOutc
 WORD = re.compile(rb"[^\s\"'\[\]{},#]+")
 NAMED = re.compile(rb"^(?:task|group|tag):[ \t]*([^\s#\[]+)", re.M)
 # Suites that the package brings, by the beginning of their tasks' names.
-SUITES = {"olmo_ladder": "olmo-ladder"}
+SUITES = {"olmo_ladder": "olmo-ladder", "lcbm_films": "lcbm-films"}
 
 
 @dataclass
@@ -332,7 +332,7 @@ def suite_folder(name: str) -> Path:
     >>> suite_folder("olmo-lader")
     Traceback (most recent call last):
         ...
-    densing.core.errors.UnknownNameError: unknown suite 'olmo-lader'; did you mean 'olmo-ladder'? (known: olmo-ladder)
+    densing.core.errors.UnknownNameError: unknown suite 'olmo-lader'; did you mean 'olmo-ladder'? ...
     """
     if name not in SUITES.values():
         raise UnknownNameError("suite", name, SUITES.values())

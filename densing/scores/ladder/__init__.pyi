@@ -1,7 +1,12 @@
+from .arms import ALONE as ALONE
 from .arms import Arm as Arm
 from .arms import Maker as Maker
 from .arms import Ranks as Ranks
 from .arms import parse_arm as parse_arm
+from .behaviour import behaviour_density as behaviour_density
+from .behaviour import behaviour_table as behaviour_table
+from .behaviour import told as told
+from .corpus import FILMS as FILMS
 from .corpus import Corpus as Corpus
 from .corpus import Generated as Generated
 from .corpus import find_corpus as find_corpus
@@ -13,6 +18,7 @@ from .fits import EMERGENT as EMERGENT
 from .fits import LadderFit as LadderFit
 from .fits import TaskFit as TaskFit
 from .fits import check_targets as check_targets
+from .fits import fit_behaviour as fit_behaviour
 from .fits import fit_folder as fit_folder
 from .fits import fit_loss as fit_loss
 from .fits import fit_tasks as fit_tasks

@@ -2,8 +2,8 @@
 
 An arm is written ``METHOD:option=value,...``. The method is ``plain`` or the name of a way of sharing work between
 ranks, with its own options; who trains supplies it (:data:`Maker`), because the ladder knows none. What is no
-communication is the ladder's own: batch, learning rate, corpus, bits of the weights, losses at exits, and clients with
-data of their own.
+communication is the ladder's own: batch, learning rate, corpus, bits of the weights, losses at exits, clients with
+data of their own, and ``behaviour``: plain training on films that are told with how they were received.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from densing.core import Array, InputError, UnknownNameError
-from densing.scores.ladder.corpus import Corpus, Generated
+from densing.scores.evals import SPLITS
+from densing.scores.ladder.corpus import Corpus, FilmCorpus, Generated
 from densing.scores.ladder.world import Recipe, get_recipe
 
 PLAIN = "plain"
+BEHAVIOUR = "behaviour"
+ALONE = (PLAIN, BEHAVIOUR)
+"""Methods of the ladder's own: ranks, where there are several, average gradients in every step."""
 FAMILY_FLOOR = 1e-6
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*", re.ASCII)
 
@@ -31,7 +35,7 @@ class Arm:
     Parameters
     ----------
     method : str
-        ``plain``, or how ranks share the work.
+        ``plain``, ``behaviour``, or how ranks share the work.
     knobs : mapping of str to str
         The method's own options, as they were written.
     ranks : int
@@ -54,6 +58,8 @@ class Arm:
         A model that the run learns from, for methods with one.
     exits : float
         Weight of the loss behind every layer but the last, read with the model's own norm and head; 0: none.
+    split : str
+        Of ``behaviour``: which films are told with their reception, and which are kept to be asked about.
     """
 
     method: str = PLAIN
@@ -69,6 +75,7 @@ class Arm:
     tokens: float = 1.0
     teacher: str = ""
     exits: float = 0.0
+    split: str = "time"
 
     @property
     def slug(self) -> str:
@@ -123,6 +130,7 @@ _OWN: dict[str, Callable[[str], Any]] = {
     "clients": float,
     "order": str,
     "exits": float,
+    "split": str,
 }
 _LIMITS: dict[str, tuple[float, float, str]] = {
     "ranks": (1, 64, "a whole number from 1 to 64"),
@@ -180,8 +188,12 @@ def parse_arm(text: str, ranks: int = 1) -> Arm:
         get_recipe(own["corpus"])
     if own.get("order", "reverse") not in ("ascending", "reverse"):
         raise UnknownNameError(f"order of --arm {text}:", own["order"], ("ascending", "reverse"))
+    if "split" in own and method != BEHAVIOUR:
+        raise InputError(f"--arm {text}: split is an option of behaviour alone; leave it out")
+    if own.get("split", "time") not in SPLITS:
+        raise UnknownNameError(f"split of --arm {text}:", own["split"], SPLITS)
     knobs = {key: value for key, value in options.items() if key not in _OWN}
-    if method == PLAIN and knobs:
+    if method in ALONE and knobs:
         raise UnknownNameError(f"option of --arm {text}:", next(iter(knobs)), sorted(_OWN))
     written = ",".join(f"{key}={value}" for key, value in options.items())
     return Arm(method, knobs, **{"ranks": ranks, **own}, name=f"{method}:{written}" if written else method)
@@ -193,8 +205,12 @@ def arm_corpus(arm: Arm, corpus: Corpus) -> Corpus:
     Raises
     ------
     InputError
-        When the arm needs a recipe or families, which a user's text has not.
+        When the arm needs a recipe or families, which a user's text has not, or films.
     """
+    if arm.method == BEHAVIOUR:
+        if not isinstance(corpus, FilmCorpus):
+            raise InputError(f"--arm {arm.name}: only films have a behaviour to tell; add --corpus films")
+        corpus = corpus.with_behaviour(arm.split)
     if not arm.corpus and arm.clients is None:
         return corpus
     if not isinstance(corpus, Generated):

@@ -8,22 +8,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from densing.core import ArtefactError, InputError, read_text, write_text
+from densing.core import ArtefactError, InputError, read_text, replacing, write_text
 from densing.scores.evals import read_passages
-from densing.scores.ladder.films import film_texts
+from densing.scores.ladder.films import behaviour_texts, film_texts
 from densing.scores.ladder.world import CORPUS_SEED, RECIPES, VOCABULARY, corpus_hash, generate, get_recipe
 
 Tokens = NDArray[np.integer[Any]]
 VALIDATION_TOKENS = 65_536
 SUFFIXES = (".txt", ".md", ".text")
 EOS = "<eos>"
+FILMS = "films"
 # All bytes and the end token: no vocabulary is smaller.
 _BYTES_ONLY = 257
 
@@ -129,6 +130,52 @@ class TextCorpus:
         return {"corpus": "text", "corpus_hash": self.digest, "useful": 1.0}
 
 
+@dataclass(frozen=True)
+class FilmCorpus(TextCorpus):
+    """The films, and the same told with their reception; tokenizer and held-out text are those of the content alone.
+
+    Parameters
+    ----------
+    told : str
+        Split of :data:`densing.scores.evals.tasks.films.SPLITS` whose films to learn from are told with behaviour;
+        empty: none is.
+    """
+
+    told: str = ""
+
+    def stream(self, tokens: int) -> Tokens:
+        """Return the whole training part, whatever was asked: longer runs pass over it again."""
+        if not self.told:
+            return super().stream(tokens)
+        stream: Tokens = np.load(self._told_file, mmap_mode="r")
+        return stream[: tokens or None]
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return name, hash and what is told."""
+        return {**super().describe(), "corpus": FILMS, **({"behaviour": self.told} if self.told else {})}
+
+    def with_behaviour(self, split: str) -> FilmCorpus:
+        """Return the same films with behaviour behind the content of those to learn from.
+
+        Films of the held-out text are left out, and a film to be asked about keeps its content alone.
+        """
+        corpus = replace(self, told=split)
+        if not corpus._told_file.is_file():
+            tokenizer = self.tokenizer()
+            end = tokenizer.convert_tokens_to_ids(EOS)
+            plain = np.cumsum([1 + len(row) for row in tokenizer(film_texts(), verbose=False)["input_ids"]])
+            rows = tokenizer(behaviour_texts(split), verbose=False)["input_ids"]
+            kept = int(np.searchsorted(plain, len(super().stream(0)), "right"))
+            tokens = np.concatenate([np.array([end, *row], dtype=np.uint32) for row in rows[:kept]])
+            with replacing(corpus._told_file) as path, path.open("wb") as file:
+                np.save(file, tokens)
+        return corpus
+
+    @property
+    def _told_file(self) -> Path:
+        return self.folder / f"behaviour-{self.told}.npy"
+
+
 def find_corpus(name: str, folder: Path, vocabulary: int) -> Corpus:
     """Return a corpus by what a user calls it.
 
@@ -151,8 +198,9 @@ def find_corpus(name: str, folder: Path, vocabulary: int) -> Corpus:
     """
     if name in RECIPES:
         return Generated(name)
-    if name == "films":
-        return prepare_texts(film_texts(), folder, vocabulary, name)
+    if name == FILMS:
+        text = prepare_texts(film_texts(), folder, vocabulary, name)
+        return FilmCorpus(text.folder, text.vocabulary, text.digest)
     if not Path(name).exists():
         raise InputError(f"--corpus {name}: no such file or folder, and none of {', '.join(RECIPES)}, films")
     return prepare(Path(name), folder, vocabulary)

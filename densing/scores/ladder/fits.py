@@ -20,6 +20,8 @@ from densing.scores.catalog import known_protocol
 from densing.scores.evals import RunStore
 from densing.scores.fit import LawFit, fit_law, spread
 from densing.scores.ladder.arms import PLAIN
+from densing.scores.ladder.behaviour import LOSS, behaviour_table, density_table, told
+from densing.scores.ladder.corpus import FILMS
 from densing.scores.ladder.folder import STORE, read_exports, read_ladder
 from densing.scores.ladder.questions import CHOICES, PREFIX, SETS
 from densing.scores.references import LADDER, fit_ladder, ladder_data
@@ -163,6 +165,13 @@ class TaskFit:
     quality: pd.DataFrame
     notes: tuple[Note, ...]
 
+    @property
+    def unit(self) -> str:
+        """Of the losses."""
+        if self.two_step is not None:
+            return "bits/byte"
+        return "nats/token" if self.task == VALIDATION else "bits/answer"
+
     def rows(self, level: float) -> list[dict[str, Any]]:
         """Return plain data per law: parameters with their intervals at a level, R2 and, of loss laws, the rollout."""
         rows = []
@@ -171,7 +180,7 @@ class TaskFit:
                 {
                     "task": self.task,
                     "quantity": "loss",
-                    "unit": "nats/token" if self.two_step is None else "bits/byte",
+                    "unit": self.unit,
                     "law": law,
                     "equation": fit.law.equation,
                     "status": fit.status,
@@ -263,6 +272,28 @@ def fit_validation(losses: pd.DataFrame, *, draws: int = 1000, seed: int = 0) ->
         As in :func:`fit_tasks`.
     """
     return _fit_losses(VALIDATION, (VALIDATION,), losses, None, pd.DataFrame(), draws, seed)
+
+
+def fit_behaviour(behaviour: pd.DataFrame, *, draws: int = 1000, seed: int = 0) -> list[TaskFit]:
+    """Fit the loss of behaviour, bits per answer, of the arms that were told it: a law for each task that has one.
+
+    Parameters
+    ----------
+    behaviour : pandas.DataFrame
+        See :func:`densing.scores.ladder.behaviour_table`.
+    draws, seed
+        As in :func:`fit_tasks`.
+
+    Raises
+    ------
+    FitError
+        When there are too few runs for the laws.
+    """
+    own = behaviour[behaviour["arm"].map(told).astype(bool)]
+    return [
+        _fit_losses(str(task), (str(task),), rows.rename(columns={LOSS: "loss"}), None, pd.DataFrame(), draws, seed)
+        for task, rows in own.groupby("task", sort=True)
+    ]
 
 
 def _fit_losses(
@@ -404,6 +435,8 @@ class LadderFit:
     targets : pandas.DataFrame
         See :func:`densing.scores.ladder.check_targets`, with the task before; empty where there is none.
     notes : tuple of Note
+    behaviour : pandas.DataFrame, optional
+        Of a ladder of films: see :func:`densing.scores.ladder.behaviour.density_table`.
     """
 
     preset: str
@@ -412,6 +445,7 @@ class LadderFit:
     measured: pd.DataFrame | None
     targets: pd.DataFrame
     notes: tuple[Note, ...]
+    behaviour: pd.DataFrame | None = None
 
     @property
     def tokens(self) -> float:
@@ -422,6 +456,8 @@ class LadderFit:
         """Write one JSON file per task (a ruler where there are scores) and ``measured.csv``; return the JSON files."""
         if self.measured is not None:
             write_csv(self.measured, out / "measured.csv")
+        if self.behaviour is not None:
+            write_csv(self.behaviour, out / "behaviour.csv")
         own = [export for export in self.exports if own_run(export)]
         sizes = sorted({int(export["params_non_embedding"]) for export in own})
         title = f"ladder of preset {self.preset} ({sizes[0]:,} to {sizes[-1]:,} parameters, {len(own)} models)"
@@ -456,9 +492,16 @@ def fit_folder(folder: Path, *, draws: int = 1000, seed: int = 0, level: float =
     about, exports = read_ladder(folder), list(read_exports(folder))
     tasks = [fit_validation(validation_table(exports), draws=draws, seed=seed)]
     notes: list[Note] = []
-    measured, targets = None, pd.DataFrame()
-    if (folder / STORE).is_dir():
-        measured = measured_table(exports, RunStore(folder / STORE).measurements())
+    measured, targets, behaviour = None, pd.DataFrame(), None
+    stored = RunStore(folder / STORE).measurements() if (folder / STORE).is_dir() else None
+    if stored is not None and about.get("corpus") == FILMS:
+        known = behaviour_table(exports, stored)
+        skills = fit_behaviour(known, draws=draws, seed=seed)
+        laws = {task.task: task.losses["chinchilla"] for task in skills}
+        behaviour = density_table(known, laws, float(known["tokens"].max()), level)
+        tasks += skills
+    elif stored is not None:
+        measured = measured_table(exports, stored)
         tasks += fit_tasks(measured, draws=draws, seed=seed)
         targets = _target_table(tasks, measured, level, seed)
     else:
@@ -466,7 +509,7 @@ def fit_folder(folder: Path, *, draws: int = 1000, seed: int = 0, level: float =
             Note("not-evaluated", "warning", f"{folder}: no questions asked yet; run `densing ladder eval {folder}`")
         )
     notes += [note for task in tasks for note in task.notes]
-    return LadderFit(about["preset"], exports, tuple(tasks), measured, targets, tuple(notes))
+    return LadderFit(about["preset"], exports, tuple(tasks), measured, targets, tuple(notes), behaviour)
 
 
 def _target_table(tasks: Sequence[TaskFit], measured: pd.DataFrame, level: float, seed: int) -> pd.DataFrame:

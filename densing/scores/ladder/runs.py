@@ -185,6 +185,8 @@ PRESETS = {
             32,
             100,
         ),
+        # A block holds a film and its reception.
+        Preset("films", _small(_CPU_WIDTHS, (400, 800, 1600)), 128, 6e-3, 32, 100, questions=500, vocabulary=1024),
         Preset(
             "gpu",
             tuple(_published(*row) for row in _TABLE_1),

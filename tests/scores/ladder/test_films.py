@@ -9,14 +9,15 @@ import pytest
 
 from densing.core import InputError, UnavailableError, wheel_folder
 from densing.core.films import FILE, INSTALL, PACKAGE
+from densing.scores.evals import describe_film
 from densing.scores.ladder import find_corpus
 from densing.scores.ladder.corpus import Generated
-from densing.scores.ladder.films import describe, film_texts
+from densing.scores.ladder.films import film_texts
 
 
 def test_what_is_not_known_is_not_said() -> None:
     film = {"Title": "<b>A</b>", "Year": 1950, **dict.fromkeys(["Genre", "Director", "Cast", "Country"], "")}
-    assert describe({**film, "Language": None, "Runtime": None}) == "<b>A</b> (1950)."
+    assert describe_film({**film, "Language": None, "Runtime": None}) == "<b>A</b> (1950)."
 
 
 def test_every_film_is_told_once_without_what_people_made_of_it() -> None:

@@ -1,3 +1,9 @@
+from .films import SPLITS as SPLITS
+from .films import Film as Film
+from .films import describe_film as describe_film
+from .films import read_films as read_films
+from .films import split_films as split_films
+from .films import tell as tell
 from .ladder import load_mmlu as load_mmlu
 from .ladder import load_ready as load_ready
 from .ladder import score as score
