@@ -306,7 +306,8 @@ def _front(quality: np.ndarray, p95: np.ndarray) -> np.ndarray:
     """Return which ways nothing beats: none is as fast and better, or as good and faster."""
     better = (quality[:, None] >= quality) & (p95[:, None] <= p95)
     better &= (quality[:, None] > quality) | (p95[:, None] < p95)
-    return ~better.any(0)
+    front: np.ndarray = ~better.any(0)
+    return front
 
 
 def _policy_table(contest: offload.Contest) -> pd.DataFrame:

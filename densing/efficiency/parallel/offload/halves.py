@@ -82,7 +82,7 @@ class Halves:
         """Of the whole model."""
         return sum(weight.numel() for weight in self.model.parameters())
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def compute(self, given: torch.Tensor, first: int, last: int, *, head: bool) -> torch.Tensor:
         """Compute layers of one request.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -79,7 +79,7 @@ def list_actions(
     """
     if not 1 <= len(choices) <= MOST:
         raise InputError(f"{len(choices)} ways to serve a request; give 1 to {MOST}")
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for exit_, cut, bits, quality in choices:
         label = label_of(exit_, cut, bits)
         if any(label == row[-1] for row in rows):
@@ -89,8 +89,11 @@ def list_actions(
         device, edge = times.split(exit_, cut)
         place = times.layers + 1 if cut is None else cut
         rows.append((exit_, place, bits, device, edge, float(times.sent(cut, bits)), quality, label))
-    *columns, labels = zip(*rows, strict=True)
-    return Actions(*map(np.array, columns), labels=labels)
+    exits, cuts, bits, device_s, edge_s, sent, quality, labels = zip(*rows, strict=True)
+    return Actions(
+        np.array(exits), np.array(cuts), np.array(bits), np.array(device_s), np.array(edge_s), np.array(sent),
+        np.array(quality), labels,
+    )  # fmt: skip
 
 
 def label_of(exit_: int, cut: int | None, bits: int) -> str:

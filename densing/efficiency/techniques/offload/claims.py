@@ -41,8 +41,7 @@ def record() -> dict[str, Any]:
 def recorded_actions() -> tuple[Served, Actions]:
     """Return the times, and the recorded ways to serve."""
     stored = record()
-    times = Served(**{name: tuple(value) if isinstance(value, list) else value
-                      for name, value in stored["times"].items()})  # fmt: skip
+    times = Served.from_dict(stored["times"])
     whole = min(way["bits_per_byte"] for way in stored["ways"])
     return times, list_actions(
         times, [(way["exit"], way["cut"], way["cut_bits"], whole / way["bits_per_byte"]) for way in stored["ways"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -138,7 +139,7 @@ def hold_contest(
             elif name == "sac-d":
                 policy = train_actor(
                     train, steps=updates, seed=named_seed(seed, f"actor {number}") % 2**31,
-                    progress=lambda share, number=number: progress("sac-d", (number + share) / seeds),
+                    progress=partial(_told, progress, number, seeds),
                 )  # fmt: skip
                 known.setdefault(name, policy)
             played.setdefault(name, []).append(play(policy, test))
@@ -146,7 +147,7 @@ def hold_contest(
         name: np.array([each.reward.mean(1) for each in (every * seeds if len(every) == 1 else every)])
         for name, every in played.items()
     }
-    differences = ()
+    differences: tuple[Difference, ...] = ()
     if "sac-d" in rewards:
         differences = tuple(
             _difference(name, rewards["sac-d"] - own, level) for name, own in rewards.items() if name != "sac-d"
@@ -161,6 +162,10 @@ def hold_contest(
                 / sum(each.chosen.size for each in every) for n, every in played.items()},
         differences=differences, recommended=recommended, reason=reason, policies=known, level=level,
     )  # fmt: skip
+
+
+def _told(progress: Callable[[str, float], None], number: int, seeds: int, share: float) -> None:
+    progress("sac-d", (number + share) / seeds)
 
 
 def policy_of(name: str, known: dict[str, Any]) -> Policy:

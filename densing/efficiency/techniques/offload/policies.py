@@ -81,7 +81,11 @@ def always(choice: int) -> Policy:
 def chance(seed: int) -> Policy:
     """Return the policy that draws."""
     stream = named_stream(seed, "random policy")
-    return lambda requests, _view: stream.integers(0, len(requests.actions.labels), requests.episodes)
+
+    def draw(requests: Requests, _view: View) -> np.ndarray:
+        return np.asarray(stream.integers(0, len(requests.actions.labels), requests.episodes))
+
+    return draw
 
 
 class Expected:
