@@ -306,8 +306,7 @@ def _front(quality: np.ndarray, p95: np.ndarray) -> np.ndarray:
     """Return which ways nothing beats: none is as fast and better, or as good and faster."""
     better = (quality[:, None] >= quality) & (p95[:, None] <= p95)
     better &= (quality[:, None] > quality) | (p95[:, None] < p95)
-    front: np.ndarray = ~better.any(0)
-    return front
+    return np.asarray(~better.any(0))
 
 
 def _policy_table(contest: offload.Contest) -> pd.DataFrame:

@@ -89,11 +89,9 @@ def list_actions(
         device, edge = times.split(exit_, cut)
         place = times.layers + 1 if cut is None else cut
         rows.append((exit_, place, bits, device, edge, float(times.sent(cut, bits)), quality, label))
-    exits, cuts, bits, device_s, edge_s, sent, quality, labels = zip(*rows, strict=True)
-    return Actions(
-        np.array(exits), np.array(cuts), np.array(bits), np.array(device_s), np.array(edge_s), np.array(sent),
-        np.array(quality), labels,
-    )  # fmt: skip
+    *numbers, labels = zip(*rows, strict=True)
+    exits, cuts, at, device_s, edge_s, sent, worth = map(np.array, numbers)
+    return Actions(exits, cuts, at, device_s, edge_s, sent, worth, labels)
 
 
 def label_of(exit_: int, cut: int | None, bits: int) -> str:
