@@ -389,10 +389,10 @@ def numbers(option: str, text: str | None, kind: Callable[[str], Number]) -> lis
 
 def _about(workload: Step) -> dict[str, Any]:
     """Return what a document says of a workload."""
-    from densing.efficiency.simulation import Gather, Workload
+    from densing.efficiency.simulation import Workload
 
     if not isinstance(workload, Workload):
-        kind = "gather" if isinstance(workload, Gather) else "convex"
+        kind = type(workload).__name__.lower()
         return {"model": workload.name, kind: workload.to_dict()}
     return {
         "model": workload.model.name,
@@ -408,9 +408,14 @@ def _about(workload: Step) -> dict[str, Any]:
 
 def _head(workload: Step, cluster: Cluster) -> str:
     """Say in a line what is compared, and where."""
-    from densing.efficiency.simulation import Gather, Workload
+    from densing.efficiency.simulation import Gather, Served, Workload
 
     machine = visible(cluster.name)
+    if isinstance(workload, Served):
+        return (
+            f"{visible(workload.name)}, requests of {workload.tokens:,} tokens to {workload.layers} layers; {machine}: "
+            "a device and a server"
+        )
     if isinstance(workload, Gather):
         return (
             f"{visible(workload.name)}, {workload.rows:,} rows a step of a table of {workload.table_rows:,} rows by "

@@ -42,6 +42,7 @@ from .served import EDGE as EDGE
 from .served import Served as Served
 from .served import check_served as check_served
 from .served import load_served as load_served
+from .served import served_names as served_names
 from .tasks import MOST_TASKS as MOST_TASKS
 from .tasks import Graph as Graph
 from .tasks import Task as Task

@@ -7,12 +7,13 @@ from pathlib import Path
 from densing.efficiency.simulation.cluster import read_toml
 from densing.efficiency.simulation.convex import Convex, convex_names, load_convex
 from densing.efficiency.simulation.gather import Gather, gather_names, load_gather
+from densing.efficiency.simulation.served import Served, load_served, served_names
 
 
-def load_other(name: str) -> Gather | Convex | None:
-    """Return a step that gathers rows or one of a linear problem; None for a name that is neither.
+def load_other(name: str) -> Gather | Convex | Served | None:
+    """Return a step that gathers rows, one of a linear problem, or a request; None for a name that is none of these.
 
-    A TOML file is of a linear problem where it has partitions.
+    A TOML file is of a linear problem where it has partitions, and of a request where it has a device's seconds.
 
     Raises
     ------
@@ -27,4 +28,6 @@ def load_other(name: str) -> Gather | Convex | None:
     of_file = Path(name).suffix == ".toml"
     if name in convex_names() or (of_file and "partitions" in read_toml(Path(name))):
         return load_convex(name)
+    if name in served_names() or (of_file and "device_s" in read_toml(Path(name))):
+        return load_served(name)
     return load_gather(name) if of_file or name in gather_names() else None

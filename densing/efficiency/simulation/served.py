@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from densing.core import InputError, Record
-from densing.efficiency.simulation.presets import load_step
+from densing.efficiency.simulation.presets import load_step, read_presets
 
 FILE = Path(__file__).with_name("served.toml")
 EDGE = -1
@@ -130,6 +130,17 @@ def check_served(request: Served) -> None:
             )
 
 
+def served_names() -> tuple[str, ...]:
+    """Return the names of the presets.
+
+    Examples
+    --------
+    >>> served_names()
+    ('serve-smollm2-135m',)
+    """
+    return tuple(read_presets(Served, FILE))
+
+
 def load_served(name: str | Path) -> Served:
     """Return a preset by name, or read a TOML file with the fields of :class:`Served`.
 
@@ -139,6 +150,11 @@ def load_served(name: str | Path) -> Served:
         For a name that is neither.
     InputError
         For a file that cannot be read, and for numbers that do not go together.
+
+    Examples
+    --------
+    >>> load_served("serve-smollm2-135m").layers
+    30
     """
     request = load_step(Served, FILE, name, "request")
     check_served(request)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from densing.core import Card, InputError, Note, Readable, Record, Severity, UnknownNameError, words
-from densing.efficiency.simulation import Convex, Gather, Workload, resized
+from densing.efficiency.simulation import Convex, Gather, Served, Workload, resized
 from densing.efficiency.techniques.host_tables import TableTechnique
 from densing.efficiency.techniques.plan import Measured, measure, timeline_of
 from densing.efficiency.techniques.planner import Planned
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Settings = Mapping[str, Mapping[str, Any]]
 """Knobs by technique."""
-Step = Workload | Gather | Convex
+Step = Workload | Gather | Convex | Served
 """What is planned: a step of a transformer, one that gathers rows, one of a linear problem."""
 
 FITS, DOES_NOT_FIT, DOES_NOT_APPLY = "simulated", "does not fit", "does not apply"
@@ -190,7 +190,7 @@ def compare(
 
     Parameters
     ----------
-    workload : Workload, Gather or Convex
+    workload : Workload, Gather, Convex or Served
     cluster : Cluster
     techniques : sequence of str
         Names, as :func:`densing.efficiency.techniques.registry.technique_names` gives them.
@@ -367,6 +367,8 @@ def _too_large(rows: Sequence[Row], workload: Step, cluster: Cluster) -> list[No
         size, unit = workload.rows, "rows"
     elif isinstance(workload, Convex):
         size, unit = workload.n, "items"
+    elif isinstance(workload, Served):
+        size, unit = workload.tokens, "tokens"
     batch = f"batch {size}" if unit == "batch" else f"{size:,} {unit} a step"
     misfits = [row for row in rows if row.status == DOES_NOT_FIT]
     room = f"{cluster.device.name} has {cluster.device.memory / 1e9:,.0f} GB"

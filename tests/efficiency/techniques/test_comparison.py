@@ -295,6 +295,7 @@ def test_a_technique_says_itself_whether_it_changes_the_loss(name: str) -> None:
         "owa",
         "csl",
         "prox-csl",
+        "sac-d",
     }
     assert bool(get_technique(name).changes_loss) == (name in changes)
 

@@ -9,13 +9,14 @@ choose.
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from densing.core import UnavailableError, read_json
 from densing.efficiency.simulation import Served
-from densing.efficiency.techniques.claims import RECORDS, Answer, Claim, Physics
+from densing.efficiency.techniques.claims import Answer, Claim, Physics
 from densing.efficiency.techniques.offload.actions import Actions, list_actions
 from densing.efficiency.techniques.offload.channel import Markov
 from densing.efficiency.techniques.offload.contest import Contest, Difference, hold_contest
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 PAPER = "Niu et al., arXiv 2201.02968, abstract"
 SETUP = "SmolLM2-135M, tokens stay on the device, deadline 3/4 of the busy device's time, 10 traces, 5 seeds"
+RECORD = Path(__file__).with_name("recorded.json")
 FIXED = ("fixed", "device-only", "random")
 SHARE = 0.75
 """Of what the whole model takes on a busy device: the deadline, chosen so that the device alone is sometimes late."""
@@ -34,7 +36,7 @@ SHARE = 0.75
 @cache
 def record() -> dict[str, Any]:
     """Return the recorded ways to serve and times."""
-    found: dict[str, Any] = read_json(RECORDS / "sac-d.json")
+    found: dict[str, Any] = read_json(RECORD)
     return found
 
 

@@ -1,0 +1,43 @@
+"""``densing deploy`` through its entry point."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.profile_command import densing
+
+WAYS = "exit,cut,cut_bits,bits_per_byte\n12,,16,3.2\n30,,16,1.33\n30,6,4,2.1\n30,6,8,1.34\n"
+QUICK = ("--times", "serve-smollm2-135m", "--policy", "oracle,last,fixed", "--traces", 4, "--text-stays")
+
+
+@pytest.fixture
+def ways(tmp_path: Path) -> Path:
+    path = tmp_path / "ways.csv"
+    path.write_text(WAYS)
+    return path
+
+
+def test_a_model_is_deployed_and_a_folder_written(ways: Path, tmp_path: Path) -> None:
+    out = tmp_path / "served"
+    done = densing("deploy", "--quality", ways, *QUICK, "--deadline", 430, "--out", out)
+    assert "Ways to serve, the fastest first" in done.stdout and "the link is made up" in done.stderr + done.stdout
+    assert json.loads((out / "policy.json").read_text())["model"] == "ways"
+    assert {"deploy.html", "choices.csv", "policies.csv"} <= {file.name for file in out.iterdir()}
+    trace = tmp_path / "lte.csv"
+    trace.write_text("mbit\n5\n30\n5\n40\n")
+    found = json.loads(densing("deploy", "--quality", ways, *QUICK, "--trace", trace, "--json").stdout)
+    assert found["recommended"] in {"last", "fixed"} and len(found["choices"]) == 4
+
+
+def test_what_is_missing_is_said(ways: Path, tmp_path: Path) -> None:
+    for options, words in (
+        ((), "give either a result store"),
+        (("--quality", ways), "what do the layers take"),
+        (("--quality", ways, *QUICK, "--deadline", 1), "is met by nothing"),
+        (("--quality", ways, *QUICK, "--channel", "good=fast"), "'fast' is no number"),
+        (("--quality", ways, *QUICK, "--try", "20mbit"), "which model is served"),
+    ):
+        assert words in densing("deploy", *options, code=1).stderr
