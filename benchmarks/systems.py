@@ -26,7 +26,7 @@ from densing.efficiency.techniques import get_technique
 from densing.report import markdown
 
 DOCS = Path(__file__).parent.parent / "docs"
-VERDICTS = ("reproduced", "not reproduced", "agrees", "differs", "not answerable")
+VERDICTS = ("reproduced", "not reproduced", "agrees", "differs", "not decided", "not answerable")
 NONE = "–"
 BOUGHT_TIME = "time alone, simulated or measured: see its page"
 
@@ -234,6 +234,7 @@ SYSTEMS = (
         "tasks of lm-eval on CC0 films, floors, an arm that is told behaviour, its loss as a skill",
         "densing eval --model smollm2-135m --tasks lcbm_films",
         "behaviour.md",
+        bought=(Cell("behaviour.md", "LCB-1", "found"),),
         missing="no video, no CBC corpus, no 13 B, no LoRA tuning",
     ),
     System(
@@ -277,7 +278,7 @@ def not_met(system: System, claims: Sequence[Mapping[str, Any]]) -> str:
     """Return which claims do not come out, and what nobody publishes."""
     parts = [
         f"{verdict}: {', '.join(str(claim['claim']) for claim in claims if claim['verdict'] == verdict)}"
-        for verdict in ("not reproduced", "differs", "not answerable")
+        for verdict in ("not reproduced", "differs", "not decided", "not answerable")
         if any(claim["verdict"] == verdict for claim in claims)
     ]
     unread = [text for name in system.techniques for text in getattr(get_technique(name), "not_available", ())]
@@ -315,7 +316,7 @@ def main() -> None:
         )
         for system in SYSTEMS
         for row in own[system.name]
-        if row["verdict"] in {"not reproduced", "differs", "not answerable"} and "what" in row
+        if row["verdict"] in {"not reproduced", "differs", "not decided", "not answerable"} and "what" in row
     )
     text = "\n\n".join([
         "# The sixteen systems",
