@@ -24,6 +24,8 @@ PLAIN = "plain"
 BEHAVIOUR = "behaviour"
 ALONE = (PLAIN, BEHAVIOUR)
 """Methods of the ladder's own: ranks, where there are several, average gradients in every step."""
+STANDARD, LADDER = "standard", "ladder"
+"""Wirings of a layer's modules."""
 FAMILY_FLOOR = 1e-6
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*", re.ASCII)
 
@@ -58,6 +60,8 @@ class Arm:
         A model that the run learns from, for methods with one.
     exits : float
         Weight of the loss behind every layer but the last, read with the model's own norm and head; 0: none.
+    wiring : {"standard", "ladder"}
+        What a module of a layer reads: the stream, or the stream as it was one module ago (Ladder-Residual).
     split : str
         Of ``behaviour``: which films are told with their reception, and which are kept to be asked about.
     """
@@ -75,6 +79,7 @@ class Arm:
     tokens: float = 1.0
     teacher: str = ""
     exits: float = 0.0
+    wiring: str = STANDARD
     split: str = "time"
 
     @property
@@ -130,6 +135,7 @@ _OWN: dict[str, Callable[[str], Any]] = {
     "clients": float,
     "order": str,
     "exits": float,
+    "wiring": str,
     "split": str,
 }
 _LIMITS: dict[str, tuple[float, float, str]] = {
@@ -188,6 +194,12 @@ def parse_arm(text: str, ranks: int = 1) -> Arm:
         get_recipe(own["corpus"])
     if own.get("order", "reverse") not in ("ascending", "reverse"):
         raise UnknownNameError(f"order of --arm {text}:", own["order"], ("ascending", "reverse"))
+    if own.get("wiring", STANDARD) not in (STANDARD, LADDER):
+        raise UnknownNameError(f"wiring of --arm {text}:", own["wiring"], (STANDARD, LADDER))
+    if own.get("wiring", STANDARD) == LADDER and (method not in ALONE or "bits" in own):
+        raise InputError(
+            f"--arm {text}: wiring={LADDER} goes with {' and '.join(ALONE)}, and without bits; its effect is measured alone"
+        )
     if "split" in own and method != BEHAVIOUR:
         raise InputError(f"--arm {text}: split is an option of behaviour alone; leave it out")
     if own.get("split", "time") not in SPLITS:

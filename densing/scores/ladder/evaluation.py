@@ -96,6 +96,11 @@ def evaluate_ladder(
             f"--model_args pretrained={folder}/models/NAME --tasks ...`, or fit its validation loss"
         )
     exports = list(read_exports(folder))
+    if rewired := [export["name"] for export in exports if export.get("wiring")]:
+        raise InputError(
+            f"{folder}: {rewired[0]} is wired otherwise than any model that lm-eval loads; its losses are in `densing "
+            "ladder gain`, and the other arms are asked in a ladder without it"
+        )
     if not exports:
         raise InputError(f"{folder}: no model is exported yet; run `densing ladder train --out {folder}`")
     count = questions or get_preset(about["preset"]).questions

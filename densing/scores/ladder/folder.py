@@ -93,6 +93,12 @@ def export(
     staging = Path(tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}."))
     try:
         model.save_pretrained(staging)
+        if wiring := about.get("wiring"):
+            # Under its own name a plain Llama would be made of these weights, which is another model.
+            config = json.loads(read_text(staging / "config.json"))
+            write_text(
+                staging / "config.json", json.dumps({**config, "model_type": f"llama-{wiring}"}, indent=2) + "\n"
+            )
         run.corpus.tokenizer().save_pretrained(staging)
         text = json.dumps({**describe(model, run, budget, losses), **about}, indent=2, ensure_ascii=False)
         write_text(staging / DESCRIPTION, text + "\n")

@@ -38,14 +38,20 @@ class Stack:
     copies : int
     precision : str
         ``bfloat16`` computes under autocast, ``float32`` does not.
+    late : bool
+        Modules read the stream as it was one module ago; the first two read the embedding.
+
+        Source: Zhang et al., "Ladder-Residual", arXiv 2501.06589, Eq. 2.
 
     Attributes
     ----------
     vector : Parameter, shape (copies, parameters)
     """
 
-    def __init__(self, model: Any, shape: Shape, copies: int, precision: str = "float32") -> None:
-        self.shape, self.precision = shape, precision
+    def __init__(
+        self, model: Any, shape: Shape, copies: int, precision: str = "float32", *, late: bool = False
+    ) -> None:
+        self.shape, self.precision, self.late = shape, precision, late
         state = model.state_dict()
         names: list[tuple[str, ...]] = [("model.embed_tokens.weight",)]
         for layer in range(shape.layers):
@@ -134,9 +140,14 @@ class Stack:
         cos, sin = self._rotary(x, torch.arange(length, device=tokens.device)[None])
         groups, repeats = shape.heads + shape.kv_heads, shape.heads // shape.kv_heads
         mask = torch.full((length, length), float("-inf"), device=tokens.device).triu(1)
+        earlier_x = x
         for layer in range(shape.layers):
             before, qkv, out, after, gate_up, down = parts[1 + 6 * layer : 7 + 6 * layer]
-            heads = torch.bmm(self._norm(x, before), qkv.mT).view(copies * rows, length, -1, width).transpose(1, 2)
+            heads = (
+                torch.bmm(self._norm(earlier_x if self.late else x, before), qkv.mT)
+                .view(copies * rows, length, -1, width)
+                .transpose(1, 2)
+            )
             turned, values = heads[:, :groups], heads[:, groups:]
             half = torch.cat([-turned[..., width // 2 :], turned[..., : width // 2]], dim=-1)
             turned = turned * cos[:, None] + half * sin[:, None]
@@ -145,9 +156,9 @@ class Stack:
                 keys, values = keys.repeat_interleave(repeats, 1), values.repeat_interleave(repeats, 1)
             weights = torch.softmax(queries @ keys.mT * width**-0.5 + mask, dim=-1)
             mixed = (weights @ values).transpose(1, 2).reshape(copies, rows * length, -1)
-            x = x + torch.bmm(mixed, out.mT)
-            gate, up = torch.bmm(self._norm(x, after), gate_up.mT).chunk(2, dim=-1)
-            x = x + torch.bmm(functional.silu(gate) * up, down.mT)
+            earlier_x, x = x, x + torch.bmm(mixed, out.mT)
+            gate, up = torch.bmm(self._norm(earlier_x if self.late else x, after), gate_up.mT).chunk(2, dim=-1)
+            earlier_x, x = x, x + torch.bmm(functional.silu(gate) * up, down.mT)
             if layer + 1 == shape.layers or earlier:
                 every.append(torch.bmm(self._norm(x, final), embedding.mT))
             if passing is not None and layer + 1 < shape.layers:

@@ -17,7 +17,7 @@ import torch
 
 from densing.core import ArtefactError, InputError, Meter
 from densing.scores.evals import quantise
-from densing.scores.ladder.arms import Arm, Maker, client_recipes
+from densing.scores.ladder.arms import LADDER, Arm, Maker, client_recipes
 from densing.scores.ladder.corpus import Generated, Order, Tokens, blocks
 from densing.scores.ladder.folder import count_parameters, export
 from densing.scores.ladder.runs import Budget, DivergedError, Run, Shape, factor
@@ -312,7 +312,7 @@ class ArmTrainer(Trainer):
         assert self.maker is not None, f"run {run.name}: an arm needs what makes its ranks"
         self.step, self.expense = 0, Expense()
         self.model = build_model(run.shape, run.corpus.vocabulary, preset.block, run.seed, self.device)
-        self.stack = Stack(self.model, run.shape, self.arm.ranks, preset.precision)
+        self.stack = Stack(self.model, run.shape, self.arm.ranks, preset.precision, late=self.arm.wiring == LADDER)
         self.rows = self.stack.rows()
         self.optimiser: Any = StackOptimizer(
             self.stack, self.rows, lr=preset.rate(run.shape), betas=preset.betas, weight_decay=preset.weight_decay
@@ -384,10 +384,11 @@ class ArmTrainer(Trainer):
     def losses(self) -> dict[str, float]:
         """Return the losses: of clients with mixtures of their own also the mean of each on its own.
 
-        Where every client keeps its own weights, both are means over the clients.
+        Where every client keeps its own weights, both are means over the clients; where modules are wired otherwise
+        than in transformers' model, the copies are asked themselves.
         """
         losses = {"train": float(self.loss)}
-        if not self.ranks.personal:
+        if not self.ranks.personal and not self.stack.late:
             losses["validation"] = self.validate()
         else:
             common = blocks(self.run.corpus.validation()[: self.run.preset.validation], self.run.preset.block)
@@ -424,6 +425,7 @@ class ArmTrainer(Trainer):
             "knobs": dict(arm.knobs),
             "weight_bits": 32 if arm.bits is None else arm.bits,
             **({"exits": arm.exits} if arm.exits else {}),
+            **({"wiring": arm.wiring} if self.stack.late else {}),
             "cost": {"bytes": self.ranks.sent, **self.expense.cost()},
         }
 

@@ -55,6 +55,51 @@ def test_a_stack_has_the_losses_and_gradients_of_its_models() -> None:
             assert torch.allclose(parameter.grad, other, rtol=1e-3, atol=1e-6), name
 
 
+def test_a_late_stack_reads_the_stream_one_module_ago() -> None:
+    """The oracle: the modules of transformers' own layers, put together by hand as Ladder-Residual's Eq. 2 says."""
+    shape = dataclasses.replace(micro_run().shape, layers=3, heads=4, head_width=2, kv_heads=2)
+    model = build_model(shape, 50, 16, 0)
+    batch = torch.randint(50, (1, 3, 17), generator=torch.Generator().manual_seed(0))
+    tokens = batch[0, :, :-1]
+    with torch.no_grad():
+        streams = [model.model.embed_tokens(tokens)]
+        turns = model.model.rotary_emb(streams[0], torch.arange(16)[None])
+        for layer in model.model.layers:
+            modules = (
+                lambda x, layer=layer: layer.self_attn(
+                    layer.input_layernorm(x), position_embeddings=turns, attention_mask=None
+                )[0],
+                lambda x, layer=layer: layer.mlp(layer.post_attention_layernorm(x)),
+            )
+            for module in modules:
+                streams.append(streams[-1] + module(streams[max(len(streams) - 2, 0)]))
+        logits = model.lm_head(model.model.norm(streams[-1]))
+        expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[0, :, 1:].flatten())
+    late, plain = (float(Stack(model, shape, 1, late=late).losses(batch).detach()) for late in (True, False))
+    assert late == pytest.approx(float(expected), rel=1e-5)
+    assert abs(late - plain) > 1e-4
+
+
+def test_a_ladder_wired_arm_is_validated_as_it_was_trained_and_loads_as_no_llama(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    run = armed("plain:wiring=ladder", 1)
+    train([run], tmp_path, maker=virtual_ranks)
+    (export,) = [
+        each for each in read_exports(tmp_path) if each["tokens"] == max(e["tokens"] for e in read_exports(tmp_path))
+    ]
+    assert export["wiring"] == "ladder"
+    arm = trainer("plain:wiring=ladder", 1)
+    arm.advance(run.budgets[-1].end, run.budgets[-1], tmp_path / "again.pt")
+    arm.settle()
+    assert arm.losses()["validation"] == pytest.approx(export["losses"]["validation"])
+    assert abs(arm.losses()["validation"] - arm.validate()) > 1e-5
+    with pytest.raises(ValueError, match="llama-ladder"):
+        AutoModelForCausalLM.from_pretrained(export["path"])
+    with pytest.raises(InputError, match="wiring=ladder goes with"):
+        parse_arm("co2:tau=8,wiring=ladder", 2)
+
+
 def test_exits_are_read_with_the_models_own_norm_and_head() -> None:
     run = micro_run()
     shape = dataclasses.replace(run.shape, layers=3)
