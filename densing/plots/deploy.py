@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
@@ -17,7 +18,7 @@ def plot_deployment(result: Deployment) -> go.Figure:
     """Draw the density of each way to serve against the 95th percentile of its latency, and what nothing beats.
 
     Where no density is known, the whole model's bits per byte over its own stands in its place. Filled marks are on the
-    front of quality and latency; the deadline is a dashed line.
+    front of quality and latency, triangles are upper bounds; the deadline is a dashed line.
 
     Parameters
     ----------
@@ -31,10 +32,14 @@ def plot_deployment(result: Deployment) -> go.Figure:
     dense = "density" in rows and rows["density"].notna().any()
     height = "density" if dense else "quality"
     fig = style.figure(460)
-    for on_front, name, mark in ((False, "beaten by another", "circle-open"), (True, "on the front", "circle")):
-        part = rows[rows["front"].eq(on_front) & rows[height].notna()]
+    bounds = rows["bound"].eq("upper") if "bound" in rows else rows["front"] & False
+    for on_front, bound in product((False, True), (False, True)):
+        part = rows[rows["front"].eq(on_front) & bounds.eq(bound) & rows[height].notna()]
         if part.empty:
             continue
+        mark = style.BOUND_SYMBOLS["upper"] if bound else "circle"
+        mark = mark.removesuffix("-open") if on_front else f"{mark.removesuffix('-open')}-open"
+        name = ("on the front" if on_front else "beaten by another") + (", at most so dense" if bound else "")
         texts = [
             style.hover(
                 row.choice,
@@ -54,6 +59,6 @@ def plot_deployment(result: Deployment) -> go.Figure:
     label = "density of the kept parameters" if dense else "quality (1: the whole model)"
     return style.axes(
         fig,
-        {"title": "latency, 95th percentile (ms)", **style.log_axis(min(ends), max(ends))},
+        {"title": "latency, 95th percentile (ms)", **style.log_axis(*style.log_range(ends))},
         {"title": label, "rangemode": "tozero"},
     )

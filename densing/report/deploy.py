@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from densing import __version__
 from densing.core import severest_first, words, write_text
@@ -97,10 +98,10 @@ def choice_table(result: Deployment) -> ShownTable:
     fields = [
         Field("Way", column("choice")),
         Field("Bits per byte", column("bits_per_byte", words.number), "bits_per_byte"),
-        *([Field("Density", lambda row: words.bounded(row["density"], row.get("bound")), "density")] if dense else []),
-        *([Field("N per byte", column("n_eff_per_byte", words.number), "n_eff_per_byte")]
+        *([Field("Density", _bounded("density"), "density")] if dense else []),
+        *([Field("N per byte", _bounded("n_eff_per_byte"), "n_eff_per_byte")]
           if "n_eff_per_byte" in rows else []),
-        *([Field("Density per ms", column("density_per_ms", words.number), "density_per_ms")] if dense else []),
+        *([Field("Density per ms", _bounded("density_per_ms"), "density_per_ms")] if dense else []),
         Field("Device ms", column("device_ms", words.number), "device_ms"),
         Field("Server ms", column("edge_ms", words.number), "edge_ms"),
         Field("Bytes sent", column("bytes", words.count), "bytes"),
@@ -110,6 +111,11 @@ def choice_table(result: Deployment) -> ShownTable:
     ]  # fmt: skip
     caption = "Ways to serve, the fastest first. Those that nothing beats in quality and latency are emphasised."
     return shown_table("ways-table", caption, rows, fields, mark="front", sortable=True)
+
+
+def _bounded(name: str) -> Callable[[Mapping[str, Any]], str]:
+    """Return what shows a figure that may be a bound."""
+    return lambda row: words.bounded(row[name], row.get("bound"))
 
 
 def policy_table(result: Deployment) -> ShownTable:
@@ -160,7 +166,7 @@ def _facts(result: Deployment) -> tuple[tuple[str, str], ...]:
         ("Take", f"{result.recommended}: {result.reason}"),
         ("Deadline", f"{words.number(1e3 * result.service.deadline_s)} ms"),
         ("A request", f"{times.tokens} tokens every {words.number(1e3 * result.service.interval_s)} ms"),
-        ("The model", f"{times.layers} layers, {words.count(times.parameters)} parameters"),
+        ("The model", f"{times.layers} layers, {times.parameters:,} parameters"),
     )
 
 

@@ -193,5 +193,5 @@ def test_an_actor_looks_ahead_where_requests_wait_for_each_other() -> None:
     offered = actions([way for way in CHOICES if way[1] != EDGE])
     names = ("oracle", "expected", "sac-d")
     found = hold_contest(offered, service(), Markov(), policies=names, traces=6, seeds=2, updates=1500)
-    ours = found.rewards["sac-d"].mean(0)
-    assert (ours > found.rewards["oracle"][0]).all() and (ours > found.rewards["expected"][0]).all()
+    means = {name: float(own.mean()) for name, own in found.rewards.items()}
+    assert means["sac-d"] > means["oracle"] + 0.05 and means["sac-d"] > means["expected"] + 0.05

@@ -151,9 +151,9 @@ def planned(name: str) -> Any:
 
 
 def test_every_technique_with_both_halves_is_compared() -> None:
-    """taccl's run executes a schedule; pipelines, servers, partitions and tables have tests of their own."""
+    """taccl's run executes a schedule; pipelines, servers, partitions, tables and requests have their own tests."""
     both = {name for name in BUILT_IN if isinstance(get_technique(name), Runnable)}
-    apart = {name for name in both if axis_of(get_technique(name)) in ("server", "partitions", "table")}
+    apart = {name for name in both if axis_of(get_technique(name)) in ("server", "partitions", "table", "request")}
     assert both - apart - {"taccl", "pipeline", "fusion"} == set(CASES)
 
 
