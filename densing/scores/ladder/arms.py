@@ -198,7 +198,7 @@ def parse_arm(text: str, ranks: int = 1) -> Arm:
         raise UnknownNameError(f"wiring of --arm {text}:", own["wiring"], (STANDARD, LADDER))
     if own.get("wiring", STANDARD) == LADDER and (method not in ALONE or "bits" in own):
         raise InputError(
-            f"--arm {text}: wiring={LADDER} goes with {' and '.join(ALONE)}, and without bits; its effect is measured alone"
+            f"--arm {text}: wiring={LADDER} goes with {' and '.join(ALONE)}, without bits: it is measured alone"
         )
     if "split" in own and method != BEHAVIOUR:
         raise InputError(f"--arm {text}: split is an option of behaviour alone; leave it out")

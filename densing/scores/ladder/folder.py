@@ -95,7 +95,7 @@ def export(
         model.save_pretrained(staging)
         if wiring := about.get("wiring"):
             # Under its own name a plain Llama would be made of these weights, which is another model.
-            config = json.loads(read_text(staging / "config.json"))
+            config = json.loads(read_text(staging / "config.json", "config.json"))
             write_text(
                 staging / "config.json", json.dumps({**config, "model_type": f"llama-{wiring}"}, indent=2) + "\n"
             )

@@ -62,6 +62,9 @@ def test_a_late_stack_reads_the_stream_one_module_ago() -> None:
     batch = torch.randint(50, (1, 3, 17), generator=torch.Generator().manual_seed(0))
     tokens = batch[0, :, :-1]
     with torch.no_grad():
+        # Far enough from the start for the wiring to move the loss.
+        for weight in model.parameters():
+            weight.mul_(10 if weight.dim() > 1 else 1)
         streams = [model.model.embed_tokens(tokens)]
         turns = model.model.rotary_emb(streams[0], torch.arange(16)[None])
         for layer in model.model.layers:
@@ -77,7 +80,7 @@ def test_a_late_stack_reads_the_stream_one_module_ago() -> None:
         expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[0, :, 1:].flatten())
     late, plain = (float(Stack(model, shape, 1, late=late).losses(batch).detach()) for late in (True, False))
     assert late == pytest.approx(float(expected), rel=1e-5)
-    assert abs(late - plain) > 1e-4
+    assert abs(late - plain) > 1e-2
 
 
 def test_a_ladder_wired_arm_is_validated_as_it_was_trained_and_loads_as_no_llama(tmp_path: Path) -> None:
@@ -92,7 +95,7 @@ def test_a_ladder_wired_arm_is_validated_as_it_was_trained_and_loads_as_no_llama
     arm = trainer("plain:wiring=ladder", 1)
     arm.advance(run.budgets[-1].end, run.budgets[-1], tmp_path / "again.pt")
     arm.settle()
-    assert arm.losses()["validation"] == pytest.approx(export["losses"]["validation"])
+    assert arm.losses()["validation"] == pytest.approx(export["loss"]["validation_nats_per_token"])
     assert abs(arm.losses()["validation"] - arm.validate()) > 1e-5
     with pytest.raises(ValueError, match="llama-ladder"):
         AutoModelForCausalLM.from_pretrained(export["path"])
