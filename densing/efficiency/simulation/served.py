@@ -15,7 +15,8 @@ ID_BYTES = 4
 """Of a token's number on the wire."""
 RANGE_BYTES = 8
 """Least number and step of a token's state, where its numbers are levels."""
-BITS = (2, 4, 8, 16)
+STATE_BITS = (2, 4, 8, 16)
+"""Of each number handed over, that can be sent."""
 
 
 class Served(Record, frozen=True):
